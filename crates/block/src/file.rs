@@ -1,0 +1,335 @@
+//! Positional file I/O with a fast path that never waits for the disk.
+
+use crate::{Attempt, Error, ErrorKind, Extent, ExtentKind, Result, Span, extent};
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::{Errno, ReadWriteFlags};
+use std::fs::{File, OpenOptions};
+use std::io::{IoSlice, IoSliceMut};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Runs work that blocks (a disk read, a compression) away from the threads that serve requests.
+///
+/// # Errors
+/// What `work` returns; [`Internal`](ErrorKind::Internal) when it panicked.
+#[allow(clippy::disallowed_methods)] // the one door to the runtime's blocking threads
+pub async fn offload<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(panic) => Err(Error::internal("a background operation panicked").with_source(panic)),
+    }
+}
+
+/// A regular file or block device, read and written at offsets by any number of tasks.
+///
+/// Reads that the page cache can answer are done on the spot ([`try_read`](Self::try_read));
+/// others, and everything that may wait for the disk, go through [`offload`].
+#[derive(Debug)]
+pub struct RandomFile {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    file: File,
+    path: PathBuf,
+    /// The file system answers reads with RWF_NOWAIT.
+    nowait: AtomicBool,
+}
+
+impl RandomFile {
+    /// Opens a file with the given options.
+    ///
+    /// # Errors
+    /// That of the system call, naming the path.
+    pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
+        let path = path.as_ref();
+        let file = options.open(path).map_err(|e| Error::io(path.display(), e))?;
+        Ok(Self::from_file(file, path))
+    }
+
+    /// Uses an open file; `path` is for messages.
+    pub fn from_file(file: File, path: impl Into<PathBuf>) -> Self {
+        Self { inner: Arc::new(Inner { file, path: path.into(), nowait: AtomicBool::new(true) }) }
+    }
+
+    /// The path, for messages.
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// The file itself.
+    pub fn file(&self) -> &File {
+        &self.inner.file
+    }
+
+    /// The length in bytes; that of the device for a block device.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub fn len(&self) -> Result<u64> {
+        rustix::fs::seek(&self.inner.file, SeekFrom::End(0)).map_err(|e| self.inner.error(e))
+    }
+
+    /// Whether the file has no byte.
+    ///
+    /// # Errors
+    /// As [`len`](Self::len).
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Reads if the page cache holds all of it. Bytes beyond the end of the file read as zeroes.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<Attempt> {
+        let inner = &*self.inner;
+        if !inner.nowait.load(Ordering::Relaxed) {
+            return Ok(Attempt::WouldWait);
+        }
+        let mut done = 0;
+        while done < buf.len() {
+            let mut slices = [IoSliceMut::new(&mut buf[done..])];
+            let at = offset + done as u64;
+            match rustix::io::preadv2(&inner.file, &mut slices, at, ReadWriteFlags::NOWAIT) {
+                Ok(0) => {
+                    buf[done..].fill(0);
+                    break;
+                }
+                Ok(n) => done += n,
+                Err(Errno::AGAIN) => return Ok(Attempt::WouldWait),
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP | Errno::INVAL) => {
+                    inner.nowait.store(false, Ordering::Relaxed);
+                    return Ok(Attempt::WouldWait);
+                }
+                Err(e) => return Err(inner.error(e)),
+            }
+        }
+        Ok(Attempt::Done)
+    }
+
+    /// Reads, waiting for the disk where needed. Bytes beyond the end read as zeroes.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub async fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if self.try_read(offset, buf)? == Attempt::Done {
+            return Ok(());
+        }
+        let inner = Arc::clone(&self.inner);
+        let len = buf.len();
+        let bytes = offload(move || {
+            let mut bytes = vec![0; len];
+            inner.read_blocking(offset, &mut bytes)?;
+            Ok(bytes)
+        })
+        .await?;
+        buf.copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    /// Reads on this thread, waiting for the disk where needed.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub fn read_blocking(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.inner.read_blocking(offset, buf)
+    }
+
+    /// Writes into the page cache, on this thread. The kernel makes a writer wait only when the
+    /// disk is far behind.
+    ///
+    /// # Errors
+    /// That of the system call; [`NoSpace`](ErrorKind::NoSpace) when the file system is full.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.inner.file.write_all_at(data, offset).map_err(|e| Error::io(self.path().display(), e))
+    }
+
+    /// Writes, and returns when the bytes (and the metadata needed to read them) are on stable
+    /// storage.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub async fn write_durable(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let inner = Arc::clone(&self.inner);
+        let data = data.to_vec();
+        offload(move || {
+            let mut done = 0;
+            while done < data.len() {
+                let slices = [IoSlice::new(&data[done..])];
+                let at = offset + done as u64;
+                match rustix::io::pwritev2(&inner.file, &slices, at, ReadWriteFlags::DSYNC) {
+                    Ok(n) => done += n,
+                    Err(Errno::INTR) => {}
+                    Err(e) => return Err(inner.error(e)),
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Puts everything written so far on stable storage.
+    ///
+    /// # Errors
+    /// That of the system call. The kernel may have dropped the pages that it could not write.
+    pub async fn sync(&self) -> Result<()> {
+        let inner = Arc::clone(&self.inner);
+        offload(move || inner.file.sync_data().map_err(|e| Error::io(inner.path.display(), e)))
+            .await
+    }
+
+    /// Sets the length.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub fn set_len(&self, len: u64) -> Result<()> {
+        self.inner.file.set_len(len).map_err(|e| Error::io(self.path().display(), e))
+    }
+
+    /// Makes a range read as zeroes and gives its room back.
+    ///
+    /// # Errors
+    /// [`Unsupported`](ErrorKind::Unsupported) where the file system has no holes.
+    pub fn punch(&self, span: Span) -> Result<()> {
+        self.allocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, span)
+    }
+
+    /// Makes a range read as zeroes and keeps or reserves its room.
+    ///
+    /// # Errors
+    /// [`Unsupported`](ErrorKind::Unsupported) where the file system cannot.
+    pub fn zero_range(&self, span: Span) -> Result<()> {
+        self.allocate(FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, span)
+    }
+
+    fn allocate(&self, flags: FallocateFlags, span: Span) -> Result<()> {
+        if span.is_empty() {
+            return Ok(());
+        }
+        loop {
+            match rustix::fs::fallocate(&self.inner.file, flags, span.offset(), span.len()) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(self.inner.error(e)),
+            }
+        }
+    }
+
+    /// What the file system says of a range: data or holes, at most `limit` extents from its
+    /// start. A file system that does not know says data.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
+        let mut list = Vec::new();
+        let mut at = span.offset();
+        while at < span.end() && list.len() < limit {
+            let data = match rustix::fs::seek(&self.inner.file, SeekFrom::Data(at)) {
+                Ok(data) => data.min(span.end()),
+                Err(Errno::NXIO) => span.end(),
+                Err(Errno::INVAL | Errno::OPNOTSUPP) => {
+                    extent::push(&mut list, Span::between(at, span.end()), ExtentKind::Data);
+                    break;
+                }
+                Err(e) => return Err(self.inner.error(e)),
+            };
+            extent::push(&mut list, Span::between(at, data), ExtentKind::Hole);
+            if data == span.end() || list.len() == limit {
+                break;
+            }
+            let hole = rustix::fs::seek(&self.inner.file, SeekFrom::Hole(data))
+                .map_err(|e| self.inner.error(e))?
+                .min(span.end());
+            extent::push(&mut list, Span::between(data, hole), ExtentKind::Data);
+            at = hole;
+        }
+        Ok(list)
+    }
+}
+
+impl Inner {
+    fn error(&self, errno: Errno) -> Error {
+        if errno == Errno::OPNOTSUPP {
+            let message = format!("{}: not supported by this file system", self.path.display());
+            return Error::new(ErrorKind::Unsupported, message);
+        }
+        Error::io(self.path.display(), errno.into())
+    }
+
+    fn read_blocking(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.file.read_at(&mut buf[done..], offset + done as u64) {
+                Ok(0) => {
+                    buf[done..].fill(0);
+                    break;
+                }
+                Ok(n) => done += n,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(Error::io(self.path.display(), e)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Puts the entries of a directory (names made, renamed or removed in it) on stable storage.
+///
+/// # Errors
+/// That of the system call.
+pub fn sync_directory(path: &Path) -> Result<()> {
+    File::open(path).and_then(|dir| dir.sync_all()).map_err(|e| Error::io(path.display(), e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch() -> (tempfile::TempDir, RandomFile) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        let file = RandomFile::open(dir.path().join("f"), &options).unwrap();
+        (dir, file)
+    }
+
+    #[tokio::test]
+    async fn what_is_written_is_read_and_the_rest_is_zero() {
+        let (_dir, file) = scratch();
+        file.write(5000, b"hello").unwrap();
+        file.write_durable(9000, b"world").await.unwrap();
+        let mut buf = vec![1; 10_000];
+        file.read(0, &mut buf).await.unwrap();
+        assert_eq!(&buf[5000..5005], b"hello");
+        assert_eq!(&buf[9000..9005], b"world");
+        assert!(buf[..5000].iter().chain(&buf[9005..]).all(|b| *b == 0));
+        file.sync().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn punched_ranges_read_as_zeroes_and_show_as_holes() {
+        let (_dir, file) = scratch();
+        file.write(0, &[7; 1 << 20]).unwrap();
+        file.punch(Span::between(65536, 131_072)).unwrap();
+        let mut buf = vec![1; 65536];
+        file.read(65536, &mut buf).await.unwrap();
+        assert!(buf.iter().all(|b| *b == 0));
+        let extents = file.extents(Span::whole(1 << 20), 16).unwrap();
+        let hole = extents.iter().find(|e| e.kind == ExtentKind::Hole).unwrap();
+        assert_eq!(hole.span, Span::between(65536, 131_072));
+        assert_eq!(extents.last().unwrap().span.end(), 1 << 20);
+    }
+
+    #[tokio::test]
+    async fn a_panic_in_offloaded_work_is_an_error() {
+        let result: Result<()> = offload(|| panic!("no")).await;
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::Internal);
+    }
+}

@@ -1,0 +1,39 @@
+//! The block device: the one trait that every layer of the engine implements and stacks on.
+//!
+//! This crate may know what a block device is: byte ranges, extents, limits, the kinds of error a
+//! caller can act upon, positional files, and how people write sizes. It must not know what is
+//! behind a device (a store, a file, a network) nor who uses it.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`device`] | [`Device`], its fast path, limits and durability |
+//! | [`span`] | [`Span`], a byte range that is known to be inside a device |
+//! | [`extent`] | [`Extent`], what a range holds: data, zeroes, nothing |
+//! | [`error`] | [`Error`] and the [`ErrorKind`]s that tell a caller what to do |
+//! | [`size`] | [`ByteSize`], sizes as people write them |
+//! | [`file`](mod@file) | [`RandomFile`], positional file I/O with a fast path, and [`offload`] |
+//! | [`memory`] | [`Memory`], a device in memory |
+//! | [`faulty`] | [`Faulty`], a layer that fails, delays and tears on request (for tests) |
+//! | [`conformance`](mod@conformance) | the suite that every device and layer must pass |
+
+pub mod conformance;
+pub mod device;
+pub mod error;
+pub mod extent;
+pub mod faulty;
+pub mod file;
+pub mod memory;
+pub mod size;
+pub mod span;
+
+pub use device::{Attempt, Device, Durability, Limits, ZeroMode};
+pub use error::{Error, ErrorKind, Result};
+pub use extent::{Extent, ExtentKind};
+pub use faulty::{Fault, Faulty, Operation};
+pub use file::{RandomFile, offload};
+pub use memory::Memory;
+pub use size::ByteSize;
+pub use span::Span;
+
+/// The grain of shadows and of guest I/O accounting, in bytes.
+pub const BLOCK: u64 = 4096;
