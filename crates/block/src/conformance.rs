@@ -26,7 +26,7 @@ impl Sequence {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -36,7 +36,7 @@ impl Sequence {
 
     /// The next number below `limit` (which is not 0).
     pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
+        self.number() % limit
     }
 
     /// A span inside `size`: of any alignment, of blocks, of one sector, or long.
@@ -115,7 +115,7 @@ pub async fn against_bytes(device: &dyn Device, mut model: Vec<u8>, seed: u64) {
         match random.below(16) {
             0..=5 => compare(device, &model, span, &at).await,
             6..=10 => {
-                let tag = random.next().to_le_bytes();
+                let tag = random.number().to_le_bytes();
                 let data: Vec<u8> = tag.iter().copied().cycle().take(span.len() as usize).collect();
                 let tried = durability == Durability::Buffered
                     && device.try_write(span, &data).unwrap_or_else(|e| panic!("{at}: {e:?}"))
