@@ -1,0 +1,72 @@
+//! Loads under way: any number of callers that miss the same key at the same time share one.
+
+use crate::store::Key;
+use block::{Error, ErrorKind, Result};
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::OnceCell;
+
+/// One load. The first caller runs it; when that caller goes away before it is done, another one
+/// takes over. How it ended goes to all who wait.
+pub(crate) type Flight = OnceCell<Outcome>;
+
+/// How a load ended.
+#[derive(Debug, Clone)]
+pub(crate) enum Outcome {
+    Loaded(Bytes),
+    /// What everybody but the caller who ran the load is told; an [`Error`] has one owner.
+    Failed(ErrorKind, Arc<str>),
+}
+
+impl Outcome {
+    pub(crate) fn to_result(&self) -> Result<Bytes> {
+        match self {
+            Self::Loaded(value) => Ok(value.clone()),
+            Self::Failed(kind, message) => Err(Error::new(*kind, &**message)),
+        }
+    }
+}
+
+/// The loads of one shard.
+#[derive(Debug, Default)]
+pub(crate) struct Flights(HashMap<Key, Boarding>);
+
+#[derive(Debug)]
+struct Boarding {
+    flight: Arc<Flight>,
+    callers: usize,
+}
+
+impl Flights {
+    /// Joins the load of `key`, or starts one. Each caller ends with [`leave`](Self::leave).
+    pub(crate) fn join(&mut self, key: &Key) -> Arc<Flight> {
+        let boarding =
+            self.0.entry(*key).or_insert_with(|| Boarding { flight: Arc::default(), callers: 0 });
+        boarding.callers += 1;
+        Arc::clone(&boarding.flight)
+    }
+
+    /// The load is done: who comes from now on starts anew.
+    pub(crate) fn land(&mut self, key: &Key) {
+        self.0.remove(key);
+    }
+
+    /// A caller ends, served or not. A load that nobody wants any more is dropped.
+    pub(crate) fn leave(&mut self, key: &Key, flight: &Arc<Flight>) {
+        let Some(boarding) = self.0.get_mut(key) else { return };
+        if !Arc::ptr_eq(&boarding.flight, flight) {
+            return; // it landed, and this is a later one
+        }
+        boarding.callers -= 1;
+        if boarding.callers == 0 {
+            self.0.remove(key);
+        }
+    }
+
+    /// The number of loads under way.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}

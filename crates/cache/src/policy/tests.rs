@@ -1,0 +1,2 @@
+
+//! What every policy promises, and what each of them decides.
