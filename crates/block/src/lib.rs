@@ -14,9 +14,11 @@
 //! | [`file`](mod@file) | [`RandomFile`], positional file I/O with a fast path, and [`offload`] |
 //! | [`memory`] | [`Memory`], a device in memory |
 //! | [`faulty`] | [`Faulty`], a layer that fails, delays and tears on request (for tests) |
+//! | [`copy`](mod@copy) | [`copy()`], one device onto another |
 //! | [`conformance`](mod@conformance) | the suite that every device and layer must pass |
 
 pub mod conformance;
+pub mod copy;
 pub mod device;
 pub mod error;
 pub mod extent;
@@ -26,6 +28,7 @@ pub mod memory;
 pub mod size;
 pub mod span;
 
+pub use copy::{CopyOptions, copy};
 pub use device::{Attempt, Device, Durability, Limits, ZeroMode};
 pub use error::{Error, ErrorKind, Result};
 pub use extent::{Extent, ExtentKind};

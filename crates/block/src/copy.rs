@@ -1,0 +1,218 @@
+//! Copies one device onto another, holes kept as holes.
+
+use crate::{Device, Durability, Error, Result, Span, ZeroMode};
+use futures::stream::{FuturesUnordered, StreamExt};
+use std::collections::VecDeque;
+
+/// The longest request, in bytes.
+const PIECE: u64 = 1 << 20;
+
+/// Runs of zeroes in data that are at least this long and aligned to it are not written as data.
+const GRAIN: u64 = 64 << 10;
+
+/// Extents asked for at a time.
+const EXTENTS: usize = 256;
+
+/// How to copy.
+#[derive(Debug, Clone, Copy)]
+pub struct CopyOptions {
+    /// Requests in flight; each takes up to 1 MiB of memory. At least 1.
+    pub depth: usize,
+    /// The destination is known to read as zeroes: nothing is done where the source does.
+    pub fresh: bool,
+}
+
+impl Default for CopyOptions {
+    fn default() -> Self {
+        Self { depth: 8, fresh: false }
+    }
+}
+
+/// Makes the first `from.size()` bytes of `to` equal to `from`, then flushes `to`. What `to` has
+/// beyond them stays.
+///
+/// What the source knows to be zero is not read. Zeroes, known or found, are zeroed in the
+/// destination and its room is given back. `progress` is told of every finished range, in bytes of
+/// the source, zeroes included; in sum the size of the source. Returns the bytes written as data.
+///
+/// # Errors
+/// [`Invalid`](crate::ErrorKind::Invalid) when the destination is smaller than the source;
+/// [`Denied`](crate::ErrorKind::Denied) when it is read-only; else what reading or writing
+/// returned, with the offset. The destination then holds some of the copy.
+pub async fn copy(
+    from: &dyn Device,
+    to: &dyn Device,
+    options: CopyOptions,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<u64> {
+    let size = from.size();
+    if to.size() < size {
+        return Err(Error::invalid(format!(
+            "the destination has {} bytes and the source {size}; use a destination that is as large",
+            to.size()
+        )));
+    }
+    if to.read_only() {
+        return Err(Error::denied("the destination is read-only; open it for writing"));
+    }
+    let copier = Copier::new(from, to, options.fresh);
+    let mut plan = Plan { at: 0, size, align: copier.align, pieces: VecDeque::new() };
+    let mut running = FuturesUnordered::new();
+    let mut buffers: Vec<Vec<u8>> = Vec::new();
+    let mut copied = 0;
+    loop {
+        while running.len() < options.depth.max(1) {
+            let Some(step) = plan.next(from, copier.piece).await? else { break };
+            running.push(copier.run(step, buffers.pop().unwrap_or_default()));
+        }
+        let Some(done) = running.next().await else { break };
+        let (step, written, buffer) = done?;
+        buffers.push(buffer);
+        copied += written;
+        progress(step.span.len());
+    }
+    to.flush().await?;
+    Ok(copied)
+}
+
+/// One range to do.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    span: Span,
+    zero: bool,
+}
+
+/// The ranges to do, from the extents of the source.
+struct Plan {
+    at: u64,
+    size: u64,
+    align: u64,
+    pieces: VecDeque<Step>,
+}
+
+impl Plan {
+    async fn next(&mut self, from: &dyn Device, piece: u64) -> Result<Option<Step>> {
+        if self.pieces.is_empty() && self.at < self.size {
+            let asked = Span::between(self.at, self.size);
+            let list = from
+                .extents(asked, EXTENTS)
+                .await
+                .map_err(|e| e.context(format_args!("extents at offset {}", self.at)))?;
+            let mut end = self.at;
+            for extent in list {
+                end = extent.span.end();
+                if extent.kind.reads_zero()
+                    && let Some(zero) = self.aligned(extent.span)
+                {
+                    self.push_data(zero.offset(), piece);
+                    self.pieces.push_back(Step { span: zero, zero: true });
+                    self.at = zero.end();
+                }
+            }
+            // A data range may reach into what the next extent has: it is read anyway.
+            let end = end.checked_next_multiple_of(self.align).unwrap_or(self.size);
+            self.push_data(end.min(self.size), piece);
+        }
+        Ok(self.pieces.pop_front())
+    }
+
+    /// The part of a zero range that the destination can zero: ends on its grain or at the end.
+    fn aligned(&self, span: Span) -> Option<Span> {
+        let start = span.offset().max(self.at).checked_next_multiple_of(self.align)?;
+        let end =
+            if span.end() == self.size { self.size } else { span.end() / self.align * self.align };
+        (start < end).then(|| Span::between(start, end))
+    }
+
+    fn push_data(&mut self, end: u64, piece: u64) {
+        if self.at < end {
+            let data = Span::between(self.at, end);
+            self.pieces.extend(data.pieces(piece).map(|span| Step { span, zero: false }));
+            self.at = end;
+        }
+    }
+}
+
+struct Copier<'a> {
+    from: &'a dyn Device,
+    to: &'a dyn Device,
+    fresh: bool,
+    /// What request ends must be multiples of, in both devices.
+    align: u64,
+    /// The longest request that both take.
+    piece: u64,
+}
+
+impl<'a> Copier<'a> {
+    fn new(from: &'a dyn Device, to: &'a dyn Device, fresh: bool) -> Self {
+        let (source, destination) = (from.limits(), to.limits());
+        let align = u64::from(source.minimum.max(destination.minimum));
+        let longest = u64::from(source.maximum.min(destination.maximum));
+        let piece = (longest.min(PIECE) / align * align).max(align);
+        Self { from, to, fresh, align, piece }
+    }
+
+    async fn run(&self, step: Step, mut buffer: Vec<u8>) -> Result<(Step, u64, Vec<u8>)> {
+        let written = if step.zero {
+            self.zero(step.span).await?;
+            0
+        } else {
+            self.data(step.span, &mut buffer).await?
+        };
+        Ok((step, written, buffer))
+    }
+
+    async fn zero(&self, span: Span) -> Result<()> {
+        if self.fresh {
+            return Ok(());
+        }
+        let mode = ZeroMode { may_punch: true, only_if_fast: false };
+        self.to
+            .zero(span, mode, Durability::Buffered)
+            .await
+            .map_err(|e| e.context(format_args!("zeroing at offset {}", span.offset())))
+    }
+
+    async fn data(&self, span: Span, buffer: &mut Vec<u8>) -> Result<u64> {
+        buffer.resize(span.len() as usize, 0);
+        self.from
+            .read(span, buffer)
+            .await
+            .map_err(|e| e.context(format_args!("reading at offset {}", span.offset())))?;
+        let mut written = 0;
+        let mut at = span.offset();
+        while at < span.end() {
+            let (run, zero) = next_run(span, buffer, at);
+            if zero {
+                self.zero(run).await?;
+            } else {
+                self.to
+                    .write(run, &buffer[run.index_in(span)], Durability::Buffered)
+                    .await
+                    .map_err(|e| e.context(format_args!("writing at offset {}", run.offset())))?;
+                written += run.len();
+            }
+            at = run.end();
+        }
+        Ok(written)
+    }
+}
+
+/// The longest run from `at` whose grains are all zero, or all not.
+fn next_run(span: Span, bytes: &[u8], at: u64) -> (Span, bool) {
+    let mut end = at;
+    let mut kind = None;
+    for grain in Span::between(at, span.end()).pieces(GRAIN) {
+        let zero = is_zero(&bytes[grain.index_in(span)]);
+        if *kind.get_or_insert(zero) != zero {
+            break;
+        }
+        end = grain.end();
+    }
+    (Span::between(at, end), kind.unwrap_or(false))
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<16>();
+    words.iter().all(|word| u128::from_ne_bytes(*word) == 0) && rest.iter().all(|byte| *byte == 0)
+}

@@ -1,0 +1,99 @@
+//! The formats and their names, and how to tell them apart.
+
+use block::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::str::FromStr;
+
+/// A disk image file format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// The bytes of the disk, and nothing else; a block device too.
+    Raw,
+    /// QEMU copy-on-write, versions 2 and 3.
+    Qcow2,
+    /// VMware virtual machine disk.
+    Vmdk,
+    /// Virtual PC and Hyper-V virtual hard disk.
+    Vhd,
+    /// Hyper-V virtual hard disk, version 2.
+    Vhdx,
+    /// VirtualBox disk image.
+    Vdi,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Raw, Self::Qcow2, Self::Vmdk, Self::Vhd, Self::Vhdx, Self::Vdi];
+
+    /// The name, as the command line spells it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+            Self::Vmdk => "vmdk",
+            Self::Vhd => "vhd",
+            Self::Vhdx => "vhdx",
+            Self::Vdi => "vdi",
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Format {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|format| format.as_str() == text).ok_or_else(|| {
+            let names = Self::ALL.map(Self::as_str).join(", ");
+            Error::invalid(format!("image format \"{text}\" is unknown; use one of {names}"))
+        })
+    }
+}
+
+/// Tells the format of a file by its magic numbers; raw when none matches.
+///
+/// The content decides, so a guest that writes a magic number to its raw disk changes the answer:
+/// whoever knows the format should say it rather than ask.
+///
+/// # Errors
+/// That of opening or reading the file.
+pub fn probe(path: &Path) -> Result<Format> {
+    let fail = |e| Error::io(path.display(), e);
+    let file = File::open(path).map_err(fail)?;
+    let mut head = [0; 512];
+    let mut len = 0;
+    while len < head.len() {
+        match file.read_at(&mut head[len..], len as u64).map_err(fail)? {
+            0 => break,
+            n => len += n,
+        }
+    }
+    Ok(by_magic(&head[..len]))
+}
+
+fn by_magic(head: &[u8]) -> Format {
+    let at = |offset: usize, magic: &[u8]| {
+        head.get(offset..).is_some_and(|rest| rest.starts_with(magic))
+    };
+    match () {
+        () if at(0, b"QFI\xfb") => Format::Qcow2,
+        // A sparse extent, an ESX extent, or a descriptor in a file of its own.
+        () if at(0, b"KDMV") || at(0, b"COWD") => Format::Vmdk,
+        () if at(0, b"# Disk DescriptorFile") || at(0, b"# Disk Descriptor File") => Format::Vmdk,
+        () if at(0, b"conectix") => Format::Vhd, // a dynamic one; a fixed one is raw and a footer
+        () if at(0, b"vhdxfile") => Format::Vhdx,
+        () if at(64, &0xbeda_107f_u32.to_le_bytes()) => Format::Vdi,
+        () => Format::Raw,
+    }
+}
