@@ -1,1 +1,31 @@
-//! (interface to come)
+//! The network block device protocol: wire codec, server and client.
+//!
+//! This crate may know the protocol, sockets and [`block::Device`]. It must not know what is
+//! behind a device, which exports exist (it asks [`Exports`]) nor how the daemon is configured.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`codec`] | the wire format: total parsers over byte slices, encoders into a vector; no I/O |
+//! | [`server`] | listening, negotiation, the request loop, limits and counters |
+//! | [`client`] | [`Remote`], an export of some server as a device |
+//! | [`address`] | [`Address`], where a server listens |
+//! | [`uri`] | [`Uri`], which export of which server |
+
+pub mod address;
+pub mod client;
+pub mod codec;
+pub mod server;
+pub mod uri;
+
+mod socket;
+
+pub use address::Address;
+pub use client::{ClientOptions, Remote};
+pub use server::{
+    Counters, Ending, ExportSummary, Exports, Limits, Listener, Peer, Purpose, Server, Session,
+    Traffic, Transport,
+};
+pub use uri::Uri;
+
+/// The port that IANA assigned to NBD.
+pub const DEFAULT_PORT: u16 = 10809;

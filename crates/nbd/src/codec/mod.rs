@@ -1,0 +1,1 @@
+//! The wire format of the protocol. Pure: byte slices in, byte vectors out.

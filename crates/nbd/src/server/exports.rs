@@ -1,0 +1,127 @@
+//! What a server offers, and to whom: the interface between the protocol and the daemon.
+
+use async_trait::async_trait;
+use block::{Device, Result};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// How a client reaches the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Transport {
+    /// A unix socket; the credentials of the process that connected.
+    Unix {
+        /// Its user id.
+        uid: u32,
+        /// Its process id, when the system tells.
+        pid: Option<i32>,
+    },
+    /// TCP from this address.
+    Tcp(SocketAddr),
+    /// One stream handed over by the caller, such as standard input and output.
+    Stdio,
+}
+
+/// A client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// How it is connected.
+    pub transport: Transport,
+    /// Who it is, the same for all its connections: `pid:N`, `ip:ADDR` or `stdio`.
+    pub identity: String,
+}
+
+impl Peer {
+    /// A client on a unix socket.
+    pub fn unix(uid: u32, pid: Option<i32>) -> Self {
+        let identity = match pid {
+            Some(pid) => format!("pid:{pid}"),
+            None => format!("uid:{uid}"),
+        };
+        Self { transport: Transport::Unix { uid, pid }, identity }
+    }
+
+    /// A client at a TCP address. An IPv4 address mapped into IPv6 is the IPv4 address.
+    pub fn tcp(address: SocketAddr) -> Self {
+        let identity = format!("ip:{}", address.ip().to_canonical());
+        Self { transport: Transport::Tcp(address), identity }
+    }
+
+    /// The client on standard input and output.
+    pub fn stdio() -> Self {
+        Self { transport: Transport::Stdio, identity: "stdio".to_owned() }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.transport {
+            Transport::Tcp(address) => write!(f, "{address}"),
+            _ => f.write_str(&self.identity),
+        }
+    }
+}
+
+/// Why an export is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To tell its size and properties; this has no side effect.
+    Info,
+    /// To read and write it.
+    Use,
+}
+
+/// How a session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// The client said that it is done.
+    Clean,
+    /// The connection was lost, broke the protocol, or was closed by the server.
+    Lost,
+}
+
+/// An export in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportSummary {
+    /// Its name, at most 4096 bytes.
+    pub name: String,
+    /// What it is, for people; may be empty.
+    pub description: String,
+}
+
+/// The exports of a server. Called for every negotiation, so that exports come and go live.
+#[async_trait]
+pub trait Exports: Send + Sync {
+    /// The exports that `peer` may see.
+    ///
+    /// # Errors
+    /// [`Denied`](block::ErrorKind::Denied) when listing is not allowed.
+    async fn list(&self, peer: &Peer) -> Result<Vec<ExportSummary>>;
+
+    /// Opens the export `name` for one connection; the empty name is the default export.
+    ///
+    /// # Errors
+    /// [`NotFound`](block::ErrorKind::NotFound), [`Denied`](block::ErrorKind::Denied),
+    /// [`Conflict`](block::ErrorKind::Conflict) when another client holds it. The message is
+    /// sent to the client.
+    async fn open(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>>;
+}
+
+/// One connection's use of an export.
+#[async_trait]
+pub trait Session: Send + Sync {
+    /// The device behind the export.
+    fn device(&self) -> &Arc<dyn Device>;
+
+    /// The canonical name of the export: that of the default export is not empty.
+    fn name(&self) -> &str;
+
+    /// What the export is, for people.
+    fn description(&self) -> Option<&str> {
+        None
+    }
+
+    /// Ends the session. All its requests are complete, and after a [`Clean`](Ending::Clean) end
+    /// or a graceful stop its writes were flushed.
+    async fn close(self: Box<Self>, ending: Ending);
+}

@@ -1,0 +1,38 @@
+//! What one client, and all of them, may take.
+
+use std::time::Duration;
+
+/// Bounds on what clients may take from a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at a time; more are closed at once.
+    pub connections: usize,
+    /// From the connection to the end of the negotiation.
+    pub handshake_deadline: Duration,
+    /// The longest option of the negotiation, in bytes; a longer one is refused, in step.
+    pub option_bytes: usize,
+    /// Bytes of one connection's requests and replies that are held at a time. While there are
+    /// more, its requests are not read. A single request is always let in.
+    pub in_flight_bytes: usize,
+    /// The longest read or write, in bytes, as told to clients.
+    pub max_request: u32,
+    /// Silence on a TCP connection until the peer is probed; a peer that then stays silent for
+    /// the same time again is dropped.
+    pub keepalive: Duration,
+    /// How long a stop waits for requests in flight and for clients to take their replies.
+    pub stop_deadline: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 4096,
+            handshake_deadline: Duration::from_secs(30),
+            option_bytes: 64 << 10,
+            in_flight_bytes: 16 << 20,
+            max_request: 32 << 20,
+            keepalive: Duration::from_secs(60),
+            stop_deadline: Duration::from_secs(10),
+        }
+    }
+}

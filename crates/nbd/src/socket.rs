@@ -1,0 +1,1 @@
+//! Options of TCP sockets, for both sides.

@@ -1,0 +1,185 @@
+//! Which export of which server, as the NBD URI specification writes it.
+
+use crate::address::{Address, split_host_port};
+use block::{Error, Result};
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// An export of a server: `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`.
+///
+/// Source of the syntax: `doc/uri.md` of the NBD project. Names are percent-encoded UTF-8.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Uri {
+    /// The server.
+    pub address: Address,
+    /// The export's name; empty for the server's default export.
+    pub export: String,
+}
+
+impl Uri {
+    /// The URI of an export.
+    pub fn new(address: Address, export: impl Into<String>) -> Self {
+        Self { address, export: export.into() }
+    }
+}
+
+impl FromStr for Uri {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let bad = |why: &str| {
+            Error::invalid(format!(
+                "{text:?}: {why}: write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH"
+            ))
+        };
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| bad("not an NBD URI"))?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
+        let export = String::from_utf8(decode(export).ok_or_else(|| bad("a broken % escape"))?)
+            .map_err(|_| bad("the export's name is not UTF-8"))?;
+        let mut socket = None;
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some(("socket", path)) => {
+                    socket = Some(decode(path).ok_or_else(|| bad("a broken % escape"))?);
+                }
+                _ => return Err(bad("an unknown query parameter (only socket=PATH is known)")),
+            }
+        }
+        let address = match (scheme, socket) {
+            ("nbd", None) => {
+                let (host, port) = split_host_port(authority).map_err(|e| bad(e.message()))?;
+                Address::Tcp(host, port.unwrap_or(crate::DEFAULT_PORT))
+            }
+            ("nbd+unix", Some(path)) if authority.is_empty() => {
+                Address::unix(PathBuf::from(OsString::from_vec(path)))?
+            }
+            ("nbd", Some(_)) => return Err(bad("nbd:// has no socket")),
+            ("nbd+unix", None) => return Err(bad("nbd+unix:// needs ?socket=PATH")),
+            ("nbd+unix", Some(_)) => return Err(bad("nbd+unix:// has no host")),
+            ("nbds" | "nbds+unix", _) => {
+                return Err(Error::unsupported(format!(
+                    "{text:?}: TLS is not offered by this version: use nbd:// or nbd+unix://"
+                )));
+            }
+            _ => return Err(bad("not an NBD URI")),
+        };
+        Ok(Self { address, export })
+    }
+}
+
+impl fmt::Display for Uri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let export = encode(self.export.as_bytes());
+        match &self.address {
+            Address::Tcp(_, crate::DEFAULT_PORT) => {
+                let address = self.address.to_string();
+                let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+                write!(f, "nbd://{host}/{export}")
+            }
+            address @ Address::Tcp(..) => write!(f, "nbd://{address}/{export}"),
+            Address::Unix(path) => {
+                let path = encode(path.as_os_str().as_bytes());
+                write!(f, "nbd+unix:///{export}?socket={path}")
+            }
+        }
+    }
+}
+
+fn encode(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for byte in bytes {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                text.push(char::from(*byte));
+            }
+            _ => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
+}
+
+fn decode(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, behind @ ..] = rest {
+        if *first == b'%' {
+            let [high, low, behind @ ..] = behind else { return None };
+            let high = char::from(*high).to_digit(16)?;
+            let low = char::from(*low).to_digit(16)?;
+            bytes.push((high * 16 + low) as u8);
+            rest = behind;
+        } else {
+            bytes.push(*first);
+            rest = behind;
+        }
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_forms_of_the_specification_are_understood() {
+        for (text, address, export) in [
+            ("nbd://localhost", "localhost:10809", ""),
+            ("nbd://localhost:1/disk", "localhost:1", "disk"),
+            ("nbd://[::1]:7/a%20b", "[::1]:7", "a b"),
+            ("nbd+unix:///?socket=/tmp/s", "unix:/tmp/s", ""),
+            ("nbd+unix:///vm1?socket=/tmp/a%3Fb", "unix:/tmp/a?b", "vm1"),
+            ("nbd+unix://?socket=/tmp/s", "unix:/tmp/s", ""),
+        ] {
+            let uri: Uri = text.parse().unwrap();
+            assert_eq!((uri.address.to_string().as_str(), uri.export.as_str()), (address, export));
+        }
+    }
+
+    #[test]
+    fn what_is_no_uri_is_refused() {
+        for text in [
+            "",
+            "disk",
+            "http://h/",
+            "nbd://",
+            "nbd:///x",
+            "nbd+unix:///x",
+            "nbd+unix://host/x?socket=/s",
+            "nbd://h/x?socket=/s",
+            "nbd://h/%zz",
+            "nbd://h/%f",
+            "nbd://h/%ff",
+            "nbd+unix:///?socket=",
+            "nbd://h/?tls=1",
+        ] {
+            assert!(text.parse::<Uri>().is_err(), "{text}");
+        }
+        let tls = "nbds://h/x".parse::<Uri>().unwrap_err();
+        assert_eq!(tls.kind(), block::ErrorKind::Unsupported);
+    }
+
+    proptest! {
+        #[test]
+        fn any_export_and_path_survive_the_round_trip(export in ".*", path in "[^\0]{1,26}") {
+            for address in [
+                Address::unix(path.as_str()).unwrap(),
+                Address::Tcp("::1".into(), 9),
+                Address::Tcp("host".into(), crate::DEFAULT_PORT),
+            ] {
+                let uri = Uri::new(address, export.as_str());
+                prop_assert_eq!(&uri.to_string().parse::<Uri>().unwrap(), &uri);
+            }
+        }
+
+        #[test]
+        fn no_text_panics(text in ".*") {
+            let _ = text.parse::<Uri>();
+            let _ = text.parse::<Address>();
+        }
+    }
+}
