@@ -70,3 +70,30 @@ impl Flights {
         self.0.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_that_everybody_left_is_forgotten() {
+        let mut flights = Flights::default();
+        let key = [1; 32];
+        let (first, second) = (flights.join(&key), flights.join(&key));
+        flights.leave(&key, &first);
+        assert_eq!(flights.len(), 1);
+        flights.leave(&key, &second);
+        assert_eq!(flights.len(), 0);
+    }
+
+    #[test]
+    fn who_leaves_a_landed_load_does_not_disturb_the_next() {
+        let mut flights = Flights::default();
+        let key = [1; 32];
+        let old = flights.join(&key);
+        flights.land(&key);
+        let new = flights.join(&key);
+        flights.leave(&key, &old);
+        assert!(Arc::ptr_eq(&flights.join(&key), &new));
+    }
+}
