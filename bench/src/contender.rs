@@ -1,0 +1,452 @@
+//! The servers that are measured, and how each is started on a private socket and private files.
+
+use crate::client::Connection;
+use crate::content;
+use crate::load::{MOST_CLIENTS, read_all};
+use crate::process::Tree;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+use std::cell::OnceCell;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a server may take to serve its first client.
+const START: Duration = Duration::from_secs(20);
+/// How long it may take to end when asked.
+const STOP: Duration = Duration::from_secs(10);
+
+/// What a server is compared as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Role {
+    /// What no server can beat.
+    Limit,
+    /// Sojourn.
+    Ours,
+    /// A server that people run today.
+    Peer,
+}
+
+/// A server and what it serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Contender {
+    /// Its name in tables and on the command line.
+    pub(crate) name: &'static str,
+    /// What it is compared as.
+    pub(crate) role: Role,
+    /// What is served, in a few words.
+    pub(crate) what: &'static str,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Raw,
+    SojournFile,
+    SojournDisk,
+    SojournPrivate,
+    Nbdkit,
+    NbdServer { copy_on_write: bool },
+    QemuRaw,
+    QemuQcow2,
+}
+
+const fn contender(name: &'static str, role: Role, kind: Kind, what: &'static str) -> Contender {
+    Contender { name, role, what, kind }
+}
+
+/// Everybody, in the order of the tables.
+pub(crate) const ALL: [Contender; 9] = [
+    contender("raw", Role::Limit, Kind::Raw, "ping-pong of the same messages, from memory"),
+    contender("sojourn-file", Role::Ours, Kind::SojournFile, "a raw file (--file)"),
+    contender("sojourn-disk", Role::Ours, Kind::SojournDisk, "one disk from an imported image"),
+    contender(
+        "sojourn-private",
+        Role::Ours,
+        Kind::SojournPrivate,
+        "a disk for each client, all from one imported image",
+    ),
+    contender("nbdkit-file", Role::Peer, Kind::Nbdkit, "a raw file"),
+    contender("nbd-server", Role::Peer, Kind::NbdServer { copy_on_write: false }, "a raw file"),
+    contender(
+        "nbd-server-cow",
+        Role::Peer,
+        Kind::NbdServer { copy_on_write: true },
+        "copyonwrite: a private layer for each connection, lost with it",
+    ),
+    contender("qemu-nbd-raw", Role::Peer, Kind::QemuRaw, "a raw file"),
+    contender("qemu-nbd-qcow2", Role::Peer, Kind::QemuQcow2, "one qcow2 overlay over a raw file"),
+];
+
+impl Contender {
+    /// The program it needs.
+    fn program(&self) -> &'static str {
+        match self.kind {
+            Kind::Raw => "sojourn-bench",
+            Kind::SojournFile | Kind::SojournDisk | Kind::SojournPrivate => "sojourn",
+            Kind::Nbdkit => "nbdkit",
+            Kind::NbdServer { .. } => "nbd-server",
+            Kind::QemuRaw | Kind::QemuQcow2 => "qemu-nbd",
+        }
+    }
+
+    /// Its program's version, or why it cannot run here.
+    pub(crate) fn version(&self, bench: &Bench) -> Result<String> {
+        let (program, flag) = match self.kind {
+            Kind::Raw => return Ok(env!("CARGO_PKG_VERSION").to_owned()),
+            Kind::SojournFile | Kind::SojournDisk | Kind::SojournPrivate => {
+                (bench.sojourn.clone(), "--version")
+            }
+            Kind::NbdServer { .. } => (find(self.program())?, "-V"),
+            Kind::QemuQcow2 => {
+                find("qemu-img")?;
+                (find(self.program())?, "--version")
+            }
+            _ => (find(self.program())?, "--version"),
+        };
+        let output = Command::new(&program).arg(flag).output().map_err(|error| {
+            let remedy = match self.role {
+                Role::Ours => "; build it with `cargo build --release -p sojourn`",
+                _ => "",
+            };
+            anyhow!("cannot run {}: {error}{remedy}", program.display())
+        })?;
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+    }
+
+    /// Starts it; returns when it serves and its disk was read once.
+    pub(crate) fn start(&self, bench: &Bench, round: usize) -> Result<Server> {
+        let dir = bench.dir.join(format!("{}-{round}", self.name));
+        fs::create_dir(&dir)?;
+        let launch = self.launch(bench, &dir)?;
+        let log_path = dir.join("log");
+        let log = fs::File::create(&log_path)?;
+        let mut command = launch.command;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let child = command.spawn().with_context(|| format!("cannot run {:?}", command))?;
+        let tree = Tree::new(child.id());
+        let exports = launch.exports;
+        let mut server = Server { child, tree, socket: dir.join("nbd.sock"), exports };
+        server
+            .await_ready(launch.pid_file.as_deref())
+            .and_then(|()| read_all(&server.socket, &server.export(0), bench.size))
+            .map_err(|error| error.context(format!("did not start{}", log_tail(&log_path))))?;
+        Ok(server)
+    }
+
+    fn launch(&self, bench: &Bench, dir: &Path) -> Result<Launch> {
+        let socket = dir.join("nbd.sock");
+        let mut pid_file = None;
+        let mut exports = Exports::Same(String::new());
+        let command = match self.kind {
+            Kind::Raw => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.arg("raw-server").arg(&socket).arg(bench.size.to_string());
+                command
+            }
+            Kind::SojournFile => {
+                let mut command = Command::new(&bench.sojourn);
+                command.arg("--home").arg(dir.join("home")).arg("serve");
+                command.arg("--nbd").arg(nbd_address(&socket));
+                command.arg("--file").arg(bench.plain()?);
+                command
+            }
+            Kind::SojournDisk | Kind::SojournPrivate => {
+                let home = bench.home()?;
+                // A disk of each round's own: none has been written to.
+                let stem = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let count = if self.kind == Kind::SojournDisk { 1 } else { MOST_CLIENTS };
+                for index in 0..count {
+                    let name = format!("{stem}-{index}");
+                    run(bench.command().args(["disk", "create", &name, "--from", IMAGE]))?;
+                }
+                exports = match count {
+                    1 => Exports::Same(format!("{stem}-0")),
+                    _ => Exports::Numbered(format!("{stem}-")),
+                };
+                let mut command = Command::new(&bench.sojourn);
+                command.arg("--home").arg(home).arg("serve");
+                command.arg("--nbd").arg(nbd_address(&socket));
+                command
+            }
+            Kind::Nbdkit => {
+                let mut command = Command::new("nbdkit");
+                command.arg("--foreground").arg("--unix").arg(&socket);
+                command.arg("file").arg(bench.plain()?);
+                command
+            }
+            Kind::NbdServer { copy_on_write } => {
+                let export = if copy_on_write { bench.image.clone() } else { bench.plain()? };
+                let config = dir.join("config");
+                fs::write(&config, nbd_server_config(&socket, &export, copy_on_write)?)?;
+                exports = Exports::Same("disk".to_owned());
+                let pid = dir.join("pid");
+                // It puts itself into the background; its pid file leads to it.
+                let mut command = Command::new(find("nbd-server")?);
+                command.arg("-C").arg(&config).arg("-p").arg(&pid);
+                pid_file = Some(pid);
+                command
+            }
+            Kind::QemuRaw | Kind::QemuQcow2 => {
+                let mut command = Command::new("qemu-nbd");
+                command.args(["--persistent", "--shared", "0", "--socket"]).arg(&socket);
+                if self.kind == Kind::QemuRaw {
+                    command.args(["--format", "raw"]).arg(bench.plain()?);
+                } else {
+                    let overlay = dir.join("overlay.qcow2");
+                    run(Command::new("qemu-img")
+                        .args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"])
+                        .arg(&bench.image)
+                        .arg(&overlay))?;
+                    command.args(["--format", "qcow2"]).arg(overlay);
+                }
+                command
+            }
+        };
+        Ok(Launch { command, exports, pid_file })
+    }
+}
+
+struct Launch {
+    command: Command,
+    exports: Exports,
+    pid_file: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+enum Exports {
+    /// All clients use this one.
+    Same(String),
+    /// Client N uses this with N behind it.
+    Numbered(String),
+}
+
+/// The name of the imported image.
+const IMAGE: &str = "bench:1";
+
+/// The files that the servers serve, made when first needed.
+pub(crate) struct Bench {
+    dir: PathBuf,
+    size: u64,
+    sojourn: PathBuf,
+    /// A raw file that nobody writes to: what overlays stand on and images are imported from.
+    image: PathBuf,
+    plain: OnceCell<PathBuf>,
+    home: OnceCell<PathBuf>,
+}
+
+impl Bench {
+    /// Makes a disk image of `size` bytes in `dir`.
+    pub(crate) fn new(dir: &Path, size: u64, sojourn: Option<PathBuf>) -> Result<Self> {
+        let sojourn = match sojourn {
+            Some(path) => path,
+            None => std::env::current_exe()?.with_file_name("sojourn"),
+        };
+        let image = dir.join("image.raw");
+        content::write_image(&image, size)
+            .with_context(|| format!("cannot write {}", image.display()))?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            size,
+            sojourn,
+            image,
+            plain: OnceCell::new(),
+            home: OnceCell::new(),
+        })
+    }
+
+    /// A raw file with the same content that servers write to.
+    fn plain(&self) -> Result<PathBuf> {
+        if let Some(path) = self.plain.get() {
+            return Ok(path.clone());
+        }
+        let path = self.dir.join("plain.raw");
+        fs::copy(&self.image, &path)
+            .with_context(|| format!("cannot copy the image to {}", path.display()))?;
+        Ok(self.plain.get_or_init(|| path).clone())
+    }
+
+    /// A Sojourn home into which the image was imported.
+    fn home(&self) -> Result<&Path> {
+        if let Some(path) = self.home.get() {
+            return Ok(path);
+        }
+        run(self.command().arg("init"))?;
+        // All servers measure from warm memory, so the cache must hold the whole disk.
+        let config = format!("[cache]\nsize = \"{}\"\n", block::ByteSize(2 * self.size));
+        fs::write(self.home_path().join("sojourn.toml"), config)?;
+        run(self.command().args(["image", "import"]).arg(&self.image).arg(IMAGE))?;
+        Ok(self.home.get_or_init(|| self.home_path()))
+    }
+
+    fn home_path(&self) -> PathBuf {
+        self.dir.join("home")
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.sojourn);
+        command.arg("--home").arg(self.home_path());
+        command
+    }
+}
+
+/// A running server. Dropping it stops it.
+pub(crate) struct Server {
+    child: Child,
+    tree: Tree,
+    socket: PathBuf,
+    exports: Exports,
+}
+
+impl Server {
+    /// The socket it listens on.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The name of the disk of client `index`.
+    pub(crate) fn export(&self, index: usize) -> String {
+        match &self.exports {
+            Exports::Same(name) => name.clone(),
+            Exports::Numbered(stem) => format!("{stem}{index}"),
+        }
+    }
+
+    /// Its processes.
+    pub(crate) fn tree(&self) -> Tree {
+        self.tree.clone()
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn alive(&self) -> bool {
+        self.tree.alive()
+    }
+
+    fn await_ready(&mut self, pid_file: Option<&Path>) -> Result<()> {
+        let end = Instant::now() + START;
+        loop {
+            let ended = self.child.try_wait()?;
+            if let Some(path) = pid_file {
+                if let Ok(text) = fs::read_to_string(path)
+                    && let Ok(pid) = text.trim().parse()
+                {
+                    self.tree = Tree::new(pid);
+                }
+                ensure!(ended.is_none_or(|status| status.success()), "it ended ({ended:?})");
+            } else if let Some(status) = ended {
+                bail!("it ended ({status})");
+            }
+            let error = match Connection::open(&self.socket, &self.export(0)) {
+                Ok(connection) if self.alive() => {
+                    connection.close();
+                    return Ok(());
+                }
+                Ok(_) => anyhow!("its process is not known yet"),
+                Err(error) => error,
+            };
+            ensure!(Instant::now() < end, "not ready in {} s: {error:#}", START.as_secs());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.tree.refresh();
+        let signal = |pid: &u32, signal: Signal| {
+            if let Some(pid) = i32::try_from(*pid).ok().and_then(Pid::from_raw) {
+                // It may be gone already: then there is nothing to stop.
+                let _ = kill_process(pid, signal);
+            }
+        };
+        if self.alive() {
+            self.tree.members().iter().for_each(|pid| signal(pid, Signal::TERM));
+        }
+        let end = Instant::now() + STOP;
+        while self.alive() && Instant::now() < end {
+            let _ = self.child.try_wait();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if self.alive() {
+            self.tree.members().iter().for_each(|pid| signal(pid, Signal::KILL));
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// The path of a program on `PATH`.
+fn find(program: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // Debian puts servers where only root's PATH leads.
+    let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path)
+        .chain(system)
+        .map(|dir| dir.join(program))
+        .find(|path| {
+            fs::metadata(path)
+                .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+        })
+        .with_context(|| format!("{program} is not on PATH"))
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(
+        output.status.success(),
+        "{command:?} failed ({}): {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(())
+}
+
+fn nbd_address(socket: &Path) -> String {
+    format!("unix:{}", socket.display())
+}
+
+fn nbd_server_config(socket: &Path, export: &Path, copy_on_write: bool) -> Result<String> {
+    // It listens on TCP as well, whatever it is told; give it a port that is free now.
+    let port = std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+    let (socket, export) = (socket.display(), export.display());
+    Ok(format!(
+        "[generic]\nunixsock = {socket}\nlistenaddr = 127.0.0.1\nport = {port}\n\
+         [disk]\nexportname = {export}\nflush = true\nfua = true\ntrim = true\n\
+         copyonwrite = {copy_on_write}\n"
+    ))
+}
+
+/// The end of a server's log, for a message.
+fn log_tail(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    match text.trim().lines().next_back() {
+        Some(line) => format!(" (its log ends: {line})"),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let error = find("no-such-nbd-server").unwrap_err();
+        assert_eq!(error.to_string(), "no-such-nbd-server is not on PATH");
+    }
+
+    #[test]
+    fn a_server_that_cannot_start_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("sojourn");
+        let bench = Bench::new(dir.path(), 1 << 20, Some(missing)).unwrap();
+        let error = ALL[1].version(&bench).unwrap_err().to_string();
+        assert!(error.contains("cargo build --release -p sojourn"), "{error}");
+        assert!(ALL[1].start(&bench, 0).is_err());
+    }
+}

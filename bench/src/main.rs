@@ -1,0 +1,174 @@
+//! `sojourn-bench`: Sojourn beside the NBD servers people run today, and beside the limit of the
+//! machine, all measured in one run with one load generator.
+//!
+//! It may know NBD's wire format (its own small client, so that a fault of the server's codec
+//! cannot hide in the measurement), how to start every server, and `/proc`. It must not link any
+//! part of the engine: the server under test is the released binary, as users run it.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`content`] | what every disk holds, so that each reply can be checked |
+//! | [`wire`] | the NBD messages that the load needs |
+//! | [`client`] | one connection, driven at a fixed depth |
+//! | [`histogram`] | latencies |
+//! | [`load`] | the loads, and one measured window of one load |
+//! | [`raw`] | the raw ping-pong: the least any server can do with these messages |
+//! | [`process`] | CPU time and memory of a server's process tree |
+//! | [`contender`] | the servers, and how each is started |
+//! | [`series`] | all windows of a run, their medians |
+//! | [`report`] | tables and JSON |
+
+// Threads, sleeping and the real clock are what a load generator is made of.
+#![allow(clippy::disallowed_methods, reason = "a benchmark measures real time on real threads")]
+#![allow(clippy::print_stdout, reason = "the table is this program's result")]
+#![allow(clippy::print_stderr, reason = "progress and left-out servers go to stderr")]
+
+mod client;
+mod contender;
+mod content;
+mod histogram;
+mod load;
+mod process;
+mod raw;
+mod report;
+mod series;
+mod wire;
+
+use anyhow::{Context, Result, ensure};
+use block::ByteSize;
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Measures Sojourn, other NBD servers and the raw limit of the socket, one after the other.
+#[derive(Debug, Parser)]
+#[command(name = "sojourn-bench", version, after_help = EXAMPLES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    /// Short windows and fewer loads: a look in about half a minute.
+    #[arg(long)]
+    quick: bool,
+
+    /// Only servers whose name begins with NAME (may be repeated); raw is always measured.
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+
+    /// Only loads whose name begins with NAME (may be repeated), as in the JSON: read-8x16.
+    #[arg(long, value_name = "NAME")]
+    load: Vec<String>,
+
+    /// Length of one measured window, in seconds [default: 0.5, quick: 0.2].
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<f64>,
+
+    /// Windows of each cell, one in every round over all servers; the median is printed.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    rounds: usize,
+
+    /// Size of the disk that is served.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    size: ByteSize,
+
+    /// Where the disks are put (a fresh directory in it) [default: the temporary directory].
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+
+    /// The sojourn binary [default: the one beside this program].
+    #[arg(long, value_name = "PATH")]
+    sojourn: Option<PathBuf>,
+
+    /// Also write everything as JSON to FILE.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The raw ping-pong server, started by the benchmark itself.
+    #[command(hide = true)]
+    RawServer {
+        /// The unix socket to listen on.
+        socket: PathBuf,
+        /// Size of the disk, bytes.
+        size: u64,
+    },
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  sojourn-bench                                  the whole table, about five minutes
+  sojourn-bench --quick --json /tmp/bench.json   a look, and the figures as data
+  sojourn-bench --only sojourn-file --load read-8x16 --seconds 10 --rounds 1
+                                                 one long window, to be profiled";
+
+fn main() -> ExitCode {
+    let outcome = Arguments::parse().run();
+    match outcome {
+        Ok(all_served) if all_served => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("sojourn-bench: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+impl Arguments {
+    /// Whether every cell of every server of ours was measured.
+    fn run(self) -> Result<bool> {
+        if let Some(Command::RawServer { socket, size }) = self.command {
+            raw::serve(&socket, size)?;
+            return Ok(true);
+        }
+        let window = self.seconds.unwrap_or(if self.quick { 0.2 } else { 0.5 });
+        ensure!(
+            (0.05..=600.0).contains(&window),
+            "--seconds {window} is out of range; use 0.05 to 600"
+        );
+        ensure!((1..=100).contains(&self.rounds), "--rounds must be 1 to 100");
+        let size = self.size.0;
+        ensure!(
+            (64 << 20..=64 << 30).contains(&size) && size.is_multiple_of(1 << 20),
+            "--size {} is out of range; use whole MiB from 64MiB to 64GiB",
+            self.size
+        );
+        let loads: Vec<load::Load> = load::ALL
+            .iter()
+            .filter(|load| if self.load.is_empty() { !self.quick || load.quick } else { true })
+            .filter(|load| {
+                self.load.is_empty() || self.load.iter().any(|name| load.name().starts_with(name))
+            })
+            .copied()
+            .collect();
+        ensure!(
+            !loads.is_empty(),
+            "no load is called {:?}; the loads are {}",
+            self.load,
+            load::ALL.map(|load| load.name()).join(", ")
+        );
+        let options = series::Options {
+            window: Duration::from_secs_f64(window),
+            rounds: self.rounds,
+            size,
+            only: self.only,
+            loads,
+        };
+        let scratch = match &self.dir {
+            Some(dir) => tempfile::Builder::new().prefix("sojourn-bench-").tempdir_in(dir),
+            None => tempfile::Builder::new().prefix("sojourn-bench-").tempdir(),
+        }
+        .context("cannot make a scratch directory; choose another with --dir")?;
+        let series = series::run(&options, scratch.path(), self.sojourn)?;
+        let report = report::Report::new(&options, &series);
+        print!("{report}");
+        if let Some(path) = &self.json {
+            let text = serde_json::to_string_pretty(&report)?;
+            std::fs::write(path, text + "\n")
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(report.ours_complete())
+    }
+}

@@ -1,0 +1,359 @@
+//! The result: tables for people, JSON for programs.
+
+use crate::contender::Role;
+use crate::load::Pattern;
+use crate::series::{Cell, Options, Series};
+use serde::Serialize;
+use std::fmt;
+
+/// Everything that a run found. Its JSON form is described in docs/benchmarks.md.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    format: u32,
+    cores: usize,
+    kernel: String,
+    window_seconds: f64,
+    rounds: usize,
+    disk_bytes: u64,
+    servers: Vec<Server>,
+    left_out: Vec<LeftOut>,
+    loads: Vec<Table>,
+}
+
+#[derive(Debug, Serialize)]
+struct Server {
+    name: &'static str,
+    role: Role,
+    what: &'static str,
+    version: String,
+}
+
+#[derive(Debug, Serialize)]
+struct LeftOut {
+    name: &'static str,
+    role: Role,
+    reason: String,
+}
+
+/// One load on all servers.
+#[derive(Debug, Serialize)]
+struct Table {
+    name: String,
+    title: String,
+    clients: usize,
+    depth: usize,
+    request_bytes: u64,
+    rows: Vec<Row>,
+    #[serde(skip)]
+    sequential: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    server: &'static str,
+    #[serde(skip)]
+    role: Role,
+    #[serde(flatten)]
+    outcome: Outcome,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case", tag = "outcome")]
+enum Outcome {
+    Measured(Figures),
+    Failed { reason: String },
+}
+
+#[derive(Debug, Serialize)]
+struct Figures {
+    /// Requests per second, the median of the windows.
+    iops: f64,
+    /// The same in 10^6 bytes per second.
+    mb_per_s: f64,
+    /// Of each window.
+    iops_of_windows: Vec<f64>,
+    cpu_us_per_request: f64,
+    p50_us: f64,
+    p99_us: f64,
+    peak_rss_mib: f64,
+    /// `iops` by that of the fastest peer that was measured.
+    of_best_peer: Option<f64>,
+    /// `iops` by that of the raw ping-pong.
+    of_raw: Option<f64>,
+}
+
+impl Figures {
+    fn new(cell: &Cell, bytes: u64) -> Self {
+        let mut rates: Vec<f64> = cell.samples.iter().map(|sample| sample.rate).collect();
+        let windows = rates.iter().map(|rate| rate.round()).collect();
+        let iops = median(&mut rates);
+        let cpu: f64 = cell.samples.iter().map(|sample| sample.cpu).sum();
+        let peak = cell.samples.iter().map(|sample| sample.peak_memory).max().unwrap_or(0);
+        let mut latency = crate::histogram::Histogram::default();
+        cell.samples.iter().for_each(|sample| latency.merge(&sample.latency));
+        Self {
+            iops: iops.round(),
+            mb_per_s: round(iops * bytes as f64 / 1e6, 1),
+            iops_of_windows: windows,
+            cpu_us_per_request: round(cpu / latency.total() as f64 * 1e6, 2),
+            p50_us: round(latency.percentile(0.5), 1),
+            p99_us: round(latency.percentile(0.99), 1),
+            peak_rss_mib: round(peak as f64 / f64::from(1 << 20), 1),
+            of_best_peer: None,
+            of_raw: None,
+        }
+    }
+}
+
+impl Report {
+    /// The report of a run.
+    pub(crate) fn new(options: &Options, series: &Series) -> Self {
+        let mut loads = Vec::new();
+        for (index, load) in options.loads.iter().enumerate() {
+            let rows = series.runs.iter().map(|run| {
+                let cell = &run.cells[index];
+                let outcome = match &cell.failure {
+                    Some(reason) => Outcome::Failed { reason: reason.clone() },
+                    None => Outcome::Measured(Figures::new(cell, load.bytes())),
+                };
+                Row { server: run.contender.name, role: run.contender.role, outcome }
+            });
+            let mut rows: Vec<Row> = rows.collect();
+            compare(&mut rows);
+            loads.push(Table {
+                name: load.name(),
+                title: load.title(),
+                clients: load.clients,
+                depth: load.depth,
+                request_bytes: load.bytes(),
+                rows,
+                sequential: load.pattern == Pattern::Sequential,
+            });
+        }
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Self {
+            format: 1,
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            kernel: kernel.trim().to_owned(),
+            window_seconds: options.window.as_secs_f64(),
+            rounds: options.rounds,
+            disk_bytes: options.size,
+            servers: series
+                .runs
+                .iter()
+                .map(|run| Server {
+                    name: run.contender.name,
+                    role: run.contender.role,
+                    what: run.contender.what,
+                    version: run.version.clone(),
+                })
+                .collect(),
+            left_out: series
+                .left_out
+                .iter()
+                .map(|(contender, reason)| LeftOut {
+                    name: contender.name,
+                    role: contender.role,
+                    reason: reason.clone(),
+                })
+                .collect(),
+            loads,
+        }
+    }
+
+    /// Whether there is a figure for everything of ours that was asked for.
+    pub(crate) fn ours_complete(&self) -> bool {
+        let failed =
+            |row: &Row| row.role == Role::Ours && matches!(row.outcome, Outcome::Failed { .. });
+        !self.loads.iter().any(|table| table.rows.iter().any(failed))
+            && !self.left_out.iter().any(|server| server.role == Role::Ours)
+    }
+}
+
+/// Fills in the ratios.
+fn compare(rows: &mut [Row]) {
+    let fastest = |rows: &[Row], role: Role| {
+        rows.iter()
+            .filter(|row| row.role == role)
+            .filter_map(|row| match &row.outcome {
+                Outcome::Measured(figures) => Some(figures.iops),
+                Outcome::Failed { .. } => None,
+            })
+            .fold(None, |best: Option<f64>, iops| Some(best.map_or(iops, |best| best.max(iops))))
+    };
+    let (peer, raw) = (fastest(rows, Role::Peer), fastest(rows, Role::Limit));
+    for row in rows {
+        if let Outcome::Measured(figures) = &mut row.outcome {
+            figures.of_best_peer = peer.map(|peer| round(figures.iops / peer, 3));
+            figures.of_raw = raw.map(|raw| round(figures.iops / raw, 3));
+        }
+    }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => 0.0,
+        length if length % 2 == 1 => values[middle],
+        _ => (values[middle - 1] + values[middle]) / 2.0,
+    }
+}
+
+fn round(value: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi(digits);
+    (value * scale).round() / scale
+}
+
+const COLUMNS: [&str; 6] = ["CPU us/req", "p50 us", "p99 us", "RSS MiB", "of best peer", "of raw"];
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} cores, Linux {}; medians of {} windows of {} s; disk of {} MiB, in memory; unix socket",
+            self.cores,
+            self.kernel,
+            self.rounds,
+            self.window_seconds,
+            self.disk_bytes >> 20
+        )?;
+        for server in &self.servers {
+            writeln!(f, "  {:<16} {} ({})", server.name, server.what, server.version)?;
+        }
+        for server in &self.left_out {
+            writeln!(f, "  {:<16} left out: {}", server.name, server.reason)?;
+        }
+        for table in &self.loads {
+            writeln!(f, "\n{}  [{}]", table.title, table.name)?;
+            table.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rate = if self.sequential { "MB/s" } else { "IOPS" };
+        write!(f, "{:<16} {rate:>10}", "")?;
+        for column in COLUMNS {
+            write!(f, "  {column:>12}")?;
+        }
+        writeln!(f)?;
+        for row in &self.rows {
+            write!(f, "{:<16} ", row.server)?;
+            match &row.outcome {
+                Outcome::Failed { reason } => writeln!(f, "{:>10}  {reason}", "failed")?,
+                Outcome::Measured(figures) => {
+                    let rate = if self.sequential { figures.mb_per_s } else { figures.iops };
+                    let ratio = |ratio: Option<f64>| match ratio {
+                        Some(ratio) => format!("{ratio:.2}"),
+                        None => "-".to_owned(),
+                    };
+                    writeln!(
+                        f,
+                        "{:>10}  {:>12.2}  {:>12.1}  {:>12.1}  {:>12.1}  {:>12}  {:>12}",
+                        thousands(rate),
+                        figures.cpu_us_per_request,
+                        figures.p50_us,
+                        figures.p99_us,
+                        figures.peak_rss_mib,
+                        ratio(figures.of_best_peer),
+                        ratio(figures.of_raw)
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A whole number with commas between the thousands.
+fn thousands(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::{self, Sample};
+    use crate::series::Run;
+    use crate::{contender, histogram::Histogram};
+    use std::time::Duration;
+
+    fn sample(rate: f64) -> Sample {
+        let mut latency = Histogram::default();
+        (0..1000).for_each(|_| latency.record(Duration::from_micros(20)));
+        Sample { rate, cpu: 0.002, peak_memory: 3 << 20, latency }
+    }
+
+    fn cell(rates: &[f64]) -> Cell {
+        Cell { samples: rates.iter().map(|rate| sample(*rate)).collect(), failure: None }
+    }
+
+    fn report(ours: Cell) -> Report {
+        let run = |name: &str, cell| {
+            let contender = contender::ALL.into_iter().find(|c| c.name == name).unwrap();
+            Run { contender, version: "1".to_owned(), cells: vec![cell] }
+        };
+        let series = Series {
+            runs: vec![
+                run("raw", cell(&[1e6, 2e6, 3e6])),
+                run("sojourn-file", ours),
+                run("nbdkit-file", cell(&[250e3])),
+                run("qemu-nbd-raw", cell(&[50e3, 60e3])),
+            ],
+            left_out: Vec::new(),
+        };
+        let options = Options {
+            window: Duration::from_millis(500),
+            rounds: 3,
+            size: 256 << 20,
+            only: Vec::new(),
+            loads: vec![load::ALL[1]],
+        };
+        Report::new(&options, &series)
+    }
+
+    #[test]
+    fn figures_are_medians_and_ratios_to_the_fastest_peer_and_to_raw() {
+        let report = report(cell(&[900e3, 1e6, 100.0]));
+        let json = serde_json::to_value(&report).unwrap();
+        let row = &json["loads"][0]["rows"][1];
+        assert_eq!(row["outcome"], "measured");
+        assert_eq!(row["iops"], 900e3);
+        assert_eq!(row["of_best_peer"], 3.6);
+        assert_eq!(row["of_raw"], 0.45);
+        assert_eq!(row["cpu_us_per_request"], 2.0);
+        assert_eq!(row["peak_rss_mib"], 3.0);
+        assert!(report.ours_complete());
+        let text = report.to_string();
+        let line = text.lines().find(|line| line.starts_with("sojourn-file ")).unwrap();
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(columns[..3], ["sojourn-file", "900,000", "2.00"]);
+        assert_eq!(columns[5..], ["3.0", "3.60", "0.45"]);
+        let qemu = &json["loads"][0]["rows"][3];
+        assert_eq!(qemu["iops"], 55e3, "the median of two is their mean");
+    }
+
+    #[test]
+    fn one_failed_round_is_a_failure_and_no_number() {
+        let mut ours = cell(&[900e3]);
+        ours.failure = Some("served 22 of 50 clients".to_owned());
+        let report = report(ours);
+        assert!(!report.ours_complete());
+        let json = serde_json::to_value(&report).unwrap();
+        let row = &json["loads"][0]["rows"][1];
+        assert_eq!(row["outcome"], "failed");
+        assert!(row.get("iops").is_none());
+        assert!(report.to_string().contains("failed  served 22 of 50 clients"));
+    }
+}
