@@ -1,0 +1,72 @@
+"""The system inside the image: Debian's packages, then the laboratory's own few files."""
+
+import os
+import shutil
+
+from .. import LAB, LabError
+from ..shell import run, write_file
+from . import packages
+
+NOISE = ["apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer",
+         "fstrim.timer", "nbd-client.service", "e2scrub_reap.service"]
+"""Units that would only add writes at odd times."""
+
+INITRAMFS_MODULES = ["virtio_pci", "virtio_blk", "virtio_scsi", "sd_mod", "ext4", "virtio_rng", "ahci", "ata_piix"]
+
+
+def sources():
+    """This machine's own Debian sources: a deb822 file or a one-line file."""
+    for path in ("/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list"):
+        if os.path.exists(path) and os.path.getsize(path):
+            return [path]
+    return []
+
+
+def bootstrap(root, debs):
+    """Installs the packages below `root`; downloaded ones are kept in `debs`."""
+    if os.geteuid():
+        raise LabError("building the golden image needs root (it is then cached): sudo lab/make-golden")
+    os.makedirs(debs, exist_ok=True)
+    archives = '"$1/var/cache/apt/archives"'
+    command = ["mmdebstrap", "--mode=root", "--variant=minbase", "--quiet",
+               "--include=" + ",".join(packages.PACKAGES),
+               '--aptopt=Acquire::Languages "none"', '--aptopt=Acquire::Check-Valid-Until "false"',
+               "--dpkgopt=force-unsafe-io"]
+    command += [f"--dpkgopt=path-exclude=/usr/share/{d}/*" for d in ("man", "doc", "locale", "info")]
+    command += ["--skip=download/empty,essential/unlink",
+                f"--setup-hook=mkdir -p {archives} && cp -n '{debs}'/*.deb {archives}/ 2>/dev/null || :",
+                f"--customize-hook=cp -n {archives}/*.deb '{debs}'/ || :",
+                '--customize-hook=mkdir -p "$1/opt/lab" && cd "$1/opt/lab" && '
+                f"APT_CONFIG=$MMDEBSTRAP_APT_CONFIG apt-get -qq download {packages.BUSYBOX}",
+                packages.SUITE, root, *sources()]
+    # INITRD=No: the initial RAM disk is made once, at the end.
+    run(command, env=dict(os.environ, INITRD="No", DEBIAN_FRONTEND="noninteractive",
+                          SOURCE_DATE_EPOCH=str(packages.EPOCH)))
+
+
+def configure(root):
+    """Adds the agent and the settings, makes the initial RAM disk; returns the kernel's version."""
+    write_file(root + "/etc/hostname", "lab\n")
+    write_file(root + "/etc/hosts", "127.0.0.1 localhost lab\n")
+    write_file(root + "/etc/fstab", "# the root comes from the kernel's command line\n")
+    write_file(root + "/etc/machine-id", "")
+    # A console login without a password: this image is for laboratories only.
+    run(["sed", "-i", "s/^root:[^:]*:/root::/", root + "/etc/shadow"])
+    units = root + "/etc/systemd/system"
+    for unit in NOISE:
+        if not os.path.lexists(f"{units}/{unit}"):
+            os.symlink("/dev/null", f"{units}/{unit}")
+    for source, target in packages.GUEST_FILES.items():
+        shutil.copy(os.path.join(LAB, "guest", source), os.path.join(root, target))
+    os.makedirs(units + "/multi-user.target.wants", exist_ok=True)
+    os.symlink("/etc/systemd/system/lab-agent.service", units + "/multi-user.target.wants/lab-agent.service")
+    write_file(root + "/etc/initramfs-tools/conf.d/lab", "MODULES=list\nCOMPRESS=zstd\n")
+    write_file(root + "/etc/initramfs-tools/modules", "\n".join(INITRAMFS_MODULES) + "\n")
+    kernel = os.listdir(root + "/lib/modules")[0]
+    run(["chroot", root, "mkinitramfs", "-o", f"/boot/initrd.img-{kernel}", kernel],
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SOURCE_DATE_EPOCH": str(packages.EPOCH)})
+    write_file(root + "/boot/grub/grub.cfg",
+               "serial --unit=0 --speed=115200\nterminal_output serial\nset timeout=0\n"
+               f"linux /boot/vmlinuz-{kernel} {packages.KERNEL_PARAMETERS}\n"
+               f"initrd /boot/initrd.img-{kernel}\nboot\n")
+    return kernel

@@ -1,0 +1,161 @@
+"""One real guest: starts QEMU, listens to the agent inside, stops it in an orderly way."""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+
+from . import LabError, accel
+from .address import blockdev
+from .golden import build
+from .qmp import Qmp
+from .shell import tail
+
+PROFILES = {
+    "full": "",  # systemd and everything it starts
+    "bare": "init=/usr/local/sbin/lab-init",  # the same kernel and file system, a shell as init
+}
+COUNTERS = ("rd_bytes", "wr_bytes", "rd_operations", "wr_operations", "flush_operations", "unmap_operations")
+
+
+class Guest:
+    """A QEMU process with one virtio disk and the laboratory's agent inside.
+
+    `disk` is an NBD address or a file.  `firmware` boots through SeaBIOS and GRUB from the
+    disk alone; otherwise the golden image's kernel and tiny initial RAM disk are given to
+    QEMU.  `network` adds a card on QEMU's user network: the host is 10.0.2.2.
+    Use it as a context manager: leaving kills what still runs.
+    """
+
+    def __init__(self, golden, disk, name="guest", profile="bare", firmware=False, memory=256, cpus=1,
+                 network=False):
+        self.name = name
+        self.directory = tempfile.mkdtemp(prefix="lab-guest.")
+        self.console = os.path.join(self.directory, "console.log")
+        self.messages = os.path.join(self.directory, "qemu.log")
+        kernel = os.path.join(golden, "vmlinuz")
+        self.accel = accel.choose(kernel)
+        self.command = [
+            accel.qemu(), "-name", name, "-machine", "pc", *accel.flags(self.accel), "-smp", str(cpus),
+            "-m", str(memory), "-nodefaults", "-display", "none", "-no-reboot", "-device", "virtio-rng-pci",
+            "-chardev", f"file,id=console,path={self.console}", "-serial", "chardev:console",
+            "-chardev", f"socket,id=lab,path={self._path('lab')},server=on,wait=off", "-serial", "chardev:lab",
+            "-qmp", f"unix:{self._path('qmp')},server=on,wait=off"]
+        for device in blockdev(disk):
+            self.command += ["-blockdev", json.dumps(device)]
+        self.command += ["-device", "virtio-blk-pci,id=vd0,drive=disk0,bootindex=1"]
+        if not firmware:
+            parameters = build.manifest(golden)["cmdline"] + " " + PROFILES[profile]
+            self.command += ["-kernel", kernel, "-initrd", os.path.join(golden, "initrd-tiny.img"),
+                             "-append", parameters.strip()]
+        if network:
+            self.command += ["-netdev", "user,id=n0", "-device", "virtio-net-pci,netdev=n0,romfile="]
+        self.process = self.monitor = self.channel = None
+        self.events, self.partial, self.began = [], b"", 0.0
+
+    def _path(self, name):
+        return os.path.join(self.directory, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def start(self):
+        """Starts QEMU; returns when its monitor answers."""
+        self.began = time.monotonic()
+        with open(self.messages, "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        while self.monitor is None:
+            if self.process.poll() is not None:
+                raise LabError(f"guest {self.name}: QEMU ended early: {tail(self.messages)}")
+            if time.monotonic() - self.began > 30:
+                raise self._trouble("QEMU did not open its monitor")
+            with contextlib.suppress(OSError):
+                self.monitor = Qmp(self._path("qmp"))
+                break
+            time.sleep(0.01)
+        self.channel = socket.socket(socket.AF_UNIX)
+        self.channel.connect(self._path("lab"))
+        return self
+
+    def ready(self, timeout=180):
+        """Waits until the system inside is up; returns the seconds since QEMU started."""
+        return self._wait("ready", timeout)["host_seconds"]
+
+    def execute(self, command, timeout=120, check=True):
+        """Runs a shell command inside; returns {rc, seconds, note}, note being its last line of output."""
+        self.channel.sendall(f"exec {command}\n".encode())
+        result = self._wait("result", timeout)
+        if check and result["rc"]:
+            raise self._trouble(f"{command!r} failed inside ({result['rc']}): {result['note']}")
+        return result
+
+    def poweroff(self, timeout=60):
+        """Shuts the system down in an orderly way and waits for QEMU's end."""
+        self.channel.sendall(b"poweroff\n")
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired as e:
+            raise self._trouble("does not power off") from e
+        if code:
+            raise self._trouble(f"QEMU ended with {code}")
+
+    def counters(self):
+        """QEMU's own count of what the disk did."""
+        for device in self.monitor.command("query-blockstats"):
+            if "vd0" in device.get("qdev", ""):
+                return {name: device["stats"][name] for name in COUNTERS}
+        raise LabError(f"guest {self.name}: QEMU does not know its disk")
+
+    def close(self):
+        """Kills what still runs and removes the logs (LAB_KEEP=1 keeps them)."""
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for part in (self.channel, self.monitor):
+            if part:
+                with contextlib.suppress(OSError):
+                    part.close()
+        if not os.environ.get("LAB_KEEP"):
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _trouble(self, what):
+        return LabError(f"guest {self.name}: {what}\n--- its console ends with\n{tail(self.console)}\n"
+                        f"--- QEMU said\n{tail(self.messages)}")
+
+    def _wait(self, event, timeout):
+        end = time.monotonic() + timeout
+        while True:
+            while self.events:
+                message = self.events.pop(0)
+                if message.get("event") == event:
+                    return message
+            left = end - time.monotonic()
+            if left <= 0:
+                raise self._trouble(f"no `{event}` within {timeout:g} s")
+            readable, _, _ = select.select([self.channel], [], [], min(left, 1.0))
+            data = self.channel.recv(65536) if readable else None
+            if data == b"":
+                raise self._trouble(f"QEMU went away before `{event}`")
+            if data:
+                self._feed(data)
+
+    def _feed(self, data):
+        self.partial += data
+        *lines, self.partial = self.partial.split(b"\n")
+        for line in lines:
+            at = line.find(b"LAB {")
+            if at < 0:
+                continue
+            # What else writes to the serial line may have cut a message; the agent's own are whole.
+            with contextlib.suppress(ValueError):
+                message = json.loads(line[at + 4:].decode("utf-8", "replace"))
+                message["host_seconds"] = round(time.monotonic() - self.began, 2)
+                self.events.append(message)
