@@ -48,7 +48,7 @@ struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
 
-    /// Short windows and fewer loads: a look in about half a minute.
+    /// Short windows and fewer loads: a look in about a minute.
     #[arg(long)]
     quick: bool,
 

@@ -70,7 +70,7 @@ struct Figures {
     iops: f64,
     /// The same in 10^6 bytes per second.
     mb_per_s: f64,
-    /// Of each window.
+    /// Of each window, in the order of the rounds.
     iops_of_windows: Vec<f64>,
     cpu_us_per_request: f64,
     p50_us: f64,
@@ -84,8 +84,8 @@ struct Figures {
 
 impl Figures {
     fn new(cell: &Cell, bytes: u64) -> Self {
-        let mut rates: Vec<f64> = cell.samples.iter().map(|sample| sample.rate).collect();
-        let windows = rates.iter().map(|rate| rate.round()).collect();
+        let mut rates: Vec<f64> = cell.samples.iter().map(|sample| sample.rate.round()).collect();
+        let windows = rates.clone();
         let iops = median(&mut rates);
         let cpu: f64 = cell.samples.iter().map(|sample| sample.cpu).sum();
         let peak = cell.samples.iter().map(|sample| sample.peak_memory).max().unwrap_or(0);
