@@ -1,1 +1,54 @@
-//! (interface to come)
+//! The chunk store: what images and snapshots are made of, and where they are kept.
+//!
+//! This crate may know chunks, packs, manifests and refs, how an image becomes them and how they
+//! are checked, over any [`object_store::ObjectStore`]. It must not know a directory (but for
+//! [`backend::local`]), a cache, a disk, a network protocol, the wall clock or a source of
+//! randomness: a [`World`] brings the last two.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`id`] | [`ChunkId`], [`PackId`], [`SegmentId`], [`ManifestId`], [`WriterId`] |
+//! | [`world`] | [`Clock`] and [`Entropy`], passed in by the caller |
+//! | [`settings`] | [`Settings`], the content of `store.json` |
+//! | [`chunk`] | [`ChunkRef`]: where a chunk is; how it is stored and verified |
+//! | [`chunker`] | page-CDC: where an image is cut |
+//! | [`pack`] | immutable objects that hold chunks in image order |
+//! | [`manifest`] | [`Manifest`]: what an image version or snapshot holds |
+//! | [`refs`] | [`Refs`]: the only mutable thing, names that point at manifests |
+//! | [`name`] | the rule for names, and [`ImageName`] |
+//! | [`import`] | from a device or a stream to a manifest |
+//! | [`verify`] | reading everything back |
+//! | [`counters`] | [`Counters`], what was read |
+//! | [`backend`] | opening a backend, and the few operations that the rest needs |
+//! | [`testing`] | a fixed world and a failing backend, for the tests of all crates |
+//!
+//! The formats are described byte by byte in `docs/format.md`.
+
+pub mod backend;
+pub mod chunk;
+pub mod chunker;
+pub mod counters;
+pub mod id;
+pub mod import;
+pub mod manifest;
+pub mod name;
+pub mod pack;
+pub mod refs;
+mod segment;
+pub mod settings;
+mod store;
+pub mod testing;
+pub mod verify;
+mod wire;
+pub mod world;
+
+pub use chunk::{ChunkRef, Encoding};
+pub use counters::Counters;
+pub use id::{ChunkId, ManifestId, PackId, SegmentId, WriterId};
+pub use import::{Grain, ImportStats, Imported, Progress};
+pub use manifest::{Content, Manifest, Piece};
+pub use name::{ImageName, check_name};
+pub use refs::{RefBody, RefKind, RefRecord, Refs};
+pub use settings::Settings;
+pub use store::Store;
+pub use world::{Clock, Entropy, World};

@@ -1,0 +1,286 @@
+//! Opening a backend, and the few operations that the store needs of it.
+//!
+//! Only two kinds of write exist: an object whose name is the hash of its content
+//! ([`put_content`]), where overwriting is harmless, and an object that must not exist yet
+//! ([`put_new`]).
+
+use block::{Error, ErrorKind, Result};
+use bytes::Bytes;
+use futures::TryStreamExt;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{
+    GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+};
+use std::io;
+use std::sync::Arc;
+
+/// A backend in a local directory, which is made if need be. What it answered is on stable storage.
+///
+/// # Errors
+/// That of the file system, naming the directory.
+pub fn local(path: impl AsRef<std::path::Path>) -> Result<Arc<dyn ObjectStore>> {
+    let path = path.as_ref();
+    std::fs::create_dir_all(path).map_err(|e| Error::io(path.display(), e))?;
+    let backend = LocalFileSystem::new_with_prefix(path)
+        .map_err(|e| error(&path.display().to_string(), e))?
+        .with_fsync(true);
+    Ok(Arc::new(backend))
+}
+
+/// Opens a backend by its URL: a path, or `file://` and an absolute path.
+///
+/// # Errors
+/// [`Unsupported`](ErrorKind::Unsupported) for other schemes, [`Invalid`](ErrorKind::Invalid) for
+/// a relative `file://` path, and as [`local`].
+pub fn open_url(url: &str) -> Result<Arc<dyn ObjectStore>> {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        if url.is_empty() {
+            return Err(Error::invalid("the store's URL is empty: give a directory"));
+        }
+        return local(url);
+    };
+    match scheme {
+        "file" if rest.starts_with('/') && !rest.contains('%') => local(rest),
+        "file" => Err(Error::invalid(format!(
+            "store {url:?}: a file URL needs an absolute path without '%' (file:///path); or give \
+             the plain path"
+        ))),
+        "s3" | "s3a" => Err(Error::unsupported(format!(
+            "store {url:?}: this build has no S3 support; use a directory"
+        ))),
+        _ => Err(Error::unsupported(format!(
+            "store {url:?}: scheme {scheme:?} is not supported; use a directory"
+        ))),
+    }
+}
+
+/// Maps a backend's error; `key` names the object.
+pub(crate) fn error(key: &str, source: object_store::Error) -> Error {
+    use object_store::Error as Backend;
+    let kind = match &source {
+        Backend::NotFound { .. } => ErrorKind::NotFound,
+        Backend::AlreadyExists { .. } | Backend::Precondition { .. } => ErrorKind::Conflict,
+        Backend::PermissionDenied { .. } | Backend::Unauthenticated { .. } => ErrorKind::Denied,
+        Backend::NotSupported { .. } | Backend::NotImplemented { .. } => ErrorKind::Unsupported,
+        other => match io_cause(other) {
+            Some(cause) => {
+                let kind = Error::io("", io::Error::from(cause)).kind();
+                // A missing file here is one that vanished under us.
+                if kind == ErrorKind::Invalid { ErrorKind::Unavailable } else { kind }
+            }
+            None => ErrorKind::Unavailable,
+        },
+    };
+    let message = match kind {
+        ErrorKind::NotFound => format!("object {key} does not exist in the store"),
+        ErrorKind::Conflict => format!("object {key} exists already"),
+        ErrorKind::NoSpace => {
+            format!("object {key}: the store is full; free some room and try again")
+        }
+        _ => format!("object {key}: {source}"),
+    };
+    Error::new(kind, message).with_source(source)
+}
+
+fn io_cause(error: &object_store::Error) -> Option<io::ErrorKind> {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(at) = cause {
+        if let Some(io) = at.downcast_ref::<io::Error>() {
+            return Some(io.kind());
+        }
+        cause = at.source();
+    }
+    None
+}
+
+/// Reads a whole object of at most `limit` bytes.
+pub(crate) async fn get(backend: &dyn ObjectStore, key: &str, limit: u64) -> Result<Bytes> {
+    let path = Path::from(key);
+    let answer = backend.get_opts(&path, GetOptions::default()).await.map_err(|e| error(key, e))?;
+    let size = answer.meta.size;
+    if size > limit {
+        return Err(Error::corrupt(format!(
+            "object {key} has {size} bytes, more than its format allows ({limit}); restore it from \
+             a backup"
+        )));
+    }
+    answer.bytes().await.map_err(|e| error(key, e))
+}
+
+/// Reads `len` bytes at `offset` of an object.
+pub(crate) async fn get_range(
+    backend: &dyn ObjectStore,
+    path: &Path,
+    offset: u64,
+    len: u64,
+) -> Result<Bytes> {
+    let options = GetOptions {
+        range: Some(GetRange::Bounded(offset..offset + len)),
+        ..GetOptions::default()
+    };
+    let read = async { backend.get_opts(path, options).await?.bytes().await };
+    let bytes = read.await.map_err(|e| beyond_end(path, offset, len, e))?;
+    if bytes.len() as u64 != len {
+        return Err(Error::corrupt(format!(
+            "object {path} ends before byte {}; restore it from a backup",
+            offset + len
+        )));
+    }
+    Ok(bytes)
+}
+
+/// Backends say in their own words that a range begins behind the end of an object: all of them
+/// are generic errors without an I/O cause. A length tells.
+fn beyond_end(path: &Path, offset: u64, len: u64, source: object_store::Error) -> Error {
+    let mapped = error(path.as_ref(), source);
+    if mapped.kind() == ErrorKind::Unavailable && mapped.message().to_lowercase().contains("range")
+    {
+        let message =
+            format!("object {path} ends before byte {}; restore it from a backup", offset + len);
+        return Error::corrupt(message).with_source(mapped);
+    }
+    mapped
+}
+
+/// What became of a conditional write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Created {
+    /// The object is ours.
+    Ours,
+    /// Another writer's object has the name.
+    Theirs,
+}
+
+/// Creates an object that must not exist yet. `bytes` hold something only this writer can have
+/// written: when the backend says that the name is taken, or does not know what became of the
+/// write (a time-out, a retried request), the object is read back and compared.
+pub(crate) async fn put_new(backend: &dyn ObjectStore, key: &str, bytes: Bytes) -> Result<Created> {
+    let path = Path::from(key);
+    let options = PutOptions::from(PutMode::Create);
+    let failure = match backend.put_opts(&path, bytes.clone().into(), options).await {
+        Ok(_) => return Ok(Created::Ours),
+        Err(e) => error(key, e),
+    };
+    match get(backend, key, (bytes.len() as u64).max(1 << 20)).await {
+        Ok(found) if found == bytes => Ok(Created::Ours),
+        Ok(_) => Ok(Created::Theirs),
+        Err(e) if e.kind() == ErrorKind::Corrupt => Ok(Created::Theirs),
+        // Nothing landed, or nobody can tell: the first failure says why.
+        Err(_) if failure.kind() == ErrorKind::Conflict => Err(Error::unavailable(format!(
+            "object {key}: the store said that it exists, but it cannot be read; try again"
+        ))),
+        Err(_) => Err(failure),
+    }
+}
+
+/// Creates an object whose name is the hash of its content. One that is there already is kept when
+/// its last `compare` bytes are the same, and else replaced: it is damaged, and the name says what
+/// it ought to hold.
+pub(crate) async fn put_content(
+    backend: &dyn ObjectStore,
+    key: &str,
+    bytes: Bytes,
+    compare: usize,
+) -> Result<()> {
+    let path = Path::from(key);
+    let options = PutOptions::from(PutMode::Create);
+    match backend.put_opts(&path, PutPayload::from_bytes(bytes.clone()), options).await {
+        Ok(_) => return Ok(()),
+        Err(object_store::Error::AlreadyExists { .. }) => {}
+        Err(e) => return Err(error(key, e)),
+    }
+    let len = bytes.len();
+    let tail = compare.min(len);
+    if let Ok(meta) = backend.head(&path).await
+        && meta.size == len as u64
+        && let Ok(found) = get_range(backend, &path, (len - tail) as u64, tail as u64).await
+        && found == bytes.slice(len - tail..)
+    {
+        return Ok(());
+    }
+    tracing::warn!(object = key, "a damaged object is replaced");
+    let options = PutOptions::from(PutMode::Overwrite);
+    backend
+        .put_opts(&path, PutPayload::from_bytes(bytes), options)
+        .await
+        .map(|_| ())
+        .map_err(|e| error(key, e))
+}
+
+/// All objects below a prefix, in no order.
+pub(crate) async fn list(backend: &dyn ObjectStore, prefix: &str) -> Result<Vec<ObjectMeta>> {
+    let path = Path::from(prefix);
+    backend.list(Some(&path)).try_collect().await.map_err(|e| error(prefix, e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Failing;
+    use object_store::memory::InMemory;
+
+    #[tokio::test]
+    async fn a_new_object_has_one_creator() {
+        let backend = InMemory::new();
+        let put =
+            |text: &'static str| put_new(&backend, "a/b", Bytes::from_static(text.as_bytes()));
+        assert_eq!(put("one").await.unwrap(), Created::Ours);
+        assert_eq!(put("two").await.unwrap(), Created::Theirs);
+        assert_eq!(put("one").await.unwrap(), Created::Ours, "a repeated request");
+    }
+
+    #[tokio::test]
+    async fn a_full_backend_is_no_space_and_names_the_object() {
+        let backend = Failing::new(Arc::new(InMemory::new()), 0);
+        let error =
+            put_content(&backend, "packs/x", Bytes::from_static(b"x"), 1).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert!(error.message().contains("packs/x"));
+    }
+
+    #[tokio::test]
+    async fn damaged_content_is_replaced() {
+        let backend = InMemory::new();
+        backend.put(&Path::from("c"), "wrong".into()).await.unwrap();
+        put_content(&backend, "c", Bytes::from_static(b"right"), 5).await.unwrap();
+        assert_eq!(get(&backend, "c", 10).await.unwrap(), "right");
+        assert_eq!(get(&backend, "c", 4).await.unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    #[tokio::test]
+    async fn a_range_beyond_the_end_is_corrupt_on_every_backend() {
+        let dir = tempfile::tempdir().unwrap();
+        let backends: [Arc<dyn ObjectStore>; 2] =
+            [Arc::new(InMemory::new()), local(dir.path()).unwrap()];
+        for backend in backends {
+            let path = Path::from("short");
+            backend.put(&path, "12345".into()).await.unwrap();
+            for offset in [3, 5, 100] {
+                let error = get_range(&*backend, &path, offset, 10).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "{backend} {offset}: {error:?}");
+            }
+            let gone = get_range(&*backend, &Path::from("gone"), 0, 1).await.unwrap_err();
+            assert_eq!(gone.kind(), ErrorKind::NotFound);
+        }
+    }
+
+    #[test]
+    fn urls_name_directories_or_are_refused_with_the_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        open_url(&format!("file://{}", path.display())).unwrap();
+        assert!(path.is_dir());
+        open_url(path.to_str().unwrap()).unwrap();
+        for (url, kind) in [
+            ("s3://bucket/x", ErrorKind::Unsupported),
+            ("ftp://x", ErrorKind::Unsupported),
+            ("file://relative", ErrorKind::Invalid),
+            ("", ErrorKind::Invalid),
+        ] {
+            assert_eq!(open_url(url).unwrap_err().kind(), kind, "{url}");
+        }
+        let error = local("/proc/no/such").unwrap_err();
+        assert!(error.message().contains("/proc/no/such"));
+    }
+}

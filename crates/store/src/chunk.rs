@@ -1,0 +1,179 @@
+//! Chunks: how one is stored, found and verified.
+
+use crate::{ChunkId, PackId, Settings};
+use block::{Error, Result};
+use bytes::Bytes;
+use std::cell::RefCell;
+use zstd::bulk::{Compressor, Decompressor};
+
+/// How a chunk's bytes are stored. Numbers above 1 are reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Encoding {
+    /// As they are.
+    Plain = 0,
+    /// As one zstd frame, shorter than the plain bytes.
+    Zstd = 1,
+}
+
+impl Encoding {
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        match number {
+            0 => Some(Self::Plain),
+            1 => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+}
+
+/// Where a chunk is and how to get its bytes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ChunkRef {
+    /// The keyed hash of the plain bytes.
+    pub id: ChunkId,
+    /// Plain bytes: a multiple of 4096, at most 256 KiB.
+    pub len: u32,
+    /// The pack that holds it.
+    pub pack: PackId,
+    /// Where it starts in the pack, in bytes.
+    pub offset: u32,
+    /// Bytes in the pack.
+    pub stored: u32,
+    /// How they are stored.
+    pub encoding: Encoding,
+}
+
+impl ChunkRef {
+    /// The chunk's bytes from what a pack holds, decompressed and verified.
+    pub(crate) fn decode(&self, settings: &Settings, stored: Bytes) -> Result<Bytes> {
+        let plain = match self.encoding {
+            Encoding::Plain => stored,
+            Encoding::Zstd => Bytes::from(
+                decompress(&stored, self.len as usize)
+                    .map_err(|e| self.damaged("it does not decompress").with_source(e))?,
+            ),
+        };
+        if plain.len() != self.len as usize {
+            return Err(self.damaged("its length is wrong"));
+        }
+        if id_of(settings, &plain) != self.id {
+            return Err(self.damaged("its hash is wrong"));
+        }
+        Ok(plain)
+    }
+
+    pub(crate) fn damaged(&self, why: &str) -> Error {
+        Error::corrupt(format!(
+            "packs/{}: chunk at offset {} is damaged: {why}; import the image again, or restore the pack",
+            self.pack, self.offset
+        ))
+    }
+}
+
+/// The id of a chunk with these plain bytes.
+pub(crate) fn id_of(settings: &Settings, plain: &[u8]) -> ChunkId {
+    ChunkId(*blake3::keyed_hash(settings.chunk_key(), plain).as_bytes())
+}
+
+struct Context {
+    compressor: Option<(i32, Compressor<'static>)>,
+    decompressor: Option<Decompressor<'static>>,
+}
+
+thread_local! {
+    // A context is some 100 KiB to 1 MiB of tables: one for each thread, not one for each chunk.
+    static CONTEXT: RefCell<Context> =
+        const { RefCell::new(Context { compressor: None, decompressor: None }) };
+}
+
+/// The compressed bytes; `None` when they are not shorter.
+pub(crate) fn compress(plain: &[u8], level: i32) -> Result<Option<Vec<u8>>> {
+    let run = |context: &mut Context| -> std::io::Result<Vec<u8>> {
+        let compressor = match &mut context.compressor {
+            Some((at, compressor)) if *at == level => compressor,
+            other => &mut other.insert((level, Compressor::new(level)?)).1,
+        };
+        compressor.compress(plain)
+    };
+    let packed = CONTEXT
+        .with_borrow_mut(run)
+        .map_err(|e| Error::internal("zstd does not compress a chunk").with_source(e))?;
+    Ok((packed.len() < plain.len()).then_some(packed))
+}
+
+/// The plain bytes, at most `len` of them.
+fn decompress(stored: &[u8], len: usize) -> std::io::Result<Vec<u8>> {
+    CONTEXT.with_borrow_mut(|context| {
+        let decompressor = match &mut context.decompressor {
+            Some(decompressor) => decompressor,
+            none => none.insert(Decompressor::new()?),
+        };
+        decompressor.decompress(stored, len)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use block::ErrorKind;
+
+    fn sample(plain: &[u8]) -> (Settings, ChunkRef, Bytes) {
+        let settings = testing::settings();
+        let packed = compress(plain, 3).unwrap();
+        let (encoding, stored) = match packed {
+            Some(packed) => (Encoding::Zstd, Bytes::from(packed)),
+            None => (Encoding::Plain, Bytes::copy_from_slice(plain)),
+        };
+        let at = ChunkRef {
+            id: id_of(&settings, plain),
+            len: plain.len() as u32,
+            pack: PackId([3; 32]),
+            offset: 16,
+            stored: stored.len() as u32,
+            encoding,
+        };
+        (settings, at, stored)
+    }
+
+    #[test]
+    fn a_chunk_that_does_not_shrink_is_stored_plain() {
+        let noise = testing::noise(7, 4096);
+        let (settings, at, stored) = sample(&noise);
+        assert_eq!((at.encoding, stored.len()), (Encoding::Plain, 4096));
+        assert_eq!(at.decode(&settings, stored).unwrap(), noise);
+        let (settings, at, stored) = sample(&[5; 65536]);
+        assert_eq!(at.encoding, Encoding::Zstd);
+        assert_eq!(at.decode(&settings, stored).unwrap(), [5; 65536].as_slice());
+    }
+
+    #[test]
+    fn damage_is_corrupt_and_names_the_pack_and_offset() {
+        let (settings, at, stored) = sample(&[5; 65536]);
+        for position in 0..stored.len() {
+            let mut bad = stored.to_vec();
+            bad[position] ^= 0x10;
+            // A flip in a field that zstd ignores may still give the right bytes.
+            match at.decode(&settings, bad.into()) {
+                Ok(plain) => assert_eq!(plain, [5; 65536].as_slice()),
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::Corrupt);
+                    assert!(
+                        e.message().contains(&format!("packs/{}: chunk at offset 16", at.pack))
+                    );
+                }
+            }
+        }
+        let (settings, at, stored) = sample(&testing::noise(1, 4096));
+        let mut bad = stored.to_vec();
+        bad[4000] ^= 1;
+        assert!(at.decode(&settings, bad.into()).is_err());
+    }
+
+    #[test]
+    fn decompression_never_gives_more_than_the_known_length() {
+        let (settings, at, stored) = sample(&[5; 65536]);
+        let short = ChunkRef { len: 4096, ..at };
+        assert_eq!(short.decode(&settings, stored).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}

@@ -1,0 +1,325 @@
+//! Manifests: what an image version or a snapshot holds.
+//!
+//! A manifest is a root object that names a segment for every 256 MiB of the image. Segments that
+//! are alike are shared by their hash. A segment is loaded when it is first needed and then kept.
+
+use crate::chunker::{PAGE, SEGMENT, SEGMENT_PAGES};
+use crate::segment::{self, Placed, Segment};
+use crate::wire::{self, FRAME, damaged};
+use crate::{ChunkRef, ManifestId, SegmentId, Settings, Store, backend};
+use block::{Attempt, Error, Result, Span};
+use bytes::Bytes;
+use std::collections::HashSet;
+use std::fmt;
+use std::ops::ControlFlow;
+use tokio::sync::OnceCell;
+use zerocopy::byteorder::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+const MAGIC: [u8; 8] = *b"SOJROOT\n";
+const VERSION: u16 = 1;
+const HEADER: usize = FRAME + 16;
+/// The largest image, in bytes: 256 TiB.
+pub const MAX_SIZE: u64 = 256 << 40;
+const MAX_LEN: u64 = HEADER as u64 + MAX_SIZE / SEGMENT * 32;
+const BLOCK: u64 = PAGE as u64;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Header {
+    size: U64,
+    segments: U32,
+    reserved: [u8; 4],
+}
+
+/// A part of an image and what it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Where, in bytes of the image.
+    pub span: Span,
+    /// What.
+    pub content: Content,
+}
+
+/// What a part of an image holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// Zeroes.
+    Hole,
+    /// Bytes of a chunk.
+    Chunk {
+        /// Which.
+        at: ChunkRef,
+        /// The byte of the chunk at which the part starts.
+        skip: u32,
+    },
+}
+
+/// The map of an image, or of a disk at the time of a snapshot. Immutable.
+pub struct Manifest {
+    store: Store,
+    id: ManifestId,
+    size: u64,
+    segments: Vec<Slot>,
+}
+
+/// A segment that may not be loaded yet; `None` for one that is all hole.
+struct Slot {
+    id: Option<SegmentId>,
+    loaded: OnceCell<Segment>,
+}
+
+impl Manifest {
+    pub(crate) async fn load(store: &Store, id: &ManifestId) -> Result<Self> {
+        let key = key(id);
+        let bytes = backend::get(store.backend(), &key, MAX_LEN).await?;
+        if id_of(store.settings(), &bytes) != *id {
+            return Err(damaged(&key, "its hash is wrong"));
+        }
+        let (size, ids) = decode(&key, &bytes)?;
+        let segments = ids.into_iter().map(|id| Slot { id, loaded: OnceCell::new() }).collect();
+        Ok(Self { store: store.clone(), id: *id, size, segments })
+    }
+
+    /// The manifest's id.
+    pub fn id(&self) -> ManifestId {
+        self.id
+    }
+
+    /// The image's size in bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Calls `each` for the pieces of `span`, in order; together they are exactly the span. It may
+    /// stop by breaking. Nothing is called, and [`Attempt::WouldWait`] returned, when a segment has
+    /// to be loaded. Never allocates.
+    ///
+    /// # Errors
+    /// Those of `each`; [`Invalid`](block::ErrorKind::Invalid) when the span is not inside the
+    /// image.
+    pub fn try_pieces(
+        &self,
+        span: Span,
+        each: &mut dyn FnMut(Piece) -> Result<ControlFlow<()>>,
+    ) -> Result<Attempt> {
+        let Some(slots) = self.slots(span)? else { return Ok(Attempt::Done) };
+        let ready = |slot: &Slot| slot.id.is_none() || slot.loaded.get().is_some();
+        if !self.segments[slots.clone()].iter().all(ready) {
+            return Ok(Attempt::WouldWait);
+        }
+        for index in slots {
+            let part = part_of(span, index);
+            let segment = self.segments[index].loaded.get();
+            if walk(segment, index, part, each)?.is_break() {
+                break;
+            }
+        }
+        Ok(Attempt::Done)
+    }
+
+    /// The pieces of `span`, as [`try_pieces`](Self::try_pieces) gives them; segments are loaded.
+    ///
+    /// # Errors
+    /// [`Corrupt`](block::ErrorKind::Corrupt) for a damaged segment,
+    /// [`NotFound`](block::ErrorKind::NotFound) for a missing one; else the backend's;
+    /// [`Invalid`](block::ErrorKind::Invalid) when the span is not inside the image.
+    pub async fn pieces(&self, span: Span) -> Result<Vec<Piece>> {
+        let mut pieces = Vec::new();
+        let Some(slots) = self.slots(span)? else { return Ok(pieces) };
+        for index in slots {
+            let slot = &self.segments[index];
+            let segment = match &slot.id {
+                Some(id) => Some(slot.loaded.get_or_try_init(|| self.fetch(index, id)).await?),
+                None => None,
+            };
+            let _ = walk(segment, index, part_of(span, index), &mut |piece| {
+                pieces.push(piece);
+                Ok(ControlFlow::Continue(()))
+            })?;
+        }
+        Ok(pieces)
+    }
+
+    /// Every distinct chunk, in the order of its first use in the image. Segments are read but not
+    /// kept.
+    ///
+    /// # Errors
+    /// As [`pieces`](Self::pieces).
+    pub async fn chunks(&self) -> Result<Vec<ChunkRef>> {
+        let mut seen = HashSet::new();
+        let mut chunks = Vec::new();
+        for index in 0..self.segments.len() {
+            self.visit(index, |placed| {
+                if seen.insert(placed.at.id) {
+                    chunks.push(placed.at);
+                }
+            })
+            .await?;
+        }
+        Ok(chunks)
+    }
+
+    /// How many segments there are, holes included.
+    pub(crate) fn segments(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// The id of a segment; `None` for a hole and beyond the end.
+    pub(crate) fn segment_id(&self, index: usize) -> Option<SegmentId> {
+        self.segments.get(index).and_then(|slot| slot.id)
+    }
+
+    /// The pieces of one segment, without keeping the segment. Beyond the end there are none.
+    pub(crate) async fn visit(&self, index: usize, each: impl FnMut(Placed)) -> Result<()> {
+        let Some(slot) = self.segments.get(index) else { return Ok(()) };
+        match (&slot.id, slot.loaded.get()) {
+            (_, Some(segment)) => segment.all().for_each(each),
+            (Some(id), None) => self.fetch(index, id).await?.all().for_each(each),
+            (None, None) => {}
+        }
+        Ok(())
+    }
+
+    async fn fetch(&self, index: usize, id: &SegmentId) -> Result<Segment> {
+        let key = segment::key(id);
+        let bytes = backend::get(self.store.backend(), &key, segment::MAX_LEN).await?;
+        if segment_id_of(self.store.settings(), &bytes) != *id {
+            return Err(damaged(&key, "its hash is wrong"));
+        }
+        Segment::decode(&key, bytes, segment::blocks_of(self.size, index as u64)?)
+    }
+
+    /// The segments that a span touches; `None` when it is empty.
+    fn slots(&self, span: Span) -> Result<Option<std::ops::Range<usize>>> {
+        if span.end() > self.size {
+            return Err(Error::invalid(format!(
+                "range of {} bytes at offset {} is beyond the end of the image ({} bytes)",
+                span.len(),
+                span.offset(),
+                self.size
+            )));
+        }
+        if span.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some((span.offset() / SEGMENT) as usize..span.end().div_ceil(SEGMENT) as usize))
+    }
+}
+
+impl fmt::Debug for Manifest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Manifest").field("id", &self.id).field("size", &self.size).finish()
+    }
+}
+
+/// The part of a span that lies in a segment.
+fn part_of(span: Span, index: usize) -> Span {
+    let start = index as u64 * SEGMENT;
+    Span::between(span.offset().max(start), span.end().min(start + SEGMENT))
+}
+
+/// Gives the pieces of `span`, which lies in segment `index`.
+fn walk(
+    segment: Option<&Segment>,
+    index: usize,
+    span: Span,
+    each: &mut dyn FnMut(Piece) -> Result<ControlFlow<()>>,
+) -> Result<ControlFlow<()>> {
+    let origin = index as u64 * SEGMENT;
+    let mut at = span.offset();
+    if let Some(segment) = segment {
+        let inner = span.relative_to(origin);
+        let range =
+            segment.range((inner.offset() / BLOCK) as u32, inner.end().div_ceil(BLOCK) as u32);
+        for placed in range {
+            let start = origin + u64::from(placed.start) * BLOCK;
+            let end = origin + u64::from(placed.end()) * BLOCK;
+            if start > at {
+                let piece = Piece { span: Span::between(at, start), content: Content::Hole };
+                if each(piece)?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+                at = start;
+            }
+            let until = end.min(span.end());
+            let skip = placed.skip * PAGE as u32 + (at - start) as u32;
+            let content = Content::Chunk { at: placed.at, skip };
+            if each(Piece { span: Span::between(at, until), content })?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+            at = until;
+        }
+    }
+    if at < span.end() {
+        return each(Piece { span: Span::between(at, span.end()), content: Content::Hole });
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+/// The key of a root.
+pub(crate) fn key(id: &ManifestId) -> String {
+    format!("manifests/{id}")
+}
+
+pub(crate) fn id_of(settings: &Settings, bytes: &[u8]) -> ManifestId {
+    ManifestId(*blake3::keyed_hash(settings.manifest_key(), bytes).as_bytes())
+}
+
+pub(crate) fn segment_id_of(settings: &Settings, bytes: &[u8]) -> SegmentId {
+    SegmentId(*blake3::keyed_hash(settings.segment_key(), bytes).as_bytes())
+}
+
+/// Checks the size of an image.
+pub(crate) fn check_size(size: u64) -> Result<()> {
+    if size == 0 {
+        return Err(Error::invalid("the image is empty (0 bytes); give one with content"));
+    }
+    if !size.is_multiple_of(512) {
+        return Err(Error::invalid(format!(
+            "the image's size ({size} bytes) is not a multiple of 512; pad it with \
+             \"truncate -s %512 FILE\""
+        )));
+    }
+    if size > MAX_SIZE {
+        return Err(Error::invalid(format!(
+            "the image's size ({size} bytes) is above the limit of {MAX_SIZE} bytes (256 TiB)"
+        )));
+    }
+    Ok(())
+}
+
+/// Writes a root.
+pub(crate) fn encode(size: u64, segments: &[Option<SegmentId>]) -> Bytes {
+    let mut bytes = Vec::with_capacity(HEADER + segments.len() * 32);
+    bytes.resize(FRAME, 0);
+    let header =
+        Header { size: size.into(), segments: (segments.len() as u32).into(), reserved: [0; 4] };
+    bytes.extend_from_slice(header.as_bytes());
+    for id in segments {
+        bytes.extend_from_slice(&id.map_or([0; 32], |id| id.0));
+    }
+    wire::seal(MAGIC, VERSION, &mut bytes);
+    bytes.into()
+}
+
+/// Reads a root whose hash was checked.
+fn decode(key: &str, bytes: &[u8]) -> Result<(u64, Vec<Option<SegmentId>>)> {
+    let body = wire::open(key, MAGIC, VERSION, bytes)?;
+    let (header, table) =
+        Header::ref_from_prefix(body).map_err(|_| damaged(key, "it is too short"))?;
+    let size = header.size.get();
+    check_size(size).map_err(|e| damaged(key, e.message()))?;
+    let (ids, rest) = table.as_chunks::<32>();
+    let expected = size.div_ceil(SEGMENT);
+    if ids.len() as u64 != expected
+        || u64::from(header.segments.get()) != expected
+        || !rest.is_empty()
+        || header.reserved != [0; 4]
+    {
+        return Err(damaged(key, "its lengths do not match its size"));
+    }
+    Ok((size, ids.iter().map(|id| (*id != [0; 32]).then_some(SegmentId(*id))).collect()))
+}
+
+const _: () = assert!(SEGMENT_PAGES <= u16::MAX as u64 + 1);

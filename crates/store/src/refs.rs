@@ -1,0 +1,378 @@
+//! Refs: the only mutable thing, names that point at manifests.
+//!
+//! A name is a row of numbered records, `refs/<kind>/<name>/<20-digit sequence>`, of which the
+//! newest counts. The only operation that changes one is to create the record of the next number,
+//! which one writer alone can do. A removal is a record too.
+
+use crate::backend::{self, Created};
+use crate::name::check_name;
+use crate::{ManifestId, Store, WriterId};
+use block::{Error, Result};
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+const MAGIC: &str = "sojourn-ref";
+const VERSION: u64 = 1;
+/// The longest record that is written or read, in bytes.
+const MAX_LEN: u64 = 64 << 10;
+/// Records that are read at the same time by a listing.
+const CONCURRENCY: usize = 16;
+
+/// What a name is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RefKind {
+    /// An image version: `name:tag`.
+    Image,
+    /// A disk.
+    Disk,
+    /// A snapshot of a disk: `disk@snapshot`.
+    Snapshot,
+}
+
+impl RefKind {
+    /// The kind in words, as it stands in keys.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Image => "image",
+            Self::Disk => "disk",
+            Self::Snapshot => "snapshot",
+        }
+    }
+
+    /// Checks a name of this kind.
+    fn check(self, name: &str) -> Result<()> {
+        let parts = |sign: char, first: &str, second: &str| match name.split_once(sign) {
+            Some((a, b)) => check_name(first, a).and_then(|()| check_name(second, b)),
+            None => Err(Error::invalid(format!(
+                "{self} name {:?} lacks its {second}: write {first}{sign}{second}",
+                name.chars().take(40).collect::<String>()
+            ))),
+        };
+        match self {
+            Self::Image => parts(':', "image", "version"),
+            Self::Disk => check_name("disk", name),
+            Self::Snapshot => parts('@', "disk", "snapshot"),
+        }
+    }
+}
+
+impl fmt::Display for RefKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What a ref says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RefBody {
+    /// The content, if there is any yet.
+    pub manifest: Option<ManifestId>,
+    /// Its size in bytes.
+    pub size: u64,
+    /// When it was made, in Unix seconds.
+    pub created: u64,
+    /// Anything else worth knowing, such as `image=debian:3`; at most 48 KiB together.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// A ref as it was found or written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RefRecord {
+    /// The name.
+    pub name: String,
+    /// The record's number, from 1.
+    pub sequence: u64,
+    /// The attempt that wrote it.
+    pub writer: WriterId,
+    /// When it was written, in Unix seconds.
+    pub written: u64,
+    /// What it says.
+    pub body: RefBody,
+}
+
+/// The stored form. It repeats its key, so that a record cannot pass for another one's.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    kind: RefKind,
+    name: String,
+    sequence: u64,
+    writer: WriterId,
+    written: u64,
+    /// `None`: the name was removed.
+    body: Option<RefBody>,
+}
+
+/// The names of a store.
+#[derive(Debug, Clone)]
+pub struct Refs {
+    store: Store,
+}
+
+impl Refs {
+    pub(crate) fn new(store: Store) -> Self {
+        Self { store }
+    }
+
+    /// The newest record of a name; `None` when there is none or it was removed.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) for a bad name,
+    /// [`Corrupt`](block::ErrorKind::Corrupt) for a damaged record or a gap in the row; else the
+    /// backend's.
+    pub async fn get(&self, kind: RefKind, name: &str) -> Result<Option<RefRecord>> {
+        kind.check(name)?;
+        Ok(self.newest(kind, name).await?.and_then(Document::into_record))
+    }
+
+    /// All names of a kind, sorted. One listing, then one read for each name.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub async fn list(&self, kind: RefKind) -> Result<Vec<RefRecord>> {
+        let rows = self.rows(&format!("refs/{kind}"), kind).await?;
+        let mut records: Vec<RefRecord> = stream::iter(rows)
+            .map(|(name, sequence)| async move { self.read(kind, &name, sequence).await })
+            .buffer_unordered(CONCURRENCY)
+            .try_filter_map(async |document| Ok(document.into_record()))
+            .try_collect()
+            .await?;
+        records.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(records)
+    }
+
+    /// Makes a name.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when it exists or another writer was first; and as
+    /// [`get`](Self::get).
+    pub async fn create(&self, kind: RefKind, name: &str, body: RefBody) -> Result<RefRecord> {
+        kind.check(name)?;
+        let taken = || {
+            Error::conflict(format!(
+                "{kind} {name:?} exists already; choose another name, or remove it first"
+            ))
+        };
+        let sequence = match self.newest(kind, name).await? {
+            Some(Document { body: Some(_), .. }) => return Err(taken()),
+            Some(removed) => removed.sequence + 1,
+            None => 1,
+        };
+        self.write(kind, name, sequence, Some(body))
+            .await?
+            .and_then(Document::into_record)
+            .ok_or_else(taken)
+    }
+
+    /// Moves a name from the record numbered `expected`.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when that is not its newest record,
+    /// [`NotFound`](block::ErrorKind::NotFound) when there is none; and as [`get`](Self::get).
+    pub async fn update(
+        &self,
+        kind: RefKind,
+        name: &str,
+        expected: u64,
+        body: RefBody,
+    ) -> Result<RefRecord> {
+        let written = self.replace(kind, name, expected, Some(body)).await?;
+        written.into_record().ok_or_else(|| Error::internal("an update wrote a removal"))
+    }
+
+    /// Removes a name whose newest record is numbered `expected`.
+    ///
+    /// # Errors
+    /// As [`update`](Self::update).
+    pub async fn remove(&self, kind: RefKind, name: &str, expected: u64) -> Result<()> {
+        self.replace(kind, name, expected, None).await.map(|_| ())
+    }
+
+    async fn replace(
+        &self,
+        kind: RefKind,
+        name: &str,
+        expected: u64,
+        body: Option<RefBody>,
+    ) -> Result<Document> {
+        kind.check(name)?;
+        let moved = |now: u64| {
+            Error::conflict(format!(
+                "{kind} {name:?} was changed by somebody else (record {now}, not {expected}); look \
+                 at it and try again"
+            ))
+        };
+        match self.newest(kind, name).await? {
+            Some(Document { body: Some(_), sequence, .. }) if sequence == expected => {}
+            Some(Document { body: Some(_), sequence, .. }) => return Err(moved(sequence)),
+            _ => return Err(Error::not_found(format!("{kind} {name:?} does not exist"))),
+        }
+        let sequence = expected + 1;
+        self.write(kind, name, sequence, body).await?.ok_or_else(|| moved(sequence))
+    }
+
+    /// Writes the record `sequence`; `None` when another writer did.
+    async fn write(
+        &self,
+        kind: RefKind,
+        name: &str,
+        sequence: u64,
+        body: Option<RefBody>,
+    ) -> Result<Option<Document>> {
+        let world = self.store.world();
+        // One id for each attempt: two tasks of one process must not take each other's record for
+        // their own.
+        let mut writer = [0; 16];
+        world.entropy.fill(&mut writer)?;
+        let document = Document {
+            kind,
+            name: name.to_owned(),
+            sequence,
+            writer: WriterId(writer),
+            written: world.clock.now(),
+            body,
+        };
+        let bytes = document.encode()?;
+        let key = key(kind, name, sequence);
+        match backend::put_new(self.store.backend(), &key, bytes).await? {
+            Created::Ours => Ok(Some(document)),
+            Created::Theirs => Ok(None),
+        }
+    }
+
+    async fn newest(&self, kind: RefKind, name: &str) -> Result<Option<Document>> {
+        let rows = self.rows(&format!("refs/{kind}/{name}"), kind).await?;
+        match rows.get(name) {
+            Some(sequence) => self.read(kind, name, *sequence).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The newest number of each name below a prefix, from one listing.
+    async fn rows(&self, prefix: &str, kind: RefKind) -> Result<BTreeMap<String, u64>> {
+        let mut rows: BTreeMap<String, (u64, u64, u64)> = BTreeMap::new();
+        for meta in backend::list(self.store.backend(), prefix).await? {
+            let key = meta.location.as_ref();
+            let (name, sequence) = parse_key(kind, key).ok_or_else(|| {
+                Error::corrupt(format!(
+                    "object {key} is not a ref's record; something else wrote it, remove it"
+                ))
+            })?;
+            let row = rows.entry(name.to_owned()).or_insert((u64::MAX, 0, 0));
+            *row = (row.0.min(sequence), row.1.max(sequence), row.2 + 1);
+        }
+        // Old records may be cleared away from the start of a row, never from its middle.
+        rows.into_iter()
+            .map(|(name, (first, last, count))| {
+                if last - first + 1 == count {
+                    return Ok((name, last));
+                }
+                Err(Error::corrupt(format!(
+                    "refs/{kind}/{name}: {} of the records {first} to {last} are missing; restore \
+                     them from a backup, or make the name anew and remove these",
+                    (last - first + 1).saturating_sub(count)
+                )))
+            })
+            .collect()
+    }
+
+    async fn read(&self, kind: RefKind, name: &str, sequence: u64) -> Result<Document> {
+        let key = key(kind, name, sequence);
+        let bytes = backend::get(self.store.backend(), &key, MAX_LEN).await?;
+        let document = Document::decode(&key, &bytes)?;
+        if document.kind != kind || document.name != name || document.sequence != sequence {
+            return Err(damaged(&key, "it is the record of another name or number"));
+        }
+        Ok(document)
+    }
+}
+
+impl Document {
+    /// The record, unless it is a removal.
+    fn into_record(self) -> Option<RefRecord> {
+        let Self { name, sequence, writer, written, body, .. } = self;
+        body.map(|body| RefRecord { name, sequence, writer, written, body })
+    }
+
+    /// A line `sojourn-ref <version> <CRC-32C of the rest> <length of the rest>`, then JSON.
+    fn encode(&self) -> Result<Bytes> {
+        let mut json = serde_json::to_vec(self)
+            .map_err(|e| Error::internal("a ref cannot be written").with_source(e))?;
+        json.push(b'\n');
+        let mut bytes = header(&json).into_bytes();
+        bytes.extend_from_slice(&json);
+        if bytes.len() as u64 > MAX_LEN {
+            return Err(Error::invalid(format!(
+                "{} {:?}: its labels are too long ({} bytes with them, at most {MAX_LEN})",
+                self.kind,
+                self.name,
+                bytes.len()
+            )));
+        }
+        Ok(bytes.into())
+    }
+
+    fn decode(key: &str, bytes: &[u8]) -> Result<Self> {
+        let end = bytes.iter().take(128).position(|b| *b == b'\n');
+        let (line, json) = match end {
+            Some(end) => bytes.split_at(end + 1),
+            None => return Err(damaged(key, "it has no header line")),
+        };
+        let line = std::str::from_utf8(line).map_err(|_| damaged(key, "its header is not text"))?;
+        let mut fields = line.split(' ');
+        if fields.next() != Some(MAGIC) {
+            return Err(damaged(key, "it does not begin with its magic"));
+        }
+        match fields.next().and_then(|version| version.parse::<u64>().ok()) {
+            Some(VERSION) => {}
+            Some(version) if version > VERSION => {
+                return Err(Error::unsupported(format!(
+                    "object {key} has format version {version}, this build reads up to {VERSION}; \
+                     use a newer sojourn"
+                )));
+            }
+            _ => return Err(damaged(key, "its version is not a number")),
+        }
+        if line != header(json) {
+            return Err(damaged(key, "checksum or length mismatch"));
+        }
+        let document: Self = serde_json::from_slice(json)
+            .map_err(|e| damaged(key, &format!("not its format: {e}")))?;
+        Ok(document)
+    }
+}
+
+fn header(json: &[u8]) -> String {
+    format!("{MAGIC} {VERSION} {:08x} {}\n", crc32c::crc32c(json), json.len())
+}
+
+fn key(kind: RefKind, name: &str, sequence: u64) -> String {
+    format!("refs/{kind}/{name}/{sequence:020}")
+}
+
+/// Name and number of a record's key.
+fn parse_key(kind: RefKind, key: &str) -> Option<(&str, u64)> {
+    let (name, digits) = key
+        .strip_prefix("refs/")?
+        .strip_prefix(kind.as_str())?
+        .strip_prefix('/')?
+        .split_once('/')?;
+    let valid = digits.len() == 20 && digits.bytes().all(|c| c.is_ascii_digit());
+    let sequence = digits.parse().ok().filter(|n| valid && (1..u64::MAX).contains(n))?;
+    kind.check(name).ok().map(|()| (name, sequence))
+}
+
+fn damaged(key: &str, why: &str) -> Error {
+    Error::corrupt(format!(
+        "object {key} is damaged: {why}; restore it from a backup, or remove it to return to the \
+         record before it"
+    ))
+}
+
+#[cfg(test)]
+mod tests;

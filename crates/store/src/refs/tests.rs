@@ -1,0 +1,191 @@
+use super::*;
+use crate::testing;
+use block::ErrorKind;
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStoreExt, PutPayload};
+use std::sync::Arc;
+
+async fn store(backend: Arc<dyn ObjectStore>) -> Store {
+    Store::create(backend, testing::settings(), testing::world(9)).await.unwrap()
+}
+
+fn body(size: u64) -> RefBody {
+    RefBody { manifest: None, size, created: 1, labels: BTreeMap::new() }
+}
+
+#[tokio::test]
+async fn a_name_lives_from_create_to_remove_and_again() {
+    let refs = store(Arc::new(InMemory::new())).await.refs();
+    let kind = RefKind::Disk;
+    assert_eq!(refs.get(kind, "a").await.unwrap(), None);
+    let made = refs.create(kind, "a", body(1)).await.unwrap();
+    assert_eq!((made.sequence, made.written), (1, testing::NOW));
+    assert_eq!(refs.get(kind, "a").await.unwrap().unwrap(), made);
+    assert_eq!(refs.create(kind, "a", body(2)).await.unwrap_err().kind(), ErrorKind::Conflict);
+    let moved = refs.update(kind, "a", 1, body(3)).await.unwrap();
+    assert_eq!((moved.sequence, moved.body.size), (2, 3));
+    for error in [
+        refs.update(kind, "a", 1, body(4)).await.unwrap_err(),
+        refs.remove(kind, "a", 1).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+    }
+    refs.remove(kind, "a", 2).await.unwrap();
+    assert_eq!(refs.get(kind, "a").await.unwrap(), None);
+    assert_eq!(refs.list(kind).await.unwrap(), []);
+    assert_eq!(refs.remove(kind, "a", 3).await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(refs.create(kind, "a", body(5)).await.unwrap().sequence, 4);
+}
+
+#[tokio::test]
+async fn kinds_are_apart_and_a_list_is_sorted() {
+    let refs = store(Arc::new(InMemory::new())).await.refs();
+    for name in ["b:2", "a:1", "b:1"] {
+        refs.create(RefKind::Image, name, body(1)).await.unwrap();
+    }
+    refs.create(RefKind::Snapshot, "a@1", body(1)).await.unwrap();
+    refs.update(RefKind::Image, "b:1", 1, body(2)).await.unwrap();
+    let names: Vec<_> = refs
+        .list(RefKind::Image)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|r| (r.name, r.sequence))
+        .collect();
+    assert_eq!(names, [("a:1".into(), 1), ("b:1".into(), 2), ("b:2".into(), 1)]);
+    assert_eq!(refs.list(RefKind::Snapshot).await.unwrap().len(), 1);
+    assert_eq!(refs.list(RefKind::Disk).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn names_of_the_wrong_form_are_refused() {
+    let refs = store(Arc::new(InMemory::new())).await.refs();
+    for (kind, name) in [
+        (RefKind::Image, "debian"),
+        (RefKind::Image, "debian:"),
+        (RefKind::Image, "../x:1"),
+        (RefKind::Disk, "a@b"),
+        (RefKind::Disk, "a/b"),
+        (RefKind::Disk, ""),
+        (RefKind::Snapshot, "disk"),
+    ] {
+        let error = refs.create(kind, name, body(1)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn of_32_racing_creators_one_wins_on_every_backend() {
+    let dir = tempfile::tempdir().unwrap();
+    let backends: [Arc<dyn ObjectStore>; 2] =
+        [Arc::new(InMemory::new()), crate::backend::local(dir.path()).unwrap()];
+    for backend in backends {
+        let store = store(backend).await;
+        for round in 0..4 {
+            let name = format!("disk{round}");
+            let mut tasks = tokio::task::JoinSet::new();
+            for size in 0..32 {
+                let (refs, name) = (store.refs(), name.clone());
+                tasks.spawn(async move { refs.create(RefKind::Disk, &name, body(size)).await });
+            }
+            let mut winners = Vec::new();
+            while let Some(outcome) = tasks.join_next().await {
+                match outcome.unwrap() {
+                    Ok(record) => winners.push(record),
+                    Err(e) => assert_eq!(e.kind(), ErrorKind::Conflict, "{e}"),
+                }
+            }
+            assert_eq!(winners.len(), 1, "{store:?}");
+            let found = store.refs().get(RefKind::Disk, &name).await.unwrap().unwrap();
+            assert_eq!(found, winners[0]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_gap_or_a_foreign_object_is_corrupt_and_named() {
+    let backend = Arc::new(InMemory::new());
+    let refs = store(backend.clone()).await.refs();
+    refs.create(RefKind::Disk, "a", body(1)).await.unwrap();
+    refs.update(RefKind::Disk, "a", 1, body(2)).await.unwrap();
+    refs.update(RefKind::Disk, "a", 2, body(3)).await.unwrap();
+    let record = |n: u64| Path::from(key(RefKind::Disk, "a", n));
+    backend.delete(&record(1)).await.unwrap();
+    assert_eq!(refs.get(RefKind::Disk, "a").await.unwrap().unwrap().sequence, 3);
+    refs.update(RefKind::Disk, "a", 3, body(4)).await.unwrap();
+    backend.delete(&record(3)).await.unwrap();
+    let error = refs.get(RefKind::Disk, "a").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.message().contains("refs/disk/a"), "{error}");
+
+    let refs = store(Arc::new(InMemory::new())).await.refs();
+    let stray = Path::from("refs/disk/a/notes.txt");
+    refs.store.backend().put_opts(&stray, PutPayload::new(), Default::default()).await.unwrap();
+    let error = refs.list(RefKind::Disk).await.unwrap_err();
+    assert!(error.message().contains("notes.txt"), "{error}");
+}
+
+fn sample() -> (String, Bytes, Document) {
+    let document = Document {
+        kind: RefKind::Image,
+        name: "debian:3".into(),
+        sequence: 7,
+        writer: WriterId([0xab; 16]),
+        written: 5,
+        body: Some(RefBody {
+            manifest: Some(ManifestId([0x3c; 32])),
+            size: 1 << 30,
+            created: 4,
+            labels: [("source".to_owned(), "debian.raw".to_owned())].into(),
+        }),
+    };
+    (key(RefKind::Image, "debian:3", 7), document.encode().unwrap(), document)
+}
+
+#[test]
+fn any_truncation_or_flipped_bit_of_a_record_is_refused() {
+    let (key, good, document) = sample();
+    let read = Document::decode(&key, &good).unwrap();
+    assert_eq!(read.into_record(), document.into_record());
+    for len in 0..good.len() {
+        assert!(Document::decode(&key, &good[..len]).is_err(), "{len} bytes");
+    }
+    for at in 0..good.len() {
+        for bit in 0..8 {
+            let mut bad = good.to_vec();
+            bad[at] ^= 1 << bit;
+            let error = Document::decode(&key, &bad).err().expect("a flipped bit was accepted");
+            assert!(error.message().contains(&key));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_record_under_another_name_is_refused() {
+    let backend = Arc::new(InMemory::new());
+    let refs = store(backend.clone()).await.refs();
+    refs.create(RefKind::Disk, "a", body(1)).await.unwrap();
+    let from = Path::from(key(RefKind::Disk, "a", 1));
+    backend.copy(&from, &Path::from(key(RefKind::Disk, "b", 1))).await.unwrap();
+    assert_eq!(refs.get(RefKind::Disk, "b").await.unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn a_newer_version_is_refused_by_its_number() {
+    let (key, good, _) = sample();
+    let text = String::from_utf8(good.to_vec()).unwrap().replace("ref 1 ", "ref 12 ");
+    let error = Document::decode(&key, text.as_bytes()).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.message().contains("version 12"));
+}
+
+#[tokio::test]
+async fn labels_that_are_too_long_are_refused() {
+    let refs = store(Arc::new(InMemory::new())).await.refs();
+    let mut long = body(1);
+    long.labels.insert("x".into(), "y".repeat(70_000));
+    let error = refs.create(RefKind::Disk, "a", long).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+}

@@ -1,0 +1,238 @@
+//! One segment of a manifest: what 256 MiB of an image hold.
+//!
+//! The loaded object is the index: entries have a fixed size and are searched where they lie. All
+//! rules are checked once, at loading, so that a lookup cannot fail.
+
+use crate::chunker::{MAX_PAGES, PAGE, SEGMENT_PAGES};
+use crate::pack;
+use crate::wire::{self, FRAME, damaged};
+use crate::{ChunkId, ChunkRef, Encoding, PackId, SegmentId};
+use block::{Error, Result};
+use bytes::Bytes;
+use std::collections::HashMap;
+use zerocopy::byteorder::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+pub(crate) const MAGIC: [u8; 8] = *b"SOJSEGM\n";
+pub(crate) const VERSION: u16 = 1;
+const HEADER: usize = FRAME + 16;
+/// The longest segment object: one entry and one pack for each block.
+pub(crate) const MAX_LEN: u64 = HEADER as u64 + SEGMENT_PAGES * (32 + size_of::<Entry>() as u64);
+
+/// Blocks of the image that one piece of a chunk fills.
+#[derive(Debug, Clone, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Entry {
+    start: U16,
+    blocks: U16,
+    skip: U16,
+    chunk_blocks: U16,
+    pack: U32,
+    offset: U32,
+    stored: U32,
+    encoding: u8,
+    reserved: [u8; 3],
+    id: [u8; 32],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Counts {
+    packs: U32,
+    entries: U32,
+    reserved: [u8; 8],
+}
+
+/// A piece of a chunk at its place in a segment; numbers are blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Placed {
+    /// The first block, from the segment's start.
+    pub(crate) start: u32,
+    /// How many.
+    pub(crate) blocks: u32,
+    /// Where in the chunk they start.
+    pub(crate) skip: u32,
+    /// The chunk.
+    pub(crate) at: ChunkRef,
+}
+
+impl Placed {
+    /// The first block behind it.
+    pub(crate) const fn end(&self) -> u32 {
+        self.start + self.blocks
+    }
+
+    /// The part of it between two blocks that lie in it.
+    pub(crate) const fn part(self, start: u32, end: u32) -> Self {
+        Self { start, blocks: end - start, skip: self.skip + start - self.start, ..self }
+    }
+}
+
+/// A loaded and checked segment.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    bytes: Bytes,
+    packs: usize,
+}
+
+impl Segment {
+    /// Writes the object of entries in order. There is none for a segment without entries.
+    pub(crate) fn encode(entries: &[Placed]) -> Bytes {
+        let mut table: Vec<PackId> = Vec::new();
+        let mut numbers: HashMap<PackId, u32> = HashMap::new();
+        let mut rows = Vec::with_capacity(entries.len() * size_of::<Entry>());
+        for placed in entries {
+            let at = &placed.at;
+            let pack = *numbers.entry(at.pack).or_insert_with(|| {
+                table.push(at.pack);
+                table.len() as u32 - 1
+            });
+            let entry = Entry {
+                start: U16::new(placed.start as u16),
+                blocks: U16::new(placed.blocks as u16),
+                skip: U16::new(placed.skip as u16),
+                chunk_blocks: U16::new((at.len / PAGE as u32) as u16),
+                pack: pack.into(),
+                offset: at.offset.into(),
+                stored: at.stored.into(),
+                encoding: at.encoding as u8,
+                reserved: [0; 3],
+                id: at.id.0,
+            };
+            rows.extend_from_slice(entry.as_bytes());
+        }
+        let mut bytes = Vec::with_capacity(HEADER + table.len() * 32 + rows.len());
+        bytes.resize(FRAME, 0);
+        let counts = Counts {
+            packs: (table.len() as u32).into(),
+            entries: (entries.len() as u32).into(),
+            reserved: [0; 8],
+        };
+        bytes.extend_from_slice(counts.as_bytes());
+        table.iter().for_each(|id| bytes.extend_from_slice(&id.0));
+        bytes.extend_from_slice(&rows);
+        wire::seal(MAGIC, VERSION, &mut bytes);
+        bytes.into()
+    }
+
+    /// Checks an object that covers at most `blocks` blocks of an image. Its hash was checked.
+    pub(crate) fn decode(key: &str, bytes: Bytes, blocks: u32) -> Result<Self> {
+        let body = wire::open(key, MAGIC, VERSION, &bytes)?;
+        let (counts, tables) =
+            Counts::ref_from_prefix(body).map_err(|_| damaged(key, "it is too short"))?;
+        let packs = counts.packs.get() as usize;
+        let entries = counts.entries.get() as usize;
+        let expected = packs
+            .checked_mul(32)
+            .zip(entries.checked_mul(size_of::<Entry>()))
+            .and_then(|(packs, entries)| packs.checked_add(entries));
+        if expected != Some(tables.len()) || counts.reserved != [0; 8] || entries == 0 {
+            return Err(damaged(key, "its lengths do not match its size"));
+        }
+        let segment = Self { bytes, packs };
+        let mut next = 0;
+        let mut next_pack = 0;
+        for entry in segment.entries(key)? {
+            check(entry, next, blocks).map_err(|why| damaged(key, why))?;
+            // The table has the packs in the order of their first use, each once.
+            if entry.pack.get() > next_pack || entry.pack.get() as usize >= packs {
+                return Err(damaged(key, "an entry names a pack that is not in its table"));
+            }
+            next_pack = next_pack.max(entry.pack.get() + 1);
+            next = u32::from(entry.start.get()) + u32::from(entry.blocks.get());
+        }
+        if next_pack as usize != packs {
+            return Err(damaged(key, "its table has a pack that no entry names"));
+        }
+        Ok(segment)
+    }
+
+    fn entries(&self, key: &str) -> Result<&[Entry]> {
+        <[Entry]>::ref_from_bytes(self.rows()).map_err(|_| damaged(key, "its entries are cut off"))
+    }
+
+    fn rows(&self) -> &[u8] {
+        &self.bytes[HEADER + self.packs * 32..]
+    }
+
+    /// The entries; the slice was checked at loading.
+    fn checked(&self) -> &[Entry] {
+        <[Entry]>::ref_from_bytes(self.rows()).unwrap_or(&[])
+    }
+
+    fn placed(&self, entry: &Entry) -> Placed {
+        let mut pack = [0; 32];
+        let at = HEADER + entry.pack.get() as usize * 32;
+        pack.copy_from_slice(&self.bytes[at..at + 32]);
+        Placed {
+            start: entry.start.get().into(),
+            blocks: entry.blocks.get().into(),
+            skip: entry.skip.get().into(),
+            at: ChunkRef {
+                id: ChunkId(entry.id),
+                len: u32::from(entry.chunk_blocks.get()) * PAGE as u32,
+                pack: PackId(pack),
+                offset: entry.offset.get(),
+                stored: entry.stored.get(),
+                encoding: Encoding::from_number(entry.encoding).unwrap_or(Encoding::Plain),
+            },
+        }
+    }
+
+    /// The pieces that touch the blocks from `start` to `end`, in order, not clipped.
+    pub(crate) fn range(&self, start: u32, end: u32) -> impl Iterator<Item = Placed> + '_ {
+        let entries = self.checked();
+        let first = entries.partition_point(|entry| {
+            u32::from(entry.start.get()) + u32::from(entry.blocks.get()) <= start
+        });
+        entries[first..]
+            .iter()
+            .take_while(move |entry| u32::from(entry.start.get()) < end)
+            .map(|entry| self.placed(entry))
+    }
+
+    /// All pieces.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Placed> + '_ {
+        self.range(0, SEGMENT_PAGES as u32)
+    }
+}
+
+/// The rules of one entry: `next` is the first block that may be used, `blocks` the end.
+fn check(entry: &Entry, next: u32, blocks: u32) -> Result<(), &'static str> {
+    let (start, count) = (u32::from(entry.start.get()), u32::from(entry.blocks.get()));
+    let (skip, whole) = (u32::from(entry.skip.get()), u32::from(entry.chunk_blocks.get()));
+    let len = whole * PAGE as u32;
+    let Some(encoding) = Encoding::from_number(entry.encoding) else {
+        return Err("an entry's encoding is not known to this build");
+    };
+    let stored_right = match encoding {
+        Encoding::Plain => entry.stored.get() == len,
+        Encoding::Zstd => (1..len).contains(&entry.stored.get()),
+    };
+    if start < next || count == 0 || start + count > blocks {
+        return Err("its entries are out of order or beyond the image's end");
+    }
+    if whole == 0 || whole > MAX_PAGES || skip + count > whole || entry.reserved != [0; 3] {
+        return Err("an entry does not lie in its chunk");
+    }
+    let end = u64::from(entry.offset.get()) + u64::from(entry.stored.get());
+    if !stored_right || (entry.offset.get() as usize) < FRAME || end > pack::MAX_LEN {
+        return Err("an entry's place in its pack is not possible");
+    }
+    Ok(())
+}
+
+/// The key of a segment.
+pub(crate) fn key(id: &SegmentId) -> String {
+    format!("segments/{id}")
+}
+
+/// The blocks that segment number `index` of an image of `size` bytes has.
+pub(crate) fn blocks_of(size: u64, index: u64) -> Result<u32> {
+    let blocks = size.div_ceil(PAGE as u64);
+    blocks
+        .checked_sub(index * SEGMENT_PAGES)
+        .filter(|rest| *rest > 0)
+        .map(|rest| rest.min(SEGMENT_PAGES) as u32)
+        .ok_or_else(|| Error::internal("a segment beyond the image's end"))
+}

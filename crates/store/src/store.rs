@@ -1,0 +1,136 @@
+//! The store: settings, a backend, and reading chunks.
+
+use crate::backend::Created;
+use crate::chunk::ChunkRef;
+use crate::counters::Tally;
+use crate::settings::{self, Settings};
+use crate::{Counters, Manifest, ManifestId, Refs, World, backend, pack};
+use block::{Error, ErrorKind, Result};
+use bytes::Bytes;
+use object_store::ObjectStore;
+use std::fmt;
+use std::sync::Arc;
+
+/// An open store. Cheap to clone; clones share the counters.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    backend: Arc<dyn ObjectStore>,
+    settings: Settings,
+    world: World,
+    tally: Tally,
+}
+
+impl Store {
+    /// Makes a store in an empty backend.
+    ///
+    /// # Errors
+    /// [`Conflict`](ErrorKind::Conflict) when there is one already; else the backend's.
+    pub async fn create(
+        backend: Arc<dyn ObjectStore>,
+        settings: Settings,
+        world: World,
+    ) -> Result<Self> {
+        let bytes = Bytes::from(settings.encode()?);
+        match backend::put_new(&*backend, settings::KEY, bytes).await? {
+            Created::Ours => Ok(Self::new(backend, settings, world)),
+            Created::Theirs => Err(Error::conflict(format!(
+                "{backend} has a store already ({}); use it, or choose another place",
+                settings::KEY
+            ))),
+        }
+    }
+
+    /// Opens a store.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) when there is none,
+    /// [`Unsupported`](ErrorKind::Unsupported) when its format is newer,
+    /// [`Corrupt`](ErrorKind::Corrupt) when its settings are damaged; else the backend's.
+    pub async fn open(backend: Arc<dyn ObjectStore>, world: World) -> Result<Self> {
+        let found = backend::get(&*backend, settings::KEY, settings::MAX_LEN).await;
+        let bytes = found.map_err(|e| match e.kind() {
+            ErrorKind::NotFound => {
+                Error::not_found(format!("no store in {backend}: make one with \"sojourn init\""))
+                    .with_source(e)
+            }
+            _ => e,
+        })?;
+        let settings = Settings::decode(&bytes)?;
+        Ok(Self::new(backend, settings, world))
+    }
+
+    fn new(backend: Arc<dyn ObjectStore>, settings: Settings, world: World) -> Self {
+        let inner = Inner { backend, settings, world, tally: Tally::default() };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// What all users of the store agree on.
+    pub fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
+    /// The chunk's plain bytes: read, decompressed and verified.
+    ///
+    /// # Errors
+    /// [`Corrupt`](ErrorKind::Corrupt), naming pack and offset, when the bytes are not the chunk's;
+    /// [`NotFound`](ErrorKind::NotFound) when the pack is gone; else the backend's.
+    pub async fn read_chunk(&self, at: &ChunkRef) -> Result<Bytes> {
+        let read = async {
+            let path = pack::path(&at.pack);
+            let (offset, len) = (u64::from(at.offset), u64::from(at.stored));
+            let stored = backend::get_range(self.backend(), &path, offset, len).await?;
+            at.decode(self.settings(), stored)
+        };
+        self.count(at, read.await)
+    }
+
+    /// Counts the outcome of reading a chunk.
+    pub(crate) fn count(&self, at: &ChunkRef, outcome: Result<Bytes>) -> Result<Bytes> {
+        match &outcome {
+            Ok(plain) => self.inner.tally.chunk(at.stored.into(), plain.len() as u64),
+            Err(_) => self.inner.tally.failure(),
+        }
+        outcome
+    }
+
+    /// Opens a manifest: its root is read now, its segments when they are asked for.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound), [`Corrupt`](ErrorKind::Corrupt),
+    /// [`Unsupported`](ErrorKind::Unsupported) for a newer format; else the backend's.
+    pub async fn manifest(&self, id: &ManifestId) -> Result<Arc<Manifest>> {
+        Manifest::load(self, id).await.map(Arc::new)
+    }
+
+    /// The names.
+    pub fn refs(&self) -> Refs {
+        Refs::new(self.clone())
+    }
+
+    /// What was read since the store was opened.
+    pub fn counters(&self) -> Counters {
+        self.inner.tally.snapshot()
+    }
+
+    pub(crate) fn backend(&self) -> &dyn ObjectStore {
+        &*self.inner.backend
+    }
+
+    pub(crate) fn shared_backend(&self) -> Arc<dyn ObjectStore> {
+        Arc::clone(&self.inner.backend)
+    }
+
+    pub(crate) fn world(&self) -> &World {
+        &self.inner.world
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Store({})", self.inner.backend)
+    }
+}

@@ -1,0 +1,161 @@
+//! A fixed world and a failing backend, for the tests of this and other crates.
+
+use crate::{Clock, Entropy, Settings, World};
+use async_trait::async_trait;
+use block::Result;
+use block::conformance::Sequence;
+use futures::stream::BoxStream;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result as BackendResult,
+};
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The time of a [`FixedClock`] that [`world`] makes: 2026-01-01.
+pub const NOW: u64 = 1_767_225_600;
+
+/// A clock that stands still until it is set.
+#[derive(Debug)]
+pub struct FixedClock(AtomicU64);
+
+impl FixedClock {
+    /// A clock that says `now`, in Unix seconds.
+    pub fn new(now: u64) -> Self {
+        Self(AtomicU64::new(now))
+    }
+
+    /// Sets it.
+    pub fn set(&self, now: u64) {
+        self.0.store(now, Ordering::Relaxed);
+    }
+}
+
+impl Clock for FixedClock {
+    fn now(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Bytes that repeat from run to run.
+#[derive(Debug)]
+pub struct FixedEntropy(Mutex<Sequence>);
+
+impl FixedEntropy {
+    /// The sequence of this seed.
+    pub fn new(seed: u64) -> Self {
+        Self(Mutex::new(Sequence::new(seed)))
+    }
+}
+
+impl Entropy for FixedEntropy {
+    fn fill(&self, buf: &mut [u8]) -> Result<()> {
+        let mut sequence = self.0.lock();
+        for part in buf.chunks_mut(8) {
+            part.copy_from_slice(&sequence.number().to_le_bytes()[..part.len()]);
+        }
+        Ok(())
+    }
+}
+
+/// A world whose clock stands at [`NOW`] and whose entropy is the sequence of `seed`.
+pub fn world(seed: u64) -> World {
+    World { clock: Arc::new(FixedClock::new(NOW)), entropy: Arc::new(FixedEntropy::new(seed)) }
+}
+
+/// Settings whose hash key is always the same.
+#[allow(clippy::expect_used)] // the entropy above cannot fail
+pub fn settings() -> Settings {
+    Settings::generate(&FixedEntropy::new(1)).expect("fixed entropy")
+}
+
+/// `len` bytes that do not compress, the same for the same seed.
+pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut sequence = Sequence::new(seed);
+    let mut bytes: Vec<u8> =
+        (0..len.div_ceil(8)).flat_map(|_| sequence.number().to_le_bytes()).collect();
+    bytes.truncate(len);
+    bytes
+}
+
+/// A backend whose writes begin to fail after a number of them, as when a disk fills up or a
+/// process is killed: a failed write leaves nothing.
+#[derive(Debug)]
+pub struct Failing {
+    inner: Arc<dyn ObjectStore>,
+    puts: AtomicU64,
+    allowed: AtomicU64,
+}
+
+impl Failing {
+    /// Puts itself in front of `inner`; `allowed` writes go through.
+    pub fn new(inner: Arc<dyn ObjectStore>, allowed: u64) -> Self {
+        Self { inner, puts: AtomicU64::new(0), allowed: AtomicU64::new(allowed) }
+    }
+
+    /// Writes tried so far.
+    pub fn puts(&self) -> u64 {
+        self.puts.load(Ordering::Relaxed)
+    }
+
+    /// From now on `more` writes go through.
+    pub fn allow(&self, more: u64) {
+        self.allowed.store(self.puts().saturating_add(more), Ordering::Relaxed);
+    }
+}
+
+impl fmt::Display for Failing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "failing({})", self.inner)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Failing {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> BackendResult<PutResult> {
+        if self.puts.fetch_add(1, Ordering::Relaxed) >= self.allowed.load(Ordering::Relaxed) {
+            let source = std::io::Error::from(std::io::ErrorKind::StorageFull);
+            return Err(object_store::Error::Generic { store: "failing", source: source.into() });
+        }
+        self.inner.put_opts(location, payload, opts).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: PutMultipartOptions,
+    ) -> BackendResult<Box<dyn MultipartUpload>> {
+        self.inner.put_multipart_opts(location, opts).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> BackendResult<GetResult> {
+        self.inner.get_opts(location, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, BackendResult<Path>>,
+    ) -> BoxStream<'static, BackendResult<Path>> {
+        self.inner.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, BackendResult<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> BackendResult<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> BackendResult<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
+}

@@ -1,0 +1,89 @@
+//! What all binary objects have in common: the frame.
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 8 | magic |
+//! | 8 | 2 | version |
+//! | 10 | 2 | flags, 0 |
+//! | 12 | 4 | CRC-32C of all bytes from 16 on |
+
+use block::{Error, Result};
+use zerocopy::byteorder::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes of a frame.
+pub(crate) const FRAME: usize = 16;
+
+/// The frame's fields.
+#[derive(Debug, Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Frame {
+    pub(crate) magic: [u8; 8],
+    pub(crate) version: U16,
+    pub(crate) flags: U16,
+    pub(crate) checksum: U32,
+}
+
+impl Frame {
+    /// The frame of an object whose remaining bytes are `body`.
+    pub(crate) fn of(magic: [u8; 8], version: u16, body: &[u8]) -> Self {
+        Self {
+            magic,
+            version: version.into(),
+            flags: 0.into(),
+            checksum: crc32c::crc32c(body).into(),
+        }
+    }
+
+    /// Checks the fields against what is expected; `key` names the object.
+    pub(crate) fn check(&self, key: &str, magic: [u8; 8], version: u16, body: &[u8]) -> Result<()> {
+        if self.magic != magic {
+            return Err(damaged(key, "it does not begin with its magic"));
+        }
+        if self.version.get() > version {
+            return Err(Error::unsupported(format!(
+                "object {key} has format version {}, this build reads up to {version}; use a newer \
+                 sojourn",
+                self.version
+            )));
+        }
+        if self.version.get() == 0 {
+            return Err(damaged(key, "its version is 0"));
+        }
+        if crc32c::crc32c(body) != self.checksum.get() {
+            return Err(damaged(key, "checksum mismatch"));
+        }
+        if self.flags.get() != 0 {
+            return Err(Error::unsupported(format!(
+                "object {key} uses features {:#x} that this build does not know; use a newer \
+                 sojourn",
+                self.flags
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Splits a framed object into its body, checked.
+pub(crate) fn open<'a>(
+    key: &str,
+    magic: [u8; 8],
+    version: u16,
+    bytes: &'a [u8],
+) -> Result<&'a [u8]> {
+    let (frame, body) =
+        Frame::ref_from_prefix(bytes).map_err(|_| damaged(key, "it is too short"))?;
+    frame.check(key, magic, version, body)?;
+    Ok(body)
+}
+
+/// Puts the frame in front: `bytes` begins with [`FRAME`] bytes of room.
+pub(crate) fn seal(magic: [u8; 8], version: u16, bytes: &mut [u8]) {
+    let (room, body) = bytes.split_at_mut(FRAME);
+    room.copy_from_slice(Frame::of(magic, version, body).as_bytes());
+}
+
+/// The error of an object that breaks its format.
+pub(crate) fn damaged(key: &str, why: &str) -> Error {
+    Error::corrupt(format!("object {key} is damaged: {why}; restore it from a backup"))
+}
