@@ -32,7 +32,7 @@ class Guest:
     Use it as a context manager: leaving kills what still runs.
     """
 
-    def __init__(self, golden, disk, name="guest", profile="bare", firmware=False, memory=256, cpus=1,
+    def __init__(self, golden, disk, *, name="guest", profile="bare", firmware=False, memory=256, cpus=1,
                  network=False):
         self.name = name
         self.directory = tempfile.mkdtemp(prefix="lab-guest.")

@@ -1,0 +1,52 @@
+# Every command here installs what it needs first (scripts/setup; as root on Debian 12).
+
+CARGO := scripts/cargo
+
+.PHONY: help build demo test lint fmt fuzz bench clean
+help:
+	@echo "make build   the release binary, target/release/sojourn"
+	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
+	@echo "make test    every check and every test"
+	@echo "make bench   beside other NBD servers and the physical limit"
+	@echo "make lint    formatting, clippy, licences, the repository's own rules"
+	@echo "make fmt     format the code"
+	@echo "make fuzz    the fuzz targets, SECONDS=60 each"
+	@echo "make clean   remove what was built and cached"
+
+build:
+	@scripts/setup build
+	$(CARGO) build --release --locked -p sojourn
+
+demo:
+	@scripts/setup build demo
+	$(CARGO) build --release --locked -p sojourn
+	scripts/demo
+
+lint:
+	@scripts/setup build test
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
+	scripts/check-deps
+	scripts/check-repo
+
+test: lint
+	@scripts/setup demo
+	lab/make-golden >/dev/null
+	$(CARGO) test --workspace --locked
+
+bench:
+	@scripts/setup build bench
+	$(CARGO) build --release --locked -p sojourn -p sojourn-bench
+	target/release/sojourn-bench
+
+fmt:
+	$(CARGO) fmt --all
+
+SECONDS ?= 60
+fuzz:
+	@scripts/setup build
+	fuzz/run $(SECONDS)
+
+clean:
+	$(CARGO) clean
+	rm -rf .work
