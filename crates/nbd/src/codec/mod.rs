@@ -8,6 +8,7 @@
 //! All integers are big-endian.
 
 pub mod constants;
+pub mod fault;
 pub mod option;
 pub mod reply;
 pub mod request;

@@ -98,7 +98,8 @@ pub trait Exports: Send + Sync {
     /// [`Denied`](block::ErrorKind::Denied) when listing is not allowed.
     async fn list(&self, peer: &Peer) -> Result<Vec<ExportSummary>>;
 
-    /// Opens the export `name` for one connection; the empty name is the default export.
+    /// Opens the export `name` for one connection; the empty name is the default export. The
+    /// call may be cancelled while it waits, and must then leave nothing behind.
     ///
     /// # Errors
     /// [`NotFound`](block::ErrorKind::NotFound), [`Denied`](block::ErrorKind::Denied),
@@ -121,7 +122,7 @@ pub trait Session: Send + Sync {
         None
     }
 
-    /// Ends the session. All its requests are complete, and after a [`Clean`](Ending::Clean) end
-    /// or a graceful stop its writes were flushed.
+    /// Ends the session. None of its requests is in flight any more. A graceful stop flushes before
+    /// it; other ends do not.
     async fn close(self: Box<Self>, ending: Ending);
 }

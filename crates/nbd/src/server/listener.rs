@@ -1,8 +1,15 @@
 //! Listening sockets.
 
-use crate::Address;
+use super::Peer;
+use crate::{Address, socket};
 use block::{Error, Result};
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream};
 
 /// The backlog for clients that connect at the same instant: a class that boots at nine.
 pub const DEFAULT_BACKLOG: u32 = 4096;
@@ -10,30 +17,249 @@ pub const DEFAULT_BACKLOG: u32 = 4096;
 /// A listening socket. The file of a unix socket is removed when this is dropped.
 #[derive(Debug)]
 pub struct Listener {
+    socket: Socket,
     address: Address,
+    _file: Option<SocketFile>,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+/// A connection that was accepted.
+pub(super) enum Accepted {
+    Unix(UnixStream, Peer),
+    Tcp(TcpStream, Peer),
 }
 
 impl Listener {
-    /// Listens at `address`; port 0 picks a free one.
+    /// Listens at `address`; port 0 picks a free one. `backlog` is how many clients may wait to be
+    /// accepted (the system may hold it lower, see `net.core.somaxconn`).
+    ///
+    /// The file of a unix socket on which nobody listens any more is replaced.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) when somebody listens there already.
+    /// [`Conflict`](block::ErrorKind::Conflict) when somebody listens there already, or the path
+    /// is a file of another kind; [`NotFound`](block::ErrorKind::NotFound) when the host or the
+    /// directory does not exist.
     pub async fn bind(address: &Address, backlog: u32) -> Result<Self> {
-        let _ = (address, backlog);
-        Err(Error::internal("not yet"))
+        match address {
+            Address::Unix(path) => Self::bind_unix(path, backlog),
+            Address::Tcp(host, port) => Self::bind_tcp(host, *port, backlog).await,
+        }
     }
 
-    /// Uses a socket that listens already, such as one from a service manager.
+    fn bind_unix(path: &Path, backlog: u32) -> Result<Self> {
+        let address = Address::Unix(path.to_owned());
+        let fail = |e: io::Error| Error::io(&address, e);
+        remove_stale(path)?;
+        let socket = UnixSocket::new_stream().map_err(fail)?;
+        socket.bind(path).map_err(|e| match e.kind() {
+            io::ErrorKind::AddrInUse => in_use(&address),
+            _ => fail(e),
+        })?;
+        let file = SocketFile::new(path);
+        let socket = Socket::Unix(socket.listen(backlog).map_err(fail)?);
+        Ok(Self { socket, address, _file: Some(file) })
+    }
+
+    async fn bind_tcp(host: &str, port: u16, backlog: u32) -> Result<Self> {
+        let address = Address::Tcp(host.to_owned(), port);
+        let found = tokio::net::lookup_host((host, port))
+            .await
+            .map_err(|e| Error::not_found(format!("{address}: {e}: check the host's name")))?;
+        let mut failure = Error::not_found(format!("{address}: the host has no address"));
+        for resolved in found {
+            let bound = (|| {
+                let socket = match resolved.is_ipv4() {
+                    true => TcpSocket::new_v4()?,
+                    false => TcpSocket::new_v6()?,
+                };
+                socket.set_reuseaddr(true)?;
+                socket.bind(resolved)?;
+                socket.listen(backlog)
+            })();
+            match bound {
+                Ok(listener) => {
+                    let port = listener.local_addr().map_or(port, |local| local.port());
+                    let address = Address::Tcp(host.to_owned(), port);
+                    return Ok(Self { socket: Socket::Tcp(listener), address, _file: None });
+                }
+                Err(e) if e.kind() == io::ErrorKind::AddrInUse => failure = in_use(&address),
+                Err(e) => failure = Error::io(&address, e),
+            }
+        }
+        Err(failure)
+    }
+
+    /// Uses a socket that listens already, such as one from a service manager (`LISTEN_FDS`). Its
+    /// file, if any, stays when this is dropped: it belongs to who made it.
     ///
     /// # Errors
-    /// [`Invalid`](block::ErrorKind::Invalid) when it is not a listening TCP or unix stream socket.
+    /// [`Invalid`](block::ErrorKind::Invalid) when it is not a listening TCP or unix stream
+    /// socket.
     pub fn from_fd(fd: OwnedFd) -> Result<Self> {
-        let _ = fd;
-        Err(Error::internal("not yet"))
+        let bad = |why: &str| {
+            Error::invalid(format!(
+                "the inherited file descriptor {why}: pass a listening TCP or unix stream socket"
+            ))
+        };
+        let kind = sockopt::socket_type(&fd).map_err(|_| bad("is not a socket"))?;
+        if kind != SocketType::STREAM || !sockopt::socket_acceptconn(&fd).unwrap_or(false) {
+            return Err(bad("is not a listening stream socket"));
+        }
+        rustix::io::ioctl_fionbio(&fd, true)
+            .map_err(|e| Error::io("inherited socket", e.into()))?;
+        let fail = |e: io::Error| Error::io("inherited socket", e);
+        match sockopt::socket_domain(&fd).map_err(|e| fail(e.into()))? {
+            AddressFamily::UNIX => {
+                let listener = UnixListener::from_std(fd.into()).map_err(fail)?;
+                let local = listener.local_addr().map_err(fail)?;
+                let path = local.as_pathname().unwrap_or(Path::new("(unnamed)"));
+                let address = Address::Unix(path.to_owned());
+                Ok(Self { socket: Socket::Unix(listener), address, _file: None })
+            }
+            AddressFamily::INET | AddressFamily::INET6 => {
+                let listener = TcpListener::from_std(fd.into()).map_err(fail)?;
+                let local = listener.local_addr().map_err(fail)?;
+                let address = Address::Tcp(local.ip().to_string(), local.port());
+                Ok(Self { socket: Socket::Tcp(listener), address, _file: None })
+            }
+            _ => Err(bad("is of another family")),
+        }
     }
 
     /// Where it listens, with the port that was picked.
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// The next client.
+    pub(super) async fn accept(&self, keepalive: Duration) -> io::Result<Accepted> {
+        match &self.socket {
+            Socket::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                let peer = match stream.peer_cred() {
+                    Ok(who) => Peer::unix(who.uid(), who.pid()),
+                    Err(e) => return Err(e),
+                };
+                Ok(Accepted::Unix(stream, peer))
+            }
+            Socket::Tcp(listener) => {
+                let (stream, from) = listener.accept().await?;
+                socket::tune(&stream, keepalive);
+                Ok(Accepted::Tcp(stream, Peer::tcp(from)))
+            }
+        }
+    }
+}
+
+fn in_use(address: &Address) -> Error {
+    Error::conflict(format!("{address} is in use: stop the other server or choose another address"))
+}
+
+/// Removes the file of a unix socket that nobody listens on.
+fn remove_stale(path: &Path) -> Result<()> {
+    let metadata = match std::fs::symlink_metadata(path) {
+        Ok(metadata) => metadata,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(Error::io(path.display(), e)),
+    };
+    if !metadata.file_type().is_socket() {
+        return Err(Error::conflict(format!(
+            "{} exists and is not a socket: remove it or choose another path",
+            path.display()
+        )));
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+            tracing::info!(path = %path.display(), "replacing a socket that nobody listens on");
+            std::fs::remove_file(path).map_err(|e| Error::io(path.display(), e))
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        _ => Err(in_use(&Address::Unix(path.to_owned()))), // when in doubt it is alive
+    }
+}
+
+/// The file of a unix socket; removed on drop if it is still the same.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), identity: identity(path) }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.identity.is_some() && self.identity == identity(&self.path) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|m| (m.dev(), m.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::ErrorKind;
+    use std::os::unix::net as std_unix;
+
+    #[tokio::test]
+    async fn a_stale_socket_file_is_replaced_and_a_live_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        drop(std_unix::UnixListener::bind(&path).unwrap()); // leaves its file
+        let address = Address::unix(&path).unwrap();
+        let listener = Listener::bind(&address, 16).await.unwrap();
+        let error = Listener::bind(&address, 16).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert!(error.message().contains("in use"), "{error}");
+        drop(listener);
+        assert!(!path.exists(), "the file is removed at the end");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_no_socket_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        std::fs::write(&path, "precious").unwrap();
+        let error = Listener::bind(&Address::unix(&path).unwrap(), 16).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[tokio::test]
+    async fn a_port_in_use_is_a_conflict() {
+        let first = Listener::bind(&"127.0.0.1:0".parse().unwrap(), 16).await.unwrap();
+        assert!(!first.address().to_string().ends_with(":0"), "the picked port is told");
+        let error = Listener::bind(first.address(), 16).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+    }
+
+    #[tokio::test]
+    async fn an_inherited_descriptor_must_be_a_listening_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let file = std::fs::File::create(dir.path().join("f")).unwrap();
+        assert!(Listener::from_fd(file.into()).is_err());
+        let (one, _other) = std_unix::UnixStream::pair().unwrap();
+        assert!(Listener::from_fd(one.into()).is_err());
+        let socket = std_unix::UnixListener::bind(&path).unwrap();
+        let listener = Listener::from_fd(socket.into()).unwrap();
+        assert_eq!(listener.address(), &Address::Unix(path.clone()));
+        drop(listener);
+        assert!(path.exists(), "the file belongs to who made it");
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(Listener::from_fd(socket.into()).is_ok());
     }
 }

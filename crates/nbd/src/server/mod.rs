@@ -1,9 +1,27 @@
 //! The server: listening, negotiation, the request loop.
+//!
+//! | module | concept |
+//! |---|---|
+//! | `exports` | what is offered, to whom: implemented by the daemon |
+//! | `listener` | listening sockets |
+//! | `handshake` | the negotiation |
+//! | `connection` | the request loop of one connection |
+//! | `engine` | from requests to the device and back |
+//! | `input`, `replies` | the buffers of a connection |
+//! | `limits`, `counters` | what clients may take, and took |
 
+mod connection;
 mod counters;
+mod engine;
 mod exports;
+mod handshake;
+mod input;
 mod limits;
 mod listener;
+mod replies;
+
+#[cfg(test)]
+mod tests;
 
 pub use counters::{Counters, ExportCounters, Traffic};
 pub use exports::{Ending, ExportSummary, Exports, Peer, Purpose, Session, Transport};
@@ -11,10 +29,23 @@ pub use limits::Limits;
 pub use listener::{DEFAULT_BACKLOG, Listener};
 
 use block::{Error, Result};
+use connection::{Connection, End};
 use counters::Registry;
+use engine::Terms;
+use futures::FutureExt;
+use handshake::{Agreed, Outcome};
+use listener::Accepted;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use tokio::io::{AsyncRead, AsyncWrite};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// How long accepting rests after it failed, for want of descriptors for example.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A server of some exports. Cheap to clone; all clones share limits and counters.
 #[derive(Clone)]
@@ -39,21 +70,78 @@ impl Server {
         self.inner.registry.snapshot()
     }
 
-    /// Serves every client that connects to `listener`, until `stop` is ready; then finishes the
-    /// requests in flight, flushes, and closes all sessions. May be called for several listeners.
+    /// Serves every client that connects to `listener`, until `stop` is ready; then closes the
+    /// listener, finishes the requests in flight, flushes, and closes all sessions, for at most
+    /// [`Limits::stop_deadline`]. May be called for several listeners at a time.
     ///
     /// # Errors
-    /// None at present: a failing accept is retried.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when sessions were cut off by the deadline.
+    /// While it serves nothing is an error: a failing accept is logged and repeated.
     pub async fn serve(&self, listener: Listener, stop: impl Future<Output = ()>) -> Result<()> {
-        let _ = (listener, stop, &self.inner.exports, &self.inner.limits);
-        Err(Error::internal("not yet"))
+        let (stopper, stopped) = watch::channel(false);
+        let mut clients = JoinSet::new();
+        let mut stop = std::pin::pin!(stop);
+        tracing::info!(address = %listener.address(), "listening");
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut stop => break,
+                Some(ended) = clients.join_next() => self.inner.note_panic(&ended),
+                accepted = listener.accept(self.inner.limits.keepalive) => match accepted {
+                    Ok(accepted) => self.admit(accepted, &mut clients, &stopped),
+                    Err(error) => {
+                        tracing::warn!(address = %listener.address(), %error, "accept failed");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        }
+        drop(listener);
+        stopper.send_replace(true);
+        let all = async {
+            while let Some(ended) = clients.join_next().await {
+                self.inner.note_panic(&ended);
+            }
+        };
+        if tokio::time::timeout(self.inner.limits.stop_deadline, all).await.is_err() {
+            let left = clients.len();
+            clients.shutdown().await;
+            let why = format!("{left} sessions did not end in time and were cut off");
+            return Err(Error::unavailable(why));
+        }
+        Ok(())
+    }
+
+    fn admit(
+        &self,
+        accepted: Accepted,
+        clients: &mut JoinSet<()>,
+        stopped: &watch::Receiver<bool>,
+    ) {
+        let (Accepted::Unix(_, peer) | Accepted::Tcp(_, peer)) = &accepted;
+        let Some(place) = Place::take(&self.inner) else {
+            let most = self.inner.limits.connections;
+            tracing::warn!(%peer, most, "refused: too many connections");
+            return;
+        };
+        let stopped = stopped.clone();
+        clients.spawn(async move {
+            let result = match accepted {
+                Accepted::Unix(stream, peer) => place.client(stream, &peer, stopped).await,
+                Accepted::Tcp(stream, peer) => place.client(stream, &peer, stopped).await,
+            };
+            if let Err(error) = result {
+                tracing::debug!(%error, "connection ended");
+            }
+        });
     }
 
     /// Serves the one client on `stream` (for standard input and output join the two with
     /// [`tokio::io::join`]), until it is done or `stop` is ready.
     ///
     /// # Errors
-    /// When the negotiation fails or the client breaks the protocol.
+    /// When there are too many connections, the negotiation fails, the client breaks the protocol
+    /// or the connection fails. A client that just closes is no error.
     pub async fn serve_one<S>(
         &self,
         stream: S,
@@ -63,7 +151,163 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        let _ = (stream, peer, stop);
-        Err(Error::internal("not yet"))
+        let Some(place) = Place::take(&self.inner) else {
+            return Err(Error::unavailable("too many connections: raise the limit"));
+        };
+        let (stopper, stopped) = watch::channel(false);
+        let mut client = std::pin::pin!(place.client(stream, &peer, stopped));
+        tokio::select! {
+            biased;
+            result = &mut client => return result,
+            () = stop => {}
+        }
+        stopper.send_replace(true);
+        tokio::time::timeout(self.inner.limits.stop_deadline, client)
+            .await
+            .unwrap_or_else(|_| Err(Error::unavailable("the session did not end in time")))
+    }
+}
+
+impl Inner {
+    fn note_panic(&self, ended: &std::result::Result<(), tokio::task::JoinError>) {
+        if ended.as_ref().is_err_and(|e| e.is_panic()) {
+            self.registry.panics.fetch_add(1, Relaxed);
+            tracing::error!("a connection was lost by a fault of the program");
+        }
+    }
+}
+
+/// One connection's place among those that are allowed.
+struct Place {
+    inner: Arc<Inner>,
+}
+
+impl Place {
+    fn take(inner: &Arc<Inner>) -> Option<Self> {
+        let registry = &inner.registry;
+        let before = registry.connections.fetch_add(1, Relaxed);
+        let place = Self { inner: Arc::clone(inner) }; // gives it back on drop
+        if before >= inner.limits.connections as u64 {
+            registry.refused.fetch_add(1, Relaxed);
+            return None;
+        }
+        registry.accepted.fetch_add(1, Relaxed);
+        Some(place)
+    }
+
+    fn count(&self, what: impl Fn(&Registry) -> &AtomicU64) {
+        what(&self.inner.registry).fetch_add(1, Relaxed);
+    }
+
+    /// Serves a client from the greeting to the end.
+    async fn client<S>(
+        self,
+        mut stream: S,
+        peer: &Peer,
+        mut stopped: watch::Receiver<bool>,
+    ) -> Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        let Inner { exports, limits, .. } = &*self.inner;
+        let negotiated = tokio::select! {
+            biased;
+            negotiated = tokio::time::timeout(
+                limits.handshake_deadline,
+                handshake::negotiate(&mut stream, &**exports, limits, peer),
+            ) => negotiated,
+            _ = stopped.wait_for(|stopped| *stopped) => return Ok(()),
+        };
+        let agreed = match negotiated {
+            Ok(Ok(Outcome::Use(agreed))) => *agreed,
+            Ok(Ok(Outcome::Left)) => {
+                let _ = stream.shutdown().await;
+                return Ok(());
+            }
+            Ok(Err(e)) => {
+                self.count(|r| &r.failed_handshakes);
+                tracing::debug!(%peer, error = %e, "negotiation failed");
+                return Err(e.context(peer));
+            }
+            Err(_) => {
+                self.count(|r| &r.failed_handshakes);
+                tracing::debug!(%peer, "negotiation did not end in time");
+                return Err(Error::unavailable(format!(
+                    "{peer}: the negotiation did not end in {:?}",
+                    limits.handshake_deadline
+                )));
+            }
+        };
+        self.session(stream, peer, agreed, stopped).await
+    }
+
+    /// Serves the requests of a client.
+    async fn session<S>(
+        &self,
+        mut stream: S,
+        peer: &Peer,
+        agreed: Agreed,
+        mut stopped: watch::Receiver<bool>,
+    ) -> Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        let Agreed { session, style, allocation, unsent, received } = agreed;
+        let Inner { limits, registry, .. } = &*self.inner;
+        let export = session.name().to_owned();
+        let device = Arc::clone(session.device());
+        tracing::info!(%peer, export, ?style, "session opened");
+        let share = registry.join(&export);
+        let terms = Terms {
+            device: Arc::clone(&device),
+            export: export.clone(),
+            style,
+            allocation,
+            max_request: limits.max_request,
+            in_flight_bytes: limits.in_flight_bytes,
+        };
+        let work = async {
+            let mut connection = Connection::new(&mut stream, terms, &share, &unsent, &received);
+            tokio::select! {
+                biased;
+                end = std::future::poll_fn(|cx| connection.poll(cx)) => return end,
+                _ = stopped.wait_for(|stopped| *stopped) => connection.stop(),
+            }
+            std::future::poll_fn(|cx| connection.poll(cx)).await
+        };
+        let end = AssertUnwindSafe(work).catch_unwind().await;
+        let (ending, result) = match end {
+            Ok(End::Done) => (Ending::Clean, Ok(())),
+            Ok(End::Vanished) => (Ending::Lost, Ok(())),
+            Ok(End::Stopped) => {
+                if !device.read_only() {
+                    if let Err(error) = device.flush().await {
+                        tracing::error!(export, %error, "the flush at the stop failed");
+                    }
+                }
+                (Ending::Lost, Ok(()))
+            }
+            Ok(End::Broken(e)) => (Ending::Lost, Err(e.context(peer))),
+            Ok(End::Violation(e)) => {
+                self.count(|r| &r.protocol_errors);
+                tracing::warn!(%peer, export, error = %e, "closed: the client broke the protocol");
+                (Ending::Lost, Err(e.context(peer)))
+            }
+            Err(_) => {
+                self.count(|r| &r.panics);
+                tracing::error!(%peer, export, "session lost by a fault of the program");
+                (Ending::Lost, Err(Error::internal(format!("{peer}: a request panicked"))))
+            }
+        };
+        session.close(ending).await;
+        tracing::info!(%peer, export, ?ending, "session closed");
+        let _ = stream.shutdown().await;
+        result
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.inner.registry.connections.fetch_sub(1, Relaxed);
     }
 }

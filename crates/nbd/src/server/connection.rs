@@ -1,0 +1,352 @@
+//! The request loop of one connection.
+//!
+//! One task, and no other per request. Every turn: take the answers that became ready, try every
+//! whole request in the receive buffer at once, hand all replies to the system in one call, receive
+//! all that is there. What the device cannot answer on the spot waits beside and is answered out of
+//! order. When too much is held for the client, its requests stay unread: a client that does not
+//! take its replies stops itself, and costs no more than its limit.
+
+use super::counters::Share;
+use super::engine::{Engine, Terms, Work};
+use super::input::Input;
+use crate::codec::Parsed;
+use crate::codec::constants::{command, command_flags, errno};
+use crate::codec::request::Request;
+use block::{Error, Result};
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+/// Unsent bytes at which sending comes before taking more requests.
+const SEND_FIRST: usize = 256 << 10;
+/// Payloads longer than this get their own buffer, unless they are received whole already.
+const OWN_BUFFER: u64 = 64 << 10;
+/// How long a connection is quiet before it gives its buffers back.
+const QUIET: Duration = Duration::from_secs(5);
+/// The longest payload of a bad request that is skipped; a longer one ends the connection.
+const SKIPPED: u64 = u32::MAX as u64;
+
+/// How a connection ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The client said that it is done.
+    Done,
+    /// The client closed the connection without saying so.
+    Vanished,
+    /// The server stops.
+    Stopped,
+    /// The connection failed.
+    Broken(Error),
+    /// The client broke the protocol.
+    Violation(Error),
+}
+
+/// What the receive side is doing.
+enum Receiving {
+    /// At the start of a request.
+    Header,
+    /// Inside a payload that is to be skipped.
+    Skip { left: u64 },
+    /// Inside a payload that has its own buffer.
+    Payload { work: Work, buffer: Vec<u8>, filled: usize },
+    /// Nothing more is taken.
+    Closed,
+}
+
+/// Why the requests received so far were not all taken.
+enum Taken {
+    /// They were: the rest is not a whole request.
+    NeedMore,
+    /// Replies have to go out, or requests in flight to end, first.
+    Full,
+    /// None will be.
+    Closed,
+}
+
+pub(super) struct Connection<'a, S> {
+    stream: &'a mut S,
+    input: Input,
+    engine: Engine,
+    receiving: Receiving,
+    share: &'a Share,
+    end: Option<End>,
+    quiet: Option<Pin<Box<Sleep>>>,
+    /// Something was received since `quiet` was set.
+    active: bool,
+}
+
+impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
+    /// A connection behind its negotiation, of which `unsent` is still to be sent and beyond which
+    /// `received` was received.
+    pub(super) fn new(
+        stream: &'a mut S,
+        terms: Terms,
+        share: &'a Share,
+        unsent: &[u8],
+        received: &[u8],
+    ) -> Self {
+        let mut engine = Engine::new(terms);
+        engine.replies.push(unsent);
+        Self {
+            stream,
+            input: Input::new(received),
+            engine,
+            receiving: Receiving::Header,
+            share,
+            end: None,
+            quiet: None,
+            active: false,
+        }
+    }
+
+    /// From now on new requests are refused; the connection ends when the others are answered.
+    pub(super) fn stop(&mut self) {
+        self.engine.stopping = true;
+    }
+
+    /// Runs until the connection ends. No request is in flight then, and the replies were handed
+    /// to the system if the client took them.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        let ended = self.turns(cx);
+        self.share.settle(&mut self.engine.tally);
+        if ended.is_pending() {
+            self.rest(cx);
+        }
+        ended
+    }
+
+    fn turns(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        loop {
+            let mut progress = self.engine.poll_waiting(cx);
+            let before = self.engine.in_flight();
+            let taken = self.take();
+            progress |= self.engine.in_flight() > before; // new ones want their first poll
+            match self.engine.replies.poll_send(cx, self.stream, &mut self.engine.spare) {
+                Ok(sent) => progress |= sent > 0 && matches!(taken, Taken::Full),
+                Err(e) => self.lose(Error::io("sending replies", e)),
+            }
+            if matches!(self.receiving, Receiving::Closed) {
+                self.drop_replies_nobody_reads();
+                if self.engine.in_flight() == 0 && self.engine.replies.is_empty() {
+                    return Poll::Ready(self.end.take().unwrap_or(End::Vanished));
+                }
+            } else if matches!(taken, Taken::NeedMore) {
+                if self.engine.stopping
+                    && self.engine.in_flight() == 0
+                    && self.engine.replies.is_empty()
+                {
+                    return Poll::Ready(End::Stopped);
+                }
+                match self.receive(cx) {
+                    Poll::Pending => {}
+                    Poll::Ready(Ok(n)) => {
+                        progress = true;
+                        self.active = true;
+                        if n == 0 {
+                            self.close(End::Vanished); // its replies are still delivered
+                        }
+                    }
+                    Poll::Ready(Err(e)) => {
+                        progress = true;
+                        self.lose(Error::io("receiving requests", e));
+                    }
+                }
+            }
+            if !progress {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn close(&mut self, end: End) {
+        if let Receiving::Payload { buffer, .. } = &self.receiving {
+            self.engine.discharge(buffer.len());
+        }
+        self.receiving = Receiving::Closed;
+        if self.end.is_none() {
+            self.end = Some(end);
+        }
+    }
+
+    /// The connection is of no use any more. What is in flight is finished all the same: it may
+    /// not land after somebody else opened the export.
+    fn lose(&mut self, error: Error) {
+        self.close(End::Broken(error));
+        self.engine.replies.clear();
+    }
+
+    fn drop_replies_nobody_reads(&mut self) {
+        if matches!(self.end, Some(End::Broken(_) | End::Violation(_))) {
+            self.engine.replies.clear();
+        }
+    }
+
+    /// Takes every whole request that was received.
+    fn take(&mut self) -> Taken {
+        match self.try_take() {
+            Ok(taken) => taken,
+            Err(violation) => {
+                self.close(End::Violation(violation));
+                Taken::Closed
+            }
+        }
+    }
+
+    fn try_take(&mut self) -> Result<Taken> {
+        loop {
+            match &mut self.receiving {
+                Receiving::Closed => return Ok(Taken::Closed),
+                Receiving::Skip { left } => {
+                    let part = (*left).min(self.input.data().len() as u64);
+                    self.input.consume(part as usize);
+                    *left -= part;
+                    if *left > 0 {
+                        return Ok(Taken::NeedMore);
+                    }
+                    self.receiving = Receiving::Header;
+                }
+                Receiving::Payload { work, buffer, filled } => {
+                    let part = self.input.data().len().min(buffer.len() - *filled);
+                    buffer[*filled..*filled + part].copy_from_slice(&self.input.data()[..part]);
+                    self.input.consume(part);
+                    *filled += part;
+                    if *filled < buffer.len() {
+                        return Ok(Taken::NeedMore);
+                    }
+                    let (work, buffer) = (*work, std::mem::take(buffer));
+                    self.receiving = Receiving::Header;
+                    self.engine.discharge(buffer.len());
+                    self.engine.write_owned(work, buffer);
+                }
+                Receiving::Header => {
+                    if self.engine.replies.unsent() >= SEND_FIRST {
+                        return Ok(Taken::Full);
+                    }
+                    let data = self.input.data();
+                    let (request, header) = match Request::parse(self.engine.style(), data)? {
+                        Parsed::Complete(request, header) => (request, header),
+                        Parsed::Incomplete(needed) => {
+                            self.input.reserve(needed);
+                            return Ok(Taken::NeedMore);
+                        }
+                    };
+                    if let Some(stopped_at) = self.request(&request, header)? {
+                        return Ok(stopped_at);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes one request whose header is at the front of the input; says why when it cannot.
+    #[inline]
+    fn request(&mut self, request: &Request, header: usize) -> Result<Option<Taken>> {
+        let payload = self.payload(request);
+        let held = match request.command {
+            command::READ => request.len.min(self.engine.max_payload()),
+            _ => payload.min(self.engine.max_payload()),
+        };
+        if !self.engine.has_room(held) {
+            return Ok(Some(Taken::Full));
+        }
+        if request.command == command::WRITE && (payload > 0 || request.len == 0) {
+            return self.write(request, header, payload);
+        }
+        self.input.consume(header);
+        match request.command {
+            command::DISCONNECT => self.close(End::Done),
+            command::WRITE => {
+                self.engine.reject(request, errno::EINVAL, "a write without the payload flag");
+            }
+            _ if payload > 0 => {
+                self.engine.reject(request, errno::EINVAL, "this command takes no payload");
+                self.skip(payload)?;
+            }
+            _ => self.engine.take(request),
+        }
+        Ok(None)
+    }
+
+    #[inline]
+    fn write(&mut self, request: &Request, header: usize, payload: u64) -> Result<Option<Taken>> {
+        let Some(work) = self.engine.admit(request) else {
+            self.input.consume(header);
+            self.skip(payload)?;
+            return Ok(None);
+        };
+        let len = payload as usize; // admitted: at most `max_request`
+        if let Some(whole) = self.input.data().get(header..header + len) {
+            self.engine.write(work, whole);
+            self.input.consume(header + len);
+        } else if payload <= OWN_BUFFER {
+            self.input.reserve(header + len);
+            return Ok(Some(Taken::NeedMore));
+        } else {
+            self.input.consume(header);
+            let buffer = self.engine.spare.take(len);
+            self.engine.charge(len);
+            self.receiving = Receiving::Payload { work, buffer, filled: 0 };
+        }
+        Ok(None)
+    }
+
+    fn skip(&mut self, payload: u64) -> Result<()> {
+        if payload > SKIPPED {
+            return Err(Error::invalid(format!("a payload of {payload} bytes cannot be skipped")));
+        }
+        self.receiving = Receiving::Skip { left: payload };
+        Ok(())
+    }
+
+    /// How many bytes follow the header.
+    fn payload(&self, request: &Request) -> u64 {
+        let announced = match self.engine.style() {
+            crate::codec::ReplyStyle::Extended => request.flags & command_flags::PAYLOAD_LEN != 0,
+            _ => request.command == command::WRITE,
+        };
+        if announced { request.len } else { 0 }
+    }
+
+    /// Receives once, straight into a payload's own buffer if there is one.
+    fn receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let Receiving::Payload { buffer, filled, .. } = &mut self.receiving else {
+            return self.input.poll_receive(cx, self.stream);
+        };
+        let mut buf = ReadBuf::new(&mut buffer[*filled..]);
+        ready!(Pin::new(&mut *self.stream).poll_read(cx, &mut buf))?;
+        let got = buf.filled().len();
+        *filled += got;
+        Poll::Ready(Ok(got))
+    }
+
+    /// Gives memory back after a while of quiet.
+    fn rest(&mut self, cx: &mut Context<'_>) {
+        let grown =
+            self.input.is_grown() || self.engine.replies.is_grown() || self.engine.spare.is_grown();
+        if !grown {
+            self.quiet = None;
+            return;
+        }
+        loop {
+            let quiet = self.quiet.get_or_insert_with(|| {
+                self.active = false;
+                Box::pin(tokio::time::sleep(QUIET))
+            });
+            if quiet.as_mut().poll(cx).is_pending() {
+                return;
+            }
+            if !std::mem::take(&mut self.active) {
+                self.input.shrink();
+                self.engine.replies.shrink();
+                self.engine.spare.shrink();
+                self.quiet = None;
+                return;
+            }
+            quiet.as_mut().reset(Instant::now() + QUIET);
+        }
+    }
+}

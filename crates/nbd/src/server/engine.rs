@@ -1,0 +1,493 @@
+//! From requests to the device and back: checks, the fast path, and what waits.
+
+use super::counters::Traffic;
+use super::handshake::ALLOCATION_ID;
+use super::replies::{Replies, Spare};
+use crate::codec::constants::{command, command_flags as flag, errno};
+use crate::codec::reply::{self, Mark};
+use crate::codec::request::Request;
+use crate::codec::{ReplyStyle, fault};
+use block::{Attempt, Device, Durability, Error, ErrorKind, Extent, Result, Span, ZeroMode};
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Replies of reads up to this length are gathered; longer ones are sent from their own buffer.
+const GATHERED: usize = 16 << 10;
+/// The longest read that is tried straight into the send queue.
+const TRIED_IN_PLACE: u64 = 256 << 10;
+/// What a request in flight costs beside its payload, in bytes.
+const OVERHEAD: usize = 512;
+/// Extents in one block status reply.
+const EXTENTS: usize = 1024;
+/// Faults of the device that one connection may write into the log.
+const LOGGED_FAULTS: u32 = 16;
+
+/// What the engine works for.
+pub(super) struct Terms {
+    pub(super) device: Arc<dyn Device>,
+    pub(super) export: String,
+    pub(super) style: ReplyStyle,
+    pub(super) allocation: bool,
+    pub(super) max_request: u32,
+    pub(super) in_flight_bytes: usize,
+}
+
+/// The requests of one connection.
+pub(super) struct Engine {
+    terms: Terms,
+    longest: u64,
+    minimum: u64,
+    read_only: bool,
+    pub(super) replies: Replies,
+    pub(super) spare: Spare,
+    pub(super) tally: Traffic,
+    head: Vec<u8>,
+    waiting: FuturesUnordered<BoxFuture<'static, Completion>>,
+    charged: usize,
+    faults: u32,
+    /// New requests are refused.
+    pub(super) stopping: bool,
+}
+
+/// A request that was answered by waiting.
+struct Completion {
+    work: Work,
+    charge: usize,
+    result: Result<Answer>,
+    /// A payload buffer that is free again.
+    free: Option<Vec<u8>>,
+}
+
+enum Answer {
+    Done,
+    Data(Vec<u8>),
+    Extents(Vec<Extent>),
+}
+
+/// Why a request is refused before the device sees it.
+struct Refusal {
+    number: u32,
+    message: String,
+}
+
+/// A request that was found to be right.
+#[derive(Clone, Copy)]
+pub(super) struct Work {
+    mark: Mark,
+    span: Span,
+    durability: Durability,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Read,
+    Write,
+    Flush,
+    Trim,
+    Cache,
+    Zero(ZeroMode),
+    Status { one: bool },
+}
+
+impl Engine {
+    pub(super) fn new(terms: Terms) -> Self {
+        Self {
+            longest: u64::from(terms.device.limits().maximum),
+            minimum: u64::from(terms.device.limits().minimum),
+            read_only: terms.device.read_only(),
+            terms,
+            replies: Replies::new(),
+            spare: Spare::default(),
+            tally: Traffic::default(),
+            head: Vec::with_capacity(64),
+            waiting: FuturesUnordered::new(),
+            charged: 0,
+            faults: 0,
+            stopping: false,
+        }
+    }
+
+    pub(super) fn style(&self) -> ReplyStyle {
+        self.terms.style
+    }
+
+    /// How many requests are in flight.
+    pub(super) fn in_flight(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether a request with this many payload bytes may be let in now.
+    pub(super) fn has_room(&self, payload: u64) -> bool {
+        let held = self.charged + self.replies.unsent();
+        held == 0 || (held as u64).saturating_add(payload) <= self.terms.in_flight_bytes as u64
+    }
+
+    /// The longest payload of a write.
+    pub(super) fn max_payload(&self) -> u64 {
+        u64::from(self.terms.max_request)
+    }
+
+    /// Counts bytes of a payload that is being received.
+    pub(super) fn charge(&mut self, bytes: usize) {
+        self.charged += bytes;
+    }
+
+    /// Takes [`charge`](Self::charge) back.
+    pub(super) fn discharge(&mut self, bytes: usize) {
+        self.charged -= bytes;
+    }
+
+    /// Answers a request that has no payload, or puts it in flight.
+    #[inline]
+    pub(super) fn take(&mut self, request: &Request) {
+        match self.check(request) {
+            Ok(work) => match work.kind {
+                Kind::Read => self.read(work),
+                _ => self.wait(work, None),
+            },
+            Err(refusal) => self.refuse(request, &refusal),
+        }
+    }
+
+    /// Looks at a write before its payload is there; `None` when it was refused, so that its
+    /// payload is to be skipped.
+    #[inline]
+    pub(super) fn admit(&mut self, request: &Request) -> Option<Work> {
+        match self.check(request) {
+            Ok(work) => Some(work),
+            Err(refusal) => {
+                self.refuse(request, &refusal);
+                None
+            }
+        }
+    }
+
+    /// Answers a write whose payload lies in the receive buffer, or puts it in flight with a copy.
+    #[inline]
+    pub(super) fn write(&mut self, work: Work, payload: &[u8]) {
+        if !self.tried(work, payload) {
+            let mut copy = self.spare.take(payload.len());
+            copy.copy_from_slice(payload);
+            self.wait(work, Some(copy));
+        }
+    }
+
+    /// Answers a write whose payload has its own buffer, or puts it in flight.
+    pub(super) fn write_owned(&mut self, work: Work, payload: Vec<u8>) {
+        if self.tried(work, &payload) {
+            self.spare.give(payload);
+        } else {
+            self.wait(work, Some(payload));
+        }
+    }
+
+    /// Refuses a request outright.
+    pub(super) fn reject(&mut self, request: &Request, number: u32, message: &str) {
+        self.refuse(request, &Refusal { number, message: message.to_owned() });
+    }
+
+    fn check(&self, request: &Request) -> Result<Work, Refusal> {
+        let refuse = |number, message: String| Err(Refusal { number, message });
+        let structured = self.terms.style != ReplyStyle::Simple;
+        let mut legal = flag::FUA; // valid with every command, even where it means nothing
+        match request.command {
+            command::READ if structured => legal |= flag::DF,
+            command::WRITE if self.terms.style == ReplyStyle::Extended => {
+                legal |= flag::PAYLOAD_LEN;
+            }
+            command::WRITE_ZEROES => legal |= flag::NO_HOLE | flag::FAST_ZERO,
+            command::BLOCK_STATUS => legal |= flag::REQ_ONE,
+            _ => {}
+        }
+        let changes =
+            matches!(request.command, command::WRITE | command::TRIM | command::WRITE_ZEROES);
+        let kind = match request.command {
+            command::READ => Kind::Read,
+            command::WRITE => Kind::Write,
+            command::FLUSH => Kind::Flush,
+            command::TRIM => Kind::Trim,
+            command::CACHE => Kind::Cache,
+            command::WRITE_ZEROES => Kind::Zero(ZeroMode {
+                may_punch: request.flags & flag::NO_HOLE == 0,
+                only_if_fast: request.flags & flag::FAST_ZERO != 0,
+            }),
+            command::BLOCK_STATUS => Kind::Status { one: request.flags & flag::REQ_ONE != 0 },
+            other => return refuse(errno::EINVAL, format!("command {other} is not known")),
+        };
+        if self.stopping {
+            return refuse(errno::ESHUTDOWN, "the server is stopping: connect again later".into());
+        }
+        if request.flags & !legal != 0 {
+            return refuse(
+                errno::EINVAL,
+                format!(
+                    "flags {:#x} are not valid with command {}",
+                    request.flags & !legal,
+                    request.command
+                ),
+            );
+        }
+        if changes && self.read_only {
+            let export = &self.terms.export;
+            return refuse(errno::EPERM, format!("export {export:?} is read-only"));
+        }
+        let mark = Mark { cookie: request.cookie, offset: request.offset };
+        let durability = match request.flags & flag::FUA {
+            0 => Durability::Buffered,
+            _ => Durability::Durable,
+        };
+        if matches!(kind, Kind::Flush) {
+            return Ok(Work { mark, span: Span::whole(0), durability, kind });
+        }
+        if matches!(kind, Kind::Read | Kind::Write) && request.len > self.max_payload() {
+            return refuse(
+                errno::EINVAL,
+                format!(
+                    "a request of {} bytes is longer than the {} that are accepted",
+                    request.len, self.terms.max_request
+                ),
+            );
+        }
+        if let Kind::Status { .. } = kind {
+            if !self.terms.allocation {
+                return refuse(errno::EINVAL, "no metadata context was negotiated".into());
+            }
+            if request.len == 0 {
+                return refuse(errno::EINVAL, "block status of an empty range".into());
+            }
+        }
+        let size = self.terms.device.size();
+        let span = match Span::within(request.offset, request.len, size) {
+            Ok(span) => span,
+            Err(e) => {
+                let overflows = request.offset.checked_add(request.len).is_none();
+                let full = matches!(kind, Kind::Write | Kind::Zero(_)) && !overflows;
+                let number = if full { errno::ENOSPC } else { errno::EINVAL };
+                return refuse(number, e.message().to_owned());
+            }
+        };
+        if self.minimum > 1 && !span.is_aligned(self.minimum) {
+            return refuse(
+                errno::EINVAL,
+                format!("offset and length must be multiples of {} bytes", self.minimum),
+            );
+        }
+        Ok(Work { mark, span, durability, kind })
+    }
+
+    #[inline]
+    fn read(&mut self, work: Work) {
+        let len = work.span.len();
+        self.head.clear();
+        reply::put_read_head(self.terms.style, work.mark, len as u32, &mut self.head);
+        if len > TRIED_IN_PLACE.min(self.longest) {
+            return self.wait(work, None);
+        }
+        let (head, len) = (self.head.len(), len as usize);
+        let room = self.replies.room(head + len);
+        let (front, data) = room.split_at_mut(head);
+        front.copy_from_slice(&self.head);
+        match self.terms.device.try_read(work.span, data) {
+            Ok(Attempt::Done) => self.count(work),
+            Ok(Attempt::WouldWait) => {
+                self.replies.take_back(head + len);
+                self.wait(work, None);
+            }
+            Err(e) => {
+                self.replies.take_back(head + len);
+                self.fail(work, &e);
+            }
+        }
+    }
+
+    /// Tries a write on the spot; false when it has to wait.
+    #[inline]
+    fn tried(&mut self, work: Work, payload: &[u8]) -> bool {
+        if work.durability == Durability::Durable || work.span.len() > self.longest {
+            return false;
+        }
+        match self.terms.device.try_write(work.span, payload) {
+            Ok(Attempt::Done) => self.done(work),
+            Ok(Attempt::WouldWait) => return false,
+            Err(e) => self.fail(work, &e),
+        }
+        true
+    }
+
+    /// Puts a request in flight.
+    fn wait(&mut self, work: Work, payload: Option<Vec<u8>>) {
+        let data = match (payload, work.kind) {
+            (Some(payload), _) => payload,
+            (None, Kind::Read) => self.spare.take(work.span.len() as usize),
+            (None, _) => Vec::new(),
+        };
+        let charge = OVERHEAD + data.len();
+        self.charged += charge;
+        self.tally.waited += 1;
+        let device = Arc::clone(&self.terms.device);
+        let longest = self.longest;
+        self.waiting.push(Box::pin(async move {
+            let (result, free) = run(&*device, work, data, longest).await;
+            Completion { work, charge, result, free }
+        }));
+    }
+
+    /// Takes the answers of requests in flight; true when there was one.
+    pub(super) fn poll_waiting(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut any = false;
+        while let Poll::Ready(Some(completion)) = self.waiting.poll_next_unpin(cx) {
+            any = true;
+            self.complete(completion);
+        }
+        any
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        let Completion { work, charge, result, free } = completion;
+        self.charged -= charge;
+        if let Some(buffer) = free {
+            self.spare.give(buffer);
+        }
+        match result {
+            Ok(Answer::Done) => self.done(work),
+            Ok(Answer::Data(data)) => {
+                self.head.clear();
+                let len = data.len() as u32;
+                reply::put_read_head(self.terms.style, work.mark, len, &mut self.head);
+                self.replies.push(&self.head);
+                if data.len() <= GATHERED {
+                    self.replies.push(&data);
+                    self.spare.give(data);
+                } else {
+                    self.replies.push_long(data);
+                }
+                self.count(work);
+            }
+            Ok(Answer::Extents(list)) => {
+                self.head.clear();
+                let style = self.terms.style;
+                reply::put_extents(style, work.mark, ALLOCATION_ID, &list, &mut self.head);
+                self.replies.push(&self.head);
+                self.count(work);
+            }
+            Err(e) => self.fail(work, &e),
+        }
+    }
+
+    #[inline]
+    fn done(&mut self, work: Work) {
+        self.head.clear();
+        reply::put_done(self.terms.style, work.mark, &mut self.head);
+        self.replies.push(&self.head);
+        self.count(work);
+    }
+
+    #[inline]
+    fn count(&mut self, work: Work) {
+        let (tally, bytes) = (&mut self.tally, work.span.len());
+        match work.kind {
+            Kind::Read => {
+                tally.reads += 1;
+                tally.read_bytes += bytes;
+            }
+            Kind::Write => {
+                tally.writes += 1;
+                tally.written_bytes += bytes;
+            }
+            Kind::Flush => tally.flushes += 1,
+            Kind::Trim => {
+                tally.trims += 1;
+                tally.trimmed_bytes += bytes;
+            }
+            Kind::Zero(_) => {
+                tally.zeroes += 1;
+                tally.zeroed_bytes += bytes;
+            }
+            Kind::Cache => tally.prefetches += 1,
+            Kind::Status { .. } => tally.block_statuses += 1,
+        }
+    }
+
+    /// Answers with a device's error.
+    #[cold]
+    fn fail(&mut self, work: Work, error: &Error) {
+        let expected = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported);
+        if !expected && self.faults < LOGGED_FAULTS {
+            self.faults += 1;
+            let last = self.faults == LOGGED_FAULTS;
+            tracing::warn!(
+                export = %self.terms.export, offset = work.span.offset(), len = work.span.len(),
+                %error, last, "a request failed"
+            );
+        }
+        self.error(work.mark, fault::number(error.kind()), error.message());
+    }
+
+    #[cold]
+    fn refuse(&mut self, request: &Request, refusal: &Refusal) {
+        tracing::debug!(export = %self.terms.export, message = refusal.message, "refused");
+        let mark = Mark { cookie: request.cookie, offset: request.offset };
+        self.error(mark, refusal.number, &refusal.message);
+    }
+
+    fn error(&mut self, mark: Mark, number: u32, message: &str) {
+        self.head.clear();
+        reply::put_error(self.terms.style, mark, number, message, &mut self.head);
+        self.replies.push(&self.head);
+        self.head.shrink_to(64); // a text may be long
+        self.tally.errors += 1;
+    }
+}
+
+/// Does a request by waiting. Gives the answer, and the payload buffer when it is free again.
+async fn run(
+    device: &dyn Device,
+    work: Work,
+    mut data: Vec<u8>,
+    longest: u64,
+) -> (Result<Answer>, Option<Vec<u8>>) {
+    let Work { span, durability, .. } = work;
+    let result = match work.kind {
+        Kind::Read => {
+            for piece in span.pieces(longest) {
+                if let Err(e) = device.read(piece, &mut data[piece.index_in(span)]).await {
+                    return (Err(e), Some(data));
+                }
+            }
+            return (Ok(Answer::Data(data)), None);
+        }
+        Kind::Write => {
+            for piece in span.pieces(longest) {
+                let part = &data[piece.index_in(span)];
+                if let Err(e) = device.write(piece, part, durability).await {
+                    return (Err(e), Some(data));
+                }
+            }
+            return (Ok(Answer::Done), Some(data));
+        }
+        Kind::Flush => device.flush().await,
+        Kind::Trim => device.discard(span, durability).await,
+        Kind::Zero(mode) => device.zero(span, mode, durability).await,
+        Kind::Cache => device.prefetch(span).await,
+        Kind::Status { one } => {
+            let limit = if one { 1 } else { EXTENTS };
+            return (extents(device, span, limit).await.map(Answer::Extents), None);
+        }
+    };
+    (result.map(|()| Answer::Done), None)
+}
+
+/// The extents of a range with neighbours of one kind joined.
+async fn extents(device: &dyn Device, span: Span, limit: usize) -> Result<Vec<Extent>> {
+    let mut list = Vec::new();
+    for extent in device.extents(span, limit).await? {
+        block::extent::push(&mut list, extent.span, extent.kind);
+    }
+    if list.is_empty() {
+        return Err(Error::internal(format!("no extent at offset {}", span.offset())));
+    }
+    Ok(list)
+}

@@ -1,0 +1,359 @@
+//! The negotiation, from the greeting to the choice of an export.
+//!
+//! Every option is answered in step: its body is taken whole off the stream before the next one is
+//! looked at, whatever is wrong with it.
+
+use super::exports::{Ending, Exports, Peer, Purpose, Session};
+use super::limits::Limits;
+use crate::codec::constants::{
+    BASE_ALLOCATION, export_flags, info, option, option_reply as error_code,
+};
+use crate::codec::option::{
+    ClientFlags, EXPORT_NAME_PADDING, Info, InfoRequest, MetaRequest, OptionHeader, OptionReply,
+    OptionRequest, put_export, put_greeting,
+};
+use crate::codec::{Parsed, ReplyStyle, fault};
+use block::{Device, Error, Result};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// Under which number block status replies of `base:allocation` go.
+pub(super) const ALLOCATION_ID: u32 = 1;
+
+/// What is received at a time, in bytes.
+const RECEIVE: usize = 4096;
+
+/// How a negotiation ended without an error.
+pub(super) enum Outcome {
+    /// The client uses an export.
+    Use(Box<Agreed>),
+    /// The client left in good order.
+    Left,
+}
+
+/// What was agreed.
+pub(super) struct Agreed {
+    pub(super) session: Box<dyn Session>,
+    pub(super) style: ReplyStyle,
+    /// Block status of `base:allocation` was asked for.
+    pub(super) allocation: bool,
+    /// The last replies of the negotiation, not sent yet.
+    pub(super) unsent: Vec<u8>,
+    /// Bytes received beyond the negotiation.
+    pub(super) received: Vec<u8>,
+}
+
+/// One negotiation.
+struct Handshake<'a, S> {
+    stream: &'a mut S,
+    exports: &'a dyn Exports,
+    limits: &'a Limits,
+    peer: &'a Peer,
+    received: Vec<u8>,
+    out: Vec<u8>,
+    no_zeroes: bool,
+    style: ReplyStyle,
+    /// The export whose `base:allocation` was asked for.
+    allocation: Option<String>,
+}
+
+/// Negotiates with a client. The caller sets the deadline.
+///
+/// # Errors
+/// When the client breaks the protocol or vanishes.
+pub(super) async fn negotiate<S>(
+    stream: &mut S,
+    exports: &dyn Exports,
+    limits: &Limits,
+    peer: &Peer,
+) -> Result<Outcome>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut handshake = Handshake {
+        stream,
+        exports,
+        limits,
+        peer,
+        received: Vec::with_capacity(RECEIVE),
+        out: Vec::new(),
+        no_zeroes: false,
+        style: ReplyStyle::Simple,
+        allocation: None,
+    };
+    handshake.run().await
+}
+
+/// What an option led to.
+enum Next {
+    Continue,
+    Leave,
+    Use(Box<dyn Session>),
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
+    async fn run(&mut self) -> Result<Outcome> {
+        put_greeting(&mut self.out);
+        self.send().await?;
+        let flags = self.receive(ClientFlags::parse).await?;
+        self.no_zeroes = flags.no_zeroes;
+        loop {
+            let header = self.receive(OptionHeader::parse).await?;
+            let Some(body) = self.body(header).await? else { continue };
+            match self.option(header.code, &body).await? {
+                Next::Continue => self.send().await?,
+                Next::Leave => {
+                    self.send().await?;
+                    return Ok(Outcome::Left);
+                }
+                Next::Use(session) => {
+                    let name = self.allocation.take();
+                    return Ok(Outcome::Use(Box::new(Agreed {
+                        session,
+                        style: self.style,
+                        allocation: name.is_some(),
+                        unsent: std::mem::take(&mut self.out),
+                        received: std::mem::take(&mut self.received),
+                    })));
+                }
+            }
+        }
+    }
+
+    async fn send(&mut self) -> Result<()> {
+        let sent = async {
+            self.stream.write_all(&self.out).await?;
+            self.stream.flush().await
+        };
+        sent.await.map_err(|e| Error::io("negotiation", e))?;
+        self.out.clear();
+        Ok(())
+    }
+
+    /// Receives more; fails at the end of the stream.
+    async fn more(&mut self) -> Result<()> {
+        match self.stream.read_buf(&mut self.received).await {
+            Ok(0) => Err(Error::unavailable("the client left during the negotiation")),
+            Ok(_) => Ok(()),
+            Err(e) => Err(Error::io("negotiation", e)),
+        }
+    }
+
+    async fn receive<T>(&mut self, parse: impl Fn(&[u8]) -> Result<Parsed<T>>) -> Result<T> {
+        loop {
+            if let Parsed::Complete(value, used) = parse(&self.received)? {
+                self.received.drain(..used);
+                return Ok(value);
+            }
+            self.more().await?;
+        }
+    }
+
+    /// Receives the body of an option. One that is too long is refused, then skipped.
+    async fn body(&mut self, header: OptionHeader) -> Result<Option<Vec<u8>>> {
+        let len = usize::try_from(header.len).unwrap_or(usize::MAX);
+        if len <= self.limits.option_bytes {
+            while self.received.len() < len {
+                self.more().await?;
+            }
+            return Ok(Some(self.received.drain(..len).collect()));
+        }
+        let most = self.limits.option_bytes;
+        let why = format!("an option of {len} bytes is longer than the {most} that are accepted");
+        self.refuse(header.code, error_code::ERR_TOO_BIG, &why);
+        self.send().await?;
+        let mut left = len;
+        loop {
+            let part = left.min(self.received.len());
+            self.received.drain(..part);
+            left -= part;
+            if left == 0 {
+                return Ok(None);
+            }
+            self.more().await?;
+        }
+    }
+
+    fn reply(&mut self, option: u32, reply: &OptionReply<'_>) {
+        reply.put(option, &mut self.out);
+    }
+
+    fn refuse(&mut self, option: u32, code: u32, message: &str) {
+        tracing::debug!(peer = %self.peer, option, message, "option refused");
+        self.reply(option, &OptionReply::Error { code, message });
+    }
+
+    async fn option(&mut self, code: u32, body: &[u8]) -> Result<Next> {
+        let request = match OptionRequest::parse(code, body) {
+            Ok(request) => request,
+            // This option has no error reply: the protocol wants the connection closed.
+            Err(e) if code == option::EXPORT_NAME => return Err(e),
+            Err(e) => {
+                self.refuse(code, error_code::ERR_INVALID, e.message());
+                return Ok(Next::Continue);
+            }
+        };
+        match request {
+            OptionRequest::ExportName(name) => return self.export_name(name).await,
+            OptionRequest::Go(request) => return Ok(self.go(&request).await),
+            OptionRequest::Abort => {
+                self.reply(code, &OptionReply::Ack);
+                return Ok(Next::Leave);
+            }
+            OptionRequest::Info(request) => {
+                if let Some(session) = self.open(code, &request, Purpose::Info).await {
+                    session.close(Ending::Clean).await;
+                }
+            }
+            OptionRequest::List => self.list().await,
+            OptionRequest::StructuredReply => match self.style {
+                ReplyStyle::Extended => {
+                    let why = "extended headers were negotiated already";
+                    self.refuse(code, error_code::ERR_EXT_HEADER_REQD, why);
+                }
+                _ => {
+                    self.style = ReplyStyle::Structured;
+                    self.reply(code, &OptionReply::Ack);
+                }
+            },
+            OptionRequest::ExtendedHeaders => {
+                self.style = ReplyStyle::Extended;
+                self.reply(code, &OptionReply::Ack);
+            }
+            OptionRequest::ListMetaContext(request) => self.meta_context(code, &request).await,
+            OptionRequest::SetMetaContext(request) => self.meta_context(code, &request).await,
+            // The stream would be wrapped here, and everything agreed so far forgotten.
+            OptionRequest::StartTls => {
+                self.refuse(code, error_code::ERR_UNSUP, "TLS is not offered");
+            }
+            OptionRequest::Unknown(_) => {
+                let why = format!("option {code} is not known");
+                self.refuse(code, error_code::ERR_UNSUP, &why);
+            }
+        }
+        Ok(Next::Continue)
+    }
+
+    async fn export_name(&mut self, name: &str) -> Result<Next> {
+        let session = self.exports.open(name, self.peer, Purpose::Use).await?;
+        put_export(session.device().size(), flags(&**session.device(), self.style), &mut self.out);
+        if !self.no_zeroes {
+            self.out.extend_from_slice(&[0; EXPORT_NAME_PADDING]);
+        }
+        self.keep_allocation_of(name);
+        Ok(Next::Use(session))
+    }
+
+    async fn go(&mut self, request: &InfoRequest<'_>) -> Next {
+        match self.open(option::GO, request, Purpose::Use).await {
+            Some(session) => {
+                self.keep_allocation_of(request.name);
+                Next::Use(session)
+            }
+            None => Next::Continue,
+        }
+    }
+
+    /// The choice of contexts holds for the export it was made for.
+    fn keep_allocation_of(&mut self, name: &str) {
+        self.allocation.take_if(|chosen| chosen != name);
+    }
+
+    /// Opens the export for `INFO` or `GO` and tells about it, or refuses.
+    async fn open(
+        &mut self,
+        code: u32,
+        request: &InfoRequest<'_>,
+        purpose: Purpose,
+    ) -> Option<Box<dyn Session>> {
+        let session = match self.exports.open(request.name, self.peer, purpose).await {
+            Ok(session) => session,
+            Err(e) => {
+                self.refuse(code, fault::option_number(e.kind()), e.message());
+                return None;
+            }
+        };
+        let device = &**session.device();
+        let limits = device.limits();
+        if limits.minimum > 512 && !request.wanted.contains(&info::BLOCK_SIZE) {
+            let why = format!("the export takes only multiples of {} bytes", limits.minimum);
+            self.refuse(code, error_code::ERR_BLOCK_SIZE_REQD, &why);
+            session.close(Ending::Clean).await;
+            return None;
+        }
+        let (size, flags) = (device.size(), flags(device, self.style));
+        self.reply(code, &OptionReply::Info(Info::Export { size, flags }));
+        if request.wanted.contains(&info::NAME) {
+            self.reply(code, &OptionReply::Info(Info::Name(session.name())));
+        }
+        if request.wanted.contains(&info::DESCRIPTION) {
+            if let Some(text) = session.description() {
+                self.reply(code, &OptionReply::Info(Info::Description(text)));
+            }
+        }
+        let sizes = Info::BlockSize {
+            minimum: limits.minimum,
+            preferred: limits.preferred.max(512),
+            maximum: self.limits.max_request,
+        };
+        self.reply(code, &OptionReply::Info(sizes));
+        self.reply(code, &OptionReply::Ack);
+        Some(session)
+    }
+
+    async fn list(&mut self) {
+        match self.exports.list(self.peer).await {
+            Ok(list) => {
+                for export in &list {
+                    let (name, description) = (&*export.name, &*export.description);
+                    self.reply(option::LIST, &OptionReply::Server { name, description });
+                }
+                self.reply(option::LIST, &OptionReply::Ack);
+            }
+            Err(e) => self.refuse(option::LIST, fault::option_number(e.kind()), e.message()),
+        }
+    }
+
+    async fn meta_context(&mut self, code: u32, request: &MetaRequest<'_>) {
+        let set = code == option::SET_META_CONTEXT;
+        if set {
+            self.allocation = None; // even when this one fails
+        }
+        if self.style == ReplyStyle::Simple {
+            let why = "metadata contexts need structured replies: negotiate these first";
+            return self.refuse(code, error_code::ERR_INVALID, why);
+        }
+        match self.exports.open(request.name, self.peer, Purpose::Info).await {
+            Ok(session) => session.close(Ending::Clean).await,
+            Err(e) => return self.refuse(code, fault::option_number(e.kind()), e.message()),
+        }
+        let queries = &request.queries;
+        let wanted = if set {
+            queries.contains(&BASE_ALLOCATION)
+        } else {
+            queries.is_empty() || queries.iter().any(|q| matches!(*q, "base:" | BASE_ALLOCATION))
+        };
+        if wanted {
+            let id = if set { ALLOCATION_ID } else { 0 };
+            self.reply(code, &OptionReply::MetaContext { id, name: BASE_ALLOCATION });
+        }
+        if set && wanted {
+            self.allocation = Some(request.name.to_owned());
+        }
+        self.reply(code, &OptionReply::Ack);
+    }
+}
+
+/// What an export can do, as the protocol tells it.
+fn flags(device: &dyn Device, style: ReplyStyle) -> u16 {
+    use export_flags as f;
+    let mut flags = f::HAS_FLAGS | f::SEND_FLUSH | f::SEND_FUA | f::SEND_CACHE | f::CAN_MULTI_CONN;
+    flags |= if device.read_only() {
+        f::READ_ONLY
+    } else {
+        f::SEND_TRIM | f::SEND_WRITE_ZEROES | f::SEND_FAST_ZERO
+    };
+    if style != ReplyStyle::Simple {
+        flags |= f::SEND_DF;
+    }
+    flags
+}

@@ -1,0 +1,325 @@
+//! Replies that wait to be sent, gathered so that one call sends many.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::io::AsyncWrite;
+
+/// What a quiet connection keeps.
+const SMALLEST: usize = 16 << 10;
+/// Slices handed to one vectored write.
+const SLICES: usize = 32;
+/// Bytes of buffers kept for reuse.
+const SPARE: usize = 4 << 20;
+
+/// Buffers for requests that wait, kept so that a steady load allocates and clears none.
+#[derive(Debug, Default)]
+pub(super) struct Spare {
+    buffers: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Spare {
+    /// A buffer of `len` bytes of any content that the connection saw before.
+    pub(super) fn take(&mut self, len: usize) -> Vec<u8> {
+        let Some(mut buffer) = self.buffers.pop() else { return vec![0; len] };
+        self.bytes -= buffer.capacity();
+        if buffer.capacity() < len {
+            return vec![0; len];
+        }
+        buffer.resize(len, 0);
+        buffer
+    }
+
+    pub(super) fn give(&mut self, buffer: Vec<u8>) {
+        if buffer.capacity() > 0 && self.bytes + buffer.capacity() <= SPARE {
+            self.bytes += buffer.capacity();
+            self.buffers.push(buffer);
+        }
+    }
+}
+
+/// The send queue: an arena of headers and short payloads, and long payloads that stand between
+/// its bytes without being copied into it.
+#[derive(Debug)]
+pub(super) struct Replies {
+    /// Always initialised to its full length.
+    arena: Vec<u8>,
+    start: usize,
+    end: usize,
+    long: VecDeque<Long>,
+    /// Bytes to send.
+    unsent: usize,
+    must_flush: bool,
+}
+
+#[derive(Debug)]
+struct Long {
+    /// It is sent when the arena was sent up to here.
+    at: usize,
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Replies {
+    pub(super) fn new() -> Self {
+        let long = VecDeque::new();
+        Self { arena: vec![0; SMALLEST], start: 0, end: 0, long, unsent: 0, must_flush: false }
+    }
+
+    /// Bytes that wait to be sent.
+    pub(super) fn unsent(&self) -> usize {
+        self.unsent
+    }
+
+    /// Whether everything was handed to the system.
+    pub(super) fn is_empty(&self) -> bool {
+        self.unsent == 0 && !self.must_flush
+    }
+
+    /// Appends `len` bytes of any content, to be filled by the caller.
+    pub(super) fn room(&mut self, len: usize) -> &mut [u8] {
+        if self.end + len > self.arena.len() {
+            self.grow(len);
+        }
+        let room = &mut self.arena[self.end..self.end + len];
+        self.end += len;
+        self.unsent += len;
+        room
+    }
+
+    #[cold]
+    fn grow(&mut self, len: usize) {
+        if self.start > 0 {
+            self.arena.copy_within(self.start..self.end, 0);
+            for long in &mut self.long {
+                long.at -= self.start;
+            }
+            self.end -= self.start;
+            self.start = 0;
+        }
+        let needed = self.end + len;
+        if needed > self.arena.len() {
+            self.arena.resize(needed.next_power_of_two(), 0);
+        }
+    }
+
+    /// Takes the last `len` bytes of [`room`](Self::room) back.
+    pub(super) fn take_back(&mut self, len: usize) {
+        self.end -= len;
+        self.unsent -= len;
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.room(bytes.len()).copy_from_slice(bytes);
+    }
+
+    /// Appends a long payload without copying it.
+    pub(super) fn push_long(&mut self, bytes: Vec<u8>) {
+        self.unsent += bytes.len();
+        self.long.push_back(Long { at: self.end, bytes, sent: 0 });
+    }
+
+    /// Drops all that waits: the peer is gone.
+    pub(super) fn clear(&mut self) {
+        (self.start, self.end, self.unsent, self.must_flush) = (0, 0, 0, false);
+        self.long.clear();
+    }
+
+    /// Sends as much as the peer takes now; gives how many bytes that was. Registers for a wake-up
+    /// when something is left.
+    pub(super) fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut (impl AsyncWrite + Unpin),
+        spare: &mut Spare,
+    ) -> io::Result<usize> {
+        let mut total = 0;
+        while self.unsent > 0 {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let count = self.slices(&mut slices);
+            let written = if stream.is_write_vectored() {
+                Pin::new(&mut *stream).poll_write_vectored(cx, &slices[..count])
+            } else {
+                Pin::new(&mut *stream).poll_write(cx, &slices[0])
+            };
+            match written {
+                Poll::Pending => return Ok(total),
+                Poll::Ready(Err(e)) => return Err(e),
+                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(n)) => {
+                    self.sent(n, spare);
+                    total += n;
+                    self.must_flush = true;
+                }
+            }
+        }
+        if self.must_flush && Pin::new(stream).poll_flush(cx)?.is_ready() {
+            self.must_flush = false;
+        }
+        Ok(total)
+    }
+
+    /// What is to be sent next, in order; gives the number of slices, none of them empty.
+    fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; SLICES]) -> usize {
+        let (mut count, mut at) = (0, self.start);
+        for long in &self.long {
+            if count + 2 > SLICES {
+                return count;
+            }
+            if at < long.at {
+                slices[count] = IoSlice::new(&self.arena[at..long.at]);
+                count += 1;
+                at = long.at;
+            }
+            slices[count] = IoSlice::new(&long.bytes[long.sent..]);
+            count += 1;
+        }
+        if at < self.end && count < SLICES {
+            slices[count] = IoSlice::new(&self.arena[at..self.end]);
+            count += 1;
+        }
+        count
+    }
+
+    fn sent(&mut self, mut n: usize, spare: &mut Spare) {
+        self.unsent -= n;
+        while n > 0 {
+            let before = self.long.front().map_or(self.end, |long| long.at) - self.start;
+            let part = n.min(before);
+            self.start += part;
+            n -= part;
+            if n == 0 {
+                break;
+            }
+            let Some(long) = self.long.front_mut() else { break };
+            let part = n.min(long.bytes.len() - long.sent);
+            long.sent += part;
+            n -= part;
+            if long.sent == long.bytes.len() {
+                if let Some(long) = self.long.pop_front() {
+                    spare.give(long.bytes);
+                }
+            }
+        }
+        if self.unsent == 0 {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Gives memory back that a quiet connection does not need.
+    pub(super) fn shrink(&mut self) {
+        if self.is_grown() && self.unsent == 0 {
+            self.arena.truncate(SMALLEST);
+            self.arena.shrink_to_fit();
+        }
+    }
+
+    pub(super) fn is_grown(&self) -> bool {
+        self.arena.len() > SMALLEST
+    }
+}
+
+impl Spare {
+    /// Gives all buffers back.
+    pub(super) fn shrink(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(super) fn is_grown(&self) -> bool {
+        self.bytes > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Takes as many bytes per write as it is told, then blocks.
+    struct Picky {
+        taken: Vec<u8>,
+        appetite: Vec<usize>,
+        vectored: bool,
+    }
+
+    impl AsyncWrite for Picky {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            match self.appetite.pop() {
+                None => Poll::Pending,
+                Some(n) => {
+                    let n = n.min(bytes.len());
+                    self.taken.extend_from_slice(&bytes[..n]);
+                    Poll::Ready(Ok(n))
+                }
+            }
+        }
+        fn poll_write_vectored(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            slices: &[IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            let Some(most) = self.appetite.pop() else { return Poll::Pending };
+            let all: Vec<u8> = slices.iter().flat_map(|s| s.iter().copied()).collect();
+            let n = most.min(all.len());
+            self.taken.extend_from_slice(&all[..n]);
+            Poll::Ready(Ok(n))
+        }
+        fn is_write_vectored(&self) -> bool {
+            self.vectored
+        }
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn what_is_queued_arrives_in_order_however_the_peer_takes_it(
+            steps in prop::collection::vec((0u8..4, 0usize..20_000), 1..60), vectored: bool,
+        ) {
+            let mut picky = Picky { taken: Vec::new(), appetite: Vec::new(), vectored };
+            let (mut replies, mut spare) = (Replies::new(), Spare::default());
+            let (mut expected, mut mark) = (Vec::new(), 0u8);
+            let mut cx = Context::from_waker(std::task::Waker::noop());
+            for (what, size) in steps {
+                mark = mark.wrapping_add(1);
+                match what {
+                    0 => replies.push(&vec![mark; size]),
+                    1 => {
+                        let mut long = spare.take(size + 1);
+                        long.fill(mark);
+                        replies.push_long(long);
+                    }
+                    2 => {
+                        replies.room(size);
+                        replies.take_back(size);
+                    }
+                    _ => {
+                        picky.appetite = vec![size + 1, size / 2 + 1];
+                        replies.poll_send(&mut cx, &mut picky, &mut spare).unwrap();
+                    }
+                }
+                match what {
+                    0 => expected.extend(vec![mark; size]),
+                    1 => expected.extend(vec![mark; size + 1]),
+                    _ => {}
+                }
+                prop_assert_eq!(replies.unsent(), expected.len() - picky.taken.len());
+            }
+            picky.appetite = vec![usize::MAX; 1000];
+            replies.poll_send(&mut cx, &mut picky, &mut spare).unwrap();
+            prop_assert!(replies.is_empty());
+            prop_assert!(picky.taken == expected);
+        }
+    }
+}
