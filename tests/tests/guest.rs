@@ -1,0 +1,44 @@
+//! Real guests: QEMU boots Debian from disks that the real binary serves. The laboratory
+//! (`lab/guest-test`) does the work and reports as JSON; what it reports is judged here.
+
+use sojourn_tests::{require, tool};
+use std::path::Path;
+use std::process::Command;
+
+/// Runs a scenario of the laboratory to its end.
+fn scenario(name: &str) -> serde_json::Value {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let done = Command::new(tests.join("../lab/guest-test"))
+        .args([name, "--sojourn"])
+        .arg(tool::sojourn())
+        .output()
+        .unwrap();
+    let (out, err) = tool::texts(&done);
+    assert!(done.status.success(), "{err}");
+    println!("{name}: {out}");
+    serde_json::from_str(&out).unwrap()
+}
+
+#[test]
+fn a_guest_finds_after_its_reboot_what_it_wrote() {
+    require!("qemu-system-x86_64", "mmdebstrap");
+    let facts = scenario("private-disk");
+    assert!(facts["written_bytes"].as_u64().unwrap() > 1 << 20, "{facts}");
+    assert!(facts["checked"].as_str().unwrap().starts_with("files "), "{facts}");
+}
+
+#[test]
+fn the_kernel_nbd_driver_keeps_a_file_system_whole_over_two_connections() {
+    require!("qemu-system-x86_64", "mmdebstrap");
+    let facts = scenario("kernel-nbd");
+    assert_eq!(facts["connections"], 2, "{facts}");
+    assert_eq!(facts["checked"], facts["loaded"], "{facts}");
+    assert!(facts["trims"].as_u64().unwrap() > 0, "{facts}");
+}
+
+#[test]
+fn a_guest_boots_from_its_disk_alone_through_bios_and_grub() {
+    require!("qemu-system-x86_64", "mmdebstrap");
+    let facts = scenario("firmware");
+    assert!(facts["boot_seconds"].as_f64().unwrap() > 0.0, "{facts}");
+}
