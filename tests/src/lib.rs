@@ -1,1 +1,23 @@
-//! (to come)
+//! What the end-to-end tests share: homes, servers, tools, hostile clients, file systems that fill
+//! up. The tests themselves are in `tests/`.
+//!
+//! It may know the command line and the wire, as a user and a client do. It must not link any part
+//! of the engine: what is tested is the binary, with clients that nobody here wrote wherever there
+//! are any.
+//!
+//! Every function panics when something is not as a test needs it: that is how a test fails.
+
+// The harness waits for real processes, and a test fails by a panic.
+#![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a failed step is a failed test")]
+#![allow(clippy::print_stderr, reason = "a skipped test says so")]
+
+pub mod client;
+pub mod content;
+pub mod home;
+pub mod small;
+pub mod tool;
+
+pub use client::Client;
+pub use home::{Home, Server};
+pub use small::SmallFileSystem;

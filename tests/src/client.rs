@@ -1,0 +1,153 @@
+//! A plain NBD client (fixed newstyle, simple replies), for what proper clients do not do: break
+//! off, send garbage, be killed.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// `NBD_CMD_READ`.
+pub const READ: u16 = 0;
+/// `NBD_CMD_WRITE`.
+pub const WRITE: u16 = 1;
+/// `NBD_CMD_DISC`.
+pub const DISCONNECT: u16 = 2;
+/// `NBD_CMD_FLUSH`.
+pub const FLUSH: u16 = 3;
+/// `NBD_CMD_TRIM`.
+pub const TRIM: u16 = 4;
+
+/// Error numbers of the protocol.
+pub const EPERM: u32 = 1;
+/// No room.
+pub const ENOSPC: u32 = 28;
+
+const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection in the transmission phase.
+pub struct Client {
+    stream: UnixStream,
+    /// The export's size, bytes.
+    pub size: u64,
+    cookie: u64,
+}
+
+/// A connection that has said nothing yet.
+pub fn connect(socket: &Path) -> UnixStream {
+    let stream = UnixStream::connect(socket).expect("connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    stream.set_write_timeout(Some(PATIENCE)).expect("timeout");
+    stream
+}
+
+/// The header of a request.
+pub fn header(kind: u16, cookie: u64, offset: u64, length: u32) -> [u8; 28] {
+    let mut bytes = [0; 28];
+    bytes[..4].copy_from_slice(&0x2560_9513u32.to_be_bytes());
+    bytes[6..8].copy_from_slice(&kind.to_be_bytes());
+    bytes[8..16].copy_from_slice(&cookie.to_be_bytes());
+    bytes[16..24].copy_from_slice(&offset.to_be_bytes());
+    bytes[24..].copy_from_slice(&length.to_be_bytes());
+    bytes
+}
+
+impl Client {
+    /// Attaches to an export that must be there and free.
+    pub fn attach(socket: &Path, export: &str) -> Self {
+        Self::try_attach(socket, export).unwrap_or_else(|error| panic!("{export}: {error}"))
+    }
+
+    /// Attaches to an export; on refusal gives the server's text.
+    ///
+    /// # Errors
+    /// The text of the server's refusal.
+    pub fn try_attach(socket: &Path, export: &str) -> Result<Self, String> {
+        let mut stream = connect(socket);
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting).expect("greeting");
+        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+        let mut out = 3u32.to_be_bytes().to_vec(); // fixed newstyle, no zeroes
+        out.extend(OPTION_MAGIC.to_be_bytes());
+        out.extend(7u32.to_be_bytes()); // NBD_OPT_GO
+        out.extend((export.len() as u32 + 6).to_be_bytes());
+        out.extend((export.len() as u32).to_be_bytes());
+        out.extend(export.as_bytes());
+        out.extend([0, 0]);
+        stream.write_all(&out).expect("option");
+        let mut size = 0;
+        loop {
+            let mut head = [0; 20];
+            stream.read_exact(&mut head).expect("option reply");
+            let number = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
+            let mut data = vec![0; number(16) as usize];
+            stream.read_exact(&mut data).expect("option reply's data");
+            match number(12) {
+                1 => return Ok(Self { stream, size, cookie: 0 }),
+                3 if data[..2] == [0, 0] => {
+                    size = u64::from_be_bytes(data[2..10].try_into().unwrap());
+                }
+                reply if reply >> 31 == 1 => return Err(String::from_utf8_lossy(&data).into()),
+                _ => {}
+            }
+        }
+    }
+
+    /// Sends a request and gives the reply's error number, 0 for success.
+    pub fn request(&mut self, kind: u16, offset: u64, length: u32, data: &[u8]) -> u32 {
+        self.cookie += 1;
+        self.stream.write_all(&header(kind, self.cookie, offset, length)).expect("request");
+        self.stream.write_all(data).expect("request's data");
+        let mut reply = [0; 16];
+        self.stream.read_exact(&mut reply).expect("reply");
+        assert_eq!(reply[..4], 0x6744_6698u32.to_be_bytes(), "simple reply's magic");
+        assert_eq!(reply[8..], self.cookie.to_be_bytes(), "cookie");
+        u32::from_be_bytes(reply[4..8].try_into().unwrap())
+    }
+
+    /// Reads.
+    pub fn read(&mut self, offset: u64, length: usize) -> Vec<u8> {
+        assert_eq!(self.request(READ, offset, length as u32, &[]), 0, "read at {offset}");
+        let mut data = vec![0; length];
+        self.stream.read_exact(&mut data).expect("data");
+        data
+    }
+
+    /// Writes; gives the error number.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> u32 {
+        self.request(WRITE, offset, data.len() as u32, data)
+    }
+
+    /// Flushes; gives the error number.
+    pub fn flush(&mut self) -> u32 {
+        self.request(FLUSH, 0, 0, &[])
+    }
+
+    /// Says goodbye.
+    pub fn detach(mut self) {
+        self.stream.write_all(&header(DISCONNECT, 0, 0, 0)).expect("goodbye");
+        // The server closes; so the lease is free when this returns.
+        let mut rest = Vec::new();
+        self.stream.read_to_end(&mut rest).expect("end of the connection");
+        assert!(rest.is_empty());
+    }
+
+    /// Sends bytes as they are: requests ahead of their answers, or what is no request.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("send");
+    }
+
+    /// Takes `count` replies without data; each must tell success.
+    pub fn replies(&mut self, count: usize) {
+        for _ in 0..count {
+            let mut reply = [0; 16];
+            self.stream.read_exact(&mut reply).expect("reply");
+            assert_eq!(reply[4..8], [0; 4], "error reply");
+        }
+    }
+
+    /// The socket, to misuse it.
+    pub fn stream(&mut self) -> &mut UnixStream {
+        &mut self.stream
+    }
+}

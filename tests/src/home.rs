@@ -1,0 +1,201 @@
+//! A home of its own for every test, and servers on it.
+
+use crate::content;
+use crate::tool::{sojourn, texts};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long a server may take to start or to stop.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A home, and a directory for the test's other files.
+pub struct Home {
+    dir: TempDir,
+    home: PathBuf,
+}
+
+impl Default for Home {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Home {
+    /// A fresh home, `sojourn init` done.
+    pub fn new() -> Self {
+        let dir = temporary();
+        let home = Self { home: dir.path().join("home"), dir };
+        home.run(&["init"]);
+        home
+    }
+
+    /// A fresh home in `parent`; sockets, logs and other files are not there.
+    pub fn within(parent: &Path) -> Self {
+        let home = Self { home: parent.join("home"), dir: temporary() };
+        home.run(&["init"]);
+        home
+    }
+
+    /// A directory of the test's own.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A path in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// `sojourn --home THIS`.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(sojourn());
+        command.arg("--home").arg(&self.home).env_remove("SOJOURN_LOG");
+        command.current_dir(self.dir.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command that must succeed; gives what it printed.
+    pub fn run(&self, args: &[&str]) -> String {
+        let output = self.command().args(args).output().expect("sojourn");
+        let (out, err) = texts(&output);
+        assert!(output.status.success(), "{args:?}: {}\n{out}{err}", output.status);
+        out
+    }
+
+    /// The same with `--json`.
+    pub fn json(&self, args: &[&str]) -> Value {
+        let out = self.run(&[args, &["--json"]].concat());
+        serde_json::from_str(&out).unwrap_or_else(|error| panic!("{args:?}: {error}\n{out}"))
+    }
+
+    /// Runs a command that must end with exit code `code`; gives its message.
+    pub fn fails(&self, code: i32, args: &[&str]) -> String {
+        let output = self.command().args(args).output().expect("sojourn");
+        let (out, err) = texts(&output);
+        assert_eq!(output.status.code(), Some(code), "{args:?}\n{out}{err}");
+        assert!(err.contains("sojourn: "), "{args:?}: {err}");
+        err
+    }
+
+    /// Imports `bytes` as the image `name`.
+    pub fn import(&self, name: &str, bytes: &[u8]) {
+        let path = self.path("import.raw");
+        content::write_sparse(&path, bytes);
+        self.run(&["image", "import", &path.to_string_lossy(), name]);
+        std::fs::remove_file(path).expect("image file");
+    }
+
+    /// Makes a disk from an image.
+    pub fn disk(&self, name: &str, from: &str) {
+        self.run(&["disk", "create", name, "--from", from]);
+    }
+
+    /// Starts a server of this home.
+    pub fn serve(&self) -> Server {
+        let socket = self.path("nbd.sock");
+        let mut command = self.command();
+        command.arg("serve").arg("--nbd").arg(format!("unix:{}", socket.display()));
+        Server::start(command, socket, self.path("log"))
+    }
+
+    /// Starts a server of the one file `path`.
+    pub fn serve_file(&self, path: &Path, more: &[&str]) -> Server {
+        let socket = self.path("file.sock");
+        let mut command = self.command();
+        command.arg("serve").arg("--nbd").arg(format!("unix:{}", socket.display()));
+        command.arg("--file").arg(path).args(more);
+        Server::start(command, socket, self.path("file.log"))
+    }
+}
+
+fn temporary() -> TempDir {
+    tempfile::Builder::new().prefix("sj-").tempdir().expect("temporary directory")
+}
+
+/// A running server. Dropping it kills it.
+pub struct Server {
+    child: Child,
+    socket: PathBuf,
+    log: PathBuf,
+}
+
+impl Server {
+    fn start(mut command: Command, socket: PathBuf, log: PathBuf) -> Self {
+        // A killed predecessor leaves its socket behind; connecting to it fails until it is ours.
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(&log);
+        let file = file.expect("server log");
+        command.stdout(Stdio::null()).stderr(file);
+        let child = command.spawn().expect("sojourn");
+        let mut server = Self { child, socket, log };
+        let end = Instant::now() + PATIENCE;
+        while UnixStream::connect(&server.socket).is_err() {
+            if let Some(status) = server.child.try_wait().expect("server") {
+                panic!("the server ended: {status}\n{}", server.log());
+            }
+            assert!(Instant::now() < end, "the server does not listen\n{}", server.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        server
+    }
+
+    /// What it logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The address of an export.
+    pub fn uri(&self, export: &str) -> String {
+        format!("nbd+unix:///{export}?socket={}", self.socket.display())
+    }
+
+    /// Panics unless it runs.
+    pub fn assert_alive(&mut self) {
+        let ended = self.child.try_wait().expect("server");
+        assert!(ended.is_none(), "the server ended: {ended:?}\n{}", self.log());
+    }
+
+    /// Asks it to stop; it must end well.
+    pub fn stop(mut self) {
+        self.assert_alive();
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::TERM).expect("signal");
+        let end = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("server") {
+                break status;
+            }
+            assert!(Instant::now() < end, "the server does not stop\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        assert!(status.success(), "the server ended badly: {status}\n{}", self.log());
+        assert!(!self.log().contains("panicked"), "{}", self.log());
+    }
+
+    /// Kills it as a crash would.
+    pub fn kill(mut self) {
+        self.assert_alive();
+        self.child.kill().expect("signal");
+        self.child.wait().expect("server");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- server log\n{}", self.log());
+        }
+    }
+}
