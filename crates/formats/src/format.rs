@@ -3,8 +3,6 @@
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -42,6 +40,11 @@ impl Format {
             Self::Vdi => "vdi",
         }
     }
+
+    /// Whether images of it can be written.
+    pub const fn writable(self) -> bool {
+        matches!(self, Self::Raw | Self::Qcow2)
+    }
 }
 
 impl fmt::Display for Format {
@@ -69,17 +72,16 @@ impl FromStr for Format {
 /// # Errors
 /// That of opening or reading the file.
 pub fn probe(path: &Path) -> Result<Format> {
-    let fail = |e| Error::io(path.display(), e);
-    let file = File::open(path).map_err(fail)?;
-    let mut head = [0; 512];
-    let mut len = 0;
-    while len < head.len() {
-        match file.read_at(&mut head[len..], len as u64).map_err(fail)? {
-            0 => break,
-            n => len += n,
-        }
+    let file = crate::file::open(path, true)?;
+    let head = crate::file::read_up_to(&file, path, 0, 512)?;
+    let found = by_magic(&head);
+    if found != Format::Raw {
+        return Ok(found);
     }
-    Ok(by_magic(&head[..len]))
+    // A fixed VHD is a raw disk with a footer of one sector.
+    let len = crate::file::len(&file, path)?;
+    let tail = crate::file::read_up_to(&file, path, len.saturating_sub(512), 8)?;
+    Ok(if tail == b"conectix" { Format::Vhd } else { Format::Raw })
 }
 
 fn by_magic(head: &[u8]) -> Format {
@@ -91,9 +93,30 @@ fn by_magic(head: &[u8]) -> Format {
         // A sparse extent, an ESX extent, or a descriptor in a file of its own.
         () if at(0, b"KDMV") || at(0, b"COWD") => Format::Vmdk,
         () if at(0, b"# Disk DescriptorFile") || at(0, b"# Disk Descriptor File") => Format::Vmdk,
-        () if at(0, b"conectix") => Format::Vhd, // a dynamic one; a fixed one is raw and a footer
+        () if at(0, b"conectix") => Format::Vhd,
         () if at(0, b"vhdxfile") => Format::Vhdx,
         () if at(64, &0xbeda_107f_u32.to_le_bytes()) => Format::Vdi,
         () => Format::Raw,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for format in Format::ALL {
+            assert_eq!(format.to_string().parse::<Format>().unwrap(), format);
+        }
+        let error = "cow".parse::<Format>().unwrap_err();
+        assert!(error.message().contains("use one of raw, qcow2"), "{error}");
+    }
+
+    #[test]
+    fn short_and_empty_files_are_raw() {
+        for head in [&b""[..], b"QFI", b"vhdxfil"] {
+            assert_eq!(by_magic(head), Format::Raw);
+        }
     }
 }

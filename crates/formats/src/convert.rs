@@ -1,0 +1,153 @@
+//! Formats that are read by converting them: `qemu-img` writes a temporary raw file.
+
+use crate::Format;
+use crate::file::{be32, read_up_to};
+use crate::raw::Raw;
+use block::{Device, Error, ErrorKind, Result, offload};
+use std::io;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use tokio::process::Command;
+
+/// What of the tool's messages is passed on, in bytes.
+const MOST_MESSAGE: usize = 500;
+
+/// A driver of `qemu-img`, which is told what to read: it never guesses a format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tool {
+    Qcow2,
+    Vmdk,
+    Vpc,
+    Vhdx,
+    Vdi,
+}
+
+impl Tool {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Qcow2 => "qcow2",
+            Self::Vmdk => "vmdk",
+            Self::Vpc => "vpc",
+            Self::Vhdx => "vhdx",
+            Self::Vdi => "vdi",
+        }
+    }
+
+    /// The image as the tool takes it: no other file is opened, whatever its header says.
+    fn source(self, path: &str) -> String {
+        let mut image = serde_json::json!({
+            "driver": self.name(),
+            "file": { "driver": "file", "filename": path },
+        });
+        if matches!(self, Self::Qcow2 | Self::Vmdk) {
+            image["backing"] = serde_json::Value::Null;
+        }
+        format!("json:{image}")
+    }
+}
+
+/// Opens a VHD, VHDX or VDI image for reading.
+pub(crate) async fn open(path: &Path, format: Format, scratch: &Path) -> Result<Arc<dyn Device>> {
+    let tool = match format {
+        Format::Vhd => Tool::Vpc,
+        Format::Vhdx => Tool::Vhdx,
+        Format::Vdi => Tool::Vdi,
+        other => return Err(Error::internal(format!("{other} images are not converted"))),
+    };
+    with_tool(path, tool, scratch).await
+}
+
+/// Converts an image into a raw file in `scratch`, and opens that for reading. The file has no
+/// name any more when this returns: its room is given back when the device is dropped.
+pub(crate) async fn with_tool(path: &Path, tool: Tool, scratch: &Path) -> Result<Arc<dyn Device>> {
+    let owned = path.to_owned();
+    offload(move || check(&owned, tool)).await?;
+    let absolute = std::path::absolute(path).map_err(|e| Error::io(path.display(), e))?;
+    let Some(name) = absolute.to_str() else {
+        return Err(Error::invalid(format!(
+            "{}: the path is not UTF-8; give the file another name",
+            path.display()
+        )));
+    };
+    let temporary = tempfile::Builder::new()
+        .prefix(".convert-")
+        .suffix(".raw")
+        .tempfile_in(scratch)
+        .map_err(|e| Error::io(scratch.display(), e))?;
+    let run = Command::new("qemu-img")
+        .args(["convert", "-q", "-O", "raw"])
+        .arg(tool.source(name))
+        .arg(temporary.path())
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .output()
+        .await;
+    let output = run.map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => Error::unsupported(format!(
+            "{}: {} images are read with qemu-img, which is not installed; install qemu-utils, or \
+             convert it to qcow2 elsewhere",
+            path.display(),
+            tool.name()
+        )),
+        _ => Error::io("qemu-img", e),
+    })?;
+    if !output.status.success() {
+        return Err(failure(path, scratch, &output.stderr));
+    }
+    let path = path.to_owned();
+    offload(move || {
+        let file = temporary.reopen().map_err(|e| Error::io(temporary.path().display(), e))?;
+        Ok(Arc::new(Raw::new(file, &path, true)?) as Arc<dyn Device>)
+    })
+    .await
+}
+
+/// Refuses what the tool would read without saying that something is missing.
+fn check(path: &Path, tool: Tool) -> Result<()> {
+    let file = crate::file::open(path, true)?;
+    if tool != Tool::Vpc {
+        return Ok(());
+    }
+    let len = crate::file::len(&file, path)?;
+    let footer = read_up_to(&file, path, len.saturating_sub(512), 512)?;
+    if footer.len() < 512 || !footer.starts_with(b"conectix") {
+        return Err(Error::corrupt(format!(
+            "{}: truncated: a VHD ends with a footer, and this does not; fetch it again",
+            path.display()
+        )));
+    }
+    match be32(&footer, 60) {
+        2 | 3 => Ok(()),
+        4 => Err(Error::denied(format!(
+            "{}: it is the difference to another image, which is not opened; merge them first",
+            path.display()
+        ))),
+        other => Err(Error::unsupported(format!(
+            "{}: VHD type {other} is not known (fixed and dynamic are); convert it to qcow2",
+            path.display()
+        ))),
+    }
+}
+
+fn failure(path: &Path, scratch: &Path, stderr: &[u8]) -> Error {
+    let text = String::from_utf8_lossy(&stderr[..stderr.len().min(MOST_MESSAGE)]);
+    let text = text.trim().trim_start_matches("qemu-img: ");
+    if text.contains("No space left on device") || text.contains("File too large") {
+        return Error::no_space(format!(
+            "{}: no room to convert {}; free some, or convert it elsewhere",
+            scratch.display(),
+            path.display()
+        ));
+    }
+    if text.contains("lock") && text.contains("Is another process using the image") {
+        return Error::conflict(format!(
+            "{}: in use by another process; stop that first",
+            path.display()
+        ));
+    }
+    Error::new(ErrorKind::Corrupt, format!("{}: qemu-img cannot read it: {text}", path.display()))
+}

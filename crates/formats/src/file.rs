@@ -1,0 +1,86 @@
+//! Opening a file so that two writers cannot meet, and reading the few bytes that are checked.
+
+use block::{Error, Result};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::Path;
+
+/// Opens a regular file or block device, and locks it: shared for reading, exclusive for writing.
+pub(crate) fn open(path: &Path, read_only: bool) -> Result<File> {
+    let fail = |e| Error::io(path.display(), e);
+    // Looked at first: opening a pipe would wait for its other end.
+    let kind = std::fs::metadata(path).map_err(fail)?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(Error::invalid(format!(
+            "{}: neither a file nor a block device; name a disk image",
+            path.display()
+        )));
+    }
+    let file = OpenOptions::new().read(true).write(!read_only).open(path).map_err(fail)?;
+    lock(&file, path, read_only)?;
+    Ok(file)
+}
+
+/// Creates a file that was not there, and locks it for writing.
+pub(crate) fn create(path: &Path) -> Result<File> {
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+    let file = file.map_err(|e| match e.kind() {
+        std::io::ErrorKind::AlreadyExists => Error::conflict(format!(
+            "{}: exists already; remove it or choose another name",
+            path.display()
+        )),
+        _ => Error::io(path.display(), e),
+    })?;
+    lock(&file, path, false)?;
+    Ok(file)
+}
+
+fn lock(file: &File, path: &Path, read_only: bool) -> Result<()> {
+    let taken = if read_only { file.try_lock_shared() } else { file.try_lock() };
+    match taken {
+        // A file system without locks protects nothing, and nothing can be done about it.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(Error::conflict(format!(
+            "{}: in use by another process; stop that first",
+            path.display()
+        ))),
+    }
+}
+
+/// The length in bytes; that of the device for a block device.
+pub(crate) fn len(file: &File, path: &Path) -> Result<u64> {
+    let mut file = file;
+    file.seek(SeekFrom::End(0)).map_err(|e| Error::io(path.display(), e))
+}
+
+/// Reads `count` bytes at `offset`, fewer at the end of the file.
+pub(crate) fn read_up_to(file: &File, path: &Path, offset: u64, count: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; count];
+    let mut done = 0;
+    while done < count {
+        match file.read_at(&mut bytes[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(Error::io(path.display(), e)),
+        }
+    }
+    bytes.truncate(done);
+    Ok(bytes)
+}
+
+/// A big-endian number in `bytes`, which hold it.
+pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
+    bytes[at..at + 4].iter().fold(0, |number, byte| number << 8 | u32::from(*byte))
+}
+
+/// A big-endian number in `bytes`, which hold it.
+pub(crate) fn be64(bytes: &[u8], at: usize) -> u64 {
+    u64::from(be32(bytes, at)) << 32 | u64::from(be32(bytes, at + 4))
+}
+
+/// A little-endian number in `bytes`, which hold it.
+pub(crate) fn le64(bytes: &[u8], at: usize) -> u64 {
+    be64(bytes, at).swap_bytes()
+}
