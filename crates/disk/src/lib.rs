@@ -1,1 +1,50 @@
-//! (interface to come)
+//! Disks: what a guest sees, an image version and a shadow of private blocks over it.
+//!
+//! This crate may know how a manifest reads through the cache, how private blocks are kept so that
+//! every flushed write survives a crash, and the life of a disk: create, snapshot, roll back,
+//! commit, rebase, reset, grow, remove. It must not know who serves a disk nor how.
+//!
+//! | module | concept |
+//! |---|---|
+//! | `image` | [`Image`], a manifest as a read-only device |
+//! | `shadow` | [`Shadow`], private blocks over a base: the write path and flushing |
+//! | `stack` | layers over a base: where the bytes of a block are |
+//! | `layer` | one data file and its map |
+//! | `blockmap` | the states of blocks in memory |
+//! | `maplog` | the states of blocks on stable storage |
+//! | `record` | `disk.json`, what a disk is made of |
+//! | `lock` | one process has a disk open |
+//! | `model` | what is told of disks: [`DiskInfo`], [`Mode`], … |
+//! | `disks` | [`Disks`], all disks of a home |
+//! | `disk` | [`Disk`], an open one |
+//! | `attach` | [`Attachment`], one client writes a disk; when an ephemeral one is reset |
+//! | `snapshot` | snapshot, commit, roll back |
+//! | `rebase` | onto another version of the image |
+//! | `compare` | where two manifests differ |
+//!
+//! `docs/shadow-format.md` describes the files, and why what was flushed is kept.
+
+mod attach;
+mod blockmap;
+mod compare;
+mod disk;
+mod disks;
+mod image;
+mod layer;
+mod lock;
+mod maplog;
+mod model;
+mod rebase;
+mod record;
+mod shadow;
+mod snapshot;
+mod stack;
+
+pub use attach::{Attachment, Ending};
+pub use disk::Disk;
+pub use disks::Disks;
+pub use image::Image;
+pub use model::{
+    Counters, CreateOptions, DiskInfo, Mode, Rebase, RebaseReport, Resident, SnapshotInfo,
+};
+pub use shadow::Shadow;

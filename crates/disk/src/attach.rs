@@ -1,0 +1,238 @@
+//! Who writes a disk, and when an ephemeral one becomes that of its image again.
+//!
+//! A client may attach any number of times (its connections); another one has to wait. When the
+//! last attachment of an ephemeral disk ends cleanly, the disk is reset. When it was lost, the disk
+//! waits a while for the same client. The timer is a future that the disk's owner polls
+//! ([`Disk::expire`]): this crate starts no task that outlives its owner.
+
+use crate::{Disk, Mode};
+use block::{Error, Result};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// How an attachment ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// The client said that it leaves.
+    Clean,
+    /// Its connection broke; it may come back.
+    Lost,
+}
+
+/// The lease of a disk inside this process.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    state: Mutex<State>,
+    changed: Notify,
+    linger: Duration,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    holder: Option<String>,
+    attachments: usize,
+    /// Until when the disk waits for its holder, who is away.
+    deadline: Option<Instant>,
+    /// What is done to the disk that nobody may attach meanwhile.
+    busy: Option<&'static str>,
+}
+
+impl Lease {
+    /// The lease of a disk that `absent` had attached when the disk was last open.
+    pub(crate) fn new(linger: Duration, absent: Option<String>) -> Self {
+        let deadline = absent.is_some().then(|| Instant::now() + linger);
+        let state = State { holder: absent, deadline, ..State::default() };
+        Self { state: Mutex::new(state), changed: Notify::new(), linger }
+    }
+
+    /// Keeps clients away until the guard is dropped.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) while one is attached.
+    pub(crate) fn exclude(&self, name: &str, what: &'static str) -> Result<Excluded<'_>> {
+        let mut state = self.state.lock();
+        if let Some(busy) = state.busy {
+            return Err(Error::conflict(format!(
+                "disk {name:?}: a {busy} is under way; try again when it is done"
+            )));
+        }
+        if state.attachments > 0 {
+            let holder = state.holder.as_deref().unwrap_or("a client");
+            return Err(Error::conflict(format!(
+                "disk {name:?} is attached by {holder}; detach it before a {what}"
+            )));
+        }
+        state.busy = Some(what);
+        Ok(Excluded { lease: self })
+    }
+
+    fn lingering_is_over(&self) -> bool {
+        let state = self.state.lock();
+        state.attachments == 0 && state.deadline.is_some_and(|at| at <= Instant::now())
+    }
+
+    /// Starts to wait for the holder.
+    fn linger(&self) {
+        let mut state = self.state.lock();
+        if state.attachments == 0 {
+            state.deadline = Some(Instant::now() + self.linger);
+            self.changed.notify_one();
+        }
+    }
+
+    fn release(&self) {
+        let mut state = self.state.lock();
+        if state.attachments == 0 {
+            state.holder = None;
+            state.deadline = None;
+        }
+    }
+}
+
+/// Nobody may attach while it lives.
+pub(crate) struct Excluded<'a> {
+    lease: &'a Lease,
+}
+
+impl Drop for Excluded<'_> {
+    fn drop(&mut self) {
+        self.lease.state.lock().busy = None;
+    }
+}
+
+/// The right of one connection of a client to use a disk. Dropping it counts as a lost connection.
+#[derive(Debug)]
+pub struct Attachment {
+    disk: Arc<Disk>,
+    ended: bool,
+}
+
+impl Attachment {
+    /// The disk.
+    pub fn disk(&self) -> &Arc<Disk> {
+        &self.disk
+    }
+
+    /// Ends it. When it was the last one of an ephemeral disk and ended cleanly, the disk is reset
+    /// before this returns.
+    ///
+    /// # Errors
+    /// Those of the reset; it is tried again by [`Disk::expire`] then.
+    pub async fn detach(mut self, ending: Ending) -> Result<()> {
+        self.ended = true;
+        let disk = Arc::clone(&self.disk);
+        if !self.leave() {
+            return Ok(());
+        }
+        match (disk.mode(), ending) {
+            (Mode::Persistent, _) => {
+                disk.lease.release();
+                Ok(())
+            }
+            (Mode::Ephemeral, Ending::Lost) => {
+                disk.lease.linger();
+                Ok(())
+            }
+            (Mode::Ephemeral, Ending::Clean) => disk.reset_ephemeral().await,
+        }
+    }
+
+    /// Counts one attachment less; whether it was the last one.
+    fn leave(&self) -> bool {
+        let mut state = self.disk.lease.state.lock();
+        state.attachments -= 1;
+        state.attachments == 0
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        if self.ended || !self.leave() {
+            return;
+        }
+        match self.disk.mode() {
+            Mode::Persistent => self.disk.lease.release(),
+            Mode::Ephemeral => self.disk.lease.linger(),
+        }
+    }
+}
+
+impl Disk {
+    /// Gives `client` the right to use the disk; it may ask any number of times.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict), naming the holder, when another client has it or
+    /// is waited for, or while the disk is being changed as a whole.
+    pub async fn attach(self: &Arc<Self>, client: &str) -> Result<Attachment> {
+        {
+            let mut state = self.lease.state.lock();
+            if let Some(busy) = state.busy {
+                return Err(Error::conflict(format!(
+                    "disk {:?}: a {busy} is under way; try again when it is done",
+                    self.name()
+                )));
+            }
+            if let Some(holder) = state.holder.as_deref().filter(|holder| *holder != client) {
+                let how = if state.deadline.is_some() { "kept for" } else { "attached by" };
+                return Err(Error::conflict(format!(
+                    "disk {:?} is {how} {holder}; use another disk, or wait until it is free",
+                    self.name()
+                )));
+            }
+            state.holder = Some(client.to_owned());
+            state.deadline = None;
+            state.attachments += 1;
+        }
+        // From here on dropping it undoes it.
+        let attachment = Attachment { disk: Arc::clone(self), ended: false };
+        if self.mode() == Mode::Ephemeral {
+            self.note_client(client).await?;
+        }
+        Ok(attachment)
+    }
+
+    /// Who has the disk attached, or is waited for.
+    pub fn holder(&self) -> Option<String> {
+        self.lease.state.lock().holder.clone()
+    }
+
+    /// Resets an ephemeral disk whenever its client was lost and has not come back in time. Never
+    /// returns: its owner polls it beside its other work as long as the disk is open. One caller at
+    /// a time.
+    pub async fn expire(&self) {
+        loop {
+            let deadline = self.lease.state.lock().deadline;
+            match deadline {
+                None => self.lease.changed.notified().await,
+                Some(at) => {
+                    tokio::select! {
+                        () = tokio::time::sleep_until(at) => {}
+                        () = self.lease.changed.notified() => continue,
+                    }
+                    if self.lease.lingering_is_over()
+                        && let Err(error) = self.reset_ephemeral().await
+                    {
+                        tracing::warn!(disk = self.name(), %error, "cannot reset an ephemeral disk");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Resets the disk after its last client left; when that fails it is due again later.
+    async fn reset_ephemeral(&self) -> Result<()> {
+        match self.reset().await {
+            Ok(()) => self.lease.release(),
+            // The same client was quick to come back.
+            Err(_) if self.lease.state.lock().attachments > 0 => {}
+            Err(error) => {
+                self.lease.linger();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,299 @@
+//! Which blocks a layer holds: two bits a block, read without a lock.
+//!
+//! Blocks are kept in groups of 32, one 64-bit word each: the unit that the map log records. Words
+//! live in pages that are made when their first block changes, in a directory that doubles, so the
+//! map needs no size and a disk may grow under its readers. A page also remembers which of its
+//! words changed since they were last collected for the log.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Blocks in a group.
+pub(crate) const GROUP: u64 = 32;
+/// Words in a page: 64 MiB of disk.
+const WORDS: usize = 512;
+/// Doubling directory slots: pages up to 2^22, 256 TiB of disk.
+const SLOTS: usize = 23;
+/// The largest disk that a map can describe, in bytes.
+pub(crate) const MAX_SIZE: u64 = 256 << 40;
+
+/// What a layer knows of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// Nothing: look below.
+    Below = 0,
+    /// Its bytes are in the layer's data file.
+    Private = 1,
+    /// It reads as zeroes.
+    Zero = 2,
+}
+
+impl State {
+    const fn from_bits(bits: u64) -> Self {
+        match bits & 3 {
+            0 => Self::Below,
+            1 => Self::Private,
+            _ => Self::Zero,
+        }
+    }
+
+    /// A word whose 32 blocks are all in this state.
+    const fn pattern(self) -> u64 {
+        (self as u64) * 0x5555_5555_5555_5555
+    }
+}
+
+/// Whether no block of the word has the state bits that are not in use.
+pub(crate) const fn is_valid(word: u64) -> bool {
+    word & (word >> 1) & 0x5555_5555_5555_5555 == 0
+}
+
+struct Page {
+    words: Box<[AtomicU64]>,
+    /// One bit a word: changed since it was collected.
+    changed: [AtomicU64; WORDS / 64],
+    /// The page is in the list of changed pages.
+    listed: AtomicBool,
+}
+
+impl Page {
+    fn new() -> Self {
+        Self {
+            words: (0..WORDS).map(|_| AtomicU64::new(0)).collect(),
+            changed: [const { AtomicU64::new(0) }; WORDS / 64],
+            listed: AtomicBool::new(false),
+        }
+    }
+}
+
+type Slot = OnceLock<Box<[OnceLock<Page>]>>;
+
+/// The states of a layer's blocks.
+pub(crate) struct BlockMap {
+    slots: [Slot; SLOTS],
+    /// Pages with changed words.
+    list: Mutex<Vec<u64>>,
+}
+
+impl BlockMap {
+    pub(crate) fn new() -> Self {
+        Self { slots: [const { OnceLock::new() }; SLOTS], list: Mutex::new(Vec::new()) }
+    }
+
+    /// Where page `number` is kept: slot `k` holds 2^k pages.
+    fn place(number: u64) -> (usize, usize) {
+        let slot = (number + 1).ilog2();
+        (slot as usize, (number + 1 - (1 << slot)) as usize)
+    }
+
+    fn page(&self, number: u64) -> Option<&Page> {
+        let (slot, index) = Self::place(number);
+        self.slots.get(slot)?.get()?.get(index)?.get()
+    }
+
+    fn page_or_new(&self, number: u64) -> &Page {
+        let (slot, index) = Self::place(number);
+        let pages =
+            self.slots[slot].get_or_init(|| (0..1 << slot).map(|_| OnceLock::new()).collect());
+        pages[index].get_or_init(Page::new)
+    }
+
+    /// The word of a group.
+    pub(crate) fn word(&self, group: u64) -> u64 {
+        self.page(group / WORDS as u64)
+            .map_or(0, |page| page.words[(group % WORDS as u64) as usize].load(Ordering::Acquire))
+    }
+
+    /// The state of a block.
+    pub(crate) fn get(&self, block: u64) -> State {
+        State::from_bits(self.word(block / GROUP) >> (block % GROUP * 2))
+    }
+
+    /// The state of the block at the start of `blocks`, and where the run of blocks in this state
+    /// ends. `blocks` is not empty.
+    pub(crate) fn run(&self, blocks: Range<u64>) -> (State, u64) {
+        let state = self.get(blocks.start);
+        let mut at = blocks.start + 1;
+        while at < blocks.end {
+            if at.is_multiple_of(GROUP) {
+                let group = at / GROUP;
+                // Untouched pages are passed in one step.
+                if state == State::Below && self.page(group / WORDS as u64).is_none() {
+                    at = (group / WORDS as u64 + 1) * WORDS as u64 * GROUP;
+                    continue;
+                }
+                if self.word(group) == state.pattern() {
+                    at += GROUP;
+                    continue;
+                }
+            }
+            if self.get(at) != state {
+                return (state, at);
+            }
+            at += 1;
+        }
+        (state, blocks.end)
+    }
+
+    /// Puts blocks into a state. The caller holds the lock of their region, so that a collection
+    /// which waits for that lock sees state and mark together.
+    pub(crate) fn set(&self, blocks: Range<u64>, state: State) {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let group = at / GROUP;
+            let end = blocks.end.min((group + 1) * GROUP);
+            let mask = mask(at % GROUP, end - group * GROUP);
+            let page = self.page_or_new(group / WORDS as u64);
+            let index = (group % WORDS as u64) as usize;
+            let new = state.pattern() & mask;
+            let word = &page.words[index];
+            let mut old = word.load(Ordering::Acquire);
+            while old & mask != new {
+                match word.compare_exchange_weak(
+                    old,
+                    old & !mask | new,
+                    Ordering::AcqRel,
+                    Ordering::Acquire,
+                ) {
+                    Ok(_) => {
+                        self.mark(group);
+                        break;
+                    }
+                    Err(now) => old = now,
+                }
+            }
+            at = end;
+        }
+    }
+
+    /// Puts a group into the states of `word`, as read from the log.
+    pub(crate) fn restore(&self, group: u64, word: u64) {
+        let page = self.page_or_new(group / WORDS as u64);
+        page.words[(group % WORDS as u64) as usize].store(word, Ordering::Release);
+    }
+
+    /// Notes that a group is to be collected.
+    pub(crate) fn mark(&self, group: u64) {
+        let number = group / WORDS as u64;
+        let page = self.page_or_new(number);
+        let index = (group % WORDS as u64) as usize;
+        page.changed[index / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
+        if !page.listed.swap(true, Ordering::AcqRel) {
+            self.list.lock().push(number);
+        }
+    }
+
+    /// Takes the groups that changed since the last call, with their words, in order.
+    ///
+    /// The caller has waited for every writer that was inside a region's lock, and collections do
+    /// not overlap. A writer that comes in meanwhile is seen by this collection or the next.
+    pub(crate) fn collect(&self) -> BTreeMap<u64, u64> {
+        let mut groups = BTreeMap::new();
+        let pages = std::mem::take(&mut *self.list.lock());
+        for number in pages {
+            let Some(page) = self.page(number) else { continue };
+            page.listed.store(false, Ordering::Release);
+            for (i, changed) in page.changed.iter().enumerate() {
+                let mut bits = changed.swap(0, Ordering::AcqRel);
+                while bits != 0 {
+                    let index = i * 64 + bits.trailing_zeros() as usize;
+                    let word = page.words[index].load(Ordering::Acquire);
+                    groups.insert(number * WORDS as u64 + index as u64, word);
+                    bits &= bits - 1;
+                }
+            }
+        }
+        groups
+    }
+
+    /// Every group with a block that is not `Below`, in order.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.slots.iter().enumerate().filter_map(|(k, slot)| Some((k, slot.get()?))).flat_map(
+            |(k, pages)| {
+                let first = (1u64 << k) - 1;
+                pages.iter().enumerate().filter_map(|(i, page)| Some((i, page.get()?))).flat_map(
+                    move |(i, page)| {
+                        let base = (first + i as u64) * WORDS as u64;
+                        page.words.iter().enumerate().filter_map(move |(w, word)| {
+                            let word = word.load(Ordering::Acquire);
+                            (word != 0).then_some((base + w as u64, word))
+                        })
+                    },
+                )
+            },
+        )
+    }
+}
+
+/// The bits of blocks `start..end` of a group.
+const fn mask(start: u64, end: u64) -> u64 {
+    let high = if end == GROUP { u64::MAX } else { (1 << (end * 2)) - 1 };
+    high & !((1 << (start * 2)) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn state() -> impl Strategy<Value = State> {
+        prop_oneof![Just(State::Private), Just(State::Zero), Just(State::Below)]
+    }
+
+    const BLOCKS: u64 = 5 * WORDS as u64 * GROUP;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn the_map_is_a_vector_of_states(
+            changes in prop::collection::vec((0..BLOCKS, 1u64..3000, state()), 1..20),
+        ) {
+            let map = BlockMap::new();
+            let mut model = vec![State::Below; BLOCKS as usize];
+            for (start, len, state) in changes {
+                let end = (start + len).min(BLOCKS);
+                map.set(start..end, state);
+                model[start as usize..end as usize].fill(state);
+            }
+            let mut at = 0;
+            while at < BLOCKS {
+                let (state, end) = map.run(at..BLOCKS);
+                prop_assert!(end > at && end <= BLOCKS);
+                prop_assert!(model[at as usize..end as usize].iter().all(|s| *s == state));
+                prop_assert!(end == BLOCKS || model[end as usize] != state);
+                at = end;
+            }
+            // What was collected is all that a second map needs.
+            let copy = BlockMap::new();
+            for (group, word) in map.collect() {
+                prop_assert!(is_valid(word));
+                copy.restore(group, word);
+            }
+            prop_assert!(copy.groups().eq(map.groups()));
+            prop_assert!(map.collect().is_empty());
+        }
+    }
+
+    #[test]
+    fn setting_a_block_to_its_own_state_leaves_nothing_to_log() {
+        let map = BlockMap::new();
+        map.set(3..70, State::Private);
+        assert_eq!(map.collect().len(), 3);
+        map.set(5..60, State::Private);
+        assert!(map.collect().is_empty());
+    }
+
+    #[test]
+    fn the_last_block_of_the_largest_disk_has_a_place() {
+        let map = BlockMap::new();
+        let last = MAX_SIZE / block::BLOCK - 1;
+        map.set(last..last + 1, State::Zero);
+        assert_eq!(map.get(last), State::Zero);
+        assert_eq!(map.groups().count(), 1);
+        assert!(!is_valid(3) && !is_valid(3 << 62) && is_valid(State::Zero.pattern()));
+    }
+}

@@ -1,0 +1,334 @@
+//! An open disk.
+
+use crate::attach::Lease;
+use crate::lock::Lock;
+use crate::maplog::Failure;
+use crate::record::Record;
+use crate::shadow::{Shadow, check_size};
+use crate::{Counters, DiskInfo, Image, Mode, Resident, SnapshotInfo};
+use async_trait::async_trait;
+use block::{Attempt, Device, Durability, Error, Extent, Limits, Result, Span, ZeroMode, offload};
+use cache::Cache;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use store::{Manifest, ManifestId, RefBody, RefKind, Store};
+
+/// An open disk: a device, and what can be done to it as a whole. The process that has it open
+/// holds its lock until the last handle is dropped.
+pub struct Disk {
+    pub(crate) directory: PathBuf,
+    pub(crate) store: Store,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) shadow: Shadow,
+    /// What `disk.json` says.
+    record: Mutex<Record>,
+    /// Held while the record is being replaced.
+    replacing: tokio::sync::Mutex<()>,
+    /// What the shadow stands on.
+    pub(crate) base: Mutex<Arc<Manifest>>,
+    pub(crate) snapshots: Mutex<Vec<SnapshotInfo>>,
+    /// Held by what changes the disk as a whole.
+    pub(crate) changing: tokio::sync::Mutex<()>,
+    pub(crate) lease: Lease,
+    read: AtomicU64,
+    written: AtomicU64,
+    _lock: Lock,
+}
+
+impl fmt::Debug for Disk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Disk({})", self.directory.display())
+    }
+}
+
+impl Disk {
+    /// Opens the disk in `directory`, whose lock is held.
+    pub(crate) async fn open(
+        directory: PathBuf,
+        name: &str,
+        lock: Lock,
+        store: Store,
+        cache: Arc<Cache>,
+        linger: Duration,
+    ) -> Result<Self> {
+        let at = directory.clone();
+        let record = offload(move || {
+            let record = Record::load(&at)?;
+            record.sweep(&at)?;
+            Ok(record)
+        })
+        .await?;
+        if record.name != name {
+            return Err(Error::corrupt(format!(
+                "{}: holds the disk {:?}; give the directory its name back",
+                directory.display(),
+                record.name
+            )));
+        }
+        let base =
+            store.manifest(&record.base).await.map_err(|e| e.context(format!("disk {name:?}")))?;
+        let image = Image::new(store.clone(), Arc::clone(&base), Arc::clone(&cache));
+        let shadow = Shadow::open(
+            directory.clone(),
+            record.uuid.0,
+            &record.layers,
+            Arc::new(image),
+            record.size,
+        )
+        .await?;
+        let absent = record.attached.clone().filter(|_| record.mode == Mode::Ephemeral);
+        let disk = Self {
+            directory,
+            store,
+            cache,
+            shadow,
+            record: Mutex::new(record),
+            replacing: tokio::sync::Mutex::new(()),
+            base: Mutex::new(base),
+            snapshots: Mutex::new(Vec::new()),
+            changing: tokio::sync::Mutex::new(()),
+            lease: Lease::new(linger, absent),
+            read: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            _lock: lock,
+        };
+        let snapshots = crate::snapshot::list(&disk.store).await?.remove(name);
+        *disk.snapshots.lock() = snapshots.unwrap_or_default();
+        disk.publish_base().await?;
+        Ok(disk)
+    }
+
+    /// The disk's name.
+    pub fn name(&self) -> &str {
+        // The directory has it, and was checked when the disk was opened.
+        self.directory.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+    }
+
+    /// Whether its private blocks outlive its client.
+    pub fn mode(&self) -> Mode {
+        self.record.lock().mode
+    }
+
+    /// What the disk is.
+    pub fn info(&self) -> DiskInfo {
+        describe(&self.record.lock(), self.shadow.room(), self.snapshots.lock().clone())
+    }
+
+    /// What its guest did since it was opened.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            read: self.read.load(Ordering::Relaxed),
+            written: self.written.load(Ordering::Relaxed),
+            private: self.shadow.room(),
+        }
+    }
+
+    /// Flushes, and leaves the files so that the next opening is quick and any loss is noticed.
+    /// The lock goes with the last handle.
+    ///
+    /// # Errors
+    /// As [`Device::flush`].
+    pub async fn close(&self) -> Result<()> {
+        self.shadow.close().await
+    }
+
+    /// Makes the disk larger; what is new reads as zeroes. Allowed while it is in use.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) for a size below the present one, not in sectors, or beyond
+    /// 256 TiB; those of the file system.
+    pub async fn grow(&self, size: u64) -> Result<()> {
+        let _changing = self.changing.lock().await;
+        check_size(size)?;
+        let now = self.shadow.size();
+        if size < now {
+            return Err(Error::invalid(format!(
+                "disk {:?} has {now} bytes and cannot shrink to {size}",
+                self.name()
+            )));
+        }
+        self.change(|record| record.size = size).await?;
+        self.shadow.set_size(size);
+        self.publish_base_or_warn().await;
+        Ok(())
+    }
+
+    /// A copy of the record.
+    pub(crate) fn record(&self) -> Record {
+        self.record.lock().clone()
+    }
+
+    /// Replaces the record, first on stable storage.
+    ///
+    /// # Errors
+    /// Those of the file system; then the record is as before, or the disk refuses to be written
+    /// until it is opened again.
+    pub(crate) async fn change(&self, change: impl FnOnce(&mut Record)) -> Result<()> {
+        let _alone = self.replacing.lock().await;
+        let mut record = self.record();
+        change(&mut record);
+        if record == *self.record.lock() {
+            return Ok(());
+        }
+        let (directory, copy) = (self.directory.clone(), record.clone());
+        // The outcome is looked at in there too, because the caller may be cancelled.
+        let poison = self.shadow.poison();
+        offload(move || match copy.save(&directory) {
+            Ok(()) => Ok(()),
+            Err(Failure::Retry(error)) => Err(error),
+            Err(Failure::Lost(error)) => {
+                poison.set(&error);
+                Err(error)
+            }
+        })
+        .await?;
+        *self.record.lock() = record;
+        Ok(())
+    }
+
+    /// Notes who uses an ephemeral disk, for its next opening.
+    pub(crate) async fn note_client(&self, client: &str) -> Result<()> {
+        self.change(|record| record.attached = Some(client.to_owned())).await
+    }
+
+    /// Opens a manifest and the device that shows it.
+    pub(crate) async fn image(&self, id: &ManifestId) -> Result<(Arc<Manifest>, Arc<Image>)> {
+        let manifest = self.store.manifest(id).await?;
+        let image = Image::new(self.store.clone(), Arc::clone(&manifest), Arc::clone(&self.cache));
+        Ok((manifest, Arc::new(image)))
+    }
+
+    /// Makes the disk's ref say what the record says, so that the base is kept in the store. The
+    /// record is the truth, and is changed first; this is made up for at the next opening if it
+    /// fails.
+    pub(crate) async fn publish_base(&self) -> Result<()> {
+        let record = self.record();
+        let refs = self.store.refs();
+        let found = refs.get(RefKind::Disk, &record.name).await?;
+        let body = body(&record);
+        match found {
+            None => refs.create(RefKind::Disk, &record.name, body).await.map(|_| ()),
+            Some(found) if found.body == body => Ok(()),
+            Some(found) if found.body.labels.get(UUID) != body.labels.get(UUID) => {
+                Err(Error::conflict(format!(
+                    "the store's disk {:?} is another one than that in {}; remove one of them",
+                    record.name,
+                    self.directory.display()
+                )))
+            }
+            Some(found) => {
+                refs.update(RefKind::Disk, &record.name, found.sequence, body).await.map(|_| ())
+            }
+        }
+    }
+
+    pub(crate) async fn publish_base_or_warn(&self) {
+        if let Err(error) = self.publish_base().await {
+            tracing::warn!(disk = self.name(), %error, "cannot update the disk's ref now");
+        }
+    }
+}
+
+/// The label of a ref that says which disk it is of.
+pub(crate) const UUID: &str = "uuid";
+
+/// What the ref of a disk says.
+pub(crate) fn body(record: &Record) -> RefBody {
+    let labels = BTreeMap::from([
+        ("image".to_owned(), record.image.to_string()),
+        ("mode".to_owned(), record.mode.to_string()),
+        ("origin".to_owned(), record.origin.to_string()),
+        (UUID.to_owned(), record.uuid.to_string()),
+    ]);
+    RefBody { manifest: Some(record.base), size: record.size, created: record.created, labels }
+}
+
+/// What is told of the disk of a record.
+pub(crate) fn describe(
+    record: &Record,
+    private_bytes: u64,
+    snapshots: Vec<SnapshotInfo>,
+) -> DiskInfo {
+    DiskInfo {
+        name: record.name.clone(),
+        state: Resident::Known,
+        error: None,
+        image: record.image.to_string(),
+        mode: record.mode,
+        size: record.size,
+        created: record.created,
+        private_bytes,
+        snapshots,
+    }
+}
+
+/// Room that the data files of a closed disk take, in bytes.
+pub(crate) fn room(directory: &Path, record: &Record) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let paths = record.layers.iter().map(|layer| crate::layer::paths(directory, *layer).0);
+    paths.filter_map(|path| std::fs::metadata(path).ok()).map(|m| m.blocks() * 512).sum()
+}
+
+#[async_trait]
+impl Device for Disk {
+    fn size(&self) -> u64 {
+        self.shadow.size()
+    }
+
+    fn limits(&self) -> Limits {
+        self.shadow.limits()
+    }
+
+    fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
+        let attempt = self.shadow.try_read(span, buf)?;
+        if attempt == Attempt::Done {
+            self.read.fetch_add(span.len(), Ordering::Relaxed);
+        }
+        Ok(attempt)
+    }
+
+    fn try_write(&self, span: Span, data: &[u8]) -> Result<Attempt> {
+        let attempt = self.shadow.try_write(span, data)?;
+        if attempt == Attempt::Done {
+            self.written.fetch_add(span.len(), Ordering::Relaxed);
+        }
+        Ok(attempt)
+    }
+
+    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        self.shadow.read(span, buf).await?;
+        self.read.fetch_add(span.len(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
+        self.shadow.write(span, data, durability).await?;
+        self.written.fetch_add(span.len(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn flush(&self) -> Result<()> {
+        self.shadow.flush().await
+    }
+
+    async fn discard(&self, span: Span, durability: Durability) -> Result<()> {
+        self.shadow.discard(span, durability).await
+    }
+
+    async fn zero(&self, span: Span, mode: ZeroMode, durability: Durability) -> Result<()> {
+        self.shadow.zero(span, mode, durability).await
+    }
+
+    async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
+        self.shadow.extents(span, limit).await
+    }
+
+    async fn prefetch(&self, span: Span) -> Result<()> {
+        self.shadow.prefetch(span).await
+    }
+}

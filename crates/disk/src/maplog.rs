@@ -1,0 +1,349 @@
+//! The map log: what makes the states of a layer's blocks durable.
+//!
+//! A file is a header, two acknowledgement slots and a chain of records; each record sets whole
+//! groups of 32 blocks, so that reading them all in order gives the map, and a checkpoint is just a
+//! file whose first records hold everything. `docs/shadow-format.md` has the byte tables.
+//!
+//! A record is written only after the one before it was synced. What does not check at the end of
+//! the file is therefore either the one batch that was being written at a crash, which nobody was
+//! told of and which is dropped, or damage. The slots tell them apart: after every sync the number
+//! of the last record goes into one of them in turn, so that a killed process leaves the exact
+//! number, and a power failure one that lags by at most one batch.
+
+mod format;
+#[cfg(test)]
+mod tests;
+
+use self::format::{Header, RECORD_HEADER, RECORDS, Record, SLOTS, Slot};
+pub(crate) use self::format::{Identity, decode_entries};
+use block::{Error, ErrorKind, RandomFile, Result};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Where a damaged map leaves its owner.
+const REMEDY: &str =
+    "put the file back from a backup, or give the disk up with 'sojourn disk remove'";
+
+/// Why an operation on the log failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Nothing changed: it can be tried again, once there is room.
+    Retry(Error),
+    /// A sync failed: what is on stable storage is not known any more.
+    Lost(Error),
+}
+
+/// The open log of a layer.
+pub(crate) struct MapLog {
+    path: PathBuf,
+    file: File,
+    identity: Identity,
+    /// The last record: its number, where it ends, and its checksum, which seeds the next one's.
+    sequence: u64,
+    end: u64,
+    chain: u32,
+    /// The last record that is known to be on stable storage.
+    acknowledged: u64,
+    /// Something was written that is not known to be on stable storage.
+    unsynced: bool,
+    /// Where the file ended after its last checkpoint.
+    checkpoint: u64,
+    next_slot: usize,
+}
+
+impl MapLog {
+    /// Makes a log that holds `groups`, under `path`, on stable storage but for its directory.
+    ///
+    /// # Errors
+    /// Those of the file system; nothing is left behind then.
+    pub(crate) fn create(
+        path: &Path,
+        identity: Identity,
+        groups: impl IntoIterator<Item = (u64, u64)>,
+    ) -> Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(path)
+            .map_err(|e| Error::io(path.display(), e))?;
+        let header = Header { identity }.encode();
+        let mut log = Self {
+            path: path.to_owned(),
+            file,
+            identity,
+            sequence: 0,
+            end: RECORDS,
+            chain: Header::chain(&header),
+            acknowledged: 0,
+            unsynced: false,
+            checkpoint: 0,
+            next_slot: 0,
+        };
+        log.fill(&header, groups).inspect_err(|_| {
+            let _ = std::fs::remove_file(path);
+        })?;
+        Ok(log)
+    }
+
+    fn fill(&mut self, header: &[u8], groups: impl IntoIterator<Item = (u64, u64)>) -> Result<()> {
+        let failed = |e| Error::io(self.path.display(), e);
+        self.file.write_all_at(header, 0).map_err(failed)?;
+        let mut batch = format::Batch::new(self.sequence, 0, self.chain);
+        for (group, word) in groups {
+            batch.push(group, word);
+            if batch.len() >= 4 << 20 {
+                batch.close();
+                self.file.write_all_at(batch.bytes(), self.end).map_err(failed)?;
+                self.end += batch.len() as u64;
+                batch.restart();
+            }
+        }
+        batch.close();
+        self.file.write_all_at(batch.bytes(), self.end).map_err(failed)?;
+        self.end += batch.len() as u64;
+        (self.sequence, self.chain) = batch.last();
+        for slot in SLOTS {
+            self.file.write_all_at(&self.slot().encode(), slot).map_err(failed)?;
+        }
+        self.file.set_len(self.end).map_err(failed)?;
+        self.file.sync_all().map_err(failed)?;
+        self.acknowledged = self.sequence;
+        self.checkpoint = self.end;
+        Ok(())
+    }
+
+    fn slot(&self) -> Slot {
+        Slot { sequence: self.sequence, end: self.end, chain: self.chain }
+    }
+
+    /// Opens a log, telling `restore` the word of each group in the order of the records. Groups
+    /// are below `limit`.
+    ///
+    /// # Errors
+    /// [`Corrupt`](ErrorKind::Corrupt) when anything but the end of an unacknowledged batch does
+    /// not check; [`Unsupported`](ErrorKind::Unsupported) for a later format.
+    pub(crate) fn open(
+        path: &Path,
+        identity: Identity,
+        limit: u64,
+        restore: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self> {
+        let file =
+            OpenOptions::new().read(true).write(true).open(path).map_err(|e| match e.kind() {
+                std::io::ErrorKind::NotFound => {
+                    Error::corrupt(format!("{}: is missing; {REMEDY}", path.display()))
+                }
+                _ => Error::io(path.display(), e),
+            })?;
+        let file = RandomFile::from_file(file, path);
+        let reader = Reader { path, length: file.len()?, file: &file };
+        let header = reader.header(&identity)?;
+        let acknowledged = reader.slot()?;
+        let last = reader.records(&header, limit, &acknowledged, restore)?;
+        let log = Self {
+            path: path.to_owned(),
+            file: file.file().try_clone().map_err(|e| Error::io(path.display(), e))?,
+            identity,
+            sequence: last.sequence,
+            end: last.end,
+            chain: last.chain,
+            acknowledged: acknowledged.sequence,
+            // A killed process may have left all of it in the page cache alone.
+            unsynced: true,
+            checkpoint: RECORDS,
+            next_slot: 0,
+        };
+        if reader.length != last.end {
+            // The rest of a batch that nobody was told of.
+            log.file.set_len(last.end).map_err(|e| Error::io(path.display(), e))?;
+        }
+        Ok(log)
+    }
+
+    /// Appends the words of groups and returns when they are on stable storage. With no group it
+    /// syncs what was written before, if that is not known to be durable.
+    pub(crate) fn append(
+        &mut self,
+        groups: impl IntoIterator<Item = (u64, u64)>,
+    ) -> Result<(), Failure> {
+        let mut batch = format::Batch::new(self.sequence, self.acknowledged, self.chain);
+        for (group, word) in groups {
+            batch.push(group, word);
+        }
+        batch.close();
+        if batch.len() == 0 && !self.unsynced {
+            return Ok(());
+        }
+        if let Err(error) = self.file.write_all_at(batch.bytes(), self.end) {
+            let _ = self.file.set_len(self.end);
+            return Err(Failure::Retry(Error::io(self.path.display(), error)));
+        }
+        self.file.sync_data().map_err(|e| Failure::Lost(Error::io(self.path.display(), e)))?;
+        self.end += batch.len() as u64;
+        (self.sequence, self.chain) = batch.last();
+        self.acknowledged = self.sequence;
+        self.unsynced = false;
+        // Not synced: see the module's text. A slot that cannot be written only lags.
+        let slot = self.slot().encode();
+        if let Err(error) = self.file.write_all_at(&slot, SLOTS[self.next_slot]) {
+            tracing::warn!(path = %self.path.display(), %error, "cannot note the acknowledged record");
+        }
+        self.next_slot ^= 1;
+        Ok(())
+    }
+
+    /// Whether the log has outgrown its last checkpoint.
+    pub(crate) fn wants_checkpoint(&self) -> bool {
+        self.end - self.checkpoint > (1 << 20).max(4 * self.checkpoint)
+    }
+
+    /// Whether a checkpoint would make it any shorter.
+    pub(crate) fn has_records_behind_checkpoint(&self) -> bool {
+        self.end > self.checkpoint
+    }
+
+    /// Replaces the file by one that holds `groups`, which must be all there is.
+    pub(crate) fn checkpoint(
+        &mut self,
+        groups: impl IntoIterator<Item = (u64, u64)>,
+    ) -> Result<(), Failure> {
+        let fresh = self.path.with_extension("map.new");
+        let mut new = Self::create(&fresh, self.identity, groups).map_err(Failure::Retry)?;
+        if let Err(error) = std::fs::rename(&fresh, &self.path) {
+            let _ = std::fs::remove_file(&fresh);
+            return Err(Failure::Retry(Error::io(self.path.display(), error)));
+        }
+        new.path.clone_from(&self.path);
+        *self = new;
+        let directory = self.path.parent().unwrap_or(Path::new("/"));
+        block::file::sync_directory(directory).map_err(Failure::Lost)
+    }
+
+    /// Puts the slot of the last record on stable storage too, so that its loss would be noticed.
+    pub(crate) fn seal(&mut self) -> Result<(), Failure> {
+        self.file.sync_data().map_err(|e| Failure::Lost(Error::io(self.path.display(), e)))
+    }
+}
+
+/// Reads a log that may hold anything.
+struct Reader<'a> {
+    path: &'a Path,
+    file: &'a RandomFile,
+    length: u64,
+}
+
+impl Reader<'_> {
+    fn corrupt(&self, offset: u64, why: impl std::fmt::Display) -> Error {
+        Error::corrupt(format!("{}: at offset {offset}: {why}; {REMEDY}", self.path.display()))
+    }
+
+    fn header(&self, identity: &Identity) -> Result<[u8; 512]> {
+        let mut bytes = [0; 512];
+        if self.length < RECORDS {
+            return Err(self.corrupt(self.length, "the file ends within its header"));
+        }
+        self.file.read_blocking(0, &mut bytes)?;
+        let header = Header::decode(&bytes).map_err(|e| match e.kind() {
+            ErrorKind::Corrupt => self.corrupt(0, e),
+            _ => e.context(self.path.display()),
+        })?;
+        if header.identity != *identity {
+            return Err(self.corrupt(0, "this is the map of another disk or layer"));
+        }
+        Ok(bytes)
+    }
+
+    /// The later one of the slots that check.
+    fn slot(&self) -> Result<Slot> {
+        let mut best: Option<Slot> = None;
+        for at in SLOTS {
+            let mut bytes = [0; Slot::LEN];
+            self.file.read_blocking(at, &mut bytes)?;
+            if let Some(slot) = Slot::decode(&bytes)
+                && best.as_ref().is_none_or(|b| b.sequence < slot.sequence)
+            {
+                best = Some(slot);
+            }
+        }
+        best.ok_or_else(|| self.corrupt(SLOTS[0], "neither acknowledgement slot checks"))
+    }
+
+    /// Restores every record that checks, and says where they end.
+    fn records(
+        &self,
+        header: &[u8; 512],
+        limit: u64,
+        acknowledged: &Slot,
+        restore: &mut dyn FnMut(u64, u64),
+    ) -> Result<Slot> {
+        let mut last = Slot { sequence: 0, end: RECORDS, chain: Header::chain(header) };
+        loop {
+            if last.sequence == acknowledged.sequence && last != *acknowledged {
+                return Err(self.corrupt(last.end, "a record is not the one that was acknowledged"));
+            }
+            let Some((record, payload)) = self.record(&last)? else { break };
+            decode_entries(&payload, limit, restore).map_err(|why| self.corrupt(last.end, why))?;
+            last = Slot {
+                sequence: record.sequence,
+                end: last.end + RECORD_HEADER as u64 + payload.len() as u64,
+                chain: record.chain,
+            };
+        }
+        if last.sequence < acknowledged.sequence {
+            let why = format!(
+                "record {} is missing or damaged, but record {} was acknowledged",
+                last.sequence + 1,
+                acknowledged.sequence
+            );
+            return Err(self.corrupt(last.end, why));
+        }
+        self.check_tail(&last)?;
+        Ok(last)
+    }
+
+    /// The record behind `last`; `None` when it does not check.
+    fn record(&self, last: &Slot) -> Result<Option<(Record, Vec<u8>)>> {
+        let room = self.length.saturating_sub(last.end);
+        if room < RECORD_HEADER as u64 {
+            return Ok(None);
+        }
+        let mut head = [0; RECORD_HEADER];
+        self.file.read_blocking(last.end, &mut head)?;
+        let Some(record) = Record::decode(&head) else { return Ok(None) };
+        let payload = u64::from(record.payload);
+        if record.sequence != last.sequence + 1 || payload > room - RECORD_HEADER as u64 {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; record.payload as usize];
+        self.file.read_blocking(last.end + RECORD_HEADER as u64, &mut bytes)?;
+        Ok((Record::chain_of(last.chain, &head, &bytes) == record.chain).then_some((record, bytes)))
+    }
+
+    /// Looks behind the last good record for one that was written after a later one was
+    /// acknowledged: then what lies between is damage, not the end of a crash.
+    fn check_tail(&self, last: &Slot) -> Result<()> {
+        const WINDOW: usize = 64 << 10;
+        let mut window = vec![0; WINDOW + RECORD_HEADER];
+        let mut at = last.end;
+        while at < self.length {
+            let len = (self.length - at).min(window.len() as u64) as usize;
+            self.file.read_blocking(at, &mut window[..len])?;
+            for start in (0..len.min(WINDOW)).step_by(8) {
+                let Some(head) = window[..len].get(start..start + RECORD_HEADER) else { break };
+                if let Some(record) = Record::decode(head)
+                    && record.acknowledged > last.sequence
+                {
+                    return Err(self.corrupt(
+                        last.end,
+                        format!("record {} is damaged, but was acknowledged", last.sequence + 1),
+                    ));
+                }
+            }
+            at += WINDOW as u64;
+        }
+        Ok(())
+    }
+}

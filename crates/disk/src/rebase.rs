@@ -1,0 +1,152 @@
+//! Moving a disk onto another version of its image.
+//!
+//! Blocks that only the image changed become those of the new version; blocks that only the disk
+//! changed stay its own; blocks that both changed, to different bytes, are a conflict. Where the
+//! disk stands on a snapshot, what that has over the old version becomes private blocks again, in a
+//! layer below the others.
+
+use crate::compare::{blocks, difference, differences, intersection, push, total, union};
+use crate::layer::{Layer, Round};
+use crate::maplog::Failure;
+use crate::snapshot::{manifest_of, resolve};
+use crate::stack::{Frozen, Stack};
+use crate::{Disk, Image, Rebase, RebaseReport};
+use block::{Error, Result, Span, offload};
+use std::sync::Arc;
+use store::ImageName;
+
+/// Ranges that the message of a refused rebase names.
+const SHOWN: usize = 4;
+
+/// An image seen as a device of another size: what is behind its end reads as zeroes.
+fn sized(image: Arc<Image>, size: u64) -> Frozen {
+    let stack = Stack { generation: 0, layers: Vec::new(), base: image };
+    Frozen { stack: Arc::new(stack), from: 0, size }
+}
+
+impl Disk {
+    /// Moves the disk onto another version of its image (the newest one when `onto` has no tag).
+    ///
+    /// A private block counts as changed by the disk even when it holds what the old version held.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict), naming the first ranges, when both changed the
+    /// same blocks and `how` is [`Rebase::Refuse`], and while the disk is attached;
+    /// [`NotFound`](block::ErrorKind::NotFound) when there is no such version; those of the store
+    /// and the file system. The disk is as it was then.
+    pub async fn rebase(&self, onto: &ImageName, how: Rebase) -> Result<RebaseReport> {
+        let _excluded = self.lease.exclude(self.name(), "rebase")?;
+        let _changing = self.changing.lock().await;
+        self.shadow.check()?;
+        let target = resolve(&self.store, onto).await?;
+        let (new, new_image) = self.image(&manifest_of(&target)?).await?;
+        let record = self.record();
+        let (old, old_image) = self.image(&record.origin).await?;
+        let (base, base_image) = self.image(&record.base).await?;
+        let size = record.size.max(new.size());
+
+        let stack = self.shadow.stack();
+        let in_layers = stack.changed(0, record.size);
+        let in_base = difference(&differences(&old, &base).await?, &in_layers);
+        let by_image = differences(&old, &new).await?;
+
+        let disk_view = Frozen { stack, from: 0, size };
+        let base_view = sized(base_image, size);
+        let old_view = sized(old_image, size);
+        let new_view = sized(Arc::clone(&new_image), size);
+
+        // What the base has over the old version, to the block.
+        let mut own = Vec::new();
+        blocks([&base_view, &old_view], &in_base, |block, [mine, old]| {
+            if mine != old {
+                push(&mut own, block);
+            }
+            Ok(())
+        })
+        .await?;
+        let mine = union(&in_layers, &own);
+        let mut both_changed = Vec::new();
+        let candidates = intersection(&mine, &by_image);
+        blocks([&disk_view, &old_view, &new_view], &candidates, |block, [mine, old, new]| {
+            if new != old && new != mine {
+                push(&mut both_changed, block);
+            }
+            Ok(())
+        })
+        .await?;
+        if how == Rebase::Refuse && !both_changed.is_empty() {
+            return Err(conflict(self.name(), &target.name, &both_changed));
+        }
+
+        let lowest = if own.is_empty() {
+            None
+        } else {
+            Some(self.materialise(record.next_layer, &base_view, &own).await?)
+        };
+        let number = lowest.as_ref().map(|layer| layer.number);
+        let image: ImageName = target.name.parse()?;
+        let id = new.id();
+        let guard = self.shadow.unless_interrupted("rebase");
+        let changed = self
+            .change(|record| {
+                record.image = image;
+                record.origin = id;
+                record.base = id;
+                record.size = size;
+                if let Some(number) = number {
+                    record.layers.insert(0, number);
+                    record.next_layer = number + 1;
+                }
+            })
+            .await;
+        if let Err(error) = changed {
+            guard.done();
+            return Err(error);
+        }
+        *self.base.lock() = new;
+        self.shadow.settle(new_image, usize::MAX, lowest).await;
+        guard.done();
+        self.shadow.set_size(size);
+        self.publish_base_or_warn().await;
+        Ok(RebaseReport {
+            image: target.name,
+            kept: total(&mine),
+            updated: total(&difference(&by_image, &mine)),
+            both_changed,
+        })
+    }
+
+    /// A new layer, on stable storage, that holds `spans` of `view`.
+    async fn materialise(&self, number: u32, view: &Frozen, spans: &[Span]) -> Result<Arc<Layer>> {
+        let layer = self.shadow.new_layer(number).await?;
+        let filled = self.fill(&layer, view, spans).await;
+        if filled.is_err() {
+            self.discard_layers(vec![Arc::clone(&layer)]).await;
+        }
+        filled.map(|()| layer)
+    }
+
+    async fn fill(&self, layer: &Arc<Layer>, view: &Frozen, spans: &[Span]) -> Result<()> {
+        blocks([view], spans, |block, [bytes]| layer.take_in(block, bytes)).await?;
+        let layer = Arc::clone(layer);
+        offload(move || {
+            layer.sync(Round::Flush).map_err(|failure| match failure {
+                Failure::Retry(error) | Failure::Lost(error) => error,
+            })
+        })
+        .await
+    }
+}
+
+fn conflict(disk: &str, image: &str, spans: &[Span]) -> Error {
+    let shown: Vec<String> =
+        spans.iter().take(SHOWN).map(|span| format!("{}..{}", span.offset(), span.end())).collect();
+    let more = if spans.len() > SHOWN { ", …" } else { "" };
+    Error::conflict(format!(
+        "disk {disk:?} and image {image} both changed {} bytes in {} ranges (bytes {}{more}); \
+         commit or copy what matters, or keep the disk's with --keep-mine",
+        total(spans),
+        spans.len(),
+        shown.join(", ")
+    ))
+}

@@ -1,0 +1,280 @@
+//! `disk.json`: what a disk is made of. It is replaced as a whole, never changed in place.
+
+use crate::Mode;
+use crate::maplog::Failure;
+use block::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io::{Read, Write};
+use std::path::Path;
+use store::{ImageName, ManifestId};
+
+const FORMAT: &str = "sojourn-disk";
+const VERSION: u32 = 1;
+const FILE: &str = "disk.json";
+const FRESH: &str = "disk.json.new";
+const MAX_LEN: u64 = 64 << 10;
+const REMEDY: &str =
+    "put the file back from a backup, or give the disk up with 'sojourn disk remove'";
+
+/// What a disk is told apart by, also from an earlier one of the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Uuid(pub(crate) [u8; 16]);
+
+impl fmt::Display for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl From<Uuid> for String {
+    fn from(uuid: Uuid) -> Self {
+        uuid.to_string()
+    }
+}
+
+impl TryFrom<String> for Uuid {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let digits = text.len() == 32
+            && text.bytes().all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c));
+        match u128::from_str_radix(&text, 16) {
+            Ok(number) if digits => Ok(Self(number.to_be_bytes())),
+            _ => Err("a disk's uuid is 32 lower-case hexadecimal digits".into()),
+        }
+    }
+}
+
+/// What `disk.json` says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Record {
+    pub(crate) name: String,
+    pub(crate) uuid: Uuid,
+    pub(crate) mode: Mode,
+    /// In bytes.
+    pub(crate) size: u64,
+    /// In Unix seconds.
+    pub(crate) created: u64,
+    /// The image version that the disk was made from or last rebased to, and its manifest.
+    pub(crate) image: ImageName,
+    pub(crate) origin: ManifestId,
+    /// What the layers stand on: the origin, or a state of this disk that was published.
+    pub(crate) base: ManifestId,
+    /// Numbers of the layers, oldest first.
+    pub(crate) layers: Vec<u32>,
+    /// The next number; never used again.
+    pub(crate) next_layer: u32,
+    /// The client of an ephemeral disk.
+    pub(crate) attached: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    format: String,
+    version: u32,
+    /// CRC-32C of `disk` as compact JSON, in hexadecimal.
+    checksum: String,
+    disk: Record,
+}
+
+/// What every version of the document has.
+#[derive(Deserialize)]
+struct Preamble {
+    format: String,
+    version: u32,
+}
+
+fn checksum(record: &Record) -> Result<String> {
+    let bytes = serde_json::to_vec(record)
+        .map_err(|e| Error::internal("a disk's record cannot be written as JSON").with_source(e))?;
+    Ok(format!("{:08x}", crc32c::crc32c(&bytes)))
+}
+
+impl Record {
+    /// Reads the record of the disk in `directory`. Waits for the disk.
+    ///
+    /// # Errors
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when it is damaged or missing,
+    /// [`Unsupported`](block::ErrorKind::Unsupported) for a later version.
+    pub(crate) fn load(directory: &Path) -> Result<Self> {
+        let path = directory.join(FILE);
+        let file = std::fs::File::open(&path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => {
+                Error::corrupt(format!("{}: is missing; {REMEDY}", path.display()))
+            }
+            _ => Error::io(path.display(), e),
+        })?;
+        let mut bytes = Vec::new();
+        file.take(MAX_LEN + 1).read_to_end(&mut bytes).map_err(|e| Error::io(path.display(), e))?;
+        Self::decode(&bytes).map_err(|e| e.context(path.display()))
+    }
+
+    /// Reads the document.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let corrupt = |why: &dyn fmt::Display| Error::corrupt(format!("{why}; {REMEDY}"));
+        if bytes.len() as u64 > MAX_LEN {
+            return Err(corrupt(&format!("is longer than {MAX_LEN} bytes")));
+        }
+        let preamble: Preamble = serde_json::from_slice(bytes).map_err(|e| corrupt(&e))?;
+        if preamble.format != FORMAT {
+            return Err(corrupt(&"is not the record of a disk"));
+        }
+        if preamble.version != VERSION {
+            return Err(Error::unsupported(format!(
+                "the disk is of format version {}, this program reads {VERSION}; use a newer one",
+                preamble.version
+            )));
+        }
+        let document: Document = serde_json::from_slice(bytes).map_err(|e| corrupt(&e))?;
+        let record = document.disk;
+        if checksum(&record)? != document.checksum {
+            return Err(corrupt(&"the checksum does not match"));
+        }
+        let mut numbers = record.layers.clone();
+        numbers.sort_unstable();
+        numbers.dedup();
+        if record.layers.is_empty()
+            || numbers.len() != record.layers.len()
+            || numbers.last().is_some_and(|last| *last >= record.next_layer)
+        {
+            return Err(corrupt(&"the list of layers makes no sense"));
+        }
+        Ok(record)
+    }
+
+    /// The document.
+    pub(crate) fn encode(&self) -> Result<Vec<u8>> {
+        let document = Document {
+            format: FORMAT.into(),
+            version: VERSION,
+            checksum: checksum(self)?,
+            disk: self.clone(),
+        };
+        let mut bytes = serde_json::to_vec_pretty(&document).map_err(|e| {
+            Error::internal("a disk's record cannot be written as JSON").with_source(e)
+        })?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+
+    /// Replaces the record in `directory`, on stable storage. Waits for the disk.
+    pub(crate) fn save(&self, directory: &Path) -> Result<(), Failure> {
+        let bytes = self.encode().map_err(Failure::Retry)?;
+        let (fresh, path) = (directory.join(FRESH), directory.join(FILE));
+        let written = std::fs::File::create(&fresh)
+            .and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all()))
+            .and_then(|()| std::fs::rename(&fresh, &path));
+        if let Err(error) = written {
+            let _ = std::fs::remove_file(&fresh);
+            return Err(Failure::Retry(Error::io(path.display(), error)));
+        }
+        block::file::sync_directory(directory).map_err(Failure::Lost)
+    }
+
+    /// Removes what a crash left in `directory`: layers that the record does not name, and files
+    /// that were to replace others.
+    pub(crate) fn sweep(&self, directory: &Path) -> Result<()> {
+        let failed = |e| Error::io(directory.display(), e);
+        for entry in std::fs::read_dir(directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            let stray = match name.split_once('.') {
+                _ if name == FRESH => true,
+                Some((_, "map.new")) => true,
+                Some((number, "data" | "map")) => {
+                    number.parse().is_ok_and(|number: u32| !self.layers.contains(&number))
+                }
+                _ => false,
+            };
+            if stray {
+                std::fs::remove_file(entry.path()).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        Record {
+            name: "web".into(),
+            uuid: Uuid([7; 16]),
+            mode: Mode::Ephemeral,
+            size: 10 << 30,
+            created: 1_767_225_600,
+            image: "debian:3".parse().unwrap(),
+            origin: ManifestId::from([1; 32]),
+            base: ManifestId::from([2; 32]),
+            layers: vec![3, 5],
+            next_layer: 6,
+            attached: Some("pid:12".into()),
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let dir = tempfile::tempdir().unwrap();
+        record().save(dir.path()).unwrap();
+        assert_eq!(Record::load(dir.path()).unwrap(), record());
+        let other = Record { size: 11 << 30, attached: None, ..record() };
+        other.save(dir.path()).unwrap();
+        assert_eq!(Record::load(dir.path()).unwrap(), other);
+    }
+
+    #[test]
+    fn a_damaged_record_is_refused_or_means_the_same() {
+        let good = record().encode().unwrap();
+        for len in 0..good.len() - 2 {
+            assert!(Record::decode(&good[..len]).is_err(), "cut to {len}");
+        }
+        for at in 0..good.len() {
+            for flip in [1, 4, 0x20, 0x80] {
+                let mut bad = good.clone();
+                bad[at] ^= flip;
+                match Record::decode(&bad) {
+                    Ok(read) => assert_eq!(read, record(), "byte {at}"),
+                    Err(e) => assert!(
+                        matches!(
+                            e.kind(),
+                            block::ErrorKind::Corrupt | block::ErrorKind::Unsupported
+                        ),
+                        "byte {at}: {e:?}"
+                    ),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_later_version_is_named() {
+        let text = String::from_utf8(record().encode().unwrap()).unwrap();
+        let later = text.replace("\"version\": 1", "\"version\": 2, \"more\": []");
+        let error = Record::decode(later.as_bytes()).unwrap_err();
+        assert_eq!(error.kind(), block::ErrorKind::Unsupported);
+        assert!(error.message().contains("version 2"), "{error}");
+    }
+
+    #[test]
+    fn sweeping_leaves_what_the_record_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = ["0003.data", "0003.map", "0004.data", "0004.map", "0005.map.new", "lock"];
+        for name in names.iter().chain(&["disk.json.new", "notes.txt"]) {
+            std::fs::write(dir.path().join(name), "x").unwrap();
+        }
+        record().sweep(dir.path()).unwrap();
+        let mut left: Vec<_> = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["0003.data", "0003.map", "lock", "notes.txt"]);
+    }
+}

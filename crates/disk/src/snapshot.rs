@@ -1,0 +1,334 @@
+//! Snapshot, commit, roll back, reset: what a disk holds becomes a manifest, or the other way round.
+//!
+//! Publishing what a disk holds, while it is in use: a new layer takes the writes from a moment on,
+//! so that the layers below it do not change any more; they are uploaded over the base; the new
+//! manifest gets its name; then it becomes the base and the uploaded layers are dropped. A crash
+//! between any two steps leaves a disk of the same content: with one layer more, or with layers
+//! that say what the base says too.
+
+use crate::disk::UUID;
+use crate::stack::Frozen;
+use crate::{Disk, SnapshotInfo, compare};
+use block::{Error, Result, offload};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use store::{Grain, ImageName, ManifestId, Progress, RefBody, RefKind, RefRecord, Store, import};
+
+/// Layers that failed uploads may leave before the next one must succeed first.
+const MOST_LAYERS: usize = 8;
+
+/// All snapshots of all disks, oldest first, by the disk's name.
+pub(crate) async fn list(store: &Store) -> Result<HashMap<String, Vec<SnapshotInfo>>> {
+    let mut all: HashMap<String, Vec<SnapshotInfo>> = HashMap::new();
+    for found in store.refs().list(RefKind::Snapshot).await? {
+        if let Some((disk, name)) = found.name.split_once('@') {
+            let info = SnapshotInfo {
+                name: name.to_owned(),
+                created: found.body.created,
+                size: found.body.size,
+            };
+            all.entry(disk.to_owned()).or_default().push(info);
+        }
+    }
+    for list in all.values_mut() {
+        list.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+    }
+    Ok(all)
+}
+
+/// The versions of an image, oldest first.
+pub(crate) async fn versions(store: &Store, image: &str) -> Result<Vec<(RefRecord, String)>> {
+    let mut list: Vec<(RefRecord, String)> = Vec::new();
+    for found in store.refs().list(RefKind::Image).await? {
+        if let Some((name, tag)) = found.name.split_once(':')
+            && name == image
+        {
+            let tag = tag.to_owned();
+            list.push((found, tag));
+        }
+    }
+    let number = |tag: &str| tag.parse::<u64>().ok();
+    list.sort_by(|(a, s), (b, t)| {
+        (a.body.created, number(s), s).cmp(&(b.body.created, number(t), t))
+    });
+    Ok(list)
+}
+
+/// The image version that `image` means: the newest one when it has no tag.
+pub(crate) async fn resolve(store: &Store, image: &ImageName) -> Result<RefRecord> {
+    let found = match &image.tag {
+        Some(_) => store.refs().get(RefKind::Image, &image.to_string()).await?,
+        None => versions(store, &image.name).await?.pop().map(|(record, _)| record),
+    };
+    found.ok_or_else(|| {
+        Error::not_found(format!("there is no image {image}; see 'sojourn image list'"))
+    })
+}
+
+/// The manifest of an image version.
+pub(crate) fn manifest_of(found: &RefRecord) -> Result<ManifestId> {
+    found.body.manifest.ok_or_else(|| {
+        Error::corrupt(format!("image {}: has no content; remove and import it again", found.name))
+    })
+}
+
+impl Disk {
+    /// Freezes what the disk holds now, under a name. The disk may be in use; answered writes are
+    /// in the snapshot, later ones are not.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when the disk has a snapshot of this name; those of
+    /// the store. The disk is as it was then.
+    pub async fn snapshot(&self, name: &str, progress: &dyn Progress) -> Result<SnapshotInfo> {
+        store::check_name("snapshot", name)?;
+        let _changing = self.changing.lock().await;
+        let full = format!("{}@{name}", self.name());
+        let refs = self.store.refs();
+        if refs.get(RefKind::Snapshot, &full).await?.is_some() {
+            return Err(Error::conflict(format!(
+                "disk {:?} has a snapshot {name:?} already; choose another name",
+                self.name()
+            )));
+        }
+        let view = self.freeze(progress).await?;
+        let manifest = self.publish_blocks(&view, progress).await?;
+        let record = self.record();
+        let body = RefBody {
+            manifest: Some(manifest),
+            size: view.size,
+            created: self.store.world().clock.now(),
+            labels: BTreeMap::from([
+                ("image".to_owned(), record.image.to_string()),
+                (UUID.to_owned(), record.uuid.to_string()),
+            ]),
+        };
+        let made = refs.create(RefKind::Snapshot, &full, body).await?;
+        let info = SnapshotInfo {
+            name: name.to_owned(),
+            created: made.body.created,
+            size: made.body.size,
+        };
+        self.snapshots.lock().push(info.clone());
+        self.settle_or_warn(manifest).await;
+        Ok(info)
+    }
+
+    /// Publishes what the disk holds as a version of an image: the next number when `to` has no
+    /// tag. The disk goes on unchanged, and belongs to the version that it came from.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when the version exists; those of the store.
+    pub async fn commit(&self, to: &ImageName, progress: &dyn Progress) -> Result<RefRecord> {
+        let _changing = self.changing.lock().await;
+        let refs = self.store.refs();
+        let tag = match &to.tag {
+            Some(tag) => tag.clone(),
+            None => {
+                let versions = versions(&self.store, &to.name).await?;
+                let last = versions.iter().filter_map(|(_, tag)| tag.parse::<u64>().ok()).max();
+                last.unwrap_or(0).saturating_add(1).to_string()
+            }
+        };
+        let full = ImageName { name: to.name.clone(), tag: Some(tag) }.to_string();
+        if refs.get(RefKind::Image, &full).await?.is_some() {
+            return Err(Error::conflict(format!(
+                "image {full} exists already; choose another version, or give none"
+            )));
+        }
+        let view = self.freeze(progress).await?;
+        let record = self.record();
+        let origin = self.store.manifest(&record.origin).await?;
+        let base = Arc::clone(&self.base.lock());
+        let changed = compare::union(
+            &view.stack.changed(view.from, view.size),
+            &compare::differences(&origin, &base).await?,
+        );
+        let imported = import::derive(
+            &self.store,
+            &origin,
+            view.size,
+            &view,
+            &clipped(&changed, view.size),
+            Grain::Content,
+            progress,
+        )
+        .await?;
+        let body = RefBody {
+            manifest: Some(imported.manifest),
+            size: imported.size,
+            created: self.store.world().clock.now(),
+            labels: BTreeMap::from([
+                ("parent".to_owned(), record.image.to_string()),
+                ("source".to_owned(), format!("disk {}", record.name)),
+            ]),
+        };
+        let made = refs.create(RefKind::Image, &full, body).await?;
+        self.settle_or_warn(imported.manifest).await;
+        Ok(made)
+    }
+
+    /// Makes the disk what it was at a snapshot, its size included. What was written since is gone.
+    ///
+    /// # Errors
+    /// [`NotFound`](block::ErrorKind::NotFound) when there is no such snapshot,
+    /// [`Conflict`](block::ErrorKind::Conflict) while the disk is attached; those of the store and
+    /// the file system. The disk is as it was then.
+    pub async fn rollback(&self, snapshot: &str) -> Result<()> {
+        store::check_name("snapshot", snapshot)?;
+        let _excluded = self.lease.exclude(self.name(), "rollback")?;
+        let _changing = self.changing.lock().await;
+        let full = format!("{}@{snapshot}", self.name());
+        let found = self.store.refs().get(RefKind::Snapshot, &full).await?;
+        let Some(found) = found else {
+            return Err(Error::not_found(format!(
+                "disk {:?} has no snapshot {snapshot:?}; see 'sojourn disk show {}'",
+                self.name(),
+                self.name()
+            )));
+        };
+        let Some(manifest) = found.body.manifest else {
+            return Err(Error::corrupt(format!("snapshot {full}: has no content; remove it")));
+        };
+        self.replace(manifest, found.body.size).await
+    }
+
+    /// Drops everything private: the disk is that of its image version again. It keeps its size and
+    /// its snapshots.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) while the disk is attached; those of the store and
+    /// the file system.
+    pub async fn reset(&self) -> Result<()> {
+        let _excluded = self.lease.exclude(self.name(), "reset")?;
+        let _changing = self.changing.lock().await;
+        let record = self.record();
+        if record.base == record.origin && self.shadow.is_empty() && !self.shadow.has_failed() {
+            return self.change(|record| record.attached = None).await;
+        }
+        self.replace(record.origin, record.size).await
+    }
+
+    /// Removes a snapshot. Disks keep what they hold.
+    ///
+    /// # Errors
+    /// [`NotFound`](block::ErrorKind::NotFound) when there is no such snapshot; those of the store.
+    pub async fn remove_snapshot(&self, snapshot: &str) -> Result<()> {
+        store::check_name("snapshot", snapshot)?;
+        let _changing = self.changing.lock().await;
+        let full = format!("{}@{snapshot}", self.name());
+        let refs = self.store.refs();
+        let found = refs.get(RefKind::Snapshot, &full).await?.ok_or_else(|| {
+            Error::not_found(format!("disk {:?} has no snapshot {snapshot:?}", self.name()))
+        })?;
+        refs.remove(RefKind::Snapshot, &full, found.sequence).await?;
+        self.snapshots.lock().retain(|info| info.name != snapshot);
+        Ok(())
+    }
+
+    /// Makes everything that is written now part of layers that do not change any more.
+    async fn freeze(&self, progress: &dyn Progress) -> Result<Frozen> {
+        self.shadow.check()?;
+        let stack = self.shadow.stack();
+        if !stack.top().is_empty() {
+            if stack.layers.len() >= MOST_LAYERS {
+                // Uploads failed many times: what they left must go first.
+                let view = self.shadow.sealed();
+                let manifest = self.publish_blocks(&view, progress).await?;
+                self.settle(manifest).await?;
+            }
+            let number = self.record().next_layer;
+            let layer = self.shadow.new_layer(number).await?;
+            self.change(|record| {
+                record.layers.push(number);
+                record.next_layer = number + 1;
+            })
+            .await?;
+            self.shadow.seal(layer).await;
+        }
+        Ok(self.shadow.sealed())
+    }
+
+    /// Uploads the frozen layers over the base, block by block.
+    async fn publish_blocks(&self, view: &Frozen, progress: &dyn Progress) -> Result<ManifestId> {
+        let base = Arc::clone(&self.base.lock());
+        let changed = view.stack.changed(view.from, view.size);
+        if changed.is_empty() && base.size() == view.size {
+            return Ok(base.id());
+        }
+        let grain = Grain::Blocks;
+        let imported =
+            import::derive(&self.store, &base, view.size, view, &changed, grain, progress).await?;
+        Ok(imported.manifest)
+    }
+
+    /// Makes a manifest the base that holds what the frozen layers over the base hold, and drops
+    /// those.
+    async fn settle(&self, manifest: ManifestId) -> Result<()> {
+        let (manifest, image) = self.image(&manifest).await?;
+        let id = manifest.id();
+        self.change(|record| {
+            record.base = id;
+            record.layers = record.layers.split_off(record.layers.len().saturating_sub(1));
+        })
+        .await?;
+        *self.base.lock() = manifest;
+        let dropped = self.shadow.settle(image, 1, None).await;
+        self.discard_layers(dropped).await;
+        self.publish_base_or_warn().await;
+        Ok(())
+    }
+
+    /// The name is made: what is left to do only saves room, and is done the next time if it fails.
+    async fn settle_or_warn(&self, manifest: ManifestId) {
+        if let Err(error) = self.settle(manifest).await {
+            tracing::warn!(disk = self.name(), %error, "cannot drop uploaded layers now");
+        }
+    }
+
+    /// Makes the disk show `manifest` and nothing else.
+    async fn replace(&self, manifest: ManifestId, size: u64) -> Result<()> {
+        let (manifest, image) = self.image(&manifest).await?;
+        let number = self.record().next_layer;
+        let layer = self.shadow.new_layer(number).await?;
+        let id = manifest.id();
+        let guard = self.shadow.unless_interrupted("rollback or reset");
+        let changed = self
+            .change(|record| {
+                record.base = id;
+                record.size = size;
+                record.layers = vec![number];
+                record.next_layer = number + 1;
+                record.attached = None;
+            })
+            .await;
+        if let Err(error) = changed {
+            guard.done();
+            return Err(error);
+        }
+        *self.base.lock() = manifest;
+        self.shadow.set_size(size);
+        let dropped = self.shadow.settle(image, 0, Some(layer)).await;
+        guard.done();
+        self.discard_layers(dropped).await;
+        self.publish_base_or_warn().await;
+        Ok(())
+    }
+
+    /// Removes the files of layers that the record does not name any more.
+    pub(crate) async fn discard_layers(&self, dropped: Vec<Arc<crate::layer::Layer>>) {
+        let directory = self.shadow.directory().to_owned();
+        let removed = offload(move || {
+            dropped.iter().for_each(|layer| layer.remove(&directory));
+            Ok(())
+        });
+        if let Err(error) = removed.await {
+            tracing::warn!(disk = self.name(), %error, "cannot remove dropped layers");
+        }
+    }
+}
+
+/// The parts of `spans` before `size`.
+fn clipped(spans: &[block::Span], size: u64) -> Vec<block::Span> {
+    let inside = spans.iter().map(|span| span.split_at(size).0);
+    inside.filter(|span| !span.is_empty()).collect()
+}
