@@ -1,12 +1,385 @@
-//! Packs.
+//! Packs: immutable objects that hold many chunks in image order.
+//!
+//! A pack is written once and whole. Its index stands at its end, so that chunks can be appended
+//! while their lengths are not known yet; its id is the hash of the index, so that the same chunks
+//! in the same order are the same pack.
 
-use crate::PackId;
+use crate::chunker::{MAX_CHUNK, MAX_PAGES, PAGE};
+use crate::wire::damaged;
+use crate::{ChunkId, ChunkRef, Encoding, PackId, Settings, backend};
+use block::{Error, Result};
+use bytes::Bytes;
 use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore};
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+const MAGIC: [u8; 8] = *b"SOJPACK\n";
+const VERSION: u16 = 1;
 /// The longest pack that is read: 32 MiB.
 pub(crate) const MAX_LEN: u64 = 32 << 20;
+/// A pack is full with this many bytes of chunks, or this many chunks.
+const FULL: usize = 8 << 20;
+const FULL_CHUNKS: usize = 16384;
+/// The prefix of the keys of packs.
+pub(crate) const PREFIX: &str = "packs";
+/// Read first of a pack's end: enough for the index of most packs.
+const TAIL: u64 = 16 << 10;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Head {
+    magic: [u8; 8],
+    version: U16,
+    flags: U16,
+    reserved: [u8; 4],
+}
+
+/// Where a chunk is, in the index of its pack.
+#[derive(Debug, Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Entry {
+    id: [u8; 32],
+    offset: U32,
+    stored: U32,
+    blocks: U16,
+    encoding: u8,
+    reserved: u8,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Trailer {
+    entries: U32,
+    version: U16,
+    flags: U16,
+    len: U64,
+    reserved: [u8; 4],
+    /// Of the index and of the trailer's fields before this one.
+    checksum: U32,
+    magic: [u8; 8],
+}
+
+const TRAILER: usize = size_of::<Trailer>();
+const ENTRY: usize = size_of::<Entry>();
 
 /// The key of a pack.
 pub(crate) fn path(id: &PackId) -> Path {
-    Path::from(format!("packs/{id}"))
+    Path::from(format!("{PREFIX}/{id}"))
+}
+
+/// A pack in the making.
+#[derive(Debug)]
+pub(crate) struct Builder {
+    bytes: Vec<u8>,
+    index: Vec<Entry>,
+}
+
+/// A pack that is ready to be written.
+#[derive(Debug, Clone)]
+pub(crate) struct Finished {
+    pub(crate) id: PackId,
+    pub(crate) bytes: Bytes,
+    /// Bytes of index and trailer.
+    pub(crate) tail: usize,
+}
+
+impl Builder {
+    pub(crate) fn new() -> Self {
+        let mut bytes = Vec::with_capacity(FULL + FULL / 8);
+        let head =
+            Head { magic: MAGIC, version: VERSION.into(), flags: 0.into(), reserved: [0; 4] };
+        bytes.extend_from_slice(head.as_bytes());
+        Self { bytes, index: Vec::new() }
+    }
+
+    /// Appends a chunk of `len` plain bytes; returns its offset.
+    pub(crate) fn add(&mut self, id: ChunkId, len: u32, encoding: Encoding, stored: &[u8]) -> u32 {
+        let offset = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(stored);
+        self.index.push(Entry {
+            id: id.0,
+            offset: offset.into(),
+            stored: (stored.len() as u32).into(),
+            blocks: U16::new((len / PAGE as u32) as u16),
+            encoding: encoding as u8,
+            reserved: 0,
+        });
+        offset
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+
+    /// Whether it is time to finish it.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes.len() >= FULL || self.index.len() >= FULL_CHUNKS
+    }
+
+    pub(crate) fn finish(mut self, settings: &Settings) -> Finished {
+        let index = self.index.as_bytes();
+        let id = id_of(settings, index);
+        let mut trailer = Trailer {
+            entries: (self.index.len() as u32).into(),
+            version: VERSION.into(),
+            flags: 0.into(),
+            len: ((self.bytes.len() + index.len() + TRAILER) as u64).into(),
+            reserved: [0; 4],
+            checksum: 0.into(),
+            magic: MAGIC,
+        };
+        trailer.checksum = checksum(index, &trailer).into();
+        self.bytes.extend_from_slice(index);
+        self.bytes.extend_from_slice(trailer.as_bytes());
+        Finished { id, tail: index.len() + TRAILER, bytes: self.bytes.into() }
+    }
+}
+
+fn id_of(settings: &Settings, index: &[u8]) -> PackId {
+    PackId(*blake3::keyed_hash(settings.pack_key(), index).as_bytes())
+}
+
+fn checksum(index: &[u8], trailer: &Trailer) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(index), &trailer.as_bytes()[..20])
+}
+
+/// A checked index.
+#[derive(Debug)]
+pub(crate) struct Index {
+    pub(crate) id: PackId,
+    entries: Vec<Entry>,
+}
+
+impl Index {
+    /// Reads the index of a pack that a listing named.
+    pub(crate) async fn load(
+        backend: &dyn ObjectStore,
+        settings: &Settings,
+        meta: &ObjectMeta,
+    ) -> Result<Self> {
+        let key = meta.location.as_ref();
+        let id = key
+            .strip_prefix(PREFIX)
+            .and_then(|name| name.strip_prefix('/'))
+            .and_then(|name| name.parse::<PackId>().ok())
+            .ok_or_else(|| damaged(key, "its name is not a pack's"))?;
+        let size = meta.size;
+        if size > MAX_LEN {
+            return Err(damaged(key, "it is longer than a pack can be"));
+        }
+        let len = TAIL.min(size);
+        let tail = backend::get_range(backend, &meta.location, size - len, len).await?;
+        let trailer = trailer(key, &tail, size)?;
+        let needed = trailer.entries.get() as u64 * ENTRY as u64 + TRAILER as u64;
+        let tail = if needed <= len {
+            tail
+        } else {
+            backend::get_range(backend, &meta.location, size - needed, needed).await?
+        };
+        Self::decode(settings, id, key, &tail, size)
+    }
+
+    /// Checks an index: `tail` is the end of a pack of `size` bytes, at least index and trailer.
+    pub(crate) fn decode(
+        settings: &Settings,
+        id: PackId,
+        key: &str,
+        tail: &[u8],
+        size: u64,
+    ) -> Result<Self> {
+        let trailer = trailer(key, tail, size)?;
+        let end = tail.len() - TRAILER;
+        let start = end
+            .checked_sub(trailer.entries.get() as usize * ENTRY)
+            .ok_or_else(|| damaged(key, "its index is cut off"))?;
+        let index = &tail[start..end];
+        if checksum(index, trailer) != trailer.checksum.get() {
+            return Err(damaged(key, "checksum mismatch"));
+        }
+        if id_of(settings, index) != id {
+            return Err(damaged(key, "its hash is wrong"));
+        }
+        let entries = <[Entry]>::ref_from_bytes(index)
+            .map_err(|_| damaged(key, "its index is cut off"))?
+            .to_vec();
+        let mut next = size_of::<Head>() as u64;
+        for entry in &entries {
+            check(entry, next).map_err(|why| damaged(key, why))?;
+            next += u64::from(entry.stored.get());
+        }
+        if next + (tail.len() - start) as u64 != size {
+            return Err(damaged(key, "its chunks do not fill it"));
+        }
+        Ok(Self { id, entries })
+    }
+
+    /// Its chunks, in order.
+    pub(crate) fn chunks(&self) -> impl ExactSizeIterator<Item = ChunkRef> + '_ {
+        self.entries.iter().map(|entry| ChunkRef {
+            id: ChunkId(entry.id),
+            len: u32::from(entry.blocks.get()) * PAGE as u32,
+            pack: self.id,
+            offset: entry.offset.get(),
+            stored: entry.stored.get(),
+            encoding: Encoding::from_number(entry.encoding).unwrap_or(Encoding::Plain),
+        })
+    }
+}
+
+/// The trailer at the end of `tail`, checked but for what the index is needed for.
+fn trailer<'a>(key: &str, tail: &'a [u8], size: u64) -> Result<&'a Trailer> {
+    let (_, trailer) = Trailer::ref_from_suffix(tail).map_err(|_| damaged(key, "it is too short"))?;
+    if trailer.magic != MAGIC {
+        return Err(damaged(key, "it does not end with its magic"));
+    }
+    if trailer.version.get() > VERSION || trailer.flags.get() != 0 {
+        return Err(Error::unsupported(format!(
+            "object {key} has format version {} with features {:#x}, this build reads up to \
+             {VERSION} without features; use a newer sojourn",
+            trailer.version, trailer.flags
+        )));
+    }
+    let index = u64::from(trailer.entries.get()) * ENTRY as u64;
+    let fits = index + (size_of::<Head>() + TRAILER) as u64 <= size;
+    if trailer.version.get() == 0
+        || trailer.len.get() != size
+        || trailer.reserved != [0; 4]
+        || !fits
+        || index == 0
+    {
+        return Err(damaged(key, "its lengths do not match its size"));
+    }
+    Ok(trailer)
+}
+
+fn check(entry: &Entry, next: u64) -> Result<(), &'static str> {
+    let blocks = u32::from(entry.blocks.get());
+    if blocks == 0 || blocks > MAX_PAGES || entry.reserved != 0 {
+        return Err("a chunk's length is not possible");
+    }
+    let len = blocks * PAGE as u32;
+    debug_assert!(len <= MAX_CHUNK);
+    let right = match Encoding::from_number(entry.encoding) {
+        Some(Encoding::Plain) => entry.stored.get() == len,
+        Some(Encoding::Zstd) => (1..len).contains(&entry.stored.get()),
+        None => return Err("a chunk's encoding is not known to this build"),
+    };
+    if !right || u64::from(entry.offset.get()) != next {
+        return Err("a chunk's place is not possible");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk;
+    use crate::testing;
+    use block::ErrorKind;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    fn sample(chunks: usize) -> (Settings, Finished) {
+        let settings = testing::settings();
+        let mut builder = Builder::new();
+        for i in 0..chunks {
+            let plain = [i as u8 + 1; 4096];
+            let packed = chunk::compress(&plain, 3).unwrap().unwrap();
+            builder.add(chunk::id_of(&settings, &plain), 4096, Encoding::Zstd, &packed);
+        }
+        (settings.clone(), builder.finish(&settings))
+    }
+
+    fn decode(settings: &Settings, id: PackId, bytes: &[u8]) -> Result<Index> {
+        Index::decode(settings, id, "packs/x", bytes, bytes.len() as u64)
+    }
+
+    #[test]
+    fn any_truncation_or_flipped_bit_of_a_pack_is_refused_or_harmless() {
+        let (settings, pack) = sample(3);
+        let whole = decode(&settings, pack.id, &pack.bytes).unwrap();
+        assert_eq!(whole.chunks().len(), 3);
+        for len in 0..pack.bytes.len() {
+            assert!(decode(&settings, pack.id, &pack.bytes[..len]).is_err(), "{len} bytes");
+        }
+        for at in 0..pack.bytes.len() {
+            for bit in 0..8 {
+                let mut bad = pack.bytes.to_vec();
+                bad[at] ^= 1 << bit;
+                let bad = Bytes::from(bad);
+                // The index is refused, or still true: then each chunk gives its bytes or refuses.
+                let Ok(index) = decode(&settings, pack.id, &bad) else { continue };
+                for (chunk, original) in index.chunks().zip(whole.chunks()) {
+                    assert_eq!(chunk, original);
+                    let (start, end) = (chunk.offset as usize, (chunk.offset + chunk.stored) as usize);
+                    if let Ok(plain) = chunk.decode(&settings, bad.slice(start..end)) {
+                        assert_eq!(chunk::id_of(&settings, &plain), chunk.id);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_chunks_are_the_same_pack() {
+        let ((_, a), (_, b), (_, c)) = (sample(4), sample(4), sample(5));
+        assert_eq!((a.id, &a.bytes), (b.id, &b.bytes));
+        assert_ne!(a.id, c.id);
+    }
+
+    #[test]
+    fn a_newer_version_is_refused_by_its_number() {
+        let (settings, pack) = sample(1);
+        let mut newer = pack.bytes.to_vec();
+        let at = newer.len() - TRAILER + 4;
+        newer[at] = 7;
+        let error = decode(&settings, pack.id, &newer).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.message().contains("version 7"), "{error}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn a_pack_gives_back_what_a_map_does(
+            chunks in prop::collection::vec((1usize..=64, any::<u8>(), any::<bool>()), 1..40),
+        ) {
+            let settings = testing::settings();
+            let mut builder = Builder::new();
+            let mut model = HashMap::new();
+            for (blocks, byte, noisy) in chunks {
+                let mut plain = vec![byte; blocks * PAGE];
+                if noisy {
+                    plain = testing::noise(u64::from(byte), blocks * PAGE);
+                }
+                let id = chunk::id_of(&settings, &plain);
+                let packed = chunk::compress(&plain, 3).unwrap();
+                match &packed {
+                    Some(packed) => builder.add(id, plain.len() as u32, Encoding::Zstd, packed),
+                    None => builder.add(id, plain.len() as u32, Encoding::Plain, &plain),
+                };
+                model.insert(id, plain);
+            }
+            let pack = builder.finish(&settings);
+            let index = decode(&settings, pack.id, &pack.bytes).unwrap();
+            let found: HashMap<_, _> = index
+                .chunks()
+                .map(|at| {
+                    let place = at.offset as usize..(at.offset + at.stored) as usize;
+                    (at.id, at.decode(&settings, pack.bytes.slice(place)).unwrap().to_vec())
+                })
+                .collect();
+            prop_assert_eq!(found, model);
+        }
+
+        #[test]
+        fn any_bytes_are_refused_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+            let mut bytes = bytes;
+            let settings = testing::settings();
+            prop_assert!(decode(&settings, PackId([0; 32]), &bytes).is_err());
+            bytes.extend_from_slice(&MAGIC);
+            prop_assert!(decode(&settings, PackId([0; 32]), &bytes).is_err());
+        }
+    }
 }

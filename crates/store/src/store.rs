@@ -124,7 +124,8 @@ impl Store {
         Arc::clone(&self.inner.backend)
     }
 
-    pub(crate) fn world(&self) -> &World {
+    /// The clock and the entropy that the store was opened with.
+    pub fn world(&self) -> &World {
         &self.inner.world
     }
 }

@@ -1,9 +1,25 @@
 //! From a device or a stream to a manifest.
+//!
+//! Three stages: [`feed`] cuts bytes into chunks, [`pipeline`] hashes and compresses them on all
+//! cores, [`writer`] stores packs, segments and the root in that order. Memory is bounded but for
+//! the index of the chunks that the store has (48 bytes for each) and of those that this import
+//! adds (some 100 bytes for each).
 
-use crate::{Manifest, ManifestId, Store};
-use block::{Device, Error, Result, Span};
+mod derive;
+mod feed;
+mod known;
+mod pipeline;
+mod sections;
+mod writer;
+
+pub use derive::derive;
+
+use crate::{ManifestId, Store, manifest};
+use block::{BLOCK, Device, Error, Result};
+use pipeline::Pipeline;
+use sections::Sections;
 use serde::Serialize;
-use tokio::io::AsyncRead;
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Hears how far an import or a verification is.
 pub trait Progress: Send + Sync {
@@ -59,36 +75,73 @@ pub struct ImportStats {
     pub packs: u64,
 }
 
-/// Imports a device.
+/// Imports a device. What the store has already is not stored again, so an import that was
+/// interrupted goes on where it ended.
+///
+/// Nothing refers to the manifest yet. Everything that it names is durable.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) when the size is 0, not a multiple of 512, or above
+/// 256 TiB; the source's, naming the offset; the backend's, naming the object.
 pub async fn from_device(
     store: &Store,
     source: &dyn Device,
     progress: &dyn Progress,
 ) -> Result<Imported> {
-    let _ = (store, source, progress);
-    Err(Error::internal("not yet"))
+    let size = source.size();
+    manifest::check_size(size)?;
+    let mut pipeline = Pipeline::new(store, progress).await?;
+    let mut sections = Sections::new(source, size);
+    let mut at = 0;
+    while at < size {
+        let (hole, until) = sections.at(at).await?;
+        if hole {
+            pipeline.feed.count_hole(until - at);
+            pipeline.feed.jump(until.div_ceil(BLOCK));
+            at = until;
+        } else {
+            at = sections.feed(&mut pipeline.feed, at, until).await?;
+        }
+        pipeline.advance().await?;
+    }
+    pipeline.finish(size).await
 }
 
-/// Imports what a reader gives until it ends.
+/// Imports what a reader gives until it ends; as [`from_device`].
+///
+/// # Errors
+/// As [`from_device`]; the size is known, and checked, at the end.
 pub async fn from_stream(
     store: &Store,
-    reader: impl AsyncRead + Unpin + Send,
+    mut reader: impl AsyncRead + Unpin + Send,
     progress: &dyn Progress,
 ) -> Result<Imported> {
-    let _ = (store, reader, progress);
-    Err(Error::internal("not yet"))
+    let mut pipeline = Pipeline::new(store, progress).await?;
+    let mut size = 0u64;
+    let mut ended = false;
+    while !ended && size <= manifest::MAX_SIZE {
+        let room = pipeline.feed.room();
+        let buffer = pipeline.feed.extend(room);
+        let mut filled = 0;
+        while filled < room && !ended {
+            match reader.read(&mut buffer[filled..]).await {
+                Ok(0) => ended = true,
+                Ok(n) => filled += n,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => {
+                    let at = size + filled as u64;
+                    return Err(Error::io(format!("reading the source at offset {at}"), e));
+                }
+            }
+        }
+        pipeline.feed.shorten(room - filled);
+        pipeline.feed.scan();
+        size += filled as u64;
+        pipeline.advance().await?;
+    }
+    manifest::check_size(size)?;
+    pipeline.finish(size).await
 }
 
-/// The manifest of `view`, which is `base` but for `changed`.
-pub async fn derive(
-    store: &Store,
-    base: &Manifest,
-    size: u64,
-    view: &dyn Device,
-    changed: &[Span],
-    grain: Grain,
-    progress: &dyn Progress,
-) -> Result<Imported> {
-    let _ = (store, base, size, view, changed, grain, progress);
-    Err(Error::internal("not yet"))
-}
+#[cfg(test)]
+mod tests;

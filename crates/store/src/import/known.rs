@@ -1,0 +1,90 @@
+//! The chunks that a store has already, learned from the indexes of its packs.
+
+use crate::pack::{self, Index};
+use crate::{ChunkId, ChunkRef, Encoding, PackId, Store, backend};
+use block::{ErrorKind, Result};
+use futures::{StreamExt, stream};
+
+/// Indexes that are read at the same time.
+const CONCURRENCY: usize = 16;
+
+/// A sorted table, 48 bytes for each chunk.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    packs: Vec<PackId>,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug)]
+struct Row {
+    id: ChunkId,
+    pack: u32,
+    offset: u32,
+    stored: u32,
+    len: u32,
+}
+
+impl Known {
+    /// Lists the packs and reads their indexes. A damaged pack counts as missing: what it held is
+    /// stored again, and the pack replaced if it comes out the same.
+    pub(crate) async fn load(store: &Store) -> Result<Self> {
+        let listed = backend::list(store.backend(), pack::PREFIX).await?;
+        let mut loads = stream::iter(&listed)
+            .map(|meta| async move {
+                let index = Index::load(store.backend(), store.settings(), meta).await;
+                (meta.location.as_ref(), index)
+            })
+            .buffer_unordered(CONCURRENCY);
+        let mut known = Self::default();
+        while let Some((key, index)) = loads.next().await {
+            match index {
+                Ok(index) => known.add(&index),
+                // Gone since the listing, damaged, or of a newer format.
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unsupported
+                    ) =>
+                {
+                    tracing::warn!(pack = key, error = %e, "a pack is left out of an import");
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        known.sort();
+        Ok(known)
+    }
+
+    fn add(&mut self, index: &Index) {
+        let pack = self.packs.len() as u32;
+        self.packs.push(index.id);
+        self.rows.extend(index.chunks().map(|at| Row {
+            id: at.id,
+            pack,
+            offset: at.offset,
+            stored: at.stored,
+            len: at.len,
+        }));
+    }
+
+    fn sort(&mut self) {
+        // Two importers may have stored a chunk at the same time: all later ones choose alike.
+        let packs = &self.packs;
+        let order = |row: &Row| (row.id, packs[row.pack as usize], row.offset);
+        self.rows.sort_unstable_by_key(order);
+        self.rows.dedup_by_key(|row| row.id);
+    }
+
+    /// Where a chunk is, if it is stored.
+    pub(crate) fn find(&self, id: &ChunkId) -> Option<ChunkRef> {
+        let row = &self.rows[self.rows.binary_search_by_key(id, |row| row.id).ok()?];
+        Some(ChunkRef {
+            id: row.id,
+            len: row.len,
+            pack: self.packs[row.pack as usize],
+            offset: row.offset,
+            stored: row.stored,
+            encoding: if row.stored < row.len { Encoding::Zstd } else { Encoding::Plain },
+        })
+    }
+}

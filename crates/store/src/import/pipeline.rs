@@ -1,0 +1,122 @@
+//! The second stage of an import: chunks are hashed and compressed on the runtime's blocking
+//! threads, a bounded number of batches at a time, and handed on in order.
+
+use super::feed::{Batch, Feed, Item};
+use super::known::Known;
+use super::writer::{Done, Source, Writer};
+use crate::chunk;
+use crate::{Encoding, Imported, Progress, Store};
+use block::{Error, Result, offload};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+/// Batches in work: each holds its plain bytes and at most as many stored ones.
+const BATCHES: usize = 8;
+
+/// A batch whose chunks were hashed, and compressed where they are new.
+pub(crate) struct Worked {
+    pub(crate) done: Vec<Done>,
+    pub(crate) scanned: u64,
+    pub(crate) zero: u64,
+}
+
+/// The stages, tied together. The first one is [`feed`](Self::feed), filled by the caller.
+pub(crate) struct Pipeline<'a> {
+    pub(crate) feed: Feed,
+    store: &'a Store,
+    known: Arc<Known>,
+    tasks: JoinSet<(u64, Result<Worked>)>,
+    submitted: u64,
+    written: u64,
+    finished: BTreeMap<u64, Worked>,
+    writer: Writer<'a>,
+}
+
+impl<'a> Pipeline<'a> {
+    pub(crate) async fn new(store: &'a Store, progress: &'a dyn Progress) -> Result<Self> {
+        Ok(Self {
+            feed: Feed::default(),
+            store,
+            known: Arc::new(Known::load(store).await?),
+            tasks: JoinSet::new(),
+            submitted: 0,
+            written: 0,
+            finished: BTreeMap::new(),
+            writer: Writer::new(store, progress),
+        })
+    }
+
+    /// Hands on what the feed has, if it is enough; waits while too much is in work.
+    pub(crate) async fn advance(&mut self) -> Result<()> {
+        if self.feed.is_ready() {
+            self.submit().await?;
+        }
+        Ok(())
+    }
+
+    async fn submit(&mut self) -> Result<()> {
+        let batch = self.feed.take();
+        let (store, known, number) = (self.store.clone(), Arc::clone(&self.known), self.submitted);
+        self.submitted += 1;
+        self.tasks.spawn(async move { (number, offload(move || work(&store, &known, batch)).await) });
+        while self.submitted - self.written >= BATCHES as u64 {
+            self.collect().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a task, and writes what is next in order.
+    async fn collect(&mut self) -> Result<()> {
+        let (number, worked) = match self.tasks.join_next().await {
+            Some(Ok(outcome)) => outcome,
+            Some(Err(e)) => {
+                return Err(Error::internal("a task of an import failed").with_source(e));
+            }
+            None => return Err(Error::internal("an import lost a task")),
+        };
+        self.finished.insert(number, worked?);
+        while let Some(worked) = self.finished.remove(&self.written) {
+            self.written += 1;
+            self.writer.take(worked).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the rest, then the root of an image of `size` bytes.
+    pub(crate) async fn finish(mut self, size: u64) -> Result<Imported> {
+        self.feed.jump(0);
+        self.submit().await?;
+        while self.written < self.submitted {
+            self.collect().await?;
+        }
+        self.writer.finish(size).await
+    }
+}
+
+fn work(store: &Store, known: &Known, batch: Batch) -> Result<Worked> {
+    let settings = store.settings();
+    let done = batch
+        .items
+        .into_iter()
+        .map(|item| {
+            Ok(match item {
+                Item::Base { segment, placed } => Done::Base { segment, placed },
+                Item::Shared { segment, id } => Done::Shared { segment, id },
+                Item::Chunk { start, data } => {
+                    let id = chunk::id_of(settings, &data);
+                    let len = data.len() as u32;
+                    let source = match known.find(&id) {
+                        Some(at) => Source::Known(at),
+                        None => match chunk::compress(&data, settings.compression_level())? {
+                            Some(packed) => Source::New(Encoding::Zstd, packed.into()),
+                            None => Source::New(Encoding::Plain, data),
+                        },
+                    };
+                    Done::Chunk { start, len, id, source }
+                }
+            })
+        })
+        .collect::<Result<_>>()?;
+    Ok(Worked { done, scanned: batch.scanned, zero: batch.zero })
+}
