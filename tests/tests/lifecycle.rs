@@ -1,0 +1,142 @@
+//! A disk's life beside its guest: snapshots under load, rollback, commit, rebase, growth.
+
+use sojourn_tests::{Client, Home, content, require, tool::shell};
+
+const MIB: usize = 16;
+
+fn read_all(client: &mut Client) -> Vec<u8> {
+    (0..client.size >> 20).flat_map(|part| client.read(part << 20, 1 << 20)).collect()
+}
+
+fn assert_disk(home: &Home, disk: &str, expected: &[u8]) {
+    let server = home.serve();
+    let mut client = Client::attach(server.socket(), disk);
+    content::assert_same(disk, &read_all(&mut client), expected);
+    client.detach();
+    server.stop();
+}
+
+#[test]
+fn a_snapshot_holds_the_moment_it_was_taken_while_the_guest_writes_on() {
+    let home = Home::new();
+    let mut expected = content::image(61, MIB);
+    home.import("golden:1", &expected);
+    home.disk("d", "golden");
+    let server = home.serve();
+    let mut client = Client::attach(server.socket(), "d");
+    let mut moments = Vec::new();
+    for round in 0..3u64 {
+        for index in 0..20 {
+            let data = content::random(round * 100 + index, 12 << 10);
+            let at = ((round * 31 + index * 7919) % 4000) as usize * 4096 + 512 * index as usize;
+            assert_eq!(client.write(at as u64, &data), 0);
+            expected[at..at + data.len()].copy_from_slice(&data);
+        }
+        // The guest stays attached; the command goes through the server.
+        home.run(&["disk", "snapshot", "d", &format!("s{round}")]);
+        moments.push(expected.clone());
+        assert_eq!(client.write(8 << 20, &[round as u8; 4096]), 0);
+        expected[8 << 20..][..4096].fill(round as u8);
+        content::assert_same("attached", &read_all(&mut client), &expected);
+    }
+    home.fails(4, &["disk", "rollback", "d", "s0"]); // while a guest is attached
+    client.detach();
+    server.stop();
+    assert_disk(&home, "d", &expected);
+    for (round, moment) in moments.iter().enumerate() {
+        home.run(&["disk", "rollback", "d", &format!("s{round}")]);
+        assert_disk(&home, "d", moment);
+    }
+}
+
+#[test]
+fn snapshots_under_load_disturb_no_write() {
+    require!("fio");
+    let home = Home::new();
+    home.import("golden", &content::image(62, 64));
+    home.disk("d", "golden");
+    let server = home.serve();
+    let binary = sojourn_tests::tool::sojourn();
+    let env = [("U", server.uri("d")), ("SOJOURN", binary.to_string_lossy().into_owned())];
+    let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    shell(
+        home.dir(),
+        &env,
+        r#"
+        fio --output=fio.txt --ioengine=nbd --uri="$U" --thread --name=job --rw=randwrite --bs=4k \
+            --iodepth=32 --size=48m --rate_iops=6000 --verify=crc32c --verify_fatal=1 &
+        sleep 0.3
+        for n in 1 2 3 4; do "$SOJOURN" --home home disk snapshot d s$n; sleep 0.2; done
+        wait $! || { cat fio.txt; exit 1; }"#,
+    );
+    server.stop();
+}
+
+#[test]
+fn a_commit_becomes_a_version_that_new_disks_and_rebased_ones_stand_on() {
+    let home = Home::new();
+    let image = content::image(63, MIB);
+    home.import("golden:1", &image);
+    home.disk("builder", "golden:1");
+    home.disk("user", "golden:1");
+    let server = home.serve();
+    let mut expected = image.clone();
+    let mut builder = Client::attach(server.socket(), "builder");
+    let patch = content::random(64, 1 << 20);
+    assert_eq!(builder.write(5 << 20, &patch), 0);
+    expected[5 << 20..][..1 << 20].copy_from_slice(&patch);
+    builder.detach();
+    let mut user = Client::attach(server.socket(), "user");
+    assert_eq!(user.write(9 << 20, &[0x99; 8192]), 0);
+    user.detach();
+    home.run(&["disk", "commit", "builder", "golden:2"]);
+    server.stop();
+
+    home.run(&["image", "verify", "golden:2"]);
+    home.run(&["image", "export", "golden:2", "two.raw"]);
+    content::assert_same("golden:2", &std::fs::read(home.path("two.raw")).unwrap(), &expected);
+    home.run(&["image", "export", "golden:1", "one.raw"]);
+    content::assert_same("golden:1", &std::fs::read(home.path("one.raw")).unwrap(), &image);
+    home.disk("new", "golden");
+    assert_disk(&home, "new", &expected);
+
+    home.run(&["disk", "rebase", "user", "golden:2"]);
+    expected[9 << 20..][..8192].fill(0x99);
+    assert_disk(&home, "user", &expected);
+}
+
+#[test]
+fn a_rebase_that_would_lose_changes_is_refused_until_told() {
+    let home = Home::new();
+    let mut image = content::image(65, MIB);
+    home.import("golden:1", &image);
+    home.disk("d", "golden:1");
+    let server = home.serve();
+    let mut client = Client::attach(server.socket(), "d");
+    assert_eq!(client.write(3 << 20, &[1; 4096]), 0);
+    client.detach();
+    server.stop();
+    image[(3 << 20) + 100] ^= 0xff;
+    image[11 << 20] ^= 0xff;
+    home.import("golden:2", &image);
+    home.fails(4, &["disk", "rebase", "d", "golden:2"]);
+    home.run(&["disk", "rebase", "d", "golden:2", "--keep-mine"]);
+    image[3 << 20..][..4096].fill(1);
+    assert_disk(&home, "d", &image);
+    home.run(&["disk", "reset", "d"]);
+}
+
+#[test]
+fn a_larger_disk_reads_zeroes_behind_its_image() {
+    let home = Home::new();
+    let mut expected = content::image(66, MIB);
+    home.import("golden", &expected);
+    let size = ((MIB + 4) << 20).to_string();
+    home.run(&["disk", "create", "d", "--from", "golden", "--size", &size]);
+    expected.resize((MIB + 4) << 20, 0);
+    assert_disk(&home, "d", &expected);
+    home.run(&["disk", "grow", "d", &((MIB + 8) << 20).to_string()]);
+    expected.resize((MIB + 8) << 20, 0);
+    assert_disk(&home, "d", &expected);
+    home.fails(2, &["disk", "grow", "d", "1M"]);
+}
