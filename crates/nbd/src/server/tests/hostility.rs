@@ -1,0 +1,372 @@
+use super::rig::{Rig, Shelf, request};
+use crate::codec::ReplyStyle;
+use crate::codec::constants::{command, errno};
+use crate::server::{Ending, Limits, Listener, Server};
+use crate::{Address, ClientOptions, Remote, Uri};
+use async_trait::async_trait;
+use block::{Device, Durability, Extent, Fault, Faulty, Memory, Operation, Result, Span, ZeroMode};
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+const SIZE: u64 = 1 << 20;
+
+/// A device that panics when the byte at offset 13 is touched.
+struct Cursed(Memory);
+
+#[async_trait]
+impl Device for Cursed {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+    fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<block::Attempt> {
+        assert_ne!(span.offset(), 13, "cursed");
+        self.0.try_read(span, buf)
+    }
+    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        self.0.read(span, buf).await
+    }
+    async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
+        assert_ne!(span.offset(), 13, "cursed");
+        self.0.write(span, data, durability).await
+    }
+    async fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    async fn discard(&self, _: Span, _: Durability) -> Result<()> {
+        Ok(())
+    }
+    async fn zero(&self, span: Span, mode: ZeroMode, durability: Durability) -> Result<()> {
+        self.0.zero(span, mode, durability).await
+    }
+    async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
+        self.0.extents(span, limit).await
+    }
+}
+
+#[tokio::test]
+async fn a_panic_in_a_request_ends_its_connection_and_no_other() {
+    let mut rig = Rig::new(Cursed(Memory::new(SIZE)));
+    let mut witness = rig.attach(ReplyStyle::Structured).await;
+    for command in [command::READ, command::WRITE] {
+        let mut prober = rig.attach(ReplyStyle::Structured).await;
+        prober.post(&request(command, 0, 13, 16), &[0; 16]).await;
+        assert!(prober.is_closed().await);
+        assert!(rig.ended().await.is_err());
+    }
+    witness.is_in_step().await;
+    assert_eq!(rig.server.counters().panics, 2);
+    assert_eq!(rig.endings.lock().unwrap().len(), 2, "the sessions were closed");
+    assert_eq!(rig.server.counters().connections, 1);
+}
+
+#[tokio::test]
+async fn a_bad_magic_closes_and_is_counted() {
+    for style in [ReplyStyle::Simple, ReplyStyle::Extended] {
+        let mut rig = Rig::new(Memory::new(SIZE));
+        let mut prober = rig.attach(style).await;
+        prober.send(&[0xff; 32]).await;
+        assert!(prober.is_closed().await);
+        assert!(rig.ended().await.is_err());
+        assert_eq!(rig.server.counters().protocol_errors, 1);
+        assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), Ending::Lost)]);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_vanishes_in_a_write_changes_nothing() {
+    let device = Arc::new(Memory::new(SIZE));
+    for sent in [1, 4096, 200_000] {
+        let mut rig = Rig::new(Arc::clone(&device));
+        let mut prober = rig.attach(ReplyStyle::Simple).await;
+        prober.post(&request(command::WRITE, 0, 0, 200_001), &vec![9; sent]).await;
+        drop(prober);
+        rig.ended().await.unwrap();
+        assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), Ending::Lost)]);
+    }
+    assert!(device.to_vec().iter().all(|b| *b == 0));
+}
+
+#[tokio::test]
+async fn an_announced_length_of_four_gib_costs_no_memory_and_is_refused() {
+    let mut rig = Rig::new(Memory::new(SIZE));
+    let mut prober = rig.attach(ReplyStyle::Structured).await;
+    let write = request(command::WRITE, 0, 0, u64::from(u32::MAX));
+    assert_eq!(prober.ask(&write, &[]).await.error, errno::EINVAL);
+    let read = request(command::READ, 0, 0, u64::from(u32::MAX));
+    let mut other = rig.attach(ReplyStyle::Structured).await;
+    assert_eq!(other.ask(&read, &[]).await.error, errno::EINVAL);
+}
+
+/// Counts the bytes that were read from the device.
+fn counting(reads: &Arc<AtomicU64>) -> impl Device + use<> {
+    let reads = Arc::clone(reads);
+    Faulty::new(Memory::new(SIZE), move |op| {
+        if let Operation::Read(span) = op {
+            reads.fetch_add(span.len(), Relaxed);
+        }
+        Fault::None
+    })
+}
+
+#[tokio::test]
+async fn a_client_that_never_reads_its_replies_is_not_served_beyond_its_limit() {
+    let reads = Arc::new(AtomicU64::new(0));
+    let limits = Limits { in_flight_bytes: 1 << 20, ..Limits::default() };
+    let mut rig = Rig::with(counting(&reads), limits);
+    let (mut prober, _stop) = rig.connect_with(64 << 10);
+    prober.attach(ReplyStyle::Simple).await;
+    let mut all = Vec::new();
+    for i in 0..10_000 {
+        request(command::READ, 0, i % 200 * 4096, 4096).put(ReplyStyle::Simple, &mut all);
+    }
+    let stuck = tokio::time::timeout(Duration::from_millis(500), prober.stream.write_all(&all));
+    assert!(stuck.await.is_err(), "the server took everything");
+    let read = reads.load(Relaxed);
+    assert!(read > 0 && read <= (1 << 20) + (64 << 10), "{read} bytes were read for it");
+    // Once it reads, all that was taken is answered.
+    let mut reply = vec![0; 16 + 4096];
+    for _ in 0..500 {
+        prober.stream.read_exact(&mut reply).await.unwrap();
+    }
+    drop(prober);
+    let _ = rig.ended().await;
+}
+
+#[tokio::test]
+async fn many_payloads_at_once_stay_within_the_limit_and_all_arrive() {
+    let limits = Limits { in_flight_bytes: 256 << 10, ..Limits::default() };
+    let device = Arc::new(Memory::new(8 << 20));
+    let most = Arc::new(AtomicU64::new(0));
+    let (now, peak) = (Arc::new(AtomicU64::new(0)), Arc::clone(&most));
+    struct Gauge(Arc<Memory>, Arc<AtomicU64>, Arc<AtomicU64>);
+    #[async_trait]
+    impl Device for Gauge {
+        fn size(&self) -> u64 {
+            self.0.size()
+        }
+        async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+            self.0.read(span, buf).await
+        }
+        async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
+            let now = self.1.fetch_add(span.len(), Relaxed) + span.len();
+            self.2.fetch_max(now, Relaxed);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            self.1.fetch_sub(span.len(), Relaxed);
+            self.0.write(span, data, durability).await
+        }
+        async fn flush(&self) -> Result<()> {
+            Ok(())
+        }
+        async fn discard(&self, _: Span, _: Durability) -> Result<()> {
+            Ok(())
+        }
+        async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
+            Ok(())
+        }
+        async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
+            self.0.extents(span, limit).await
+        }
+    }
+    let mut rig = Rig::with(Gauge(Arc::clone(&device), now.clone(), peak), limits);
+    let mut prober = rig.attach(ReplyStyle::Simple).await;
+    let lens = [100_000u64, 4096, 70_000, 512, 300_000, 65_536, 65_537, 1];
+    let (mut all, mut expected, mut at) = (Vec::new(), vec![0; 8 << 20], 0);
+    for i in 0..64usize {
+        let len = lens[i % lens.len()];
+        request(command::WRITE, 0, at, len).put(ReplyStyle::Simple, &mut all);
+        all.resize(all.len() + len as usize, i as u8 + 1);
+        expected[at as usize..(at + len) as usize].fill(i as u8 + 1);
+        at += len;
+    }
+    prober.send(&all).await;
+    for _ in 0..64 {
+        assert_eq!(prober.reply(0).await.error, 0);
+    }
+    assert!(device.to_vec() == expected);
+    let most = most.load(Relaxed);
+    assert!(most <= 300_000, "{most} bytes in flight");
+    assert!(most > 100_000, "requests run side by side");
+}
+
+/// A server on real sockets.
+struct Daemon {
+    server: Server,
+    address: Address,
+    stop: Option<oneshot::Sender<()>>,
+    tasks: JoinSet<Result<()>>,
+    _dir: tempfile::TempDir,
+}
+
+impl Daemon {
+    async fn start(tcp: bool, limits: Limits) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let address = match tcp {
+            true => Address::Tcp("127.0.0.1".into(), 0),
+            false => Address::unix(dir.path().join("s")).unwrap(),
+        };
+        let mut shelf = Shelf::default();
+        shelf.devices.insert("disk".into(), Arc::new(Memory::from(vec![3; SIZE as usize])));
+        let server = Server::new(Arc::new(shelf), limits);
+        let listener = Listener::bind(&address, 4096).await.unwrap();
+        let address = listener.address().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let mut tasks = JoinSet::new();
+        let serving = server.clone();
+        tasks.spawn(async move {
+            serving
+                .serve(listener, async {
+                    let _ = stopped.await;
+                })
+                .await
+        });
+        Self { server, address, stop: Some(stop), tasks, _dir: dir }
+    }
+
+    async fn remote(&self) -> Result<Remote> {
+        let options = ClientOptions { reconnect: Duration::ZERO, ..ClientOptions::default() };
+        Remote::connect(&Uri::new(self.address.clone(), "disk"), options).await
+    }
+
+    async fn stop(&mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+        self.tasks.join_next().await.unwrap().unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_hundred_clients_that_come_at_once_are_all_served() {
+    for tcp in [true, false] {
+        let mut daemon = Daemon::start(tcp, Limits::default()).await;
+        let mut clients = JoinSet::new();
+        for _ in 0..500 {
+            let uri = Uri::new(daemon.address.clone(), "disk");
+            clients.spawn(async move {
+                let remote = Remote::connect(&uri, ClientOptions::default()).await?;
+                let mut buf = vec![0; 4096];
+                remote.read(Span::whole(4096), &mut buf).await?;
+                remote.close().await;
+                Ok::<_, block::Error>(buf == [3; 4096])
+            });
+        }
+        while let Some(served) = clients.join_next().await {
+            assert!(served.unwrap().unwrap());
+        }
+        daemon.stop().await;
+        let counters = daemon.server.counters();
+        assert_eq!((counters.accepted, counters.connections), (500, 0));
+        assert_eq!(counters.total.reads, 500);
+    }
+}
+
+#[tokio::test]
+async fn clients_beyond_the_limit_are_closed_at_once_and_counted() {
+    let limits = Limits { connections: 2, ..Limits::default() };
+    let mut daemon = Daemon::start(true, limits).await;
+    let first = daemon.remote().await.unwrap();
+    let second = daemon.remote().await.unwrap();
+    assert!(daemon.remote().await.is_err());
+    second.close().await;
+    let mut again = daemon.remote().await;
+    for _ in 0..200 {
+        if again.is_ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        again = daemon.remote().await;
+    }
+    again.unwrap().close().await;
+    let mut buf = [0; 16];
+    first.read(Span::whole(16), &mut buf).await.unwrap();
+    assert!(daemon.server.counters().refused >= 1);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_stop_closes_the_listener_and_every_client_even_in_the_negotiation() {
+    let mut daemon = Daemon::start(false, Limits::default()).await;
+    let Address::Unix(path) = daemon.address.clone() else { panic!() };
+    let remote = daemon.remote().await.unwrap();
+    let mut silent = UnixStream::connect(&path).await.unwrap();
+    let mut greeting = [0; 18];
+    silent.read_exact(&mut greeting).await.unwrap();
+    daemon.stop().await;
+    assert!(!path.exists());
+    assert_eq!(silent.read(&mut greeting).await.unwrap(), 0);
+    assert!(remote.read(Span::whole(1), &mut [0]).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hundreds_of_rude_clients_leave_a_good_one_undisturbed() {
+    let mut daemon = Daemon::start(true, Limits::default()).await;
+    let Address::Tcp(_, port) = daemon.address.clone() else { panic!() };
+    let good = daemon.remote().await.unwrap();
+    let mut rude = JoinSet::new();
+    for i in 0..200u32 {
+        rude.spawn(async move {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            let mut bytes = vec![0, 0, 0, 3];
+            if i % 2 == 0 {
+                bytes.extend_from_slice(b"IHAVEOPT\0\0\0\x01\0\0\0\x04disk");
+            }
+            let mut random = block::conformance::Sequence::new(u64::from(i));
+            for _ in 0..random.below(200) {
+                let n = random.below(1 << 20);
+                request((n % 9) as u16, (n % 64) as u16, n, n % 9000)
+                    .put(ReplyStyle::Simple, &mut bytes);
+                bytes.resize(bytes.len() + (n % 7000) as usize, n as u8);
+            }
+            let cut = random.below(bytes.len() as u64) as usize;
+            let _ = stream.write_all(&bytes[..cut]).await;
+        });
+    }
+    let mut buf = vec![0; 4096];
+    while rude.join_next().await.is_some() {
+        good.read(Span::whole(4096), &mut buf).await.unwrap();
+    }
+    good.close().await;
+    daemon.stop().await;
+    let counters = daemon.server.counters();
+    assert_eq!((counters.connections, counters.panics), (0, 0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_bytes_end_the_server_or_leave_a_session_behind(
+        attach: bool, style in 0usize..3, seed: u64,
+        noise in prop::collection::vec(any::<u8>(), 0..400),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let mut rig = Rig::new(Memory::new(SIZE));
+            let mut prober = rig.connect();
+            if attach {
+                let styles = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
+                prober.attach(styles[style]).await;
+            }
+            let mut random = block::conformance::Sequence::new(seed);
+            let mut bytes = Vec::new();
+            for _ in 0..random.below(20) {
+                let r = random.number();
+                request((r % 9) as u16, (r >> 8 & 0x3f) as u16, r >> 44, r >> 20 & 0x3ff)
+                    .put(prober.style, &mut bytes);
+                bytes.resize(bytes.len() + (r >> 30 & 0x1ff) as usize, 0x25);
+            }
+            bytes.extend_from_slice(&noise);
+            let _ = prober.stream.write_all(&bytes).await;
+            drop(prober);
+            let _ = rig.ended().await;
+            let counters = rig.server.counters();
+            assert_eq!((counters.connections, counters.panics), (0, 0));
+            assert_eq!(rig.endings.lock().unwrap().len(), usize::from(attach));
+        });
+    }
+}

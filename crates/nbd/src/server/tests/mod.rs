@@ -1,0 +1,6 @@
+//! A server under a client that speaks the raw protocol, over a stream in memory.
+
+mod hostility;
+mod negotiation;
+mod rig;
+mod transmission;

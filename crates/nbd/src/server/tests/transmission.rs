@@ -1,0 +1,377 @@
+use super::rig::{Rig, request};
+use crate::codec::ReplyStyle;
+use crate::codec::constants::{chunk, command, command_flags as flag, errno};
+use crate::codec::reply;
+use crate::server::Ending;
+use async_trait::async_trait;
+use block::{
+    Attempt, Device, Durability, ErrorKind, Extent, ExtentKind, Fault, Faulty, Memory,
+    Operation, Result, Span, ZeroMode,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+const SIZE: u64 = 1 << 20;
+const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
+
+/// A device with every kind of extent, that zeroes fast, or is read-only.
+struct Special {
+    inner: Memory,
+    read_only: bool,
+}
+
+#[async_trait]
+impl Device for Special {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+    fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
+        self.inner.try_read(span, buf)
+    }
+    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        self.inner.read(span, buf).await
+    }
+    async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
+        self.inner.write(span, data, durability).await
+    }
+    async fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    async fn discard(&self, span: Span, durability: Durability) -> Result<()> {
+        self.inner.discard(span, durability).await
+    }
+    async fn zero(&self, span: Span, mut mode: ZeroMode, durability: Durability) -> Result<()> {
+        mode.only_if_fast = false;
+        self.inner.zero(span, mode, durability).await
+    }
+    async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
+        let kinds = [ExtentKind::Data, ExtentKind::Data, ExtentKind::Zero, ExtentKind::Hole];
+        let pieces = span.pieces(4096).take(limit);
+        let kind = |piece: &Span| kinds[(piece.offset() / 4096 % 4) as usize];
+        Ok(pieces.map(|span| Extent { span, kind: kind(&span) }).collect())
+    }
+}
+
+#[tokio::test]
+async fn what_is_written_is_read_in_every_style_aligned_or_not() {
+    for style in STYLES {
+        let mut rig = Rig::new(Memory::new(SIZE));
+        let mut prober = rig.attach(style).await;
+        for (offset, len) in
+            [(0u64, 4096usize), (1, 1), (4095, 2), (70_000, 300_000), (SIZE - 1, 1)]
+        {
+            let data: Vec<u8> = (0..len).map(|i| (i % 251) as u8 + 1).collect();
+            assert_eq!(prober.write(offset, &data).await.error, 0);
+            let read = request(command::READ, 0, offset, len as u64);
+            assert_eq!(prober.ask(&read, &[]).await.data, data);
+        }
+        prober.disconnect().await;
+        assert!(prober.is_closed().await);
+        rig.ended().await.unwrap();
+        assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), Ending::Clean)]);
+        let counters = rig.server.counters();
+        assert_eq!((counters.total.reads, counters.total.writes), (5, 5));
+        assert_eq!(counters.total.read_bytes, 304_100);
+        assert_eq!(counters.exports["disk"].connections, 0);
+    }
+}
+
+#[tokio::test]
+async fn every_command_works_with_forced_unit_access_in_every_style() {
+    for style in STYLES {
+        let mut rig = Rig::new(Special { inner: Memory::new(SIZE), read_only: false });
+        let mut prober = rig.attach(style).await;
+        for command in [
+            command::READ,
+            command::FLUSH,
+            command::TRIM,
+            command::CACHE,
+            command::WRITE_ZEROES,
+            command::BLOCK_STATUS,
+        ] {
+            if command == command::BLOCK_STATUS && style == ReplyStyle::Simple {
+                continue;
+            }
+            for flags in [0, flag::FUA] {
+                let len = if command == command::FLUSH { 0 } else { 8192 };
+                let reply = prober.ask(&request(command, flags, 0, len), &[]).await;
+                assert_eq!(reply.error, 0, "{command} {style:?}: {}", reply.text);
+            }
+        }
+        let write = request(command::WRITE, flag::FUA | prober.payload_flag(), 512, 3);
+        assert_eq!(prober.ask(&write, b"abc").await.error, 0);
+        for flags in [flag::NO_HOLE, flag::FAST_ZERO, flag::NO_HOLE | flag::FAST_ZERO | flag::FUA] {
+            let zero = request(command::WRITE_ZEROES, flags, 0, SIZE);
+            assert_eq!(prober.ask(&zero, &[]).await.error, 0);
+        }
+        prober.is_in_step().await;
+    }
+}
+
+#[tokio::test]
+async fn zeroing_that_is_not_fast_is_refused_when_it_has_to_be() {
+    let mut rig = Rig::new(Memory::new(SIZE));
+    let mut prober = rig.attach(ReplyStyle::Structured).await;
+    let zero = request(command::WRITE_ZEROES, flag::FAST_ZERO, 0, SIZE);
+    assert_eq!(prober.ask(&zero, &[]).await.error, errno::ENOTSUP);
+}
+
+#[tokio::test]
+async fn bad_requests_are_refused_in_step_with_the_right_number_and_a_text() {
+    for style in STYLES {
+        let mut rig = Rig::new(Memory::new(SIZE));
+        let mut prober = rig.attach(style).await;
+        let df = if style == ReplyStyle::Simple { flag::DF } else { 0x100 };
+        for (command, flags, offset, len, error) in [
+            (command::READ, 0, SIZE - 1, 2, errno::EINVAL),
+            (command::READ, 0, u64::MAX - 1, 4, errno::EINVAL),
+            (command::READ, 0, 0, (32 << 20) + 1, errno::EINVAL),
+            (command::READ, 0, 0, 64 << 20, errno::EINVAL),
+            (command::READ, df, 0, 512, errno::EINVAL),
+            (command::READ, flag::NO_HOLE, 0, 512, errno::EINVAL),
+            (command::TRIM, 0, SIZE, 1, errno::EINVAL),
+            (command::TRIM, flag::FAST_ZERO, 0, 1, errno::EINVAL),
+            (command::WRITE_ZEROES, 0, SIZE, 1, errno::ENOSPC),
+            (command::WRITE_ZEROES, 0, u64::MAX, 2, errno::EINVAL),
+            (command::WRITE_ZEROES, 0x8000, 0, 1, errno::EINVAL),
+            (command::CACHE, 0, SIZE, 1, errno::EINVAL),
+            (command::FLUSH, flag::DF, 0, 0, errno::EINVAL),
+            (command::BLOCK_STATUS, 0, 0, 0, errno::EINVAL),
+            (command::BLOCK_STATUS, 0, SIZE, 1, errno::EINVAL),
+            (command::RESIZE, 0, 0, 1, errno::EINVAL),
+            (u16::MAX, 0, 0, 0, errno::EINVAL),
+        ] {
+            let reply = prober.ask(&request(command, flags, offset, len), &[]).await;
+            assert_eq!(reply.error, error, "{command} at {offset}+{len} {style:?}");
+            assert_eq!(reply.text.is_empty(), style == ReplyStyle::Simple);
+        }
+        prober.is_in_step().await;
+        let errors = rig.server.counters().total.errors;
+        assert_eq!(errors, 18);
+    }
+}
+
+#[tokio::test]
+async fn the_payload_of_a_refused_write_is_skipped() {
+    for style in STYLES {
+        let mut rig = Rig::new(Memory::new(SIZE));
+        let mut prober = rig.attach(style).await;
+        let payload = prober.payload_flag();
+        for (flags, offset, len, error) in [
+            (0, SIZE - 1, 2, errno::ENOSPC),
+            (0, SIZE, 300_000, errno::ENOSPC),
+            (0, u64::MAX, 2, errno::EINVAL),
+            (flag::DF, 0, 4096, errno::EINVAL),
+            (0, 0, 40 << 20, errno::EINVAL),
+        ] {
+            let write = request(command::WRITE, flags | payload, offset, len);
+            let reply = prober.ask(&write, &vec![0x25; len as usize]).await;
+            assert_eq!(reply.error, error, "{len} at {offset} {style:?}");
+        }
+        prober.is_in_step().await;
+    }
+}
+
+#[tokio::test]
+async fn the_longest_request_that_is_told_works() {
+    let len = 32usize << 20;
+    let mut rig = Rig::new(Memory::new(40 << 20));
+    for style in STYLES {
+        let mut prober = rig.attach(style).await;
+        let data: Vec<u8> = (0..len).map(|i| (i / 4096 % 255) as u8).collect();
+        assert_eq!(prober.write(4096, &data).await.error, 0);
+        let read = request(command::READ, 0, 4096, len as u64);
+        assert!(prober.ask(&read, &[]).await.data == data);
+    }
+}
+
+#[tokio::test]
+async fn extended_writes_need_the_payload_flag_and_others_lose_theirs() {
+    let mut rig = Rig::new(Memory::new(SIZE));
+    let mut prober = rig.attach(ReplyStyle::Extended).await;
+    let bare = prober.ask(&request(command::WRITE, 0, 0, 512), &[]).await;
+    assert_eq!(bare.error, errno::EINVAL);
+    for command in [command::READ, command::FLUSH, command::BLOCK_STATUS, 77] {
+        let reply = prober.ask(&request(command, flag::PAYLOAD_LEN, 0, 9000), &[1; 9000]).await;
+        assert_eq!(reply.error, errno::EINVAL);
+    }
+    prober.is_in_step().await;
+    let huge = request(command::WRITE_ZEROES, 0, 0, 1 << 40);
+    assert_eq!(prober.ask(&huge, &[]).await.error, errno::ENOSPC, "64-bit lengths are understood");
+    prober.post(&request(command::WRITE, flag::PAYLOAD_LEN, 0, 1 << 60), &[]).await;
+    assert!(prober.is_closed().await, "a payload without end cannot be skipped");
+    assert!(rig.ended().await.is_err());
+    assert_eq!(rig.server.counters().protocol_errors, 1);
+}
+
+#[tokio::test]
+async fn empty_requests_succeed_and_change_nothing() {
+    for style in STYLES {
+        let mut rig = Rig::new(Memory::from(vec![7; SIZE as usize]));
+        let mut prober = rig.attach(style).await;
+        assert_eq!(prober.write(0, &[]).await.error, 0);
+        for command in [command::READ, command::TRIM, command::WRITE_ZEROES, command::CACHE] {
+            for offset in [0, SIZE] {
+                let reply = prober.ask(&request(command, 0, offset, 0), &[]).await;
+                assert_eq!((reply.error, reply.data.len()), (0, 0), "{command}");
+            }
+        }
+        let read = prober.ask(&request(command::READ, 0, 0, SIZE), &[]).await;
+        assert!(read.data.iter().all(|b| *b == 7));
+    }
+}
+
+#[tokio::test]
+async fn a_read_only_export_says_so_and_refuses_every_change() {
+    for style in STYLES {
+        let mut rig = Rig::new(Special { inner: Memory::new(SIZE), read_only: true });
+        let mut prober = rig.attach(style).await;
+        assert_eq!(prober.write(0, &[1; 512]).await.error, errno::EPERM);
+        assert_eq!(prober.write(SIZE, &[1; 512]).await.error, errno::EPERM);
+        for command in [command::TRIM, command::WRITE_ZEROES] {
+            let reply = prober.ask(&request(command, 0, 0, 512), &[]).await;
+            assert_eq!(reply.error, errno::EPERM);
+        }
+        assert_eq!(prober.ask(&request(command::FLUSH, 0, 0, 0), &[]).await.error, 0);
+        prober.is_in_step().await;
+    }
+}
+
+#[tokio::test]
+async fn block_status_tells_joined_extents_and_one_when_asked() {
+    for style in [ReplyStyle::Structured, ReplyStyle::Extended] {
+        let mut rig = Rig::new(Special { inner: Memory::new(SIZE), read_only: false });
+        let mut prober = rig.attach(style).await;
+        let span = Span::between(4096, 36_864);
+        let ask = request(command::BLOCK_STATUS, 0, span.offset(), span.len());
+        let answer = prober.ask(&ask, &[]).await;
+        let wide = style == ReplyStyle::Extended;
+        assert_eq!(answer.kind, if wide { chunk::BLOCK_STATUS_EXT } else { chunk::BLOCK_STATUS });
+        let (_, list) = reply::parse_extents(style, span, &answer.data).unwrap();
+        let lens: Vec<_> = list.iter().map(|e| (e.span.len() / 4096, e.kind)).collect();
+        use ExtentKind::{Data, Hole, Zero};
+        assert_eq!(
+            lens,
+            [(1, Data), (1, Zero), (1, Hole), (2, Data), (1, Zero), (1, Hole), (1, Data)]
+        );
+        let one = request(command::BLOCK_STATUS, flag::REQ_ONE, span.offset(), span.len());
+        let answer = prober.ask(&one, &[]).await;
+        assert_eq!(reply::parse_extents(style, span, &answer.data).unwrap().1.len(), 1);
+        let end = request(command::BLOCK_STATUS, 0, SIZE - 5, 5);
+        assert_eq!(prober.ask(&end, &[]).await.error, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_devices_error_reaches_the_client_with_its_number_and_text() {
+    for (kind, error) in [
+        (ErrorKind::NoSpace, errno::ENOSPC),
+        (ErrorKind::Corrupt, errno::EIO),
+        (ErrorKind::Unavailable, errno::EIO),
+        (ErrorKind::Denied, errno::EPERM),
+        (ErrorKind::Fenced, errno::EPERM),
+        (ErrorKind::Invalid, errno::EINVAL),
+        (ErrorKind::Unsupported, errno::ENOTSUP),
+        (ErrorKind::Internal, errno::EIO),
+    ] {
+        let mut rig = Rig::new(Faulty::new(Memory::new(SIZE), move |op| match op {
+            Operation::Read(span) if span.len() == 512 => Fault::None,
+            _ => Fault::Fail(kind),
+        }));
+        let mut prober = rig.attach(ReplyStyle::Structured).await;
+        for command in [command::READ, command::FLUSH, command::TRIM, command::BLOCK_STATUS] {
+            let reply = prober.ask(&request(command, 0, 0, 4096), &[]).await;
+            assert_eq!(reply.error, error, "{kind:?}");
+            assert!(reply.text.contains("injected fault"));
+        }
+        assert_eq!(prober.write(0, &[1; 4096]).await.error, error);
+        prober.is_in_step().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_request_holds_up_no_other_and_is_answered_out_of_order() {
+    let mut rig = Rig::new(Faulty::new(Memory::new(SIZE), |op| match op {
+        Operation::Read(span) => Fault::Delay(Duration::from_millis(span.len())),
+        _ => Fault::None,
+    }));
+    let mut prober = rig.attach(ReplyStyle::Simple).await;
+    for len in [3000, 1000, 2000] {
+        prober.post(&request(command::READ, 0, len, len), &[]).await;
+    }
+    for len in [1000, 2000, 3000] {
+        assert_eq!(prober.reply(len).await.cookie, len as u64 ^ 0xabcd);
+    }
+    assert_eq!(rig.server.counters().total.waited, 3);
+}
+
+#[tokio::test]
+async fn a_hundred_requests_at_once_are_all_answered() {
+    for style in STYLES {
+        let mut rig = Rig::new(Memory::new(SIZE));
+        let mut prober = rig.attach(style).await;
+        let mut all = Vec::new();
+        for i in 0..100u64 {
+            request(command::READ, 0, i * 4096, 4096).put(style, &mut all);
+        }
+        prober.send(&all).await;
+        for i in 0..100u64 {
+            assert_eq!(prober.reply(4096).await.cookie, (i * 4096) ^ 0xabcd);
+        }
+        let counters = rig.server.counters();
+        assert_eq!((counters.total.reads, counters.total.waited), (100, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn replies_in_flight_are_delivered_to_a_half_closed_client() {
+    use tokio::io::AsyncWriteExt;
+    let slow = |op| match op {
+        Operation::Read(_) => Fault::Delay(Duration::from_secs(1)),
+        _ => Fault::None,
+    };
+    let mut rig = Rig::new(Faulty::new(Memory::new(SIZE), slow));
+    let mut prober = rig.attach(ReplyStyle::Simple).await;
+    for offset in 0..8 {
+        prober.post(&request(command::READ, 0, offset, 4096), &[]).await;
+    }
+    prober.send(&[0x25, 0x60]).await; // half a header
+    prober.stream.shutdown().await.unwrap();
+    for _ in 0..8 {
+        assert_eq!(prober.reply(4096).await.error, 0);
+    }
+    assert!(prober.is_closed().await);
+    rig.ended().await.unwrap();
+    assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), Ending::Lost)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_finishes_what_is_in_flight_refuses_the_rest_and_flushes() {
+    let flushes = Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let seen = Arc::clone(&flushes);
+    let mut rig = Rig::new(Faulty::new(Memory::new(SIZE), move |op| match op {
+        Operation::Write(_) => Fault::Delay(Duration::from_secs(2)),
+        Operation::Flush => {
+            seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Fault::None
+        }
+        _ => Fault::None,
+    }));
+    let (mut prober, stop) = rig.connect_with(1 << 20);
+    prober.attach(ReplyStyle::Structured).await;
+    prober.post(&request(command::WRITE, 0, 4096, 512), &[1; 512]).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    stop.send(()).unwrap();
+    tokio::task::yield_now().await;
+    let late = prober.ask(&request(command::READ, 0, 0, 512), &[]).await;
+    assert_eq!(late.error, errno::ESHUTDOWN);
+    let reply = prober.reply(0).await;
+    assert_eq!((reply.cookie, reply.error), (4096 ^ 0xabcd, 0));
+    assert!(prober.is_closed().await);
+    rig.ended().await.unwrap();
+    assert_eq!(flushes.load(std::sync::atomic::Ordering::Relaxed), 1);
+    assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), Ending::Lost)]);
+}
