@@ -1,1 +1,106 @@
-fn main() {}
+//! `sojourn`: the command line and the server. It wires the libraries together and decides
+//! nothing that belongs in them.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`cli`] | the command line |
+//! | [`commands`] | one module per noun or verb |
+//! | [`home`] | the directory that one server lives in |
+//! | [`config`] | `sojourn.toml` |
+//! | [`engine`] | store, cache and disks of a home, and the verbs on disks |
+//! | [`control`] | how commands reach the disks that a server has open |
+//! | [`serve`](mod@serve) | exports, listeners, HTTP, signals |
+//! | [`names`] | the names of metrics and log fields |
+//! | [`world`] | the system's clock and randomness |
+//! | [`output`], [`progress`], [`logging`] | what people and programs see |
+
+mod cli;
+mod commands;
+mod config;
+mod control;
+mod engine;
+mod home;
+mod logging;
+mod names;
+mod output;
+mod progress;
+mod serve;
+mod world;
+
+use block::{Error, Result};
+use clap::Parser;
+use cli::{Cli, Command};
+use home::Home;
+use output::Output;
+use parking_lot::Mutex;
+use std::process::ExitCode;
+
+/// What a command without `--log` logs: a panic that a layer turned into an error is not told twice.
+const COMMAND_LOG: &str = "warn,panic=off";
+
+/// The text of the last panic.
+static PANIC: Mutex<String> = Mutex::new(String::new());
+
+fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(|info| {
+        let text = info.to_string().replace('\n', " ");
+        tracing::error!(target: "panic", "{text}");
+        *PANIC.lock() = text;
+    }));
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            let code = u8::try_from(e.exit_code()).unwrap_or(2);
+            let _ = e.print();
+            return ExitCode::from(code);
+        }
+    };
+    match std::panic::catch_unwind(|| run(cli)) {
+        Ok(Ok(code)) => code,
+        Ok(Err(error)) => {
+            complain(error.message());
+            ExitCode::from(error.kind().exit_code())
+        }
+        Err(_) => {
+            complain(&format!("internal fault, please report it: {}", PANIC.lock()));
+            ExitCode::from(1)
+        }
+    }
+}
+
+/// Prints the one line that says why a command failed.
+fn complain(message: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "sojourn: {message}");
+}
+
+fn run(cli: Cli) -> Result<ExitCode> {
+    let output = if cli.global.json { Output::Json } else { Output::Text };
+    if let Command::Serve(args) = &cli.command {
+        return block_on(commands::serve::run(args, &cli.global))?;
+    }
+    let level = cli.global.log.as_deref().unwrap_or(COMMAND_LOG);
+    logging::start(level, cli.global.log_format.unwrap_or(logging::LogFormat::Human))?;
+    let home = || Home::find(cli.global.home.as_deref());
+    match &cli.command {
+        Command::Init(args) => block_on(commands::init::run(args, &home()?, output))?,
+        Command::Image(verb) => block_on(commands::image::run(verb, &home()?, output))?,
+        Command::Disk(verb) => block_on(commands::disk::run(verb, &home()?, output))?,
+        Command::Status(_) => block_on(commands::status::run(&home()?, output))?,
+        Command::Completions(args) => commands::completions::run(args),
+        Command::Man(args) => commands::man::run(args, output),
+        Command::Serve(_) => Ok(()),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the program's one runtime. What still blocks on a terminal or a pipe at the end is left.
+fn block_on<F: Future>(work: F) -> Result<F::Output> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Error::io("cannot start the runtime", e))?;
+    let result = runtime.block_on(work);
+    runtime.shutdown_background();
+    Ok(result)
+}

@@ -1,0 +1,92 @@
+//! The command line: global options and the list of commands. Each command's own arguments live
+//! beside its code in [`commands`](crate::commands).
+
+use crate::commands::{completions, disk, image, init, man, serve, status};
+use crate::logging::LogFormat;
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Streams machines' disks from golden images: every machine gets its own private disk, over NBD.
+#[derive(Debug, Parser)]
+#[command(name = "sojourn", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "\
+Examples:
+  sojourn init
+  sojourn image import golden.qcow2 debian
+  sojourn disk create alice --from debian
+  sojourn serve
+  sojourn status
+
+Exit codes: 0 done, 1 internal fault, 2 invalid input, 3 not found, 4 conflict, 5 fenced,
+6 unavailable, 7 corrupt, 8 no space, 9 denied, 10 unsupported.")]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Global {
+    /// Where the configuration, the local store and the disks are [default: /var/lib/sojourn for
+    /// root, else ~/.local/share/sojourn]
+    #[arg(long, env = "SOJOURN_HOME", global = true, value_name = "DIR")]
+    pub(crate) home: Option<PathBuf>,
+    /// Print one JSON document on stdout instead of text
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// What to log on stderr: error, warn, info, debug, trace, or a filter such as nbd=debug
+    #[arg(long, env = "SOJOURN_LOG", global = true, value_name = "LEVEL")]
+    pub(crate) log: Option<String>,
+    /// How log lines look
+    #[arg(long, global = true, value_enum, value_name = "FORMAT")]
+    pub(crate) log_format: Option<LogFormat>,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make a home: configuration, store, room for disks
+    Init(init::Args),
+    /// Golden images and their versions
+    #[command(subcommand, arg_required_else_help = true)]
+    Image(image::Image),
+    /// Private disks
+    #[command(subcommand, arg_required_else_help = true)]
+    Disk(disk::Disk),
+    /// Serve disks and images over NBD
+    Serve(Box<serve::Args>),
+    /// What the running server does
+    Status(status::Args),
+    /// Print the completion script of a shell
+    Completions(completions::Args),
+    /// Write the manual pages into a directory
+    Man(man::Args),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_has_help_with_an_example() {
+        fn check(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            assert!(command.get_about().is_some(), "{path} says nothing of itself");
+            if command.has_subcommands() {
+                command.get_subcommands().for_each(|c| check(c, &path));
+            } else {
+                let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.contains("sojourn "), "{path} has no example");
+            }
+        }
+        check(&Cli::command(), "");
+    }
+}

@@ -1,0 +1,282 @@
+//! `sojourn disk`: private disks.
+
+use crate::config::Config;
+use crate::control::api::{DiskReply, DiskRequest, DiskView, RebaseView};
+use crate::control::client::Client;
+use crate::engine::{Engine, verbs};
+use crate::home::Home;
+use crate::output::{Output, Table, fields, moment};
+use crate::progress::Bar;
+use block::{ByteSize, Result};
+use clap::Subcommand;
+
+/// The verbs of `sojourn disk`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Disk {
+    /// Make a disk from an image version
+    #[command(after_help = "\
+Examples:
+  sojourn disk create alice --from debian                the newest version
+  sojourn disk create kiosk --from debian:2 --ephemeral  forgets its writes when its client leaves
+  sojourn disk create big --from debian --size 100G      larger than the image")]
+    Create(Create),
+    /// List the disks
+    #[command(after_help = "\
+Examples:
+  sojourn disk list
+  sojourn --json disk list | jq '.[] | {name, private_bytes}'")]
+    List,
+    /// What a disk is, and its snapshots
+    #[command(after_help = "\
+Examples:
+  sojourn disk show alice")]
+    Show(Name),
+    /// Freeze the state of a disk under a name; the disk may be in use
+    #[command(after_help = "\
+Examples:
+  sojourn disk snapshot alice before-upgrade")]
+    Snapshot(Snapshot),
+    /// Return to a snapshot; what was written since is lost
+    #[command(after_help = "\
+Examples:
+  sojourn disk rollback alice before-upgrade")]
+    Rollback(Snapshot),
+    /// Publish the state of a disk as an image version
+    #[command(after_help = "\
+Examples:
+  sojourn disk commit alice debian             next number as the tag
+  sojourn disk commit alice debian:with-tools")]
+    Commit(Commit),
+    /// Move a disk to another version of its image, with its own changes kept on top
+    #[command(after_help = "\
+Examples:
+  sojourn disk rebase alice debian                refused when both changed the same blocks
+  sojourn disk rebase alice debian:3 --keep-mine  the disk's own blocks win")]
+    Rebase(Rebase),
+    /// Forget every private block: the disk is as its image again
+    #[command(after_help = "\
+Examples:
+  sojourn disk reset alice")]
+    Reset(Name),
+    /// Make a disk larger; the disk may be in use
+    #[command(visible_alias = "resize")]
+    #[command(after_help = "\
+Examples:
+  sojourn disk grow alice 40G")]
+    Grow(Grow),
+    /// Delete a disk with its snapshots, or one snapshot
+    #[command(after_help = "\
+Examples:
+  sojourn disk remove alice
+  sojourn disk remove alice@before-upgrade")]
+    Remove(Remove),
+}
+
+/// Arguments of `sojourn disk create`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Create {
+    /// The disk's name, which is also its export's name
+    pub(crate) name: String,
+    /// The image version: NAME[:TAG]; the newest without a tag
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) from: String,
+    /// Forget the disk's writes when its client leaves
+    #[arg(long)]
+    pub(crate) ephemeral: bool,
+    /// The disk's size, at least the image's (10G, 1.5T, …) [default: the image's]
+    #[arg(long)]
+    pub(crate) size: Option<ByteSize>,
+}
+
+/// A disk.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Name {
+    /// The disk's name
+    pub(crate) name: String,
+}
+
+/// A disk, or one of its snapshots.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Remove {
+    /// The disk's name, or DISK@SNAPSHOT
+    pub(crate) name: String,
+}
+
+/// A disk and one of its snapshots.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Snapshot {
+    /// The disk's name
+    pub(crate) name: String,
+    /// The snapshot's name
+    pub(crate) snapshot: String,
+}
+
+/// Arguments of `sojourn disk commit`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Commit {
+    /// The disk's name
+    pub(crate) name: String,
+    /// The image version to make: NAME[:TAG]
+    pub(crate) image: String,
+}
+
+/// Arguments of `sojourn disk rebase`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Rebase {
+    /// The disk's name
+    pub(crate) name: String,
+    /// The image version to move to: NAME[:TAG]
+    pub(crate) image: String,
+    /// Where both changed a block, keep the disk's
+    #[arg(long)]
+    pub(crate) keep_mine: bool,
+}
+
+/// Arguments of `sojourn disk grow`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Grow {
+    /// The disk's name
+    pub(crate) name: String,
+    /// The new size, not below the present one
+    pub(crate) size: ByteSize,
+}
+
+impl Disk {
+    fn request(&self) -> DiskRequest {
+        match self {
+            Self::Create(args) => DiskRequest::Create {
+                name: args.name.clone(),
+                from: args.from.clone(),
+                ephemeral: args.ephemeral,
+                size: args.size.map(|size| size.0),
+            },
+            Self::List => DiskRequest::List,
+            Self::Show(Name { name }) => DiskRequest::Show { name: name.clone() },
+            Self::Snapshot(Snapshot { name, snapshot }) => {
+                DiskRequest::Snapshot { name: name.clone(), snapshot: snapshot.clone() }
+            }
+            Self::Rollback(Snapshot { name, snapshot }) => {
+                DiskRequest::Rollback { name: name.clone(), snapshot: snapshot.clone() }
+            }
+            Self::Commit(Commit { name, image }) => {
+                DiskRequest::Commit { name: name.clone(), image: image.clone() }
+            }
+            Self::Rebase(Rebase { name, image, keep_mine }) => DiskRequest::Rebase {
+                name: name.clone(),
+                image: image.clone(),
+                keep_mine: *keep_mine,
+            },
+            Self::Reset(Name { name }) => DiskRequest::Reset { name: name.clone() },
+            Self::Grow(Grow { name, size }) => {
+                DiskRequest::Grow { name: name.clone(), size: size.0 }
+            }
+            Self::Remove(Remove { name }) => match name.split_once('@') {
+                Some((name, snapshot)) => DiskRequest::RemoveSnapshot {
+                    name: name.to_owned(),
+                    snapshot: snapshot.to_owned(),
+                },
+                None => DiskRequest::Remove { name: name.clone() },
+            },
+        }
+    }
+}
+
+/// Carries out a verb: through the server when one runs on this home, else right here.
+pub(crate) async fn run(verb: &Disk, home: &Home, output: Output) -> Result<()> {
+    home.must_exist()?;
+    let request = verb.request();
+    let bar = Bar::waiting("working");
+    let reply = match Client::connect(home).await? {
+        Some(client) => client.disk(&request).await?,
+        None => {
+            let engine = Engine::open(home, &Config::of(home)?).await?;
+            let reply = verbs::perform(&engine, request).await;
+            engine.open.close_all().await?;
+            reply?
+        }
+    };
+    drop(bar);
+    print(verb, &reply, output)
+}
+
+fn print(verb: &Disk, reply: &DiskReply, output: Output) -> Result<()> {
+    match reply {
+        DiskReply::Disks(disks) => output.print(disks, || table(disks)),
+        DiskReply::Disk(disk) => output.print(disk, || match verb {
+            Disk::Show(_) => describe(disk),
+            Disk::Create(_) => format!("disk {} made from {}", disk.name, disk.image),
+            Disk::Rollback(args) => format!("disk {} is as snapshot {}", disk.name, args.snapshot),
+            Disk::Reset(_) => format!("disk {} is as {} again", disk.name, disk.image),
+            _ => format!("disk {} has {} now", disk.name, ByteSize(disk.size)),
+        }),
+        DiskReply::Snapshot(snapshot) => {
+            output.print(snapshot, || format!("snapshot {} made", snapshot.name))
+        }
+        DiskReply::Image(image) => output.print(image, || format!("image {} made", image.image)),
+        DiskReply::Rebase(report) => output.print(report, || rebased(report)),
+        DiskReply::Removed(what) => output.done(&format!("{what} removed")),
+    }
+}
+
+fn table(disks: &[DiskView]) -> String {
+    let mut table =
+        Table::new(&["NAME", "IMAGE", "MODE", ">SIZE", ">PRIVATE", ">SNAPSHOTS", "CREATED"]);
+    for disk in disks {
+        match &disk.error {
+            Some(error) => table.row([disk.name.clone(), format!("damaged: {error}")]),
+            None => table.row([
+                disk.name.clone(),
+                disk.image.clone(),
+                disk.mode.clone(),
+                ByteSize(disk.size).to_string(),
+                ByteSize(disk.private_bytes).to_string(),
+                disk.snapshots.len().to_string(),
+                moment(disk.created),
+            ]),
+        }
+    }
+    table.render()
+}
+
+fn describe(disk: &DiskView) -> String {
+    let mut pairs = vec![("name", disk.name.clone())];
+    if let Some(error) = &disk.error {
+        pairs.push(("damaged", error.clone()));
+        return fields(&pairs);
+    }
+    pairs.extend([
+        ("image", disk.image.clone()),
+        ("mode", disk.mode.clone()),
+        ("size", format!("{} ({} bytes)", ByteSize(disk.size), disk.size)),
+        ("private", ByteSize(disk.private_bytes).to_string()),
+        ("created", moment(disk.created)),
+    ]);
+    let mut text = fields(&pairs);
+    if !disk.snapshots.is_empty() {
+        let mut table = Table::new(&["SNAPSHOT", ">SIZE", "CREATED"]);
+        for snapshot in &disk.snapshots {
+            table.row([
+                snapshot.name.clone(),
+                ByteSize(snapshot.size).to_string(),
+                moment(snapshot.created),
+            ]);
+        }
+        text.push('\n');
+        text.push_str(&table.render());
+    }
+    text
+}
+
+fn rebased(report: &RebaseView) -> String {
+    let disk = &report.disk;
+    let mut text = format!("disk {} stands on {} now\n", disk.name, disk.image);
+    if !report.both_changed.is_empty() {
+        let bytes: u64 = report.both_changed.iter().map(|range| range.length).sum();
+        text.push_str(&format!(
+            "both had changed {} in {} ranges; the disk's content was kept there\n",
+            ByteSize(bytes),
+            report.both_changed.len()
+        ));
+    }
+    text
+}

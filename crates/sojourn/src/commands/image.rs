@@ -1,0 +1,422 @@
+//! `sojourn image`: golden images and their versions.
+
+use crate::config::Config;
+use crate::control::api::ImageView;
+use crate::engine::{self, images};
+use crate::home::Home;
+use crate::output::{Output, Table, fields, moment};
+use crate::progress::Bar;
+use crate::world;
+use block::copy::{CopyOptions, copy};
+use block::{ByteSize, Device, Error, Result};
+use clap::Subcommand;
+use formats::{Format, OpenOptions};
+use nbd::{ClientOptions, Remote, Uri};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use store::verify::VerifyReport;
+use store::{ImageName, ImportStats, Imported, RefBody, RefKind, Store, import};
+
+/// Cache of an export, in bytes: every chunk is read once, some of them in two requests.
+const EXPORT_CACHE: u64 = 32 << 20;
+
+/// The verbs of `sojourn image`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Image {
+    /// Bring an image into the store as a new version
+    #[command(after_help = "\
+Examples:
+  sojourn image import golden.raw debian            next number as the tag: debian:1, debian:2, …
+  sojourn image import golden.qcow2 debian:stable   a tag of your own
+  zcat golden.raw.gz | sojourn image import - debian
+  sojourn image import nbd://127.0.0.1/disk debian
+
+Nothing becomes visible before all of it is stored. An import that was interrupted is repeated
+with the same command; what it had stored is not stored again.")]
+    Import(Import),
+    /// List the images and their versions
+    #[command(after_help = "\
+Examples:
+  sojourn image list
+  sojourn --json image list | jq -r '.[].image'")]
+    List,
+    /// What an image version holds, and what stands on it
+    #[command(after_help = "\
+Examples:
+  sojourn image show debian        the newest version
+  sojourn image show debian:2")]
+    Show(Which),
+    /// Write an image version to a file or an NBD server
+    #[command(after_help = "\
+Examples:
+  sojourn image export debian:2 out.raw                  sparse
+  sojourn image export debian out.qcow2 --format qcow2
+  sojourn image export debian nbd://127.0.0.1/target")]
+    Export(Export),
+    /// Read all that an image version holds and check it
+    #[command(after_help = "\
+Examples:
+  sojourn image verify debian:2    exit code 7 when something is damaged")]
+    Verify(Which),
+    /// Take the name from an image version; refused while a disk or a snapshot stands on it
+    #[command(after_help = "\
+Examples:
+  sojourn image remove debian:1")]
+    Remove(Which),
+}
+
+/// Arguments of `sojourn image import`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Import {
+    /// A file or block device, an nbd:// or nbd+unix:// address, or - for a raw image on stdin
+    pub(crate) source: String,
+    /// The image's name, with or without a tag: NAME[:TAG]
+    pub(crate) name: String,
+    /// The source's format (raw, qcow2, vmdk, vhd, vhdx, vdi) [default: found by its magic]
+    #[arg(long, value_parser = parse_format)]
+    pub(crate) format: Option<Format>,
+}
+
+/// An image version.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Which {
+    /// NAME[:TAG]; the newest version without a tag
+    pub(crate) name: String,
+}
+
+/// Arguments of `sojourn image export`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Export {
+    /// NAME[:TAG]; the newest version without a tag
+    pub(crate) name: String,
+    /// A file to make, or an nbd:// or nbd+unix:// address to write to
+    pub(crate) target: String,
+    /// The file's format: raw or qcow2 [default: qcow2 when the file's name ends so, else raw]
+    #[arg(long, value_parser = parse_format)]
+    pub(crate) format: Option<Format>,
+    /// Replace the file when it exists
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// What an import gave.
+#[derive(Serialize)]
+struct ImportView {
+    #[serde(flatten)]
+    image: ImageView,
+    stats: ImportStats,
+}
+
+/// What an image version holds, and what stands on it.
+#[derive(Serialize)]
+struct ShowView {
+    #[serde(flatten)]
+    image: ImageView,
+    /// Distinct chunks.
+    chunks: u64,
+    /// Their bytes.
+    data_bytes: u64,
+    /// Their bytes in packs; other images may share them.
+    stored_bytes: u64,
+    /// Disks and snapshots.
+    used_by: Vec<String>,
+}
+
+/// What an export wrote.
+#[derive(Serialize)]
+struct ExportView {
+    image: String,
+    target: String,
+    size: u64,
+    /// Bytes written as data; the rest is zeroes.
+    data_bytes: u64,
+}
+
+/// What a verification found.
+#[derive(Serialize)]
+struct VerifyView {
+    image: String,
+    #[serde(flatten)]
+    report: VerifyReport,
+}
+
+/// Carries out a verb. Images need no server: versions never change, and refs are made at once.
+pub(crate) async fn run(verb: &Image, home: &Home, output: Output) -> Result<()> {
+    let store = engine::open_store(home, &Config::of(home)?).await?;
+    match verb {
+        Image::Import(args) => import_image(args, home, &store, output).await,
+        Image::List => list(&store, output).await,
+        Image::Show(args) => show(args, &store, output).await,
+        Image::Export(args) => export(args, &store, output).await,
+        Image::Verify(args) => verify(args, &store, output).await,
+        Image::Remove(args) => remove(args, &store, output).await,
+    }
+}
+
+async fn import_image(args: &Import, home: &Home, store: &Store, output: Output) -> Result<()> {
+    let name: ImageName = args.name.parse()?;
+    images::must_be_free(store, &name).await?;
+    let imported = read_source(args, home, store).await.map_err(|e| {
+        if e.message().contains(&args.source) { e } else { e.context(&args.source) }
+    })?;
+    let source = match args.source.as_str() {
+        "-" => "standard input".to_owned(),
+        uri if is_uri(uri) => uri.to_owned(),
+        path => Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned(),
+    };
+    let body = RefBody {
+        manifest: Some(imported.manifest),
+        size: imported.size,
+        created: world::system().clock.now(),
+        labels: BTreeMap::from([(images::SOURCE.to_owned(), source)]),
+    };
+    let record = images::publish(store, &name, body).await?;
+    let view = ImportView { image: images::view(&record)?, stats: imported.stats };
+    output.print(&view, || {
+        let stats = &view.stats;
+        format!(
+            "image {} made: {}, of which {} were new and took {} in the store",
+            view.image.image,
+            ByteSize(view.image.size),
+            ByteSize(stats.new_bytes),
+            ByteSize(stats.stored_bytes)
+        )
+    })
+}
+
+async fn read_source(args: &Import, home: &Home, store: &Store) -> Result<Imported> {
+    if args.source == "-" {
+        if args.format.is_some_and(|format| format != Format::Raw) {
+            return Err(Error::unsupported(
+                "standard input can only be raw; put the image into a file to import it",
+            ));
+        }
+        let bar = Bar::bytes("importing", None);
+        return import::from_stream(store, tokio::io::stdin(), &bar).await;
+    }
+    if is_uri(&args.source) {
+        if args.format.is_some() {
+            return Err(Error::invalid("--format is for files; an NBD server gives raw bytes"));
+        }
+        let remote = connect(&args.source).await?;
+        let bar = Bar::bytes("importing", Some(remote.size()));
+        let imported = import::from_device(store, &remote, &bar).await;
+        remote.close().await;
+        return imported;
+    }
+    let path = Path::new(&args.source);
+    let scratch = home.scratch();
+    std::fs::create_dir_all(&scratch).map_err(|e| Error::io(scratch.display(), e))?;
+    let options = OpenOptions { format: args.format, read_only: true, scratch };
+    let device = formats::open(path, options).await?;
+    let bar = Bar::bytes("importing", Some(device.size()));
+    import::from_device(store, &*device, &bar).await
+}
+
+async fn list(store: &Store, output: Output) -> Result<()> {
+    let records = images::list(store).await?;
+    let views = records.iter().map(images::view).collect::<Result<Vec<_>>>()?;
+    output.print(&views, || {
+        let mut table = Table::new(&["IMAGE", ">SIZE", "CREATED", "SOURCE"]);
+        for view in &views {
+            table.row([
+                view.image.clone(),
+                ByteSize(view.size).to_string(),
+                moment(view.created),
+                view.source.clone().unwrap_or_default(),
+            ]);
+        }
+        table.render()
+    })
+}
+
+async fn show(args: &Which, store: &Store, output: Output) -> Result<()> {
+    let record = images::resolve(store, &args.name.parse()?).await?;
+    let manifest = store.manifest(&images::manifest_of(&record)?).await?;
+    let chunks = manifest.chunks().await?;
+    let view = ShowView {
+        image: images::view(&record)?,
+        chunks: chunks.len() as u64,
+        data_bytes: chunks.iter().map(|chunk| u64::from(chunk.len)).sum(),
+        stored_bytes: chunks.iter().map(|chunk| u64::from(chunk.stored)).sum(),
+        used_by: images::users(store, &record).await?,
+    };
+    output.print(&view, || {
+        let image = &view.image;
+        let used_by =
+            if view.used_by.is_empty() { "nothing".to_owned() } else { view.used_by.join(", ") };
+        fields(&[
+            ("image", image.image.clone()),
+            ("size", format!("{} ({} bytes)", ByteSize(image.size), image.size)),
+            ("created", moment(image.created)),
+            ("source", image.source.clone().unwrap_or_default()),
+            ("data", format!("{} in {} chunks", ByteSize(view.data_bytes), view.chunks)),
+            ("stored", ByteSize(view.stored_bytes).to_string()),
+            ("used by", used_by),
+            ("manifest", image.manifest.clone()),
+        ])
+    })
+}
+
+async fn export(args: &Export, store: &Store, output: Output) -> Result<()> {
+    let record = images::resolve(store, &args.name.parse()?).await?;
+    let manifest = store.manifest(&images::manifest_of(&record)?).await?;
+    let cache = Arc::new(cache::Cache::new(cache::Config {
+        capacity: EXPORT_CACHE,
+        policy: cache::PolicyKind::Lru,
+        seed: 0,
+    }));
+    let image = disk::Image::new(store.clone(), manifest, cache);
+    let bar = Bar::bytes("exporting", Some(image.size()));
+    let data_bytes = if is_uri(&args.target) {
+        if args.format.is_some_and(|format| format != Format::Raw) {
+            return Err(Error::invalid("--format is for files; an NBD server takes raw bytes"));
+        }
+        let remote = connect(&args.target).await?;
+        let copied = copy_to(&image, &remote, false, &bar).await;
+        remote.close().await;
+        copied.map_err(|e| e.context(&args.target))?
+    } else {
+        export_file(args, &image, &bar).await?
+    };
+    drop(bar);
+    let view = ExportView {
+        image: record.name,
+        target: args.target.clone(),
+        size: image.size(),
+        data_bytes,
+    };
+    output.print(&view, || {
+        format!(
+            "image {} written to {}: {}, {} of data",
+            view.image,
+            view.target,
+            ByteSize(view.size),
+            ByteSize(view.data_bytes)
+        )
+    })
+}
+
+/// Writes to a file under a temporary name, so that a file under its own name is whole; or onto a
+/// block device.
+async fn export_file(args: &Export, image: &disk::Image, bar: &Bar) -> Result<u64> {
+    let path = Path::new(&args.target);
+    let io = |e| Error::io(path.display(), e);
+    let qcow2 = path.extension().is_some_and(|extension| extension == "qcow2");
+    let format = args.format.unwrap_or(if qcow2 { Format::Qcow2 } else { Format::Raw });
+    let present = match std::fs::metadata(path) {
+        Ok(metadata) => Some(metadata),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+        Err(e) => return Err(io(e)),
+    };
+    if present.is_some() && !args.force {
+        return Err(Error::conflict(format!(
+            "{} exists already; write to another file, or replace it with --force",
+            path.display()
+        )));
+    }
+    if present.is_some_and(|metadata| metadata.file_type().is_block_device()) {
+        let options =
+            OpenOptions { format: Some(Format::Raw), read_only: false, scratch: PathBuf::new() };
+        let device = formats::open(path, options).await?;
+        return copy_to(image, &*device, false, bar).await;
+    }
+    let partial = partial_path(path)?;
+    let _ = std::fs::remove_file(&partial);
+    let written = async {
+        let device = formats::create(&partial, format, image.size()).await?;
+        let data = copy_to(image, &*device, true, bar).await?;
+        drop(device);
+        Ok(data)
+    }
+    .await
+    .and_then(|data: u64| std::fs::rename(&partial, path).map(|()| data).map_err(io));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&partial);
+    }
+    written
+}
+
+/// The temporary name of a file that is being written.
+fn partial_path(path: &Path) -> Result<PathBuf> {
+    let Some(name) = path.file_name() else {
+        return Err(Error::invalid(format!("{} is not a file's name", path.display())));
+    };
+    let mut partial = std::ffi::OsString::from(".");
+    partial.push(name);
+    partial.push(".partial");
+    Ok(path.with_file_name(partial))
+}
+
+async fn copy_to(from: &dyn Device, to: &dyn Device, fresh: bool, bar: &Bar) -> Result<u64> {
+    let options = CopyOptions { fresh, ..CopyOptions::default() };
+    copy(from, to, options, &|bytes| bar.moved(bytes)).await
+}
+
+async fn verify(args: &Which, store: &Store, output: Output) -> Result<()> {
+    let record = images::resolve(store, &args.name.parse()?).await?;
+    let bar = Bar::bytes("verifying", Some(record.body.size));
+    let report = store::verify::manifest(store, &images::manifest_of(&record)?, &bar).await?;
+    drop(bar);
+    let view = VerifyView { image: record.name, report };
+    let damaged = &view.report.damaged;
+    output.print(&view, || {
+        let mut text = format!(
+            "image {}: {} chunks, {} read, {} damaged\n",
+            view.image,
+            view.report.chunks,
+            ByteSize(view.report.bytes),
+            damaged.len()
+        );
+        for damage in damaged {
+            text.push_str(&format!("{} at {}: {}\n", damage.object, damage.offset, damage.why));
+        }
+        text
+    })?;
+    match damaged.first() {
+        None => Ok(()),
+        Some(first) => Err(Error::corrupt(format!(
+            "image {} is damaged: {} at {}: {}; import it again under a new tag, or restore {} in \
+             the store",
+            view.image, first.object, first.offset, first.why, first.object
+        ))),
+    }
+}
+
+async fn remove(args: &Which, store: &Store, output: Output) -> Result<()> {
+    let name: ImageName = args.name.parse()?;
+    if name.tag.is_none() {
+        return Err(Error::invalid(format!(
+            "say which version of {name} to remove: {name}:TAG; `sojourn image list` shows them"
+        )));
+    }
+    let record = images::resolve(store, &name).await?;
+    let users = images::users(store, &record).await?;
+    if !users.is_empty() {
+        return Err(Error::conflict(format!(
+            "image {name} is used by {}; remove or rebase them first",
+            users.join(", ")
+        )));
+    }
+    store.refs().remove(RefKind::Image, &record.name, record.sequence).await?;
+    output.done(&format!("image {name} removed"))
+}
+
+async fn connect(uri: &str) -> Result<Remote> {
+    let uri: Uri = uri.parse()?;
+    Remote::connect(&uri, ClientOptions::default()).await
+}
+
+fn is_uri(text: &str) -> bool {
+    ["nbd", "nbds"].iter().any(|scheme| {
+        text.strip_prefix(scheme)
+            .is_some_and(|rest| rest.starts_with("://") || rest.starts_with("+unix://"))
+    })
+}
+
+fn parse_format(text: &str) -> Result<Format> {
+    text.parse()
+}

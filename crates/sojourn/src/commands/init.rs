@@ -1,0 +1,88 @@
+//! `sojourn init`.
+
+use crate::config::Config;
+use crate::engine;
+use crate::home::Home;
+use crate::output::Output;
+use crate::world;
+use block::{Error, ErrorKind, Result};
+use serde::Serialize;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use store::{Settings, Store};
+
+/// Arguments of `sojourn init`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn init                             store beside the disks, in the home
+  sojourn init --store /srv/golden         store elsewhere; shared by several homes if it exists
+  sojourn --home /tmp/try init             everything under /tmp/try")]
+pub(crate) struct Args {
+    /// Where images live: a directory or a file:// URL. A store that is already there is used as
+    /// it is [default: the directory `store` in the home]
+    #[arg(long, value_name = "PATH|URL")]
+    pub(crate) store: Option<String>,
+}
+
+/// What `init` made.
+#[derive(Serialize)]
+struct Made {
+    home: String,
+    store: String,
+    /// Whether the store is new, and not one that was there before.
+    new_store: bool,
+}
+
+pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
+    if home.exists() {
+        let path = home.config();
+        return Err(Error::conflict(format!(
+            "{} exists already; edit it, or give another --home",
+            path.display()
+        )));
+    }
+    // A relative path is meant from here, not from the home.
+    let store = match args.store.as_deref() {
+        Some("") => return Err(Error::invalid("--store is empty; give a directory or a URL")),
+        Some(store) if !store.contains("://") => {
+            let path = std::path::absolute(store).map_err(|e| Error::io(store, e))?;
+            Some(path.display().to_string())
+        }
+        other => other.map(str::to_owned),
+    };
+    let named = store.clone().unwrap_or_else(|| Config::default().store);
+    let backend = engine::backend(home, &named)?;
+    home.create()?;
+    let world = world::system();
+    let settings = Settings::generate(&*world.entropy)?;
+    let new_store = match Store::create(backend.clone(), settings, world).await {
+        Ok(_) => true,
+        Err(e) if e.kind() == ErrorKind::Conflict => {
+            Store::open(backend, world::system()).await?;
+            false
+        }
+        Err(e) => return Err(e),
+    };
+    write_config(home, &Config::template(store.as_deref())?)?;
+    let made = Made {
+        home: home.dir().display().to_string(),
+        store: engine::place(home, &named),
+        new_store,
+    };
+    output.print(&made, || {
+        let kind = if made.new_store { "a new store" } else { "the store" };
+        format!("{} is ready, with {kind} at {}", made.home, made.store)
+    })
+}
+
+/// Writes the configuration last: it is what makes a directory a home.
+fn write_config(home: &Home, text: &str) -> Result<()> {
+    let path = home.config();
+    let io = |e| Error::io(path.display(), e);
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(io)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io)?;
+    block::file::sync_directory(home.dir())
+}

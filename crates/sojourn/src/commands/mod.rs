@@ -1,0 +1,9 @@
+//! One module per noun or verb: its arguments, and the code that carries them out.
+
+pub(crate) mod completions;
+pub(crate) mod disk;
+pub(crate) mod image;
+pub(crate) mod init;
+pub(crate) mod man;
+pub(crate) mod serve;
+pub(crate) mod status;

@@ -1,0 +1,163 @@
+//! `sojourn serve`.
+
+use crate::cli::Global;
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::home::Home;
+use crate::logging;
+use crate::serve::daemon::Options;
+use crate::serve::exports::HomeExports;
+use crate::serve::file::FileExports;
+use crate::serve::{brief, daemon, plain};
+use block::{Device, Error, Result};
+use formats::Format;
+use nbd::Address;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Arguments of `sojourn serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn serve                                     unix socket nbd.sock in the home
+  sojourn serve --nbd 127.0.0.1:10809 --http 127.0.0.1:9180
+  sojourn serve --export alice --run 'nbdcopy $uri alice.raw'
+  sojourn serve --file disk.qcow2 --run 'nbdinfo $uri'
+  nbdsh -c 'h.connect_command([\"sojourn\", \"serve\", \"--export\", \"alice\", \"--single\"])'
+
+Every disk is the writable export of its name. Every image version NAME:TAG is a read-only export,
+and NAME is the newest of them. SIGTERM stops the server when everything is flushed; a second one
+stops it at once. SIGHUP reads the configuration again.")]
+pub(crate) struct Args {
+    /// The configuration file [default: sojourn.toml in the home]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Listen here for NBD: unix:PATH or HOST:PORT; may be repeated
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) nbd: Vec<Address>,
+    /// Listen here for /metrics, /healthz and /v1/status: HOST:PORT
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) http: Option<std::net::SocketAddr>,
+    /// Allow addresses that other machines reach, without encryption or authentication
+    #[arg(long)]
+    pub(crate) insecure: bool,
+    /// Serve one client on stdin and stdout, then end
+    #[arg(long, conflicts_with_all = ["nbd", "http", "run"])]
+    pub(crate) single: bool,
+    /// Serve on a private socket, run CMD with $uri, $unixsocket and $exportname, and end with its
+    /// exit code
+    #[arg(long, value_name = "CMD", conflicts_with_all = ["nbd", "http"])]
+    pub(crate) run: Option<String>,
+    /// With --run and --single: the export that $uri and a client that names none get
+    #[arg(long, value_name = "NAME", conflicts_with = "file")]
+    pub(crate) export: Option<String>,
+    /// Serve this file alone, without a home
+    #[arg(long, value_name = "PATH")]
+    pub(crate) file: Option<PathBuf>,
+    /// The format of --file [default: found by its magic]
+    #[arg(long, requires = "file", value_parser = parse_format)]
+    pub(crate) format: Option<Format>,
+    /// Refuse writes to --file
+    #[arg(long, requires = "file")]
+    pub(crate) read_only: bool,
+}
+
+fn parse_format(text: &str) -> block::Result<Format> {
+    text.parse()
+}
+
+/// Serves in the way that was asked for.
+pub(crate) async fn run(args: &Args, global: &Global) -> Result<ExitCode> {
+    let home = Home::find(global.home.as_deref())?;
+    let path = args.config.clone().unwrap_or_else(|| home.config());
+    let config = match (&args.file, &args.config) {
+        (Some(_), None) => Config::default(),
+        (Some(_), Some(path)) => Config::load(path)?,
+        (None, _) => {
+            home.must_exist()?;
+            Config::load(&path)?
+        }
+    };
+    let level =
+        global.log.as_deref().unwrap_or(if args.brief() { "warn" } else { &config.log.level });
+    logging::start(level, global.log_format.unwrap_or(config.log.format))?;
+    match &args.file {
+        Some(file) => serve_file(args, file, &config).await,
+        None => serve_home(args, global, &home, config, path).await,
+    }
+}
+
+impl Args {
+    /// Whether the server ends by itself.
+    fn brief(&self) -> bool {
+        self.single || self.run.is_some()
+    }
+
+    fn options(&self, config_path: PathBuf, log_fixed: bool) -> Options {
+        Options {
+            config_path,
+            log_fixed,
+            nbd: self.nbd.clone(),
+            http: self.http,
+            insecure: self.insecure,
+        }
+    }
+}
+
+async fn serve_home(
+    args: &Args,
+    global: &Global,
+    home: &Home,
+    config: Config,
+    path: PathBuf,
+) -> Result<ExitCode> {
+    if !args.brief() {
+        if args.export.is_some() {
+            return Err(Error::invalid(
+                "--export goes with --run or --single; a server offers every disk by its name",
+            ));
+        }
+        return daemon::run(home, config, args.options(path, global.log.is_some())).await;
+    }
+    let engine = Engine::open(home, &config).await?;
+    let exports = Arc::new(HomeExports::new(Arc::clone(&engine), args.export.clone()));
+    let name = args.export.as_deref().unwrap_or_default();
+    let result = brief(args, exports, &config, name).await;
+    engine.open.close_all().await?;
+    result
+}
+
+async fn serve_file(args: &Args, path: &Path, config: &Config) -> Result<ExitCode> {
+    let options = formats::OpenOptions {
+        format: args.format,
+        read_only: args.read_only,
+        scratch: std::env::temp_dir(),
+    };
+    let device = formats::open(path, options).await?;
+    let exports = FileExports::new(Arc::clone(&device), path);
+    let name = exports.name().to_owned();
+    let exports = Arc::new(exports);
+    let result = if args.brief() {
+        brief(args, exports, config, &name).await
+    } else {
+        plain::run(exports, config, &args.nbd, args.insecure).await
+    };
+    if !device.read_only() {
+        device.flush().await?;
+    }
+    result
+}
+
+async fn brief(
+    args: &Args,
+    exports: Arc<dyn nbd::Exports>,
+    config: &Config,
+    name: &str,
+) -> Result<ExitCode> {
+    let limits = crate::serve::limits(config);
+    match &args.run {
+        Some(command) => brief::run(exports, limits, command, name).await,
+        None => brief::single(exports, limits).await,
+    }
+}

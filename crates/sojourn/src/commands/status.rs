@@ -1,0 +1,79 @@
+//! `sojourn status`.
+
+use crate::control::client::Client;
+use crate::home::Home;
+use crate::output::{Output, Table, fields};
+use crate::serve::status::StatusView;
+use block::{ByteSize, Result};
+use serde::Serialize;
+
+/// Arguments of `sojourn status`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn status
+  sojourn --json status | jq .cache.hit_percent")]
+pub(crate) struct Args {}
+
+/// What is printed when no server runs.
+#[derive(Serialize)]
+struct Idle {
+    running: bool,
+}
+
+pub(crate) async fn run(home: &Home, output: Output) -> Result<()> {
+    home.must_exist()?;
+    match Client::connect(home).await? {
+        Some(client) => {
+            let status = client.status().await?;
+            output.print(&status, || describe(&status))
+        }
+        None => output.print(&Idle { running: false }, || {
+            format!("no server runs on {}; start one with `sojourn serve`", home.dir().display())
+        }),
+    }
+}
+
+fn describe(status: &StatusView) -> String {
+    let cache = &status.cache;
+    let hits = cache.hit_percent.map_or("no reads yet".to_owned(), |p| format!("{p:.1} % hits"));
+    let mut text = fields(&[
+        ("server", format!("process {}, version {}", status.pid, status.version)),
+        ("running for", format!("{} s", status.uptime_seconds)),
+        ("listening", status.listeners.join(", ")),
+        ("clients", format!("{} connections", status.connections)),
+        (
+            "cache",
+            format!(
+                "{hits}, {} of {} used, {}",
+                ByteSize(cache.bytes),
+                ByteSize(cache.capacity_bytes),
+                cache.policy
+            ),
+        ),
+        (
+            "store",
+            format!("{} read in {} chunks", ByteSize(status.store.read_bytes), status.store.reads),
+        ),
+    ]);
+    if !status.exports.is_empty() {
+        let mut table = Table::new(&[
+            "EXPORT", ">CLIENTS", ">READS", ">READ", ">WRITES", ">WRITTEN", ">PRIVATE", ">ERRORS",
+        ]);
+        for export in &status.exports {
+            table.row([
+                export.name.clone(),
+                export.connections.to_string(),
+                export.traffic.reads.to_string(),
+                ByteSize(export.traffic.read_bytes).to_string(),
+                export.traffic.writes.to_string(),
+                ByteSize(export.traffic.written_bytes).to_string(),
+                export.private_bytes.map_or("-".to_owned(), |b| ByteSize(b).to_string()),
+                export.traffic.errors.to_string(),
+            ]);
+        }
+        text.push('\n');
+        text.push_str(&table.render());
+    }
+    text
+}

@@ -1,0 +1,300 @@
+//! `sojourn.toml`: what can be set, the defaults, and errors that name the line.
+//!
+//! Documented for users in docs/config.md; keep the two together.
+
+use crate::home::Home;
+use crate::logging::LogFormat;
+use block::{ByteSize, Error, ErrorKind, Result};
+use cache::PolicyKind;
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// The largest configuration file that is read, in bytes.
+const MAXIMUM: u64 = 1 << 20;
+
+/// The whole file. Every key has a default.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Config {
+    /// The store: a directory (relative to the home) or a `file://` URL.
+    pub(crate) store: String,
+    pub(crate) cache: Cache,
+    pub(crate) serve: Serve,
+    pub(crate) limits: Limits,
+    pub(crate) log: Log,
+}
+
+/// `[cache]`: the memory that all disks share.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Cache {
+    /// Its capacity.
+    pub(crate) size: ByteSize,
+    /// What is kept when it is full.
+    pub(crate) policy: PolicyKind,
+}
+
+/// `[serve]`: where the server listens, and how it treats disks.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Serve {
+    /// NBD listeners: `unix:PATH` (relative to the home) or `HOST:PORT`.
+    pub(crate) nbd: Vec<String>,
+    /// The HTTP listener for metrics and status; none when absent.
+    pub(crate) http: Option<SocketAddr>,
+    /// Allows addresses that other machines reach.
+    pub(crate) insecure: bool,
+    /// Seconds that a disk stays open after its last session.
+    pub(crate) idle_seconds: u64,
+    /// Seconds that a graceful stop waits for clients.
+    pub(crate) stop_seconds: u64,
+}
+
+/// `[limits]`: what one client, and all together, may ask for.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Limits {
+    /// Connections at a time.
+    pub(crate) connections: u32,
+    /// Seconds in which a client must finish the handshake.
+    pub(crate) handshake_seconds: u64,
+    /// Bytes of requests and answers in memory per connection.
+    pub(crate) in_flight: ByteSize,
+    /// The longest read or write.
+    pub(crate) request: ByteSize,
+}
+
+/// `[log]`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Log {
+    /// A level or a filter.
+    pub(crate) level: String,
+    /// How lines look.
+    pub(crate) format: LogFormat,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            store: "store".into(),
+            cache: Cache::default(),
+            serve: Serve::default(),
+            limits: Limits::default(),
+            log: Log::default(),
+        }
+    }
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self { size: ByteSize(256 << 20), policy: PolicyKind::Fmpq }
+    }
+}
+
+impl Default for Serve {
+    fn default() -> Self {
+        Self {
+            nbd: vec!["unix:nbd.sock".into()],
+            http: None,
+            insecure: false,
+            idle_seconds: 30,
+            stop_seconds: 10,
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 4096,
+            handshake_seconds: 30,
+            in_flight: ByteSize(16 << 20),
+            request: ByteSize(32 << 20),
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { level: "info".into(), format: LogFormat::Human }
+    }
+}
+
+impl Config {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when it is missing, [`ErrorKind::Invalid`] with the line and the key
+    /// when it is wrong.
+    pub(crate) fn load(path: &Path) -> Result<Self> {
+        use std::io::Read;
+        let io = |e| Error::io(path.display(), e);
+        let mut text = String::new();
+        let file = std::fs::File::open(path).map_err(io)?;
+        file.take(MAXIMUM + 1).read_to_string(&mut text).map_err(io)?;
+        if text.len() as u64 > MAXIMUM {
+            let what = format!("{} is longer than 1 MiB; is it the right file?", path.display());
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        Self::parse(&text).map_err(|e| e.context(path.display()))
+    }
+
+    /// The configuration of a home.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), and when nobody ran `sojourn init` there.
+    pub(crate) fn of(home: &Home) -> Result<Self> {
+        home.must_exist()?;
+        Self::load(&home.config())
+    }
+
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] with the line and the key.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let config: Self = toml::from_str(text).map_err(|e| {
+            let line = e.span().map_or(1, |span| {
+                text.as_bytes().iter().take(span.start).filter(|b| **b == b'\n').count() + 1
+            });
+            let why = e.message().split_whitespace().collect::<Vec<_>>().join(" ");
+            let what = text.lines().nth(line - 1).map(str::trim).unwrap_or_default();
+            let what: String = what.chars().take(80).collect();
+            Error::invalid(format!("line {line} (`{what}`): {why}; see docs/config.md"))
+        })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<()> {
+        let bad = |key: &str, why: &str| Err(Error::invalid(format!("{key}: {why}")));
+        if self.store.is_empty() {
+            return bad("store", "is empty; give a directory or a file:// URL");
+        }
+        if self.limits.connections == 0 {
+            return bad("limits.connections", "is 0; at least 1 is needed");
+        }
+        if self.limits.handshake_seconds == 0 {
+            return bad("limits.handshake_seconds", "is 0; at least 1 is needed");
+        }
+        if !(1 << 16..=32 << 20).contains(&self.limits.request.0) {
+            return bad("limits.request", "must be 64KiB to 32MiB");
+        }
+        if !(1 << 20..=1 << 30).contains(&self.limits.in_flight.0) {
+            return bad("limits.in_flight", "must be 1MiB to 1GiB");
+        }
+        for (key, seconds) in [
+            ("limits.handshake_seconds", self.limits.handshake_seconds),
+            ("serve.idle_seconds", self.serve.idle_seconds),
+            ("serve.stop_seconds", self.serve.stop_seconds),
+        ] {
+            if seconds > 86_400 {
+                return bad(key, "is more than a day; write seconds");
+            }
+        }
+        crate::logging::check_level(&self.log.level).map_err(|e| e.context("log.level"))?;
+        Ok(())
+    }
+
+    /// The text of a new file: every key with its default, commented out.
+    pub(crate) fn template(store: Option<&str>) -> Result<String> {
+        let store = match store {
+            Some(store) => format!("store = {}", toml::Value::String(store.to_owned())),
+            None => "# store = \"store\"".to_owned(),
+        };
+        Ok(TEMPLATE.replace("{STORE}", &store))
+    }
+}
+
+const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what each key means.
+# A key that is commented out shows its default.
+
+# Where images live: a directory (relative to this file's home) or a file:// URL.
+{STORE}
+
+[cache]
+# size = "256MiB"
+# policy = "fmpq"           # or "lru"
+
+[serve]
+# nbd = ["unix:nbd.sock"]   # unix:PATH (relative to the home) or HOST:PORT
+# http = "127.0.0.1:9180"   # off unless set: /metrics, /healthz, /v1/status
+# insecure = false          # true allows addresses that other machines reach
+# idle_seconds = 30         # a disk without clients is closed after this
+# stop_seconds = 10         # a graceful stop waits this long for clients
+
+[limits]
+# connections = 4096
+# handshake_seconds = 30
+# in_flight = "16MiB"       # per connection
+# request = "32MiB"
+
+[log]
+# level = "info"
+# format = "human"          # or "json"
+"##;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_file_is_the_defaults() {
+        assert_eq!(Config::parse("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn the_template_says_the_defaults() {
+        let template = Config::template(None).unwrap();
+        assert_eq!(Config::parse(&template).unwrap(), Config::default());
+        let uncommented: String = template
+            .lines()
+            .filter(|line| line.contains(" = ") || line.starts_with('['))
+            .map(|line| format!("{}\n", line.trim_start_matches("# ")))
+            .collect();
+        let mut expected = Config::default();
+        expected.serve.http = Some("127.0.0.1:9180".parse().unwrap());
+        assert_eq!(Config::parse(&uncommented).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_store_with_quotes_in_its_path_survives_the_template() {
+        let store = "/srv/a \"b\" \\c";
+        let template = Config::template(Some(store)).unwrap();
+        assert_eq!(Config::parse(&template).unwrap().store, store);
+    }
+
+    #[test]
+    fn errors_name_the_line_and_the_key() {
+        for (text, line, word) in [
+            ("\n[cache]\nsise = 3\n", "line 3", "sise"),
+            ("[cache]\nsize = \"lots\"\n", "line 2", "lots"),
+            ("[cache]\npolicy = \"magic\"\n", "line 2", "magic"),
+            ("[limits]\nconnections = \"many\"\n", "line 2", "connections"),
+            ("[serve]\nhttp = 7\n", "line 2", "http"),
+            ("nonsense", "line 1", "nonsense"),
+        ] {
+            let error = Config::parse(text).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.message().contains(line), "{text}: {error}");
+            assert!(error.message().contains(word), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_by_their_key() {
+        for (text, key) in [
+            ("store = \"\"", "store"),
+            ("limits.connections = 0", "limits.connections"),
+            ("limits.request = \"1GiB\"", "limits.request"),
+            ("limits.in_flight = 1", "limits.in_flight"),
+            ("serve.idle_seconds = 10000000", "serve.idle_seconds"),
+            ("log.level = \"=?=\"", "log.level"),
+        ] {
+            let error = Config::parse(text).unwrap_err();
+            assert!(error.message().starts_with(key), "{text}: {error}");
+        }
+    }
+}

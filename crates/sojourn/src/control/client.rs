@@ -1,0 +1,130 @@
+//! One request to a running server: a minimal HTTP/1.1 client on a unix socket.
+
+use super::api::{DISK_PATH, DiskReply, DiskRequest, Problem, STATUS_PATH};
+use crate::home::Home;
+use crate::serve::status::StatusView;
+use block::{Error, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::ErrorKind as IoKind;
+use std::path::{Path, PathBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+/// The longest answer that is read, in bytes.
+const MAXIMUM: u64 = 64 << 20;
+
+/// A running server.
+#[derive(Debug)]
+pub(crate) struct Client {
+    path: PathBuf,
+    stream: UnixStream,
+}
+
+impl Client {
+    /// Connects to the server of a home; `None` when none runs.
+    ///
+    /// # Errors
+    /// That of the connection, when a server runs and this user may not talk to it.
+    pub(crate) async fn connect(home: &Home) -> Result<Option<Self>> {
+        let path = home.control();
+        match UnixStream::connect(&path).await {
+            Ok(stream) => Ok(Some(Self { path, stream })),
+            Err(e) if matches!(e.kind(), IoKind::NotFound | IoKind::ConnectionRefused) => Ok(None),
+            Err(e) => Err(Error::io(path.display(), e)),
+        }
+    }
+
+    /// Carries out a disk verb.
+    ///
+    /// # Errors
+    /// What the verb gives, or [`Unavailable`](block::ErrorKind::Unavailable) when the server
+    /// went away.
+    pub(crate) async fn disk(self, request: &DiskRequest) -> Result<DiskReply> {
+        self.call("POST", DISK_PATH, Some(request)).await
+    }
+
+    /// Asks for the server's state.
+    ///
+    /// # Errors
+    /// As [`disk`](Self::disk).
+    pub(crate) async fn status(self) -> Result<StatusView> {
+        self.call::<(), _>("GET", STATUS_PATH, None).await
+    }
+
+    async fn call<B: Serialize, R: DeserializeOwned>(
+        mut self,
+        method: &str,
+        path: &str,
+        body: Option<&B>,
+    ) -> Result<R> {
+        let body = match body {
+            Some(body) => serde_json::to_vec(body)
+                .map_err(|e| Error::internal("cannot write the request").with_source(e))?,
+            None => Vec::new(),
+        };
+        let mut request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: sojourn\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        )
+        .into_bytes();
+        request.extend_from_slice(&body);
+        let gone = |e| {
+            Error::unavailable(format!(
+                "the server at {} went away: {e}; look at its log, then repeat the command",
+                self.path.display()
+            ))
+        };
+        self.stream.write_all(&request).await.map_err(gone)?;
+        let mut answer = Vec::new();
+        (&mut self.stream).take(MAXIMUM).read_to_end(&mut answer).await.map_err(gone)?;
+        let (status, body) =
+            split(&answer).ok_or_else(|| unreadable(&self.path, "no complete answer"))?;
+        if status == 200 {
+            return serde_json::from_slice(body)
+                .map_err(|e| unreadable(&self.path, &e.to_string()));
+        }
+        match serde_json::from_slice::<Problem>(body) {
+            Ok(problem) => Err(problem.into()),
+            Err(_) => Err(unreadable(&self.path, &format!("HTTP status {status}"))),
+        }
+    }
+}
+
+fn unreadable(path: &Path, why: &str) -> Error {
+    Error::unavailable(format!(
+        "the server at {} gave an answer that this version cannot read ({why}); is it of another \
+         version? restart it",
+        path.display()
+    ))
+}
+
+/// The status code and the body of an answer, if the answer is complete.
+fn split(answer: &[u8]) -> Option<(u16, &[u8])> {
+    let end = answer.windows(4).position(|w| w == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&answer[..end]).ok()?;
+    let body = &answer[end + 4..];
+    let mut lines = head.split("\r\n");
+    let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+    let length: usize = lines
+        .filter_map(|line| line.split_once(':'))
+        .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+        .and_then(|(_, value)| value.trim().parse().ok())?;
+    (body.len() == length).then_some((status, body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split;
+
+    #[test]
+    fn an_answer_is_taken_only_when_it_is_complete() {
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: y\r\n\r\n{}";
+        assert_eq!(split(answer), Some((200, &b"{}"[..])));
+        for end in 0..answer.len() {
+            assert_eq!(split(&answer[..end]), None, "cut at {end}");
+        }
+        assert_eq!(split(b"HTTP/1.1 x OK\r\ncontent-length: 0\r\n\r\n"), None);
+    }
+}

@@ -1,0 +1,87 @@
+//! The server's side of the control socket.
+
+use super::api::{DISK_PATH, DiskRequest, Problem, STATUS_PATH};
+use crate::engine::verbs;
+use crate::home::Home;
+use crate::serve::daemon::Running;
+use crate::serve::http::send_status;
+use crate::serve::signals::Switch;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use block::{Error, ErrorKind, Result};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use tokio::net::UnixListener;
+use tokio::sync::oneshot;
+
+/// Listens on the home's control socket, for its owner alone. The caller holds the home's lock, so
+/// what is left of an earlier server may be replaced.
+///
+/// # Errors
+/// That of the system call; a path that is too long for a socket is named.
+pub(crate) fn bind(home: &Home) -> Result<UnixListener> {
+    let path = home.control();
+    let fresh = path.with_extension("new");
+    let io = |e| Error::io(path.display(), e);
+    if path.as_os_str().len() > 100 {
+        return Err(Error::invalid(format!(
+            "{} is too long for a unix socket; use a shorter --home",
+            path.display()
+        )));
+    }
+    let _ = std::fs::remove_file(&fresh);
+    let listener = UnixListener::bind(&fresh).map_err(io)?;
+    std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o600)).map_err(io)?;
+    std::fs::rename(&fresh, &path).map_err(io)?;
+    Ok(listener)
+}
+
+/// Answers until `stop`, and finishes what it began.
+pub(crate) async fn serve(listener: UnixListener, running: Arc<Running>, stop: Switch) {
+    let router = Router::new()
+        .route(DISK_PATH, post(disk))
+        .route(STATUS_PATH, get(send_status))
+        .with_state(running);
+    let served = axum::serve(listener, router).with_graceful_shutdown(stop.wait());
+    if let Err(e) = served.await {
+        tracing::error!(error = %e, "the control socket failed");
+    }
+}
+
+/// Carries out a verb in a task of its own: it is finished even when the command that asked goes
+/// away.
+async fn disk(State(running): State<Arc<Running>>, Json(request): Json<DiskRequest>) -> Response {
+    tracing::info!(verb = ?request, "control");
+    let (send, receive) = oneshot::channel();
+    {
+        let engine = Arc::clone(&running.engine);
+        let mut verbs = running.verbs.lock();
+        while verbs.try_join_next().is_some() {}
+        verbs.spawn(async move {
+            let _ = send.send(verbs::perform(&engine, request).await);
+        });
+    }
+    match receive.await {
+        Ok(Ok(reply)) => Json(reply).into_response(),
+        Ok(Err(e)) => problem(&e),
+        Err(_) => problem(&Error::internal("the verb failed inside the server; see its log")),
+    }
+}
+
+/// An error as an answer.
+pub(crate) fn problem(error: &Error) -> Response {
+    let status = match error.kind() {
+        ErrorKind::Invalid => StatusCode::BAD_REQUEST,
+        ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        ErrorKind::Conflict | ErrorKind::Fenced => StatusCode::CONFLICT,
+        ErrorKind::Denied => StatusCode::FORBIDDEN,
+        ErrorKind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
+        ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
+        ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    (status, Json(Problem::from(error))).into_response()
+}

@@ -1,0 +1,246 @@
+//! The disks that are open now. A disk is opened by its first user and stays open for a while
+//! after its last one, so that a guest that reboots finds it warm.
+
+use block::{Error, Result};
+use disk::{Disk, Disks, Mode};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// All open disks of a home.
+pub(crate) struct OpenDisks {
+    disks: Arc<Disks>,
+    slots: Mutex<BTreeMap<String, Arc<Slot>>>,
+}
+
+/// The place of one disk. It is in the map while it has users or an open disk.
+struct Slot {
+    name: String,
+    /// Held across opening and closing, so that there is one of either at a time.
+    disk: tokio::sync::Mutex<Option<Opened>>,
+    use_: Mutex<Use>,
+}
+
+/// An open disk, and the timer that resets an ephemeral one whose client was lost.
+struct Opened {
+    disk: Arc<Disk>,
+    timer: JoinSet<()>,
+}
+
+impl Opened {
+    fn new(disk: Arc<Disk>) -> Self {
+        let mut timer = JoinSet::new();
+        if disk.mode() == Mode::Ephemeral {
+            let disk = Arc::clone(&disk);
+            timer.spawn(async move { disk.expire().await });
+        }
+        Self { disk, timer }
+    }
+
+    /// Closes the disk; its lock goes with the last handle.
+    async fn close(mut self) -> Result<()> {
+        self.timer.shutdown().await;
+        self.disk.close().await
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Use {
+    users: usize,
+    /// When the last user left.
+    since: Instant,
+}
+
+/// A user's hold on an open disk.
+pub(crate) struct Held {
+    slot: Arc<Slot>,
+    disk: Arc<Disk>,
+}
+
+impl Held {
+    /// The disk itself.
+    pub(crate) fn disk(&self) -> &Arc<Disk> {
+        &self.disk
+    }
+}
+
+impl Deref for Held {
+    type Target = Disk;
+    fn deref(&self) -> &Disk {
+        &self.disk
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.slot.leave();
+    }
+}
+
+impl Slot {
+    fn leave(&self) {
+        let mut use_ = self.use_.lock();
+        use_.users -= 1;
+        use_.since = Instant::now();
+    }
+}
+
+/// Counts a user out again when opening fails or is cancelled.
+struct Entry(Option<Arc<Slot>>);
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if let Some(slot) = &self.0 {
+            slot.leave();
+        }
+    }
+}
+
+impl OpenDisks {
+    /// None is open yet.
+    pub(crate) fn new(disks: Arc<Disks>) -> Self {
+        Self { disks, slots: Mutex::default() }
+    }
+
+    /// Opens a disk, or joins those who have it open.
+    ///
+    /// # Errors
+    /// Those of [`Disks::open`].
+    pub(crate) async fn hold(&self, name: &str) -> Result<Held> {
+        store::check_name("disk", name)?;
+        let slot = {
+            let mut slots = self.slots.lock();
+            let slot = slots.entry(name.to_owned()).or_insert_with(|| {
+                Arc::new(Slot {
+                    name: name.to_owned(),
+                    disk: tokio::sync::Mutex::new(None),
+                    use_: Mutex::new(Use { users: 0, since: Instant::now() }),
+                })
+            });
+            slot.use_.lock().users += 1;
+            Arc::clone(slot)
+        };
+        let mut entry = Entry(Some(Arc::clone(&slot)));
+        let mut place = slot.disk.lock().await;
+        let disk = match &*place {
+            Some(opened) => Arc::clone(&opened.disk),
+            None => match self.disks.open(name).await {
+                Ok(disk) => {
+                    *place = Some(Opened::new(Arc::clone(&disk)));
+                    disk
+                }
+                Err(e) => {
+                    drop(place);
+                    drop(entry);
+                    self.forget_if_unused(&slot);
+                    return Err(e);
+                }
+            },
+        };
+        drop(place);
+        entry.0 = None;
+        Ok(Held { slot, disk })
+    }
+
+    /// What `look` sees in each open disk, by name. No handle leaves, because the disk's lock goes
+    /// with the last one.
+    pub(crate) fn look<T>(&self, look: impl Fn(&Disk) -> T) -> BTreeMap<String, T> {
+        let slots: Vec<_> = self.slots.lock().values().map(Arc::clone).collect();
+        slots
+            .iter()
+            .filter_map(|slot| {
+                // A disk that is being opened or closed just now is not open.
+                let place = slot.disk.try_lock().ok()?;
+                let seen = look(&place.as_ref()?.disk);
+                Some((slot.name.clone(), seen))
+            })
+            .collect()
+    }
+
+    /// Closes the disks that nobody has used for `idle`.
+    pub(crate) async fn close_idle(&self, idle: Duration) {
+        let slots: Vec<_> = self.slots.lock().values().map(Arc::clone).collect();
+        for slot in slots {
+            let use_ = *slot.use_.lock();
+            if use_.users == 0
+                && use_.since.elapsed() >= idle
+                && let Err(e) = self.close(&slot, false).await
+            {
+                tracing::error!(disk = slot.name, error = e.message(), "closing the disk failed");
+            }
+        }
+    }
+
+    /// Closes every disk. All are tried; the first error is returned.
+    ///
+    /// # Errors
+    /// Those of [`Disk::close`].
+    pub(crate) async fn close_all(&self) -> Result<()> {
+        let slots: Vec<_> = self.slots.lock().values().map(Arc::clone).collect();
+        let mut result = Ok(());
+        for slot in slots {
+            if let Err(e) = self.close(&slot, true).await {
+                let e = e.context(format!("closing disk {}", slot.name));
+                tracing::error!(disk = slot.name, error = e.message(), "closing the disk failed");
+                if result.is_ok() {
+                    result = Err(e);
+                }
+            }
+        }
+        result
+    }
+
+    /// Removes a disk, closing it first when it is idle.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when the disk is in use; those of
+    /// [`Disks::remove`].
+    pub(crate) async fn remove(&self, name: &str) -> Result<()> {
+        store::check_name("disk", name)?;
+        let slot = self.slots.lock().get(name).map(Arc::clone);
+        let Some(slot) = slot else { return self.disks.remove(name).await };
+        let mut place = slot.disk.lock().await;
+        if slot.use_.lock().users > 0 {
+            return Err(Error::conflict(format!(
+                "disk {name} is in use; detach its client first (`sojourn status` shows who it is)"
+            )));
+        }
+        if let Some(opened) = place.take() {
+            opened.close().await?;
+        }
+        let result = self.disks.remove(name).await;
+        drop(place);
+        self.forget_if_unused(&slot);
+        result
+    }
+
+    async fn close(&self, slot: &Arc<Slot>, stopping: bool) -> Result<()> {
+        let mut place = slot.disk.lock().await;
+        // A client that an ephemeral disk waits for finds it open.
+        let wanted = slot.use_.lock().users > 0
+            || place.as_ref().is_some_and(|opened| opened.disk.holder().is_some());
+        if wanted && !stopping {
+            return Ok(());
+        }
+        let result = match place.take() {
+            Some(opened) => opened.close().await,
+            None => Ok(()),
+        };
+        drop(place);
+        self.forget_if_unused(slot);
+        result
+    }
+
+    fn forget_if_unused(&self, slot: &Arc<Slot>) {
+        let mut slots = self.slots.lock();
+        let empty = slot.disk.try_lock().is_ok_and(|place| place.is_none());
+        let same = slots.get(&slot.name).is_some_and(|present| Arc::ptr_eq(present, slot));
+        if same && empty && slot.use_.lock().users == 0 {
+            slots.remove(&slot.name);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What the verbs on disks do: the same for a command on its own and for the server.
+
+use super::Engine;
+use super::images;
+use crate::control::api::{DiskReply, DiskRequest, DiskView, Range, RebaseView, SnapshotView};
+use block::{Error, Result};
+use disk::{CreateOptions, DiskInfo, Mode, Rebase, SnapshotInfo};
+use futures::future::BoxFuture;
+use store::ImageName;
+
+/// Carries out a verb.
+///
+/// # Errors
+/// Those of the verb.
+pub(crate) fn perform(engine: &Engine, request: DiskRequest) -> BoxFuture<'_, Result<DiskReply>> {
+    // Boxed, because the compiler cannot see that a future this deep may move between threads.
+    Box::pin(carry_out(engine, request))
+}
+
+async fn carry_out(engine: &Engine, request: DiskRequest) -> Result<DiskReply> {
+    let open = &engine.open;
+    match request {
+        DiskRequest::Create { name, from, ephemeral, size } => {
+            let from: ImageName = from.parse()?;
+            let mode = if ephemeral { Mode::Ephemeral } else { Mode::Persistent };
+            let options = CreateOptions { size, mode };
+            let info = engine.disks.create(&name, &from, options).await?;
+            Ok(DiskReply::Disk(info.into()))
+        }
+        DiskRequest::List => Ok(DiskReply::Disks(list(engine).await?)),
+        DiskRequest::Show { name } => Ok(DiskReply::Disk(show(engine, &name).await?)),
+        DiskRequest::Snapshot { name, snapshot } => {
+            let info = open.hold(&name).await?.snapshot(&snapshot, &()).await?;
+            Ok(DiskReply::Snapshot(info.into()))
+        }
+        DiskRequest::Rollback { name, snapshot } => {
+            let disk = open.hold(&name).await?;
+            disk.rollback(&snapshot).await?;
+            Ok(DiskReply::Disk(disk.info().into()))
+        }
+        DiskRequest::Commit { name, image } => {
+            let image: ImageName = image.parse()?;
+            let record = open.hold(&name).await?.commit(&image, &()).await?;
+            Ok(DiskReply::Image(images::view(&record)?))
+        }
+        DiskRequest::Rebase { name, image, keep_mine } => {
+            let image: ImageName = image.parse()?;
+            let force = if keep_mine { Rebase::KeepMine } else { Rebase::Refuse };
+            let disk = open.hold(&name).await?;
+            let report = disk.rebase(&image, force).await?;
+            let both_changed = report
+                .both_changed
+                .iter()
+                .map(|span| Range { offset: span.offset(), length: span.len() })
+                .collect();
+            Ok(DiskReply::Rebase(RebaseView { disk: disk.info().into(), both_changed }))
+        }
+        DiskRequest::Reset { name } => {
+            let disk = open.hold(&name).await?;
+            disk.reset().await?;
+            Ok(DiskReply::Disk(disk.info().into()))
+        }
+        DiskRequest::Grow { name, size } => {
+            let disk = open.hold(&name).await?;
+            disk.grow(size).await?;
+            Ok(DiskReply::Disk(disk.info().into()))
+        }
+        DiskRequest::Remove { name } => {
+            open.remove(&name).await?;
+            Ok(DiskReply::Removed(format!("disk {name}")))
+        }
+        DiskRequest::RemoveSnapshot { name, snapshot } => {
+            open.hold(&name).await?.remove_snapshot(&snapshot).await?;
+            Ok(DiskReply::Removed(format!("snapshot {name}@{snapshot}")))
+        }
+    }
+}
+
+/// All disks; of an open one what is true now.
+async fn list(engine: &Engine) -> Result<Vec<DiskView>> {
+    let open = engine.open.look(disk::Disk::info);
+    let mut views: Vec<DiskView> = engine
+        .disks
+        .list()
+        .await?
+        .into_iter()
+        .map(|info| open.get(&info.name).cloned().unwrap_or(info).into())
+        .collect();
+    views.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(views)
+}
+
+async fn show(engine: &Engine, name: &str) -> Result<DiskView> {
+    store::check_name("disk", name)?;
+    list(engine).await?.into_iter().find(|disk| disk.name == name).ok_or_else(|| {
+        Error::not_found(format!("no disk {name}; see `sojourn disk list` for what there is"))
+    })
+}
+
+impl From<DiskInfo> for DiskView {
+    fn from(info: DiskInfo) -> Self {
+        Self {
+            name: info.name,
+            image: info.image,
+            mode: info.mode.to_string(),
+            size: info.size,
+            created: info.created,
+            private_bytes: info.private_bytes,
+            snapshots: info.snapshots.into_iter().map(Into::into).collect(),
+            error: info.error,
+        }
+    }
+}
+
+impl From<SnapshotInfo> for SnapshotView {
+    fn from(info: SnapshotInfo) -> Self {
+        Self { name: info.name, size: info.size, created: info.created }
+    }
+}

@@ -1,0 +1,173 @@
+//! The home: where one server's configuration, local store, disks and sockets are.
+//!
+//! | file | what |
+//! |---|---|
+//! | `sojourn.toml` | the configuration |
+//! | `store/` | the store, unless the configuration names another |
+//! | `disks/` | one directory per disk |
+//! | `lock` | locked by the server, and holds its process id |
+//! | `control.sock` | the server's control socket |
+//! | `nbd.sock` | the default NBD socket |
+
+use block::{Error, ErrorKind, Result};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The paths of a home.
+#[derive(Debug, Clone)]
+pub(crate) struct Home {
+    dir: PathBuf,
+}
+
+impl Home {
+    /// The home that the user asked for, or the default one. Nothing is touched.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] when there is no default because `$HOME` is not set.
+    pub(crate) fn find(asked: Option<&Path>) -> Result<Self> {
+        let dir = match asked {
+            Some(dir) if dir.as_os_str().is_empty() => {
+                return Err(Error::invalid(
+                    "the home is empty; give --home or SOJOURN_HOME a path",
+                ));
+            }
+            Some(dir) => dir.to_path_buf(),
+            None if rustix::process::geteuid().is_root() => PathBuf::from("/var/lib/sojourn"),
+            None => match std::env::var_os("HOME").filter(|home| !home.is_empty()) {
+                Some(home) => PathBuf::from(home).join(".local/share/sojourn"),
+                None => {
+                    return Err(Error::invalid("HOME is not set; say where to work with --home"));
+                }
+            },
+        };
+        let dir = std::path::absolute(&dir).map_err(|e| Error::io(dir.display(), e))?;
+        Ok(Self { dir })
+    }
+
+    /// The directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The configuration file.
+    pub(crate) fn config(&self) -> PathBuf {
+        self.dir.join("sojourn.toml")
+    }
+
+    /// The directory of the disks.
+    pub(crate) fn disks(&self) -> PathBuf {
+        self.dir.join("disks")
+    }
+
+    /// The control socket of the server.
+    pub(crate) fn control(&self) -> PathBuf {
+        self.dir.join("control.sock")
+    }
+
+    /// Where conversions of foreign formats may be put.
+    pub(crate) fn scratch(&self) -> PathBuf {
+        self.dir.join("tmp")
+    }
+
+    /// A path of the configuration: one that is not absolute lies in the home.
+    pub(crate) fn resolve(&self, path: &Path) -> PathBuf {
+        self.dir.join(path)
+    }
+
+    /// Whether somebody ran `sojourn init` here.
+    pub(crate) fn exists(&self) -> bool {
+        self.config().exists()
+    }
+
+    /// Fails when nobody ran `sojourn init` here.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub(crate) fn must_exist(&self) -> Result<()> {
+        if self.exists() {
+            return Ok(());
+        }
+        let dir = self.dir.display();
+        Err(Error::not_found(format!(
+            "no home at {dir}: sojourn.toml is missing; make one with `sojourn --home {dir} init`"
+        )))
+    }
+
+    /// Makes the directories. Others may not look in: disks hold private data.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub(crate) fn create(&self) -> Result<()> {
+        for dir in [self.dir.clone(), self.disks()] {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&dir)
+                .map_err(|e| Error::io(dir.display(), e))?;
+        }
+        Ok(())
+    }
+
+    /// Takes the home for one server.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] naming the process that has it.
+    pub(crate) fn lock(&self) -> Result<HomeLock> {
+        let path = self.dir.join("lock");
+        let io = |e| Error::io(path.display(), e);
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(io)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let mut holder = String::new();
+                let _ = Read::by_ref(&mut file).take(32).read_to_string(&mut holder);
+                return Err(Error::new(
+                    ErrorKind::Conflict,
+                    format!(
+                        "{} is served by process {} already; stop that server or use another --home",
+                        self.dir.display(),
+                        holder.trim()
+                    ),
+                ));
+            }
+            Err(e) => return Err(io(e.into())),
+        }
+        file.set_len(0).map_err(io)?;
+        writeln!(file, "{}", std::process::id()).map_err(io)?;
+        Ok(HomeLock { _file: file })
+    }
+}
+
+/// The server's hold on a home; dropping it, or the end of the process, lets go.
+#[derive(Debug)]
+pub(crate) struct HomeLock {
+    _file: File,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_server_on_one_home_is_refused_by_the_first_ones_pid() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::find(Some(dir.path())).unwrap();
+        let lock = home.lock().unwrap();
+        let error = home.lock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert!(error.message().contains(&std::process::id().to_string()), "{error}");
+        drop(lock);
+        home.lock().unwrap();
+    }
+}

@@ -1,0 +1,30 @@
+//! The names of metrics and of log fields, defined once. docs/serve.md lists them for users.
+
+/// Metrics. All carry the prefix `sojourn_`; counters end in `_total` where they are printed.
+pub(crate) mod metric {
+    pub(crate) const PREFIX: &str = "sojourn";
+    pub(crate) const CONNECTIONS: &str = "connections";
+    pub(crate) const CONNECTIONS_ACCEPTED: &str = "connections_accepted";
+    pub(crate) const CONNECTIONS_REFUSED: &str = "connections_refused";
+    pub(crate) const CONNECTION_FAULTS: &str = "connection_faults";
+    pub(crate) const PANICS: &str = "panics";
+    pub(crate) const REQUESTS: &str = "requests";
+    pub(crate) const REQUEST_ERRORS: &str = "request_errors";
+    pub(crate) const READ_BYTES: &str = "read_bytes";
+    pub(crate) const WRITTEN_BYTES: &str = "written_bytes";
+    pub(crate) const CACHE_HITS: &str = "cache_hits";
+    pub(crate) const CACHE_MISSES: &str = "cache_misses";
+    pub(crate) const CACHE_EVICTIONS: &str = "cache_evictions";
+    pub(crate) const CACHE_BYTES: &str = "cache_bytes";
+    pub(crate) const CACHE_CAPACITY: &str = "cache_capacity_bytes";
+    pub(crate) const STORE_READS: &str = "store_reads";
+    pub(crate) const STORE_READ_BYTES: &str = "store_read_bytes";
+    pub(crate) const STORE_FAILURES: &str = "store_failures";
+    pub(crate) const OPEN_DISKS: &str = "open_disks";
+    pub(crate) const PRIVATE_BYTES: &str = "private_bytes";
+
+    /// The label that says which export.
+    pub(crate) const EXPORT: &str = "export";
+    /// The label that says which request.
+    pub(crate) const KIND: &str = "kind";
+}

@@ -1,0 +1,141 @@
+//! What commands print on stdout: one JSON document, or text and aligned tables for people.
+
+use block::{Error, Result};
+use serde::Serialize;
+use std::io::Write;
+
+/// Whether the user wants JSON or text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Output {
+    Json,
+    Text,
+}
+
+impl Output {
+    /// Prints `value` as JSON, or what `text` makes of it.
+    pub(crate) fn print<T: Serialize>(
+        self,
+        value: &T,
+        text: impl FnOnce() -> String,
+    ) -> Result<()> {
+        let mut all = match self {
+            Self::Json => serde_json::to_string_pretty(value)
+                .map_err(|e| Error::internal("cannot write the result as JSON").with_source(e))?,
+            Self::Text => text(),
+        };
+        if !all.ends_with('\n') {
+            all.push('\n');
+        }
+        raw(all.as_bytes())
+    }
+
+    /// Says that something was done: a line, or `{"done": …}`.
+    pub(crate) fn done(self, what: &str) -> Result<()> {
+        #[derive(Serialize)]
+        struct Done<'a> {
+            done: &'a str,
+        }
+        self.print(&Done { done: what }, || what.to_owned())
+    }
+}
+
+/// Writes bytes to stdout. A reader that went away (`| head`) is not an error.
+pub(crate) fn raw(bytes: &[u8]) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        Err(e) => Err(Error::io("stdout", e)),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// A table with a header; columns are as wide as their widest cell.
+#[derive(Debug)]
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+    right: Vec<bool>,
+}
+
+impl Table {
+    /// A table with these columns; one whose title starts with `>` is aligned to the right.
+    pub(crate) fn new(columns: &[&str]) -> Self {
+        let right = columns.iter().map(|c| c.starts_with('>')).collect();
+        let titles = columns.iter().map(|c| c.trim_start_matches('>').to_owned()).collect();
+        Self { rows: vec![titles], right }
+    }
+
+    /// Adds a row with as many cells as there are columns.
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// The lines, without blanks at their ends.
+    pub(crate) fn render(&self) -> String {
+        let width = |column: usize| {
+            self.rows.iter().filter_map(|r| r.get(column)).map(|c| c.chars().count()).max()
+        };
+        let widths: Vec<usize> = (0..self.right.len()).filter_map(width).collect();
+        let mut text = String::new();
+        for row in &self.rows {
+            let mut line = String::new();
+            for ((cell, width), right) in row.iter().zip(&widths).zip(&self.right) {
+                let cell =
+                    if *right { format!("{cell:>width$}") } else { format!("{cell:<width$}") };
+                line.push_str(&cell);
+                line.push_str("  ");
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Pairs of a label and a value, one a line, values aligned.
+pub(crate) fn fields(pairs: &[(&str, String)]) -> String {
+    let width = pairs.iter().map(|(label, _)| label.len()).max().unwrap_or(0) + 1;
+    pairs
+        .iter()
+        .map(|(label, value)| format!("{:<width$} {value}\n", format!("{label}:")))
+        .collect()
+}
+
+/// A moment as people read it: UTC, to the second (civil-from-days, H. Hinnant, "chrono-Compatible
+/// Low-Level Date Algorithms").
+pub(crate) fn moment(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let z = days + 719_468;
+    let era = z / 146_097;
+    let day_of_era = z % 146_097;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_numbers_stand_right() {
+        let mut table = Table::new(&["name", ">size"]);
+        table.row(["a".into(), "10".into()]);
+        table.row(["longer".into(), "5".into()]);
+        assert_eq!(table.render(), "name    size\na         10\nlonger     5\n");
+    }
+
+    #[test]
+    fn moments_are_right_around_leap_days() {
+        assert_eq!(moment(0), "1970-01-01 00:00:00");
+        assert_eq!(moment(951_782_399), "2000-02-28 23:59:59");
+        assert_eq!(moment(951_782_400), "2000-02-29 00:00:00");
+        assert_eq!(moment(1_709_251_199), "2024-02-29 23:59:59");
+        assert_eq!(moment(4_102_444_800), "2100-01-01 00:00:00");
+    }
+}

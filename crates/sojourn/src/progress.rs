@@ -1,0 +1,63 @@
+//! Progress bars: on stderr, and only when stderr is a terminal.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// A bar that counts bytes, or nothing at all when nobody looks.
+#[derive(Debug)]
+pub(crate) struct Bar(ProgressBar);
+
+impl Bar {
+    /// A bar for `total` bytes of `what`; without a total a spinner.
+    pub(crate) fn bytes(what: &str, total: Option<u64>) -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self(ProgressBar::hidden());
+        }
+        let bar = match total {
+            Some(total) => ProgressBar::new(total),
+            None => ProgressBar::new_spinner(),
+        };
+        let template = match total {
+            Some(_) => "{prefix} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+            None => "{prefix} {spinner} {bytes} {bytes_per_sec} {elapsed}",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.set_prefix(what.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Self(bar)
+    }
+
+    /// A spinner for work whose length is not known.
+    pub(crate) fn waiting(what: &str) -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self(ProgressBar::hidden());
+        }
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{prefix} {spinner} {elapsed}") {
+            bar.set_style(style);
+        }
+        bar.set_prefix(what.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Self(bar)
+    }
+
+    /// Moves the bar by `bytes`.
+    pub(crate) fn moved(&self, bytes: u64) {
+        self.0.inc(bytes);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+impl store::Progress for Bar {
+    fn advance(&self, scanned: u64, _stored: u64) {
+        self.0.inc(scanned);
+    }
+}

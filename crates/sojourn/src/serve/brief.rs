@@ -1,0 +1,109 @@
+//! Servers that end by themselves: `--single` for one client, `--run` for one command.
+
+use super::signals::{Signals, Switch};
+use block::{Error, Result};
+use nbd::server::DEFAULT_BACKLOG;
+use nbd::{Address, Exports, Limits, Listener, Peer, Server, Uri};
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
+use std::sync::Arc;
+use tokio::net::UnixStream;
+use tokio::process::Command;
+
+/// Serves the one client on standard input and output.
+///
+/// # Errors
+/// When the client breaks the protocol.
+pub(crate) async fn single(exports: Arc<dyn Exports>, limits: Limits) -> Result<ExitCode> {
+    let mut signals = Signals::listen()?;
+    let server = Server::new(exports, limits);
+    let stop = async move { signals.stop().await };
+    match stdin_socket()? {
+        Some(stream) => server.serve_one(stream, Peer::stdio(), stop).await?,
+        None => {
+            let stream = tokio::io::join(tokio::io::stdin(), tokio::io::stdout());
+            server.serve_one(stream, Peer::stdio(), stop).await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Standard input as a socket, when it is one: then both directions go through it.
+fn stdin_socket() -> Result<Option<UnixStream>> {
+    let stdin = std::io::stdin();
+    if !matches!(rustix::net::sockopt::socket_domain(&stdin), Ok(rustix::net::AddressFamily::UNIX))
+    {
+        return Ok(None);
+    }
+    let io = |e| Error::io("standard input", e);
+    let stream =
+        std::os::unix::net::UnixStream::from(stdin.as_fd().try_clone_to_owned().map_err(io)?);
+    stream.set_nonblocking(true).map_err(io)?;
+    UnixStream::from_std(stream).map(Some).map_err(io)
+}
+
+/// Serves on a private socket while `command` runs, and gives its exit code. The command finds
+/// `uri`, `unixsocket` and `exportname` in its environment.
+///
+/// # Errors
+/// When the socket or the command cannot be made.
+pub(crate) async fn run(
+    exports: Arc<dyn Exports>,
+    limits: Limits,
+    command: &str,
+    export: &str,
+) -> Result<ExitCode> {
+    let mut signals = Signals::listen()?;
+    let dir = tempfile::Builder::new()
+        .prefix("sojourn-")
+        .tempdir()
+        .map_err(|e| Error::io("cannot make a private directory; set TMPDIR", e))?;
+    let path = dir.path().join("nbd.sock");
+    let address = Address::unix(&path)?;
+    let listener = Listener::bind(&address, DEFAULT_BACKLOG).await?;
+    let server = Server::new(exports, limits);
+    let stop = Switch::new();
+    let serving = server.serve(listener, stop.wait());
+    let running = async {
+        let mut child = Command::new("/bin/sh")
+            .arg("-c")
+            .arg(command)
+            .env("uri", Uri::new(address, export).to_string())
+            .env("unixsocket", &path)
+            .env("exportname", export)
+            .env_remove("LISTEN_FDS")
+            .env_remove("LISTEN_PID")
+            .env_remove("NOTIFY_SOCKET")
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|e| Error::io("cannot run /bin/sh", e))?;
+        let status = tokio::select! {
+            status = child.wait() => status,
+            () = signals.stop() => {
+                terminate(&child);
+                child.wait().await
+            }
+        };
+        stop.throw();
+        status.map_err(|e| Error::io("cannot wait for the command", e))
+    };
+    let (served, status) = tokio::join!(serving, running);
+    served?;
+    Ok(code(status?))
+}
+
+/// Asks a command to stop.
+fn terminate(child: &tokio::process::Child) {
+    let pid =
+        child.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
+    if let Some(pid) = pid {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+}
+
+/// The exit code of a command, as a shell gives it.
+fn code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}

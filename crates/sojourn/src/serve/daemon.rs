@@ -1,0 +1,222 @@
+//! The server of a home, from start to graceful stop.
+
+use super::exports::HomeExports;
+use super::notify::notify;
+use super::signals::{Asked, Signals, Switch};
+use super::{http, inherit, limits, listen};
+use crate::config::Config;
+use crate::control;
+use crate::engine::Engine;
+use crate::home::Home;
+use crate::logging;
+use block::{Error, Result};
+use cache::PolicyKind;
+use nbd::server::DEFAULT_BACKLOG;
+use nbd::{Address, Listener, Server};
+use parking_lot::Mutex;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+
+/// How often idle disks are looked for.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What the user asked for, on top of the configuration.
+pub(crate) struct Options {
+    /// The configuration file, to read it again.
+    pub(crate) config_path: PathBuf,
+    /// Whether `--log` overrides the configuration's level.
+    pub(crate) log_fixed: bool,
+    pub(crate) nbd: Vec<Address>,
+    pub(crate) http: Option<SocketAddr>,
+    pub(crate) insecure: bool,
+}
+
+/// A running server, as its HTTP handlers see it.
+pub(crate) struct Running {
+    pub(crate) home: Home,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) nbd: Server,
+    pub(crate) cache_policy: PolicyKind,
+    pub(crate) listeners: Vec<String>,
+    pub(crate) http: Option<SocketAddr>,
+    pub(crate) started: Instant,
+    /// Verbs that are being carried out.
+    pub(crate) verbs: Mutex<JoinSet<()>>,
+}
+
+/// Serves a home until a signal stops it.
+///
+/// # Errors
+/// When it cannot start, or when a disk could not be closed properly.
+pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result<ExitCode> {
+    let mut signals = Signals::listen()?;
+    let lock = home.lock()?;
+    let engine = Engine::open(home, &config).await?;
+    let listeners = bind(home, &config, &options).await?;
+    let http_listener = match options.http.or(config.serve.http) {
+        Some(address) => {
+            listen::check_http(address, options.insecure || config.serve.insecure)?;
+            Some(http::bind(address).await?)
+        }
+        None => None,
+    };
+    let control_listener = control::server::bind(home)?;
+    let exports = HomeExports::new(Arc::clone(&engine), None);
+    let running = Arc::new(Running {
+        home: home.clone(),
+        engine: Arc::clone(&engine),
+        nbd: Server::new(Arc::new(exports), limits(&config)),
+        cache_policy: config.cache.policy,
+        listeners: listeners.iter().map(|listener| listener.address().to_string()).collect(),
+        http: http_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
+        started: Instant::now(),
+        verbs: Mutex::default(),
+    });
+
+    let stop = Switch::new();
+    let mut tasks: JoinSet<Result<()>> = JoinSet::new();
+    for listener in listeners {
+        tracing::info!(address = %listener.address(), "listening");
+        let (server, stop) = (running.nbd.clone(), stop.wait());
+        tasks.spawn(async move { server.serve(listener, stop).await });
+    }
+    if let Some(listener) = http_listener {
+        tracing::info!(address = ?running.http, "listening for HTTP");
+        let (running, stop) = (Arc::clone(&running), stop.clone());
+        tasks.spawn(async move {
+            http::serve(listener, running, stop).await;
+            Ok(())
+        });
+    }
+    let (for_control, stop_control) = (Arc::clone(&running), stop.clone());
+    tasks.spawn(async move {
+        control::server::serve(control_listener, for_control, stop_control).await;
+        Ok(())
+    });
+    notify("READY=1");
+    tracing::info!(home = %home.dir().display(), pid = std::process::id(), "ready");
+
+    let mut config = config;
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let failed = loop {
+        tokio::select! {
+            asked = signals.next() => match asked {
+                Asked::Stop => break None,
+                Asked::Reload => reload(&mut config, &options),
+            },
+            Some(ended) = tasks.join_next() => break Some(ended),
+            _ = tick.tick() => {
+                engine.open.close_idle(Duration::from_secs(config.serve.idle_seconds)).await;
+            }
+        }
+    };
+
+    notify("STOPPING=1");
+    tracing::info!(connections = running.nbd.counters().connections, "stopping");
+    stop.throw();
+    let finish = finish(&running, tasks);
+    let result = tokio::select! {
+        result = finish => result,
+        () = signals.stop() => {
+            tracing::warn!("stopped at once by a second signal; nothing flushed is lost");
+            Err(Error::unavailable("stopped at once by a second signal"))
+        }
+    };
+    let _ = std::fs::remove_file(home.control());
+    drop(lock);
+    if let Some(ended) = failed {
+        ended.map_err(|e| Error::internal("a listener panicked").with_source(e))??;
+        return Err(Error::internal("a listener ended by itself; see the log"));
+    }
+    result?;
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits for the clients, finishes the verbs, closes the disks.
+async fn finish(running: &Running, mut tasks: JoinSet<Result<()>>) -> Result<()> {
+    while let Some(ended) = tasks.join_next().await {
+        if let Ok(Err(e)) = ended {
+            tracing::error!(error = e.message(), "a listener failed");
+        }
+    }
+    let mut verbs = std::mem::take(&mut *running.verbs.lock());
+    while verbs.join_next().await.is_some() {}
+    running.engine.open.close_all().await
+}
+
+/// The listeners: those of the service manager, else those of the command line, else those of the
+/// configuration.
+async fn bind(home: &Home, config: &Config, options: &Options) -> Result<Vec<Listener>> {
+    let mut listeners = Vec::new();
+    for socket in inherit::sockets()? {
+        let listener = Listener::from_fd(socket)?;
+        listen::check(listener.address(), options.insecure || config.serve.insecure).await?;
+        listeners.push(listener);
+    }
+    if !listeners.is_empty() && options.nbd.is_empty() {
+        return Ok(listeners);
+    }
+    let addresses = match options.nbd.as_slice() {
+        [] => configured(home, config)?,
+        given => given.to_vec(),
+    };
+    for address in &addresses {
+        listen::check(address, options.insecure || config.serve.insecure).await?;
+        listeners.push(Listener::bind(address, DEFAULT_BACKLOG).await?);
+    }
+    if listeners.is_empty() {
+        return Err(Error::invalid("nothing to listen on; set serve.nbd or give --nbd"));
+    }
+    Ok(listeners)
+}
+
+/// The addresses of the configuration; the paths of sockets are relative to the home.
+fn configured(home: &Home, config: &Config) -> Result<Vec<Address>> {
+    let parse = |text: &String| match text.strip_prefix("unix:") {
+        Some(path) => Address::unix(home.resolve(path.as_ref())),
+        None => text.parse(),
+    };
+    config.serve.nbd.iter().map(|t| parse(t).map_err(|e| e.context("serve.nbd"))).collect()
+}
+
+/// Reads the configuration again and says what needs a restart. A file that cannot be read changes
+/// nothing.
+fn reload(config: &mut Config, options: &Options) {
+    notify("RELOADING=1");
+    match Config::load(&options.config_path) {
+        Ok(new) => {
+            if !options.log_fixed
+                && let Err(e) = logging::change(&new.log.level)
+            {
+                tracing::error!(error = e.message(), "the log level stays as it was");
+            }
+            for (key, changed) in [
+                ("store", new.store != config.store),
+                ("cache", new.cache != config.cache),
+                ("limits", new.limits != config.limits),
+                ("serve.nbd", new.serve.nbd != config.serve.nbd),
+                ("serve.http", new.serve.http != config.serve.http),
+                ("serve.insecure", new.serve.insecure != config.serve.insecure),
+                ("serve.stop_seconds", new.serve.stop_seconds != config.serve.stop_seconds),
+                ("log.format", new.log.format != config.log.format),
+            ] {
+                if changed {
+                    tracing::warn!(key, "changed in the configuration; restart to apply it");
+                }
+            }
+            config.serve.idle_seconds = new.serve.idle_seconds;
+            tracing::info!(config = %options.config_path.display(), "configuration read again");
+        }
+        Err(e) => {
+            tracing::error!(error = e.message(), "the configuration stays as it was");
+        }
+    }
+    notify("READY=1");
+}

@@ -1,0 +1,164 @@
+//! A home's disks and images as exports: every disk by its name, writable; every image version
+//! `name:tag`, and `name` for the newest, read-only. Looked up for every client, so that disks and
+//! images come and go while the server runs.
+
+use crate::engine::open::Held;
+use crate::engine::{Engine, images};
+use async_trait::async_trait;
+use block::{ByteSize, Device, Error, ErrorKind, Result};
+use disk::Attachment;
+use nbd::{Ending, ExportSummary, Exports, Peer, Purpose, Session};
+use std::sync::Arc;
+use store::ImageName;
+
+/// The exports of a home.
+pub(crate) struct HomeExports {
+    engine: Arc<Engine>,
+    /// What the empty name means.
+    default: Option<String>,
+}
+
+impl HomeExports {
+    /// The exports of `engine`'s home; a client that names none gets `default`.
+    pub(crate) fn new(engine: Arc<Engine>, default: Option<String>) -> Self {
+        Self { engine, default }
+    }
+
+    async fn disk(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
+        let held = self.engine.open.hold(name).await?;
+        let attachment = match purpose {
+            Purpose::Use => Some(held.disk().attach(&peer.identity).await?),
+            Purpose::Info => None,
+        };
+        let info = held.info();
+        let description = format!("disk on {}, {}", info.image, info.mode);
+        let device: Arc<dyn Device> = Arc::clone(held.disk()) as _;
+        if attachment.is_some() {
+            tracing::info!(export = name, client = peer.identity, "attached");
+        }
+        let client = peer.identity.clone();
+        Ok(Box::new(DiskSession {
+            device,
+            name: name.to_owned(),
+            description,
+            attachment,
+            client,
+            _held: held,
+        }))
+    }
+
+    async fn image(&self, name: &str) -> Result<Box<dyn Session>> {
+        let record = images::resolve(&self.engine.store, &name.parse::<ImageName>()?).await?;
+        let device: Arc<dyn Device> = self.engine.image(&record).await? as _;
+        Ok(Box::new(ImageSession {
+            device,
+            description: format!("image {}, read-only", record.name),
+            name: record.name,
+        }))
+    }
+}
+
+#[async_trait]
+impl Exports for HomeExports {
+    async fn list(&self, _peer: &Peer) -> Result<Vec<ExportSummary>> {
+        let mut list = Vec::new();
+        for disk in self.engine.disks.list().await? {
+            let description = match &disk.error {
+                Some(error) => format!("damaged: {error}"),
+                None => format!("disk on {}, {}, {}", disk.image, disk.mode, ByteSize(disk.size)),
+            };
+            list.push(ExportSummary { name: disk.name, description });
+        }
+        list.sort_by(|a, b| a.name.cmp(&b.name));
+        for record in images::list(&self.engine.store).await? {
+            let description = format!("image, read-only, {}", ByteSize(record.body.size));
+            list.push(ExportSummary { name: record.name, description });
+        }
+        Ok(list)
+    }
+
+    async fn open(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
+        let name = match (name, &self.default) {
+            ("", Some(default)) => default.as_str(),
+            ("", None) => {
+                return Err(Error::not_found(
+                    "no default export; name a disk or an image, such as nbd://HOST/NAME",
+                ));
+            }
+            (name, _) => name,
+        };
+        if name.contains(':') {
+            return self.image(name).await;
+        }
+        match self.disk(name, peer, purpose).await {
+            Err(e) if e.kind() == ErrorKind::NotFound => match self.image(name).await {
+                Err(no_image) if no_image.kind() == ErrorKind::NotFound => {
+                    Err(Error::not_found(format!("no disk or image {name}: {}", e.message())))
+                }
+                other => other,
+            },
+            other => other,
+        }
+    }
+}
+
+/// A client's use of a disk.
+struct DiskSession {
+    device: Arc<dyn Device>,
+    name: String,
+    description: String,
+    attachment: Option<Attachment>,
+    client: String,
+    _held: Held,
+}
+
+#[async_trait]
+impl Session for DiskSession {
+    fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn description(&self) -> Option<&str> {
+        Some(&self.description)
+    }
+
+    async fn close(mut self: Box<Self>, ending: Ending) {
+        let Some(attachment) = self.attachment.take() else { return };
+        let how = match ending {
+            Ending::Clean => disk::Ending::Clean,
+            Ending::Lost => disk::Ending::Lost,
+        };
+        if let Err(e) = attachment.detach(how).await {
+            tracing::error!(export = self.name, error = e.message(), "cannot reset the disk");
+        }
+        tracing::info!(export = self.name, client = self.client, ending = ?ending, "detached");
+    }
+}
+
+/// A client's use of an image version.
+struct ImageSession {
+    device: Arc<dyn Device>,
+    name: String,
+    description: String,
+}
+
+#[async_trait]
+impl Session for ImageSession {
+    fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn description(&self) -> Option<&str> {
+        Some(&self.description)
+    }
+
+    async fn close(self: Box<Self>, _ending: Ending) {}
+}

@@ -1,0 +1,128 @@
+//! The status as Prometheus metrics, in the OpenMetrics text format.
+
+use super::status::{StatusView, TrafficView};
+use crate::names::metric::*;
+use block::{Error, Result};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt;
+
+/// The media type of the text.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The text of `status`.
+///
+/// # Errors
+/// None that matter: writing into a string does not fail.
+pub(crate) fn text(status: StatusView) -> Result<String> {
+    let mut registry = Registry::with_prefix(PREFIX);
+    registry.register_collector(Box::new(Snapshot(status)));
+    let mut text = String::new();
+    encode(&mut text, &registry)
+        .map_err(|e| Error::internal("cannot write the metrics").with_source(e))?;
+    Ok(text)
+}
+
+/// One moment's numbers.
+#[derive(Debug)]
+struct Snapshot(StatusView);
+
+impl prometheus_client::collector::Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let s = &self.0;
+        let out = &mut encoder;
+        gauge(out, CONNECTIONS, "Client connections now", s.connections)?;
+        counter(out, CONNECTIONS_ACCEPTED, "Client connections accepted", s.connections_accepted)?;
+        counter(
+            out,
+            CONNECTIONS_REFUSED,
+            "Client connections over the limit",
+            s.connections_refused,
+        )?;
+        counter(
+            out,
+            CONNECTION_FAULTS,
+            "Connections that ended in a failed negotiation or a broken protocol",
+            s.connection_faults,
+        )?;
+        counter(out, PANICS, "Connections lost by a fault of the program", s.panics)?;
+        counter(out, CACHE_HITS, "Look-ups that the block cache answered", s.cache.hits)?;
+        counter(
+            out,
+            CACHE_MISSES,
+            "Look-ups that the block cache could not answer",
+            s.cache.misses,
+        )?;
+        counter(out, CACHE_EVICTIONS, "Chunks that left the block cache", s.cache.evictions)?;
+        gauge(out, CACHE_BYTES, "Bytes in the block cache", s.cache.bytes)?;
+        gauge(out, CACHE_CAPACITY, "Capacity of the block cache", s.cache.capacity_bytes)?;
+        counter(out, STORE_READS, "Chunks read from the store", s.store.reads)?;
+        counter(out, STORE_READ_BYTES, "Stored bytes read from the store", s.store.read_bytes)?;
+        counter(out, STORE_FAILURES, "Chunks that the store could not give", s.store.failures)?;
+        gauge(out, OPEN_DISKS, "Disks open now", s.open_disks)?;
+        self.per_export(out)
+    }
+}
+
+impl Snapshot {
+    fn per_export(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let exports = &self.0.exports;
+        let help = "Requests done, by export and kind";
+        let mut family = out.encode_descriptor(REQUESTS, help, None, MetricType::Counter)?;
+        for export in exports {
+            for (kind, count) in kinds(&export.traffic) {
+                let labels = [(EXPORT, export.name.as_str()), (KIND, kind)];
+                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        let counters: [(&str, &str, fn(&TrafficView) -> u64); 3] = [
+            (REQUEST_ERRORS, "Requests answered with an error", |t| t.errors),
+            (READ_BYTES, "Bytes read by clients", |t| t.read_bytes),
+            (WRITTEN_BYTES, "Bytes written by clients", |t| t.written_bytes),
+        ];
+        for (name, help, value) in counters {
+            let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for export in exports {
+                let labels = [(EXPORT, export.name.as_str())];
+                ConstCounter::new(value(&export.traffic)).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        let help = "Bytes of a disk's private blocks";
+        let mut family = out.encode_descriptor(PRIVATE_BYTES, help, None, MetricType::Gauge)?;
+        for export in exports {
+            if let Some(bytes) = export.private_bytes {
+                let labels = [(EXPORT, export.name.as_str())];
+                ConstGauge::new(signed(bytes)).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn kinds(traffic: &TrafficView) -> [(&'static str, u64); 5] {
+    [
+        ("read", traffic.reads),
+        ("write", traffic.writes),
+        ("flush", traffic.flushes),
+        ("trim", traffic.trims),
+        ("zero", traffic.zeroes),
+    ]
+}
+
+fn counter(out: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    let metric = ConstCounter::new(value);
+    metric.encode(out.encode_descriptor(name, help, None::<&Unit>, MetricType::Counter)?)
+}
+
+fn gauge(out: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    let metric = ConstGauge::new(signed(value));
+    metric.encode(out.encode_descriptor(name, help, None::<&Unit>, MetricType::Gauge)?)
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,41 @@
+//! The server: exports, listeners, HTTP, signals.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`daemon`] | the server of a home, from start to graceful stop |
+//! | [`exports`] | a home's disks and images as exports |
+//! | [`file`](mod@file) | one file as the only export |
+//! | [`brief`] | `--single` and `--run`: one client, or one command, and the end |
+//! | [`plain`] | listeners without a home: `--file` |
+//! | [`listen`] | which addresses may be listened on |
+//! | [`inherit`], [`notify`] | sockets from, and notices to, the service manager |
+//! | [`signals`] | what stops and reloads a server |
+//! | [`http`], [`metrics`], [`status`] | what the server tells of itself |
+
+pub(crate) mod brief;
+pub(crate) mod daemon;
+pub(crate) mod exports;
+pub(crate) mod file;
+pub(crate) mod http;
+pub(crate) mod inherit;
+pub(crate) mod listen;
+pub(crate) mod metrics;
+pub(crate) mod notify;
+pub(crate) mod plain;
+pub(crate) mod signals;
+pub(crate) mod status;
+
+use crate::config::Config;
+use std::time::Duration;
+
+/// The configuration's limits as the NBD server takes them.
+pub(crate) fn limits(config: &Config) -> nbd::Limits {
+    nbd::Limits {
+        connections: config.limits.connections as usize,
+        handshake_deadline: Duration::from_secs(config.limits.handshake_seconds),
+        in_flight_bytes: usize::try_from(config.limits.in_flight.0).unwrap_or(usize::MAX),
+        max_request: u32::try_from(config.limits.request.0).unwrap_or(u32::MAX),
+        stop_deadline: Duration::from_secs(config.serve.stop_seconds),
+        ..nbd::Limits::default()
+    }
+}

@@ -1,0 +1,72 @@
+//! What stops and reloads a server: SIGTERM and SIGINT, SIGHUP.
+
+use block::{Error, Result};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+/// The signals that a server listens to.
+pub(crate) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+/// What a signal asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Stop,
+    Reload,
+}
+
+impl Signals {
+    /// Starts listening; from now on the signals do not end the process by themselves.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub(crate) fn listen() -> Result<Self> {
+        let listen = |kind| signal(kind).map_err(|e| Error::io("cannot listen to signals", e));
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hangup: listen(SignalKind::hangup())?,
+        })
+    }
+
+    /// The next signal.
+    pub(crate) async fn next(&mut self) -> Asked {
+        tokio::select! {
+            _ = self.terminate.recv() => Asked::Stop,
+            _ = self.interrupt.recv() => Asked::Stop,
+            _ = self.hangup.recv() => Asked::Reload,
+        }
+    }
+
+    /// The next signal that asks to stop.
+    pub(crate) async fn stop(&mut self) {
+        while self.next().await != Asked::Stop {}
+    }
+}
+
+/// A switch that many tasks wait for.
+#[derive(Debug, Clone)]
+pub(crate) struct Switch(watch::Sender<bool>);
+
+impl Switch {
+    /// Not thrown yet.
+    pub(crate) fn new() -> Self {
+        Self(watch::Sender::new(false))
+    }
+
+    /// Wakes all who wait, now and later.
+    pub(crate) fn throw(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Waits for it.
+    pub(crate) fn wait(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut watch = self.0.subscribe();
+        async move {
+            let _ = watch.wait_for(|thrown| *thrown).await;
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What a server is doing, as `sojourn status` and `/v1/status` tell it. Field names are documented
+//! in docs/cli.md and do not change.
+
+use super::daemon::Running;
+use crate::control::api::{DiskReply, DiskRequest};
+use crate::engine::verbs;
+use block::Result;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A running server.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct StatusView {
+    /// Always true.
+    pub(crate) running: bool,
+    pub(crate) version: String,
+    pub(crate) pid: u32,
+    pub(crate) home: String,
+    pub(crate) uptime_seconds: u64,
+    /// Where it listens for NBD.
+    pub(crate) listeners: Vec<String>,
+    /// Where it listens for HTTP, if it does.
+    pub(crate) http: Option<String>,
+    /// Connections now.
+    pub(crate) connections: u64,
+    pub(crate) connections_accepted: u64,
+    pub(crate) connections_refused: u64,
+    /// Negotiations that failed, and connections closed because the client broke the protocol.
+    pub(crate) connection_faults: u64,
+    /// Connections lost by a fault of the program.
+    pub(crate) panics: u64,
+    pub(crate) cache: CacheView,
+    pub(crate) store: StoreView,
+    /// What clients did, on all exports.
+    pub(crate) total: TrafficView,
+    /// Disks open now.
+    pub(crate) open_disks: u64,
+    /// Exports that a client has used since the start, and all disks.
+    pub(crate) exports: Vec<ExportView>,
+}
+
+/// The block cache.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct CacheView {
+    pub(crate) policy: String,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) evictions: u64,
+    /// Hits of all look-ups; null before the first.
+    pub(crate) hit_percent: Option<f64>,
+}
+
+/// Reads from the store.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct StoreView {
+    /// Chunks read.
+    pub(crate) reads: u64,
+    /// Their bytes as stored.
+    pub(crate) read_bytes: u64,
+    /// Their bytes after decompression.
+    pub(crate) plain_bytes: u64,
+    /// Chunks that could not be had.
+    pub(crate) failures: u64,
+}
+
+/// Requests and bytes.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct TrafficView {
+    pub(crate) reads: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) writes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) flushes: u64,
+    pub(crate) trims: u64,
+    pub(crate) zeroes: u64,
+    pub(crate) errors: u64,
+}
+
+/// One export.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ExportView {
+    pub(crate) name: String,
+    /// Connections now.
+    pub(crate) connections: u64,
+    /// The client that holds the disk.
+    pub(crate) client: Option<String>,
+    /// Whether the disk is open; false for an image.
+    pub(crate) open: bool,
+    /// Bytes of the disk's private blocks; null for an image.
+    pub(crate) private_bytes: Option<u64>,
+    #[serde(flatten)]
+    pub(crate) traffic: TrafficView,
+}
+
+impl From<&nbd::Traffic> for TrafficView {
+    fn from(traffic: &nbd::Traffic) -> Self {
+        Self {
+            reads: traffic.reads,
+            read_bytes: traffic.read_bytes,
+            writes: traffic.writes,
+            written_bytes: traffic.written_bytes,
+            flushes: traffic.flushes,
+            trims: traffic.trims,
+            zeroes: traffic.zeroes,
+            errors: traffic.errors,
+        }
+    }
+}
+
+/// The state of a running server now.
+///
+/// # Errors
+/// When the disks cannot be listed.
+pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
+    let engine = &running.engine;
+    let counters = running.nbd.counters();
+    let open = engine.open.look(disk::Disk::holder);
+    let mut exports: BTreeMap<String, ExportView> = BTreeMap::new();
+    for (name, export) in &counters.exports {
+        let view = ExportView {
+            name: name.clone(),
+            connections: export.connections,
+            client: None,
+            open: false,
+            private_bytes: None,
+            traffic: TrafficView::from(&export.traffic),
+        };
+        exports.insert(name.clone(), view);
+    }
+    if let DiskReply::Disks(disks) = verbs::perform(engine, DiskRequest::List).await? {
+        for disk in disks {
+            let view = exports.entry(disk.name.clone()).or_insert_with(|| ExportView {
+                name: disk.name.clone(),
+                connections: 0,
+                client: None,
+                open: false,
+                private_bytes: None,
+                traffic: TrafficView::default(),
+            });
+            view.private_bytes = Some(disk.private_bytes);
+            if let Some(holder) = open.get(&disk.name) {
+                view.open = true;
+                view.client.clone_from(holder);
+            }
+        }
+    }
+    let cache = engine.cache.stats();
+    let looked = cache.hits + cache.misses;
+    let store = engine.store.counters();
+    Ok(StatusView {
+        running: true,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        home: running.home.dir().display().to_string(),
+        uptime_seconds: running.started.elapsed().as_secs(),
+        listeners: running.listeners.clone(),
+        http: running.http.map(|address| address.to_string()),
+        connections: counters.connections,
+        connections_accepted: counters.accepted,
+        connections_refused: counters.refused,
+        connection_faults: counters.failed_handshakes + counters.protocol_errors,
+        panics: counters.panics,
+        cache: CacheView {
+            policy: running.cache_policy.to_string(),
+            capacity_bytes: cache.capacity,
+            bytes: cache.bytes,
+            entries: cache.entries,
+            hits: cache.hits,
+            misses: cache.misses,
+            evictions: cache.evictions,
+            hit_percent: (looked > 0).then(|| cache.hits as f64 * 100.0 / looked as f64),
+        },
+        store: StoreView {
+            reads: store.chunk_reads,
+            read_bytes: store.stored_bytes_read,
+            plain_bytes: store.plain_bytes_read,
+            failures: store.chunk_failures,
+        },
+        total: TrafficView::from(&counters.total),
+        open_disks: open.len() as u64,
+        exports: exports.into_values().collect(),
+    })
+}

@@ -1,0 +1,131 @@
+//! Bad input: one line that names the thing and the remedy, the right exit code, nothing changed.
+
+mod common;
+
+use common::{Lab, MIB, content, listing};
+
+#[test]
+fn wrong_commands_fail_with_the_thing_the_remedy_and_the_code() {
+    let (lab, _) = Lab::with_image();
+    lab.line("disk create alice --from debian").ok();
+    lab.file("odd.raw", &content(MIB, 3)[..MIB as usize - 100]);
+    lab.file("empty.raw", b"");
+    let mut qcow2 = b"QFI\xfb\0\0\0\x03".to_vec();
+    qcow2.extend([0xff; 56]);
+    lab.file("hostile.qcow2", &qcow2);
+    lab.file("cut.qcow2", b"QFI\xfb\0\0\0\x03");
+    let long = "x".repeat(300);
+    let create_long = format!("disk create {long} --from debian");
+    let cases: &[(&str, i32, &[&str])] = &[
+        ("image import missing.raw debian", 3, &["missing.raw"]),
+        ("image import odd.raw debian", 2, &["odd.raw", "512"]),
+        ("image import empty.raw debian", 2, &["empty.raw", "0"]),
+        ("image import hostile.qcow2 debian", 7, &["hostile.qcow2"]),
+        ("image import cut.qcow2 debian", 7, &["cut.qcow2"]),
+        ("image import golden.raw a/b", 2, &["a/b", "letter"]),
+        ("image import golden.raw debian:1", 4, &["debian:1", "another tag"]),
+        ("image import golden.raw :1", 2, &["letter"]),
+        ("image import nbd://127.0.0.1:1/x debian", 6, &["127.0.0.1:1"]),
+        ("image import nbd+unix:///x debian", 2, &["socket"]),
+        ("image export debian:9 out.raw", 3, &["debian:9", "image list"]),
+        ("image export debian no/such/dir/out.raw", 3, &["no/such/dir"]),
+        ("image remove debian", 2, &["debian", "TAG"]),
+        ("image show nothing", 3, &["nothing", "image list"]),
+        ("disk create alice --from debian", 4, &["alice"]),
+        ("disk create bob --from nothing", 3, &["nothing"]),
+        ("disk create ../bob --from debian", 2, &["../bob", "letter"]),
+        (&create_long, 2, &["xxx", "128"]),
+        ("disk create bob --from debian --size 0", 2, &["0"]),
+        ("disk create bob --from debian --size 1M", 2, &["8"]),
+        ("disk create bob --from debian --size 9000001", 2, &["512"]),
+        ("disk show bob", 3, &["bob", "disk list"]),
+        ("disk snapshot bob s", 3, &["bob"]),
+        ("disk snapshot alice a/b", 2, &["a/b", "letter"]),
+        ("disk rollback alice never", 3, &["never"]),
+        ("disk grow alice 1M", 2, &["alice"]),
+        ("disk rebase alice nothing", 3, &["nothing"]),
+        ("disk commit alice debian:1", 4, &["debian:1"]),
+        ("disk remove bob", 3, &["bob"]),
+        ("serve --nbd 0.0.0.0:10809", 9, &["0.0.0.0:10809", "--insecure"]),
+        ("serve --http 0.0.0.0:9180", 9, &["0.0.0.0:9180", "--insecure"]),
+        ("serve --file missing.raw --run true", 3, &["missing.raw"]),
+        ("serve --file golden.raw", 2, &["--nbd", "--run"]),
+        ("serve --export alice", 2, &["--run"]),
+        ("init", 4, &["sojourn.toml"]),
+        ("--log =?= image list", 2, &["=?=", "debug"]),
+    ];
+    let before = listing(&lab.home());
+    for (line, code, words) in cases {
+        let done = lab.line(line);
+        println!("{line}: {} {}", done.code, done.stderr.trim());
+        assert_eq!(done.stdout, "", "{line}");
+        done.fails(*code, words);
+    }
+    // Lock files and sockets of servers that did not start are no change.
+    let after: Vec<_> = listing(&lab.home())
+        .into_iter()
+        .filter(|(p, _)| {
+            before.iter().any(|(b, _)| b == p) || p.starts_with(lab.home().join("store/refs"))
+        })
+        .collect();
+    assert_eq!(before, after);
+    assert_eq!(lab.json("image list").as_array().unwrap().len(), 1);
+    assert_eq!(lab.json("disk list").as_array().unwrap().len(), 1);
+    lab.line("image verify debian").ok();
+}
+
+#[test]
+fn arguments_that_do_not_parse_end_with_two() {
+    let lab = Lab::empty();
+    for (line, word) in [
+        ("disk grow alice lots", "10G"),
+        ("image import a b --format zip", "zip"),
+        ("serve --nbd nowhere", "unix:PATH"),
+        ("frobnicate", "frobnicate"),
+        ("serve --single --run true", "--single"),
+    ] {
+        let done = lab.line(line);
+        assert_eq!(done.code, 2, "{line}: {}", done.stderr);
+        assert!(done.stderr.contains(word), "{line}: {}", done.stderr);
+    }
+}
+
+#[test]
+fn a_configuration_error_names_the_file_the_line_and_the_key() {
+    let lab = Lab::new();
+    std::fs::write(lab.home().join("sojourn.toml"), "[cache]\nsize = \"1MiB\"\nsixe = 3\n")
+        .unwrap();
+    for line in ["serve", "image list", "disk list"] {
+        lab.line(line).fails(2, &["sojourn.toml", "line 3", "sixe"]);
+    }
+}
+
+#[test]
+fn a_store_of_a_newer_version_is_refused() {
+    let lab = Lab::new();
+    let path = lab.home().join("store/store.json");
+    std::fs::write(&path, b"{\"version\": 99}").unwrap();
+    let done = lab.line("image list");
+    assert!([7, 10].contains(&done.code), "{} {}", done.code, done.stderr);
+    assert!(done.stderr.contains("store"), "{}", done.stderr);
+    std::fs::remove_file(&path).unwrap();
+    lab.line("image list").fails(3, &["store", "init"]);
+}
+
+#[test]
+fn a_damaged_disk_is_named_and_disturbs_no_other() {
+    let (lab, _) = Lab::with_image();
+    lab.line("disk create good --from debian").ok();
+    lab.line("disk create bad --from debian").ok();
+    std::fs::write(lab.home().join("disks/bad/disk.json"), b"{").unwrap();
+    let list = lab.json("disk list");
+    let error = |name: &str| {
+        let all = list.as_array().unwrap();
+        all.iter().find(|disk| disk["name"] == name).unwrap()["error"].clone()
+    };
+    assert!(error("good").is_null());
+    assert!(error("bad").as_str().unwrap().contains("disk.json"), "{list}");
+    lab.line("disk snapshot bad s").fails(7, &["bad"]);
+    lab.line("disk snapshot good s").ok();
+    assert!(lab.line("disk list").ok().contains("damaged"));
+}

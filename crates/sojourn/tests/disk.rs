@@ -1,0 +1,190 @@
+//! The life of a disk through the command line, with a real client, with and without a server.
+
+mod common;
+
+use block::{Device, Durability, Span};
+use common::{Lab, MIB, Server, content};
+use nbd::Remote;
+
+async fn read(device: &dyn Device) -> Vec<u8> {
+    let mut bytes = vec![0; device.size() as usize];
+    device.read(Span::whole(device.size()), &mut bytes).await.unwrap();
+    bytes
+}
+
+async fn write(device: &Remote, offset: u64, bytes: &[u8]) {
+    let span = Span::between(offset, offset + bytes.len() as u64);
+    device.write(span, bytes, Durability::Durable).await.unwrap();
+}
+
+/// Reads all of an export with a fresh connection.
+async fn content_of(server: &Server, export: &str) -> Vec<u8> {
+    let device = server.attach(export).await.unwrap();
+    let bytes = read(&device).await;
+    device.close().await;
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_disk_sees_its_own_writes_and_keeps_them_across_a_restart() {
+    let (lab, golden) = Lab::with_image();
+    lab.line("disk create alice --from debian").ok();
+    lab.line("disk create bob --from debian:1").ok();
+    let server = lab.serve(&[]);
+    let alice = server.attach("alice").await.unwrap();
+    write(&alice, 5000, b"this is alice").await;
+    assert!(content_of(&server, "bob").await == golden);
+    assert!(content_of(&server, "debian").await == golden);
+    alice.close().await;
+    assert_eq!(server.stop(), 0);
+    let server = lab.serve(&[]);
+    let mut expected = golden;
+    expected[5000..5013].copy_from_slice(b"this is alice");
+    assert!(content_of(&server, "alice").await == expected);
+    assert!(lab.json("disk show alice")["private_bytes"].as_u64().unwrap() >= 4096);
+    assert_eq!(server.stop(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ephemeral_disk_forgets_when_its_client_leaves() {
+    let (lab, golden) = Lab::with_image();
+    lab.line("disk create kiosk --from debian --ephemeral").ok();
+    let server = lab.serve(&[]);
+    let kiosk = server.attach("kiosk").await.unwrap();
+    write(&kiosk, 0, b"graffiti").await;
+    assert_eq!(&read(&kiosk).await[..8], b"graffiti");
+    kiosk.close().await;
+    assert!(content_of(&server, "kiosk").await == golden);
+    assert_eq!(server.stop(), 0);
+}
+
+/// All verbs, either through a server or on the home itself.
+async fn lifecycle(lab: &Lab, golden: &[u8], mut server: Option<Server>) {
+    // What the disk holds, by a server that lives as long as the check if there is no other.
+    async fn with_server<T>(
+        lab: &Lab,
+        server: &mut Option<Server>,
+        work: impl AsyncFnOnce(&Server) -> T,
+    ) -> T {
+        match server {
+            Some(server) => work(server).await,
+            None => {
+                let brief = lab.serve(&[]);
+                let result = work(&brief).await;
+                assert_eq!(brief.stop(), 0);
+                result
+            }
+        }
+    }
+    lab.line("disk create d --from debian").ok();
+    assert_eq!(lab.json("disk show d")["image"], "debian:1");
+    let put = async |server: &Server, offset: u64, bytes: &[u8]| {
+        let device = server.attach("d").await.unwrap();
+        write(&device, offset, bytes).await;
+        device.close().await;
+    };
+    with_server(lab, &mut server, async |s| put(s, 100, b"one").await).await;
+    assert_eq!(lab.json("disk snapshot d s1")["name"], "s1");
+    lab.line("disk snapshot d s1").fails(4, &["s1"]);
+    with_server(lab, &mut server, async |s| put(s, 200, b"two").await).await;
+    assert_eq!(lab.json("disk commit d debian")["image"], "debian:2");
+    lab.line("disk rollback d s1").ok();
+    let mut one = golden.to_vec();
+    one[100..103].copy_from_slice(b"one");
+    let now = with_server(lab, &mut server, async |s| content_of(s, "d").await).await;
+    assert!(now == one, "rollback");
+    let mut two = one.clone();
+    two[200..203].copy_from_slice(b"two");
+    let committed = with_server(lab, &mut server, async |s| content_of(s, "debian:2").await).await;
+    assert!(committed == two, "commit");
+
+    lab.line("disk reset d").ok();
+    let now = with_server(lab, &mut server, async |s| content_of(s, "d").await).await;
+    assert!(now == golden, "reset");
+
+    // Both the disk and debian:2 change the first block.
+    with_server(lab, &mut server, async |s| put(s, 300, b"mine").await).await;
+    lab.line("disk rebase d debian:2").fails(4, &["--keep-mine"]);
+    let report = lab.json("disk rebase d debian:2 --keep-mine");
+    assert_eq!(report["both_changed"][0]["offset"], 0);
+    assert_eq!(lab.json("disk show d")["image"], "debian:2");
+    let mut mine = golden.to_vec();
+    mine[300..304].copy_from_slice(b"mine");
+    let now = with_server(lab, &mut server, async |s| content_of(s, "d").await).await;
+    assert!(now == mine, "rebase");
+
+    lab.line("disk grow d 9M").ok();
+    assert_eq!(lab.json("disk show d")["size"], 9 * MIB);
+    let now = with_server(lab, &mut server, async |s| content_of(s, "d").await).await;
+    mine.resize(9 * MIB as usize, 0);
+    assert!(now == mine, "grow");
+    assert_eq!(lab.json("disk list").as_array().unwrap().len(), 1);
+    lab.line("disk remove d").ok();
+    assert_eq!(lab.json("disk list").as_array().unwrap().len(), 0);
+    if let Some(server) = server {
+        assert_eq!(server.stop(), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_verb_works_without_a_server() {
+    let (lab, golden) = Lab::with_image();
+    lifecycle(&lab, &golden, None).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_verb_works_through_a_server() {
+    let (lab, golden) = Lab::with_image();
+    let server = lab.serve(&[]);
+    lifecycle(&lab, &golden, Some(server)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_in_use_is_snapshotted_and_grown_but_not_removed_or_rolled_back() {
+    let (lab, _) = Lab::with_image();
+    lab.line("disk create d --from debian").ok();
+    let server = lab.serve(&[]);
+    let device = server.attach("d").await.unwrap();
+    write(&device, 0, b"live").await;
+    lab.line("disk snapshot d s").ok();
+    lab.line("disk grow d 10M").ok();
+    lab.line("disk remove d").fails(4, &["d", "in use"]);
+    lab.line("disk rollback d s").fails(4, &["d"]);
+    lab.line("disk reset d").fails(4, &["d"]);
+    write(&device, 4096, b"still here").await;
+    let status = lab.json("status");
+    let export = &status["exports"].as_array().unwrap()[0];
+    assert_eq!(export["name"], "d");
+    assert_eq!(export["client"], format!("pid:{}", std::process::id()));
+    device.close().await;
+    assert_eq!(server.stop(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_client_is_refused_by_the_name_of_the_first() {
+    let (lab, _) = Lab::with_image();
+    lab.line("disk create d --from debian").ok();
+    let server = lab.serve(&[]);
+    let first = server.attach("d").await.unwrap();
+    let second = server.attach("d").await.unwrap();
+    // The same client may connect twice; another process may not.
+    let me = format!("pid:{}", std::process::id());
+    lab.run(["image", "import", &server.uri("d"), "stolen"]).fails(4, &[&me]);
+    second.close().await;
+    first.close().await;
+    lab.run(["image", "import", &server.uri("d"), "freed"]).ok();
+    assert_eq!(server.stop(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_and_images_appear_while_the_server_runs() {
+    let (lab, _) = Lab::with_image();
+    let server = lab.serve(&[]);
+    assert!(server.attach("late").await.is_err());
+    lab.file("late.raw", &content(MIB, 4));
+    lab.line("image import late.raw late").ok();
+    assert!(content_of(&server, "late:1").await == content(MIB, 4));
+    lab.line("disk create late --from debian").ok();
+    assert_eq!(content_of(&server, "late").await.len() as u64, 8 * MIB);
+    assert_eq!(server.stop(), 0);
+}
