@@ -1,1 +1,244 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
 
+const IDENTITY: Identity = Identity { disk: [9; 16], layer: 3 };
+const LIMIT: u64 = 1000;
+/// A word of 32 private blocks, and one of 32 zero ones.
+const PRIVATE: u64 = 0x5555_5555_5555_5555;
+const ZERO: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+
+type Map = BTreeMap<u64, u64>;
+
+fn open(path: &Path) -> Result<(MapLog, Map)> {
+    let mut map = Map::new();
+    let log = MapLog::open(path, IDENTITY, LIMIT, &mut |group, word| {
+        map.insert(group, word);
+    })?;
+    map.retain(|_, word| *word != 0);
+    Ok((log, map))
+}
+
+fn append(log: &mut MapLog, groups: &[(u64, u64)]) {
+    log.append(groups.iter().copied()).unwrap();
+}
+
+/// A log of several batches, and what it holds after each of them.
+fn sample(path: &Path) -> Vec<Map> {
+    let mut log = MapLog::create(path, IDENTITY, [(1, PRIVATE), (2, PRIVATE), (7, 1)]).unwrap();
+    let mut map = Map::from([(1, PRIVATE), (2, PRIVATE), (7, 1)]);
+    let mut states = vec![map.clone()];
+    for batch in [&[(2, ZERO), (3, 4)][..], &[(500, 2)], &[(9, 1), (10, 1), (11, 1), (12, 2)]] {
+        append(&mut log, batch);
+        map.extend(batch.iter().copied());
+        states.push(map.clone());
+    }
+    states
+}
+
+fn refused(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported)
+}
+
+#[test]
+fn any_truncation_of_an_acknowledged_log_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m");
+    let states = sample(&path);
+    let good = std::fs::read(&path).unwrap();
+    assert_eq!(open(&path).unwrap().1, *states.last().unwrap());
+    for len in 0..good.len() {
+        std::fs::write(&path, &good[..len]).unwrap();
+        let error = open(&path).err().unwrap_or_else(|| panic!("cut to {len} was accepted"));
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.message().contains("offset") && error.message().contains("backup"));
+    }
+}
+
+#[test]
+fn any_flipped_byte_is_refused_or_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m");
+    let states = sample(&path);
+    let good = std::fs::read(&path).unwrap();
+    let mut refusals = 0;
+    for at in 0..good.len() {
+        for flip in [1, 0x80, 0xff] {
+            let mut bad = good.clone();
+            bad[at] ^= flip;
+            std::fs::write(&path, &bad).unwrap();
+            match open(&path) {
+                Ok((_, map)) => assert_eq!(map, *states.last().unwrap(), "byte {at}"),
+                Err(error) => {
+                    assert!(refused(&error), "byte {at}: {error:?}");
+                    refusals += 1;
+                }
+            }
+        }
+    }
+    // The header, and every byte of every record.
+    assert!(refusals >= 3 * (36 + good.len() - RECORDS as usize), "{refusals}");
+}
+
+#[test]
+fn a_lagging_slot_costs_the_last_batch_at_most() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m");
+    let mut log = MapLog::create(&path, IDENTITY, []).unwrap();
+    append(&mut log, &[(1, PRIVATE)]);
+    append(&mut log, &[(2, PRIVATE)]);
+    let before = std::fs::read(&path).unwrap();
+    append(&mut log, &[(3, PRIVATE)]);
+    // Power failed before the slots of the last batch reached the disk.
+    let mut lost = std::fs::read(&path).unwrap();
+    lost[..RECORDS as usize].copy_from_slice(&before[..RECORDS as usize]);
+    let two = Map::from([(1, PRIVATE), (2, PRIVATE)]);
+    let mut three = two.clone();
+    three.insert(3, PRIVATE);
+    for len in 0..=lost.len() {
+        std::fs::write(&path, &lost[..len]).unwrap();
+        match open(&path) {
+            Ok((_, map)) if len == lost.len() => assert_eq!(map, three),
+            Ok((_, map)) => assert!(len >= before.len() && map == two, "cut to {len}"),
+            Err(error) => assert!(len < before.len() && refused(&error), "cut to {len}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn an_interrupted_batch_is_dropped_and_the_log_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m");
+    let states = sample(&path);
+    let good = std::fs::read(&path).unwrap();
+    // A record that was never acknowledged: take it from a log that went one batch further.
+    let (mut log, _) = open(&path).unwrap();
+    append(&mut log, &[(40, PRIVATE), (44, ZERO)]);
+    drop(log);
+    let further = std::fs::read(&path).unwrap();
+    for len in good.len()..further.len() {
+        let mut torn = further[..len].to_vec();
+        torn[..RECORDS as usize].copy_from_slice(&good[..RECORDS as usize]);
+        std::fs::write(&path, &torn).unwrap();
+        let (mut log, map) = open(&path).unwrap();
+        assert_eq!(map, *states.last().unwrap(), "cut to {len}");
+        append(&mut log, &[(41, PRIVATE)]);
+        drop(log);
+        let mut expected = map;
+        expected.insert(41, PRIVATE);
+        assert_eq!(open(&path).unwrap().1, expected, "cut to {len}");
+    }
+}
+
+#[test]
+fn damage_before_an_acknowledged_record_is_refused_even_with_old_slots() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m");
+    let mut log = MapLog::create(&path, IDENTITY, []).unwrap();
+    let first = std::fs::read(&path).unwrap();
+    let mut ends = Vec::new();
+    for group in 1..=4 {
+        append(&mut log, &[(group, PRIVATE)]);
+        ends.push(std::fs::metadata(&path).unwrap().len() as usize);
+    }
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[..RECORDS as usize].copy_from_slice(&first[..RECORDS as usize]);
+    // Records 1 to 3 were acknowledged by the ones behind them; the last one is the exception.
+    for at in RECORDS as usize..ends[2] {
+        let mut bad = bytes.clone();
+        bad[at] ^= 0x10;
+        std::fs::write(&path, &bad).unwrap();
+        // Damage in record 3 shows in record 4 alone, which acknowledges it.
+        assert!(open(&path).is_err_and(|e| refused(&e)), "byte {at}");
+    }
+}
+
+#[test]
+fn a_log_of_another_disk_or_a_later_version_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m");
+    let other = Identity { layer: 4, ..IDENTITY };
+    drop(MapLog::create(&path, other, []).unwrap());
+    assert!(open(&path).err().unwrap().message().contains("another disk"));
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[8] = 2;
+    let checksum = crc32c::crc32c(&bytes[..508]);
+    bytes[508..512].copy_from_slice(&checksum.to_le_bytes());
+    std::fs::write(&path, bytes).unwrap();
+    let error = open(&path).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.message().contains("version 2"));
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(open(&path).err().unwrap().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn groups_beyond_the_disk_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m");
+    drop(MapLog::create(&path, IDENTITY, [(LIMIT, PRIVATE)]).unwrap());
+    let error = open(&path).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.message().contains("beyond"));
+}
+
+#[test]
+fn a_batch_larger_than_a_record_is_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m");
+    // Words that neither repeat nor follow each other take most room.
+    let groups: Map = (0..150_000).map(|i| (2 * i, 1 << (2 * (i % 31)))).collect();
+    let read = |path: &Path| {
+        let mut map = Map::new();
+        MapLog::open(path, IDENTITY, u64::MAX, &mut |g, w| {
+            map.insert(g, w);
+        })
+        .map(|log| (log, map))
+        .unwrap()
+    };
+    let log = MapLog::create(&path, IDENTITY, groups.clone()).unwrap();
+    assert!(log.sequence > 1 && !log.has_records_behind_checkpoint());
+    drop(log);
+    let (mut log, map) = read(&path);
+    assert_eq!(map, groups);
+    append(&mut log, &groups.iter().map(|(g, _)| (*g, ZERO)).collect::<Vec<_>>());
+    drop(log);
+    assert!(read(&path).1.values().all(|word| *word == ZERO));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn a_log_is_a_map_of_words(
+        batches in prop::collection::vec(
+            (prop::collection::btree_map(0..LIMIT, prop_oneof![Just(0), Just(PRIVATE), Just(ZERO), Just(6u64)], 1..60), 0..4u8),
+            1..12,
+        ),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("0001.map");
+        let mut log = MapLog::create(&path, IDENTITY, []).unwrap();
+        let mut model = Map::new();
+        for (batch, what) in batches {
+            log.append(batch.clone()).unwrap();
+            model.extend(batch);
+            model.retain(|_, word| *word != 0);
+            match what {
+                0 => {
+                    log.checkpoint(model.clone()).unwrap();
+                    prop_assert!(!log.has_records_behind_checkpoint());
+                }
+                1 => {
+                    log.seal().unwrap();
+                    drop(log);
+                    let (again, map) = open(&path).unwrap();
+                    prop_assert_eq!(&map, &model);
+                    log = again;
+                }
+                _ => {}
+            }
+        }
+        prop_assert_eq!(open(&path).unwrap().1, model);
+    }
+}
