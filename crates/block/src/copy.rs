@@ -36,7 +36,8 @@ impl Default for CopyOptions {
 /// the source, zeroes included; in sum the size of the source. Returns the bytes written as data.
 ///
 /// # Errors
-/// [`Invalid`](crate::ErrorKind::Invalid) when the destination is smaller than the source;
+/// [`Invalid`](crate::ErrorKind::Invalid) when the destination is smaller than the source, or goes
+/// on where the source ends inside its smallest request;
 /// [`Denied`](crate::ErrorKind::Denied) when it is read-only; else what reading or writing
 /// returned, with the offset. The destination then holds some of the copy.
 pub async fn copy(
@@ -56,6 +57,13 @@ pub async fn copy(
         return Err(Error::denied("the destination is read-only; open it for writing"));
     }
     let copier = Copier::new(from, to, options.fresh);
+    if !size.is_multiple_of(copier.align) && to.size() > size {
+        return Err(Error::invalid(format!(
+            "the source's {size} bytes do not end on a multiple of {}, which the destination needs; \
+             use a destination of the same size",
+            copier.align
+        )));
+    }
     let mut plan = Plan { at: 0, size, align: copier.align, pieces: VecDeque::new() };
     let mut running = FuturesUnordered::new();
     let mut buffers: Vec<Vec<u8>> = Vec::new();
@@ -215,4 +223,171 @@ fn next_run(span: Span, bytes: &[u8], at: u64) -> (Span, bool) {
 fn is_zero(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks::<16>();
     words.iter().all(|word| u128::from_ne_bytes(*word) == 0) && rest.iter().all(|byte| *byte == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::Sequence;
+    use crate::{
+        Attempt, ErrorKind, Extent, ExtentKind, Fault, Faulty, Limits, Memory, Operation, extent,
+    };
+    use async_trait::async_trait;
+    use proptest::prelude::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Memory that knows where it is zero, asks for aligned requests, and counts bytes.
+    struct Sparse {
+        bytes: Memory,
+        minimum: u32,
+        maximum: u32,
+        read: AtomicU64,
+        written: AtomicU64,
+    }
+
+    impl Sparse {
+        fn new(bytes: Vec<u8>, minimum: u32, maximum: u32) -> Self {
+            let (read, written) = (AtomicU64::new(0), AtomicU64::new(0));
+            Self { bytes: bytes.into(), minimum, maximum, read, written }
+        }
+
+        fn check(&self, span: Span) {
+            assert!(span.offset().is_multiple_of(self.minimum.into()), "{span:?}");
+            assert!(span.end() == self.size() || span.len().is_multiple_of(self.minimum.into()));
+        }
+    }
+
+    #[async_trait]
+    impl Device for Sparse {
+        fn size(&self) -> u64 {
+            self.bytes.size()
+        }
+        fn limits(&self) -> Limits {
+            Limits { minimum: self.minimum, preferred: 4096, maximum: self.maximum }
+        }
+        async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+            self.check(span);
+            assert!(span.len() <= self.maximum.into());
+            self.read.fetch_add(span.len(), Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            self.bytes.try_read(span, buf).map(|_| ())
+        }
+        async fn write(&self, span: Span, data: &[u8], _: Durability) -> Result<()> {
+            self.check(span);
+            assert!(span.len() <= self.maximum.into());
+            self.written.fetch_add(span.len(), Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            let Attempt::Done = self.bytes.try_write(span, data)? else { unreachable!() };
+            Ok(())
+        }
+        async fn flush(&self) -> Result<()> {
+            Ok(())
+        }
+        async fn discard(&self, _: Span, _: Durability) -> Result<()> {
+            Ok(())
+        }
+        async fn zero(&self, span: Span, mode: ZeroMode, durability: Durability) -> Result<()> {
+            self.check(span);
+            self.bytes.zero(span, mode, durability).await
+        }
+        async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
+            let bytes = self.bytes.to_vec();
+            let mut list = Vec::new();
+            for piece in span.pieces(1000) {
+                let kind = match is_zero(&bytes[piece.offset() as usize..piece.end() as usize]) {
+                    true => ExtentKind::Hole,
+                    false => ExtentKind::Data,
+                };
+                extent::push(&mut list, piece, kind);
+            }
+            list.truncate(limit);
+            Ok(list)
+        }
+    }
+
+    fn disk(size: usize, seed: u64) -> Vec<u8> {
+        let mut random = Sequence::new(seed);
+        let mut bytes = vec![0; size];
+        for _ in 0..random.below(8) {
+            let span = random.span(size as u64);
+            let value = random.number() as u8;
+            bytes[span.offset() as usize..span.end() as usize].fill(value);
+        }
+        bytes
+    }
+
+    fn run<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+        #[test]
+        fn the_destination_becomes_the_source_and_keeps_the_rest(
+            size in 1usize..400_000, more in 0usize..5000, seed in any::<u64>(), fresh in any::<bool>(),
+            from_minimum in 0u32..4, to_minimum in 0u32..4, maximum in 12u32..21, depth in 0usize..5,
+        ) {
+            let grain = [1, 512, 1024, 4096];
+            let bytes = disk(size, seed);
+            let from = Sparse::new(bytes.clone(), grain[from_minimum as usize], 1 << maximum);
+            // A destination that must be aligned ends where the source does.
+            let to_minimum = grain[to_minimum as usize];
+            let more = if to_minimum == 1 && from_minimum == 0 { more } else { 0 };
+            let old = vec![if fresh { 0 } else { 0xee }; size + more];
+            let to = Sparse::new(old.clone(), to_minimum, 1 << 20);
+            let told = AtomicU64::new(0);
+            let options = CopyOptions { depth, fresh };
+            let copied = run(copy(&from, &to, options, &|n| { told.fetch_add(n, Ordering::Relaxed); }));
+            let result = to.bytes.to_vec();
+            prop_assert_eq!(&result[..size], &bytes[..]);
+            prop_assert_eq!(&result[size..], &old[size..]);
+            prop_assert_eq!(told.into_inner(), size as u64);
+            prop_assert_eq!(copied.unwrap(), to.written.into_inner());
+        }
+    }
+
+    #[test]
+    fn what_is_known_to_be_zero_is_neither_read_nor_written() {
+        let mut bytes = vec![0; 8 << 20];
+        bytes[5 << 20] = 1;
+        let from = Sparse::new(bytes, 1, 1 << 20);
+        let to = Sparse::new(vec![0; 8 << 20], 1, 1 << 20);
+        let options = CopyOptions { depth: 2, fresh: true };
+        let copied = run(copy(&from, &to, options, &|_| {})).unwrap();
+        assert!(from.read.into_inner() <= 1000 && copied <= 1000);
+    }
+
+    #[test]
+    fn zeroes_in_data_are_found() {
+        let mut bytes = vec![0; 1 << 20];
+        bytes[100] = 1;
+        let from = Memory::from(bytes.clone()); // says that all is data
+        let to = Sparse::new(vec![7; 1 << 20], 1, 1 << 20);
+        let copied = run(copy(&from, &to, CopyOptions::default(), &|_| {})).unwrap();
+        assert_eq!(copied, GRAIN);
+        assert_eq!(to.bytes.to_vec(), bytes);
+    }
+
+    #[test]
+    fn a_destination_that_is_too_small_is_refused_before_anything_is_written() {
+        let to = Sparse::new(vec![7; 1000], 1, 1 << 20);
+        let error =
+            run(copy(&Memory::new(1001), &to, CopyOptions::default(), &|_| {})).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert_eq!(to.bytes.to_vec(), vec![7; 1000]);
+    }
+
+    #[test]
+    fn an_error_names_its_offset_and_keeps_its_kind() {
+        let from = Memory::from(vec![1; 4 << 20]);
+        let plan = |operation| match operation {
+            Operation::Write(span) if span.offset() >= 2 << 20 => Fault::Fail(ErrorKind::NoSpace),
+            _ => Fault::None,
+        };
+        let to = Faulty::new(Memory::new(4 << 20), plan);
+        let error =
+            run(copy(&from, &to, CopyOptions { depth: 1, fresh: false }, &|_| {})).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert!(error.message().starts_with("writing at offset 2097152: "), "{error}");
+    }
 }

@@ -22,7 +22,7 @@ pub(crate) fn open(path: &Path, read_only: bool) -> Result<File> {
     Ok(file)
 }
 
-/// Creates a file that was not there, and locks it for writing.
+/// Creates a file that was not there, its name durable, and locks it for writing.
 pub(crate) fn create(path: &Path) -> Result<File> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
     let file = file.map_err(|e| match e.kind() {
@@ -33,6 +33,11 @@ pub(crate) fn create(path: &Path) -> Result<File> {
         _ => Error::io(path.display(), e),
     })?;
     lock(&file, path, false)?;
+    // So that a later flush of the file is all that its content needs.
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => block::file::sync_directory(parent)?,
+        _ => block::file::sync_directory(Path::new("."))?,
+    }
     Ok(file)
 }
 
