@@ -5,8 +5,8 @@ use crate::codec::reply;
 use crate::server::Ending;
 use async_trait::async_trait;
 use block::{
-    Attempt, Device, Durability, ErrorKind, Extent, ExtentKind, Fault, Faulty, Memory,
-    Operation, Result, Span, ZeroMode,
+    Attempt, Device, Durability, ErrorKind, Extent, ExtentKind, Fault, Faulty, Memory, Operation,
+    Result, Span, ZeroMode,
 };
 use std::sync::Arc;
 use std::time::Duration;

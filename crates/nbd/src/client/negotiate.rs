@@ -1,0 +1,206 @@
+//! The client's side of the negotiation. The server is not trusted: every length is bounded.
+
+use crate::codec::constants::{BASE_ALLOCATION, FLAG_NO_ZEROES, export_flags, info, option_reply};
+use crate::codec::option::{
+    CLIENT_FLAGS, ClientFlags, EXPORT_NAME_PADDING, GREETING, Info, InfoRequest, MetaRequest,
+    OptionReply, OptionReplyHeader, OptionRequest, REPLY_HEADER, parse_greeting,
+};
+use crate::codec::{Parsed, ReplyStyle, fault};
+use block::{BLOCK, Error, Limits, Result};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// The longest reply to an option that is accepted, in bytes.
+const LONGEST_REPLY: u32 = 64 << 10;
+/// Replies to one option that are accepted.
+const MOST_REPLIES: usize = 1000;
+/// The longest payload that is sent or asked for, whatever the server says.
+const LONGEST_PAYLOAD: u32 = 32 << 20;
+
+/// What was agreed with the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Terms {
+    pub(super) size: u64,
+    pub(super) flags: u16,
+    pub(super) style: ReplyStyle,
+    /// The number of `base:allocation`, when it was agreed on.
+    pub(super) allocation: Option<u32>,
+    pub(super) limits: Limits,
+}
+
+impl Terms {
+    pub(super) fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Whether requests made under these terms can go on under `new` ones.
+    pub(super) fn continues_as(&self, new: &Self) -> bool {
+        new.size >= self.size
+            && new.flags & self.flags == self.flags
+            && new.has(export_flags::READ_ONLY) == self.has(export_flags::READ_ONLY)
+            && new.style == self.style
+            && new.allocation.is_some() == self.allocation.is_some()
+            && new.limits == self.limits
+    }
+}
+
+/// Agrees with the server at the other end of `stream` to use `export`.
+///
+/// # Errors
+/// The server's refusal, or what is wrong with its answers.
+pub(super) async fn negotiate<S>(stream: &mut S, export: &str) -> Result<Terms>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut greeting = [0; GREETING];
+    read_exact(stream, &mut greeting).await?;
+    let no_zeroes = match parse_greeting(&greeting)? {
+        Parsed::Complete(flags, _) => flags & FLAG_NO_ZEROES != 0,
+        Parsed::Incomplete(_) => return Err(Error::internal("a greeting has a fixed length")),
+    };
+    let mut out = Vec::with_capacity(CLIENT_FLAGS);
+    ClientFlags { fixed_newstyle: true, no_zeroes }.put(&mut out);
+    stream.write_all(&out).await.map_err(lost)?;
+
+    let mut style = ReplyStyle::Simple;
+    for (option, agreed) in [
+        (OptionRequest::ExtendedHeaders, ReplyStyle::Extended),
+        (OptionRequest::StructuredReply, ReplyStyle::Structured),
+    ] {
+        if ask(stream, &option, |_| Ok(())).await?.is_ok() {
+            style = agreed;
+            break;
+        }
+    }
+    let mut allocation = None;
+    if style != ReplyStyle::Simple {
+        let request = MetaRequest { name: export, queries: vec![BASE_ALLOCATION] };
+        let set = OptionRequest::SetMetaContext(request);
+        // A server without contexts refuses, which is no harm.
+        let _ = ask(stream, &set, |reply| {
+            if let OptionReply::MetaContext { id, name: BASE_ALLOCATION } = reply {
+                allocation = Some(id);
+            }
+            Ok(())
+        })
+        .await?;
+    }
+    let (mut size, mut limits) = (None, Limits { maximum: LONGEST_PAYLOAD, ..Limits::default() });
+    let go = OptionRequest::Go(InfoRequest { name: export, wanted: vec![info::BLOCK_SIZE] });
+    let answer = ask(stream, &go, |reply| {
+        match reply {
+            OptionReply::Info(Info::Export { size: bytes, flags }) => size = Some((bytes, flags)),
+            OptionReply::Info(Info::BlockSize { minimum, preferred, maximum }) => {
+                limits = block_sizes(minimum, preferred, maximum)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    })
+    .await?;
+    let (size, flags) = match answer {
+        Ok(()) => size.ok_or_else(|| Error::invalid("the server does not tell the size"))?,
+        Err(Refused { code: option_reply::ERR_UNSUP, .. }) => {
+            export_name(stream, export, no_zeroes).await?
+        }
+        Err(refused) => return Err(refused.error(export)),
+    };
+    Ok(Terms { size, flags, style, allocation, limits })
+}
+
+/// A server's refusal of an option.
+struct Refused {
+    code: u32,
+    message: String,
+}
+
+impl Refused {
+    fn error(&self, export: &str) -> Error {
+        let why = match self.message.as_str() {
+            "" => format!("error {:#x}", self.code),
+            text => text.to_owned(),
+        };
+        let kind = fault::option_kind(self.code);
+        Error::new(kind, format!("the server refuses export {export:?}: {why}"))
+    }
+}
+
+/// Sends an option and hands every reply but the last to `each`.
+async fn ask<S>(
+    stream: &mut S,
+    option: &OptionRequest<'_>,
+    mut each: impl FnMut(OptionReply<'_>) -> Result<()>,
+) -> Result<std::result::Result<(), Refused>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut out = Vec::new();
+    option.put(&mut out);
+    stream.write_all(&out).await.map_err(lost)?;
+    stream.flush().await.map_err(lost)?;
+    for _ in 0..MOST_REPLIES {
+        let mut header = [0; REPLY_HEADER];
+        read_exact(stream, &mut header).await?;
+        let Parsed::Complete(header, _) = OptionReplyHeader::parse(&header)? else {
+            return Err(Error::internal("a reply's header has a fixed length"));
+        };
+        if header.option != option.code() || header.len > LONGEST_REPLY {
+            return Err(Error::invalid("the server's reply does not fit its option"));
+        }
+        let mut body = vec![0; header.len as usize];
+        read_exact(stream, &mut body).await?;
+        match OptionReply::parse(header.kind, &body)? {
+            OptionReply::Ack => return Ok(Ok(())),
+            OptionReply::Error { code, message } => {
+                return Ok(Err(Refused { code, message: message.to_owned() }));
+            }
+            reply => each(reply)?,
+        }
+    }
+    Err(Error::invalid("the server's replies to an option do not end"))
+}
+
+/// The old way to choose an export.
+async fn export_name<S>(stream: &mut S, export: &str, no_zeroes: bool) -> Result<(u64, u16)>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut out = Vec::new();
+    OptionRequest::ExportName(export).put(&mut out);
+    stream.write_all(&out).await.map_err(lost)?;
+    let mut answer = [0; 10 + EXPORT_NAME_PADDING];
+    let len = if no_zeroes { 10 } else { answer.len() };
+    read_exact(stream, &mut answer[..len]).await?;
+    let (size, flags) = answer[..10].split_at(8);
+    let size = size.try_into().map(u64::from_be_bytes);
+    let flags = flags.try_into().map(u16::from_be_bytes);
+    match (size, flags) {
+        (Ok(size), Ok(flags)) => Ok((size, flags)),
+        _ => Err(Error::internal("the answer to EXPORT_NAME has a fixed length")),
+    }
+}
+
+fn block_sizes(minimum: u32, preferred: u32, maximum: u32) -> Result<Limits> {
+    let sane = minimum.is_power_of_two()
+        && minimum <= 64 << 10
+        && preferred.is_power_of_two()
+        && preferred >= minimum
+        && maximum >= minimum;
+    if !sane {
+        return Err(Error::invalid(format!(
+            "the server tells senseless block sizes ({minimum}, {preferred}, {maximum})"
+        )));
+    }
+    let maximum = maximum.min(LONGEST_PAYLOAD) / minimum * minimum;
+    let most = 1 << maximum.ilog2(); // a small maximum rules
+    let preferred = preferred.max(BLOCK as u32).min(most);
+    Ok(Limits { minimum, preferred, maximum })
+}
+
+async fn read_exact(stream: &mut (impl AsyncRead + Unpin), buf: &mut [u8]) -> Result<()> {
+    stream.read_exact(buf).await.map(|_| ()).map_err(lost)
+}
+
+fn lost(error: std::io::Error) -> Error {
+    Error::unavailable(format!("the connection was lost in the negotiation: {error}"))
+        .with_source(error)
+}
