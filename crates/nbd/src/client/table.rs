@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+/// Pieces of a read that may be apart from each other at a time.
+const MOST_PARTS: usize = 16 << 10;
+
 /// What the server gave.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
@@ -61,8 +64,10 @@ impl Pending {
         let place = part.start as usize..part.end as usize;
         if at > 0 && self.covered[at - 1].end == part.start {
             self.covered[at - 1].end = part.end;
-        } else {
+        } else if self.covered.len() < MOST_PARTS {
             self.covered.insert(at, part);
+        } else {
+            return Err(Error::invalid("the server sent data in too many pieces"));
         }
         if self.data.is_empty() {
             self.data = vec![0; request.len as usize];

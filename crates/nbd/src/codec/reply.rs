@@ -232,7 +232,10 @@ pub fn parse_extents(style: ReplyStyle, span: Span, payload: &[u8]) -> Result<(u
     let entry = if wide { 16 } else { 8 };
     let announced = if wide { Some(fields.u32()? as usize) } else { None };
     let count = fields.rest.len() / entry;
-    if count == 0 || fields.rest.len() % entry != 0 || announced.is_some_and(|n| n != count) {
+    if count == 0
+        || !fields.rest.len().is_multiple_of(entry)
+        || announced.is_some_and(|n| n != count)
+    {
         return Err(Error::invalid("a block status chunk has a wrong length"));
     }
     let mut list = Vec::new();

@@ -350,3 +350,43 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::ReplyStyle;
+    use crate::server::counters::Registry;
+    use std::sync::Arc;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_falls_quiet_gives_its_buffers_back() {
+        let (mut client, mut stream) = tokio::io::duplex(1 << 20);
+        let terms = Terms {
+            device: Arc::new(block::Memory::new(1 << 20)),
+            export: "disk".to_owned(),
+            style: ReplyStyle::Simple,
+            allocation: false,
+            max_request: 32 << 20,
+            in_flight_bytes: 16 << 20,
+        };
+        let share = Registry::default().join("disk");
+        let mut connection = Connection::new(&mut stream, terms, &share, &[], &[]);
+        let mut out = Vec::new();
+        for i in 0..3000 {
+            let request =
+                Request { flags: 0, command: command::READ, cookie: i, offset: 0, len: 200 };
+            request.put(ReplyStyle::Simple, &mut out);
+        }
+        client.write_all(&out).await.unwrap();
+        let mut replies = vec![0; 3000 * 216];
+        for (time, grown) in [(1, true), (3, true), (2, false)] {
+            let poll = std::future::poll_fn(|cx| connection.poll(cx));
+            assert!(tokio::time::timeout(Duration::from_secs(time), poll).await.is_err());
+            assert_eq!(connection.input.is_grown(), grown);
+            assert_eq!(connection.engine.replies.is_grown(), grown);
+        }
+        client.read_exact(&mut replies).await.unwrap();
+        assert_eq!(replies[2999 * 216 + 8..2999 * 216 + 16], 2999u64.to_be_bytes());
+    }
+}

@@ -63,7 +63,8 @@ pub struct Counters {
     pub accepted: u64,
     /// Connections refused because there were too many.
     pub refused: u64,
-    /// Negotiations that failed: by the deadline, a broken protocol or a vanished client.
+    /// Negotiations that failed: by the deadline, a broken protocol, or a client that vanished in
+    /// the middle of an option.
     pub failed_handshakes: u64,
     /// Connections closed because the client broke the protocol.
     pub protocol_errors: u64,

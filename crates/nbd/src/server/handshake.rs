@@ -97,6 +97,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
         let flags = self.receive(ClientFlags::parse).await?;
         self.no_zeroes = flags.no_zeroes;
         loop {
+            if self.received.is_empty() && !self.receives_more().await? {
+                return Ok(Outcome::Left); // many clients just close when they know enough
+            }
             let header = self.receive(OptionHeader::parse).await?;
             let Some(body) = self.body(header).await? else { continue };
             match self.option(header.code, &body).await? {
@@ -129,12 +132,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
         Ok(())
     }
 
-    /// Receives more; fails at the end of the stream.
-    async fn more(&mut self) -> Result<()> {
+    /// Receives more; false at the end of the stream.
+    async fn receives_more(&mut self) -> Result<bool> {
         match self.stream.read_buf(&mut self.received).await {
-            Ok(0) => Err(Error::unavailable("the client left during the negotiation")),
-            Ok(_) => Ok(()),
+            Ok(n) => Ok(n > 0),
             Err(e) => Err(Error::io("negotiation", e)),
+        }
+    }
+
+    async fn more(&mut self) -> Result<()> {
+        match self.receives_more().await? {
+            true => Ok(()),
+            false => Err(Error::unavailable("the client left in the middle of the negotiation")),
         }
     }
 
@@ -285,10 +294,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
         if request.wanted.contains(&info::NAME) {
             self.reply(code, &OptionReply::Info(Info::Name(session.name())));
         }
-        if request.wanted.contains(&info::DESCRIPTION) {
-            if let Some(text) = session.description() {
-                self.reply(code, &OptionReply::Info(Info::Description(text)));
-            }
+        if request.wanted.contains(&info::DESCRIPTION)
+            && let Some(text) = session.description()
+        {
+            self.reply(code, &OptionReply::Info(Info::Description(text)));
         }
         let sizes = Info::BlockSize {
             minimum: limits.minimum,

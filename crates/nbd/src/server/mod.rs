@@ -280,10 +280,10 @@ impl Place {
             Ok(End::Done) => (Ending::Clean, Ok(())),
             Ok(End::Vanished) => (Ending::Lost, Ok(())),
             Ok(End::Stopped) => {
-                if !device.read_only() {
-                    if let Err(error) = device.flush().await {
-                        tracing::error!(export, %error, "the flush at the stop failed");
-                    }
+                if !device.read_only()
+                    && let Err(error) = device.flush().await
+                {
+                    tracing::error!(export, %error, "the flush at the stop failed");
                 }
                 (Ending::Lost, Ok(()))
             }

@@ -11,7 +11,7 @@ const SMALLEST: usize = 16 << 10;
 /// Slices handed to one vectored write.
 const SLICES: usize = 32;
 /// Bytes of buffers kept for reuse.
-const SPARE: usize = 4 << 20;
+const SPARE: usize = 1 << 20;
 
 /// Buffers for requests that wait, kept so that a steady load allocates and clears none.
 #[derive(Debug, Default)]
@@ -197,10 +197,10 @@ impl Replies {
             let part = n.min(long.bytes.len() - long.sent);
             long.sent += part;
             n -= part;
-            if long.sent == long.bytes.len() {
-                if let Some(long) = self.long.pop_front() {
-                    spare.give(long.bytes);
-                }
+            if long.sent == long.bytes.len()
+                && let Some(long) = self.long.pop_front()
+            {
+                spare.give(long.bytes);
             }
         }
         if self.unsent == 0 {
