@@ -29,10 +29,11 @@ impl Known {
     /// stored again, and the pack replaced if it comes out the same.
     pub(crate) async fn load(store: &Store) -> Result<Self> {
         let listed = backend::list(store.backend(), pack::PREFIX).await?;
-        let mut loads = stream::iter(&listed)
+        // By value: over references the future would not be `Send` for the compiler.
+        let mut loads = stream::iter(listed)
             .map(|meta| async move {
-                let index = Index::load(store.backend(), store.settings(), meta).await;
-                (meta.location.as_ref(), index)
+                let index = Index::load(store.backend(), store.settings(), &meta).await;
+                (meta.location, index)
             })
             .buffer_unordered(CONCURRENCY);
         let mut known = Self::default();
@@ -46,7 +47,7 @@ impl Known {
                         ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unsupported
                     ) =>
                 {
-                    tracing::warn!(pack = key, error = %e, "a pack is left out of an import");
+                    tracing::warn!(pack = %key, error = %e, "a pack is left out of an import");
                 }
                 Err(e) => return Err(e),
             }
