@@ -77,28 +77,33 @@ pub(crate) fn id_of(settings: &Settings, plain: &[u8]) -> ChunkId {
 
 struct Context {
     compressor: Option<(i32, Compressor<'static>)>,
+    /// Room for the longest compressed chunk.
+    scratch: Vec<u8>,
     decompressor: Option<Decompressor<'static>>,
 }
 
 thread_local! {
     // A context is some 100 KiB to 1 MiB of tables: one for each thread, not one for each chunk.
     static CONTEXT: RefCell<Context> =
-        const { RefCell::new(Context { compressor: None, decompressor: None }) };
+        const { RefCell::new(Context { compressor: None, scratch: Vec::new(), decompressor: None }) };
 }
 
 /// The compressed bytes; `None` when they are not shorter.
 pub(crate) fn compress(plain: &[u8], level: i32) -> Result<Option<Vec<u8>>> {
-    let run = |context: &mut Context| -> std::io::Result<Vec<u8>> {
+    let run = |context: &mut Context| -> std::io::Result<Option<Vec<u8>>> {
         let compressor = match &mut context.compressor {
             Some((at, compressor)) if *at == level => compressor,
             other => &mut other.insert((level, Compressor::new(level)?)).1,
         };
-        compressor.compress(plain)
+        context.scratch.clear();
+        context.scratch.reserve(zstd::zstd_safe::compress_bound(plain.len()));
+        let len = compressor.compress_to_buffer(plain, &mut context.scratch)?;
+        // A copy of the right length: many of them wait for their pack.
+        Ok((len < plain.len()).then(|| context.scratch[..len].to_vec()))
     };
-    let packed = CONTEXT
+    CONTEXT
         .with_borrow_mut(run)
-        .map_err(|e| Error::internal("zstd does not compress a chunk").with_source(e))?;
-    Ok((packed.len() < plain.len()).then_some(packed))
+        .map_err(|e| Error::internal("zstd does not compress a chunk").with_source(e))
 }
 
 /// The plain bytes, at most `len` of them.

@@ -12,7 +12,7 @@
 //! | [`settings`] | [`Settings`], the content of `store.json` |
 //! | [`chunk`] | [`ChunkRef`]: where a chunk is; how it is stored and verified |
 //! | [`chunker`] | page-CDC: where an image is cut |
-//! | [`pack`] | immutable objects that hold chunks in image order |
+//! | `pack` | immutable objects that hold chunks in image order |
 //! | [`manifest`] | [`Manifest`]: what an image version or snapshot holds |
 //! | [`refs`] | [`Refs`]: the only mutable thing, names that point at manifests |
 //! | [`name`] | the rule for names, and [`ImageName`] |
@@ -20,7 +20,7 @@
 //! | [`verify`] | reading everything back |
 //! | [`counters`] | [`Counters`], what was read |
 //! | [`backend`] | opening a backend, and the few operations that the rest needs |
-//! | [`testing`] | a fixed world and a failing backend, for the tests of all crates |
+//! | [`testing`] | a fixed world, a failing backend, bare readers: for tests and fuzzers |
 //!
 //! The formats are described byte by byte in `docs/format.md`.
 
@@ -32,7 +32,7 @@ pub mod id;
 pub mod import;
 pub mod manifest;
 pub mod name;
-pub mod pack;
+mod pack;
 pub mod refs;
 mod segment;
 pub mod settings;

@@ -304,7 +304,7 @@ pub(crate) fn encode(size: u64, segments: &[Option<SegmentId>]) -> Bytes {
 }
 
 /// Reads a root whose hash was checked.
-fn decode(key: &str, bytes: &[u8]) -> Result<(u64, Vec<Option<SegmentId>>)> {
+pub(crate) fn decode(key: &str, bytes: &[u8]) -> Result<(u64, Vec<Option<SegmentId>>)> {
     let body = wire::open(key, MAGIC, VERSION, bytes)?;
     let (header, table) =
         Header::ref_from_prefix(body).map_err(|_| damaged(key, "it is too short"))?;
@@ -323,3 +323,33 @@ fn decode(key: &str, bytes: &[u8]) -> Result<(u64, Vec<Option<SegmentId>>)> {
 }
 
 const _: () = assert!(SEGMENT_PAGES <= u16::MAX as u64 + 1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_truncation_or_flipped_bit_of_a_root_is_refused() {
+        let ids = [Some(SegmentId([5; 32])), None, Some(SegmentId([6; 32]))];
+        let size = 2 * SEGMENT + 512;
+        let good = encode(size, &ids);
+        assert_eq!(decode("r", &good).unwrap(), (size, ids.to_vec()));
+        for len in 0..good.len() {
+            assert!(decode("r", &good[..len]).is_err(), "{len} bytes");
+        }
+        for at in 0..good.len() {
+            for bit in 0..8 {
+                let mut bad = good.to_vec();
+                bad[at] ^= 1 << bit;
+                assert!(decode("r", &bad).is_err(), "bit {bit} of byte {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_size_that_does_not_match_the_segments_is_refused() {
+        for size in [0, 100, SEGMENT + 512, u64::MAX, MAX_SIZE + 512] {
+            assert!(decode("r", &encode(size, &[None])).is_err(), "{size}");
+        }
+    }
+}

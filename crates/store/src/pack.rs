@@ -86,7 +86,7 @@ pub(crate) struct Finished {
 
 impl Builder {
     pub(crate) fn new() -> Self {
-        let mut bytes = Vec::with_capacity(FULL + FULL / 8);
+        let mut bytes = Vec::with_capacity(FULL + 2 * MAX_CHUNK as usize);
         let head =
             Head { magic: MAGIC, version: VERSION.into(), flags: 0.into(), reserved: [0; 4] };
         bytes.extend_from_slice(head.as_bytes());
@@ -214,6 +214,12 @@ impl Index {
         Ok(Self { id, entries })
     }
 
+    /// As [`decode`](Self::decode), of a whole pack whose name is that of its index.
+    pub(crate) fn decode_unnamed(settings: &Settings, bytes: &[u8]) -> Result<Self> {
+        let id = id_of(settings, index_in(bytes).unwrap_or_default());
+        Self::decode(settings, id, "pack", bytes, bytes.len() as u64)
+    }
+
     /// Its chunks, in order.
     pub(crate) fn chunks(&self) -> impl ExactSizeIterator<Item = ChunkRef> + '_ {
         self.entries.iter().map(|entry| ChunkRef {
@@ -227,9 +233,27 @@ impl Index {
     }
 }
 
+/// The index of a whole pack, as long as its trailer says.
+fn index_in(bytes: &[u8]) -> Option<&[u8]> {
+    let (before, trailer) = Trailer::ref_from_suffix(bytes).ok()?;
+    let len = (trailer.entries.get() as usize).checked_mul(ENTRY)?;
+    before.get(before.len().checked_sub(len)?..)
+}
+
+/// Puts the right checksum into a whole pack that was changed.
+pub(crate) fn seal(bytes: &mut [u8]) {
+    let sum = match (index_in(bytes), Trailer::ref_from_suffix(bytes)) {
+        (Some(index), Ok((_, trailer))) => checksum(index, trailer),
+        _ => return,
+    };
+    let at = bytes.len() - 12;
+    bytes[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+}
+
 /// The trailer at the end of `tail`, checked but for what the index is needed for.
 fn trailer<'a>(key: &str, tail: &'a [u8], size: u64) -> Result<&'a Trailer> {
-    let (_, trailer) = Trailer::ref_from_suffix(tail).map_err(|_| damaged(key, "it is too short"))?;
+    let (_, trailer) =
+        Trailer::ref_from_suffix(tail).map_err(|_| damaged(key, "it is too short"))?;
     if trailer.magic != MAGIC {
         return Err(damaged(key, "it does not end with its magic"));
     }
@@ -259,7 +283,6 @@ fn check(entry: &Entry, next: u64) -> Result<(), &'static str> {
         return Err("a chunk's length is not possible");
     }
     let len = blocks * PAGE as u32;
-    debug_assert!(len <= MAX_CHUNK);
     let right = match Encoding::from_number(entry.encoding) {
         Some(Encoding::Plain) => entry.stored.get() == len,
         Some(Encoding::Zstd) => (1..len).contains(&entry.stored.get()),
@@ -312,7 +335,8 @@ mod tests {
                 let Ok(index) = decode(&settings, pack.id, &bad) else { continue };
                 for (chunk, original) in index.chunks().zip(whole.chunks()) {
                     assert_eq!(chunk, original);
-                    let (start, end) = (chunk.offset as usize, (chunk.offset + chunk.stored) as usize);
+                    let (start, end) =
+                        (chunk.offset as usize, (chunk.offset + chunk.stored) as usize);
                     if let Ok(plain) = chunk.decode(&settings, bad.slice(start..end)) {
                         assert_eq!(chunk::id_of(&settings, &plain), chunk.id);
                     }

@@ -347,6 +347,11 @@ impl Document {
     }
 }
 
+/// Checks whether bytes are a record.
+pub(crate) fn check(key: &str, bytes: &[u8]) -> Result<()> {
+    Document::decode(key, bytes).map(|_| ())
+}
+
 fn header(json: &[u8]) -> String {
     format!("{MAGIC} {VERSION} {:08x} {}\n", crc32c::crc32c(json), json.len())
 }

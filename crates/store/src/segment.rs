@@ -236,3 +236,135 @@ pub(crate) fn blocks_of(size: u64, index: u64) -> Result<u32> {
         .map(|rest| rest.min(SEGMENT_PAGES) as u32)
         .ok_or_else(|| Error::internal("a segment beyond the image's end"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn chunk(seed: u32, blocks: u32, encoding: Encoding) -> ChunkRef {
+        let len = blocks * PAGE as u32;
+        ChunkRef {
+            id: ChunkId([seed as u8; 32]),
+            len,
+            pack: PackId([(seed % 3) as u8; 32]),
+            offset: 16 + seed,
+            stored: if encoding == Encoding::Plain { len } else { len / 2 },
+            encoding,
+        }
+    }
+
+    /// Entries from gaps and lengths.
+    fn entries(rows: &[(u32, u32, u32, bool)]) -> Vec<Placed> {
+        let mut at = 0;
+        rows.iter()
+            .enumerate()
+            .map(|(i, (gap, whole, skip, plain))| {
+                let skip = skip % whole;
+                let encoding = if *plain { Encoding::Plain } else { Encoding::Zstd };
+                let placed = Placed {
+                    start: at + gap,
+                    blocks: whole - skip,
+                    skip,
+                    at: chunk(i as u32, *whole, encoding),
+                };
+                at = placed.end();
+                placed
+            })
+            .collect()
+    }
+
+    fn sample() -> (Vec<Placed>, Bytes) {
+        let list = entries(&[(0, 16, 0, true), (3, 9, 4, false), (0, 64, 0, false)]);
+        let bytes = Segment::encode(&list);
+        (list, bytes)
+    }
+
+    #[test]
+    fn any_truncation_or_flipped_bit_is_refused() {
+        let (list, good) = sample();
+        let end = list.last().unwrap().end();
+        let read = Segment::decode("s", good.clone(), end).unwrap();
+        assert_eq!(read.all().collect::<Vec<_>>(), list);
+        assert!(Segment::decode("s", good.clone(), end - 1).is_err(), "beyond the image");
+        for len in 0..good.len() {
+            assert!(Segment::decode("s", good.slice(..len), end).is_err(), "{len} bytes");
+        }
+        for at in 0..good.len() {
+            for bit in 0..8 {
+                let mut bad = good.to_vec();
+                bad[at] ^= 1 << bit;
+                assert!(Segment::decode("s", bad.into(), end).is_err(), "bit {bit} of byte {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn broken_rules_are_refused_even_with_the_right_checksum() {
+        let (list, good) = sample();
+        let end = list.last().unwrap().end();
+        let table = HEADER + 3 * 32;
+        // Field, its place in the first entry, a value that breaks a rule.
+        let cases: [(&str, usize, &[u8]); 9] = [
+            ("start", 0, &[200, 0]),
+            ("blocks", 2, &[0, 0]),
+            ("skip", 4, &[1, 0]),
+            ("chunk blocks", 6, &[65, 0]),
+            ("pack", 8, &[1, 0, 0, 0]),
+            ("offset", 12, &[0, 0, 0, 0]),
+            ("offset", 12, &[0, 0, 0, 255]),
+            ("stored", 16, &[0, 0, 0, 0]),
+            ("encoding", 20, &[2]),
+        ];
+        for (field, at, value) in cases {
+            let mut bad = good.to_vec();
+            bad[table + at..table + at + value.len()].copy_from_slice(value);
+            wire::seal(MAGIC, VERSION, &mut bad);
+            let error = Segment::decode("s", bad.into(), end).unwrap_err();
+            assert_eq!(error.kind(), block::ErrorKind::Corrupt, "{field}");
+        }
+        assert!(Segment::decode("s", Segment::encode(&[]), 10).is_err(), "no entries");
+    }
+
+    proptest! {
+        #[test]
+        fn a_range_is_what_a_search_through_all_finds(
+            rows in prop::collection::vec((0u32..40, 1u32..=64, 0u32..64, any::<bool>()), 1..60),
+            start in 0u32..4000,
+            len in 0u32..500,
+        ) {
+            let list = entries(&rows);
+            let end = list.last().unwrap().end();
+            let segment = Segment::decode("s", Segment::encode(&list), end).unwrap();
+            prop_assert_eq!(segment.all().collect::<Vec<_>>(), list.clone());
+            let found: Vec<_> = segment.range(start, start + len).collect();
+            let expected: Vec<_> = list
+                .into_iter()
+                .filter(|p| p.end() > start && p.start < start + len)
+                .collect();
+            prop_assert_eq!(found, expected);
+        }
+
+        #[test]
+        fn any_body_is_refused_or_keeps_the_rules(
+            packs in 0u8..3,
+            rows in prop::collection::vec(any::<u8>(), 0..400),
+        ) {
+            let mut bytes = vec![0; FRAME];
+            let entries = (rows.len() / size_of::<Entry>()) as u32;
+            let counts = Counts { packs: u32::from(packs).into(), entries: entries.into(), reserved: [0; 8] };
+            bytes.extend_from_slice(counts.as_bytes());
+            bytes.resize(HEADER + usize::from(packs) * 32, 1);
+            bytes.extend_from_slice(&rows[..entries as usize * size_of::<Entry>()]);
+            wire::seal(MAGIC, VERSION, &mut bytes);
+            if let Ok(segment) = Segment::decode("s", bytes.into(), 65536) {
+                let mut next = 0;
+                for placed in segment.all() {
+                    prop_assert!(placed.start >= next && placed.blocks > 0);
+                    prop_assert!((placed.skip + placed.blocks) * PAGE as u32 <= placed.at.len);
+                    next = placed.end();
+                }
+            }
+        }
+    }
+}

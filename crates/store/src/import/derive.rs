@@ -180,6 +180,9 @@ impl Derivation<'_> {
 
     /// Hands on the base's pieces between two blocks.
     async fn keep(&mut self, from: u64, to: u64) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
         let segment = self.origin / SEGMENT_PAGES;
         let (from, to) = ((from - self.origin) as u32, (to - self.origin) as u32);
         let first = self.pieces.partition_point(|piece| piece.end() <= from);
@@ -221,8 +224,7 @@ impl Derivation<'_> {
                 if at >= dirty {
                     let piece = self.piece_at(at);
                     let hole = piece.is_none();
-                    let starts =
-                        piece.is_some_and(|p| self.origin + u64::from(p.start) == at);
+                    let starts = piece.is_some_and(|p| self.origin + u64::from(p.start) == at);
                     if hole || (starts && self.pipeline.feed.between_chunks()) {
                         break;
                     }
@@ -333,7 +335,7 @@ impl Derivation<'_> {
     fn pieces_after(&self, extent: &Range<u64>, ranges: &[Range<u64>]) -> usize {
         let mut count = ranges.len();
         let mut kept = extent.start;
-        for range in ranges.iter().cloned().chain([extent.end..extent.end]) {
+        for range in ranges.iter().cloned().chain(std::iter::once(extent.end..extent.end)) {
             let (from, to) = ((kept - self.origin) as u32, (range.start - self.origin) as u32);
             let first = self.pieces.partition_point(|piece| piece.end() <= from);
             count += self.pieces[first..].iter().take_while(|piece| piece.start < to).count();

@@ -1,7 +1,7 @@
 //! From a device or a stream to a manifest.
 //!
-//! Three stages: [`feed`] cuts bytes into chunks, [`pipeline`] hashes and compresses them on all
-//! cores, [`writer`] stores packs, segments and the root in that order. Memory is bounded but for
+//! Three stages: `feed` cuts bytes into chunks, `pipeline` hashes and compresses them on all
+//! cores, `writer` stores packs, segments and the root in that order. Memory is bounded but for
 //! the index of the chunks that the store has (48 bytes for each) and of those that this import
 //! adds (some 100 bytes for each).
 

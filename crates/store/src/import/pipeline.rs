@@ -59,7 +59,8 @@ impl<'a> Pipeline<'a> {
         let batch = self.feed.take();
         let (store, known, number) = (self.store.clone(), Arc::clone(&self.known), self.submitted);
         self.submitted += 1;
-        self.tasks.spawn(async move { (number, offload(move || work(&store, &known, batch)).await) });
+        self.tasks
+            .spawn(async move { (number, offload(move || work(&store, &known, batch)).await) });
         while self.submitted - self.written >= BATCHES as u64 {
             self.collect().await?;
         }

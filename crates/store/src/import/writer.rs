@@ -17,7 +17,7 @@ use std::collections::{HashMap, VecDeque};
 use tokio::task::JoinSet;
 
 /// Uploads at the same time; each may hold a pack.
-const UPLOADS: usize = 3;
+const UPLOADS: usize = 2;
 
 /// An item of which all is known but where it will be stored.
 pub(crate) enum Done {
