@@ -11,7 +11,7 @@ use crate::codec::reply::{self, ReplyHeader};
 use crate::codec::request::Request;
 use crate::codec::{Parsed, ReplyStyle, fault};
 use crate::{Address, Uri, socket};
-use block::{Error, Result, Span};
+use block::{Error, ErrorKind, Result, Span};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -90,7 +90,9 @@ pub(super) async fn drive(
     let agreed = link.terms.clone();
     let mut link = Some(link);
     let table = Mutex::new(Table::default());
+    let mut outage = None;
     loop {
+        let answered = lock(&table).answered();
         let error = match link.take() {
             Some(link) => match run(link, &table, &mut orders).await {
                 End::Closed => return,
@@ -100,18 +102,27 @@ pub(super) async fn drive(
                 // The last attempts failed: the next request starts new ones.
                 let Some(order) = orders.recv().await else { return };
                 lock(&table).insert(order);
-                Error::unavailable(format!("{uri}: not connected"))
+                outage = None;
+                Error::unavailable(format!("{uri}: the connection was lost: connect again"))
             }
         };
-        lock(&table).interrupt();
+        if lock(&table).answered() > answered {
+            outage = None;
+        }
+        lock(&table).interrupt(&error);
         tracing::warn!(%error, "the connection to the server was lost");
-        match reconnect(&uri, &options, &agreed, error).await {
+        // A server that breaks the protocol would do so again.
+        let again = match error.kind() {
+            ErrorKind::Invalid => Err(error),
+            _ => reconnect(&uri, &options, &agreed, &mut outage, error).await,
+        };
+        match again {
             Ok(new) => {
                 tracing::info!(%uri, "connected again");
                 link = Some(new);
             }
             Err(error) => {
-                tracing::error!(%error, "the server stays away");
+                tracing::error!(%error, "requests fail");
                 let mut table = lock(&table);
                 while let Ok(order) = orders.try_recv() {
                     table.insert(order);
@@ -122,17 +133,39 @@ pub(super) async fn drive(
     }
 }
 
+/// A time without any answer.
+struct Outage {
+    deadline: Instant,
+    pause: Duration,
+}
+
+/// Connects again, until the deadline of the outage.
 async fn reconnect(
     uri: &Uri,
     options: &ClientOptions,
     agreed: &Terms,
+    outage: &mut Option<Outage>,
     mut error: Error,
 ) -> Result<Link> {
     if options.reconnect.is_zero() {
         return Err(error);
     }
-    let deadline = Instant::now() + options.reconnect;
-    let (mut pause, longest) = PAUSES;
+    let (shortest, longest) = PAUSES;
+    let Outage { deadline, pause } = match outage {
+        Some(outage) => {
+            // The last connection gave nothing: do not hurry to the next one.
+            if Instant::now() + outage.pause >= outage.deadline {
+                return Err(error);
+            }
+            tokio::time::sleep(outage.pause).await;
+            outage.pause = (outage.pause * 2).min(longest);
+            outage
+        }
+        None => {
+            outage.insert(Outage { deadline: Instant::now() + options.reconnect, pause: shortest })
+        }
+    };
+    let deadline = *deadline;
     loop {
         match tokio::time::timeout_at(deadline, open(uri, options)).await {
             Ok(Ok(link)) if agreed.continues_as(&link.terms) => return Ok(link),
@@ -144,11 +177,11 @@ async fn reconnect(
             Ok(Err(e)) => error = e,
             Err(_) => return Err(error),
         }
-        if Instant::now() + pause >= deadline {
+        if Instant::now() + *pause >= deadline {
             return Err(error);
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(longest);
+        tokio::time::sleep(*pause).await;
+        *pause = (*pause * 2).min(longest);
     }
 }
 

@@ -11,6 +11,9 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 /// Pieces of a read that may be apart from each other at a time.
 const MOST_PARTS: usize = 16 << 10;
 
+/// A request that this many connections were lost with is not sent again: it may be the cause.
+const MOST_LOSSES: u32 = 5;
+
 /// What the server gave.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
@@ -40,6 +43,8 @@ pub(super) struct Pending {
     covered: Vec<Range<u64>>,
     pub(super) extents: Vec<Extent>,
     pub(super) error: Option<Error>,
+    /// Connections that were lost while it waited.
+    losses: u32,
 }
 
 impl Pending {
@@ -102,6 +107,7 @@ impl Pending {
 pub(super) struct Table {
     pending: BTreeMap<u64, Pending>,
     next: u64,
+    answered: u64,
     /// Changes acknowledged without forced unit access.
     acknowledged: u64,
     /// As many of them are known to be durable.
@@ -127,6 +133,7 @@ impl Table {
             covered: Vec::new(),
             extents: Vec::new(),
             error: None,
+            losses: 0,
         };
         Some(self.pending.entry(cookie).or_insert(pending))
     }
@@ -138,6 +145,11 @@ impl Table {
         let _ = order.answer.send(Err(Error::unavailable(
             "the connection was lost with writes acknowledged but not flushed: they may be missing; write them again",
         )));
+    }
+
+    /// How many requests the server has answered.
+    pub(super) fn answered(&self) -> u64 {
+        self.answered
     }
 
     pub(super) fn get(&mut self, cookie: u64) -> Result<&mut Pending> {
@@ -162,6 +174,7 @@ impl Table {
             result => result,
         };
         let Some(pending) = self.pending.remove(&cookie) else { return Ok(()) };
+        self.answered += 1;
         if result.is_ok() {
             let request = pending.request();
             match request.command {
@@ -179,9 +192,16 @@ impl Table {
         Ok(())
     }
 
-    /// The connection is lost: forgets half answers.
-    pub(super) fn interrupt(&mut self) {
+    /// The connection is lost: forgets half answers, and gives up what is lost too often.
+    pub(super) fn interrupt(&mut self, error: &Error) {
         self.doubtful |= self.acknowledged > self.flushed;
+        let given_up = self.pending.extract_if(.., |_, pending| {
+            pending.losses += 1;
+            pending.losses >= MOST_LOSSES
+        });
+        for (_, pending) in given_up.collect::<Vec<_>>() {
+            let _ = pending.order.answer.send(Err(Error::new(error.kind(), error.message())));
+        }
         for pending in self.pending.values_mut() {
             pending.data = Vec::new();
             pending.covered.clear();

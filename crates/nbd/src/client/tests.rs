@@ -441,7 +441,7 @@ async fn a_lying_server_is_an_error_and_never_wrong_bytes() {
         };
         let _server =
             scripted(&dir.path().join("s"), 4096, 1, ReplyStyle::Structured, script).await;
-        let remote = Remote::connect(&uri, hasty()).await.unwrap();
+        let remote = Remote::connect(&uri, patient()).await.unwrap();
         let mut buf = [0; 12];
         let read = remote.read(Span::between(0, 12), &mut buf);
         let read = tokio::time::timeout(Duration::from_secs(10), read).await;
@@ -465,4 +465,42 @@ async fn what_is_no_nbd_server_is_told_so() {
         });
         assert!(Remote::connect(&uri, hasty()).await.is_err());
     }
+}
+
+#[tokio::test]
+async fn a_request_that_every_connection_is_lost_with_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let (address, uri) = place(dir.path());
+    let device = Faulty::new(Memory::new(1 << 20), |op| match op {
+        Operation::Read(span) if span.offset() == 13 => panic!("cursed"),
+        _ => Fault::None,
+    });
+    let _server = Running::start(&address, Arc::new(device)).await;
+    let remote = Remote::connect(&uri, patient()).await.unwrap();
+    let error = remote.read(Span::between(13, 14), &mut [0]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    remote.read(Span::whole(1), &mut [0]).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_hangs_up_at_once_is_not_called_without_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, uri) = place(dir.path());
+    let listener = UnixListener::bind(dir.path().join("s")).unwrap();
+    let calls = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&calls);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            counted.fetch_add(1, Relaxed);
+            let style = ReplyStyle::Simple;
+            let negotiation = converse(&mut stream, 4096, 1, style, &|_, _| Vec::new());
+            let _ = tokio::time::timeout(Duration::from_millis(20), negotiation).await;
+        }
+    });
+    let remote = Remote::connect(&uri, patient()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let calls = calls.load(Relaxed);
+    assert!((3..40).contains(&calls), "{calls} calls");
+    drop(remote);
 }
