@@ -623,3 +623,31 @@ async fn bad_changes_are_refused() {
     let larger = derive(&store, &base, 65536, &view, &[], Grain::Blocks, &()).await;
     assert_eq!(larger.unwrap_err().kind(), ErrorKind::Invalid);
 }
+
+#[tokio::test]
+async fn all_futures_may_move_between_threads() {
+    fn moves<T: Send>(future: T) -> T {
+        future
+    }
+    let (store, _) = fresh().await;
+    let bytes = image(14, 50);
+    let size = bytes.len() as u64;
+    let view: Arc<dyn Device> = Arc::new(Memory::from(bytes.clone()));
+    let nobody: &dyn Progress = &();
+    let done = moves(from_device(&store, &*view, nobody)).await.unwrap();
+    moves(from_stream(&store, bytes.as_slice(), nobody)).await.unwrap();
+    let base = moves(store.manifest(&done.manifest)).await.unwrap();
+    let whole = [Span::whole(size)];
+    let same = moves(derive(&store, &base, size, &*view, &whole, Grain::Content, nobody));
+    assert_eq!(same.await.unwrap().manifest, done.manifest);
+    moves(verify::manifest(&store, &done.manifest, nobody)).await.unwrap();
+    moves(base.pieces(Span::whole(size))).await.unwrap();
+    let chunks = moves(base.chunks()).await.unwrap();
+    moves(store.read_chunk(&chunks[0])).await.unwrap();
+    let refs = store.refs();
+    let body = crate::RefBody { manifest: None, size: 1, created: 1, labels: Default::default() };
+    moves(refs.create(crate::RefKind::Disk, "a", body.clone())).await.unwrap();
+    moves(refs.update(crate::RefKind::Disk, "a", 1, body)).await.unwrap();
+    moves(refs.remove(crate::RefKind::Disk, "a", 2)).await.unwrap();
+    assert!(moves(refs.list(crate::RefKind::Disk)).await.unwrap().is_empty());
+}
