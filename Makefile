@@ -31,6 +31,7 @@ lint:
 
 test: lint
 	@scripts/setup demo
+	$(if $(wildcard fuzz/run),fuzz/run 10)
 	lab/make-golden >/dev/null
 	$(CARGO) test --workspace --locked
 
