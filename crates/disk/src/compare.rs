@@ -42,7 +42,7 @@ fn same(a: &Content, b: &Content) -> bool {
 
 /// Spans in which `a` and `b` may differ, in order: all that differs is in them, and they may hold
 /// bytes that do not, where the two are cut into other chunks. Sizes count: the longer one's rest
-/// is compared with zeroes.
+/// is compared with zeroes. The spans are whole blocks, so the last one may go beyond the ends.
 pub(crate) async fn differences(a: &Manifest, b: &Manifest) -> Result<Vec<Span>> {
     let mut list = Vec::new();
     if a.id() == b.id() {
@@ -53,7 +53,7 @@ pub(crate) async fn differences(a: &Manifest, b: &Manifest) -> Result<Vec<Span>>
         while let (Some(x), Some(y)) = (left.pop_front(), right.pop_front()) {
             let end = x.span.end().min(y.span.end());
             if !same(&x.content, &y.content) {
-                push(&mut list, Span::between(x.span.offset(), end));
+                push(&mut list, Span::between(x.span.offset(), end).align_outward(BLOCK));
             }
             if x.span.end() > end {
                 left.push_front(behind(x, end));
@@ -120,6 +120,12 @@ pub(crate) fn difference(a: &[Span], b: &[Span]) -> Vec<Span> {
         push(&mut list, rest);
     }
     list
+}
+
+/// The parts of `spans` before `size`.
+pub(crate) fn clipped(spans: &[Span], size: u64) -> Vec<Span> {
+    let inside = spans.iter().map(|span| span.split_at(size).0);
+    inside.filter(|span| !span.is_empty()).collect()
 }
 
 /// How many bytes a list covers.

@@ -5,7 +5,7 @@
 //! disk stands on a snapshot, what that has over the old version becomes private blocks again, in a
 //! layer below the others.
 
-use crate::compare::{blocks, difference, differences, intersection, push, total, union};
+use crate::compare::{blocks, clipped, difference, differences, intersection, push, total, union};
 use crate::layer::{Layer, Round};
 use crate::maplog::Failure;
 use crate::snapshot::{manifest_of, resolve};
@@ -47,8 +47,9 @@ impl Disk {
 
         let stack = self.shadow.stack();
         let in_layers = stack.changed(0, record.size);
-        let in_base = difference(&differences(&old, &base).await?, &in_layers);
-        let by_image = differences(&old, &new).await?;
+        let in_base = clipped(&differences(&old, &base).await?, size);
+        let in_base = difference(&in_base, &in_layers);
+        let by_image = clipped(&differences(&old, &new).await?, size);
 
         let disk_view = Frozen { stack, from: 0, size };
         let base_view = sized(base_image, size);

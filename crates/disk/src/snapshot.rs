@@ -148,7 +148,7 @@ impl Disk {
             &origin,
             view.size,
             &view,
-            &clipped(&changed, view.size),
+            &compare::clipped(&changed, view.size),
             Grain::Content,
             progress,
         )
@@ -325,10 +325,4 @@ impl Disk {
             tracing::warn!(disk = self.name(), %error, "cannot remove dropped layers");
         }
     }
-}
-
-/// The parts of `spans` before `size`.
-fn clipped(spans: &[block::Span], size: u64) -> Vec<block::Span> {
-    let inside = spans.iter().map(|span| span.split_at(size).0);
-    inside.filter(|span| !span.is_empty()).collect()
 }

@@ -271,9 +271,20 @@ const SECTORS: u64 = 513; // the last block is short
 
 #[derive(Debug, Clone)]
 enum Step {
-    Write { at: u64, len: u64, durable: bool },
-    Zero { at: u64, len: u64, punch: bool },
-    Discard { at: u64, len: u64 },
+    Write {
+        at: u64,
+        len: u64,
+        durable: bool,
+    },
+    Zero {
+        at: u64,
+        len: u64,
+        punch: bool,
+    },
+    Discard {
+        at: u64,
+        len: u64,
+    },
     Flush,
     Seal,
     /// The process is killed.
@@ -394,7 +405,9 @@ impl Run {
                 }
             }
             if is_map && mixed.len() > old.len() {
-                mixed.truncate(old.len() + random.below((mixed.len() - old.len()) as u64 + 1) as usize);
+                mixed.truncate(
+                    old.len() + random.below((mixed.len() - old.len()) as u64 + 1) as usize,
+                );
             }
             fs::write(&path, mixed).unwrap();
         }

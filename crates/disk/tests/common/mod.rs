@@ -1,0 +1,101 @@
+//! A home in a temporary directory, over a store in memory.
+
+#![allow(dead_code, unreachable_pub)] // every test file uses a part of it
+
+use block::conformance::Sequence;
+use block::{Device, Memory, Result, Span};
+use cache::{Cache, Config, PolicyKind};
+use disk::{CreateOptions, Disk, DiskInfo, Disks, Image, Mode};
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use store::testing::{self, Failing};
+use store::{RefBody, RefKind, Store, import};
+
+pub struct Home {
+    pub directory: tempfile::TempDir,
+    /// Lets every write through until a test says otherwise.
+    pub backend: Arc<Failing>,
+    pub store: Store,
+    pub disks: Disks,
+    seed: u64,
+}
+
+pub fn cache() -> Arc<Cache> {
+    Arc::new(Cache::new(Config { capacity: 8 << 20, policy: PolicyKind::Lru, seed: 1 }))
+}
+
+impl Home {
+    pub async fn new() -> Self {
+        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let backend = Arc::new(Failing::new(inner, u64::MAX));
+        let shared: Arc<dyn ObjectStore> = Arc::clone(&backend) as _;
+        let store = Store::create(shared, testing::settings(), testing::world(1)).await.unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let disks = Disks::new(directory.path().join("disks"), store.clone(), cache());
+        Self { directory, backend, store, disks, seed: 1 }
+    }
+
+    /// Another process on the same files and the same store.
+    pub async fn again(&mut self) {
+        self.seed += 1;
+        let shared: Arc<dyn ObjectStore> = Arc::clone(&self.backend) as _;
+        self.store = Store::open(shared, testing::world(self.seed)).await.unwrap();
+        self.disks = Disks::new(self.directory.path().join("disks"), self.store.clone(), cache());
+    }
+
+    pub fn linger(&mut self, linger: Duration) {
+        let place = self.directory.path().join("disks");
+        self.disks = Disks::new(place, self.store.clone(), cache()).with_linger(linger);
+    }
+
+    /// Imports `bytes` as the image version `name`.
+    pub async fn image(&self, name: &str, bytes: &[u8]) {
+        let imported =
+            import::from_device(&self.store, &Memory::from(bytes.to_vec()), &()).await.unwrap();
+        let body = RefBody {
+            manifest: Some(imported.manifest),
+            size: imported.size,
+            created: testing::NOW,
+            labels: BTreeMap::new(),
+        };
+        self.store.refs().create(RefKind::Image, name, body).await.unwrap();
+    }
+
+    pub async fn create(&self, name: &str, from: &str, mode: Mode) -> Result<DiskInfo> {
+        let options = CreateOptions { size: None, mode };
+        self.disks.create(name, &from.parse().unwrap(), options).await
+    }
+
+    pub async fn open(&self, name: &str) -> Arc<Disk> {
+        self.disks.open(name).await.unwrap()
+    }
+
+    /// All bytes of an image version.
+    pub async fn image_bytes(&self, name: &str) -> Vec<u8> {
+        let found = self.store.refs().get(RefKind::Image, name).await.unwrap().unwrap();
+        let manifest = self.store.manifest(&found.body.manifest.unwrap()).await.unwrap();
+        bytes(&Image::new(self.store.clone(), manifest, cache())).await
+    }
+}
+
+/// All bytes of a device.
+pub async fn bytes(device: &dyn Device) -> Vec<u8> {
+    let mut bytes = vec![0; device.size() as usize];
+    device.read(Span::whole(device.size()), &mut bytes).await.unwrap();
+    bytes
+}
+
+/// An image with data and holes, of a size that is not a multiple of a block.
+pub fn golden(seed: u64, blocks: u64) -> Vec<u8> {
+    let mut random = Sequence::new(seed);
+    let mut bytes = Vec::new();
+    for _ in 0..blocks {
+        let value = if random.below(4) == 0 { 0 } else { random.below(255) + 1 };
+        bytes.extend((0..4096u64).map(|i| if value == 0 { 0 } else { (value ^ (i >> 8)) as u8 }));
+    }
+    bytes.resize(bytes.len() + 512, 3);
+    bytes
+}

@@ -1,0 +1,480 @@
+//! The life of a disk: making, sharing, refusing, rebasing, ephemeral ends, crashes between steps.
+
+mod common;
+
+use block::{Device, Durability, ErrorKind, Span, conformance};
+use common::{Home, bytes, cache, golden};
+use disk::{CreateOptions, Disk, Ending, Image, Mode, Rebase, Resident};
+use std::sync::Arc;
+use std::time::Duration;
+use store::RefKind;
+
+const BLOCK: usize = 4096;
+
+async fn home() -> (Home, Vec<u8>) {
+    let home = Home::new().await;
+    let image = golden(1, 40);
+    home.image("golden:1", &image).await;
+    (home, image)
+}
+
+async fn put(disk: &Disk, block: usize, value: u8) {
+    let span = Span::between((block * BLOCK) as u64, ((block + 1) * BLOCK) as u64);
+    disk.write(span, &[value; BLOCK], Durability::Buffered).await.unwrap();
+}
+
+fn set(bytes: &mut [u8], block: usize, value: u8) {
+    bytes[block * BLOCK..(block + 1) * BLOCK].fill(value);
+}
+
+/// Compares without printing a whole disk.
+#[track_caller]
+fn same(found: &[u8], expected: &[u8]) {
+    assert_eq!(found.len(), expected.len(), "sizes");
+    if let Some(i) = (0..found.len()).find(|i| found[*i] != expected[*i]) {
+        panic!("byte {i} is {}, not {}", found[i], expected[i]);
+    }
+}
+
+fn kind<T>(result: block::Result<T>) -> ErrorKind {
+    result.err().unwrap().kind()
+}
+
+#[tokio::test]
+async fn an_image_is_a_read_only_device() {
+    let home = Home::new().await;
+    let mut image = golden(3, 300);
+    image[400_000..800_000].fill(0);
+    home.image("golden:1", &image).await;
+    let found = home.disks.resolve(&"golden".parse().unwrap()).await.unwrap();
+    let manifest = home.store.manifest(&found.body.manifest.unwrap()).await.unwrap();
+    let device = Image::new(home.store.clone(), manifest, cache());
+    device.prefetch(Span::whole(device.size())).await.unwrap();
+    conformance::check_read_only(&device, &image).await;
+    let extents = device.extents(Span::whole(device.size()), usize::MAX).await.unwrap();
+    assert!(extents.iter().any(|e| e.kind.reads_zero() && e.span.len() >= 390_000));
+}
+
+#[tokio::test]
+async fn a_disk_over_an_image_keeps_the_device_contract() {
+    let home = Home::new().await;
+    let image = golden(2, 256);
+    home.image("golden:1", &image).await;
+    home.create("d", "golden", Mode::Persistent).await.unwrap();
+    let disk = home.open("d").await;
+    conformance::against_bytes(&*disk, image, 4).await;
+    let counters = disk.counters();
+    assert!(counters.read > 0 && counters.written > 0 && counters.private > 0);
+}
+
+#[tokio::test]
+async fn disks_of_one_image_see_only_their_own_writes() {
+    let (home, image) = home().await;
+    for name in ["a", "b"] {
+        home.create(name, "golden:1", Mode::Persistent).await.unwrap();
+    }
+    let (a, b) = (home.open("a").await, home.open("b").await);
+    put(&a, 3, 0xaa).await;
+    same(&bytes(&*b).await, &image);
+    assert_ne!(bytes(&*a).await, image);
+    let list = home.disks.list().await.unwrap();
+    assert_eq!(list.iter().map(|d| d.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    assert!(list[0].private_bytes > 0 && list[1].private_bytes == 0);
+    assert_eq!(list[0].image, "golden:1");
+}
+
+#[tokio::test]
+async fn bad_names_sizes_and_images_are_refused() {
+    let (home, image) = home().await;
+    let long = "x".repeat(300);
+    for name in ["", "a/b", "..", ".hidden", long.as_str()] {
+        assert_eq!(kind(home.create(name, "golden", Mode::Persistent).await), ErrorKind::Invalid);
+        assert_eq!(kind(home.disks.open(name).await), ErrorKind::Invalid);
+        assert_eq!(kind(home.disks.remove(name).await), ErrorKind::Invalid);
+    }
+    assert_eq!(kind(home.create("a", "nothing", Mode::Persistent).await), ErrorKind::NotFound);
+    assert_eq!(kind(home.create("a", "golden:9", Mode::Persistent).await), ErrorKind::NotFound);
+    for size in [0, 512, image.len() as u64 + 1, u64::MAX] {
+        let options = CreateOptions { size: Some(size), mode: Mode::Persistent };
+        let made = home.disks.create("a", &"golden".parse().unwrap(), options).await;
+        assert_eq!(kind(made), ErrorKind::Invalid, "size {size}");
+    }
+    assert!(home.disks.list().await.unwrap().is_empty());
+    assert_eq!(kind(home.disks.open("a").await), ErrorKind::NotFound);
+    assert_eq!(kind(home.disks.remove("a").await), ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn a_second_opener_is_told_who_has_the_disk() {
+    let (home, _) = home().await;
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    let disk = home.open("a").await;
+    let error = home.disks.open("a").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(error.message().contains(&std::process::id().to_string()), "{error}");
+    assert_eq!(kind(home.disks.remove("a").await), ErrorKind::Conflict);
+    drop(disk);
+    home.open("a").await;
+}
+
+#[tokio::test]
+async fn the_newest_version_is_meant_when_none_is_named() {
+    let (home, _) = home().await;
+    for tag in ["2", "10", "9"] {
+        home.image(&format!("golden:{tag}"), &golden(7, 3)).await;
+    }
+    home.image("goldener:99", &golden(7, 3)).await;
+    let newest = home.disks.resolve(&"golden".parse().unwrap()).await.unwrap();
+    assert_eq!(newest.name, "golden:10");
+}
+
+#[tokio::test]
+async fn removing_takes_the_snapshots_and_frees_the_name() {
+    let (home, image) = home().await;
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    let disk = home.open("a").await;
+    put(&disk, 1, 9).await;
+    disk.snapshot("s", &()).await.unwrap();
+    drop(disk);
+    assert_eq!(home.disks.list().await.unwrap()[0].snapshots[0].name, "s");
+    home.disks.remove("a").await.unwrap();
+    assert!(home.disks.list().await.unwrap().is_empty());
+    for kind in [RefKind::Disk, RefKind::Snapshot] {
+        assert!(home.store.refs().list(kind).await.unwrap().is_empty());
+    }
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    assert!(home.open("a").await.info().snapshots.is_empty());
+    same(&bytes(&*home.open("a").await).await, &image);
+}
+
+#[tokio::test]
+async fn a_creation_that_crashed_leaves_nothing_in_the_way() {
+    let (home, image) = home().await;
+    // Before the directory had its name, and after, without the ref.
+    let place = home.directory.path().join("disks");
+    std::fs::create_dir_all(place.join(".new-a")).unwrap();
+    std::fs::write(place.join(".new-a").join("0001.data"), "left over").unwrap();
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    let refs = home.store.refs();
+    let found = refs.get(RefKind::Disk, "a").await.unwrap().unwrap();
+    refs.remove(RefKind::Disk, "a", found.sequence).await.unwrap();
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    // Opening makes the ref of one that was left without.
+    let found = refs.get(RefKind::Disk, "a").await.unwrap().unwrap();
+    refs.remove(RefKind::Disk, "a", found.sequence).await.unwrap();
+    let disk = home.open("a").await;
+    same(&bytes(&*disk).await, &image);
+    assert!(refs.get(RefKind::Disk, "a").await.unwrap().is_some());
+    // One that holds something is not thrown away.
+    put(&disk, 0, 1).await;
+    drop(disk);
+    let found = refs.get(RefKind::Disk, "a").await.unwrap().unwrap();
+    refs.remove(RefKind::Disk, "a", found.sequence).await.unwrap();
+    assert_eq!(kind(home.create("a", "golden", Mode::Persistent).await), ErrorKind::Conflict);
+}
+
+#[tokio::test]
+async fn a_damaged_disk_says_so_and_can_be_removed() {
+    let (home, _) = home().await;
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    home.create("b", "golden", Mode::Persistent).await.unwrap();
+    let place = home.directory.path().join("disks");
+    std::fs::write(place.join("a").join("disk.json"), "{").unwrap();
+    std::fs::write(place.join("b").join("0001.map"), "short").unwrap();
+    let list = home.disks.list().await.unwrap();
+    assert_eq!(list[0].state, Resident::Damaged);
+    assert!(list[0].error.as_ref().unwrap().contains("disk.json"));
+    for name in ["a", "b"] {
+        let error = home.disks.open(name).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.message().contains("sojourn disk remove"), "{error}");
+        home.disks.remove(name).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_ref_of_a_disk_names_what_it_stands_on() {
+    let (mut home, _) = home().await;
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    let disk = home.open("a").await;
+    let of = |home: &Home| {
+        let refs = home.store.refs();
+        async move { refs.get(RefKind::Disk, "a").await.unwrap().unwrap().body }
+    };
+    let first = of(&home).await;
+    put(&disk, 1, 5).await;
+    disk.snapshot("s", &()).await.unwrap();
+    let second = of(&home).await;
+    assert_ne!(first.manifest, second.manifest);
+    let snapshot = home.store.refs().get(RefKind::Snapshot, "a@s").await.unwrap().unwrap();
+    assert_eq!(second.manifest, snapshot.body.manifest);
+    assert_eq!(second.labels["image"], "golden:1");
+    // The layers are gone, and so is their room.
+    assert_eq!(disk.info().private_bytes, 0);
+    disk.reset().await.unwrap();
+    assert_eq!(of(&home).await.manifest, first.manifest);
+    disk.rollback("s").await.unwrap();
+    drop(disk);
+    home.again().await;
+    let disk = home.open("a").await;
+    assert_eq!(of(&home).await.manifest, second.manifest);
+    assert_eq!(bytes(&*disk).await[BLOCK..2 * BLOCK], [5; BLOCK]);
+}
+
+#[tokio::test]
+async fn an_upload_that_fails_costs_nothing_and_the_next_one_makes_up_for_it() {
+    let (mut home, image) = home().await;
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    let disk = home.open("a").await;
+    let mut model = image;
+    for round in 0..12u8 {
+        put(&disk, round as usize, round + 1).await;
+        set(&mut model, round as usize, round + 1);
+        // Fails in the middle of whatever is written first, second, …
+        home.backend.allow(u64::from(round) % 3);
+        let made = disk.snapshot("s", &()).await;
+        home.backend.allow(u64::MAX);
+        same(&bytes(&*disk).await, &model);
+        if made.is_ok() {
+            disk.remove_snapshot("s").await.unwrap();
+        }
+    }
+    disk.flush().await.unwrap();
+    drop(disk);
+    home.again().await;
+    let disk = home.open("a").await;
+    same(&bytes(&*disk).await, &model);
+    disk.snapshot("all", &()).await.unwrap();
+    put(&disk, 0, 99).await;
+    disk.rollback("all").await.unwrap();
+    same(&bytes(&*disk).await, &model);
+    assert_eq!(disk.info().private_bytes, 0);
+}
+
+#[tokio::test]
+async fn snapshots_are_of_one_moment_while_the_disk_is_written() {
+    let (home, _) = home().await;
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    let disk = home.open("a").await;
+    // Block 0 is always written before block 20, so that no moment shows it older.
+    let writer = {
+        let disk = Arc::clone(&disk);
+        async move {
+            for value in 1..120u8 {
+                put(&disk, 0, value).await;
+                tokio::task::yield_now().await;
+                put(&disk, 20, value).await;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    };
+    let snapshots = async {
+        for i in 0..8 {
+            disk.snapshot(&format!("s{i}"), &()).await.unwrap();
+        }
+    };
+    tokio::join!(writer, snapshots);
+    let last = bytes(&*disk).await;
+    assert!(last[0] == 119 && last[20 * BLOCK] == 119);
+    for i in 0..8 {
+        disk.rollback(&format!("s{i}")).await.unwrap();
+        let then = bytes(&*disk).await;
+        let (first, second) = (then[0], then[20 * BLOCK]);
+        let before = golden(1, 40)[20 * BLOCK];
+        assert!(second == first || second == first.wrapping_sub(1) || second == before);
+    }
+}
+
+#[tokio::test]
+async fn a_commit_is_a_new_version_and_never_an_old_one() {
+    let (home, mut model) = home().await;
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    let disk = home.open("a").await;
+    put(&disk, 2, 7).await;
+    set(&mut model, 2, 7);
+    disk.snapshot("s", &()).await.unwrap();
+    put(&disk, 5, 8).await;
+    set(&mut model, 5, 8);
+    let made = disk.commit(&"golden".parse().unwrap(), &()).await.unwrap();
+    assert_eq!(made.name, "golden:2");
+    assert_eq!(made.body.labels["parent"], "golden:1");
+    same(&home.image_bytes("golden:2").await, &model);
+    assert_eq!(kind(disk.commit(&"golden:2".parse().unwrap(), &()).await), ErrorKind::Conflict);
+    let named = disk.commit(&"web:first".parse().unwrap(), &()).await.unwrap();
+    assert_eq!(named.body.manifest, made.body.manifest);
+    assert_eq!(disk.info().image, "golden:1");
+    disk.reset().await.unwrap();
+    same(&bytes(&*disk).await, &golden(1, 40));
+}
+
+/// A disk of version 1, with a private block 2, and block 4 private by way of a snapshot.
+async fn rebased(home: &Home, image: &[u8]) -> (Arc<Disk>, Vec<u8>) {
+    home.create("a", "golden:1", Mode::Persistent).await.unwrap();
+    let disk = home.open("a").await;
+    put(&disk, 4, 44).await;
+    disk.snapshot("s", &()).await.unwrap();
+    put(&disk, 2, 22).await;
+    let mut mine = image.to_vec();
+    set(&mut mine, 2, 22);
+    set(&mut mine, 4, 44);
+    (disk, mine)
+}
+
+#[tokio::test]
+async fn a_rebase_merges_what_only_one_side_changed() {
+    let (mut home, image) = home().await;
+    let (disk, mut mine) = rebased(&home, &image).await;
+    let mut new = image.clone();
+    set(&mut new, 7, 77);
+    set(&mut new, 4, 44); // the same as the disk's
+    new.resize(new.len() + 5 * BLOCK, 9); // and larger
+    home.image("golden:2", &new).await;
+    let report = disk.rebase(&"golden".parse().unwrap(), Rebase::Refuse).await.unwrap();
+    assert_eq!(report.image, "golden:2");
+    assert!(report.both_changed.is_empty());
+    set(&mut mine, 7, 77);
+    mine.extend_from_slice(&new[mine.len()..]);
+    same(&bytes(&*disk).await, &mine);
+    assert_eq!(disk.info().image, "golden:2");
+    disk.close().await.unwrap();
+    drop(disk);
+    home.again().await;
+    let disk = home.open("a").await;
+    same(&bytes(&*disk).await, &mine);
+    // Its snapshot is as it was, and a reset goes to the new version.
+    disk.reset().await.unwrap();
+    same(&bytes(&*disk).await, &new);
+    disk.rollback("s").await.unwrap();
+    let mut then = image;
+    set(&mut then, 4, 44);
+    same(&bytes(&*disk).await, &then);
+}
+
+#[tokio::test]
+async fn a_rebase_refuses_what_both_changed_unless_told() {
+    let (home, image) = home().await;
+    let (disk, mut mine) = rebased(&home, &image).await;
+    let mut new = image;
+    for block in [2, 4, 9] {
+        set(&mut new, block, 99);
+    }
+    home.image("golden:2", &new).await;
+    let onto = "golden:2".parse().unwrap();
+    let error = disk.rebase(&onto, Rebase::Refuse).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(error.message().contains("8192..12288") && error.message().contains("16384..20480"));
+    same(&bytes(&*disk).await, &mine);
+    assert_eq!(disk.info().image, "golden:1");
+    let report = disk.rebase(&onto, Rebase::KeepMine).await.unwrap();
+    let both = [Span::between(8192, 12288), Span::between(16384, 20480)];
+    assert_eq!(report.both_changed, both);
+    set(&mut mine, 9, 99);
+    same(&bytes(&*disk).await, &mine);
+}
+
+#[tokio::test]
+async fn what_changes_a_disk_as_a_whole_waits_for_its_client() {
+    let (home, _) = home().await;
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    let disk = home.open("a").await;
+    disk.snapshot("s", &()).await.unwrap();
+    let first = disk.attach("vm-1").await.unwrap();
+    let second = disk.attach("vm-1").await.unwrap();
+    let error = disk.attach("vm-2").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(error.message().contains("vm-1"));
+    assert_eq!(kind(disk.rollback("s").await), ErrorKind::Conflict);
+    assert_eq!(kind(disk.reset().await), ErrorKind::Conflict);
+    let onto = "golden".parse().unwrap();
+    assert_eq!(kind(disk.rebase(&onto, Rebase::Refuse).await), ErrorKind::Conflict);
+    // These need not wait.
+    disk.snapshot("t", &()).await.unwrap();
+    disk.grow(1 << 20).await.unwrap();
+    assert_eq!(kind(disk.grow(512).await), ErrorKind::Invalid);
+    first.detach(Ending::Clean).await.unwrap();
+    assert_eq!(kind(disk.attach("vm-2").await), ErrorKind::Conflict);
+    drop(second);
+    disk.attach("vm-2").await.unwrap().detach(Ending::Lost).await.unwrap();
+    disk.rollback("s").await.unwrap();
+    assert_eq!(disk.holder(), None);
+}
+
+async fn ephemeral(home: &Home) -> Arc<Disk> {
+    home.create("e", "golden", Mode::Ephemeral).await.unwrap();
+    home.open("e").await
+}
+
+#[tokio::test]
+async fn an_ephemeral_disk_is_reset_when_its_last_client_leaves() {
+    let (home, image) = home().await;
+    let disk = ephemeral(&home).await;
+    let (first, second) = (disk.attach("vm").await.unwrap(), disk.attach("vm").await.unwrap());
+    put(&disk, 1, 1).await;
+    first.detach(Ending::Clean).await.unwrap();
+    assert_ne!(bytes(&*disk).await, image);
+    second.detach(Ending::Clean).await.unwrap();
+    same(&bytes(&*disk).await, &image);
+    disk.attach("other").await.unwrap();
+}
+
+#[tokio::test]
+async fn an_ephemeral_disk_waits_for_a_lost_client_and_no_longer() {
+    let (mut home, image) = home().await;
+    home.linger(Duration::from_millis(300));
+    let disk = ephemeral(&home).await;
+    let life = async {
+        put(&disk, 1, 1).await;
+        drop(disk.attach("vm").await.unwrap());
+        assert_eq!(kind(disk.attach("other").await), ErrorKind::Conflict);
+        let again = disk.attach("vm").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_ne!(bytes(&*disk).await, image, "reset under its client");
+        again.detach(Ending::Lost).await.unwrap();
+        while disk.holder().is_some() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        same(&bytes(&*disk).await, &image);
+        disk.attach("other").await.unwrap();
+    };
+    tokio::select! {
+        () = life => {}
+        () = disk.expire() => unreachable!("it never returns"),
+    }
+}
+
+#[tokio::test]
+async fn an_ephemeral_disk_of_a_killed_server_waits_for_its_client_too() {
+    let (mut home, image) = home().await;
+    let disk = ephemeral(&home).await;
+    let attachment = disk.attach("vm").await.unwrap();
+    put(&disk, 1, 1).await;
+    disk.flush().await.unwrap();
+    let kept = bytes(&*disk).await;
+    // The process is gone before it could say that the client was lost.
+    std::mem::forget(attachment);
+    let place = home.directory.path().join("disks").join("e");
+    let copy = home.directory.path().join("copy");
+    std::fs::create_dir_all(&copy).unwrap();
+    for entry in std::fs::read_dir(&place).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+    }
+    std::fs::rename(&place, home.directory.path().join("old")).unwrap();
+    std::fs::rename(&copy, &place).unwrap();
+    home.again().await;
+    home.linger(Duration::from_millis(100));
+    let disk = home.open("e").await;
+    assert_eq!(disk.holder().as_deref(), Some("vm"));
+    assert_eq!(kind(disk.attach("other").await), ErrorKind::Conflict);
+    same(&bytes(&*disk).await, &kept);
+    let reset = async {
+        while disk.holder().is_some() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        () = reset => {}
+        () = disk.expire() => unreachable!("it never returns"),
+    }
+    same(&bytes(&*disk).await, &image);
+}
