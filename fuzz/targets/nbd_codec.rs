@@ -3,7 +3,9 @@
 
 use block::Span;
 use libfuzzer_sys::fuzz_target;
-use nbd::codec::option::{ClientFlags, OptionHeader, OptionReply, OptionReplyHeader, OptionRequest};
+use nbd::codec::option::{
+    ClientFlags, OptionHeader, OptionReply, OptionReplyHeader, OptionRequest,
+};
 use nbd::codec::reply::{self, ReplyHeader};
 use nbd::codec::request::Request;
 use nbd::codec::{Parsed, ReplyStyle, option};
