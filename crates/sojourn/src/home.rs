@@ -112,6 +112,13 @@ impl Home {
         Ok(())
     }
 
+    /// Removes the directories again if they are empty.
+    pub(crate) fn discard(&self) {
+        for dir in [self.disks(), self.dir.clone()] {
+            let _ = std::fs::remove_dir(dir);
+        }
+    }
+
     /// Takes the home for one server.
     ///
     /// # Errors

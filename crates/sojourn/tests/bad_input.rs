@@ -1,5 +1,7 @@
 //! Bad input: one line that names the thing and the remedy, the right exit code, nothing changed.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test speaks by panicking
+
 mod common;
 
 use common::{Lab, MIB, content, listing};
@@ -50,8 +52,8 @@ fn wrong_commands_fail_with_the_thing_the_remedy_and_the_code() {
         ("serve --http 0.0.0.0:9180", 9, &["0.0.0.0:9180", "--insecure"]),
         ("serve --file missing.raw --run true", 3, &["missing.raw"]),
         ("serve --file golden.raw", 2, &["--nbd", "--run"]),
-        ("serve --export alice", 2, &["--run"]),
         ("init", 4, &["sojourn.toml"]),
+        ("--home other init --store s3://bucket", 10, &["s3://bucket"]),
         ("--log =?= image list", 2, &["=?=", "debug"]),
     ];
     let before = listing(&lab.home());

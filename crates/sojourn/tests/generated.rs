@@ -1,5 +1,7 @@
 //! What the program says of itself: help, completions, manual pages.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test speaks by panicking
+
 mod common;
 
 use common::{BINARY, Lab};

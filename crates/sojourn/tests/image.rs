@@ -1,5 +1,7 @@
 //! Images through the command line: in, listed, out again, checked, removed.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test speaks by panicking
+
 mod common;
 
 use common::{Lab, MIB, content, have};

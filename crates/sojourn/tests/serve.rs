@@ -1,5 +1,7 @@
 //! The server itself: one to a home, graceful, observable, and its short-lived forms.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test speaks by panicking
+
 mod common;
 
 use common::{BINARY, Lab, MIB, content, have};
@@ -194,14 +196,29 @@ fn single_serves_one_client_on_pipes() {
 
 #[test]
 fn single_serves_libnbd() {
+    if !have("nbdsh") {
+        return;
+    }
+    let (lab, _) = Lab::with_image();
+    let home = lab.home().display().to_string();
+    let connect = format!(
+        "h.connect_command([{BINARY:?}, '--home', {home:?}, 'serve', '--export', 'debian', '--single'])"
+    );
+    let out =
+        Command::new("nbdsh").args(["-c", &connect, "-c", "print(h.get_size())"]).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(String::from_utf8_lossy(&out.stdout).trim(), (8 * MIB).to_string());
+}
+
+#[test]
+fn libnbd_starts_a_server_by_socket_activation() {
     if !have("nbdinfo") {
         return;
     }
     let (lab, _) = Lab::with_image();
     let home = lab.home().display().to_string();
     let out = Command::new("nbdinfo")
-        .args(["--size", "--", "[", BINARY, "--home", &home, "serve", "--export", "debian"])
-        .args(["--single", "]"])
+        .args(["--size", "--", "[", BINARY, "--home", &home, "serve", "--export", "debian", "]"])
         .output()
         .unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
@@ -214,16 +231,12 @@ fn sockets_of_the_service_manager_are_served() {
     let paths = [lab.path("a.sock"), lab.path("b.sock")];
     let sockets = paths.each_ref().map(|path| UnixListener::bind(path).unwrap());
     // A shell puts the two sockets where LISTEN_FDS says that they are.
+    let inherited = sockets.each_ref().map(|socket| rustix::io::dup(socket).unwrap());
+    let [first, second] = inherited.each_ref().map(AsRawFd::as_raw_fd);
     let script = format!(
-        "exec 3<&{} 4<&{}; LISTEN_PID=$$ LISTEN_FDS=2 exec {BINARY} --home {} serve",
-        10,
-        11,
+        "exec 3<&{first} 4<&{second}; LISTEN_PID=$$ LISTEN_FDS=2 exec {BINARY} --home {} serve",
         lab.home().display()
     );
-    let inherited = sockets.each_ref().map(|socket| rustix::io::dup(socket).unwrap());
-    let numbers: Vec<i32> = inherited.iter().map(|fd| fd.as_raw_fd()).collect();
-    let script = script.replace("<&10", &format!("<&{}", numbers[0]));
-    let script = script.replace("<&11", &format!("<&{}", numbers[1]));
     let mut child = Command::new("/bin/bash").args(["-c", &script]).arg0("bash").spawn().unwrap();
     drop(inherited);
     for path in &paths {

@@ -53,8 +53,14 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
         other => other.map(str::to_owned),
     };
     let named = store.clone().unwrap_or_else(|| Config::default().store);
-    let backend = engine::backend(home, &named)?;
     home.create()?;
+    let backend = match engine::backend(home, &named) {
+        Ok(backend) => backend,
+        Err(e) => {
+            home.discard();
+            return Err(e);
+        }
+    };
     let world = world::system();
     let settings = Settings::generate(&*world.entropy)?;
     let new_store = match Store::create(backend.clone(), settings, world).await {

@@ -9,7 +9,7 @@ use crate::serve::daemon::Options;
 use crate::serve::exports::HomeExports;
 use crate::serve::file::FileExports;
 use crate::serve::{brief, daemon, plain};
-use block::{Device, Error, Result};
+use block::{Device, Result};
 use formats::Format;
 use nbd::Address;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,7 @@ Examples:
   sojourn serve --nbd 127.0.0.1:10809 --http 127.0.0.1:9180
   sojourn serve --export alice --run 'nbdcopy $uri alice.raw'
   sojourn serve --file disk.qcow2 --run 'nbdinfo $uri'
+  nbdinfo -- [ sojourn serve --export alice ]       by socket activation
   nbdsh -c 'h.connect_command([\"sojourn\", \"serve\", \"--export\", \"alice\", \"--single\"])'
 
 Every disk is the writable export of its name. Every image version NAME:TAG is a read-only export,
@@ -49,7 +50,7 @@ pub(crate) struct Args {
     /// exit code
     #[arg(long, value_name = "CMD", conflicts_with_all = ["nbd", "http"])]
     pub(crate) run: Option<String>,
-    /// With --run and --single: the export that $uri and a client that names none get
+    /// The export that $uri, and a client that names none, get
     #[arg(long, value_name = "NAME", conflicts_with = "file")]
     pub(crate) export: Option<String>,
     /// Serve this file alone, without a home
@@ -101,6 +102,7 @@ impl Args {
             nbd: self.nbd.clone(),
             http: self.http,
             insecure: self.insecure,
+            default_export: self.export.clone(),
         }
     }
 }
@@ -113,11 +115,6 @@ async fn serve_home(
     path: PathBuf,
 ) -> Result<ExitCode> {
     if !args.brief() {
-        if args.export.is_some() {
-            return Err(Error::invalid(
-                "--export goes with --run or --single; a server offers every disk by its name",
-            ));
-        }
         return daemon::run(home, config, args.options(path, global.log.is_some())).await;
     }
     let engine = Engine::open(home, &config).await?;

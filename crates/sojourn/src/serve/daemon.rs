@@ -34,6 +34,8 @@ pub(crate) struct Options {
     pub(crate) nbd: Vec<Address>,
     pub(crate) http: Option<SocketAddr>,
     pub(crate) insecure: bool,
+    /// What a client gets that names no export.
+    pub(crate) default_export: Option<String>,
 }
 
 /// A running server, as its HTTP handlers see it.
@@ -66,7 +68,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         None => None,
     };
     let control_listener = control::server::bind(home)?;
-    let exports = HomeExports::new(Arc::clone(&engine), None);
+    let exports = HomeExports::new(Arc::clone(&engine), options.default_export.clone());
     let running = Arc::new(Running {
         home: home.clone(),
         engine: Arc::clone(&engine),

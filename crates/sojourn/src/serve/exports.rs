@@ -9,7 +9,14 @@ use block::{ByteSize, Device, Error, ErrorKind, Result};
 use disk::Attachment;
 use nbd::{Ending, ExportSummary, Exports, Peer, Purpose, Session};
 use std::sync::Arc;
+use std::time::Duration;
 use store::ImageName;
+use tokio::time::Instant;
+
+/// How long a client waits for a disk that another one has.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often it tries.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The exports of a home.
 pub(crate) struct HomeExports {
@@ -27,7 +34,7 @@ impl HomeExports {
     async fn disk(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
         let held = self.engine.open.hold(name).await?;
         let attachment = match purpose {
-            Purpose::Use => Some(held.disk().attach(&peer.identity).await?),
+            Purpose::Use => Some(attach(&held, &peer.identity).await?),
             Purpose::Info => None,
         };
         let info = held.info();
@@ -55,6 +62,21 @@ impl HomeExports {
             description: format!("image {}, read-only", record.name),
             name: record.name,
         }))
+    }
+}
+
+/// Attaches a disk. One client often follows another at once (a guest that reboots, two commands
+/// of a script), before the server has seen the first one's goodbye: so a busy disk is tried again
+/// for a moment.
+async fn attach(held: &Held, client: &str) -> Result<Attachment> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match held.disk().attach(client).await {
+            Err(e) if e.kind() == ErrorKind::Conflict && Instant::now() < deadline => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            other => return other,
+        }
     }
 }
 

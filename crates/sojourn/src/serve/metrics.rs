@@ -27,6 +27,9 @@ pub(crate) fn text(status: StatusView) -> Result<String> {
     Ok(text)
 }
 
+/// A counter that every export has: name, help, value.
+type PerExport = (&'static str, &'static str, fn(&TrafficView) -> u64);
+
 /// One moment's numbers.
 #[derive(Debug)]
 struct Snapshot(StatusView);
@@ -79,7 +82,7 @@ impl Snapshot {
                 ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
             }
         }
-        let counters: [(&str, &str, fn(&TrafficView) -> u64); 3] = [
+        let counters: [PerExport; 3] = [
             (REQUEST_ERRORS, "Requests answered with an error", |t| t.errors),
             (READ_BYTES, "Bytes read by clients", |t| t.read_bytes),
             (WRITTEN_BYTES, "Bytes written by clients", |t| t.written_bytes),
