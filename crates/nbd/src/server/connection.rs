@@ -22,13 +22,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 /// Unsent bytes at which sending comes before taking more requests.
-const SEND_FIRST: usize = 256 << 10;
+const SEND_FIRST: usize = 128 << 10;
 /// Payloads longer than this get their own buffer, unless they are received whole already.
 const OWN_BUFFER: u64 = 64 << 10;
 /// How long a connection is quiet before it gives its buffers back.
 const QUIET: Duration = Duration::from_secs(5);
 /// The longest payload of a bad request that is skipped; a longer one ends the connection.
 const SKIPPED: u64 = u32::MAX as u64;
+
+/// Turns of a busy connection before others get theirs.
+const TURNS: usize = 16;
 
 /// How a connection ended.
 #[derive(Debug)]
@@ -120,7 +123,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 
     fn turns(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        loop {
+        for _ in 0..TURNS {
             let mut progress = self.engine.poll_waiting(cx);
             let before = self.engine.in_flight();
             let taken = self.take();
@@ -160,6 +163,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 return Poll::Pending;
             }
         }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     fn close(&mut self, end: End) {

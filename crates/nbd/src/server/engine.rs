@@ -81,6 +81,13 @@ pub(super) struct Work {
     kind: Kind,
 }
 
+impl Work {
+    /// Whether it is about no byte: the device is not bothered then.
+    fn is_nothing(&self) -> bool {
+        self.span.is_empty() && !matches!(self.kind, Kind::Flush)
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Kind {
     Read,
@@ -144,6 +151,7 @@ impl Engine {
     #[inline]
     pub(super) fn take(&mut self, request: &Request) {
         match self.check(request) {
+            Ok(work) if work.is_nothing() => self.done(work),
             Ok(work) => match work.kind {
                 Kind::Read => self.read(work),
                 _ => self.wait(work, None),
@@ -168,7 +176,9 @@ impl Engine {
     /// Answers a write whose payload lies in the receive buffer, or puts it in flight with a copy.
     #[inline]
     pub(super) fn write(&mut self, work: Work, payload: &[u8]) {
-        if !self.tried(work, payload) {
+        if work.is_nothing() {
+            self.done(work);
+        } else if !self.tried(work, payload) {
             let mut copy = self.spare.take(payload.len());
             copy.copy_from_slice(payload);
             self.wait(work, Some(copy));
