@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 /// Batches in work: each holds its plain bytes and at most as many stored ones.
-const BATCHES: usize = 8;
+const BATCHES: usize = 5;
 
 /// A batch whose chunks were hashed, and compressed where they are new.
 pub(crate) struct Worked {
