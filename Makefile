@@ -1,6 +1,8 @@
 # Every command here installs what it needs first (scripts/setup; as root on Debian 12).
 
 CARGO := scripts/cargo
+# For scripts that call cargo by its name.
+WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
 .PHONY: help build demo test lint fmt fuzz bench clean
 help:
@@ -30,8 +32,8 @@ lint:
 	scripts/check-repo
 
 test: lint
-	@scripts/setup demo
-	$(if $(wildcard fuzz/run),fuzz/run 10)
+	@scripts/setup demo fuzz
+	$(WITH_CARGO) fuzz/run 10
 	lab/make-golden >/dev/null
 	$(CARGO) test --workspace --locked
 
@@ -45,8 +47,8 @@ fmt:
 
 SECONDS ?= 60
 fuzz:
-	@scripts/setup build
-	fuzz/run $(SECONDS)
+	@scripts/setup build fuzz
+	$(WITH_CARGO) fuzz/run $(SECONDS)
 
 clean:
 	$(CARGO) clean
