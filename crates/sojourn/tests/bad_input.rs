@@ -53,7 +53,6 @@ fn wrong_commands_fail_with_the_thing_the_remedy_and_the_code() {
         ("serve --file missing.raw --run true", 3, &["missing.raw"]),
         ("serve --file golden.raw", 2, &["--nbd", "--run"]),
         ("init", 4, &["sojourn.toml"]),
-        ("--home other init --store s3://bucket", 10, &["s3://bucket"]),
         ("--log =?= image list", 2, &["=?=", "debug"]),
     ];
     let before = listing(&lab.home());

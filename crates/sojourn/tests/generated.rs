@@ -55,6 +55,13 @@ fn a_home_is_made_once() {
 }
 
 #[test]
+fn a_store_that_this_build_cannot_open_makes_no_home() {
+    let lab = Lab::empty();
+    lab.line("init --store s3://bucket").fails(10, &["s3://bucket"]);
+    assert!(!lab.home().exists());
+}
+
+#[test]
 fn a_store_can_be_shared_by_two_homes() {
     let lab = Lab::empty();
     let first = lab.json("init --store shared");
