@@ -222,7 +222,7 @@ pub(crate) fn measure(
             (0..load.clients).map(|index| scope.spawn(move || client(index))).collect();
         barrier.wait();
         tree.refresh();
-        let before = tree.cpu();
+        let before = tree.usage();
         barrier.wait();
         let mut peak_memory = 0;
         let end = Instant::now() + window;
@@ -232,7 +232,7 @@ pub(crate) fn measure(
         }
         barrier.wait();
         tree.refresh();
-        let cpu = tree.cpu() - before;
+        let cpu = tree.usage().since(&before);
         peak_memory = peak_memory.max(tree.memory());
         barrier.wait();
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::fs;
 
-/// Clock ticks per second in `/proc/PID/stat`: `USER_HZ`, fixed in Linux' interface to programs.
-const TICKS: f64 = 100.0;
+/// Nanoseconds of a clock tick in `/proc/PID/stat`: `USER_HZ` is fixed in Linux' interface.
+const TICK: u64 = 10_000_000;
 
 /// A process and its descendants.
 #[derive(Debug, Clone)]
@@ -16,10 +16,24 @@ pub(crate) struct Tree {
 /// What `/proc/PID/stat` says.
 struct Stat {
     parent: u32,
-    /// User and system time of the process and of its children that ended and were waited for,
-    /// so that a child's time is counted once, before and after its end.
+    /// User and system time.
     ticks: u64,
     zombie: bool,
+}
+
+/// CPU time used so far by each thread of a tree, nanoseconds by thread id. Threads and not
+/// processes, so that one that ends between two readings takes nothing back.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Usage(HashMap<u32, u64>);
+
+impl Usage {
+    /// CPU time used since `earlier`, seconds.
+    pub(crate) fn since(&self, earlier: &Self) -> f64 {
+        let used = |(thread, now): (&u32, &u64)| {
+            now.saturating_sub(earlier.0.get(thread).copied().unwrap_or(0))
+        };
+        self.0.iter().map(used).sum::<u64>() as f64 / 1e9
+    }
 }
 
 impl Tree {
@@ -54,10 +68,21 @@ impl Tree {
         &self.members
     }
 
-    /// CPU time used so far, seconds.
-    pub(crate) fn cpu(&self) -> f64 {
-        let ticks: u64 = self.members.iter().filter_map(|pid| stat(*pid)).map(|s| s.ticks).sum();
-        ticks as f64 / TICKS
+    /// CPU time used so far by the threads that run now.
+    pub(crate) fn usage(&self) -> Usage {
+        let mut usage = HashMap::new();
+        for pid in &self.members {
+            let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+            for entry in tasks.into_iter().flatten().flatten() {
+                let thread = entry.file_name().to_str().and_then(|name| name.parse().ok());
+                if let Some(thread) = thread
+                    && let Some(time) = thread_time(*pid, thread)
+                {
+                    usage.insert(thread, time);
+                }
+            }
+        }
+        Usage(usage)
     }
 
     /// Resident memory now, bytes. Pages that several processes share count for each of them.
@@ -71,14 +96,28 @@ impl Tree {
     }
 }
 
+/// CPU time of a thread, nanoseconds. The scheduler's own figure where the kernel shows it: with
+/// a process for each client, ticks of 10 ms are too coarse.
+fn thread_time(pid: u32, thread: u32) -> Option<u64> {
+    let path = format!("/proc/{pid}/task/{thread}");
+    if let Ok(text) = fs::read_to_string(format!("{path}/schedstat")) {
+        return text.split_ascii_whitespace().next()?.parse().ok();
+    }
+    Some(stat_at(&format!("{path}/stat"))?.ticks * TICK)
+}
+
 fn stat(pid: u32) -> Option<Stat> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat_at(&format!("/proc/{pid}/stat"))
+}
+
+fn stat_at(path: &str) -> Option<Stat> {
+    let text = fs::read_to_string(path).ok()?;
     // The second field is the program's name in parentheses, and may hold anything.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
     Some(Stat {
         parent: number(1)? as u32,
-        ticks: number(11)? + number(12)? + number(13)? + number(14)?,
+        ticks: number(11)? + number(12)?,
         zombie: fields.first() == Some(&"Z"),
     })
 }
@@ -95,7 +134,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_childs_work_counts_while_it_lives_and_after_its_end() {
+    fn a_childs_work_counts_and_its_end_takes_nothing_back() {
         let mut shell = Command::new("sh")
             .args([
                 "-c",
@@ -105,16 +144,18 @@ mod tests {
             .spawn()
             .unwrap();
         let mut tree = Tree::new(shell.id());
-        let mut last = 0.0;
-        for _ in 0..200 {
+        let start = tree.usage();
+        let mut busy = Usage::default();
+        for _ in 0..500 {
             std::thread::sleep(std::time::Duration::from_millis(20));
             tree.refresh();
-            last = tree.cpu();
-            if tree.members().len() == 2 && last >= 0.05 {
+            busy = tree.usage();
+            if tree.members().len() == 2 && busy.since(&start) >= 0.05 {
                 break;
             }
         }
-        assert!(last >= 0.05, "the child's loop took {last} s");
+        assert!(busy.since(&start) >= 0.05, "the child's loop took {} s", busy.since(&start));
+        assert!(busy.since(&start) < 60.0);
         assert_eq!(tree.members().len(), 2);
         assert!(tree.memory() > 0 && tree.alive());
         use std::io::Write as _;
@@ -123,9 +164,16 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(5));
             tree.refresh();
         }
-        assert!(tree.cpu() >= last);
+        assert!(tree.usage().since(&busy) < 0.05);
         drop(shell.stdin.take());
         shell.wait().unwrap();
         assert!(!tree.alive());
+    }
+
+    #[test]
+    fn a_thread_that_is_new_counts_in_whole_and_one_that_ended_not_at_all() {
+        let before = Usage(HashMap::from([(1, 1_000_000_000), (2, 5_000_000_000)]));
+        let after = Usage(HashMap::from([(1, 1_500_000_000), (3, 250_000_000)]));
+        assert_eq!(after.since(&before), 0.75);
     }
 }
