@@ -239,6 +239,15 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in ".{0,200}", key in "[a-z.]{1,12}", value in "[-0-9a-zA-Z\"\\[\\]]{0,12}") {
+            let _ = Config::parse(&text);
+            let _ = Config::parse(&format!("{text}\n{key} = {value}\n"));
+        }
+    }
 
     #[test]
     fn an_empty_file_is_the_defaults() {
@@ -257,6 +266,21 @@ mod tests {
         let mut expected = Config::default();
         expected.serve.http = Some("127.0.0.1:9180".parse().unwrap());
         assert_eq!(Config::parse(&uncommented).unwrap(), expected);
+    }
+
+    #[test]
+    fn the_documentation_names_every_key_and_its_example_is_valid() {
+        let page = include_str!("../../../docs/config.md");
+        let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+        assert_eq!(Config::parse(example).unwrap().cache.size, ByteSize(4 << 30));
+        let mut table = String::new();
+        for line in TEMPLATE.lines() {
+            if let Some(name) = line.strip_prefix('[') {
+                table = format!("{}.", name.trim_end_matches(']'));
+            } else if let Some((key, _)) = line.trim_start_matches("# ").split_once(" = ") {
+                assert!(page.contains(&format!("| `{table}{key}` |")), "{table}{key}");
+            }
+        }
     }
 
     #[test]

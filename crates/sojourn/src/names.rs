@@ -1,4 +1,7 @@
-//! The names of metrics and of log fields, defined once. docs/serve.md lists them for users.
+//! The names of metrics, defined once. docs/serve.md lists them for users.
+//!
+//! Log fields, by the same rule one name for one thing: `address` (of a listener), `peer` (a
+//! client), `export`, `disk`, `key` (of the configuration), `error` (a message).
 
 /// Metrics. All carry the prefix `sojourn_`; counters end in `_total` where they are printed.
 pub(crate) mod metric {

@@ -54,7 +54,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     };
     let named = store.clone().unwrap_or_else(|| Config::default().store);
     home.create()?;
-    let backend = match engine::backend(home, &named) {
+    let backend = match store::backend::create_url(&engine::place(home, &named)) {
         Ok(backend) => backend,
         Err(e) => {
             home.discard();

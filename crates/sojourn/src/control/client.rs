@@ -117,6 +117,17 @@ fn split(answer: &[u8]) -> Option<(u16, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::split;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_answer_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200), length in ".{0,8}") {
+            let _ = split(&bytes);
+            let mut answer = format!("HTTP/1.1 200\r\ncontent-length:{length}\r\n\r\n").into_bytes();
+            answer.extend(bytes);
+            let _ = split(&answer);
+        }
+    }
 
     #[test]
     fn an_answer_is_taken_only_when_it_is_complete() {

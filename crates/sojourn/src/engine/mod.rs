@@ -76,18 +76,11 @@ impl Engine {
 /// [`NotFound`](block::ErrorKind::NotFound) with the remedy when there is none,
 /// [`Unsupported`](block::ErrorKind::Unsupported) when its format is newer.
 pub(crate) async fn open_store(home: &Home, config: &Config) -> Result<Store> {
-    let backend = backend(home, &config.store)?;
+    let place = place(home, &config.store);
+    let backend = store::backend::open_url(&place)?;
     Store::open(backend, crate::world::system())
         .await
-        .map_err(|e| e.context(format!("store {}", place(home, &config.store))))
-}
-
-/// The backend of the store that the configuration names.
-///
-/// # Errors
-/// [`Unsupported`](block::ErrorKind::Unsupported) for an address that this build cannot open.
-pub(crate) fn backend(home: &Home, store: &str) -> Result<Arc<dyn object_store::ObjectStore>> {
-    store::backend::open_url(&place(home, store))
+        .map_err(|e| e.context(format!("store {place}")))
 }
 
 /// The store's place as an absolute path or a URL.

@@ -5,19 +5,13 @@ use super::images;
 use crate::control::api::{DiskReply, DiskRequest, DiskView, Range, RebaseView, SnapshotView};
 use block::{Error, Result};
 use disk::{CreateOptions, DiskInfo, Mode, Rebase, SnapshotInfo};
-use futures::future::BoxFuture;
 use store::ImageName;
 
 /// Carries out a verb.
 ///
 /// # Errors
 /// Those of the verb.
-pub(crate) fn perform(engine: &Engine, request: DiskRequest) -> BoxFuture<'_, Result<DiskReply>> {
-    // Boxed, because the compiler cannot see that a future this deep may move between threads.
-    Box::pin(carry_out(engine, request))
-}
-
-async fn carry_out(engine: &Engine, request: DiskRequest) -> Result<DiskReply> {
+pub(crate) async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply> {
     let open = &engine.open;
     match request {
         DiskRequest::Create { name, from, ephemeral, size } => {

@@ -83,7 +83,6 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     let stop = Switch::new();
     let mut tasks: JoinSet<Result<()>> = JoinSet::new();
     for listener in listeners {
-        tracing::info!(address = %listener.address(), "listening");
         let (server, stop) = (running.nbd.clone(), stop.wait());
         tasks.spawn(async move { server.serve(listener, stop).await });
     }
@@ -100,8 +99,8 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         control::server::serve(control_listener, for_control, stop_control).await;
         Ok(())
     });
-    notify("READY=1");
     tracing::info!(home = %home.dir().display(), pid = std::process::id(), "ready");
+    notify("READY=1");
 
     let mut config = config;
     let mut tick = tokio::time::interval(TICK);

@@ -40,16 +40,11 @@ impl HomeExports {
         let info = held.info();
         let description = format!("disk on {}, {}", info.image, info.mode);
         let device: Arc<dyn Device> = Arc::clone(held.disk()) as _;
-        if attachment.is_some() {
-            tracing::info!(export = name, client = peer.identity, "attached");
-        }
-        let client = peer.identity.clone();
         Ok(Box::new(DiskSession {
             device,
             name: name.to_owned(),
             description,
             attachment,
-            client,
             _held: held,
         }))
     }
@@ -130,7 +125,6 @@ struct DiskSession {
     name: String,
     description: String,
     attachment: Option<Attachment>,
-    client: String,
     _held: Held,
 }
 
@@ -157,7 +151,6 @@ impl Session for DiskSession {
         if let Err(e) = attachment.detach(how).await {
             tracing::error!(export = self.name, error = e.message(), "cannot reset the disk");
         }
-        tracing::info!(export = self.name, client = self.client, ending = ?ending, "detached");
     }
 }
 

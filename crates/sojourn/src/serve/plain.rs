@@ -40,7 +40,6 @@ pub(crate) async fn run(
     let stop = Switch::new();
     let mut tasks = JoinSet::new();
     for listener in listeners {
-        tracing::info!(address = %listener.address(), "listening");
         let (server, stop) = (server.clone(), stop.wait());
         tasks.spawn(async move { server.serve(listener, stop).await });
     }
