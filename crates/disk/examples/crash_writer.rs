@@ -41,7 +41,7 @@ fn say(line: std::fmt::Arguments<'_>) {
 async fn store(directory: &Path, seed: u64) -> Result<Store> {
     let place = directory.join("store");
     let fresh = !place.join("store.json").exists();
-    let backend = backend::local(&place)?;
+    let backend = backend::create_local(&place)?;
     if fresh {
         Store::create(backend, testing::settings(), testing::world(seed)).await
     } else {

@@ -1,5 +1,7 @@
 //! The life of a disk: making, sharing, refusing, rebasing, ephemeral ends, crashes between steps.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)] // tests speak by panicking
+
 mod common;
 
 use block::{Device, Durability, ErrorKind, Span, conformance};

@@ -201,7 +201,7 @@ fn a_batch_larger_than_a_record_is_read_back() {
     drop(log);
     let (mut log, map) = read(&path);
     assert_eq!(map, groups);
-    append(&mut log, &groups.iter().map(|(g, _)| (*g, ZERO)).collect::<Vec<_>>());
+    append(&mut log, &groups.keys().map(|g| (*g, ZERO)).collect::<Vec<_>>());
     drop(log);
     assert!(read(&path).1.values().all(|word| *word == ZERO));
 }

@@ -438,7 +438,8 @@ impl Run {
                 let span = span_of(at, len);
                 self.scratch.discard(span, durability).await.unwrap();
                 let now = self.contents().await;
-                for sector in (span.offset() / SECTOR) as usize..(span.end() / SECTOR) as usize {
+                for sector in span.offset() / SECTOR..span.end() / SECTOR {
+                    let sector = sector as usize;
                     assert!(now[sector] == 0 || now[sector] == self.now[sector]);
                     self.now[sector] = now[sector];
                     self.possible[sector].push(0);
@@ -473,7 +474,7 @@ impl Run {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, max_shrink_iters: 2000, ..ProptestConfig::default() })]
 
     #[test]
     fn a_crash_loses_nothing_that_was_flushed(steps in prop::collection::vec(step(), 1..40)) {
