@@ -14,6 +14,7 @@
 //! | [`chunker`] | page-CDC: where an image is cut |
 //! | `pack` | immutable objects that hold chunks in image order |
 //! | [`manifest`] | [`Manifest`]: what an image version or snapshot holds |
+//! | `shared` | segments in memory, held once by all manifests |
 //! | [`refs`] | [`Refs`]: the only mutable thing, names that point at manifests |
 //! | [`name`] | the rule for names, and [`ImageName`] |
 //! | [`import`] | from a device or a stream to a manifest |
@@ -36,6 +37,7 @@ mod pack;
 pub mod refs;
 mod segment;
 pub mod settings;
+mod shared;
 mod store;
 pub mod testing;
 pub mod verify;
@@ -48,7 +50,7 @@ pub use id::{ChunkId, ManifestId, PackId, SegmentId, WriterId};
 pub use import::{Grain, ImportStats, Imported, Progress};
 pub use manifest::{Content, Manifest, Piece};
 pub use name::{ImageName, check_name};
-pub use refs::{RefBody, RefKind, RefRecord, Refs};
+pub use refs::{DamagedRef, Listing, RefBody, RefKind, RefRecord, Refs};
 pub use settings::Settings;
 pub use store::Store;
 pub use world::{Clock, Entropy, World};

@@ -1,7 +1,8 @@
 //! Manifests: what an image version or a snapshot holds.
 //!
 //! A manifest is a root object that names a segment for every 256 MiB of the image. Segments that
-//! are alike are shared by their hash. A segment is loaded when it is first needed and then kept.
+//! are alike are shared by their hash, in the store and in memory. A segment is loaded when it is
+//! first needed and then kept.
 
 use crate::chunker::{PAGE, SEGMENT, SEGMENT_PAGES};
 use crate::segment::{self, Placed, Segment};
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use tokio::sync::OnceCell;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -66,7 +68,7 @@ pub struct Manifest {
 /// A segment that may not be loaded yet; `None` for one that is all hole.
 struct Slot {
     id: Option<SegmentId>,
-    loaded: OnceCell<Segment>,
+    loaded: OnceCell<Arc<Segment>>,
 }
 
 impl Manifest {
@@ -111,7 +113,7 @@ impl Manifest {
         for index in slots {
             let part = part_of(span, index);
             let segment = self.segments[index].loaded.get();
-            if walk(segment, index, part, each)?.is_break() {
+            if walk(segment.map(|segment| &**segment), index, part, each)?.is_break() {
                 break;
             }
         }
@@ -130,7 +132,7 @@ impl Manifest {
         for index in slots {
             let slot = &self.segments[index];
             let segment = match &slot.id {
-                Some(id) => Some(slot.loaded.get_or_try_init(|| self.fetch(index, id)).await?),
+                Some(id) => Some(&**slot.loaded.get_or_try_init(|| self.hold(index, id)).await?),
                 None => None,
             };
             let _ = walk(segment, index, part_of(span, index), &mut |piece| {
@@ -179,6 +181,15 @@ impl Manifest {
             (None, None) => {}
         }
         Ok(())
+    }
+
+    /// A segment that is to be kept: the one that another manifest holds, or a loaded one.
+    async fn hold(&self, index: usize, id: &SegmentId) -> Result<Arc<Segment>> {
+        let key = (*id, segment::blocks_of(self.size, index as u64)?);
+        match self.store.segments().get(&key) {
+            Some(segment) => Ok(segment),
+            None => Ok(self.store.segments().share(key, self.fetch(index, id).await?)),
+        }
     }
 
     async fn fetch(&self, index: usize, id: &SegmentId) -> Result<Segment> {

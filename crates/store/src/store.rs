@@ -4,6 +4,7 @@ use crate::backend::Created;
 use crate::chunk::ChunkRef;
 use crate::counters::Tally;
 use crate::settings::{self, Settings};
+use crate::shared::Segments;
 use crate::{Counters, Manifest, ManifestId, Refs, World, backend, pack};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -11,7 +12,8 @@ use object_store::ObjectStore;
 use std::fmt;
 use std::sync::Arc;
 
-/// An open store. Cheap to clone; clones share the counters.
+/// An open store. Cheap to clone; clones share the counters, and the
+/// segments of manifests that are in memory.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -22,6 +24,7 @@ struct Inner {
     settings: Settings,
     world: World,
     tally: Tally,
+    segments: Segments,
 }
 
 impl Store {
@@ -64,8 +67,8 @@ impl Store {
     }
 
     fn new(backend: Arc<dyn ObjectStore>, settings: Settings, world: World) -> Self {
-        let inner = Inner { backend, settings, world, tally: Tally::default() };
-        Self { inner: Arc::new(inner) }
+        let (tally, segments) = (Tally::default(), Segments::default());
+        Self { inner: Arc::new(Inner { backend, settings, world, tally, segments }) }
     }
 
     /// What all users of the store agree on.
@@ -118,6 +121,11 @@ impl Store {
 
     pub(crate) fn backend(&self) -> &dyn ObjectStore {
         &*self.inner.backend
+    }
+
+    /// The segments that are in memory.
+    pub(crate) fn segments(&self) -> &Segments {
+        &self.inner.segments
     }
 
     pub(crate) fn shared_backend(&self) -> Arc<dyn ObjectStore> {
