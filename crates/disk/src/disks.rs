@@ -203,8 +203,13 @@ impl Disks {
     /// Removes the names of all snapshots of a disk.
     async fn forget_snapshots(&self, disk: &str) -> Result<()> {
         let refs = self.store.refs();
-        for found in refs.list(RefKind::Snapshot).await? {
-            if found.name.split_once('@').is_some_and(|(of, _)| of == disk) {
+        let listing = refs.list(RefKind::Snapshot).await?;
+        let of_disk = |name: &str| name.split_once('@').is_some_and(|(of, _)| of == disk);
+        if let Some(bad) = listing.damaged.into_iter().find(|bad| of_disk(&bad.name)) {
+            return Err(bad.error.context(format!("snapshot {}", bad.name)));
+        }
+        for found in listing.records {
+            if of_disk(&found.name) {
                 refs.remove(RefKind::Snapshot, &found.name, found.sequence).await?;
             }
         }

@@ -17,10 +17,10 @@ use store::{Grain, ImageName, ManifestId, Progress, RefBody, RefKind, RefRecord,
 /// Layers that failed uploads may leave before the next one must succeed first.
 const MOST_LAYERS: usize = 8;
 
-/// All snapshots of all disks, oldest first, by the disk's name.
+/// All snapshots of all disks that can be read, oldest first, by the disk's name.
 pub(crate) async fn list(store: &Store) -> Result<HashMap<String, Vec<SnapshotInfo>>> {
     let mut all: HashMap<String, Vec<SnapshotInfo>> = HashMap::new();
-    for found in store.refs().list(RefKind::Snapshot).await? {
+    for found in store.refs().list(RefKind::Snapshot).await?.records {
         if let Some((disk, name)) = found.name.split_once('@') {
             let info = SnapshotInfo {
                 name: name.to_owned(),
@@ -36,10 +36,16 @@ pub(crate) async fn list(store: &Store) -> Result<HashMap<String, Vec<SnapshotIn
     Ok(all)
 }
 
-/// The versions of an image, oldest first.
+/// The versions of an image, oldest first. Fails when one of them is damaged: nobody can tell
+/// whether it is the newest.
 pub(crate) async fn versions(store: &Store, image: &str) -> Result<Vec<(RefRecord, String)>> {
     let mut list: Vec<(RefRecord, String)> = Vec::new();
-    for found in store.refs().list(RefKind::Image).await? {
+    let listing = store.refs().list(RefKind::Image).await?;
+    let of_image = |name: &str| name.split_once(':').is_some_and(|(of, _)| of == image);
+    if let Some(bad) = listing.damaged.into_iter().find(|bad| of_image(&bad.name)) {
+        return Err(bad.error.context(format!("image {}", bad.name)));
+    }
+    for found in listing.records {
         if let Some((name, tag)) = found.name.split_once(':')
             && name == image
         {

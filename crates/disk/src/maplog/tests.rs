@@ -62,7 +62,9 @@ fn any_flipped_byte_is_refused_or_changes_nothing() {
     let states = sample(&path);
     let good = std::fs::read(&path).unwrap();
     let mut refusals = 0;
-    for at in 0..good.len() {
+    // Between the slots and the records nothing is written: a few bytes of it will do.
+    let bytes = (0..good.len()).filter(|at| !(1100..4000).contains(at) || at % 100 == 0);
+    for at in bytes {
         for flip in [1, 0x80, 0xff] {
             let mut bad = good.clone();
             bad[at] ^= flip;
