@@ -15,17 +15,58 @@ use object_store::{
 use std::io;
 use std::sync::Arc;
 
-/// A backend in a local directory, which is made if need be. What it answered is on stable storage.
+/// A backend in a local directory that exists. What it answered is on stable storage.
 ///
 /// # Errors
-/// That of the file system, naming the directory.
+/// [`NotFound`](ErrorKind::NotFound) when there is no such directory; else that of the file system,
+/// naming it.
 pub fn local(path: impl AsRef<std::path::Path>) -> Result<Arc<dyn ObjectStore>> {
     let path = path.as_ref();
-    std::fs::create_dir_all(path).map_err(|e| Error::io(path.display(), e))?;
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => {}
+        Ok(_) => {
+            return Err(Error::invalid(format!(
+                "{} is not a directory; give the directory of a store",
+                path.display()
+            )));
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(Error::not_found(format!(
+                "there is no directory {}; correct the store's path, or make a store with \
+                 \"sojourn init\"",
+                path.display()
+            )));
+        }
+        Err(e) => return Err(Error::io(path.display(), e)),
+    }
     let backend = LocalFileSystem::new_with_prefix(path)
         .map_err(|e| error(&path.display().to_string(), e))?
         .with_fsync(true);
     Ok(Arc::new(backend))
+}
+
+/// As [`local`], for a new store: the directory is made if need be.
+///
+/// # Errors
+/// As [`local`].
+pub fn create_local(path: impl AsRef<std::path::Path>) -> Result<Arc<dyn ObjectStore>> {
+    make_durable(path.as_ref())?;
+    local(path)
+}
+
+/// Makes a directory and those above it, each on stable storage.
+fn make_durable(path: &std::path::Path) -> Result<()> {
+    if path.as_os_str().is_empty() || path.is_dir() {
+        return Ok(());
+    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if let Some(parent) = parent {
+        make_durable(parent)?;
+    }
+    match std::fs::create_dir(path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(Error::io(path.display(), e)),
+        _ => block::file::sync_directory(parent.unwrap_or(std::path::Path::new("."))),
+    }
 }
 
 /// Opens a backend by its URL: a path, or `file://` and an absolute path.
@@ -34,14 +75,27 @@ pub fn local(path: impl AsRef<std::path::Path>) -> Result<Arc<dyn ObjectStore>> 
 /// [`Unsupported`](ErrorKind::Unsupported) for other schemes, [`Invalid`](ErrorKind::Invalid) for
 /// a relative `file://` path, and as [`local`].
 pub fn open_url(url: &str) -> Result<Arc<dyn ObjectStore>> {
+    local(directory_of(url)?)
+}
+
+/// As [`open_url`], for a new store: a directory is made if need be.
+///
+/// # Errors
+/// As [`open_url`].
+pub fn create_url(url: &str) -> Result<Arc<dyn ObjectStore>> {
+    create_local(directory_of(url)?)
+}
+
+/// The directory that a store's URL means.
+fn directory_of(url: &str) -> Result<&str> {
     let Some((scheme, rest)) = url.split_once("://") else {
         if url.is_empty() {
             return Err(Error::invalid("the store's URL is empty: give a directory"));
         }
-        return local(url);
+        return Ok(url);
     };
     match scheme {
-        "file" if rest.starts_with('/') && !rest.contains('%') => local(rest),
+        "file" if rest.starts_with('/') && !rest.contains('%') => Ok(rest),
         "file" => Err(Error::invalid(format!(
             "store {url:?}: a file URL needs an absolute path without '%' (file:///path); or give \
              the plain path"
@@ -269,7 +323,7 @@ mod tests {
     fn urls_name_directories_or_are_refused_with_the_remedy() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        open_url(&format!("file://{}", path.display())).unwrap();
+        create_url(&format!("file://{}", path.display())).unwrap();
         assert!(path.is_dir());
         open_url(path.to_str().unwrap()).unwrap();
         for (url, kind) in [
@@ -279,8 +333,24 @@ mod tests {
             ("", ErrorKind::Invalid),
         ] {
             assert_eq!(open_url(url).unwrap_err().kind(), kind, "{url}");
+            assert_eq!(create_url(url).unwrap_err().kind(), kind, "{url}");
         }
-        let error = local("/proc/no/such").unwrap_err();
-        assert!(error.message().contains("/proc/no/such"));
+        let error = create_local("/proc/no/such").unwrap_err();
+        assert!(error.message().contains("/proc/no"));
+    }
+
+    #[test]
+    fn opening_a_mistyped_directory_is_not_found_and_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("above").join("mistyped");
+        let error = open_url(path.to_str().unwrap()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.message().contains("mistyped") && error.message().contains("sojourn init"));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        std::fs::write(dir.path().join("file"), "x").unwrap();
+        let error = local(dir.path().join("file")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        create_local(&path).unwrap();
+        assert!(path.is_dir());
     }
 }

@@ -9,7 +9,7 @@ use crate::name::check_name;
 use crate::{ManifestId, Store, WriterId};
 use block::{Error, Result};
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -95,6 +95,31 @@ pub struct RefRecord {
     pub body: RefBody,
 }
 
+/// All names of a kind.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// The newest record of each name, by name.
+    pub records: Vec<RefRecord>,
+    /// Names whose newest record cannot be read, by name: one never hides the others.
+    pub damaged: Vec<DamagedRef>,
+}
+
+/// A name of which nothing but the name is known.
+#[derive(Debug)]
+pub struct DamagedRef {
+    /// The name, as it stands in the keys; it may break the rules for names.
+    pub name: String,
+    /// What is wrong, and what to do about it.
+    pub error: Error,
+}
+
+impl Listing {
+    /// Whether there is no name at all.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.damaged.is_empty()
+    }
+}
+
 /// The stored form. It repeats its key, so that a record cannot pass for another one's.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -130,20 +155,32 @@ impl Refs {
         Ok(self.newest(kind, name).await?.and_then(Document::into_record))
     }
 
-    /// All names of a kind, sorted. One listing, then one read for each name.
+    /// All names of a kind, sorted. One listing, then one read for each name. A name that cannot be
+    /// read is among the damaged ones.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
-    pub async fn list(&self, kind: RefKind) -> Result<Vec<RefRecord>> {
+    /// Those of the backend's listing.
+    pub async fn list(&self, kind: RefKind) -> Result<Listing> {
         let rows = self.rows(&format!("refs/{kind}"), kind).await?;
-        let mut records: Vec<RefRecord> = stream::iter(rows)
-            .map(|(name, sequence)| async move { self.read(kind, &name, sequence).await })
-            .buffer_unordered(CONCURRENCY)
-            .try_filter_map(async |document| Ok(document.into_record()))
-            .try_collect()
-            .await?;
-        records.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(records)
+        let mut found = stream::iter(rows)
+            .map(|(name, row)| async move {
+                let document = match row {
+                    Ok(sequence) => self.read(kind, &name, sequence).await,
+                    Err(error) => Err(error),
+                };
+                (name, document)
+            })
+            .buffer_unordered(CONCURRENCY);
+        let mut listing = Listing::default();
+        while let Some((name, document)) = found.next().await {
+            match document {
+                Ok(document) => listing.records.extend(document.into_record()),
+                Err(error) => listing.damaged.push(DamagedRef { name, error }),
+            }
+        }
+        listing.records.sort_by(|a, b| a.name.cmp(&b.name));
+        listing.damaged.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(listing)
     }
 
     /// Makes a name.
@@ -246,39 +283,39 @@ impl Refs {
     }
 
     async fn newest(&self, kind: RefKind, name: &str) -> Result<Option<Document>> {
-        let rows = self.rows(&format!("refs/{kind}/{name}"), kind).await?;
-        match rows.get(name) {
-            Some(sequence) => self.read(kind, name, *sequence).await.map(Some),
+        let mut rows = self.rows(&format!("refs/{kind}/{name}"), kind).await?;
+        match rows.remove(name) {
+            Some(sequence) => self.read(kind, name, sequence?).await.map(Some),
             None => Ok(None),
         }
     }
 
-    /// The newest number of each name below a prefix, from one listing.
-    async fn rows(&self, prefix: &str, kind: RefKind) -> Result<BTreeMap<String, u64>> {
-        let mut rows: BTreeMap<String, (u64, u64, u64)> = BTreeMap::new();
+    /// The newest number of each name below a prefix, or what is wrong with its row, from one
+    /// listing.
+    async fn rows(&self, prefix: &str, kind: RefKind) -> Result<BTreeMap<String, Result<u64>>> {
+        let mut rows: BTreeMap<String, Row> = BTreeMap::new();
         for meta in backend::list(self.store.backend(), prefix).await? {
             let key = meta.location.as_ref();
-            let (name, sequence) = parse_key(kind, key).ok_or_else(|| {
-                Error::corrupt(format!(
-                    "object {key} is not a ref's record; something else wrote it, remove it"
-                ))
-            })?;
-            let row = rows.entry(name.to_owned()).or_insert((u64::MAX, 0, 0));
-            *row = (row.0.min(sequence), row.1.max(sequence), row.2 + 1);
-        }
-        // Old records may be cleared away from the start of a row, never from its middle.
-        rows.into_iter()
-            .map(|(name, (first, last, count))| {
-                if last - first + 1 == count {
-                    return Ok((name, last));
+            match parse_key(kind, key) {
+                Some((name, sequence)) => {
+                    let row = rows.entry(name.to_owned()).or_default();
+                    row.first = row.first.min(sequence);
+                    row.last = row.last.max(sequence);
+                    row.count += 1;
                 }
-                Err(Error::corrupt(format!(
-                    "refs/{kind}/{name}: {} of the records {first} to {last} are missing; restore \
-                     them from a backup, or make the name anew and remove these",
-                    (last - first + 1).saturating_sub(count)
-                )))
+                None => {
+                    let name = key.split('/').nth(2).unwrap_or(key);
+                    rows.entry(name.to_owned()).or_default().stray = Some(key.to_owned());
+                }
+            }
+        }
+        Ok(rows
+            .into_iter()
+            .map(|(name, row)| {
+                let newest = row.newest(kind, &name);
+                (name, newest)
             })
-            .collect()
+            .collect())
     }
 
     async fn read(&self, kind: RefKind, name: &str, sequence: u64) -> Result<Document> {
@@ -289,6 +326,43 @@ impl Refs {
             return Err(damaged(&key, "it is the record of another name or number"));
         }
         Ok(document)
+    }
+}
+
+/// The records of a name, as a listing shows them.
+struct Row {
+    first: u64,
+    last: u64,
+    count: u64,
+    /// The key of an object among them that is none.
+    stray: Option<String>,
+}
+
+impl Default for Row {
+    fn default() -> Self {
+        Self { first: u64::MAX, last: 0, count: 0, stray: None }
+    }
+}
+
+impl Row {
+    /// The newest number. Old records may be cleared away from the start of a row, never from its
+    /// middle.
+    fn newest(&self, kind: RefKind, name: &str) -> Result<u64> {
+        if let Some(key) = &self.stray {
+            return Err(Error::corrupt(format!(
+                "object {key} is not a ref's record; something else wrote it, remove it"
+            )));
+        }
+        let Self { first, last, count, .. } = self;
+        let expected = last - first + 1;
+        if expected == *count {
+            return Ok(*last);
+        }
+        Err(Error::corrupt(format!(
+            "refs/{kind}/{name}: {} of the records {first} to {last} are missing; restore them from \
+             a backup, or make the name anew and remove these",
+            expected.saturating_sub(*count)
+        )))
     }
 }
 

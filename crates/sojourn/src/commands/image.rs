@@ -217,17 +217,15 @@ async fn read_source(args: &Import, home: &Home, store: &Store) -> Result<Import
 }
 
 async fn list(store: &Store, output: Output) -> Result<()> {
-    let records = images::list(store).await?;
-    let views = records.iter().map(images::view).collect::<Result<Vec<_>>>()?;
+    let views = images::views(store).await?;
     output.print(&views, || {
         let mut table = Table::new(&["IMAGE", ">SIZE", "CREATED", "SOURCE"]);
         for view in &views {
-            table.row([
-                view.image.clone(),
-                ByteSize(view.size).to_string(),
-                moment(view.created),
-                view.source.clone().unwrap_or_default(),
-            ]);
+            let (size, created, source) = match &view.error {
+                None => (ByteSize(view.size).to_string(), moment(view.created), view.source.clone()),
+                Some(error) => ("-".into(), "damaged".into(), Some(error.clone())),
+            };
+            table.row([view.image.clone(), size, created, source.unwrap_or_default()]);
         }
         table.render()
     })

@@ -79,6 +79,9 @@ pub(crate) struct ImageView {
     /// Where it came from.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) source: Option<String>,
+    /// Why nothing but the name is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) error: Option<String>,
 }
 
 /// What a rebase found.

@@ -2,7 +2,7 @@
 
 use crate::control::api::ImageView;
 use block::{Error, Result};
-use store::{ImageName, ManifestId, RefBody, RefKind, RefRecord, Store};
+use store::{ImageName, Listing, ManifestId, RefBody, RefKind, RefRecord, Store};
 
 /// The label that says where an image version came from.
 pub(crate) const SOURCE: &str = "source";
@@ -28,17 +28,48 @@ pub(crate) fn view(record: &RefRecord) -> Result<ImageView> {
         created: record.body.created,
         manifest: manifest_of(record)?.to_string(),
         source: record.body.labels.get(SOURCE).cloned(),
+        error: None,
     })
 }
 
-/// All versions of all images, by name, then oldest first.
+/// All versions of all images that can be read, by name, then oldest first.
 ///
 /// # Errors
 /// Those of the store.
 pub(crate) async fn list(store: &Store) -> Result<Vec<RefRecord>> {
-    let mut records = store.refs().list(RefKind::Image).await?;
-    records.sort_by(|a, b| order(a).cmp(&order(b)));
-    Ok(records)
+    Ok(listing(store).await?.records)
+}
+
+async fn listing(store: &Store) -> Result<Listing> {
+    let mut listing = store.refs().list(RefKind::Image).await?;
+    listing.records.sort_by(|a, b| order(a).cmp(&order(b)));
+    Ok(listing)
+}
+
+/// All versions of all images as commands show them, the damaged ones at the end with their errors.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) async fn views(store: &Store) -> Result<Vec<ImageView>> {
+    let listing = listing(store).await?;
+    let good = listing.records.iter().map(|record| match view(record) {
+        Ok(view) => view,
+        Err(error) => broken(record.name.clone(), &error),
+    });
+    let damaged = listing.damaged.into_iter().map(|bad| broken(bad.name, &bad.error));
+    Ok(good.chain(damaged).collect())
+}
+
+/// A version of which only the name is known.
+fn broken(image: String, error: &Error) -> ImageView {
+    ImageView {
+        image,
+        size: 0,
+        created: 0,
+        manifest: String::new(),
+        source: None,
+        error: Some(error.message().to_owned()),
+    }
 }
 
 /// Versions stand in the order in which they were made; of one second by number, then by tag.
@@ -50,15 +81,20 @@ fn order(record: &RefRecord) -> (&str, u64, u64, &str) {
 /// The version that `name` means: the tagged one, or the newest.
 ///
 /// # Errors
-/// [`NotFound`](block::ErrorKind::NotFound).
+/// [`NotFound`](block::ErrorKind::NotFound); without a tag, that of a damaged version of the image,
+/// which might be the newest.
 pub(crate) async fn resolve(store: &Store, name: &ImageName) -> Result<RefRecord> {
     let missing =
         || Error::not_found(format!("no image {name}; see `sojourn image list` for what there is"));
     if name.tag.is_some() {
         return store.refs().get(RefKind::Image, &name.to_string()).await?.ok_or_else(missing);
     }
-    let all = list(store).await?;
-    all.into_iter().rfind(|record| image_of(record) == name.name).ok_or_else(missing)
+    let listing = listing(store).await?;
+    if let Some(bad) = listing.damaged.into_iter().find(|bad| image_of(&bad.name) == name.name) {
+        return Err(bad.error.context(format!("image {}", bad.name)));
+    }
+    let mut records = listing.records.into_iter();
+    records.rfind(|record| image_of(&record.name) == name.name).ok_or_else(missing)
 }
 
 /// The tag that a new version gets when the user gave none: one above the highest number.
@@ -66,18 +102,18 @@ pub(crate) async fn resolve(store: &Store, name: &ImageName) -> Result<RefRecord
 /// # Errors
 /// Those of the store.
 pub(crate) async fn next_tag(store: &Store, image: &str) -> Result<String> {
-    let records = store.refs().list(RefKind::Image).await?;
-    let highest = records
-        .iter()
-        .filter(|record| image_of(record) == image)
-        .filter_map(|record| record.name.split_once(':')?.1.parse::<u32>().ok())
+    let Listing { records, damaged } = store.refs().list(RefKind::Image).await?;
+    let names = records.iter().map(|record| &record.name).chain(damaged.iter().map(|bad| &bad.name));
+    let highest = names
+        .filter(|name| image_of(name) == image)
+        .filter_map(|name| name.split_once(':')?.1.parse::<u32>().ok())
         .max();
     Ok(highest.map_or(1, |tag| u64::from(tag) + 1).to_string())
 }
 
 /// The image that a version belongs to.
-fn image_of(record: &RefRecord) -> &str {
-    record.name.split_once(':').map_or(record.name.as_str(), |(name, _)| name)
+fn image_of(name: &str) -> &str {
+    name.split_once(':').map_or(name, |(image, _)| image)
 }
 
 /// Points a new version at a manifest. Without a tag of the user's, numbers are tried until one is
@@ -125,14 +161,18 @@ pub(crate) async fn must_be_free(store: &Store, name: &ImageName) -> Result<()> 
     Ok(())
 }
 
-/// The disks and snapshots that stand on a version, as `disk alice`, `snapshot alice@s`.
+/// The disks and snapshots that stand on a version, as `disk alice`, `snapshot alice@s`; also those
+/// that are damaged, as they may.
 ///
 /// # Errors
 /// Those of the store.
 pub(crate) async fn users(store: &Store, version: &RefRecord) -> Result<Vec<String>> {
     let mut users = Vec::new();
     for (kind, word) in [(RefKind::Disk, "disk"), (RefKind::Snapshot, "snapshot")] {
-        for record in store.refs().list(kind).await? {
+        let listing = store.refs().list(kind).await?;
+        let damaged = listing.damaged.iter();
+        users.extend(damaged.map(|bad| format!("perhaps {word} {} ({})", bad.name, bad.error)));
+        for record in listing.records {
             let by_label = record.body.labels.get(IMAGE) == Some(&version.name);
             let by_content =
                 record.body.manifest.is_some() && record.body.manifest == version.body.manifest;

@@ -34,7 +34,7 @@ async fn a_name_lives_from_create_to_remove_and_again() {
     }
     refs.remove(kind, "a", 2).await.unwrap();
     assert_eq!(refs.get(kind, "a").await.unwrap(), None);
-    assert_eq!(refs.list(kind).await.unwrap(), []);
+    assert!(refs.list(kind).await.unwrap().is_empty());
     assert_eq!(refs.remove(kind, "a", 3).await.unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(refs.create(kind, "a", body(5)).await.unwrap().sequence, 4);
 }
@@ -51,12 +51,13 @@ async fn kinds_are_apart_and_a_list_is_sorted() {
         .list(RefKind::Image)
         .await
         .unwrap()
+        .records
         .into_iter()
         .map(|r| (r.name, r.sequence))
         .collect();
     assert_eq!(names, [("a:1".into(), 1), ("b:1".into(), 2), ("b:2".into(), 1)]);
-    assert_eq!(refs.list(RefKind::Snapshot).await.unwrap().len(), 1);
-    assert_eq!(refs.list(RefKind::Disk).await.unwrap(), []);
+    assert_eq!(refs.list(RefKind::Snapshot).await.unwrap().records.len(), 1);
+    assert!(refs.list(RefKind::Disk).await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -123,8 +124,34 @@ async fn a_gap_or_a_foreign_object_is_corrupt_and_named() {
     let refs = store(Arc::new(InMemory::new())).await.refs();
     let stray = Path::from("refs/disk/a/notes.txt");
     refs.store.backend().put_opts(&stray, PutPayload::new(), Default::default()).await.unwrap();
-    let error = refs.list(RefKind::Disk).await.unwrap_err();
+    let error = refs.get(RefKind::Disk, "a").await.unwrap_err();
     assert!(error.message().contains("notes.txt"), "{error}");
+}
+
+#[tokio::test]
+async fn a_damaged_name_is_listed_with_its_error_and_hides_no_other() {
+    let backend = Arc::new(InMemory::new());
+    let refs = store(backend.clone()).await.refs();
+    for name in ["a:1", "b:1", "c:1", "d:1", "e:1"] {
+        refs.create(RefKind::Image, name, body(1)).await.unwrap();
+    }
+    let put = async |path: String, text: &'static str| {
+        backend.put(&Path::from(path), text.into()).await.unwrap();
+    };
+    put(key(RefKind::Image, "b:1", 1), "garbage").await;
+    put(key(RefKind::Image, "c:1", 3), "a gap before it").await;
+    put("refs/image/d:1/notes.txt".into(), "stray").await;
+    put("refs/image/lost".into(), "stray").await;
+    put("refs/image/not a name/00000000000000000001".into(), "stray").await;
+    let listing = refs.list(RefKind::Image).await.unwrap();
+    let good: Vec<&str> = listing.records.iter().map(|record| record.name.as_str()).collect();
+    assert_eq!(good, ["a:1", "e:1"]);
+    let damaged: Vec<&str> = listing.damaged.iter().map(|bad| bad.name.as_str()).collect();
+    assert_eq!(damaged, ["b:1", "c:1", "d:1", "lost", "not a name"]);
+    for bad in &listing.damaged {
+        assert_eq!(bad.error.kind(), ErrorKind::Corrupt);
+        assert!(bad.error.message().contains(&bad.name), "{}", bad.error);
+    }
 }
 
 fn sample() -> (String, Bytes, Document) {
