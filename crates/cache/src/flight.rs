@@ -1,6 +1,6 @@
 //! Loads under way: any number of callers that miss the same key at the same time share one.
 
-use crate::store::Key;
+use crate::concurrent::Key;
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use std::collections::HashMap;

@@ -7,14 +7,14 @@
 //! | module | concept |
 //! |---|---|
 //! | [`policy`] | [`Policy`], which entry leaves next: one file per policy, pure, usable without the cache |
-//! | `store` | [`Cache`], the concurrent cache: shards, bytes, single flight |
+//! | `concurrent` | [`Cache`], the concurrent cache: shards, bytes, single flight |
 //! | `shard` | one lock's worth of entries |
 //! | `flight` | the loads that are under way |
 
+mod concurrent;
 mod flight;
 pub mod policy;
 mod shard;
-mod store;
 
+pub use concurrent::{Cache, Config, Key, Stats};
 pub use policy::{Policy, PolicyKind};
-pub use store::{Cache, Config, Key, Stats};

@@ -1,9 +1,9 @@
 //! One lock's worth of entries.
 
+use crate::concurrent::Key;
 use crate::flight::Flights;
 use crate::policy::history::ByFingerprint;
 use crate::policy::{Policy, PolicyKind};
-use crate::store::Key;
 use bytes::Bytes;
 
 /// The least that an entry is charged, so that small values cannot fill memory with bookkeeping.

@@ -124,6 +124,25 @@ async fn a_failed_load_is_told_to_all_who_wait_and_not_remembered() {
 }
 
 #[tokio::test]
+async fn a_bad_place_of_one_caller_does_not_fail_another_that_has_a_good_one() {
+    for failure in [Error::corrupt("pack 7 is damaged"), Error::not_found("pack 7 is gone")] {
+        let cache = cache(1 << 20, PolicyKind::Lru);
+        let mut failure = Some(failure);
+        let kind = failure.as_ref().unwrap().kind();
+        let key = key(1);
+        let bad = cache.get_or_load(&key, async {
+            tokio::task::yield_now().await;
+            Err(failure.take().unwrap())
+        });
+        let good = cache.get_or_load(&key, async { Ok(Bytes::from_static(b"good")) });
+        let (bad, good) = tokio::join!(biased; bad, good);
+        assert_eq!(bad.unwrap_err().kind(), kind);
+        assert_eq!(good.unwrap(), "good");
+        assert_eq!(cache.get(&key).unwrap(), "good");
+    }
+}
+
+#[tokio::test]
 async fn a_value_larger_than_the_cache_is_given_but_not_held() {
     let cache = cache(100_000, PolicyKind::Lru);
     put(&cache, 1, Bytes::from(vec![1; 60_000])).await;

@@ -3,7 +3,7 @@
 use crate::flight::{Flight, Outcome};
 use crate::policy::PolicyKind;
 use crate::shard::Shard;
-use block::Result;
+use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -110,7 +110,8 @@ impl Cache {
     /// The value of `key`: held, or loaded by `load` and then held.
     ///
     /// Any number of callers that miss the same key at the same time share one load. When the caller
-    /// that runs it is cancelled, another one runs its own `load` instead.
+    /// that runs it is cancelled, another one runs its own `load` instead. When it finds damage or
+    /// nothing, the others run their own too: they may look for the value at another place.
     ///
     /// # Errors
     /// That of the load, told to every caller that shared it; it is not remembered.
@@ -129,12 +130,12 @@ impl Cache {
         };
         self.misses.fetch_add(1, Ordering::Relaxed);
         let caller = Caller { shard, key, flight };
+        let mut load = Some(load);
         let mut own_error = None;
         let outcome = caller
             .flight
             .get_or_init(async || {
-                self.loads.fetch_add(1, Ordering::Relaxed);
-                let outcome = match load.await {
+                let outcome = match self.run(load.take()).await {
                     Ok(value) => Outcome::Loaded(value),
                     Err(error) => {
                         let shared = Outcome::Failed(error.kind(), error.message().into());
@@ -151,10 +152,21 @@ impl Cache {
             })
             .await
             .to_result();
-        match own_error {
-            Some(error) => Err(error), // with its sources
-            None => outcome,
+        match (own_error, outcome) {
+            (Some(error), _) => Err(error), // with its sources
+            (None, Err(error)) if is_of_the_place(&error) && load.is_some() => {
+                let value = self.run(load).await?;
+                shard.lock().insert(key, fingerprint, value.clone());
+                Ok(value)
+            }
+            (None, outcome) => outcome,
         }
+    }
+
+    async fn run(&self, load: Option<impl Future<Output = Result<Bytes>>>) -> Result<Bytes> {
+        let load = load.ok_or_else(|| Error::internal("a load was run twice"))?;
+        self.loads.fetch_add(1, Ordering::Relaxed);
+        load.await
     }
 
     /// What happened so far, and what is held now. The numbers are read one after the other, while
@@ -183,6 +195,11 @@ impl Cache {
         let shard = (fingerprint >> 32) as usize & (self.shards.len() - 1);
         (&self.shards[shard], fingerprint)
     }
+}
+
+/// Whether an error says something of the place that a load looked at only.
+fn is_of_the_place(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound)
 }
 
 /// Keys are keyed hashes, so their bits are good; the seed makes the result differ from cache to
