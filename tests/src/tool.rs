@@ -70,6 +70,12 @@ pub fn shell(dir: &Path, env: &[(&str, &str)], script: &str) -> String {
     out
 }
 
+/// The same, of a script that prints JSON.
+pub fn shell_json(dir: &Path, env: &[(&str, &str)], script: &str) -> serde_json::Value {
+    let out = shell(dir, env, script);
+    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{script}\n{error}\n{out}"))
+}
+
 /// The same, of a script that must fail. Gives what it printed on both.
 pub fn shell_fails(dir: &Path, env: &[(&str, &str)], script: &str) -> String {
     let output = try_shell(dir, env, script);

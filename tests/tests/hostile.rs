@@ -115,3 +115,25 @@ fn a_client_that_does_not_read_its_answers_stops_only_itself() {
     drop(stuck);
     server.stop();
 }
+
+#[test]
+fn two_hundred_clients_that_come_at_once_are_all_served() {
+    let home = Home::new();
+    let bytes = content::image(33, MIB);
+    home.import("golden", &bytes);
+    let server = home.serve();
+    let barrier = std::sync::Barrier::new(200);
+    std::thread::scope(|scope| {
+        for number in 0..200 {
+            let (server, barrier, bytes) = (&server, &barrier, &bytes);
+            scope.spawn(move || {
+                barrier.wait();
+                let mut client = Client::attach(server.socket(), "golden");
+                let at = (number * 16) << 10;
+                content::assert_same("storm", &client.read(at as u64, 4096), &bytes[at..][..4096]);
+                client.detach();
+            });
+        }
+    });
+    server.stop();
+}

@@ -1,9 +1,11 @@
 //! libnbd's tools and bindings: nbdinfo, nbdcopy, nbdsh; nbdkit's sparse-random as the oracle that
 //! answers an error to every byte that is not its own.
 
-use sojourn_tests::{Home, Server, content, require, tool::shell};
+use sojourn_tests::{Home, Server, content, require, tool::shell, tool::shell_json};
 
 const MIB: usize = 48;
+/// The same in bytes.
+const SIZE: &str = "50331648";
 
 /// A disk of an imported image, and a raw file: the same clients must be content with both.
 fn subjects(test: impl Fn(&Home, &Server, &str)) {
@@ -23,13 +25,12 @@ fn subjects(test: impl Fn(&Home, &Server, &str)) {
 
 /// Runs a script with `$U`, the export's address, and `$SZ`, its size.
 fn script(home: &Home, server: &Server, export: &str, script: &str) -> String {
-    let size = (MIB << 20).to_string();
-    shell(home.dir(), &[("U", &server.uri(export)), ("SZ", &size)], script)
+    shell(home.dir(), &[("U", &server.uri(export)), ("SZ", SIZE)], script)
 }
 
 /// The same, of a script that prints JSON.
 fn json(home: &Home, server: &Server, export: &str, text: &str) -> serde_json::Value {
-    serde_json::from_str(&script(home, server, export, text)).unwrap()
+    shell_json(home.dir(), &[("U", &server.uri(export))], text)
 }
 
 #[test]

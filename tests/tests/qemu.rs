@@ -1,12 +1,12 @@
 //! QEMU's tools as clients: qemu-img, qemu-io.
 
-use sojourn_tests::{Home, content, require, tool::shell};
+use sojourn_tests::{Home, content, require, tool::shell, tool::shell_json};
 
 const MIB: usize = 40;
 
 /// What a script about the export `$U` prints, which is JSON.
 fn json(home: &Home, uri: &str, script: &str) -> serde_json::Value {
-    serde_json::from_str(&shell(home.dir(), &[("U", uri)], script)).unwrap()
+    shell_json(home.dir(), &[("U", uri)], script)
 }
 
 #[test]
