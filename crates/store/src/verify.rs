@@ -2,7 +2,7 @@
 
 use crate::chunker::{PAGE, SEGMENT};
 use crate::segment::{self, Placed};
-use crate::{ChunkId, ChunkRef, ManifestId, Progress, Store, backend, pack};
+use crate::{ChunkRef, ManifestId, Progress, Store, backend, pack};
 use block::{Error, ErrorKind, Result, Span, offload};
 use futures::{StreamExt, stream};
 use serde::Serialize;
@@ -18,7 +18,7 @@ const CONCURRENCY: usize = 8;
 /// What a verification found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct VerifyReport {
-    /// Distinct chunks that were read.
+    /// Chunks that were read: distinct ones, and copies of one at several places.
     pub chunks: u64,
     /// Their plain bytes.
     pub bytes: u64,
@@ -62,9 +62,10 @@ pub async fn manifest(
 ) -> Result<VerifyReport> {
     let manifest = store.manifest(id).await?;
     let mut report = VerifyReport::default();
-    let mut seen: HashSet<ChunkId> = HashSet::new();
+    // By place, not by id: one copy of a chunk may be damaged and another not.
+    let mut seen: HashSet<ChunkRef> = HashSet::new();
     // Damaged chunks, and where the report has them.
-    let mut damaged: HashMap<ChunkId, usize> = HashMap::new();
+    let mut damaged: HashMap<ChunkRef, usize> = HashMap::new();
     for index in 0..manifest.segments() {
         let start = index as u64 * SEGMENT;
         let whole = Span::between(start, (start + SEGMENT).min(manifest.size()));
@@ -76,10 +77,10 @@ pub async fn manifest(
             progress.advance(whole.len(), 0);
             continue;
         }
-        let fresh = pieces.iter().map(|p| p.at).filter(|at| seen.insert(at.id)).collect();
+        let fresh = pieces.iter().map(|p| p.at).filter(|at| seen.insert(*at)).collect();
         let stored = check(store, fresh, &mut report, &mut damaged).await?;
         for piece in &pieces {
-            if let Some(at) = damaged.get(&piece.at.id) {
+            if let Some(at) = damaged.get(&piece.at) {
                 let start = start + u64::from(piece.start) * PAGE as u64;
                 let end = (start + u64::from(piece.blocks) * PAGE as u64).min(manifest.size());
                 report.damaged[*at].spans.push(Span::between(start, end));
@@ -103,7 +104,7 @@ async fn check(
     store: &Store,
     chunks: Vec<ChunkRef>,
     report: &mut VerifyReport,
-    damaged: &mut HashMap<ChunkId, usize>,
+    damaged: &mut HashMap<ChunkRef, usize>,
 ) -> Result<u64> {
     let mut stored = 0;
     let mut groups = stream::iter(groups(chunks))
@@ -115,7 +116,7 @@ async fn check(
             report.bytes += u64::from(at.len);
             stored += u64::from(at.stored);
             if let Err(e) = outcome {
-                damaged.insert(at.id, report.damaged.len());
+                damaged.insert(at, report.damaged.len());
                 let object = pack::path(&at.pack).to_string();
                 let (spans, why) = (Vec::new(), found(e)?);
                 report.damaged.push(Damage { spans, object, offset: at.offset.into(), why });
@@ -125,37 +126,45 @@ async fn check(
     Ok(stored)
 }
 
+/// Chunks of a pack that are read together.
+struct Group {
+    chunks: Vec<ChunkRef>,
+    start: u32,
+    /// The end of the chunk that reaches farthest: a manifest may say that chunks overlap.
+    end: u32,
+}
+
 /// Chunks in the order of a pack, joined to reads of a good length.
-fn groups(mut chunks: Vec<ChunkRef>) -> Vec<Vec<ChunkRef>> {
+fn groups(mut chunks: Vec<ChunkRef>) -> Vec<Group> {
     chunks.sort_unstable_by_key(|at| (at.pack, at.offset));
-    let mut groups: Vec<Vec<ChunkRef>> = Vec::new();
+    let mut groups: Vec<Group> = Vec::new();
     for at in chunks {
+        let end = at.offset + at.stored;
         if let Some(group) = groups.last_mut()
-            && let (Some(first), Some(last)) = (group.first(), group.last())
-            && last.pack == at.pack
-            && at.offset.saturating_sub(last.offset + last.stored) <= GAP
-            && at.offset + at.stored - first.offset <= GROUP
+            && group.chunks.last().is_some_and(|last| last.pack == at.pack)
+            && at.offset.saturating_sub(group.end) <= GAP
+            && end - group.start <= GROUP
         {
-            group.push(at);
+            group.end = group.end.max(end);
+            group.chunks.push(at);
         } else {
-            groups.push(vec![at]);
+            groups.push(Group { chunks: vec![at], start: at.offset, end });
         }
     }
     groups
 }
 
-async fn check_group(store: &Store, group: Vec<ChunkRef>) -> Result<Vec<(ChunkRef, Result<()>)>> {
-    let (Some(first), Some(last)) = (group.first().copied(), group.last()) else {
-        return Ok(Vec::new());
-    };
-    let len = u64::from(last.offset + last.stored - first.offset);
-    let path = pack::path(&first.pack);
-    let bytes = match backend::get_range(store.backend(), &path, first.offset.into(), len).await {
+async fn check_group(store: &Store, group: Group) -> Result<Vec<(ChunkRef, Result<()>)>> {
+    let Group { chunks, start, end } = group;
+    let Some(pack) = chunks.first().map(|at| at.pack) else { return Ok(Vec::new()) };
+    let path = pack::path(&pack);
+    let len = u64::from(end - start);
+    let bytes = match backend::get_range(store.backend(), &path, start.into(), len).await {
         Ok(bytes) => bytes,
         Err(_) => {
             // Each by itself: some may be there.
-            let mut outcomes = Vec::with_capacity(group.len());
-            for at in group {
+            let mut outcomes = Vec::with_capacity(chunks.len());
+            for at in chunks {
                 let outcome = store.read_chunk(&at).await.map(|_| ());
                 outcomes.push((at, outcome));
             }
@@ -165,11 +174,91 @@ async fn check_group(store: &Store, group: Vec<ChunkRef>) -> Result<Vec<(ChunkRe
     let store = store.clone();
     offload(move || {
         let decode = |at: ChunkRef| {
-            let start = (at.offset - first.offset) as usize;
-            let stored = bytes.slice(start..start + at.stored as usize);
+            let from = (at.offset - start) as usize;
+            let stored = bytes.slice(from..from + at.stored as usize);
             (at, store.count(&at, at.decode(store.settings(), stored)).map(|_| ()))
         };
-        Ok(group.into_iter().map(decode).collect())
+        Ok(chunks.into_iter().map(decode).collect())
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::Segment;
+    use crate::{Encoding, PackId, manifest, testing};
+    use block::Memory;
+    use object_store::memory::InMemory;
+    use object_store::{ObjectStore, ObjectStoreExt};
+    use std::sync::Arc;
+
+    async fn store(seed: u64) -> (Store, Arc<InMemory>) {
+        let backend = Arc::new(InMemory::new());
+        let shared = Arc::clone(&backend) as Arc<dyn ObjectStore>;
+        (Store::create(shared, testing::settings(), testing::world(seed)).await.unwrap(), backend)
+    }
+
+    /// Writes the manifest of an image whose segments hold these chunks, one after the other.
+    async fn written(store: &Store, segments: &[&[ChunkRef]]) -> ManifestId {
+        let mut ids = Vec::new();
+        for chunks in segments {
+            let mut start = 0;
+            let place = |at: &ChunkRef| {
+                let blocks = at.len / PAGE as u32;
+                start += blocks;
+                Placed { start: start - blocks, blocks, skip: 0, at: *at }
+            };
+            let bytes = Segment::encode(&chunks.iter().map(place).collect::<Vec<_>>());
+            let id = manifest::segment_id_of(store.settings(), &bytes);
+            let key = segment::key(&id);
+            backend::put_content(store.backend(), &key, bytes, 0).await.unwrap();
+            ids.push(Some(id));
+        }
+        let root = manifest::encode(segments.len() as u64 * SEGMENT, &ids);
+        let id = manifest::id_of(store.settings(), &root);
+        backend::put_content(store.backend(), &manifest::key(&id), root, 0).await.unwrap();
+        id
+    }
+
+    /// Stores chunks of noise that the manifest of their image names.
+    async fn imported(store: &Store, bytes: Vec<u8>) -> Vec<ChunkRef> {
+        let done = crate::import::from_device(store, &Memory::from(bytes), &()).await.unwrap();
+        store.manifest(&done.manifest).await.unwrap().chunks().await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn chunks_that_overlap_in_a_pack_are_damage_and_not_a_panic() {
+        let (store, _) = store(1).await;
+        let good = imported(&store, testing::noise(5, 300 << 10)).await;
+        let first = ChunkRef { stored: 65536, len: 65536, ..good[0] };
+        let inside = ChunkRef {
+            id: crate::ChunkId([7; 32]),
+            offset: first.offset + 4,
+            stored: 100,
+            len: 4096,
+            encoding: Encoding::Zstd,
+            ..first
+        };
+        let id = written(&store, &[&[first, inside]]).await;
+        let report = manifest(&store, &id, &()).await.unwrap();
+        assert!(report.damaged.iter().any(|damage| damage.offset == u64::from(inside.offset)));
+    }
+
+    #[tokio::test]
+    async fn each_copy_of_a_chunk_is_verified() {
+        let (store, backend) = store(1).await;
+        let at = imported(&store, testing::noise(5, 8192)).await[0];
+        let pack = pack::path(&at.pack);
+        let copy = ChunkRef { pack: PackId([9; 32]), ..at };
+        let mut bytes = backend.get(&pack).await.unwrap().bytes().await.unwrap().to_vec();
+        bytes[at.offset as usize + 100] ^= 1;
+        backend.put(&pack::path(&copy.pack), bytes.into()).await.unwrap();
+        let id = written(&store, &[&[at], &[copy]]).await;
+        let report = manifest(&store, &id, &()).await.unwrap();
+        assert_eq!(report.chunks, 2);
+        assert_eq!(report.damaged.len(), 1);
+        assert_eq!(report.damaged[0].object, format!("packs/{}", copy.pack));
+        assert_eq!(report.damaged[0].spans, [Span::between(SEGMENT, SEGMENT + 8192)]);
+    }
 }
