@@ -64,7 +64,8 @@ impl ChunkRef {
 
     pub(crate) fn damaged(&self, why: &str) -> Error {
         Error::corrupt(format!(
-            "packs/{}: chunk at offset {} is damaged: {why}; import the image again, or restore the pack",
+            "packs/{}: chunk at offset {} is damaged: {why}; restore the pack from a backup, or \
+             remove it and import the image again",
             self.pack, self.offset
         ))
     }

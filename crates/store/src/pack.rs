@@ -5,7 +5,7 @@
 //! in the same order are the same pack.
 
 use crate::chunker::{MAX_CHUNK, MAX_PAGES, PAGE};
-use crate::wire::damaged;
+use crate::wire::{damaged, unknown};
 use crate::{ChunkId, ChunkRef, Encoding, PackId, Settings, backend};
 use block::{Error, Result};
 use bytes::Bytes;
@@ -205,7 +205,9 @@ impl Index {
             .to_vec();
         let mut next = size_of::<Head>() as u64;
         for entry in &entries {
-            check(entry, next).map_err(|why| damaged(key, why))?;
+            let encoding = Encoding::from_number(entry.encoding)
+                .ok_or_else(|| unknown(key, &format!("encoding {}", entry.encoding)))?;
+            check(entry, encoding, next).map_err(|why| damaged(key, why))?;
             next += u64::from(entry.stored.get());
         }
         if next + (tail.len() - start) as u64 != size {
@@ -277,16 +279,15 @@ fn trailer<'a>(key: &str, tail: &'a [u8], size: u64) -> Result<&'a Trailer> {
     Ok(trailer)
 }
 
-fn check(entry: &Entry, next: u64) -> Result<(), &'static str> {
+fn check(entry: &Entry, encoding: Encoding, next: u64) -> Result<(), &'static str> {
     let blocks = u32::from(entry.blocks.get());
     if blocks == 0 || blocks > MAX_PAGES || entry.reserved != 0 {
         return Err("a chunk's length is not possible");
     }
     let len = blocks * PAGE as u32;
-    let right = match Encoding::from_number(entry.encoding) {
-        Some(Encoding::Plain) => entry.stored.get() == len,
-        Some(Encoding::Zstd) => (1..len).contains(&entry.stored.get()),
-        None => return Err("a chunk's encoding is not known to this build"),
+    let right = match encoding {
+        Encoding::Plain => entry.stored.get() == len,
+        Encoding::Zstd => (1..len).contains(&entry.stored.get()),
     };
     if !right || u64::from(entry.offset.get()) != next {
         return Err("a chunk's place is not possible");
@@ -361,6 +362,18 @@ mod tests {
         let error = decode(&settings, pack.id, &newer).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.message().contains("version 7"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_encoding_asks_for_a_newer_build() {
+        let (settings, pack) = sample(1);
+        let mut newer = pack.bytes.to_vec();
+        let at = newer.len() - TRAILER - 2;
+        newer[at] = 2;
+        seal(&mut newer);
+        let error = Index::decode_unnamed(&settings, &newer).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.message().contains("encoding 2"), "{error}");
     }
 
     proptest! {

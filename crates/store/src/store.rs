@@ -85,8 +85,18 @@ impl Store {
         let read = async {
             let path = pack::path(&at.pack);
             let (offset, len) = (u64::from(at.offset), u64::from(at.stored));
-            let stored = backend::get_range(self.backend(), &path, offset, len).await?;
-            at.decode(self.settings(), stored)
+            let stored = backend::get_range(self.backend(), &path, offset, len).await;
+            let stored = stored.map_err(|e| match e.kind() {
+                ErrorKind::NotFound => Error::not_found(format!(
+                    "object {path}, which holds chunks of the image, is gone from the store; \
+                     restore it from a backup, or import the image again"
+                ))
+                .with_source(e),
+                _ => e,
+            })?;
+            let plain = at.decode(self.settings(), stored)?;
+            // What is kept must not keep more: a backend may answer with a part of a larger buffer.
+            Ok(if plain.is_unique() { plain } else { Bytes::copy_from_slice(&plain) })
         };
         self.count(at, read.await)
     }
@@ -141,5 +151,26 @@ impl Store {
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Store({})", self.inner.backend)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{import, testing};
+    use block::Memory;
+    use object_store::memory::InMemory;
+
+    #[tokio::test]
+    async fn a_chunk_that_is_stored_plain_does_not_keep_the_whole_pack_in_memory() {
+        // This backend answers with parts of the object's own buffer.
+        let backend: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
+        let image = Memory::from(testing::noise(3, 1 << 20));
+        let done = import::from_device(&store, &image, &()).await.unwrap();
+        for at in store.manifest(&done.manifest).await.unwrap().chunks().await.unwrap() {
+            assert_eq!(at.encoding, crate::Encoding::Plain);
+            assert!(store.read_chunk(&at).await.unwrap().is_unique());
+        }
     }
 }

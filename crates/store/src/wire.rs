@@ -87,3 +87,8 @@ pub(crate) fn seal(magic: [u8; 8], version: u16, bytes: &mut [u8]) {
 pub(crate) fn damaged(key: &str, why: &str) -> Error {
     Error::corrupt(format!("object {key} is damaged: {why}; restore it from a backup"))
 }
+
+/// The error of an object that is well formed, and uses something that this build does not know.
+pub(crate) fn unknown(key: &str, what: &str) -> Error {
+    Error::unsupported(format!("object {key} uses {what}; use a newer sojourn"))
+}

@@ -349,10 +349,16 @@ async fn verification_finds_what_is_damaged_and_where() {
     assert_eq!(damage.object, key);
     assert!(damage.offset <= 100_000 && damage.spans[0].offset() <= 100_000);
     assert!(damage.spans[0].end() + 16 > 100_000);
+    // An import goes by indexes and does not see it: the remedy is to remove the pack first.
+    assert!(damage.why.contains("remove it and import the image again"), "{}", damage.why);
+    import_bytes(&store, &bytes).await;
+    let report = verify::manifest(&store, &done.manifest, &()).await.unwrap();
+    assert_eq!(report.damaged.len(), 1);
 
     backend.delete(&path).await.unwrap();
     let report = verify::manifest(&store, &done.manifest, &()).await.unwrap();
     assert_eq!(report.damaged.len() as u64, clean.chunks);
+    assert!(report.damaged[0].why.contains(&key) && report.damaged[0].why.contains("again"));
 
     // A new import puts back what is missing: the manifest is whole again.
     assert_eq!(import_bytes(&store, &bytes).await.manifest, done.manifest);
