@@ -192,12 +192,13 @@ impl Table {
         Ok(())
     }
 
-    /// The connection is lost: forgets half answers, and gives up what is lost too often.
+    /// The connection is lost: forgets half answers, and gives up what is lost too often. What
+    /// nobody waits for any more is not sent again: a stale write could land on a newer one.
     pub(super) fn interrupt(&mut self, error: &Error) {
         self.doubtful |= self.acknowledged > self.flushed;
         let given_up = self.pending.extract_if(.., |_, pending| {
             pending.losses += 1;
-            pending.losses >= MOST_LOSSES
+            pending.losses >= MOST_LOSSES || pending.order.answer.is_closed()
         });
         for (_, pending) in given_up.collect::<Vec<_>>() {
             let _ = pending.order.answer.send(Err(Error::new(error.kind(), error.message())));

@@ -167,6 +167,27 @@ async fn a_failed_request_tells_the_servers_text() {
 }
 
 #[tokio::test]
+async fn a_write_that_its_caller_gave_up_is_not_repeated_over_newer_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let (address, uri) = place(dir.path());
+    let memory = Arc::new(Memory::new(1 << 20));
+    let never = |_| Fault::Delay(Duration::from_secs(3600));
+    let stuck = Arc::new(Faulty::new(Arc::clone(&memory), never));
+    let first = Running::start(&address, stuck).await;
+    let remote = Remote::connect(&uri, patient()).await.unwrap();
+    let span = Span::between(0, 4096);
+    let old = remote.write(span, &[1; 4096], Durability::Buffered);
+    assert!(tokio::time::timeout(Duration::from_millis(100), old).await.is_err());
+    drop(first); // as a crash: nothing was answered
+    std::fs::remove_file(dir.path().join("s")).unwrap_or_default();
+    memory.write(span, &[2; 4096], Durability::Buffered).await.unwrap();
+    let _second = Running::start(&address, Arc::clone(&memory) as Arc<dyn Device>).await;
+    let mut buf = [0; 4096];
+    remote.read(span, &mut buf).await.unwrap();
+    assert_eq!(buf, [2; 4096]);
+}
+
+#[tokio::test]
 async fn a_server_that_comes_back_is_used_again_and_unanswered_requests_are_repeated() {
     let dir = tempfile::tempdir().unwrap();
     let (address, uri) = place(dir.path());
