@@ -30,6 +30,10 @@ const QUIET: Duration = Duration::from_secs(5);
 /// The longest payload of a bad request that is skipped; a longer one ends the connection.
 const SKIPPED: u64 = u32::MAX as u64;
 
+/// What a client that is in the way must take or send until the deadline, in bytes.
+const PACE: u64 = 64 << 10;
+/// Deadlines after which a client is dropped that takes nothing of its replies, in nobody's way.
+const PATIENCE: u32 = 10;
 /// Turns of a busy connection before others get theirs.
 const TURNS: usize = 16;
 
@@ -80,6 +84,14 @@ pub(super) struct Connection<'a, S> {
     quiet: Option<Pin<Box<Sleep>>>,
     /// Something was received since `quiet` was set.
     active: bool,
+    stall_deadline: Duration,
+    stall: Option<Pin<Box<Sleep>>>,
+    /// Bytes received and sent since `stall` was set.
+    moved: u64,
+    /// The client owed nothing for a moment since `stall` was set.
+    calm: bool,
+    /// Deadlines that passed without a byte.
+    silent: u32,
 }
 
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
@@ -88,6 +100,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     pub(super) fn new(
         stream: &'a mut S,
         terms: Terms,
+        stall_deadline: Duration,
         share: &'a Share,
         unsent: &[u8],
         received: &[u8],
@@ -103,6 +116,11 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             end: None,
             quiet: None,
             active: false,
+            stall_deadline,
+            stall: None,
+            moved: 0,
+            calm: false,
+            silent: 0,
         }
     }
 
@@ -114,8 +132,13 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     /// Runs until the connection ends. No request is in flight then, and the replies were handed
     /// to the system if the client took them.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        let ended = self.turns(cx);
+        let mut ended = self.turns(cx);
+        if ended.is_pending() && self.is_stalled(cx) {
+            self.lose(Error::unavailable("the client takes no replies: it was dropped"));
+            ended = self.turns(cx);
+        }
         self.share.settle(&mut self.engine.tally);
+        self.engine.settle(cx);
         if ended.is_pending() {
             self.rest(cx);
         }
@@ -129,7 +152,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             let taken = self.take();
             progress |= self.engine.in_flight() > before; // new ones want their first poll
             match self.engine.replies.poll_send(cx, self.stream, &mut self.engine.spare) {
-                Ok(sent) => progress |= sent > 0 && matches!(taken, Taken::Full),
+                Ok(sent) => {
+                    self.moved += sent as u64;
+                    progress |= sent > 0 && matches!(taken, Taken::Full);
+                }
                 Err(e) => self.lose(Error::io("sending replies", e)),
             }
             if matches!(self.receiving, Receiving::Closed) {
@@ -149,6 +175,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                     Poll::Ready(Ok(n)) => {
                         progress = true;
                         self.active = true;
+                        self.moved += n as u64;
                         if n == 0 {
                             self.close(End::Vanished); // its replies are still delivered
                         }
@@ -251,11 +278,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     #[inline]
     fn request(&mut self, request: &Request, header: usize) -> Result<Option<Taken>> {
         let payload = self.payload(request);
-        let held = match request.command {
-            command::READ => request.len.min(self.engine.max_payload()),
-            _ => payload.min(self.engine.max_payload()),
-        };
-        if !self.engine.has_room(held) {
+        if !self.engine.has_room(request, payload) {
             return Ok(Some(Taken::Full));
         }
         if request.command == command::WRITE && (payload > 0 || request.len == 0) {
@@ -328,6 +351,39 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         Poll::Ready(Ok(got))
     }
 
+    /// Whether the client was in the way for too long. The device's time is not the client's.
+    fn is_stalled(&mut self, cx: &mut Context<'_>) -> bool {
+        let closed = matches!(self.receiving, Receiving::Closed);
+        let owes = closed || self.engine.replies.unsent() > 0 || self.engine.holds_budget();
+        let owes = owes && self.engine.in_flight() == 0;
+        if !owes {
+            (self.calm, self.silent) = (true, 0);
+            if self.stall.is_none() {
+                return false;
+            }
+        }
+        let stall = self.stall.get_or_insert_with(|| {
+            (self.calm, self.silent, self.moved) = (false, 0, 0);
+            Box::pin(tokio::time::sleep(self.stall_deadline))
+        });
+        while stall.as_mut().poll(cx).is_ready() {
+            if !owes {
+                self.stall = None;
+                return false;
+            }
+            if !std::mem::take(&mut self.calm) {
+                self.silent = if self.moved == 0 { self.silent + 1 } else { 0 };
+                let slow = self.moved < PACE && (closed || self.engine.is_in_the_way());
+                if slow || self.silent >= PATIENCE {
+                    return true;
+                }
+            }
+            self.moved = 0;
+            stall.as_mut().reset(Instant::now() + self.stall_deadline);
+        }
+        false
+    }
+
     /// Gives memory back after a while of quiet.
     fn rest(&mut self, cx: &mut Context<'_>) {
         let grown =
@@ -360,6 +416,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
 mod tests {
     use super::*;
     use crate::codec::ReplyStyle;
+    use crate::server::budget::Budget;
     use crate::server::counters::Registry;
     use std::sync::Arc;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -374,9 +431,11 @@ mod tests {
             allocation: false,
             max_request: 32 << 20,
             in_flight_bytes: 16 << 20,
+            budget: Budget::new(1 << 30),
         };
         let share = Registry::default().join("disk");
-        let mut connection = Connection::new(&mut stream, terms, &share, &[], &[]);
+        let mut connection =
+            Connection::new(&mut stream, terms, Duration::from_secs(30), &share, &[], &[]);
         let mut out = Vec::new();
         for i in 0..3000 {
             let request =

@@ -1,5 +1,6 @@
 //! From requests to the device and back: checks, the fast path, and what waits.
 
+use super::budget::{Budget, Held};
 use super::counters::Traffic;
 use super::handshake::ALLOCATION_ID;
 use super::replies::{Replies, Spare};
@@ -19,8 +20,18 @@ const GATHERED: usize = 16 << 10;
 const TRIED_IN_PLACE: u64 = 256 << 10;
 /// What a request in flight costs beside its payload, in bytes.
 const OVERHEAD: usize = 512;
+/// Requests of one connection that wait for the device at a time: one client does not fill the
+/// queue of the disk.
+const MOST_WAITING: usize = 256;
+/// Longer reads and writes are done in pieces of this length, between which others have their turn.
+const PIECE: u64 = 4 << 20;
+/// Longer trims and zeroings are done in pieces of this length: a file system may lock the whole
+/// file for each.
+const EFFECT: u64 = 256 << 20;
 /// Extents in one block status reply.
 const EXTENTS: usize = 1024;
+/// What a block status reply may take, in bytes.
+const STATUS_REPLY: usize = EXTENTS * size_of::<Extent>();
 /// Faults of the device that one connection may write into the log.
 const LOGGED_FAULTS: u32 = 16;
 
@@ -32,6 +43,7 @@ pub(super) struct Terms {
     pub(super) allocation: bool,
     pub(super) max_request: u32,
     pub(super) in_flight_bytes: usize,
+    pub(super) budget: Arc<Budget>,
 }
 
 /// The requests of one connection.
@@ -46,6 +58,7 @@ pub(super) struct Engine {
     head: Vec<u8>,
     waiting: FuturesUnordered<BoxFuture<'static, Completion>>,
     charged: usize,
+    held: Held,
     faults: u32,
     /// New requests are refused.
     pub(super) stopping: bool,
@@ -105,6 +118,7 @@ impl Engine {
             longest: u64::from(terms.device.limits().maximum),
             minimum: u64::from(terms.device.limits().minimum),
             read_only: terms.device.read_only(),
+            held: Held::new(&terms.budget),
             terms,
             replies: Replies::new(),
             spare: Spare::default(),
@@ -126,10 +140,34 @@ impl Engine {
         self.waiting.len()
     }
 
-    /// Whether a request with this many payload bytes may be let in now.
-    pub(super) fn has_room(&self, payload: u64) -> bool {
+    /// Whether this request may be let in now.
+    #[inline]
+    pub(super) fn has_room(&mut self, request: &Request, payload: u64) -> bool {
+        let payload = match request.command {
+            command::READ => request.len,
+            command::BLOCK_STATUS => STATUS_REPLY as u64,
+            _ => payload,
+        };
         let held = self.charged + self.replies.unsent();
-        held == 0 || (held as u64).saturating_add(payload) <= self.terms.in_flight_bytes as u64
+        let needed = (held as u64).saturating_add(payload.min(self.max_payload()));
+        (held == 0 || needed <= self.terms.in_flight_bytes as u64)
+            && self.waiting.len() < MOST_WAITING
+            && self.held.covers(needed)
+    }
+
+    /// Gives the part of the server's budget back that is not needed any more.
+    pub(super) fn settle(&mut self, cx: &mut Context<'_>) {
+        self.held.settle((self.charged + self.replies.unsent()) as u64, cx.waker());
+    }
+
+    /// Whether the connection holds a part of the server's budget.
+    pub(super) fn holds_budget(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Whether others wait for what it holds.
+    pub(super) fn is_in_the_way(&self) -> bool {
+        self.held.is_in_the_way()
     }
 
     /// The longest payload of a write.
@@ -316,7 +354,7 @@ impl Engine {
     /// Tries a write on the spot; false when it has to wait.
     #[inline]
     fn tried(&mut self, work: Work, payload: &[u8]) -> bool {
-        if work.durability == Durability::Durable || work.span.len() > self.longest {
+        if work.durability == Durability::Durable || work.span.len() > self.longest.min(PIECE) {
             return false;
         }
         match self.terms.device.try_write(work.span, payload) {
@@ -334,7 +372,8 @@ impl Engine {
             (None, Kind::Read) => self.spare.take(work.span.len() as usize),
             (None, _) => Vec::new(),
         };
-        let charge = OVERHEAD + data.len();
+        let reply = if matches!(work.kind, Kind::Status { .. }) { STATUS_REPLY } else { 0 };
+        let charge = OVERHEAD + data.len() + reply;
         self.charged += charge;
         self.tally.waited += 1;
         let device = Arc::clone(&self.terms.device);
@@ -462,7 +501,10 @@ async fn run(
     let Work { span, durability, .. } = work;
     let result = match work.kind {
         Kind::Read => {
-            for piece in span.pieces(longest) {
+            for piece in span.pieces(longest.min(PIECE)) {
+                if piece.offset() > span.offset() {
+                    tokio::task::yield_now().await;
+                }
                 if let Err(e) = device.read(piece, &mut data[piece.index_in(span)]).await {
                     return (Err(e), Some(data));
                 }
@@ -470,7 +512,12 @@ async fn run(
             return (Ok(Answer::Data(data)), None);
         }
         Kind::Write => {
-            for piece in span.pieces(longest) {
+            // A durable write is not torn further: every piece waits for the disk.
+            let most = if durability == Durability::Durable { longest } else { longest.min(PIECE) };
+            for piece in span.pieces(most) {
+                if piece.offset() > span.offset() {
+                    tokio::task::yield_now().await;
+                }
                 let part = &data[piece.index_in(span)];
                 if let Err(e) = device.write(piece, part, durability).await {
                     return (Err(e), Some(data));
@@ -479,8 +526,21 @@ async fn run(
             return (Ok(Answer::Done), Some(data));
         }
         Kind::Flush => device.flush().await,
-        Kind::Trim => device.discard(span, durability).await,
-        Kind::Zero(mode) => device.zero(span, mode, durability).await,
+        Kind::Trim | Kind::Zero(_) => {
+            for piece in span.pieces(EFFECT) {
+                if piece.offset() > span.offset() {
+                    tokio::task::yield_now().await;
+                }
+                let done = match work.kind {
+                    Kind::Zero(mode) => device.zero(piece, mode, durability).await,
+                    _ => device.discard(piece, durability).await,
+                };
+                if let Err(e) = done {
+                    return (Err(e), None);
+                }
+            }
+            Ok(())
+        }
         Kind::Cache => device.prefetch(span).await,
         Kind::Status { one } => {
             let limit = if one { 1 } else { EXTENTS };

@@ -14,6 +14,14 @@ pub struct Limits {
     /// Bytes of one connection's requests and replies that are held at a time. While there are
     /// more, its requests are not read. A single request is always let in.
     pub in_flight_bytes: usize,
+    /// The same for all connections together, beyond the 256 KiB that each may always hold. While
+    /// it is used up, large requests stay unread. At least `max_request` in effect.
+    pub total_bytes: u64,
+    /// How long a client may be in the way: while it holds a part of `total_bytes` that others
+    /// wait for, or closed its side and has replies to take, it must take or send 64 KiB in this
+    /// time, or is dropped. A client that takes nothing of its replies for ten times as long is
+    /// dropped in any case.
+    pub stall_deadline: Duration,
     /// The longest read or write, in bytes, as told to clients.
     pub max_request: u32,
     /// Silence on a TCP connection until the peer is probed; a peer that then stays silent for
@@ -30,6 +38,8 @@ impl Default for Limits {
             handshake_deadline: Duration::from_secs(30),
             option_bytes: 64 << 10,
             in_flight_bytes: 16 << 20,
+            total_bytes: 1 << 30,
+            stall_deadline: Duration::from_secs(30),
             max_request: 32 << 20,
             keepalive: Duration::from_secs(60),
             stop_deadline: Duration::from_secs(10),

@@ -8,8 +8,10 @@
 //! | `connection` | the request loop of one connection |
 //! | `engine` | from requests to the device and back |
 //! | `input`, `replies` | the buffers of a connection |
+//! | `budget` | the bytes that all connections together may hold |
 //! | `limits`, `counters` | what clients may take, and took |
 
+mod budget;
 mod connection;
 mod counters;
 mod engine;
@@ -29,6 +31,7 @@ pub use limits::Limits;
 pub use listener::{DEFAULT_BACKLOG, Listener};
 
 use block::{Error, Result};
+use budget::Budget;
 use connection::{Connection, End};
 use counters::Registry;
 use engine::Terms;
@@ -57,12 +60,15 @@ struct Inner {
     exports: Arc<dyn Exports>,
     limits: Limits,
     registry: Registry,
+    budget: Arc<Budget>,
 }
 
 impl Server {
     /// A server of `exports`.
     pub fn new(exports: Arc<dyn Exports>, limits: Limits) -> Self {
-        Self { inner: Arc::new(Inner { exports, limits, registry: Registry::default() }) }
+        let budget = Budget::new(limits.total_bytes.max(limits.max_request.into()));
+        let registry = Registry::default();
+        Self { inner: Arc::new(Inner { exports, limits, registry, budget }) }
     }
 
     /// What was counted so far.
@@ -134,6 +140,30 @@ impl Server {
                 tracing::debug!(%error, "connection ended");
             }
         });
+    }
+
+    /// Serves the first client that connects to `listener`, and no other, until it is done or
+    /// `stop` is ready.
+    ///
+    /// # Errors
+    /// As [`serve_one`](Self::serve_one), and when accepting fails.
+    pub async fn serve_next(
+        &self,
+        listener: Listener,
+        stop: impl Future<Output = ()>,
+    ) -> Result<()> {
+        let mut stop = std::pin::pin!(stop);
+        let accepted = tokio::select! {
+            biased;
+            () = &mut stop => return Ok(()),
+            accepted = listener.accept(self.inner.limits.keepalive) => accepted,
+        };
+        let accepted = accepted.map_err(|e| Error::io(listener.address(), e))?;
+        drop(listener);
+        match accepted {
+            Accepted::Unix(stream, peer) => self.serve_one(stream, peer, stop).await,
+            Accepted::Tcp(stream, peer) => self.serve_one(stream, peer, stop).await,
+        }
     }
 
     /// Serves the one client on `stream` (for standard input and output join the two with
@@ -221,7 +251,7 @@ impl Place {
         let agreed = match negotiated {
             Ok(Ok(Outcome::Use(agreed))) => *agreed,
             Ok(Ok(Outcome::Left)) => {
-                let _ = stream.shutdown().await;
+                let _ = tokio::time::timeout(limits.stall_deadline, stream.shutdown()).await;
                 return Ok(());
             }
             Ok(Err(e)) => {
@@ -253,7 +283,7 @@ impl Place {
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
         let Agreed { session, style, allocation, unsent, received } = agreed;
-        let Inner { limits, registry, .. } = &*self.inner;
+        let Inner { limits, registry, budget, .. } = &*self.inner;
         let export = session.name().to_owned();
         let device = Arc::clone(session.device());
         tracing::info!(%peer, export, ?style, "session opened");
@@ -265,9 +295,12 @@ impl Place {
             allocation,
             max_request: limits.max_request,
             in_flight_bytes: limits.in_flight_bytes,
+            budget: Arc::clone(budget),
         };
         let work = async {
-            let mut connection = Connection::new(&mut stream, terms, &share, &unsent, &received);
+            let stall = limits.stall_deadline;
+            let mut connection =
+                Connection::new(&mut stream, terms, stall, &share, &unsent, &received);
             tokio::select! {
                 biased;
                 end = std::future::poll_fn(|cx| connection.poll(cx)) => return end,
@@ -301,7 +334,7 @@ impl Place {
         };
         session.close(ending).await;
         tracing::info!(%peer, export, ?ending, "session closed");
-        let _ = stream.shutdown().await;
+        let _ = tokio::time::timeout(limits.stall_deadline, stream.shutdown()).await;
         result
     }
 }

@@ -1,4 +1,4 @@
-use super::rig::{Rig, Shelf, request};
+use super::rig::{Prober, Rig, Shelf, request};
 use crate::codec::ReplyStyle;
 use crate::codec::constants::{command, errno};
 use crate::server::{Ending, Limits, Listener, Server};
@@ -136,6 +136,121 @@ async fn a_client_that_never_reads_its_replies_is_not_served_beyond_its_limit() 
     }
     drop(prober);
     let _ = rig.ended().await;
+}
+
+/// A client that asked for `reads` times 64 KiB and closed its side.
+async fn closed_with_replies_due(rig: &mut Rig, reads: u64) -> Prober {
+    let (mut prober, _stop) = rig.connect_with(4 << 10);
+    prober.attach(ReplyStyle::Simple).await;
+    for i in 0..reads {
+        prober.post(&request(command::READ, 0, i * 65536, 65536), &[]).await;
+    }
+    prober.post(&request(command::DISCONNECT, 0, 0, 0), &[]).await;
+    prober
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_takes_no_replies_is_dropped_after_a_while() {
+    for (reads, periods) in [(1, 1), (8, 10)] {
+        let stall_deadline = Duration::from_millis(500);
+        let mut rig = Rig::with(Memory::new(SIZE), Limits { stall_deadline, ..Limits::default() });
+        let start = tokio::time::Instant::now();
+        let prober = closed_with_replies_due(&mut rig, reads).await;
+        let _ = rig.ended().await;
+        let took = start.elapsed();
+        assert!(took >= stall_deadline * periods && took < stall_deadline * (periods + 2));
+        assert_eq!(rig.endings.lock().unwrap().len(), 1, "the session is closed");
+        drop(prober);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_closed_its_side_and_is_slow_gets_all_its_replies() {
+    let stall_deadline = Duration::from_secs(3);
+    let mut rig = Rig::with(Memory::new(SIZE), Limits { stall_deadline, ..Limits::default() });
+    let mut prober = closed_with_replies_due(&mut rig, 8).await;
+    for _ in 0..8 {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        prober.receive(16 + 65536).await;
+    }
+    assert!(prober.is_closed().await && rig.ended().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_hold_all_memory_and_take_no_replies_give_way_to_others() {
+    let limits = Limits {
+        total_bytes: 4 << 20,
+        max_request: 1 << 20,
+        stall_deadline: Duration::from_secs(1),
+        ..Limits::default()
+    };
+    let reads = Arc::new(AtomicU64::new(0));
+    let mut rig = Rig::with(counting(&reads), limits);
+    let mut rude = Vec::new();
+    for _ in 0..4 {
+        let (mut prober, stop) = rig.connect_with(4 << 10);
+        prober.attach(ReplyStyle::Simple).await;
+        for _ in 0..16 {
+            prober.post(&request(command::READ, 0, 0, 1 << 20), &[]).await;
+        }
+        rude.push((prober, stop));
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let held = reads.load(Relaxed);
+    assert!(held <= 6 << 20, "{held} bytes are held for clients that take nothing");
+    let mut good = rig.attach(ReplyStyle::Simple).await;
+    let read = request(command::READ, 0, 0, 4096);
+    let small = good.ask(&read, &[]);
+    let small = tokio::time::timeout(Duration::from_secs(1), small).await;
+    assert_eq!(small.expect("small requests need no share").error, 0);
+    let read = request(command::READ, 0, 0, 1 << 20);
+    let large = good.ask(&read, &[]);
+    let large = tokio::time::timeout(Duration::from_secs(9), large).await;
+    assert_eq!(large.expect("those in the way are dropped").error, 0);
+    drop((rude, good));
+}
+
+#[tokio::test]
+async fn one_client_has_a_bounded_number_of_requests_at_the_device() {
+    struct Slow(Arc<AtomicU64>, Memory);
+    #[async_trait]
+    impl Device for Slow {
+        fn size(&self) -> u64 {
+            SIZE
+        }
+        async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+            self.1.read(span, buf).await
+        }
+        async fn write(&self, _: Span, _: &[u8], _: Durability) -> Result<()> {
+            Ok(())
+        }
+        async fn flush(&self) -> Result<()> {
+            self.0.fetch_add(1, Relaxed);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Ok(())
+        }
+        async fn discard(&self, _: Span, _: Durability) -> Result<()> {
+            Ok(())
+        }
+        async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
+            Ok(())
+        }
+        async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
+            self.1.extents(span, limit).await
+        }
+    }
+    let flushes = Arc::new(AtomicU64::new(0));
+    let mut rig = Rig::new(Slow(Arc::clone(&flushes), Memory::new(SIZE)));
+    let mut prober = rig.attach(ReplyStyle::Simple).await;
+    let mut all = Vec::new();
+    for _ in 0..2000 {
+        request(command::FLUSH, 0, 0, 0).put(ReplyStyle::Simple, &mut all);
+    }
+    prober.send(&all).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let waiting = flushes.load(Relaxed);
+    assert!((1..=256).contains(&waiting), "{waiting} flushes at a time");
+    drop(prober);
 }
 
 #[tokio::test]

@@ -1,0 +1,177 @@
+//! The bytes that all connections together may hold.
+//!
+//! Each connection holds a little without asking, enough for small requests at any depth that is
+//! usual: these touch nothing that is shared. Beyond it a connection takes shares of the budget,
+//! and leaves its requests unread while there is none.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+/// What a connection holds without asking, in bytes.
+pub(super) const FREE: u64 = 256 << 10;
+/// Shares are taken in multiples of this when there is plenty, in bytes.
+const GRAIN: u64 = 1 << 20;
+
+/// What is left, and who waits for more.
+#[derive(Debug)]
+pub(super) struct Budget {
+    left: AtomicU64,
+    /// There may be somebody in `waiting`.
+    wanted: AtomicBool,
+    waiting: Mutex<BTreeMap<u64, Waker>>,
+    next: AtomicU64,
+}
+
+impl Budget {
+    /// A budget of `bytes`.
+    pub(super) fn new(bytes: u64) -> Arc<Self> {
+        Arc::new(Self {
+            left: AtomicU64::new(bytes),
+            wanted: AtomicBool::new(false),
+            waiting: Mutex::default(),
+            next: AtomicU64::new(0),
+        })
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<u64, Waker>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, bytes: u64) -> bool {
+        self.left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(bytes)).is_ok()
+    }
+
+    fn give(&self, bytes: u64) {
+        self.left.fetch_add(bytes, SeqCst);
+        if self.wanted.swap(false, SeqCst) {
+            let waiting = std::mem::take(&mut *self.waiting());
+            waiting.into_values().for_each(Waker::wake);
+        }
+    }
+}
+
+/// What one connection holds of the budget.
+#[derive(Debug)]
+pub(super) struct Held {
+    budget: Arc<Budget>,
+    id: u64,
+    taken: u64,
+    /// How much was asked for in vain.
+    missing: u64,
+}
+
+impl Held {
+    /// Nothing yet.
+    pub(super) fn new(budget: &Arc<Budget>) -> Self {
+        let id = budget.next.fetch_add(1, SeqCst);
+        Self { budget: Arc::clone(budget), id, taken: 0, missing: 0 }
+    }
+
+    /// Whether the connection may hold `bytes`; takes from the budget what it needs for it.
+    #[inline]
+    pub(super) fn covers(&mut self, bytes: u64) -> bool {
+        bytes <= FREE + self.taken || self.grow(bytes - FREE - self.taken)
+    }
+
+    fn grow(&mut self, more: u64) -> bool {
+        let taken = [more.next_multiple_of(GRAIN), more].into_iter().find(|n| self.budget.take(*n));
+        self.taken += taken.unwrap_or(0);
+        self.missing = if taken.is_some() { 0 } else { more };
+        taken.is_some()
+    }
+
+    /// Gives back what is not needed to hold `bytes`. When something was asked for in vain, wakes
+    /// `waker` as soon as there may be more.
+    pub(super) fn settle(&mut self, bytes: u64, waker: &Waker) {
+        let needed = bytes.saturating_sub(FREE).next_multiple_of(GRAIN);
+        if self.taken > needed {
+            self.budget.give(self.taken - needed);
+            self.taken = needed;
+        }
+        let missing = std::mem::take(&mut self.missing);
+        if missing > 0 {
+            self.budget.waiting().insert(self.id, waker.clone());
+            self.budget.wanted.store(true, SeqCst);
+            if self.budget.left.load(SeqCst) >= missing {
+                waker.wake_by_ref(); // it came back meanwhile
+            }
+        }
+    }
+
+    /// Whether others wait while this one holds something.
+    pub(super) fn is_in_the_way(&self) -> bool {
+        self.taken > 0 && self.budget.wanted.load(SeqCst)
+    }
+
+    /// Whether it holds a part of the budget.
+    pub(super) fn is_some(&self) -> bool {
+        self.taken > 0
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.budget.waiting().remove(&self.id);
+        if self.taken > 0 {
+            self.budget.give(self.taken);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::task::{ArcWake, waker};
+    use proptest::prelude::*;
+
+    struct Woken(AtomicBool);
+
+    impl ArcWake for Woken {
+        fn wake_by_ref(woken: &Arc<Self>) {
+            woken.0.store(true, SeqCst);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+        #[test]
+        fn the_budget_is_never_exceeded_and_comes_back_whole(
+            steps in prop::collection::vec((0usize..4, 0u64..40 << 20), 1..80),
+        ) {
+            let total = 48 << 20;
+            let budget = Budget::new(total);
+            let mut all: Vec<_> = (0..4).map(|_| (Held::new(&budget), 0u64)).collect();
+            for (who, bytes) in steps {
+                let (held, holds) = &mut all[who];
+                let before = *holds;
+                let got = held.covers(bytes);
+                *holds = if got { bytes } else { 0 };
+                held.settle(*holds, Waker::noop());
+                prop_assert!(got || before < bytes);
+                let taken: u64 = all.iter().map(|(held, _)| held.taken).sum();
+                prop_assert_eq!(taken + budget.left.load(SeqCst), total);
+                let beyond: u64 = all.iter().map(|(_, holds)| holds.saturating_sub(FREE)).sum();
+                prop_assert!(beyond <= taken);
+            }
+            all.clear();
+            prop_assert_eq!(budget.left.load(SeqCst), total);
+        }
+    }
+
+    #[test]
+    fn who_waits_is_woken_when_another_gives_back() {
+        let budget = Budget::new(4 << 20);
+        let (mut one, mut two) = (Held::new(&budget), Held::new(&budget));
+        let flag = Arc::new(Woken(AtomicBool::new(false)));
+        assert!(one.covers(4 << 20));
+        assert!(two.covers(FREE), "small requests need nobody's leave");
+        assert!(!two.covers(2 << 20));
+        two.settle(0, &waker(Arc::clone(&flag)));
+        assert!(!flag.0.load(SeqCst) && one.is_in_the_way());
+        one.settle(0, Waker::noop());
+        assert!(flag.0.load(SeqCst) && !one.is_in_the_way());
+        assert!(two.covers(2 << 20));
+    }
+}
