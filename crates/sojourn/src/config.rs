@@ -61,6 +61,8 @@ pub(crate) struct Limits {
     pub(crate) handshake_seconds: u64,
     /// Bytes of requests and answers in memory per connection.
     pub(crate) in_flight: ByteSize,
+    /// The same for all connections together, beyond 256 KiB of each.
+    pub(crate) total_in_flight: ByteSize,
     /// The longest read or write.
     pub(crate) request: ByteSize,
 }
@@ -111,6 +113,7 @@ impl Default for Limits {
             connections: 4096,
             handshake_seconds: 30,
             in_flight: ByteSize(16 << 20),
+            total_in_flight: ByteSize(1 << 30),
             request: ByteSize(32 << 20),
         }
     }
@@ -185,6 +188,9 @@ impl Config {
         if !(1 << 20..=1 << 30).contains(&self.limits.in_flight.0) {
             return bad("limits.in_flight", "must be 1MiB to 1GiB");
         }
+        if !(64 << 20..=1 << 40).contains(&self.limits.total_in_flight.0) {
+            return bad("limits.total_in_flight", "must be 64MiB to 1TiB");
+        }
         for (key, seconds) in [
             ("limits.handshake_seconds", self.limits.handshake_seconds),
             ("serve.idle_seconds", self.serve.idle_seconds),
@@ -229,6 +235,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # connections = 4096
 # handshake_seconds = 30
 # in_flight = "16MiB"       # per connection
+# total_in_flight = "1GiB"  # of all connections
 # request = "32MiB"
 
 [log]

@@ -10,6 +10,7 @@
 //! | [`engine`] | store, cache and disks of a home, and the verbs on disks |
 //! | [`control`] | how commands reach the disks that a server has open |
 //! | [`serve`](mod@serve) | exports, listeners, HTTP, signals |
+//! | [`descriptors`] | how many files and sockets may be open |
 //! | [`names`] | the names of metrics and log fields |
 //! | [`world`] | the system's clock and randomness |
 //! | [`output`], [`progress`], [`logging`] | what people and programs see |
@@ -18,6 +19,7 @@ mod cli;
 mod commands;
 mod config;
 mod control;
+mod descriptors;
 mod engine;
 mod home;
 mod logging;
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         tracing::error!(target: "panic", "{text}");
         *PANIC.lock() = text;
     }));
+    descriptors::raise();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {

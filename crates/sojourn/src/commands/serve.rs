@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// Allow addresses that other machines reach, without encryption or authentication
     #[arg(long)]
     pub(crate) insecure: bool,
-    /// Serve one client on stdin and stdout, then end
+    /// Serve one client on stdin and stdout, or on a socket from LISTEN_FDS, then end
     #[arg(long, conflicts_with_all = ["nbd", "http", "run"])]
     pub(crate) single: bool,
     /// Serve on a private socket, run CMD with $uri, $unixsocket and $exportname, and end with its

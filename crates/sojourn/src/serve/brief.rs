@@ -1,17 +1,20 @@
 //! Servers that end by themselves: `--single` for one client, `--run` for one command.
 
+use super::inherit;
 use super::signals::{Signals, Switch};
 use block::{Error, Result};
 use nbd::server::DEFAULT_BACKLOG;
 use nbd::{Address, Exports, Limits, Listener, Peer, Server, Uri};
+use rustix::net::AddressFamily;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::process::Command;
 
-/// Serves the one client on standard input and output.
+/// Serves one client: on the socket that was passed by socket activation if there is one, else on
+/// standard input and output.
 ///
 /// # Errors
 /// When the client breaks the protocol.
@@ -19,8 +22,13 @@ pub(crate) async fn single(exports: Arc<dyn Exports>, limits: Limits) -> Result<
     let mut signals = Signals::listen()?;
     let server = Server::new(exports, limits);
     let stop = async move { signals.stop().await };
+    if let Some(socket) = inherit::sockets()?.into_iter().next() {
+        server.serve_next(Listener::from_fd(socket)?, stop).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
     match stdin_socket()? {
-        Some(stream) => server.serve_one(stream, Peer::stdio(), stop).await?,
+        Some(Socket::Unix(stream)) => server.serve_one(stream, Peer::stdio(), stop).await?,
+        Some(Socket::Tcp(stream)) => server.serve_one(stream, Peer::stdio(), stop).await?,
         None => {
             let stream = tokio::io::join(tokio::io::stdin(), tokio::io::stdout());
             server.serve_one(stream, Peer::stdio(), stop).await?;
@@ -29,18 +37,30 @@ pub(crate) async fn single(exports: Arc<dyn Exports>, limits: Limits) -> Result<
     Ok(ExitCode::SUCCESS)
 }
 
+/// A connected socket.
+enum Socket {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
 /// Standard input as a socket, when it is one: then both directions go through it.
-fn stdin_socket() -> Result<Option<UnixStream>> {
+fn stdin_socket() -> Result<Option<Socket>> {
     let stdin = std::io::stdin();
-    if !matches!(rustix::net::sockopt::socket_domain(&stdin), Ok(rustix::net::AddressFamily::UNIX))
-    {
-        return Ok(None);
-    }
+    let Ok(family) = rustix::net::sockopt::socket_domain(&stdin) else { return Ok(None) };
     let io = |e| Error::io("standard input", e);
-    let stream =
-        std::os::unix::net::UnixStream::from(stdin.as_fd().try_clone_to_owned().map_err(io)?);
-    stream.set_nonblocking(true).map_err(io)?;
-    UnixStream::from_std(stream).map(Some).map_err(io)
+    let socket = stdin.as_fd().try_clone_to_owned().map_err(io)?;
+    rustix::io::ioctl_fionbio(&socket, true).map_err(|e| io(e.into()))?;
+    match family {
+        AddressFamily::UNIX => UnixStream::from_std(socket.into()).map(Socket::Unix),
+        AddressFamily::INET | AddressFamily::INET6 => {
+            let stream = std::net::TcpStream::from(socket);
+            let _ = stream.set_nodelay(true); // an answer must not wait for the next one
+            TcpStream::from_std(stream).map(Socket::Tcp)
+        }
+        _ => return Err(Error::invalid("standard input is a socket of another family")),
+    }
+    .map(Some)
+    .map_err(io)
 }
 
 /// Serves on a private socket while `command` runs, and gives its exit code. The command finds

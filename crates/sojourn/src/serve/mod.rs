@@ -30,10 +30,21 @@ use std::time::Duration;
 
 /// The configuration's limits as the NBD server takes them.
 pub(crate) fn limits(config: &Config) -> nbd::Limits {
+    let (wanted, possible) =
+        (config.limits.connections as usize, crate::descriptors::connections());
+    if wanted > possible {
+        tracing::info!(
+            wanted,
+            possible,
+            "fewer connections than limits.connections: the system allows too few open files \
+             (RLIMIT_NOFILE; LimitNOFILE= in a systemd unit)"
+        );
+    }
     nbd::Limits {
-        connections: config.limits.connections as usize,
+        connections: wanted.min(possible),
         handshake_deadline: Duration::from_secs(config.limits.handshake_seconds),
         in_flight_bytes: usize::try_from(config.limits.in_flight.0).unwrap_or(usize::MAX),
+        total_bytes: config.limits.total_in_flight.0,
         max_request: u32::try_from(config.limits.request.0).unwrap_or(u32::MAX),
         stop_deadline: Duration::from_secs(config.serve.stop_seconds),
         ..nbd::Limits::default()
