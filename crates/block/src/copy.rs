@@ -112,16 +112,26 @@ impl Plan {
                 if extent.kind.reads_zero()
                     && let Some(zero) = self.aligned(extent.span)
                 {
-                    self.push_data(zero.offset(), piece);
+                    self.push_data(zero.offset());
                     self.pieces.push_back(Step { span: zero, zero: true });
                     self.at = zero.end();
                 }
             }
             // A data range may reach into what the next extent has: it is read anyway.
             let end = end.checked_next_multiple_of(self.align).unwrap_or(self.size);
-            self.push_data(end.min(self.size), piece);
+            self.push_data(end.min(self.size));
         }
-        Ok(self.pieces.pop_front())
+        // Cut one by one: a source of any size is one range of data if it says so.
+        let Some(step) = self.pieces.pop_front() else { return Ok(None) };
+        if step.zero {
+            return Ok(Some(step));
+        }
+        let boundary = (step.span.offset() / piece + 1).saturating_mul(piece);
+        let (head, rest) = step.span.split_at(boundary);
+        if !rest.is_empty() {
+            self.pieces.push_front(Step { span: rest, zero: false });
+        }
+        Ok(Some(Step { span: head, zero: false }))
     }
 
     /// The part of a zero range that the destination can zero: ends on its grain or at the end.
@@ -132,10 +142,9 @@ impl Plan {
         (start < end).then(|| Span::between(start, end))
     }
 
-    fn push_data(&mut self, end: u64, piece: u64) {
+    fn push_data(&mut self, end: u64) {
         if self.at < end {
-            let data = Span::between(self.at, end);
-            self.pieces.extend(data.pieces(piece).map(|span| Step { span, zero: false }));
+            self.pieces.push_back(Step { span: Span::between(self.at, end), zero: false });
             self.at = end;
         }
     }
@@ -302,6 +311,49 @@ mod tests {
             }
             list.truncate(limit);
             Ok(list)
+        }
+    }
+
+    /// A device of data without end, as a hostile server may claim to have.
+    fn endless() -> impl Device {
+        struct Endless;
+        #[async_trait]
+        impl Device for Endless {
+            fn size(&self) -> u64 {
+                1 << 62
+            }
+            async fn read(&self, _: Span, buf: &mut [u8]) -> Result<()> {
+                buf.fill(1);
+                Ok(())
+            }
+            async fn write(&self, _: Span, _: &[u8], _: Durability) -> Result<()> {
+                Ok(())
+            }
+            async fn flush(&self) -> Result<()> {
+                Ok(())
+            }
+            async fn discard(&self, _: Span, _: Durability) -> Result<()> {
+                Ok(())
+            }
+            async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
+                Ok(())
+            }
+            async fn extents(&self, span: Span, _: usize) -> Result<Vec<Extent>> {
+                Ok(vec![Extent { span, kind: ExtentKind::Data }])
+            }
+        }
+        Endless
+    }
+
+    #[tokio::test]
+    async fn the_plan_of_a_copy_does_not_grow_with_the_source() {
+        let source = endless();
+        let size = source.size();
+        let mut plan = Plan { at: 0, size, align: 1, pieces: VecDeque::new() };
+        for start in [0, PIECE, 2 * PIECE] {
+            let step = plan.next(&source, PIECE).await.unwrap().unwrap();
+            assert_eq!(step.span, Span::between(start, start + PIECE));
+            assert!(plan.pieces.len() <= 1);
         }
     }
 
