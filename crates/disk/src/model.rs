@@ -98,6 +98,9 @@ pub struct SnapshotInfo {
     pub created: u64,
     /// The size of the disk then, in bytes.
     pub size: u64,
+    /// Why nothing but the name is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// What to do with blocks that both a disk and the new version of its image changed.

@@ -17,18 +17,21 @@ use store::{Grain, ImageName, ManifestId, Progress, RefBody, RefKind, RefRecord,
 /// Layers that failed uploads may leave before the next one must succeed first.
 const MOST_LAYERS: usize = 8;
 
-/// All snapshots of all disks that can be read, oldest first, by the disk's name.
+/// All snapshots of all disks by the disk's name, the damaged ones first, then the oldest.
 pub(crate) async fn list(store: &Store) -> Result<HashMap<String, Vec<SnapshotInfo>>> {
     let mut all: HashMap<String, Vec<SnapshotInfo>> = HashMap::new();
-    for found in store.refs().list(RefKind::Snapshot).await?.records {
-        if let Some((disk, name)) = found.name.split_once('@') {
-            let info = SnapshotInfo {
-                name: name.to_owned(),
-                created: found.body.created,
-                size: found.body.size,
-            };
+    let mut add = |full: &str, created, size, error| {
+        if let Some((disk, name)) = full.split_once('@') {
+            let info = SnapshotInfo { name: name.to_owned(), created, size, error };
             all.entry(disk.to_owned()).or_default().push(info);
         }
+    };
+    let listing = store.refs().list(RefKind::Snapshot).await?;
+    for found in listing.records {
+        add(&found.name, found.body.created, found.body.size, None);
+    }
+    for bad in listing.damaged {
+        add(&bad.name, 0, 0, Some(bad.error.message().to_owned()));
     }
     for list in all.values_mut() {
         list.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
@@ -113,6 +116,7 @@ impl Disk {
             name: name.to_owned(),
             created: made.body.created,
             size: made.body.size,
+            error: None,
         };
         self.snapshots.lock().push(info.clone());
         self.settle_or_warn(manifest).await;

@@ -114,6 +114,44 @@ fn a_store_of_a_newer_version_is_refused() {
 }
 
 #[test]
+fn a_mistyped_store_is_not_found_and_not_made() {
+    let lab = Lab::new();
+    let mistyped = lab.path("mistyped");
+    let text = format!("store = \"{}\"\n", mistyped.display());
+    std::fs::write(lab.home().join("sojourn.toml"), text).unwrap();
+    for line in ["image list", "disk create a --from debian", "serve"] {
+        lab.line(line).fails(3, &["mistyped", "sojourn init"]);
+    }
+    assert!(!mistyped.exists());
+}
+
+#[test]
+fn a_damaged_snapshot_is_named_and_disturbs_no_disk() {
+    let (lab, _) = Lab::with_image();
+    for disk in ["good", "bad"] {
+        lab.run(["disk", "create", disk, "--from", "debian"]).ok();
+        lab.run(["disk", "snapshot", disk, "s"]).ok();
+    }
+    let record = lab.home().join("store/refs/snapshot/bad@s/00000000000000000001");
+    std::fs::write(&record, b"garbage").unwrap();
+    let list = lab.json("disk list");
+    assert_eq!(list.as_array().unwrap().len(), 2);
+    for disk in list.as_array().unwrap() {
+        let snapshot = &disk["snapshots"][0];
+        assert_eq!(snapshot["name"], "s");
+        assert_eq!(snapshot["error"].is_null(), disk["name"] == "good", "{list}");
+        assert!(disk["error"].is_null());
+    }
+    assert!(lab.line("disk show bad").ok().contains("damaged"));
+    lab.line("disk rollback bad s").fails(7, &["bad@s"]);
+    lab.line("disk rollback good s").ok();
+    // What a damaged snapshot stands on is not known: nothing that it may need is removed.
+    lab.line("disk remove bad").fails(7, &["bad@s"]);
+    std::fs::remove_file(&record).unwrap();
+    lab.line("disk remove bad").ok();
+}
+
+#[test]
 fn a_damaged_disk_is_named_and_disturbs_no_other() {
     let (lab, _) = Lab::with_image();
     lab.line("disk create good --from debian").ok();

@@ -133,3 +133,27 @@ fn damage_in_the_store_is_found_and_named() {
     });
     assert!(!left, "a partial file was left");
 }
+
+#[test]
+fn a_damaged_version_is_listed_with_its_error_and_hides_no_other() {
+    let (lab, _) = Lab::with_image();
+    for name in ["debian:2", "other:1"] {
+        lab.run(["image", "import", "golden.raw", name]).ok();
+    }
+    let record = lab.home().join("store/refs/image/debian:2/00000000000000000001");
+    std::fs::write(record, b"garbage").unwrap();
+    let list = lab.json("image list");
+    let rows: Vec<_> =
+        list.as_array().unwrap().iter().map(|v| (&v["image"], &v["error"])).collect();
+    assert_eq!(rows.len(), 3);
+    assert!(rows[0].0 == "debian:1" && rows[0].1.is_null(), "{list}");
+    assert!(rows[1].0 == "other:1" && rows[1].1.is_null(), "{list}");
+    assert!(rows[2].0 == "debian:2" && rows[2].1.as_str().unwrap().contains("debian:2"), "{list}");
+    assert!(lab.line("image list").ok().contains("damaged"));
+    // Nobody can tell whether the damaged one is the newest.
+    lab.line("image show debian").fails(7, &["debian:2", "backup"]);
+    lab.line("disk create a --from debian").fails(7, &["debian:2"]);
+    lab.line("disk create a --from debian:1").ok();
+    lab.line("disk create b --from other").ok();
+    assert_eq!(lab.json("image import golden.raw debian")["image"], "debian:3");
+}

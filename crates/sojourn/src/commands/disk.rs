@@ -255,11 +255,11 @@ fn describe(disk: &DiskView) -> String {
     if !disk.snapshots.is_empty() {
         let mut table = Table::new(&["SNAPSHOT", ">SIZE", "CREATED"]);
         for snapshot in &disk.snapshots {
-            table.row([
-                snapshot.name.clone(),
-                ByteSize(snapshot.size).to_string(),
-                moment(snapshot.created),
-            ]);
+            let (size, created) = match &snapshot.error {
+                None => (ByteSize(snapshot.size).to_string(), moment(snapshot.created)),
+                Some(error) => ("-".into(), format!("damaged: {error}")),
+            };
+            table.row([snapshot.name.clone(), size, created]);
         }
         text.push('\n');
         text.push_str(&table.render());

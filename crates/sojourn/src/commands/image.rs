@@ -222,7 +222,9 @@ async fn list(store: &Store, output: Output) -> Result<()> {
         let mut table = Table::new(&["IMAGE", ">SIZE", "CREATED", "SOURCE"]);
         for view in &views {
             let (size, created, source) = match &view.error {
-                None => (ByteSize(view.size).to_string(), moment(view.created), view.source.clone()),
+                None => {
+                    (ByteSize(view.size).to_string(), moment(view.created), view.source.clone())
+                }
                 Some(error) => ("-".into(), "damaged".into(), Some(error.clone())),
             };
             table.row([view.image.clone(), size, created, source.unwrap_or_default()]);

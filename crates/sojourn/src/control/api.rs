@@ -64,6 +64,9 @@ pub(crate) struct SnapshotView {
     pub(crate) size: u64,
     /// Unix seconds.
     pub(crate) created: u64,
+    /// Why nothing but the name is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) error: Option<String>,
 }
 
 /// An image version.

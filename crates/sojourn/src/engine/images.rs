@@ -103,7 +103,8 @@ pub(crate) async fn resolve(store: &Store, name: &ImageName) -> Result<RefRecord
 /// Those of the store.
 pub(crate) async fn next_tag(store: &Store, image: &str) -> Result<String> {
     let Listing { records, damaged } = store.refs().list(RefKind::Image).await?;
-    let names = records.iter().map(|record| &record.name).chain(damaged.iter().map(|bad| &bad.name));
+    let names =
+        records.iter().map(|record| &record.name).chain(damaged.iter().map(|bad| &bad.name));
     let highest = names
         .filter(|name| image_of(name) == image)
         .filter_map(|name| name.split_once(':')?.1.parse::<u32>().ok())

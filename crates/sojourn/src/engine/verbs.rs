@@ -108,6 +108,6 @@ impl From<DiskInfo> for DiskView {
 
 impl From<SnapshotInfo> for SnapshotView {
     fn from(info: SnapshotInfo) -> Self {
-        Self { name: info.name, size: info.size, created: info.created }
+        Self { name: info.name, size: info.size, created: info.created, error: info.error }
     }
 }
