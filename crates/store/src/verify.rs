@@ -63,7 +63,7 @@ pub async fn manifest(
     let manifest = store.manifest(id).await?;
     let mut report = VerifyReport::default();
     // By place, not by id: one copy of a chunk may be damaged and another not.
-    let mut seen: HashSet<ChunkRef> = HashSet::new();
+    let mut seen: HashSet<[u8; 16]> = HashSet::new();
     // Damaged chunks, and where the report has them.
     let mut damaged: HashMap<ChunkRef, usize> = HashMap::new();
     for index in 0..manifest.segments() {
@@ -77,7 +77,7 @@ pub async fn manifest(
             progress.advance(whole.len(), 0);
             continue;
         }
-        let fresh = pieces.iter().map(|p| p.at).filter(|at| seen.insert(*at)).collect();
+        let fresh = pieces.iter().map(|p| p.at).filter(|at| seen.insert(fingerprint(at))).collect();
         let stored = check(store, fresh, &mut report, &mut damaged).await?;
         for piece in &pieces {
             if let Some(at) = damaged.get(&piece.at) {
@@ -89,6 +89,18 @@ pub async fn manifest(
         progress.advance(whole.len(), stored);
     }
     Ok(report)
+}
+
+/// A chunk and its place in few bytes: a large image has millions of them.
+fn fingerprint(at: &ChunkRef) -> [u8; 16] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(at.id.as_bytes()).update(at.pack.as_bytes());
+    for number in [at.offset, at.stored, at.len, at.encoding as u32] {
+        hasher.update(&number.to_le_bytes());
+    }
+    let mut fingerprint = [0; 16];
+    hasher.finalize_xof().fill(&mut fingerprint);
+    fingerprint
 }
 
 /// What a damage is, or the error that says nothing of the data.
