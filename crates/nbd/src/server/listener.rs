@@ -3,6 +3,8 @@
 use super::Peer;
 use crate::{Address, socket};
 use block::{Error, Result};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,6 +15,10 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, Un
 
 /// The backlog for clients that connect at the same instant: a class that boots at nine.
 pub const DEFAULT_BACKLOG: u32 = 4096;
+
+/// How often, and after which pauses, the turn to bind is asked for.
+const TURN_ATTEMPTS: u32 = 200;
+const TURN_PAUSE: Duration = Duration::from_millis(5);
 
 /// A listening socket. The file of a unix socket is removed when this is dropped.
 #[derive(Debug)]
@@ -46,7 +52,10 @@ impl Listener {
     /// directory does not exist.
     pub async fn bind(address: &Address, backlog: u32) -> Result<Self> {
         match address {
-            Address::Unix(path) => Self::bind_unix(path, backlog),
+            Address::Unix(path) => {
+                let _turn = turn(path).await;
+                Self::bind_unix(path, backlog)
+            }
             Address::Tcp(host, port) => Self::bind_tcp(host, *port, backlog).await,
         }
     }
@@ -160,6 +169,22 @@ fn in_use(address: &Address) -> Error {
     Error::conflict(format!("{address} is in use: stop the other server or choose another address"))
 }
 
+/// Waits for the turn to bind in the directory of `path`, which lasts as long as the result. Two
+/// servers that find the same stale socket must not remove each other's new one, nor take one for
+/// stale that is bound and does not listen yet. Anybody may hold the lock, so the wait is short;
+/// without the turn only that race is open.
+async fn turn(path: &Path) -> Option<std::fs::File> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = std::fs::File::open(parent.unwrap_or(Path::new("."))).ok()?;
+    for _ in 0..TURN_ATTEMPTS {
+        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::AGAIN | Errno::INTR) => tokio::time::sleep(TURN_PAUSE).await,
+            done => return done.ok().map(|()| directory),
+        }
+    }
+    None
+}
+
 /// Removes the file of a unix socket that nobody listens on.
 fn remove_stale(path: &Path) -> Result<()> {
     let metadata = match std::fs::symlink_metadata(path) {
@@ -226,6 +251,20 @@ mod tests {
         assert!(error.message().contains("in use"), "{error}");
         drop(listener);
         assert!(!path.exists(), "the file is removed at the end");
+    }
+
+    #[tokio::test]
+    async fn servers_bind_in_one_directory_one_after_the_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        drop(std_unix::UnixListener::bind(&path).unwrap());
+        let address = Address::unix(&path).unwrap();
+        let others = turn(&path).await.unwrap();
+        let mut bound = std::pin::pin!(Listener::bind(&address, 16));
+        let early = tokio::time::timeout(Duration::from_millis(50), &mut bound).await;
+        assert!(early.is_err(), "another server is at work there");
+        drop(others);
+        bound.await.unwrap();
     }
 
     #[tokio::test]
