@@ -253,6 +253,72 @@ fn sockets_of_the_service_manager_are_served() {
 }
 
 #[test]
+fn one_client_on_an_inherited_socket_is_served_and_then_the_end() {
+    let lab = Lab::empty();
+    let file = lab.file("disk.raw", &content(MIB, 1));
+    let path = lab.path("a.sock");
+    let socket = UnixListener::bind(&path).unwrap();
+    let inherited = rustix::io::dup(&socket).unwrap();
+    let script = format!(
+        "exec 3<&{}; LISTEN_PID=$$ LISTEN_FDS=1 exec {BINARY} serve --file {} --single",
+        inherited.as_raw_fd(),
+        file.display()
+    );
+    let mut command = Command::new("/bin/bash");
+    command.args(["-c", &script]).stdin(std::process::Stdio::null());
+    let mut child = command.spawn().unwrap();
+    drop((inherited, socket));
+    let mut stream = UnixStream::connect(&path).unwrap();
+    let mut greeting = [0; 18];
+    stream.read_exact(&mut greeting).unwrap();
+    assert!(greeting.starts_with(&GREETING));
+    stream.write_all(&3u32.to_be_bytes()).unwrap();
+    drop(stream);
+    assert!(child.wait().unwrap().success());
+    assert!(UnixStream::connect(&path).is_err(), "no other is served");
+}
+
+#[test]
+fn more_clients_than_descriptors_are_refused_at_once_and_harm_nobody() {
+    let lab = Lab::empty();
+    let file = lab.file("disk.raw", &content(MIB, 1));
+    let path = lab.path("a.sock");
+    let script = format!(
+        "ulimit -Sn 40; ulimit -Hn 80; exec {BINARY} serve --file {} --nbd unix:{}",
+        file.display(),
+        path.display()
+    );
+    let mut child = Command::new("/bin/bash").args(["-c", &script]).spawn().unwrap();
+    let deadline = std::time::Duration::from_secs(20);
+    let connect = || {
+        let stream = UnixStream::connect(&path).ok()?;
+        stream.set_read_timeout(Some(deadline)).unwrap();
+        Some(stream)
+    };
+    let greeted = |stream: &mut UnixStream| stream.read_exact(&mut [0; 18]).is_ok();
+    for _ in 0..2000 {
+        if connect().is_some() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let mut clients: Vec<_> = (0..120).map(|_| connect().unwrap()).collect();
+    let start = std::time::Instant::now();
+    let served = clients.iter_mut().filter_map(|stream| greeted(stream).then_some(())).count();
+    assert!((50..=60).contains(&served), "{served} of 120 were greeted");
+    assert!(start.elapsed() < deadline, "nobody waits for an answer");
+    drop(clients);
+    let back = (0..2000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        connect().is_some_and(|mut stream| greeted(&mut stream))
+    });
+    assert!(back, "there is room again");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 fn a_reload_changes_the_log_level_and_says_what_needs_a_restart() {
     let lab = Lab::new();
     let server = lab.serve(&[]);
