@@ -26,9 +26,9 @@ pub struct Disk {
     pub(crate) cache: Arc<Cache>,
     pub(crate) shadow: Shadow,
     /// What `disk.json` says.
-    record: Mutex<Record>,
+    record: Arc<Mutex<Record>>,
     /// Held while the record is being replaced.
-    replacing: tokio::sync::Mutex<()>,
+    replacing: Arc<tokio::sync::Mutex<()>>,
     /// What the shadow stands on.
     pub(crate) base: Mutex<Arc<Manifest>>,
     pub(crate) snapshots: Mutex<Vec<SnapshotInfo>>,
@@ -87,8 +87,8 @@ impl Disk {
             store,
             cache,
             shadow,
-            record: Mutex::new(record),
-            replacing: tokio::sync::Mutex::new(()),
+            record: Arc::new(Mutex::new(record)),
+            replacing: Arc::default(),
             base: Mutex::new(base),
             snapshots: Mutex::new(Vec::new()),
             changing: tokio::sync::Mutex::new(()),
@@ -169,26 +169,31 @@ impl Disk {
     /// Those of the file system; then the record is as before, or the disk refuses to be written
     /// until it is opened again.
     pub(crate) async fn change(&self, change: impl FnOnce(&mut Record)) -> Result<()> {
-        let _alone = self.replacing.lock().await;
+        let alone = Arc::clone(&self.replacing).lock_owned().await;
         let mut record = self.record();
         change(&mut record);
         if record == *self.record.lock() {
             return Ok(());
         }
-        let (directory, copy) = (self.directory.clone(), record.clone());
-        // The outcome is looked at in there too, because the caller may be cancelled.
+        let (directory, shown) = (self.directory.clone(), Arc::clone(&self.record));
+        // All of it is done in there, because the caller may be cancelled: the file and the copy in
+        // memory stay the same, and the next replacement waits for this one.
         let poison = self.shadow.poison();
-        offload(move || match copy.save(&directory) {
-            Ok(()) => Ok(()),
-            Err(Failure::Retry(error)) => Err(error),
-            Err(Failure::Lost(error)) => {
-                poison.set(&error);
-                Err(error)
+        offload(move || {
+            let _alone = alone;
+            match record.save(&directory) {
+                Ok(()) => {
+                    *shown.lock() = record;
+                    Ok(())
+                }
+                Err(Failure::Retry(error)) => Err(error),
+                Err(Failure::Lost(error)) => {
+                    poison.set(&error);
+                    Err(error)
+                }
             }
         })
-        .await?;
-        *self.record.lock() = record;
-        Ok(())
+        .await
     }
 
     /// Notes who uses an ephemeral disk, for its next opening.

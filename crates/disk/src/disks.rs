@@ -5,7 +5,7 @@
 //! was not reported as created: creating it again replaces it as long as it holds nothing private,
 //! and opening it makes the ref.
 
-use crate::disk::{body, describe, room};
+use crate::disk::{UUID, body, describe, room};
 use crate::layer::Layer;
 use crate::lock::Lock;
 use crate::maplog::{Failure, Identity};
@@ -100,7 +100,6 @@ impl Disks {
         };
         let (home, copy) = (self.directory.clone(), record.clone());
         let _lock = offload(move || build(&home, &copy)).await?;
-        self.forget_snapshots(name).await?;
         if let Err(error) = self.store.refs().create(RefKind::Disk, name, body(&record)).await {
             if error.kind() == ErrorKind::Conflict {
                 // Somebody else was first, with the same store.
@@ -109,6 +108,10 @@ impl Disks {
             }
             return Err(error);
         }
+        // Those that an interrupted removal left; only now is it sure that the name is this disk's.
+        self.forget_snapshots(name).await.map_err(|e| {
+            e.context(format!("disk {name:?} is made, but has snapshots of an earlier one"))
+        })?;
         Ok(describe(&record, 0, Vec::new()))
     }
 
@@ -173,31 +176,129 @@ impl Disks {
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) when there is none,
-    /// [`Conflict`](ErrorKind::Conflict) while it is in use; those of the store and the file system.
+    /// [`Conflict`](ErrorKind::Conflict) while it is in use, and when only the store knows it: then
+    /// it may be of another home; those of the store and the file system.
     pub async fn remove(&self, name: &str) -> Result<()> {
         check_name("disk", name)?;
         let (directory, own) = (self.directory.join(name), name.to_owned());
-        let lock = match offload(move || lock_existing(&directory, &own)).await {
-            Ok(lock) => Some(lock),
-            // Its directory was lost; the name is left.
+        let locked = offload(move || {
+            let lock = lock_existing(&directory, &own)?;
+            Ok((lock, Record::load(&directory).ok().map(|record| record.uuid)))
+        });
+        let (_lock, uuid) = match locked.await {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                if self.store.refs().get(RefKind::Disk, name).await?.is_none() {
-                    return Err(error);
-                }
-                None
+                return match self.store.refs().get(RefKind::Disk, name).await? {
+                    None => Err(error),
+                    Some(_) => Err(Error::conflict(format!(
+                        "disk {name:?} has no directory in {}, but the store knows it: another \
+                         home on this store may have it; remove it there, or, if its directory is \
+                         lost, give it up with 'sojourn disk remove --lost {name}'",
+                        self.directory.display()
+                    ))),
+                };
             }
-            Err(error) => return Err(error),
+            other => other?,
         };
-        self.forget_snapshots(name).await?;
+        self.forget_names(name, uuid).await?;
+        let (home, name) = (self.directory.clone(), name.to_owned());
+        offload(move || clear(&home, &name)).await
+    }
+
+    /// Removes what the store knows of a disk whose directory is lost, its snapshots included. The
+    /// caller vouches that no other home has it.
+    ///
+    /// # Errors
+    /// [`Conflict`](ErrorKind::Conflict) when its directory is here,
+    /// [`NotFound`](ErrorKind::NotFound) when the store does not know it; those of the store.
+    pub async fn remove_lost(&self, name: &str) -> Result<()> {
+        check_name("disk", name)?;
+        let place = self.directory.join(name);
+        if place.exists() {
+            return Err(Error::conflict(format!(
+                "disk {name:?} is not lost, it is in {}; remove it without --lost",
+                place.display()
+            )));
+        }
+        if self.store.refs().get(RefKind::Disk, name).await?.is_none() {
+            return Err(Error::not_found(format!("the store knows no disk {name:?}")));
+        }
+        self.forget_names(name, None).await
+    }
+
+    /// Removes the ref of a disk and those of its snapshots, unless they are of another disk than
+    /// the one with this `uuid`: two homes may share a store.
+    async fn forget_names(&self, name: &str, uuid: Option<Uuid>) -> Result<()> {
         let refs = self.store.refs();
-        if let Some(found) = refs.get(RefKind::Disk, name).await? {
-            refs.remove(RefKind::Disk, name, found.sequence).await?;
+        let found = refs.get(RefKind::Disk, name).await?;
+        if let (Some(found), Some(uuid)) = (&found, uuid)
+            && found.body.labels.get(UUID).is_some_and(|label| *label != uuid.to_string())
+        {
+            return Ok(());
         }
-        if lock.is_some() {
-            let (home, name) = (self.directory.clone(), name.to_owned());
-            offload(move || clear(&home, &name)).await?;
+        self.forget_snapshots(name).await?;
+        match found {
+            Some(found) => refs.remove(RefKind::Disk, name, found.sequence).await,
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Makes a disk that cannot be opened, because its private blocks or its record are damaged,
+    /// that of its image version again, or of a snapshot: its private blocks are given up. It keeps
+    /// its snapshots.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) when there is no such disk or snapshot,
+    /// [`Conflict`](ErrorKind::Conflict) while it is in use; those of the store and the file system.
+    /// Nothing was given up then.
+    pub async fn recover(&self, name: &str, snapshot: Option<&str>) -> Result<()> {
+        check_name("disk", name)?;
+        let (directory, own) = (self.directory.join(name), name.to_owned());
+        let at = directory.clone();
+        let (lock, record) = offload(move || {
+            let lock = lock_existing(&at, &own)?;
+            let record = match Record::load(&at) {
+                Err(error) if error.kind() == ErrorKind::Corrupt => None,
+                other => Some(other?),
+            };
+            Ok((lock, record))
+        })
+        .await?;
+        let found = self.store.refs().get(RefKind::Disk, name).await?;
+        let mut record = match (record, found) {
+            (Some(record), _) => record,
+            (None, Some(found)) => from_ref(&found)?,
+            (None, None) => {
+                return Err(Error::corrupt(format!(
+                    "disk {name:?}: its disk.json is damaged and the store does not know it; remove it"
+                )));
+            }
+        };
+        match snapshot {
+            Some(snapshot) => {
+                let past = snapshot::find(&self.store, name, snapshot, record.uuid).await?;
+                record.base = past.manifest;
+                record.size = past.size;
+                if let Some((image, origin)) = past.image {
+                    (record.image, record.origin) = (image, origin);
+                }
+                self.store.manifest(&record.base).await?;
+            }
+            None => {
+                record.base = record.origin;
+                let image = self.store.manifest(&record.base).await?;
+                record.size = record.size.max(image.size());
+            }
+        }
+        record.attached = None;
+        offload(move || {
+            let _lock = lock;
+            let layer = record.next_layer.max(highest_layer(&directory)?.saturating_add(1));
+            Layer::create(&directory, Identity { disk: record.uuid.0, layer })?;
+            record.layers = vec![layer];
+            record.next_layer = layer.saturating_add(1);
+            saved(record.save(&directory))
+        })
+        .await
     }
 
     /// Removes the names of all snapshots of a disk.
@@ -260,7 +361,7 @@ fn build(home: &Path, record: &Record) -> Result<Lock> {
     if place.exists() {
         let _lock = Lock::take(&place, &record.name)?;
         let left = Record::load(&place)?;
-        if room(&place, &left) > 0 {
+        if room(&place, &left) > 0 || left.base != left.origin {
             return Err(taken(&record.name).context(format!(
                 "{} holds private blocks of a disk that the store does not know",
                 place.display()
@@ -272,12 +373,51 @@ fn build(home: &Path, record: &Record) -> Result<Lock> {
     fs::create_dir_all(&fresh).map_err(|e| failed(&fresh, e))?;
     let lock = Lock::take(&fresh, &record.name)?;
     Layer::create(&fresh, Identity { disk: record.uuid.0, layer: 1 })?;
-    record.save(&fresh).map_err(|failure| match failure {
-        Failure::Retry(error) | Failure::Lost(error) => error,
-    })?;
+    saved(record.save(&fresh))?;
     fs::rename(&fresh, &place).map_err(|e| failed(&place, e))?;
     block::file::sync_directory(home)?;
     Ok(lock)
+}
+
+/// The outcome of a step that nobody else depends on.
+fn saved(outcome: Result<(), Failure>) -> Result<()> {
+    outcome.map_err(|failure| match failure {
+        Failure::Retry(error) | Failure::Lost(error) => error,
+    })
+}
+
+/// The record of a disk as its ref tells it; without layers.
+fn from_ref(found: &RefRecord) -> Result<Record> {
+    let label = |key: &str| {
+        let value = found.body.labels.get(key).cloned();
+        value.ok_or_else(|| Error::corrupt(format!("the ref of disk {} has no {key}", found.name)))
+    };
+    let uuid = Uuid::try_from(label(UUID)?).map_err(Error::corrupt)?;
+    Ok(Record {
+        name: found.name.clone(),
+        uuid,
+        mode: label("mode")?.parse()?,
+        size: found.body.size,
+        created: found.body.created,
+        image: label("image")?.parse()?,
+        origin: label("origin")?.parse()?,
+        base: manifest_of(found)?,
+        layers: Vec::new(),
+        next_layer: 1,
+        attached: None,
+    })
+}
+
+/// The highest number that a layer's file in `directory` has; 0 when there is none.
+fn highest_layer(directory: &Path) -> Result<u32> {
+    let failed = |e| Error::io(directory.display(), e);
+    let mut highest = 0;
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let number = name.to_str().and_then(|name| name.split_once('.')?.0.parse().ok());
+        highest = highest.max(number.unwrap_or(0));
+    }
+    Ok(highest)
 }
 
 /// Removes the directory of a disk whose lock is held: at once for everybody else.

@@ -64,7 +64,7 @@ impl Layer {
         let (data, path) = paths(directory, identity.layer);
         let data = RandomFile::open(data, OpenOptions::new().read(true).write(true))
             .map_err(|e| if e.kind() == block::ErrorKind::NotFound {
-                Error::corrupt(format!("{e}: the private blocks of the disk are gone; put the file back from a backup, or give the disk up with 'sojourn disk remove'"))
+                Error::corrupt(format!("{e}: the private blocks of the disk are gone; put the file back from a backup, or give the private blocks up with 'sojourn disk reset' or 'disk rollback'"))
             } else { e })?;
         let map = BlockMap::new();
         let groups = size.div_ceil(BLOCK).div_ceil(GROUP);

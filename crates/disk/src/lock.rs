@@ -5,6 +5,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// The lock of a disk's directory; the kernel drops it with the file, also when the process dies.
@@ -42,6 +43,17 @@ impl Lock {
                 )));
             }
             Err(error) => return Err(failed(error.into())),
+        }
+        // Who had it may have removed the disk, and another may have made a new one in its place.
+        let same = std::fs::metadata(&path)
+            .and_then(|there| {
+                file.metadata().map(|here| (there.dev(), there.ino()) == (here.dev(), here.ino()))
+            })
+            .unwrap_or(false);
+        if !same {
+            return Err(Error::conflict(format!(
+                "disk {name:?} was removed or replaced just now; see 'sojourn disk list'"
+            )));
         }
         // For the message of the next one; a disk can be used without it.
         let _ = file

@@ -14,8 +14,7 @@ const VERSION: u32 = 1;
 const FILE: &str = "disk.json";
 const FRESH: &str = "disk.json.new";
 const MAX_LEN: u64 = 64 << 10;
-const REMEDY: &str =
-    "put the file back from a backup, or give the disk up with 'sojourn disk remove'";
+const REMEDY: &str = "put the file back from a backup, or give the private blocks up with 'sojourn disk reset' or 'disk rollback'";
 
 /// What a disk is told apart by, also from an earlier one of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

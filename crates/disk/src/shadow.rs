@@ -30,7 +30,7 @@ use block::{
 use parking_lot::RwLock;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 #[cfg(test)]
 mod tests;
@@ -58,13 +58,13 @@ struct Inner {
     size: AtomicU64,
     stack: ArcSwap<Stack>,
     regions: [RegionLock; LOCKS],
-    /// Held shared while room is given back outside of the regions' locks, so that a layer is not
-    /// sealed in between.
+    /// Held shared while blocks are zeroed region by region, so that a layer is not sealed in
+    /// between.
     zeroing: Arc<tokio::sync::RwLock<()>>,
     /// Rounds of flushing that were asked for.
     asked: AtomicU64,
     /// The last one that was done. Whoever holds the lock leads a round.
-    round: tokio::sync::Mutex<u64>,
+    round: Arc<tokio::sync::Mutex<u64>>,
     /// Why a sync failed.
     failed: Arc<Poison>,
 }
@@ -205,7 +205,7 @@ impl Shadow {
             regions: std::array::from_fn(|_| RegionLock::default()),
             zeroing: Arc::new(tokio::sync::RwLock::new(())),
             asked: AtomicU64::new(0),
-            round: tokio::sync::Mutex::new(0),
+            round: Arc::default(),
             failed: Arc::default(),
         };
         Self { inner: Arc::new(inner) }
@@ -217,9 +217,13 @@ impl Shadow {
     /// As [`Device::flush`].
     pub async fn close(&self) -> Result<()> {
         self.inner.check()?;
-        let _leader = self.inner.round.lock().await;
+        let leader = Arc::clone(&self.inner.round).lock_owned().await;
         let inner = Arc::clone(&self.inner);
-        offload(move || inner.sync(Round::Close)).await
+        offload(move || {
+            let _leader = leader;
+            inner.sync(Round::Close)
+        })
+        .await
     }
 
     /// Room that the private blocks take in the file system, in bytes.
@@ -447,60 +451,35 @@ impl Inner {
         Ok(Attempt::Done)
     }
 
-    /// Makes blocks zero, all inside one region, and says which were private. Blocks below which
-    /// all is zero in the stack `quiet` are left alone.
-    fn mark_zero(
-        &self,
-        span: Span,
-        quiet: Option<u64>,
-        private_too: bool,
-        private: &mut Vec<Span>,
-    ) {
+    /// Makes blocks zero, all inside one region, and gives their room back or reserves it. Blocks
+    /// below which all is zero in the stack `quiet` are left alone. Waits for the disk.
+    fn zero_region(&self, span: Span, quiet: Option<u64>, mode: ZeroMode) -> Result<()> {
+        // Held while the file is punched too: a write that is answered behind this must not be hit.
         let _alone = self.region(span.offset()).write();
         let stack = self.stack.load();
-        let map = &stack.top().map;
+        let top = stack.top();
         let all = blocks_of(span);
         let mut at = all.start;
         while at < all.end {
-            let (state, end) = map.run(at..all.end);
+            let (state, end) = top.map.run(at..all.end);
             match state {
-                State::Private => {
-                    let run = Span::between(at * BLOCK, (end * BLOCK).min(span.end()));
-                    match private.last_mut() {
-                        Some(last) if last.end() == run.offset() => {
-                            *last = Span::between(last.offset(), run.end());
-                        }
-                        _ => private.push(run),
-                    }
-                    if private_too {
-                        map.set(at..end, State::Zero);
+                State::Private if mode.may_punch => {
+                    top.map.set(at..end, State::Zero);
+                    match top.data.punch(Span::between(at * BLOCK, end * BLOCK)) {
+                        Ok(()) => {}
+                        // The room stays taken; the blocks are zero all the same.
+                        Err(e) if e.kind() == ErrorKind::Unsupported => {}
+                        Err(e) => return Err(e),
                     }
                 }
-                State::Below if quiet != Some(stack.generation) => map.set(at..end, State::Zero),
+                State::Below if quiet != Some(stack.generation) => {
+                    top.map.set(at..end, State::Zero)
+                }
                 _ => {}
             }
             at = end;
         }
-    }
-
-    /// Makes whole blocks zero and gives their room back, or reserves it. Waits for the disk.
-    fn zero_whole(&self, span: Span, quiet: Option<u64>, mode: ZeroMode) -> Result<()> {
-        let mut private = Vec::new();
-        for piece in span.pieces(REGION) {
-            self.mark_zero(piece, quiet, mode.may_punch, &mut private);
-        }
-        let stack = self.stack.load_full();
-        let top = stack.top();
-        if mode.may_punch {
-            for run in private {
-                match top.data.punch(run.align_outward(BLOCK)) {
-                    Ok(()) => {}
-                    // The room stays taken; the blocks are zero all the same.
-                    Err(e) if e.kind() == ErrorKind::Unsupported => break,
-                    Err(e) => return Err(e),
-                }
-            }
-        } else {
+        if !mode.may_punch {
             top.data.zero_range(span.align_outward(BLOCK))?;
         }
         top.touch();
@@ -544,6 +523,9 @@ impl Shadow {
     /// Zeroes whole blocks. What reads as zeroes from below is left alone, so that the discard of
     /// a blank disk costs nothing.
     async fn zero_blocks(&self, span: Span, mode: ZeroMode) -> Result<()> {
+        // Dropped with this future: what is left of a request whose client is gone must not go on
+        // beside those of the next one.
+        let wanted = Arc::new(());
         for window in span.pieces(WINDOW) {
             let mut at = window;
             while !at.is_empty() {
@@ -562,6 +544,7 @@ impl Shadow {
                 drop(stack);
                 let inner = Arc::clone(&self.inner);
                 let guard = Arc::clone(&self.inner.zeroing).read_owned().await;
+                let wanted = Arc::downgrade(&wanted);
                 offload(move || {
                     let _guard = guard;
                     let mut from = now.offset();
@@ -576,11 +559,12 @@ impl Shadow {
                         if start >= end || start < from {
                             continue;
                         }
-                        inner.zero_run(Span::between(from, start), None, mode)?;
-                        inner.zero_run(Span::between(start, end), Some(generation), mode)?;
+                        inner.zero_run(Span::between(from, start), None, mode, &wanted)?;
+                        let quiet = Some(generation);
+                        inner.zero_run(Span::between(start, end), quiet, mode, &wanted)?;
                         from = end;
                     }
-                    inner.zero_run(Span::between(from, now.end()), None, mode)
+                    inner.zero_run(Span::between(from, now.end()), None, mode, &wanted)
                 })
                 .await?;
             }
@@ -602,8 +586,21 @@ impl Inner {
         }
     }
 
-    fn zero_run(&self, span: Span, quiet: Option<u64>, mode: ZeroMode) -> Result<()> {
-        if span.is_empty() { Ok(()) } else { self.zero_whole(span, quiet, mode) }
+    /// Zeroes whole blocks, region by region, until `wanted` says that nobody waits for it any more.
+    fn zero_run(
+        &self,
+        span: Span,
+        quiet: Option<u64>,
+        mode: ZeroMode,
+        wanted: &Weak<()>,
+    ) -> Result<()> {
+        for piece in span.pieces(REGION) {
+            if wanted.strong_count() == 0 {
+                return Err(Error::unavailable("the request was given up"));
+            }
+            self.zero_region(piece, quiet, mode)?;
+        }
+        Ok(())
     }
 }
 
@@ -661,15 +658,20 @@ impl Device for Shadow {
     async fn flush(&self) -> Result<()> {
         self.inner.check()?;
         let mine = self.inner.asked.fetch_add(1, Ordering::AcqRel) + 1;
-        let mut done = self.inner.round.lock().await;
+        let mut done = Arc::clone(&self.inner.round).lock_owned().await;
         if *done >= mine {
             return Ok(());
         }
         let all = self.inner.asked.load(Ordering::Acquire);
         let inner = Arc::clone(&self.inner);
-        offload(move || inner.sync(Round::Flush)).await?;
-        *done = all;
-        Ok(())
+        // The lock goes with the round: were it free when the leader is cancelled, the next round
+        // could answer before this one has found that its sync failed.
+        offload(move || {
+            inner.sync(Round::Flush)?;
+            *done = all;
+            Ok(())
+        })
+        .await
     }
 
     async fn discard(&self, span: Span, durability: Durability) -> Result<()> {

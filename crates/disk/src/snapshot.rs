@@ -7,6 +7,7 @@
 //! that say what the base says too.
 
 use crate::disk::UUID;
+use crate::record::Uuid;
 use crate::stack::Frozen;
 use crate::{Disk, SnapshotInfo, compare};
 use block::{Error, Result, offload};
@@ -79,6 +80,44 @@ pub(crate) fn manifest_of(found: &RefRecord) -> Result<ManifestId> {
     found.body.manifest.ok_or_else(|| {
         Error::corrupt(format!("image {}: has no content; remove and import it again", found.name))
     })
+}
+
+/// What a disk was at a snapshot.
+pub(crate) struct Past {
+    pub(crate) manifest: ManifestId,
+    pub(crate) size: u64,
+    /// The image version that it stood on, if that is there still.
+    pub(crate) image: Option<(ImageName, ManifestId)>,
+}
+
+/// A snapshot of the disk `uuid`.
+///
+/// # Errors
+/// [`NotFound`](block::ErrorKind::NotFound) when it has none of this name; those of the store.
+pub(crate) async fn find(store: &Store, disk: &str, snapshot: &str, uuid: Uuid) -> Result<Past> {
+    store::check_name("snapshot", snapshot)?;
+    let full = format!("{disk}@{snapshot}");
+    let found = store.refs().get(RefKind::Snapshot, &full).await?;
+    // One of an earlier disk of this name is not meant.
+    let own = found.filter(|found| found.body.labels.get(UUID) == Some(&uuid.to_string()));
+    let found = own.ok_or_else(|| {
+        Error::not_found(format!(
+            "disk {disk:?} has no snapshot {snapshot:?}; see 'sojourn disk show {disk}'"
+        ))
+    })?;
+    let manifest = found
+        .body
+        .manifest
+        .ok_or_else(|| Error::corrupt(format!("snapshot {full}: has no content; remove it")))?;
+    let image = match found.body.labels.get("image") {
+        Some(name) => store.refs().get(RefKind::Image, name).await?,
+        None => None,
+    };
+    let image = match image {
+        Some(version) => Some((version.name.parse()?, manifest_of(&version)?)),
+        None => None,
+    };
+    Ok(Past { manifest, size: found.body.size, image })
 }
 
 impl Disk {
@@ -177,7 +216,8 @@ impl Disk {
         Ok(made)
     }
 
-    /// Makes the disk what it was at a snapshot, its size included. What was written since is gone.
+    /// Makes the disk what it was at a snapshot, its size and image version included. What was
+    /// written since is gone.
     ///
     /// # Errors
     /// [`NotFound`](block::ErrorKind::NotFound) when there is no such snapshot,
@@ -187,23 +227,13 @@ impl Disk {
         store::check_name("snapshot", snapshot)?;
         let _excluded = self.lease.exclude(self.name(), "rollback")?;
         let _changing = self.changing.lock().await;
-        let full = format!("{}@{snapshot}", self.name());
-        let found = self.store.refs().get(RefKind::Snapshot, &full).await?;
-        let Some(found) = found else {
-            return Err(Error::not_found(format!(
-                "disk {:?} has no snapshot {snapshot:?}; see 'sojourn disk show {}'",
-                self.name(),
-                self.name()
-            )));
-        };
-        let Some(manifest) = found.body.manifest else {
-            return Err(Error::corrupt(format!("snapshot {full}: has no content; remove it")));
-        };
-        self.replace(manifest, found.body.size).await
+        let record = self.record();
+        let past = find(&self.store, &record.name, snapshot, record.uuid).await?;
+        self.replace(past).await
     }
 
-    /// Drops everything private: the disk is that of its image version again. It keeps its size and
-    /// its snapshots.
+    /// Drops everything private: the disk is that of its image version again. It keeps its size,
+    /// unless the image is larger, and its snapshots.
     ///
     /// # Errors
     /// [`Conflict`](block::ErrorKind::Conflict) while the disk is attached; those of the store and
@@ -215,7 +245,9 @@ impl Disk {
         if record.base == record.origin && self.shadow.is_empty() && !self.shadow.has_failed() {
             return self.change(|record| record.attached = None).await;
         }
-        self.replace(record.origin, record.size).await
+        // A rollback to before a rebase may have left it smaller than the image is now.
+        let size = record.size.max(self.store.manifest(&record.origin).await?.size());
+        self.replace(Past { manifest: record.origin, size, image: None }).await
     }
 
     /// Removes a snapshot. Disks keep what they hold.
@@ -295,8 +327,9 @@ impl Disk {
         }
     }
 
-    /// Makes the disk show `manifest` and nothing else.
-    async fn replace(&self, manifest: ManifestId, size: u64) -> Result<()> {
+    /// Makes the disk show what it was and nothing else.
+    async fn replace(&self, past: Past) -> Result<()> {
+        let Past { manifest, size, image: stood_on } = past;
         let (manifest, image) = self.image(&manifest).await?;
         let number = self.record().next_layer;
         let layer = self.shadow.new_layer(number).await?;
@@ -304,6 +337,9 @@ impl Disk {
         let guard = self.shadow.unless_interrupted("rollback or reset");
         let changed = self
             .change(|record| {
+                if let Some((image, origin)) = stood_on {
+                    (record.image, record.origin) = (image, origin);
+                }
                 record.base = id;
                 record.size = size;
                 record.layers = vec![number];

@@ -176,6 +176,94 @@ async fn a_creation_that_crashed_leaves_nothing_in_the_way() {
 }
 
 #[tokio::test]
+async fn a_disk_of_another_home_is_not_removed_with_its_store() {
+    let (mut home, image) = home().await;
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    let disk = home.open("a").await;
+    put(&disk, 1, 9).await;
+    disk.snapshot("s", &()).await.unwrap();
+    drop(disk);
+    // A second home on the same store: first without a directory of this name, then with one that
+    // a crashed creation left.
+    let first = std::mem::replace(&mut home.directory, tempfile::tempdir().unwrap());
+    home.again().await;
+    let error = home.disks.remove("a").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(error.message().contains("another home"), "{error}");
+    home.create("b", "golden", Mode::Persistent).await.unwrap();
+    let place = home.directory.path().join("disks");
+    std::fs::rename(place.join("b"), place.join("a")).unwrap();
+    home.disks.remove("a").await.unwrap();
+    assert!(!place.join("a").exists());
+    let second = std::mem::replace(&mut home.directory, first);
+    home.again().await;
+    let disk = home.open("a").await;
+    put(&disk, 1, 8).await;
+    disk.rollback("s").await.unwrap();
+    let mut expected = image.clone();
+    set(&mut expected, 1, 9);
+    same(&bytes(&*disk).await, &expected);
+    drop(disk);
+    // A name is given up only on request, and not while its directory is here.
+    assert_eq!(kind(home.disks.remove_lost("a").await), ErrorKind::Conflict);
+    home.directory = second;
+    home.again().await;
+    home.disks.remove_lost("a").await.unwrap();
+    assert_eq!(kind(home.disks.remove_lost("a").await), ErrorKind::NotFound);
+    assert!(home.store.refs().list(RefKind::Snapshot).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_damaged_disk_returns_to_its_image_or_a_snapshot() {
+    let (home, image) = home().await;
+    let place = home.directory.path().join("disks").join("a");
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    let disk = home.open("a").await;
+    put(&disk, 1, 9).await;
+    disk.snapshot("s", &()).await.unwrap();
+    put(&disk, 2, 9).await;
+    disk.close().await.unwrap();
+    drop(disk);
+    let mut frozen = image.clone();
+    set(&mut frozen, 1, 9);
+    let harm: [&dyn Fn(); 3] = [
+        &|| std::fs::write(place.join("disk.json"), "{").unwrap(),
+        &|| {
+            for entry in std::fs::read_dir(&place).unwrap() {
+                let path = entry.unwrap().path();
+                if path.extension().is_some_and(|kind| kind == "map") {
+                    std::fs::write(path, "short").unwrap();
+                }
+            }
+        },
+        &|| {
+            for entry in std::fs::read_dir(&place).unwrap() {
+                let path = entry.unwrap().path();
+                if path.extension().is_some_and(|kind| kind == "data") {
+                    std::fs::remove_file(path).unwrap();
+                }
+            }
+        },
+    ];
+    for damage in harm {
+        for (snapshot, expected) in [(Some("s"), &frozen), (None, &image)] {
+            damage();
+            assert_eq!(kind(home.disks.open("a").await), ErrorKind::Corrupt);
+            assert_eq!(kind(home.disks.recover("a", Some("no")).await), ErrorKind::NotFound);
+            assert_eq!(kind(home.disks.open("a").await), ErrorKind::Corrupt);
+            home.disks.recover("a", snapshot).await.unwrap();
+            let disk = home.open("a").await;
+            same(&bytes(&*disk).await, expected);
+            assert_eq!(disk.info().snapshots.len(), 1);
+            put(&disk, 3, 7).await;
+            disk.close().await.unwrap();
+            drop(disk);
+            assert_eq!(bytes(&*home.open("a").await).await[3 * BLOCK], 7);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_damaged_disk_says_so_and_can_be_removed() {
     let (home, _) = home().await;
     home.create("a", "golden", Mode::Persistent).await.unwrap();
@@ -189,7 +277,7 @@ async fn a_damaged_disk_says_so_and_can_be_removed() {
     for name in ["a", "b"] {
         let error = home.disks.open(name).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
-        assert!(error.message().contains("sojourn disk remove"), "{error}");
+        assert!(error.message().contains("sojourn disk reset"), "{error}");
         home.disks.remove(name).await.unwrap();
     }
 }
@@ -350,6 +438,10 @@ async fn a_rebase_merges_what_only_one_side_changed() {
     let mut then = image;
     set(&mut then, 4, 44);
     same(&bytes(&*disk).await, &then);
+    // It belongs to its old version again, so that what that lacks is not taken for its own.
+    assert_eq!(disk.info().image, "golden:1");
+    disk.rebase(&"golden".parse().unwrap(), Rebase::Refuse).await.unwrap();
+    same(&bytes(&*disk).await, &new);
 }
 
 #[tokio::test]
