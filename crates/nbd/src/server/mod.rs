@@ -46,9 +46,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// How long accepting rests after it failed, for want of descriptors for example.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often it is logged that clients are refused; all are counted.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
 
 /// A server of some exports. Cheap to clone; all clones share limits and counters.
 #[derive(Clone)]
@@ -87,6 +91,7 @@ impl Server {
         let (stopper, stopped) = watch::channel(false);
         let mut clients = JoinSet::new();
         let mut stop = std::pin::pin!(stop);
+        let mut told = None;
         tracing::info!(address = %listener.address(), "listening");
         loop {
             tokio::select! {
@@ -94,7 +99,7 @@ impl Server {
                 () = &mut stop => break,
                 Some(ended) = clients.join_next() => self.inner.note_panic(&ended),
                 accepted = listener.accept(self.inner.limits.keepalive) => match accepted {
-                    Ok(accepted) => self.admit(accepted, &mut clients, &stopped),
+                    Ok(accepted) => self.admit(accepted, &mut clients, &stopped, &mut told),
                     Err(error) => {
                         tracing::warn!(address = %listener.address(), %error, "accept failed");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -123,11 +128,16 @@ impl Server {
         accepted: Accepted,
         clients: &mut JoinSet<()>,
         stopped: &watch::Receiver<bool>,
+        told: &mut Option<Instant>,
     ) {
         let (Accepted::Unix(_, peer) | Accepted::Tcp(_, peer)) = &accepted;
         let Some(place) = Place::take(&self.inner) else {
             let most = self.inner.limits.connections;
-            tracing::warn!(%peer, most, "refused: too many connections");
+            let now = Instant::now();
+            if told.is_none_or(|told| now - told >= TELL_AGAIN) {
+                *told = Some(now); // a storm must not fill the log
+                tracing::warn!(%peer, most, "refused: too many connections");
+            }
             return;
         };
         let stopped = stopped.clone();
