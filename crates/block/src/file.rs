@@ -24,6 +24,18 @@ pub async fn offload<T: Send + 'static>(
     }
 }
 
+/// Longer writes may make the kernel wait for the disk, in bytes.
+const LONG_WRITE: usize = 256 << 10;
+
+/// Runs work that may block on this thread, while others take its tasks where there are others.
+fn in_place<T>(work: impl FnOnce() -> T) -> T {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
+    }
+}
+
 /// A regular file or block device, read and written at offsets by any number of tasks.
 ///
 /// Reads that the page cache can answer are done on the spot ([`try_read`](Self::try_read));
@@ -142,13 +154,16 @@ impl RandomFile {
         self.inner.read_blocking(offset, buf)
     }
 
-    /// Writes into the page cache, on this thread. The kernel makes a writer wait only when the
-    /// disk is far behind.
+    /// Writes into the page cache, on this thread. The kernel makes a writer wait when the disk is
+    /// far behind, for seconds with a long write: the runtime lends this thread's other tasks to
+    /// another one meanwhile.
     ///
     /// # Errors
     /// That of the system call; [`NoSpace`](ErrorKind::NoSpace) when the file system is full.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.inner.file.write_all_at(data, offset).map_err(|e| Error::io(self.path().display(), e))
+        let write = || self.inner.file.write_all_at(data, offset);
+        let written = if data.len() > LONG_WRITE { in_place(write) } else { write() };
+        written.map_err(|e| Error::io(self.path().display(), e))
     }
 
     /// Writes, and returns when the bytes (and the metadata needed to read them) are on stable
@@ -325,6 +340,28 @@ mod tests {
         let hole = extents.iter().find(|e| e.kind == ExtentKind::Hole).unwrap();
         assert_eq!(hole.span, Span::between(65536, 131_072));
         assert_eq!(extents.last().unwrap().span.end(), 1 << 20);
+    }
+
+    #[test]
+    fn long_writes_work_wherever_they_are_made() {
+        let (_dir, file) = scratch();
+        let data = vec![7; LONG_WRITE + 1];
+        let check = |file: &RandomFile, offset| {
+            file.write(offset, &data).unwrap();
+            let mut buf = vec![0; data.len()];
+            file.read_blocking(offset, &mut buf).unwrap();
+            assert!(buf == data);
+        };
+        check(&file, 0);
+        let single = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        single.block_on(async { check(&file, 1 << 20) });
+        let many = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        many.block_on(async { check(&file, 2 << 20) });
+        many.block_on(offload(move || {
+            file.write(3 << 20, &vec![7; LONG_WRITE + 1])?;
+            Ok(())
+        }))
+        .unwrap();
     }
 
     #[tokio::test]
