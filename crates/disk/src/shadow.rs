@@ -58,8 +58,8 @@ struct Inner {
     size: AtomicU64,
     stack: ArcSwap<Stack>,
     regions: [RegionLock; LOCKS],
-    /// Held shared while blocks are zeroed region by region, so that a layer is not sealed in
-    /// between.
+    /// Held shared while room is given back outside of the regions' locks, so that a layer is not
+    /// sealed in between.
     zeroing: Arc<tokio::sync::RwLock<()>>,
     /// Rounds of flushing that were asked for.
     asked: AtomicU64,
@@ -451,35 +451,78 @@ impl Inner {
         Ok(Attempt::Done)
     }
 
-    /// Makes blocks zero, all inside one region, and gives their room back or reserves it. Blocks
-    /// below which all is zero in the stack `quiet` are left alone. Waits for the disk.
-    fn zero_region(&self, span: Span, quiet: Option<u64>, mode: ZeroMode) -> Result<()> {
-        // Held while the file is punched too: a write that is answered behind this must not be hit.
+    /// Makes blocks zero, all inside one region, and says which were private. Blocks below which
+    /// all is zero in the stack `quiet` are left alone.
+    fn mark_zero(
+        &self,
+        span: Span,
+        quiet: Option<u64>,
+        private_too: bool,
+        private: &mut Vec<Span>,
+    ) {
         let _alone = self.region(span.offset()).write();
         let stack = self.stack.load();
-        let top = stack.top();
+        let map = &stack.top().map;
         let all = blocks_of(span);
         let mut at = all.start;
         while at < all.end {
-            let (state, end) = top.map.run(at..all.end);
+            let (state, end) = map.run(at..all.end);
             match state {
-                State::Private if mode.may_punch => {
-                    top.map.set(at..end, State::Zero);
-                    match top.data.punch(Span::between(at * BLOCK, end * BLOCK)) {
-                        Ok(()) => {}
-                        // The room stays taken; the blocks are zero all the same.
-                        Err(e) if e.kind() == ErrorKind::Unsupported => {}
-                        Err(e) => return Err(e),
+                State::Private => {
+                    let run = Span::between(at * BLOCK, (end * BLOCK).min(span.end()));
+                    match private.last_mut() {
+                        Some(last) if last.end() == run.offset() => {
+                            *last = Span::between(last.offset(), run.end());
+                        }
+                        _ => private.push(run),
+                    }
+                    if private_too {
+                        map.set(at..end, State::Zero);
                     }
                 }
-                State::Below if quiet != Some(stack.generation) => {
-                    top.map.set(at..end, State::Zero)
-                }
+                State::Below if quiet != Some(stack.generation) => map.set(at..end, State::Zero),
                 _ => {}
             }
             at = end;
         }
-        if !mode.may_punch {
+    }
+
+    /// Makes whole blocks zero and gives their room back, or reserves it, as long as somebody wants
+    /// it: a write that is answered to the next client must not be hit by what is left of this. One
+    /// that comes while the file is punched waits for that in the file system. Waits for the disk.
+    fn zero_run(
+        &self,
+        span: Span,
+        quiet: Option<u64>,
+        mode: ZeroMode,
+        wanted: &Weak<()>,
+    ) -> Result<()> {
+        let wanted = || match wanted.strong_count() {
+            0 => Err(Error::unavailable("the request was given up")),
+            _ => Ok(()),
+        };
+        if span.is_empty() {
+            return Ok(());
+        }
+        let mut private = Vec::new();
+        for piece in span.pieces(REGION) {
+            wanted()?;
+            self.mark_zero(piece, quiet, mode.may_punch, &mut private);
+        }
+        let stack = self.stack.load_full();
+        let top = stack.top();
+        if mode.may_punch {
+            for run in private {
+                wanted()?;
+                match top.data.punch(run.align_outward(BLOCK)) {
+                    Ok(()) => {}
+                    // The room stays taken; the blocks are zero all the same.
+                    Err(e) if e.kind() == ErrorKind::Unsupported => break,
+                    Err(e) => return Err(e),
+                }
+            }
+        } else {
+            wanted()?;
             top.data.zero_range(span.align_outward(BLOCK))?;
         }
         top.touch();
@@ -584,23 +627,6 @@ impl Inner {
             Err(e) if e.kind() == ErrorKind::Unsupported => Ok(false),
             Err(e) => Err(e),
         }
-    }
-
-    /// Zeroes whole blocks, region by region, until `wanted` says that nobody waits for it any more.
-    fn zero_run(
-        &self,
-        span: Span,
-        quiet: Option<u64>,
-        mode: ZeroMode,
-        wanted: &Weak<()>,
-    ) -> Result<()> {
-        for piece in span.pieces(REGION) {
-            if wanted.strong_count() == 0 {
-                return Err(Error::unavailable("the request was given up"));
-            }
-            self.zero_region(piece, quiet, mode)?;
-        }
-        Ok(())
     }
 }
 

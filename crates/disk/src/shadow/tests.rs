@@ -218,8 +218,7 @@ async fn a_log_that_grows_is_checkpointed() {
             if round % 2 == 0 {
                 assert_eq!(scratch.try_write(span, &[1; 4096]).unwrap(), Attempt::Done);
             } else {
-                let punch = ZeroMode { may_punch: true, only_if_fast: false };
-                scratch.inner.zero_region(span, None, punch).unwrap();
+                scratch.inner.mark_zero(span, None, true, &mut Vec::new());
             }
         }
         scratch.flush().await.unwrap();
