@@ -190,3 +190,21 @@ async fn disks_and_images_appear_while_the_server_runs() {
     assert_eq!(content_of(&server, "late").await.len() as u64, 8 * MIB);
     assert_eq!(server.stop(), 0);
 }
+
+#[test]
+fn a_damaged_disk_is_saved_by_reset_and_a_lost_one_is_given_up_on_request() {
+    let (lab, _) = Lab::with_image();
+    lab.line("disk create alice --from debian").ok();
+    lab.line("disk snapshot alice first").ok();
+    let place = lab.home().join("disks/alice");
+    std::fs::write(place.join("disk.json"), "{").unwrap();
+    lab.line("disk snapshot alice second").fails(7, &["disk.json", "disk reset"]);
+    lab.line("disk reset alice").ok();
+    std::fs::write(place.join("disk.json"), "{").unwrap();
+    lab.line("disk rollback alice first").ok();
+    assert_eq!(lab.json("disk show alice")["snapshots"][0]["name"], "first");
+    std::fs::remove_dir_all(&place).unwrap();
+    lab.line("disk remove alice").fails(4, &["another home", "--lost"]);
+    lab.line("disk remove --lost alice").ok();
+    lab.line("disk remove --lost alice").fails(3, &["alice"]);
+}

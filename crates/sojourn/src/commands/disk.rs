@@ -36,7 +36,7 @@ Examples:
 Examples:
   sojourn disk snapshot alice before-upgrade")]
     Snapshot(Snapshot),
-    /// Return to a snapshot; what was written since is lost
+    /// Return to a snapshot; what was written since is lost. Works on a damaged disk too
     #[command(after_help = "\
 Examples:
   sojourn disk rollback alice before-upgrade")]
@@ -53,7 +53,7 @@ Examples:
   sojourn disk rebase alice debian                refused when both changed the same blocks
   sojourn disk rebase alice debian:3 --keep-mine  the disk's own blocks win")]
     Rebase(Rebase),
-    /// Forget every private block: the disk is as its image again
+    /// Forget every private block: the disk is as its image again. Works on a damaged disk too
     #[command(after_help = "\
 Examples:
   sojourn disk reset alice")]
@@ -68,7 +68,8 @@ Examples:
     #[command(after_help = "\
 Examples:
   sojourn disk remove alice
-  sojourn disk remove alice@before-upgrade")]
+  sojourn disk remove alice@before-upgrade
+  sojourn disk remove --lost alice    its directory is gone, and no other home has it")]
     Remove(Remove),
 }
 
@@ -100,6 +101,10 @@ pub(crate) struct Name {
 pub(crate) struct Remove {
     /// The disk's name, or DISK@SNAPSHOT
     pub(crate) name: String,
+    /// The disk's directory is lost: remove its name and snapshots from the store. Other homes on
+    /// the store must not have it
+    #[arg(long)]
+    pub(crate) lost: bool,
 }
 
 /// A disk and one of its snapshots.
@@ -170,12 +175,12 @@ impl Disk {
             Self::Grow(Grow { name, size }) => {
                 DiskRequest::Grow { name: name.clone(), size: size.0 }
             }
-            Self::Remove(Remove { name }) => match name.split_once('@') {
-                Some((name, snapshot)) => DiskRequest::RemoveSnapshot {
+            Self::Remove(Remove { name, lost }) => match name.split_once('@') {
+                Some((name, snapshot)) if !lost => DiskRequest::RemoveSnapshot {
                     name: name.to_owned(),
                     snapshot: snapshot.to_owned(),
                 },
-                None => DiskRequest::Remove { name: name.clone() },
+                _ => DiskRequest::Remove { name: name.clone(), lost: *lost },
             },
         }
     }
@@ -191,8 +196,10 @@ pub(crate) async fn run(verb: &Disk, home: &Home, output: Output) -> Result<()> 
         None => {
             let engine = Engine::open(home, &Config::of(home)?).await?;
             let reply = verbs::perform(&engine, request).await;
-            engine.open.close_all().await?;
-            reply?
+            let closed = engine.open.close_all().await;
+            let reply = reply?;
+            closed?;
+            reply
         }
     };
     drop(bar);

@@ -13,17 +13,50 @@ pub(crate) const STATUS_PATH: &str = "/v1/status";
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum DiskRequest {
-    Create { name: String, from: String, ephemeral: bool, size: Option<u64> },
+    Create {
+        name: String,
+        from: String,
+        ephemeral: bool,
+        size: Option<u64>,
+    },
     List,
-    Show { name: String },
-    Snapshot { name: String, snapshot: String },
-    Rollback { name: String, snapshot: String },
-    Commit { name: String, image: String },
-    Rebase { name: String, image: String, keep_mine: bool },
-    Reset { name: String },
-    Grow { name: String, size: u64 },
-    Remove { name: String },
-    RemoveSnapshot { name: String, snapshot: String },
+    Show {
+        name: String,
+    },
+    Snapshot {
+        name: String,
+        snapshot: String,
+    },
+    Rollback {
+        name: String,
+        snapshot: String,
+    },
+    Commit {
+        name: String,
+        image: String,
+    },
+    Rebase {
+        name: String,
+        image: String,
+        keep_mine: bool,
+    },
+    Reset {
+        name: String,
+    },
+    Grow {
+        name: String,
+        size: u64,
+    },
+    Remove {
+        name: String,
+        /// Only the store knows it any more.
+        #[serde(default)]
+        lost: bool,
+    },
+    RemoveSnapshot {
+        name: String,
+        snapshot: String,
+    },
 }
 
 /// What a verb on disks gives.

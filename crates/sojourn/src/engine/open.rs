@@ -8,20 +8,27 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::{OwnedMutexGuard, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+
+/// How long a removal waits for connections that have ended their use of the disk.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// All open disks of a home.
 pub(crate) struct OpenDisks {
     disks: Arc<Disks>,
     slots: Mutex<BTreeMap<String, Arc<Slot>>>,
+    /// Openings under way. Each is finished even when the client that asked goes away: what is left
+    /// of one must not work on the files beside the next one.
+    opening: Mutex<JoinSet<()>>,
 }
 
 /// The place of one disk. It is in the map while it has users or an open disk.
 struct Slot {
     name: String,
     /// Held across opening and closing, so that there is one of either at a time.
-    disk: tokio::sync::Mutex<Option<Opened>>,
+    disk: Arc<tokio::sync::Mutex<Option<Opened>>>,
     use_: Mutex<Use>,
 }
 
@@ -39,6 +46,12 @@ impl Opened {
             timer.spawn(async move { disk.expire().await });
         }
         Self { disk, timer }
+    }
+
+    /// Whether somebody but this and the timer still has a handle, such as a connection that says
+    /// its last goodbye: the disk's lock would outlive the closing.
+    fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.disk) > 1 + self.timer.len()
     }
 
     /// Closes the disk; its lock goes with the last handle.
@@ -103,7 +116,7 @@ impl Drop for Entry {
 impl OpenDisks {
     /// None is open yet.
     pub(crate) fn new(disks: Arc<Disks>) -> Self {
-        Self { disks, slots: Mutex::default() }
+        Self { disks, slots: Mutex::default(), opening: Mutex::default() }
     }
 
     /// Opens a disk, or joins those who have it open.
@@ -117,7 +130,7 @@ impl OpenDisks {
             let slot = slots.entry(name.to_owned()).or_insert_with(|| {
                 Arc::new(Slot {
                     name: name.to_owned(),
-                    disk: tokio::sync::Mutex::new(None),
+                    disk: Arc::default(),
                     use_: Mutex::new(Use { users: 0, since: Instant::now() }),
                 })
             });
@@ -125,25 +138,45 @@ impl OpenDisks {
             Arc::clone(slot)
         };
         let mut entry = Entry(Some(Arc::clone(&slot)));
-        let mut place = slot.disk.lock().await;
-        let disk = match &*place {
-            Some(opened) => Arc::clone(&opened.disk),
-            None => match self.disks.open(name).await {
-                Ok(disk) => {
-                    *place = Some(Opened::new(Arc::clone(&disk)));
-                    disk
-                }
+        let place = Arc::clone(&slot.disk).lock_owned().await;
+        let present = place.as_ref().map(|opened| Arc::clone(&opened.disk));
+        let disk = match present {
+            Some(disk) => disk,
+            None => match self.open(name, place).await {
+                Ok(disk) => disk,
                 Err(e) => {
-                    drop(place);
                     drop(entry);
                     self.forget_if_unused(&slot);
                     return Err(e);
                 }
             },
         };
-        drop(place);
         entry.0 = None;
         Ok(Held { slot, disk })
+    }
+
+    /// Opens a disk in its place, in a task of its own.
+    async fn open(
+        &self,
+        name: &str,
+        mut place: OwnedMutexGuard<Option<Opened>>,
+    ) -> Result<Arc<Disk>> {
+        let (send, receive) = oneshot::channel();
+        {
+            let (disks, name) = (Arc::clone(&self.disks), name.to_owned());
+            let mut opening = self.opening.lock();
+            while opening.try_join_next().is_some() {}
+            opening.spawn(async move {
+                let opened = disks.open(&name).await;
+                if let Ok(disk) = &opened {
+                    *place = Some(Opened::new(Arc::clone(disk)));
+                }
+                drop(place);
+                let _ = send.send(opened);
+            });
+        }
+        let fault = |_| Error::internal("opening a disk failed inside the program; see the log");
+        receive.await.map_err(fault)?
     }
 
     /// What `look` sees in each open disk, by name. No handle leaves, because the disk's lock goes
@@ -210,7 +243,14 @@ impl OpenDisks {
             )));
         }
         if let Some(opened) = place.take() {
-            opened.close().await?;
+            let deadline = Instant::now() + GOODBYE;
+            while opened.is_shared() && Instant::now() < deadline {
+                tokio::time::sleep(GOODBYE / 100).await;
+            }
+            // What it holds goes anyway; a disk that cannot be flushed must not stay for ever.
+            if let Err(e) = opened.close().await {
+                tracing::warn!(disk = name, error = e.message(), "closing a disk to remove it");
+            }
         }
         let result = self.disks.remove(name).await;
         drop(place);
@@ -222,7 +262,7 @@ impl OpenDisks {
         let mut place = slot.disk.lock().await;
         // A client that an ephemeral disk waits for finds it open.
         let wanted = slot.use_.lock().users > 0
-            || place.as_ref().is_some_and(|opened| opened.disk.holder().is_some());
+            || place.as_ref().is_some_and(|o| o.is_shared() || o.disk.holder().is_some());
         if wanted && !stopping {
             return Ok(());
         }

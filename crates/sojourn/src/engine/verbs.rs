@@ -2,8 +2,9 @@
 
 use super::Engine;
 use super::images;
+use super::open::Held;
 use crate::control::api::{DiskReply, DiskRequest, DiskView, Range, RebaseView, SnapshotView};
-use block::{Error, Result};
+use block::{Error, ErrorKind, Result};
 use disk::{CreateOptions, DiskInfo, Mode, Rebase, SnapshotInfo};
 use store::ImageName;
 
@@ -28,7 +29,7 @@ pub(crate) async fn perform(engine: &Engine, request: DiskRequest) -> Result<Dis
             Ok(DiskReply::Snapshot(info.into()))
         }
         DiskRequest::Rollback { name, snapshot } => {
-            let disk = open.hold(&name).await?;
+            let disk = hold_or_recover(engine, &name, Some(&snapshot)).await?;
             disk.rollback(&snapshot).await?;
             Ok(DiskReply::Disk(disk.info().into()))
         }
@@ -50,7 +51,7 @@ pub(crate) async fn perform(engine: &Engine, request: DiskRequest) -> Result<Dis
             Ok(DiskReply::Rebase(RebaseView { disk: disk.info().into(), both_changed }))
         }
         DiskRequest::Reset { name } => {
-            let disk = open.hold(&name).await?;
+            let disk = hold_or_recover(engine, &name, None).await?;
             disk.reset().await?;
             Ok(DiskReply::Disk(disk.info().into()))
         }
@@ -59,14 +60,30 @@ pub(crate) async fn perform(engine: &Engine, request: DiskRequest) -> Result<Dis
             disk.grow(size).await?;
             Ok(DiskReply::Disk(disk.info().into()))
         }
-        DiskRequest::Remove { name } => {
-            open.remove(&name).await?;
+        DiskRequest::Remove { name, lost } => {
+            if lost {
+                engine.disks.remove_lost(&name).await?;
+            } else {
+                open.remove(&name).await?;
+            }
             Ok(DiskReply::Removed(format!("disk {name}")))
         }
         DiskRequest::RemoveSnapshot { name, snapshot } => {
             open.hold(&name).await?.remove_snapshot(&snapshot).await?;
             Ok(DiskReply::Removed(format!("snapshot {name}@{snapshot}")))
         }
+    }
+}
+
+/// Opens a disk whose private blocks are to be dropped: when they are damaged, without them.
+async fn hold_or_recover(engine: &Engine, name: &str, snapshot: Option<&str>) -> Result<Held> {
+    match engine.open.hold(name).await {
+        Err(damage) if damage.kind() == ErrorKind::Corrupt => {
+            engine.disks.recover(name, snapshot).await?;
+            tracing::warn!(disk = name, error = damage.message(), "gave damaged blocks up");
+            engine.open.hold(name).await
+        }
+        other => other,
     }
 }
 
