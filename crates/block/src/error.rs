@@ -141,7 +141,11 @@ impl Error {
             io::ErrorKind::Unsupported => ErrorKind::Unsupported,
             _ => ErrorKind::Unavailable,
         };
-        Self::new(kind, format!("{what}: {source}")).with_source(source)
+        let remedy = match kind {
+            ErrorKind::NoSpace => "; free some room and try again",
+            _ => "",
+        };
+        Self::new(kind, format!("{what}: {source}{remedy}")).with_source(source)
     }
 
     /// What the caller can do.

@@ -210,6 +210,15 @@ impl BlockMap {
         groups
     }
 
+    /// The last private block.
+    pub(crate) fn last_private(&self) -> Option<u64> {
+        let last = self.groups().filter(|(_, word)| word & State::Private.pattern() != 0).last();
+        last.map(|(group, word)| {
+            let bits = word & State::Private.pattern();
+            group * GROUP + u64::from(63 - bits.leading_zeros()) / 2
+        })
+    }
+
     /// Every group with a block that is not `Below`, in order.
     pub(crate) fn groups(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.slots.iter().enumerate().filter_map(|(k, slot)| Some((k, slot.get()?))).flat_map(

@@ -2,7 +2,7 @@
 //! says which of its blocks count.
 
 use crate::blockmap::{BlockMap, GROUP, State};
-use crate::maplog::{Failure, Identity, MapLog};
+use crate::maplog::{Failure, Identity, MapLog, REMEDY};
 use block::{BLOCK, Error, RandomFile, Result, Span};
 use parking_lot::Mutex;
 use std::fs::OpenOptions;
@@ -62,15 +62,27 @@ impl Layer {
     /// [`Corrupt`](block::ErrorKind::Corrupt) when a file is missing or the map is damaged.
     pub(crate) fn open(directory: &Path, identity: Identity, size: u64) -> Result<Self> {
         let (data, path) = paths(directory, identity.layer);
-        let data = RandomFile::open(data, OpenOptions::new().read(true).write(true))
-            .map_err(|e| if e.kind() == block::ErrorKind::NotFound {
-                Error::corrupt(format!("{e}: the private blocks of the disk are gone; put the file back from a backup, or give the private blocks up with 'sojourn disk reset' or 'disk rollback'"))
-            } else { e })?;
+        let data = RandomFile::open(data, OpenOptions::new().read(true).write(true)).map_err(
+            |e| match e.kind() {
+                block::ErrorKind::NotFound => Error::corrupt(format!(
+                    "{e}: the private blocks of the disk are gone; {REMEDY}"
+                )),
+                _ => e,
+            },
+        )?;
         let map = BlockMap::new();
         let groups = size.div_ceil(BLOCK).div_ceil(GROUP);
         let log = MapLog::open(&path, identity, groups, &mut |group, word| {
             map.restore(group, word);
         })?;
+        let (length, last) = (data.len()?, map.last_private());
+        if let Some(last) = last.filter(|last| length <= last * BLOCK) {
+            return Err(Error::corrupt(format!(
+                "{}: ends at byte {length}, before the private block at {}; {REMEDY}",
+                data.path().display(),
+                last * BLOCK
+            )));
+        }
         // What a killed process wrote may be in the page cache alone.
         Ok(Self {
             number: identity.layer,

@@ -22,7 +22,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Where a damaged map leaves its owner.
-const REMEDY: &str = "put the file back from a backup, or give the private blocks up with 'sojourn disk reset' or 'disk rollback'";
+pub(crate) const REMEDY: &str = "put the file back from a backup, or give the private blocks up with 'sojourn disk reset' or 'disk rollback'";
 
 /// Why an operation on the log failed.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! `disk.json`: what a disk is made of. It is replaced as a whole, never changed in place.
 
 use crate::Mode;
-use crate::maplog::Failure;
+use crate::maplog::{Failure, REMEDY};
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -14,7 +14,6 @@ const VERSION: u32 = 1;
 const FILE: &str = "disk.json";
 const FRESH: &str = "disk.json.new";
 const MAX_LEN: u64 = 64 << 10;
-const REMEDY: &str = "put the file back from a backup, or give the private blocks up with 'sojourn disk reset' or 'disk rollback'";
 
 /// What a disk is told apart by, also from an earlier one of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
