@@ -112,9 +112,22 @@ impl Home {
         Ok(())
     }
 
+    /// Makes the directory of the store that lies in the home; snapshots in it are private too.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub(crate) fn create_store(&self, store: &Path) -> Result<()> {
+        match DirBuilder::new().mode(0o700).create(store) {
+            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
+                Err(Error::io(store.display(), e))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Removes the directories again if they are empty.
     pub(crate) fn discard(&self) {
-        for dir in [self.disks(), self.dir.clone()] {
+        for dir in [self.dir.join("store"), self.disks(), self.dir.clone()] {
             let _ = std::fs::remove_dir(dir);
         }
     }

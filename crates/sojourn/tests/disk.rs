@@ -192,6 +192,20 @@ async fn disks_and_images_appear_while_the_server_runs() {
 }
 
 #[test]
+fn what_holds_private_data_is_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let lab = Lab::empty();
+    // A home that was there before, open to all.
+    std::fs::create_dir_all(lab.home()).unwrap();
+    std::fs::set_permissions(lab.home(), PermissionsExt::from_mode(0o755)).unwrap();
+    lab.line("init").ok();
+    for name in ["disks", "store"] {
+        let mode = std::fs::metadata(lab.home().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{name}");
+    }
+}
+
+#[test]
 fn a_damaged_disk_is_saved_by_reset_and_a_lost_one_is_given_up_on_request() {
     let (lab, _) = Lab::with_image();
     lab.line("disk create alice --from debian").ok();

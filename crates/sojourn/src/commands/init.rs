@@ -54,6 +54,9 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     };
     let named = store.clone().unwrap_or_else(|| Config::default().store);
     home.create()?;
+    if store.is_none() {
+        home.create_store(&home.resolve(named.as_ref()))?;
+    }
     let backend = match store::backend::create_url(&engine::place(home, &named)) {
         Ok(backend) => backend,
         Err(e) => {

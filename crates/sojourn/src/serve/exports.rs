@@ -104,6 +104,19 @@ impl Exports for HomeExports {
             }
             (name, _) => name,
         };
+        let opened = self.look_up(name, peer, purpose).await;
+        if let Err(e) = &opened
+            && e.kind() != ErrorKind::NotFound
+        {
+            // Few clients show the text that they are sent.
+            tracing::warn!(%peer, export = name, error = e.message(), "refused");
+        }
+        opened
+    }
+}
+
+impl HomeExports {
+    async fn look_up(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
         if name.contains(':') {
             return self.image(name).await;
         }
