@@ -12,6 +12,7 @@
 //! | [`error`] | [`Error`] and the [`ErrorKind`]s that tell a caller what to do |
 //! | [`size`] | [`ByteSize`], sizes as people write them |
 //! | [`file`](mod@file) | [`RandomFile`], positional file I/O with a fast path, and [`offload`] |
+//! | [`lock`] | [`LockFile`](lock::LockFile), a lock file that names its holder |
 //! | [`memory`] | [`Memory`], a device in memory |
 //! | [`faulty`] | [`Faulty`], a layer that fails, delays and tears on request (for tests) |
 //! | [`copy`](mod@copy) | [`copy()`], one device onto another |
@@ -24,6 +25,7 @@ pub mod error;
 pub mod extent;
 pub mod faulty;
 pub mod file;
+pub mod lock;
 pub mod memory;
 pub mod size;
 pub mod span;

@@ -1,12 +1,12 @@
 //! An open disk.
 
 use crate::attach::Lease;
-use crate::lock::Lock;
 use crate::maplog::Failure;
 use crate::record::Record;
 use crate::shadow::{Shadow, check_size};
 use crate::{Counters, DiskInfo, Image, Mode, Resident, SnapshotInfo};
 use async_trait::async_trait;
+use block::lock::LockFile;
 use block::{Attempt, Device, Durability, Error, Extent, Limits, Result, Span, ZeroMode, offload};
 use cache::Cache;
 use parking_lot::Mutex;
@@ -37,7 +37,7 @@ pub struct Disk {
     pub(crate) lease: Lease,
     read: AtomicU64,
     written: AtomicU64,
-    _lock: Lock,
+    _lock: LockFile,
 }
 
 impl fmt::Debug for Disk {
@@ -51,7 +51,7 @@ impl Disk {
     pub(crate) async fn open(
         directory: PathBuf,
         name: &str,
-        lock: Lock,
+        lock: LockFile,
         store: Store,
         cache: Arc<Cache>,
         linger: Duration,

@@ -7,12 +7,13 @@
 
 use crate::disk::{UUID, body, describe, room};
 use crate::layer::Layer;
-use crate::lock::Lock;
+use crate::lock;
 use crate::maplog::{Failure, Identity};
 use crate::record::{Record, Uuid};
 use crate::shadow::check_size;
 use crate::snapshot::{self, manifest_of};
 use crate::{CreateOptions, Disk, DiskInfo, Mode, Resident};
+use block::lock::LockFile;
 use block::{Error, ErrorKind, Result, offload};
 use cache::Cache;
 use std::fs;
@@ -344,22 +345,22 @@ fn names(home: &Path) -> Result<Vec<String>> {
 }
 
 /// Takes the lock of a disk that exists.
-fn lock_existing(directory: &Path, name: &str) -> Result<Lock> {
+fn lock_existing(directory: &Path, name: &str) -> Result<LockFile> {
     if !directory.is_dir() {
         return Err(Error::not_found(format!(
             "there is no disk {name:?}; see 'sojourn disk list'"
         )));
     }
-    Lock::take(directory, name)
+    lock::take(directory, name)
 }
 
 /// Makes the directory of a new disk, complete or not at all, and keeps its lock.
-fn build(home: &Path, record: &Record) -> Result<Lock> {
+fn build(home: &Path, record: &Record) -> Result<LockFile> {
     let failed = |path: &Path, e| Error::io(path.display(), e);
     fs::create_dir_all(home).map_err(|e| failed(home, e))?;
     let place = home.join(&record.name);
     if place.exists() {
-        let _lock = Lock::take(&place, &record.name)?;
+        let _lock = lock::take(&place, &record.name)?;
         let left = Record::load(&place)?;
         if room(&place, &left) > 0 || left.base != left.origin {
             return Err(taken(&record.name).context(format!(
@@ -371,7 +372,7 @@ fn build(home: &Path, record: &Record) -> Result<Lock> {
     }
     let fresh = home.join(format!(".new-{}", record.name));
     fs::create_dir_all(&fresh).map_err(|e| failed(&fresh, e))?;
-    let lock = Lock::take(&fresh, &record.name)?;
+    let lock = lock::take(&fresh, &record.name)?;
     Layer::create(&fresh, Identity { disk: record.uuid.0, layer: 1 })?;
     saved(record.save(&fresh))?;
     fs::rename(&fresh, &place).map_err(|e| failed(&place, e))?;

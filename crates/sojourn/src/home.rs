@@ -9,12 +9,10 @@
 //! | `control.sock` | the server's control socket |
 //! | `nbd.sock` | the default NBD socket |
 
+use block::lock::{LockFile, Taking};
 use block::{Error, ErrorKind, Result};
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// The paths of a home.
@@ -136,43 +134,19 @@ impl Home {
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] naming the process that has it.
-    pub(crate) fn lock(&self) -> Result<HomeLock> {
-        let path = self.dir.join("lock");
-        let io = |e| Error::io(path.display(), e);
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(io)?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
-                let mut holder = String::new();
-                let _ = Read::by_ref(&mut file).take(32).read_to_string(&mut holder);
-                return Err(Error::new(
-                    ErrorKind::Conflict,
-                    format!(
-                        "{} is served by process {} already; stop that server or use another --home",
-                        self.dir.display(),
-                        holder.trim()
-                    ),
-                ));
-            }
-            Err(e) => return Err(io(e.into())),
+    pub(crate) fn lock(&self) -> Result<LockFile> {
+        match LockFile::take(&self.dir.join("lock"))? {
+            Taking::Ours(lock) => Ok(lock),
+            Taking::Held(holder) => Err(Error::conflict(format!(
+                "{} is served by {holder} already; stop that server or use another --home",
+                self.dir.display()
+            ))),
+            Taking::Replaced => Err(Error::conflict(format!(
+                "{} was removed or replaced just now; look at it and try again",
+                self.dir.display()
+            ))),
         }
-        file.set_len(0).map_err(io)?;
-        writeln!(file, "{}", std::process::id()).map_err(io)?;
-        Ok(HomeLock { _file: file })
     }
-}
-
-/// The server's hold on a home; dropping it, or the end of the process, lets go.
-#[derive(Debug)]
-pub(crate) struct HomeLock {
-    _file: File,
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The server itself: one to a home, graceful, observable, and its short-lived forms.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test speaks by panicking
+#![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
 mod common;
 
@@ -271,7 +272,7 @@ fn one_client_on_an_inherited_socket_is_served_and_then_the_end() {
     let mut stream = UnixStream::connect(&path).unwrap();
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting).unwrap();
-    assert!(greeting.starts_with(&GREETING));
+    assert!(greeting.starts_with(GREETING));
     stream.write_all(&3u32.to_be_bytes()).unwrap();
     drop(stream);
     assert!(child.wait().unwrap().success());
@@ -295,7 +296,13 @@ fn more_clients_than_descriptors_are_refused_at_once_and_harm_nobody() {
         stream.set_read_timeout(Some(deadline)).unwrap();
         Some(stream)
     };
-    let greeted = |stream: &mut UnixStream| stream.read_exact(&mut [0; 18]).is_ok();
+    let greeted = |stream: &mut UnixStream| match stream.read_exact(&mut [0; 18]) {
+        Ok(()) => true,
+        Err(e) => {
+            assert_ne!(e.kind(), std::io::ErrorKind::WouldBlock, "a client waits for an answer");
+            false
+        }
+    };
     for _ in 0..2000 {
         if connect().is_some() {
             break;
@@ -303,10 +310,8 @@ fn more_clients_than_descriptors_are_refused_at_once_and_harm_nobody() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     let mut clients: Vec<_> = (0..120).map(|_| connect().unwrap()).collect();
-    let start = std::time::Instant::now();
     let served = clients.iter_mut().filter_map(|stream| greeted(stream).then_some(())).count();
     assert!((50..=60).contains(&served), "{served} of 120 were greeted");
-    assert!(start.elapsed() < deadline, "nobody waits for an answer");
     drop(clients);
     let back = (0..2000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(5));
