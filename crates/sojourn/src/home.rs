@@ -10,7 +10,7 @@
 //! | `nbd.sock` | the default NBD socket |
 
 use block::lock::{LockFile, Taking};
-use block::{Error, ErrorKind, Result};
+use block::{Error, Result};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -152,6 +152,7 @@ impl Home {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use block::ErrorKind;
 
     #[test]
     fn a_second_server_on_one_home_is_refused_by_the_first_ones_pid() {
