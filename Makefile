@@ -41,6 +41,7 @@ bench:
 	@scripts/setup build bench
 	$(CARGO) build --release --locked -p sojourn -p sojourn-bench
 	target/release/sojourn-bench
+	target/release/sojourn-bench reopen
 
 fmt:
 	$(CARGO) fmt --all

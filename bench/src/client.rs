@@ -119,6 +119,16 @@ impl Connection {
         Ok(tally)
     }
 
+    /// Asks for everything answered so far to be made durable, and waits for that.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        let mut bytes = [0; wire::REQUEST];
+        Request { kind: wire::FLUSH, cookie: 0, offset: 0, length: 0 }.encode(&mut bytes);
+        self.stream.write_all(&bytes).context("cannot send")?;
+        let mut reply = [0; wire::REPLY];
+        self.stream.read_exact(&mut reply).context("no reply")?;
+        check_header(&reply)
+    }
+
     /// Says goodbye, so that a server which logs lost connections has nothing to log.
     pub(crate) fn close(mut self) {
         let mut bytes = [0; wire::REQUEST];

@@ -17,6 +17,7 @@
 //! | [`contender`] | the servers, and how each is started |
 //! | [`series`] | all windows of a run, their medians |
 //! | [`report`] | tables and JSON |
+//! | [`reopen`] | opening a disk after a crash |
 
 // Threads, sleeping and the real clock are what a load generator is made of.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time on real threads")]
@@ -30,6 +31,7 @@ mod histogram;
 mod load;
 mod process;
 mod raw;
+mod reopen;
 mod report;
 mod series;
 mod wire;
@@ -37,7 +39,8 @@ mod wire;
 use anyhow::{Context, Result, ensure};
 use block::ByteSize;
 use clap::{Parser, Subcommand};
-use std::path::PathBuf;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -87,6 +90,15 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Measures how long a disk takes to open after the server was killed.
+    Reopen {
+        /// Size of the disk.
+        #[arg(long, value_name = "SIZE", default_value = "10GiB")]
+        disk: ByteSize,
+        /// How much of it is private: scattered blocks of 4 KiB.
+        #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+        private: ByteSize,
+    },
     /// The raw ping-pong server, started by the benchmark itself.
     #[command(hide = true)]
     RawServer {
@@ -101,6 +113,7 @@ const EXAMPLES: &str = "\
 Examples:
   sojourn-bench                                  the whole table, about five minutes
   sojourn-bench --quick --json /tmp/bench.json   a look, and the figures as data
+  sojourn-bench reopen                           a disk of 10 GiB with 1 GiB of private blocks
   sojourn-bench --only sojourn-file --load read-8x16 --seconds 10 --rounds 1
                                                  one long window, to be profiled";
 
@@ -121,6 +134,21 @@ impl Arguments {
     fn run(self) -> Result<bool> {
         if let Some(Command::RawServer { socket, size }) = self.command {
             raw::serve(&socket, size)?;
+            return Ok(true);
+        }
+        let scratch = match &self.dir {
+            Some(dir) => tempfile::Builder::new().prefix("sojourn-bench-").tempdir_in(dir),
+            None => tempfile::Builder::new().prefix("sojourn-bench-").tempdir(),
+        }
+        .context("cannot make a scratch directory; choose another with --dir")?;
+        if let Some(Command::Reopen { disk, private }) = self.command {
+            let sojourn = match self.sojourn {
+                Some(path) => path,
+                None => std::env::current_exe()?.with_file_name("sojourn"),
+            };
+            let reopened = reopen::run(&sojourn, scratch.path(), disk.0, private.0)?;
+            print!("{reopened}");
+            write_json(self.json.as_deref(), &reopened)?;
             return Ok(true);
         }
         let window = self.seconds.unwrap_or(if self.quick { 0.2 } else { 0.5 });
@@ -156,19 +184,16 @@ impl Arguments {
             only: self.only,
             loads,
         };
-        let scratch = match &self.dir {
-            Some(dir) => tempfile::Builder::new().prefix("sojourn-bench-").tempdir_in(dir),
-            None => tempfile::Builder::new().prefix("sojourn-bench-").tempdir(),
-        }
-        .context("cannot make a scratch directory; choose another with --dir")?;
         let series = series::run(&options, scratch.path(), self.sojourn)?;
         let report = report::Report::new(&options, &series);
         print!("{report}");
-        if let Some(path) = &self.json {
-            let text = serde_json::to_string_pretty(&report)?;
-            std::fs::write(path, text + "\n")
-                .with_context(|| format!("cannot write {}", path.display()))?;
-        }
+        write_json(self.json.as_deref(), &report)?;
         Ok(report.ours_complete())
     }
+}
+
+fn write_json(path: Option<&Path>, result: &impl Serialize) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let text = serde_json::to_string_pretty(result)?;
+    std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
 }

@@ -32,6 +32,8 @@ pub(crate) const READ: u16 = 0;
 pub(crate) const WRITE: u16 = 1;
 /// `NBD_CMD_DISC`.
 pub(crate) const DISCONNECT: u16 = 2;
+/// `NBD_CMD_FLUSH`.
+pub(crate) const FLUSH: u16 = 3;
 
 /// Length of a request's header.
 pub(crate) const REQUEST: usize = 28;
