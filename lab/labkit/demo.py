@@ -10,7 +10,7 @@ from . import TOP, WORK, LabError
 from .golden import build
 from .guest import Guest
 from .server import Server
-from .shell import run
+from .shell import locked, run
 
 # name, mode of the disk, what boots.  Under emulation systemd takes several times as long
 # as a shell does, and the demonstration is about disks: one full system will do.
@@ -19,13 +19,19 @@ MIB = 1 << 20
 
 
 def demo():
-    """Runs all of it; LabError when anything is not as promised."""
-    began = time.monotonic()
+    """Runs all of it, one demonstration at a time; LabError when anything is not as promised."""
     golden = build.golden(say)
     facts = build.manifest(golden)
     say(f"golden image: Debian 12, kernel {facts['kernel']}, {facts['virtual_bytes'] // MIB} MiB, "
         f"{facts['allocated_bytes'] // MIB} of them in use")
     place = os.path.join(WORK, "demo")
+    with locked(place + ".lock"):
+        show(golden, facts, place)
+
+
+def show(golden, facts, place):
+    """The demonstration itself, in the directory `place`."""
+    began = time.monotonic()
     shutil.rmtree(place, ignore_errors=True)
     os.makedirs(place)
     with Server(os.path.join(TOP, "target/release/sojourn"), os.path.join(place, "home")) as server:
