@@ -33,7 +33,7 @@ lint:
 
 test: lint
 	@scripts/setup demo fuzz
-	$(WITH_CARGO) fuzz/run 10
+	$(WITH_CARGO) FUZZ_SEED=1 fuzz/run 10
 	lab/make-golden >/dev/null
 	$(CARGO) test --workspace --locked
 

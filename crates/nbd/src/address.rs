@@ -2,6 +2,7 @@
 
 use block::{Error, Result};
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -62,6 +63,10 @@ pub(crate) fn split_host_port(text: &str) -> Result<(String, Option<u16>)> {
     };
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let (host, behind) = rest.split_once(']').ok_or_else(|| bad("no closing bracket"))?;
+        let address = host.split_once('%').map_or(host, |(address, _zone)| address);
+        if address.parse::<Ipv6Addr>().is_err() {
+            return Err(bad("what is in the brackets is not an IPv6 address"));
+        }
         match behind.strip_prefix(':') {
             Some(port) => (host, Some(port)),
             None if behind.is_empty() => (host, None),
@@ -78,6 +83,10 @@ pub(crate) fn split_host_port(text: &str) -> Result<(String, Option<u16>)> {
     };
     if host.is_empty() {
         return Err(bad("no host"));
+    }
+    // Also in the zone of an IPv6 address.
+    if host.chars().any(|c| c.is_control() || c.is_whitespace() || "[]/".contains(c)) {
+        return Err(bad("the host has a character that no host has"));
     }
     let port = match port {
         Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => {
@@ -105,16 +114,37 @@ mod tests {
 
     #[test]
     fn addresses_read_back_as_they_are_written() {
-        for text in ["unix:/run/a b.sock", "localhost:10809", "127.0.0.1:0", "[::1]:65535"] {
+        for text in [
+            "unix:/run/a b.sock",
+            "localhost:10809",
+            "127.0.0.1:0",
+            "[::1]:65535",
+            "[fe80::1%eth0]:1",
+        ] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
     }
 
     #[test]
     fn what_is_no_address_is_refused_with_the_remedy() {
-        for text in
-            ["", "unix:", "host", ":1", "host:", "host:65536", "host:+1", "::1:5", "[::1", "[::1]5"]
-        {
+        for text in [
+            "",
+            "unix:",
+            "host",
+            ":1",
+            "host:",
+            "host:65536",
+            "host:+1",
+            "::1:5",
+            "[::1",
+            "[::1]5",
+            "[host]:1",
+            "[[::1]:1",
+            "a b:1",
+            "a\n:1",
+            "[::1%a]b]:1",
+            "[]:1",
+        ] {
             let error = text.parse::<Address>().unwrap_err();
             assert_eq!(error.kind(), block::ErrorKind::Invalid, "{text}");
             assert!(error.message().contains("unix:PATH"), "{error}");
