@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use block::{
-    Attempt, Device, Durability, Error, Extent, ExtentKind, Result, Span, ZeroMode, extent,
+    Attempt, BLOCK, Device, Durability, Error, Extent, ExtentKind, Result, Span, ZeroMode, extent,
 };
 use bytes::Bytes;
 use cache::Cache;
@@ -64,6 +64,18 @@ impl Image {
         &self.source.manifest
     }
 
+    /// Whether the cache holds every chunk that `span` shows; no access of it.
+    fn holds(&self, span: Span) -> Result<bool> {
+        let mut all = true;
+        let attempt = self.source.manifest.try_pieces(span, &mut |piece| {
+            if let Content::Chunk { at, .. } = piece.content {
+                all &= self.source.cache.contains(at.id.as_bytes());
+            }
+            Ok(if all { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+        })?;
+        Ok(all && attempt == Attempt::Done)
+    }
+
     fn refuse(&self) -> Error {
         Error::denied(format!(
             "image {} never changes; create a disk from it to write",
@@ -83,6 +95,12 @@ impl Device for Image {
     }
 
     fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
+        // What is inside one block is inside one chunk. Elsewhere all is looked for first: a chunk
+        // that is taken here and again by the read that waits would count as used twice.
+        let blocks = span.align_outward(BLOCK).len() / BLOCK;
+        if blocks > 1 && !self.holds(span)? {
+            return Ok(Attempt::WouldWait);
+        }
         let mut all = true;
         let attempt = self.source.manifest.try_pieces(span, &mut |piece| {
             let target = &mut buf[piece.span.index_in(span)];
@@ -102,9 +120,6 @@ impl Device for Image {
     }
 
     async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        if self.try_read(span, buf)? == Attempt::Done {
-            return Ok(());
-        }
         let pieces = self.source.manifest.pieces(span).await?;
         let mut rest = buf;
         let mut loads: Vec<(Piece, &mut [u8])> = Vec::with_capacity(pieces.len());

@@ -4,7 +4,7 @@
 
 mod common;
 
-use block::{Device, Durability, ErrorKind, Span, conformance};
+use block::{Attempt, Device, Durability, ErrorKind, Span, conformance};
 use common::{Home, bytes, cache, golden};
 use disk::{CreateOptions, Disk, Ending, Image, Mode, Rebase, Resident};
 use std::sync::Arc;
@@ -55,6 +55,28 @@ async fn an_image_is_a_read_only_device() {
     conformance::check_read_only(&device, &image).await;
     let extents = device.extents(Span::whole(device.size()), usize::MAX).await.unwrap();
     assert!(extents.iter().any(|e| e.kind.reads_zero() && e.span.len() >= 390_000));
+}
+
+#[tokio::test]
+async fn a_read_that_has_to_wait_counts_each_chunk_once() {
+    let home = Home::new().await;
+    let image = golden(3, 300);
+    home.image("golden:1", &image).await;
+    let found = home.disks.resolve(&"golden".parse().unwrap()).await.unwrap();
+    let manifest = home.store.manifest(&found.body.manifest.unwrap()).await.unwrap();
+    let whole = Span::whole(manifest.size());
+    let chunks = manifest.chunks().await.unwrap().len() as u64;
+    assert!(chunks > 2, "{chunks} chunks are too few to tell");
+    let cache = cache();
+    let device = Image::new(home.store.clone(), manifest, Arc::clone(&cache));
+    device.read(Span::whole(BLOCK as u64), &mut [0; BLOCK]).await.unwrap();
+    let before = cache.stats();
+    let mut buf = vec![0; image.len()];
+    assert_eq!(device.try_read(whole, &mut buf).unwrap(), Attempt::WouldWait);
+    device.read(whole, &mut buf).await.unwrap();
+    same(&buf, &image);
+    let after = cache.stats();
+    assert_eq!((after.hits - before.hits, after.misses - before.misses), (1, chunks - 1));
 }
 
 #[tokio::test]
