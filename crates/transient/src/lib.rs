@@ -1,0 +1,58 @@
+//! Borrowed disks: the free blocks of disks whose system is not running, proven free, stitched into
+//! one private disk, encrypted, and forgotten.
+//!
+//! This crate may know how file systems and partition tables say which blocks are free, and when
+//! not to believe them. It must not know who uses the borrowed disk. Safety comes before capacity:
+//! one wrong block is somebody's file, so whatever is in doubt is refused with a [`Code`] and a
+//! sentence. Everything that it reads is hostile: every reader is bounded in time and memory.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`source`] | [`Source`], read-only bytes of a disk; [`Window`], a part of them with bounded work |
+//! | [`refusal`] | [`Refusal`]: a stable [`Code`] and a sentence |
+//! | [`found`] | [`Found`], what a reader proved free; [`Stamp`], what is re-read before writing |
+//! | [`read`](fn@read) | the readers, one per file system |
+
+mod btrfs;
+mod bytes;
+mod dm;
+mod exfat;
+mod ext;
+mod fat;
+pub mod found;
+mod key;
+mod live;
+mod machine;
+mod ntfs;
+mod partition;
+mod plan;
+mod policy;
+mod probe;
+pub mod refusal;
+mod scan;
+pub mod source;
+mod state;
+mod stitched;
+mod swap;
+mod xfs;
+mod xts;
+
+pub use found::{Found, FreeList, Kind, Level, Options, Stamp, Volume};
+pub use refusal::{Code, Refusal};
+pub use source::{Source, Window};
+
+/// Reads what the file system of `kind` in `window` proves free.
+///
+/// # Errors
+/// Why nothing of it may be lent.
+pub fn read(kind: Kind, window: &Window<'_>, options: &Options) -> Result<Found, Refusal> {
+    match kind {
+        Kind::Ext2 | Kind::Ext3 | Kind::Ext4 => ext::read(window, options),
+        Kind::Ntfs => ntfs::read(window, options),
+        Kind::Swap => swap::read(window, options),
+        Kind::Fat16 | Kind::Fat32 => fat::read(window, options),
+        Kind::Exfat => exfat::read(window, options),
+        Kind::Xfs => xfs::read(window, options),
+        Kind::Btrfs => btrfs::read(window, options),
+    }
+}

@@ -1,0 +1,1 @@
+//! Scratch space on a mounted file system.

@@ -1,0 +1,1 @@
+//! Rules for the whole machine: hibernation anywhere refuses everything.

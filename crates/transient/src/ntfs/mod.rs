@@ -1,0 +1,9 @@
+//! NTFS.
+
+use crate::refusal::refuse;
+use crate::{Found, Options, Refusal, Window};
+
+/// Reads what is free.
+pub(crate) fn read(_window: &Window<'_>, _options: &Options) -> Result<Found, Refusal> {
+    refuse!(OtherFileSystem, "NTFS is not read");
+}

@@ -1,0 +1,1 @@
+//! What a partition holds, by name.

@@ -1,0 +1,1 @@
+//! From a disk or image to a report.

@@ -1,0 +1,1 @@
+//! State copied in and written back.

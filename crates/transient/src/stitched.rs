@@ -1,0 +1,1 @@
+//! The stitched disk: many extents as one device.

@@ -1,0 +1,1 @@
+//! AES-256-XTS on 4 KiB sectors.
