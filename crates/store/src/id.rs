@@ -108,6 +108,8 @@ ids! {
     ManifestId, 32, "manifest id";
     /// One attempt to write a ref; random, so that a writer recognises its own record.
     WriterId, 16, "writer id";
+    /// A server: whose shadows hold the private blocks of its disks.
+    ServerId, 16, "server id";
 }
 
 #[cfg(test)]

@@ -12,10 +12,12 @@
 //! | [`settings`] | [`Settings`], the content of `store.json` |
 //! | [`chunk`] | [`ChunkRef`]: where a chunk is; how it is stored and verified |
 //! | [`chunker`] | page-CDC: where an image is cut |
+//! | `object` | the frame and the kinds of the other binary objects |
 //! | `pack` | immutable objects that hold chunks in image order |
 //! | [`manifest`] | [`Manifest`]: what an image version or snapshot holds |
 //! | `shared` | segments in memory, held once by all manifests |
 //! | [`refs`] | [`Refs`]: the only mutable thing, names that point at manifests |
+//! | `roots` | what a ref keeps in the store |
 //! | [`name`] | the rule for names, and [`ImageName`] |
 //! | [`import`] | from a device or a stream to a manifest |
 //! | [`verify`] | reading everything back |
@@ -33,8 +35,10 @@ pub mod id;
 pub mod import;
 pub mod manifest;
 pub mod name;
+mod object;
 mod pack;
 pub mod refs;
+mod roots;
 mod segment;
 pub mod settings;
 mod shared;
@@ -46,7 +50,7 @@ pub mod world;
 
 pub use chunk::{ChunkRef, Encoding};
 pub use counters::Counters;
-pub use id::{ChunkId, ManifestId, PackId, SegmentId, WriterId};
+pub use id::{ChunkId, ManifestId, PackId, SegmentId, ServerId, WriterId};
 pub use import::{Grain, ImportStats, Imported, Progress};
 pub use manifest::{Content, Manifest, Piece};
 pub use name::{ImageName, check_name};
