@@ -1,6 +1,6 @@
 //! Positional file I/O with a fast path that never waits for the disk.
 
-use crate::{Attempt, Error, ErrorKind, Extent, ExtentKind, Result, Span, extent};
+use crate::{Attempt, Error, ErrorKind, Extent, ExtentKind, Result, Span, extent, offload};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::{File, OpenOptions};
@@ -9,20 +9,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Runs work that blocks (a disk read, a compression) away from the threads that serve requests.
-///
-/// # Errors
-/// What `work` returns; [`Internal`](ErrorKind::Internal) when it panicked.
-#[allow(clippy::disallowed_methods)] // the one door to the runtime's blocking threads
-pub async fn offload<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(panic) => Err(Error::internal("a background operation panicked").with_source(panic)),
-    }
-}
 
 /// Longer writes may make the kernel wait for the disk, in bytes.
 const LONG_WRITE: usize = 256 << 10;

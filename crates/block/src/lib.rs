@@ -11,7 +11,8 @@
 //! | [`extent`] | [`Extent`], what a range holds: data, zeroes, nothing |
 //! | [`error`] | [`Error`] and the [`ErrorKind`]s that tell a caller what to do |
 //! | [`size`] | [`ByteSize`], sizes as people write them |
-//! | [`file`](mod@file) | [`RandomFile`], positional file I/O with a fast path, and [`offload`] |
+//! | [`file`](mod@file) | [`RandomFile`], positional file I/O with a fast path |
+//! | [`offload`](mod@offload) | [`offload()`], work that blocks |
 //! | [`lock`] | [`LockFile`](lock::LockFile), a lock file that names its holder |
 //! | [`memory`] | [`Memory`], a device in memory |
 //! | [`faulty`] | [`Faulty`], a layer that fails, delays and tears on request (for tests) |
@@ -27,6 +28,7 @@ pub mod faulty;
 pub mod file;
 pub mod lock;
 pub mod memory;
+pub mod offload;
 pub mod size;
 pub mod span;
 
@@ -35,8 +37,9 @@ pub use device::{Attempt, Device, Durability, Limits, ZeroMode};
 pub use error::{Error, ErrorKind, Result};
 pub use extent::{Extent, ExtentKind};
 pub use faulty::{Fault, Faulty, Operation};
-pub use file::{RandomFile, offload};
+pub use file::RandomFile;
 pub use memory::Memory;
+pub use offload::offload;
 pub use size::ByteSize;
 pub use span::Span;
 

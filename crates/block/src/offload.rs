@@ -1,0 +1,82 @@
+//! Work that blocks, away from the threads that serve requests: the one door to the runtime's
+//! blocking threads.
+
+use crate::{Error, Result};
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    /// How many [`Inline`] live on this thread.
+    static INLINE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Runs work that blocks (a disk read, a compression) away from the threads that serve requests.
+///
+/// # Errors
+/// What `work` returns; [`Internal`](crate::ErrorKind::Internal) when it panicked.
+#[allow(clippy::disallowed_methods)] // the one door
+pub async fn offload<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    if INLINE.get() > 0 {
+        return catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+            Err(Error::internal("an operation that was to run in the background panicked"))
+        });
+    }
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(panic) => Err(Error::internal("a background operation panicked").with_source(panic)),
+    }
+}
+
+/// While one lives, [`offload`] on this thread does its work on the spot. A simulation that runs
+/// all of its tasks on one thread takes the same course each time, as no other thread takes part.
+#[derive(Debug)]
+pub struct Inline(PhantomData<*const ()>);
+
+impl Inline {
+    /// From now on, until it is dropped.
+    #[must_use]
+    pub fn on_this_thread() -> Self {
+        INLINE.set(INLINE.get() + 1);
+        Self(PhantomData)
+    }
+}
+
+impl Drop for Inline {
+    fn drop(&mut self) {
+        INLINE.set(INLINE.get() - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    async fn thread() -> std::thread::ThreadId {
+        offload(|| Ok(std::thread::current().id())).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn work_stays_on_the_thread_while_that_is_asked_for() {
+        let here = std::thread::current().id();
+        assert_ne!(thread().await, here);
+        let outer = Inline::on_this_thread();
+        let inner = Inline::on_this_thread();
+        assert_eq!(thread().await, here);
+        drop(inner);
+        assert_eq!(thread().await, here);
+        drop(outer);
+        assert_ne!(thread().await, here);
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_error_in_both_ways() {
+        let fall = || async { offload::<()>(|| panic!("on purpose")).await.unwrap_err().kind() };
+        assert_eq!(fall().await, ErrorKind::Internal);
+        let _inline = Inline::on_this_thread();
+        assert_eq!(fall().await, ErrorKind::Internal);
+    }
+}
