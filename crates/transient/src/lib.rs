@@ -9,18 +9,23 @@
 //! | module | concept |
 //! |---|---|
 //! | [`source`] | [`Source`], read-only bytes of a disk; [`Window`], a part of them with bounded work |
+//! | [`disk`] | [`HostDisk`], a device or image file, held and read only |
 //! | [`refusal`] | [`Refusal`]: a stable [`Code`] and a sentence |
 //! | [`found`] | [`Found`], what a reader proved free; [`Stamp`], what is re-read before writing |
 //! | [`read`](fn@read) | the readers, one per file system |
 
 mod btrfs;
+mod bits;
 mod bytes;
+mod clusters;
+pub mod disk;
 mod dm;
 mod exfat;
 mod ext;
 mod fat;
 pub mod found;
 mod key;
+mod layout;
 mod live;
 mod machine;
 mod ntfs;
@@ -34,12 +39,17 @@ pub mod source;
 mod state;
 mod stitched;
 mod swap;
+mod sys;
 mod xfs;
 mod xts;
 
+pub use disk::HostDisk;
 pub use found::{Found, FreeList, Kind, Level, Options, Stamp, Volume};
+pub use key::Key;
+pub use layout::{Layout, Lent};
 pub use refusal::{Code, Refusal};
 pub use source::{Source, Window};
+pub use stitched::Stitched;
 
 /// Reads what the file system of `kind` in `window` proves free.
 ///
