@@ -1,5 +1,5 @@
-//! A fixed world, a failing backend and the bare readers of the formats, for the tests and fuzzers
-//! of this and other crates.
+//! A fixed world, failing backends and the bare readers of the formats, for the tests and fuzzers of
+//! this and other crates.
 
 use crate::segment::Segment;
 use crate::{Clock, Entropy, Settings, World, chunker, manifest, pack, refs, wire};
@@ -16,6 +16,9 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+mod unreliable;
+pub use unreliable::{Faults, Unreliable};
 
 /// The time of a [`FixedClock`] that [`world`] makes: 2026-01-01.
 pub const NOW: u64 = 1_767_225_600;
