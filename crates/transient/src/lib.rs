@@ -14,6 +14,7 @@
 //! | [`found`] | [`Found`], what a reader proved free; [`Stamp`], what is re-read before writing |
 //! | [`read`](fn@read) | the readers, one per file system |
 
+mod bits;
 mod btrfs;
 mod bits;
 mod bytes;
