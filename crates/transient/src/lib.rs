@@ -16,7 +16,6 @@
 
 mod bits;
 mod btrfs;
-mod bits;
 mod bytes;
 mod clusters;
 pub mod disk;
