@@ -1,9 +1,71 @@
 //! Ext2, ext3 and ext4.
+//!
+//! Free is what the block bitmaps say is free, after everything that could make them wrong was
+//! looked at: state, journal, orphans, features, checksums, counts, and the file system's own
+//! blocks. Where the bitmaps have no checksum, every inode's list of blocks is walked as well
+//! ([`deep`]).
+
+mod bitmap;
+mod checksum;
+mod deep;
+mod groups;
+mod inode;
+mod journal;
+mod superblock;
 
 use crate::refusal::refuse;
-use crate::{Found, Options, Refusal, Window};
+use crate::{Found, Level, Options, Refusal, Stamp, Window};
+use block::Span;
+use groups::Groups;
+use superblock::{Checksums, Superblock};
+
+pub(crate) use superblock::MAGIC;
 
 /// Reads what is free.
-pub(crate) fn read(_window: &Window<'_>, _options: &Options) -> Result<Found, Refusal> {
-    refuse!(OtherFileSystem, "ext is not read");
+pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refusal> {
+    let sb = Superblock::read(window)?;
+    groups::mount_protection(window, &sb)?;
+    let groups = Groups::read(window, &sb)?;
+    let own = groups.own_blocks(&sb)?;
+    journal::check(window, &sb, &groups)?;
+    let (free, dropped) = bitmap::free(window, &sb, &groups)?.finish();
+    disjoint(&free, &own, &sb)?;
+    let default = match sb.checksums {
+        Checksums::Everything => Level::Fast,
+        Checksums::None | Checksums::Descriptors => Level::Deep,
+    };
+    let level = options.level.unwrap_or(default);
+    if level == Level::Deep {
+        deep::check(window, &sb, &groups, &own, &free)?;
+    }
+    let superblock = Span::between(superblock::OFFSET, superblock::OFFSET + superblock::LEN as u64);
+    let stamp = std::iter::once(superblock).chain(groups.read_from).collect();
+    Ok(Found {
+        kind: sb.kind,
+        level,
+        unit: sb.block_size * sb.ratio,
+        size: sb.blocks * u64::from(sb.block_size),
+        free,
+        dropped,
+        stamp: Stamp::take(window, stamp)?,
+        volume: sb.volume,
+    })
+}
+
+/// Refuses when one of the file system's own blocks is said to be free. Both lists are sorted.
+fn disjoint(free: &[Span], own: &[Span], sb: &Superblock) -> Result<(), Refusal> {
+    let size = u64::from(sb.block_size);
+    let mut free = free.iter().peekable();
+    for span in own {
+        let (start, end) = (span.offset() * size, span.end() * size);
+        while free.next_if(|f| f.end() <= start).is_some() {}
+        if free.peek().is_some_and(|f| f.offset() < end) {
+            refuse!(
+                Conflict,
+                "block {} holds its own structures although its map says free; run e2fsck",
+                span.offset()
+            );
+        }
+    }
+    Ok(())
 }
