@@ -34,11 +34,13 @@ fn pack(entries: &[u8], chunks: &[u8], tidy: bool) -> (blake3::Hash, Vec<u8>) {
     let mut trailer = ((index.len() / ENTRY) as u32).to_le_bytes().to_vec();
     trailer.extend_from_slice(&[1, 0, 0, 0]);
     trailer.extend_from_slice(&((bytes.len() + 32) as u64).to_le_bytes());
-    trailer.extend_from_slice(&[0; 4]);
+    let salt = [0; 4];
+    trailer.extend_from_slice(&salt);
     let checksum = crc32c::crc32c_append(crc32c::crc32c(&index), &trailer);
     trailer.extend_from_slice(&checksum.to_le_bytes());
     trailer.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&trailer);
+    index.extend_from_slice(&salt);
     (Objects::shared().id("pack", &index), bytes)
 }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use std::cell::RefCell;
 use zstd::bulk::{Compressor, Decompressor};
 
-/// How a chunk's bytes are stored. Numbers above 1 are reserved.
+/// How a chunk's bytes are stored. Numbers above 3 are reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Encoding {
@@ -14,15 +14,49 @@ pub enum Encoding {
     Plain = 0,
     /// As one zstd frame, shorter than the plain bytes.
     Zstd = 1,
+    /// As they are, sealed: [`SEAL`] bytes longer.
+    Sealed = 2,
+    /// As one zstd frame, shorter than the plain bytes, then sealed.
+    SealedZstd = 3,
 }
+
+/// Bytes that sealing adds.
+pub(crate) const SEAL: u32 = 16;
 
 impl Encoding {
     pub(crate) fn from_number(number: u8) -> Option<Self> {
         match number {
             0 => Some(Self::Plain),
             1 => Some(Self::Zstd),
+            2 => Some(Self::Sealed),
+            3 => Some(Self::SealedZstd),
             _ => None,
         }
+    }
+
+    /// Whether `len` plain bytes can be `stored` bytes.
+    pub(crate) fn allows(self, stored: u32, len: u32) -> bool {
+        match self {
+            Self::Plain => stored == len,
+            Self::Zstd => (1..len).contains(&stored),
+            Self::Sealed => stored == len + SEAL,
+            Self::SealedZstd => (1 + SEAL..len + SEAL).contains(&stored),
+        }
+    }
+
+    /// How `stored` bytes encode `len` plain ones in a store that is sealed or not.
+    pub(crate) fn of(stored: u32, len: u32, sealed: bool) -> Self {
+        match sealed {
+            false if stored < len => Self::Zstd,
+            false => Self::Plain,
+            true if stored < len + SEAL => Self::SealedZstd,
+            true => Self::Sealed,
+        }
+    }
+
+    /// Whether the stored bytes are sealed.
+    pub(crate) const fn is_sealed(self) -> bool {
+        matches!(self, Self::Sealed | Self::SealedZstd)
     }
 }
 
@@ -46,9 +80,12 @@ pub struct ChunkRef {
 impl ChunkRef {
     /// The chunk's bytes from what a pack holds, decompressed and verified.
     pub(crate) fn decode(&self, settings: &Settings, stored: Bytes) -> Result<Bytes> {
+        if self.encoding.is_sealed() != settings.is_encrypted() {
+            return Err(self.damaged("it is not stored as this store's chunks are"));
+        }
         let plain = match self.encoding {
-            Encoding::Plain => stored,
-            Encoding::Zstd => Bytes::from(
+            Encoding::Plain | Encoding::Sealed => stored,
+            Encoding::Zstd | Encoding::SealedZstd => Bytes::from(
                 decompress(&stored, self.len as usize)
                     .map_err(|e| self.damaged("it does not decompress").with_source(e))?,
             ),

@@ -12,6 +12,7 @@
 //! | [`settings`] | [`Settings`], the content of `store.json` |
 //! | [`chunk`] | [`ChunkRef`]: where a chunk is; how it is stored and verified |
 //! | [`chunker`] | page-CDC: where an image is cut |
+//! | `moved` | where the chunks of a rewritten pack are now |
 //! | `object` | the frame and the kinds of the other binary objects |
 //! | `pack` | immutable objects that hold chunks in image order |
 //! | [`manifest`] | [`Manifest`]: what an image version or snapshot holds |
@@ -19,6 +20,7 @@
 //! | [`refs`] | [`Refs`]: the only mutable thing, names that point at manifests |
 //! | `roots` | what a ref keeps in the store |
 //! | [`name`] | the rule for names, and [`ImageName`] |
+//! | [`servers`] | which servers are at work |
 //! | [`import`] | from a device or a stream to a manifest |
 //! | [`verify`] | reading everything back |
 //! | [`counters`] | [`Counters`], what was read |
@@ -35,11 +37,13 @@ pub mod id;
 pub mod import;
 pub mod manifest;
 pub mod name;
+mod moved;
 mod object;
 mod pack;
 pub mod refs;
 mod roots;
 mod segment;
+pub mod servers;
 pub mod settings;
 mod shared;
 mod store;

@@ -5,11 +5,11 @@
 //! first needed and then kept.
 
 use crate::chunker::{PAGE, SEGMENT, SEGMENT_PAGES};
+use crate::object::{self, ObjectKind};
 use crate::segment::{self, Placed, Segment};
-use crate::wire::{self, FRAME, damaged};
-use crate::{ChunkRef, ManifestId, SegmentId, Settings, Store, backend};
+use crate::wire::damaged;
+use crate::{ChunkRef, ManifestId, SegmentId, Store};
 use block::{Attempt, Error, Result, Span};
-use bytes::Bytes;
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::ControlFlow;
@@ -18,12 +18,11 @@ use tokio::sync::OnceCell;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-const MAGIC: [u8; 8] = *b"SOJROOT\n";
-const VERSION: u16 = 1;
-const HEADER: usize = FRAME + 16;
+const HEADER: usize = size_of::<Header>();
 /// The largest image, in bytes: 256 TiB.
 pub const MAX_SIZE: u64 = 256 << 40;
-const MAX_LEN: u64 = HEADER as u64 + MAX_SIZE / SEGMENT * 32;
+/// The longest root.
+pub(crate) const MAX_LEN: u64 = HEADER as u64 + MAX_SIZE / SEGMENT * 32;
 const BLOCK: u64 = PAGE as u64;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -31,7 +30,8 @@ const BLOCK: u64 = PAGE as u64;
 struct Header {
     size: U64,
     segments: U32,
-    reserved: [u8; 4],
+    /// Any number: gives the manifest another id, and is 0 unless that is needed.
+    salt: U32,
 }
 
 /// A part of an image and what it holds.
@@ -73,12 +73,9 @@ struct Slot {
 
 impl Manifest {
     pub(crate) async fn load(store: &Store, id: &ManifestId) -> Result<Self> {
-        let key = key(id);
-        let bytes = backend::get(store.backend(), &key, MAX_LEN).await?;
-        if id_of(store.settings(), &bytes) != *id {
-            return Err(damaged(&key, "its hash is wrong"));
-        }
-        let (size, ids) = decode(&key, &bytes)?;
+        let (backend, settings) = (store.backend(), store.settings());
+        let body = object::read_content(backend, settings, ObjectKind::Root, &id.0).await?;
+        let (size, ids) = decode(&key(id), &body)?;
         let segments = ids.into_iter().map(|id| Slot { id, loaded: OnceCell::new() }).collect();
         Ok(Self { store: store.clone(), id: *id, size, segments })
     }
@@ -193,12 +190,9 @@ impl Manifest {
     }
 
     async fn fetch(&self, index: usize, id: &SegmentId) -> Result<Segment> {
-        let key = segment::key(id);
-        let bytes = backend::get(self.store.backend(), &key, segment::MAX_LEN).await?;
-        if segment_id_of(self.store.settings(), &bytes) != *id {
-            return Err(damaged(&key, "its hash is wrong"));
-        }
-        Segment::decode(&key, bytes, segment::blocks_of(self.size, index as u64)?)
+        let (backend, settings) = (self.store.backend(), self.store.settings());
+        let body = object::read_content(backend, settings, ObjectKind::Segment, &id.0).await?;
+        Segment::decode(&segment::key(id), body, segment::blocks_of(self.size, index as u64)?)
     }
 
     /// The segments that a span touches; `None` when it is empty.
@@ -270,15 +264,7 @@ fn walk(
 
 /// The key of a root.
 pub(crate) fn key(id: &ManifestId) -> String {
-    format!("manifests/{id}")
-}
-
-pub(crate) fn id_of(settings: &Settings, bytes: &[u8]) -> ManifestId {
-    ManifestId(*blake3::keyed_hash(settings.manifest_key(), bytes).as_bytes())
-}
-
-pub(crate) fn segment_id_of(settings: &Settings, bytes: &[u8]) -> SegmentId {
-    SegmentId(*blake3::keyed_hash(settings.segment_key(), bytes).as_bytes())
+    ObjectKind::Root.key(id)
 }
 
 /// Checks the size of an image.
@@ -300,23 +286,20 @@ pub(crate) fn check_size(size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes a root.
-pub(crate) fn encode(size: u64, segments: &[Option<SegmentId>]) -> Bytes {
+/// The body of a root.
+pub(crate) fn encode(size: u64, segments: &[Option<SegmentId>], salt: u32) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER + segments.len() * 32);
-    bytes.resize(FRAME, 0);
     let header =
-        Header { size: size.into(), segments: (segments.len() as u32).into(), reserved: [0; 4] };
+        Header { size: size.into(), segments: (segments.len() as u32).into(), salt: salt.into() };
     bytes.extend_from_slice(header.as_bytes());
     for id in segments {
         bytes.extend_from_slice(&id.map_or([0; 32], |id| id.0));
     }
-    wire::seal(MAGIC, VERSION, &mut bytes);
-    bytes.into()
+    bytes
 }
 
-/// Reads a root whose hash was checked.
-pub(crate) fn decode(key: &str, bytes: &[u8]) -> Result<(u64, Vec<Option<SegmentId>>)> {
-    let body = wire::open(key, MAGIC, VERSION, bytes)?;
+/// Reads the body of a root, whose hash was checked.
+pub(crate) fn decode(key: &str, body: &[u8]) -> Result<(u64, Vec<Option<SegmentId>>)> {
     let (header, table) =
         Header::ref_from_prefix(body).map_err(|_| damaged(key, "it is too short"))?;
     let size = header.size.get();
@@ -326,7 +309,6 @@ pub(crate) fn decode(key: &str, bytes: &[u8]) -> Result<(u64, Vec<Option<Segment
     if ids.len() as u64 != expected
         || u64::from(header.segments.get()) != expected
         || !rest.is_empty()
-        || header.reserved != [0; 4]
     {
         return Err(damaged(key, "its lengths do not match its size"));
     }
@@ -338,21 +320,29 @@ const _: () = assert!(SEGMENT_PAGES <= u16::MAX as u64 + 1);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
 
     #[test]
     fn any_truncation_or_flipped_bit_of_a_root_is_refused() {
         let ids = [Some(SegmentId([5; 32])), None, Some(SegmentId([6; 32]))];
         let size = 2 * SEGMENT + 512;
-        let good = encode(size, &ids);
-        assert_eq!(decode("r", &good).unwrap(), (size, ids.to_vec()));
+        let settings = testing::settings();
+        let read = |bytes: Vec<u8>| {
+            let body = object::decode(&settings, ObjectKind::Root, "r", bytes.into())?;
+            decode("r", &body)
+        };
+        let body = encode(size, &ids, 0);
+        let good = object::encode(&settings, ObjectKind::Root, "r", &body).unwrap();
+        assert_eq!(read(good.to_vec()).unwrap(), (size, ids.to_vec()));
         for len in 0..good.len() {
-            assert!(decode("r", &good[..len]).is_err(), "{len} bytes");
+            assert!(read(good[..len].to_vec()).is_err(), "{len} bytes");
+            assert!(len >= body.len() || decode("r", &body[..len]).is_err(), "{len} bytes");
         }
         for at in 0..good.len() {
             for bit in 0..8 {
                 let mut bad = good.to_vec();
                 bad[at] ^= 1 << bit;
-                assert!(decode("r", &bad).is_err(), "bit {bit} of byte {at}");
+                assert!(read(bad).is_err(), "bit {bit} of byte {at}");
             }
         }
     }
@@ -360,7 +350,7 @@ mod tests {
     #[test]
     fn a_size_that_does_not_match_the_segments_is_refused() {
         for size in [0, 100, SEGMENT + 512, u64::MAX, MAX_SIZE + 512] {
-            assert!(decode("r", &encode(size, &[None])).is_err(), "{size}");
+            assert!(decode("r", &encode(size, &[None], 0)).is_err(), "{size}");
         }
     }
 }

@@ -54,7 +54,8 @@ struct Trailer {
     version: U16,
     flags: U16,
     len: U64,
-    reserved: [u8; 4],
+    /// Any number: gives the pack another id, and is 0 unless that is needed.
+    salt: U32,
     /// Of the index and of the trailer's fields before this one.
     checksum: U32,
     magic: [u8; 8],
@@ -117,15 +118,26 @@ impl Builder {
         self.bytes.len() >= FULL || self.index.len() >= FULL_CHUNKS
     }
 
-    pub(crate) fn finish(mut self, settings: &Settings) -> Finished {
+    /// Ends the pack. It gets an id of which `taken` says no: the first one, unless that is of a
+    /// pack that is about to be deleted.
+    pub(crate) fn finish(
+        mut self,
+        settings: &Settings,
+        taken: impl Fn(&PackId) -> bool,
+    ) -> Finished {
         let index = self.index.as_bytes();
-        let id = id_of(settings, index);
+        let mut salt = 0;
+        let mut id = id_of(settings, index, salt);
+        while taken(&id) {
+            salt += 1;
+            id = id_of(settings, index, salt);
+        }
         let mut trailer = Trailer {
             entries: (self.index.len() as u32).into(),
             version: VERSION.into(),
             flags: 0.into(),
             len: ((self.bytes.len() + index.len() + TRAILER) as u64).into(),
-            reserved: [0; 4],
+            salt: salt.into(),
             checksum: 0.into(),
             magic: MAGIC,
         };
@@ -136,8 +148,9 @@ impl Builder {
     }
 }
 
-fn id_of(settings: &Settings, index: &[u8]) -> PackId {
-    PackId(*blake3::keyed_hash(settings.pack_key(), index).as_bytes())
+fn id_of(settings: &Settings, index: &[u8], salt: u32) -> PackId {
+    let mut hasher = blake3::Hasher::new_keyed(settings.pack_key());
+    PackId(*hasher.update(index).update(&salt.to_le_bytes()).finalize().as_bytes())
 }
 
 fn checksum(index: &[u8], trailer: &Trailer) -> u32 {
@@ -197,7 +210,7 @@ impl Index {
         if checksum(index, trailer) != trailer.checksum.get() {
             return Err(damaged(key, "checksum mismatch"));
         }
-        if id_of(settings, index) != id {
+        if id_of(settings, index, trailer.salt.get()) != id {
             return Err(damaged(key, "its hash is wrong"));
         }
         let entries = <[Entry]>::ref_from_bytes(index)
@@ -218,7 +231,8 @@ impl Index {
 
     /// As [`decode`](Self::decode), of a whole pack whose name is that of its index.
     pub(crate) fn decode_unnamed(settings: &Settings, bytes: &[u8]) -> Result<Self> {
-        let id = id_of(settings, index_in(bytes).unwrap_or_default());
+        let salt = Trailer::ref_from_suffix(bytes).map_or(0, |(_, trailer)| trailer.salt.get());
+        let id = id_of(settings, index_in(bytes).unwrap_or_default(), salt);
         Self::decode(settings, id, "pack", bytes, bytes.len() as u64)
     }
 
@@ -268,12 +282,7 @@ fn trailer<'a>(key: &str, tail: &'a [u8], size: u64) -> Result<&'a Trailer> {
     }
     let index = u64::from(trailer.entries.get()) * ENTRY as u64;
     let fits = index + (size_of::<Head>() + TRAILER) as u64 <= size;
-    if trailer.version.get() == 0
-        || trailer.len.get() != size
-        || trailer.reserved != [0; 4]
-        || !fits
-        || index == 0
-    {
+    if trailer.version.get() == 0 || trailer.len.get() != size || !fits || index == 0 {
         return Err(damaged(key, "its lengths do not match its size"));
     }
     Ok(trailer)
@@ -285,11 +294,7 @@ fn check(entry: &Entry, encoding: Encoding, next: u64) -> Result<(), &'static st
         return Err("a chunk's length is not possible");
     }
     let len = blocks * PAGE as u32;
-    let right = match encoding {
-        Encoding::Plain => entry.stored.get() == len,
-        Encoding::Zstd => (1..len).contains(&entry.stored.get()),
-    };
-    if !right || u64::from(entry.offset.get()) != next {
+    if !encoding.allows(entry.stored.get(), len) || u64::from(entry.offset.get()) != next {
         return Err("a chunk's place is not possible");
     }
     Ok(())
@@ -312,7 +317,7 @@ mod tests {
             let packed = chunk::compress(&plain, 3).unwrap().unwrap();
             builder.add(chunk::id_of(&settings, &plain), 4096, Encoding::Zstd, &packed);
         }
-        (settings.clone(), builder.finish(&settings))
+        (settings.clone(), builder.finish(&settings, |_| false))
     }
 
     fn decode(settings: &Settings, id: PackId, bytes: &[u8]) -> Result<Index> {
@@ -369,11 +374,11 @@ mod tests {
         let (settings, pack) = sample(1);
         let mut newer = pack.bytes.to_vec();
         let at = newer.len() - TRAILER - 2;
-        newer[at] = 2;
+        newer[at] = 4;
         seal(&mut newer);
         let error = Index::decode_unnamed(&settings, &newer).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.message().contains("encoding 2"), "{error}");
+        assert!(error.message().contains("encoding 4"), "{error}");
     }
 
     proptest! {
@@ -398,7 +403,7 @@ mod tests {
                 };
                 model.insert(id, plain);
             }
-            let pack = builder.finish(&settings);
+            let pack = builder.finish(&settings, |_| false);
             let index = decode(&settings, pack.id, &pack.bytes).unwrap();
             let found: HashMap<_, _> = index
                 .chunks()

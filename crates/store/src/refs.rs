@@ -31,6 +31,10 @@ pub enum RefKind {
     Disk,
     /// A snapshot of a disk: `disk@snapshot`.
     Snapshot,
+    /// How far garbage collection is: one name, `store`.
+    Gc,
+    /// A server's session, by its id.
+    Server,
 }
 
 impl RefKind {
@@ -40,6 +44,8 @@ impl RefKind {
             Self::Image => "image",
             Self::Disk => "disk",
             Self::Snapshot => "snapshot",
+            Self::Gc => "gc",
+            Self::Server => "server",
         }
     }
 
@@ -56,6 +62,8 @@ impl RefKind {
             Self::Image => parts(':', "image", "version"),
             Self::Disk => check_name("disk", name),
             Self::Snapshot => parts('@', "disk", "snapshot"),
+            Self::Gc => check_name("collection", name),
+            Self::Server => check_name("server", name),
         }
     }
 }

@@ -4,8 +4,9 @@
 //! rules are checked once, at loading, so that a lookup cannot fail.
 
 use crate::chunker::{MAX_PAGES, PAGE, SEGMENT_PAGES};
+use crate::object::ObjectKind;
 use crate::pack;
-use crate::wire::{self, FRAME, damaged, unknown};
+use crate::wire::{FRAME, damaged, unknown};
 use crate::{ChunkId, ChunkRef, Encoding, PackId, SegmentId};
 use block::{Error, Result};
 use bytes::Bytes;
@@ -13,10 +14,8 @@ use std::collections::HashMap;
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-pub(crate) const MAGIC: [u8; 8] = *b"SOJSEGM\n";
-pub(crate) const VERSION: u16 = 1;
-const HEADER: usize = FRAME + 16;
-/// The longest segment object: one entry and one pack for each block.
+const HEADER: usize = size_of::<Header>();
+/// The longest segment: one entry and one pack for each block.
 pub(crate) const MAX_LEN: u64 = HEADER as u64 + SEGMENT_PAGES * (32 + size_of::<Entry>() as u64);
 
 /// Blocks of the image that one piece of a chunk fills.
@@ -37,10 +36,12 @@ pub(crate) struct Entry {
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Counts {
+struct Header {
     packs: U32,
     entries: U32,
-    reserved: [u8; 8],
+    /// Any number: gives the segment another id, and is 0 unless that is needed.
+    salt: U32,
+    reserved: [u8; 4],
 }
 
 /// A piece of a chunk at its place in a segment; numbers are blocks.
@@ -71,13 +72,14 @@ impl Placed {
 /// A loaded and checked segment.
 #[derive(Debug)]
 pub(crate) struct Segment {
+    /// The body of the object.
     bytes: Bytes,
     packs: usize,
 }
 
 impl Segment {
-    /// Writes the object of entries in order. There is none for a segment without entries.
-    pub(crate) fn encode(entries: &[Placed]) -> Bytes {
+    /// The body of entries in order. There is none for a segment without entries.
+    pub(crate) fn encode(entries: &[Placed], salt: u32) -> Vec<u8> {
         let mut table: Vec<PackId> = Vec::new();
         let mut numbers: HashMap<PackId, u32> = HashMap::new();
         let mut rows = Vec::with_capacity(entries.len() * size_of::<Entry>());
@@ -102,31 +104,29 @@ impl Segment {
             rows.extend_from_slice(entry.as_bytes());
         }
         let mut bytes = Vec::with_capacity(HEADER + table.len() * 32 + rows.len());
-        bytes.resize(FRAME, 0);
-        let counts = Counts {
+        let header = Header {
             packs: (table.len() as u32).into(),
             entries: (entries.len() as u32).into(),
-            reserved: [0; 8],
+            salt: salt.into(),
+            reserved: [0; 4],
         };
-        bytes.extend_from_slice(counts.as_bytes());
+        bytes.extend_from_slice(header.as_bytes());
         table.iter().for_each(|id| bytes.extend_from_slice(&id.0));
         bytes.extend_from_slice(&rows);
-        wire::seal(MAGIC, VERSION, &mut bytes);
-        bytes.into()
+        bytes
     }
 
-    /// Checks an object that covers at most `blocks` blocks of an image. Its hash was checked.
+    /// Checks a body that covers at most `blocks` blocks of an image. Its hash was checked.
     pub(crate) fn decode(key: &str, bytes: Bytes, blocks: u32) -> Result<Self> {
-        let body = wire::open(key, MAGIC, VERSION, &bytes)?;
-        let (counts, tables) =
-            Counts::ref_from_prefix(body).map_err(|_| damaged(key, "it is too short"))?;
-        let packs = counts.packs.get() as usize;
-        let entries = counts.entries.get() as usize;
+        let (header, tables) =
+            Header::ref_from_prefix(&bytes).map_err(|_| damaged(key, "it is too short"))?;
+        let packs = header.packs.get() as usize;
+        let entries = header.entries.get() as usize;
         let expected = packs
             .checked_mul(32)
             .zip(entries.checked_mul(size_of::<Entry>()))
             .and_then(|(packs, entries)| packs.checked_add(entries));
-        if expected != Some(tables.len()) || counts.reserved != [0; 8] || entries == 0 {
+        if expected != Some(tables.len()) || header.reserved != [0; 4] || entries == 0 {
             return Err(damaged(key, "its lengths do not match its size"));
         }
         let segment = Self { bytes, packs };
@@ -204,10 +204,7 @@ fn check(entry: &Entry, encoding: Encoding, next: u32, blocks: u32) -> Result<()
     let (start, count) = (u32::from(entry.start.get()), u32::from(entry.blocks.get()));
     let (skip, whole) = (u32::from(entry.skip.get()), u32::from(entry.chunk_blocks.get()));
     let len = whole * PAGE as u32;
-    let stored_right = match encoding {
-        Encoding::Plain => entry.stored.get() == len,
-        Encoding::Zstd => (1..len).contains(&entry.stored.get()),
-    };
+    let stored_right = encoding.allows(entry.stored.get(), len);
     if start < next || count == 0 || start + count > blocks {
         return Err("its entries are out of order or beyond the image's end");
     }
@@ -223,7 +220,7 @@ fn check(entry: &Entry, encoding: Encoding, next: u32, blocks: u32) -> Result<()
 
 /// The key of a segment.
 pub(crate) fn key(id: &SegmentId) -> String {
-    format!("segments/{id}")
+    ObjectKind::Segment.key(id)
 }
 
 /// The blocks that segment number `index` of an image of `size` bytes has.
@@ -239,6 +236,7 @@ pub(crate) fn blocks_of(size: u64, index: u64) -> Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{object, testing};
     use proptest::prelude::*;
 
     fn chunk(seed: u32, blocks: u32, encoding: Encoding) -> ChunkRef {
@@ -275,8 +273,8 @@ mod tests {
 
     fn sample() -> (Vec<Placed>, Bytes) {
         let list = entries(&[(0, 16, 0, true), (3, 9, 4, false), (0, 64, 0, false)]);
-        let bytes = Segment::encode(&list);
-        (list, bytes)
+        let bytes = Segment::encode(&list, 0);
+        (list, bytes.into())
     }
 
     #[test]
@@ -289,17 +287,24 @@ mod tests {
         for len in 0..good.len() {
             assert!(Segment::decode("s", good.slice(..len), end).is_err(), "{len} bytes");
         }
+        let settings = testing::settings();
+        let good = object::encode(&settings, ObjectKind::Segment, "s", &good).unwrap();
+        for len in 0..good.len() {
+            let short = good.slice(..len);
+            assert!(object::decode(&settings, ObjectKind::Segment, "s", short).is_err());
+        }
         for at in 0..good.len() {
             for bit in 0..8 {
                 let mut bad = good.to_vec();
                 bad[at] ^= 1 << bit;
-                assert!(Segment::decode("s", bad.into(), end).is_err(), "bit {bit} of byte {at}");
+                let read = object::decode(&settings, ObjectKind::Segment, "s", bad.into());
+                assert!(read.is_err(), "bit {bit} of byte {at}");
             }
         }
     }
 
     #[test]
-    fn broken_rules_are_refused_even_with_the_right_checksum() {
+    fn broken_rules_are_refused() {
         let (list, good) = sample();
         let end = list.last().unwrap().end();
         let table = HEADER + 3 * 32;
@@ -317,17 +322,15 @@ mod tests {
         for (field, at, value) in cases {
             let mut bad = good.to_vec();
             bad[table + at..table + at + value.len()].copy_from_slice(value);
-            wire::seal(MAGIC, VERSION, &mut bad);
             let error = Segment::decode("s", bad.into(), end).unwrap_err();
             assert_eq!(error.kind(), block::ErrorKind::Corrupt, "{field}");
         }
-        assert!(Segment::decode("s", Segment::encode(&[]), 10).is_err(), "no entries");
+        assert!(Segment::decode("s", Segment::encode(&[], 0).into(), 10).is_err(), "no entries");
         let mut newer = good.to_vec();
-        newer[table + 20] = 2;
-        wire::seal(MAGIC, VERSION, &mut newer);
+        newer[table + 20] = 4;
         let error = Segment::decode("s", newer.into(), end).unwrap_err();
         assert_eq!(error.kind(), block::ErrorKind::Unsupported);
-        assert!(error.message().contains("encoding 2"), "{error}");
+        assert!(error.message().contains("encoding 4"), "{error}");
     }
 
     proptest! {
@@ -339,7 +342,7 @@ mod tests {
         ) {
             let list = entries(&rows);
             let end = list.last().unwrap().end();
-            let segment = Segment::decode("s", Segment::encode(&list), end).unwrap();
+            let segment = Segment::decode("s", Segment::encode(&list, 7).into(), end).unwrap();
             prop_assert_eq!(segment.all().collect::<Vec<_>>(), list.clone());
             let found: Vec<_> = segment.range(start, start + len).collect();
             let expected: Vec<_> = list
@@ -354,13 +357,17 @@ mod tests {
             packs in 0u8..3,
             rows in prop::collection::vec(any::<u8>(), 0..400),
         ) {
-            let mut bytes = vec![0; FRAME];
+            let mut bytes = Vec::new();
             let entries = (rows.len() / size_of::<Entry>()) as u32;
-            let counts = Counts { packs: u32::from(packs).into(), entries: entries.into(), reserved: [0; 8] };
+            let counts = Header {
+                packs: u32::from(packs).into(),
+                entries: entries.into(),
+                salt: 0.into(),
+                reserved: [0; 4],
+            };
             bytes.extend_from_slice(counts.as_bytes());
             bytes.resize(HEADER + usize::from(packs) * 32, 1);
             bytes.extend_from_slice(&rows[..entries as usize * size_of::<Entry>()]);
-            wire::seal(MAGIC, VERSION, &mut bytes);
             if let Ok(segment) = Segment::decode("s", bytes.into(), 65536) {
                 let mut next = 0;
                 for placed in segment.all() {

@@ -1,6 +1,7 @@
 //! `store.json`: the settings that every user of a store shares.
 
 use crate::id::parse_hex;
+use crate::object::ObjectKind;
 use crate::world::Entropy;
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -32,16 +33,14 @@ pub struct Settings {
 struct Keys {
     chunk: [u8; 32],
     pack: [u8; 32],
-    segment: [u8; 32],
-    manifest: [u8; 32],
+    /// By [`ObjectKind`].
+    objects: [[u8; 32]; ObjectKind::ALL.len()],
 }
 
 /// The contexts of the derived keys.
 pub(crate) mod context {
     pub(crate) const CHUNK: &str = "sojourn 2026-11-21 chunk id v1";
     pub(crate) const PACK: &str = "sojourn 2026-11-21 pack id v1";
-    pub(crate) const SEGMENT: &str = "sojourn 2026-11-21 segment id v1";
-    pub(crate) const MANIFEST: &str = "sojourn 2026-11-21 manifest id v1";
 }
 
 #[derive(Serialize, Deserialize)]
@@ -87,8 +86,7 @@ impl Settings {
         let keys = Keys {
             chunk: blake3::derive_key(context::CHUNK, &hash_key),
             pack: blake3::derive_key(context::PACK, &hash_key),
-            segment: blake3::derive_key(context::SEGMENT, &hash_key),
-            manifest: blake3::derive_key(context::MANIFEST, &hash_key),
+            objects: ObjectKind::ALL.map(|kind| blake3::derive_key(kind.id_context(), &hash_key)),
         };
         Self { hash_key, level, keys }
     }
@@ -100,6 +98,11 @@ impl Settings {
     pub fn with_compression_level(self, level: i32) -> Result<Self> {
         check_level(level)?;
         Ok(Self { level, ..self })
+    }
+
+    /// Whether what the store holds is encrypted.
+    pub const fn is_encrypted(&self) -> bool {
+        false
     }
 
     /// The format version.
@@ -125,12 +128,9 @@ impl Settings {
         &self.keys.pack
     }
 
-    pub(crate) const fn segment_key(&self) -> &[u8; 32] {
-        &self.keys.segment
-    }
-
-    pub(crate) const fn manifest_key(&self) -> &[u8; 32] {
-        &self.keys.manifest
+    /// The key of the ids of this kind.
+    pub(crate) const fn object_key(&self, kind: ObjectKind) -> &[u8; 32] {
+        &self.keys.objects[kind as usize]
     }
 
     /// The settings object: JSON whose last member is a checksum of all bytes before its line.

@@ -62,8 +62,8 @@ mod tests {
             stored: 4096,
             encoding: Encoding::Plain,
         };
-        let bytes = Segment::encode(&[Placed { start: 0, blocks: 1, skip: 0, at }]);
-        Segment::decode("segment", bytes, 1).unwrap()
+        let body = Segment::encode(&[Placed { start: 0, blocks: 1, skip: 0, at }], 0);
+        Segment::decode("segment", body.into(), 1).unwrap()
     }
 
     #[test]

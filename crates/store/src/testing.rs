@@ -1,6 +1,7 @@
 //! A fixed world, failing backends and the bare readers of the formats, for the tests and fuzzers of
 //! this and other crates.
 
+use crate::object::{self, ObjectKind};
 use crate::segment::Segment;
 use crate::{Clock, Entropy, Settings, World, chunker, manifest, pack, refs, wire};
 use async_trait::async_trait;
@@ -196,11 +197,17 @@ pub fn decode(format: Format, bytes: &[u8]) -> Result<()> {
         Format::Pack => pack::Index::decode_unnamed(&settings(), bytes).map(|_| ()),
         Format::Segment => {
             let blocks = chunker::SEGMENT_PAGES as u32;
-            let segment = Segment::decode("segment", bytes.to_vec().into(), blocks)?;
+            let bytes = bytes.to_vec().into();
+            let body = object::decode(&settings(), ObjectKind::Segment, "segment", bytes)?;
+            let segment = Segment::decode("segment", body, blocks)?;
             segment.all().for_each(drop);
             Ok(())
         }
-        Format::Root => manifest::decode("root", bytes).map(|_| ()),
+        Format::Root => {
+            let bytes = bytes.to_vec().into();
+            let body = object::decode(&settings(), ObjectKind::Root, "root", bytes)?;
+            manifest::decode("root", &body).map(|_| ())
+        }
         Format::Ref => refs::check("ref", bytes),
     }
 }

@@ -198,8 +198,9 @@ async fn check_group(store: &Store, group: Group) -> Result<Vec<(ChunkRef, Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::{self, ObjectKind};
     use crate::segment::Segment;
-    use crate::{Encoding, PackId, manifest, testing};
+    use crate::{Encoding, PackId, SegmentId, manifest, testing};
     use block::Memory;
     use object_store::memory::InMemory;
     use object_store::{ObjectStore, ObjectStoreExt};
@@ -213,6 +214,10 @@ mod tests {
 
     /// Writes the manifest of an image whose segments hold these chunks, one after the other.
     async fn written(store: &Store, segments: &[&[ChunkRef]]) -> ManifestId {
+        let write = async |kind, body: Vec<u8>| {
+            let (backend, settings) = (store.backend(), store.settings());
+            object::write_content(backend, settings, kind, &body).await.unwrap()
+        };
         let mut ids = Vec::new();
         for chunks in segments {
             let mut start = 0;
@@ -221,16 +226,11 @@ mod tests {
                 start += blocks;
                 Placed { start: start - blocks, blocks, skip: 0, at: *at }
             };
-            let bytes = Segment::encode(&chunks.iter().map(place).collect::<Vec<_>>());
-            let id = manifest::segment_id_of(store.settings(), &bytes);
-            let key = segment::key(&id);
-            backend::put_content(store.backend(), &key, bytes, 0).await.unwrap();
-            ids.push(Some(id));
+            let body = Segment::encode(&chunks.iter().map(place).collect::<Vec<_>>(), 0);
+            ids.push(Some(SegmentId(write(ObjectKind::Segment, body).await)));
         }
-        let root = manifest::encode(segments.len() as u64 * SEGMENT, &ids);
-        let id = manifest::id_of(store.settings(), &root);
-        backend::put_content(store.backend(), &manifest::key(&id), root, 0).await.unwrap();
-        id
+        let root = manifest::encode(segments.len() as u64 * SEGMENT, &ids, 0);
+        ManifestId(write(ObjectKind::Root, root).await)
     }
 
     /// Stores chunks of noise that the manifest of their image names.

@@ -1,11 +1,4 @@
-//! What all binary objects have in common: the frame.
-//!
-//! | offset | bytes | field |
-//! |---|---|---|
-//! | 0 | 8 | magic |
-//! | 8 | 2 | version |
-//! | 10 | 2 | flags, 0 |
-//! | 12 | 4 | CRC-32C of all bytes from 16 on |
+//! The frame of binary objects, and the errors of those that break their format.
 
 use block::{Error, Result};
 use zerocopy::byteorder::little_endian::{U16, U32};
@@ -62,25 +55,6 @@ impl Frame {
         }
         Ok(())
     }
-}
-
-/// Splits a framed object into its body, checked.
-pub(crate) fn open<'a>(
-    key: &str,
-    magic: [u8; 8],
-    version: u16,
-    bytes: &'a [u8],
-) -> Result<&'a [u8]> {
-    let (frame, body) =
-        Frame::ref_from_prefix(bytes).map_err(|_| damaged(key, "it is too short"))?;
-    frame.check(key, magic, version, body)?;
-    Ok(body)
-}
-
-/// Puts the frame in front: `bytes` begins with [`FRAME`] bytes of room.
-pub(crate) fn seal(magic: [u8; 8], version: u16, bytes: &mut [u8]) {
-    let (room, body) = bytes.split_at_mut(FRAME);
-    room.copy_from_slice(Frame::of(magic, version, body).as_bytes());
 }
 
 /// The error of an object that breaks its format.

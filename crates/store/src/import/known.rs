@@ -12,6 +12,7 @@ const CONCURRENCY: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     packs: Vec<PackId>,
+    sealed: bool,
     rows: Vec<Row>,
 }
 
@@ -36,7 +37,7 @@ impl Known {
                 (meta.location, index)
             })
             .buffer_unordered(CONCURRENCY);
-        let mut known = Self::default();
+        let mut known = Self { sealed: store.settings().is_encrypted(), ..Self::default() };
         while let Some((key, index)) = loads.next().await {
             match index {
                 Ok(index) => known.add(&index),
@@ -85,7 +86,7 @@ impl Known {
             pack: self.packs[row.pack as usize],
             offset: row.offset,
             stored: row.stored,
-            encoding: if row.stored < row.len { Encoding::Zstd } else { Encoding::Plain },
+            encoding: Encoding::of(row.stored, row.len, self.sealed),
         })
     }
 }

@@ -6,10 +6,12 @@
 use super::pipeline::Worked;
 use crate::chunker::{PAGE, SEGMENT, SEGMENT_PAGES};
 use crate::manifest;
+use crate::object::{self, ObjectKind};
 use crate::pack::{self, Finished};
 use crate::segment::{self, Placed, Segment};
 use crate::{
-    ChunkId, ChunkRef, Encoding, ImportStats, Imported, PackId, Progress, SegmentId, Store, backend,
+    ChunkId, ChunkRef, Encoding, ImportStats, Imported, ManifestId, PackId, Progress, SegmentId,
+    Store, backend,
 };
 use block::{Error, Result};
 use bytes::Bytes;
@@ -239,14 +241,17 @@ impl<'a> Writer<'a> {
                 return Ok(());
             };
             let rows = draft.rows.iter().map(|row| self.placed(row)).collect::<Result<Vec<_>>>()?;
-            let bytes = Segment::encode(&rows);
-            let id = manifest::segment_id_of(self.store.settings(), &bytes);
+            let body = Segment::encode(&rows, 0);
+            let settings = self.store.settings();
+            let id = SegmentId(object::id_of(settings, ObjectKind::Segment, &body));
+            let key = segment::key(&id);
+            let bytes = object::encode(settings, ObjectKind::Segment, &key, &body)?;
             self.set_segment(draft.index, id);
             let backend = self.store.shared_backend();
             self.make_room().await?;
             self.uploads.spawn(async move {
                 let compare = bytes.len();
-                backend::put_content(&*backend, &segment::key(&id), bytes, compare).await?;
+                backend::put_content(&*backend, &key, bytes, compare).await?;
                 Ok(Uploaded::Segment)
             });
         }
@@ -277,7 +282,7 @@ impl<'a> Writer<'a> {
     async fn close_pack(&mut self) -> Result<()> {
         let Some(number) = self.open.take() else { return Ok(()) };
         let builder = std::mem::replace(&mut self.pack, pack::Builder::new());
-        let Finished { id, bytes, tail } = builder.finish(self.store.settings());
+        let Finished { id, bytes, tail } = builder.finish(self.store.settings(), |_| false);
         self.slots[number as usize].id = Some(id);
         self.stats.packs += 1;
         self.make_room().await?;
@@ -331,10 +336,9 @@ impl<'a> Writer<'a> {
             return Err(Error::internal("an import lost a segment"));
         }
         self.segments.resize(count, None);
-        let root = manifest::encode(size, &self.segments);
-        let id = manifest::id_of(self.store.settings(), &root);
-        let compare = root.len();
-        backend::put_content(self.store.backend(), &manifest::key(&id), root, compare).await?;
-        Ok(Imported { manifest: id, size, stats: self.stats })
+        let root = manifest::encode(size, &self.segments, 0);
+        let (backend, settings) = (self.store.backend(), self.store.settings());
+        let id = object::write_content(backend, settings, ObjectKind::Root, &root).await?;
+        Ok(Imported { manifest: ManifestId(id), size, stats: self.stats })
     }
 }

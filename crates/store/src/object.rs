@@ -1,0 +1,198 @@
+//! Framed objects: all that a store holds but for packs, refs, key slots and its settings.
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 8 | magic of the kind |
+//! | 8 | 2 | version |
+//! | 10 | 2 | flags |
+//! | 12 | 4 | CRC-32C of all bytes from 16 on |
+//! | 16 | … | body |
+//!
+//! What is hashed, where a key is the hash of its object, is the body.
+
+use crate::wire::{FRAME, Frame, damaged};
+use crate::{Settings, backend, manifest, segment};
+use block::{Error, Result};
+use bytes::Bytes;
+use object_store::ObjectStore;
+use zerocopy::{FromBytes, IntoBytes};
+
+const VERSION: u16 = 1;
+
+/// The kinds of framed objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum ObjectKind {
+    /// The root of a manifest.
+    Root,
+    /// 256 MiB of a manifest.
+    Segment,
+    /// Chunks in the order in which a boot first touches them.
+    BootList,
+    /// Where the chunks of a pack that was rewritten are now.
+    Moved,
+    /// Objects that a collection found unreferenced.
+    Condemned,
+    /// A session that writes to the store now.
+    Pin,
+    /// A server that is at work.
+    Server,
+}
+
+impl ObjectKind {
+    /// All of them, in the order of their numbers.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Root,
+        Self::Segment,
+        Self::BootList,
+        Self::Moved,
+        Self::Condemned,
+        Self::Pin,
+        Self::Server,
+    ];
+
+    /// The first bytes of an object.
+    pub(crate) const fn magic(self) -> [u8; 8] {
+        match self {
+            Self::Root => *b"SOJROOT\n",
+            Self::Segment => *b"SOJSEGM\n",
+            Self::BootList => *b"SOJBOOT\n",
+            Self::Moved => *b"SOJMOVE\n",
+            Self::Condemned => *b"SOJCOND\n",
+            Self::Pin => *b"SOJPINS\n",
+            Self::Server => *b"SOJSERV\n",
+        }
+    }
+
+    /// The first part of a key.
+    pub(crate) const fn prefix(self) -> &'static str {
+        match self {
+            Self::Root => "manifests",
+            Self::Segment => "segments",
+            Self::BootList => "bootlists",
+            Self::Moved => "moved",
+            Self::Condemned => "condemned",
+            Self::Pin => "pins",
+            Self::Server => "servers",
+        }
+    }
+
+    /// The context from which the key of the ids is derived.
+    pub(crate) const fn id_context(self) -> &'static str {
+        match self {
+            Self::Root => "sojourn 2026-11-21 manifest id v1",
+            Self::Segment => "sojourn 2026-11-21 segment id v1",
+            Self::BootList => "sojourn 2026-11-21 boot list id v1",
+            Self::Moved => "sojourn 2026-11-21 moved id v1",
+            Self::Condemned => "sojourn 2026-11-21 condemned id v1",
+            Self::Pin => "sojourn 2026-11-21 pin id v1",
+            Self::Server => "sojourn 2026-11-21 server id v1",
+        }
+    }
+
+    /// The longest body that is written or read, in bytes.
+    pub(crate) const fn max_body(self) -> u64 {
+        match self {
+            Self::Root => manifest::MAX_LEN,
+            Self::Segment => segment::MAX_LEN,
+            Self::BootList => 32 << 20,
+            Self::Moved => 64 << 20,
+            Self::Condemned => 64 << 20,
+            Self::Pin | Self::Server => 4 << 10,
+        }
+    }
+
+    /// The key of the object that is called `id`, an id's hexadecimal digits.
+    pub(crate) fn key(self, id: &impl std::fmt::Display) -> String {
+        format!("{}/{id}", self.prefix())
+    }
+}
+
+/// The object that holds `body`. The same body under the same key always gives the same bytes.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) when the body is longer than its kind allows.
+pub(crate) fn encode(
+    _settings: &Settings,
+    kind: ObjectKind,
+    key: &str,
+    body: &[u8],
+) -> Result<Bytes> {
+    if body.len() as u64 > kind.max_body() {
+        return Err(Error::invalid(format!(
+            "object {key} would have {} bytes, more than its format allows ({})",
+            body.len(),
+            kind.max_body()
+        )));
+    }
+    let mut bytes = Vec::with_capacity(FRAME + body.len());
+    bytes.extend_from_slice(Frame::of(kind.magic(), VERSION, body).as_bytes());
+    bytes.extend_from_slice(body);
+    Ok(bytes.into())
+}
+
+/// The body of an object: magic, version, flags and checksum were checked, its hash was not.
+///
+/// # Errors
+/// [`Corrupt`](block::ErrorKind::Corrupt) for anything that is not what was written,
+/// [`Unsupported`](block::ErrorKind::Unsupported) for a newer version or unknown flags.
+pub(crate) fn decode(
+    _settings: &Settings,
+    kind: ObjectKind,
+    key: &str,
+    bytes: Bytes,
+) -> Result<Bytes> {
+    if bytes.len() as u64 > kind.max_body() + FRAME as u64 {
+        return Err(damaged(key, "it is longer than its format allows"));
+    }
+    let (frame, body) =
+        Frame::ref_from_prefix(&bytes).map_err(|_| damaged(key, "it is too short"))?;
+    frame.check(key, kind.magic(), VERSION, body)?;
+    Ok(bytes.slice(FRAME..))
+}
+
+/// The id of an object with this body.
+pub(crate) fn id_of(settings: &Settings, kind: ObjectKind, body: &[u8]) -> [u8; 32] {
+    *blake3::keyed_hash(settings.object_key(kind), body).as_bytes()
+}
+
+/// Reads and opens an object; as [`decode`].
+pub(crate) async fn read(
+    backend: &dyn ObjectStore,
+    settings: &Settings,
+    kind: ObjectKind,
+    key: &str,
+) -> Result<Bytes> {
+    let bytes = backend::get(backend, key, kind.max_body() + FRAME as u64).await?;
+    decode(settings, kind, key, bytes)
+}
+
+/// As [`read`], of an object whose key is the hash of its body, which is checked.
+pub(crate) async fn read_content(
+    backend: &dyn ObjectStore,
+    settings: &Settings,
+    kind: ObjectKind,
+    id: &[u8; 32],
+) -> Result<Bytes> {
+    let key = kind.key(&blake3::Hash::from_bytes(*id));
+    let body = read(backend, settings, kind, &key).await?;
+    if id_of(settings, kind, &body) != *id {
+        return Err(damaged(&key, "its hash is wrong"));
+    }
+    Ok(body)
+}
+
+/// Writes an object whose key is the hash of its body; returns its id. One that is there already
+/// is kept when it is the same, and else replaced.
+pub(crate) async fn write_content(
+    backend: &dyn ObjectStore,
+    settings: &Settings,
+    kind: ObjectKind,
+    body: &[u8],
+) -> Result<[u8; 32]> {
+    let id = id_of(settings, kind, body);
+    let key = kind.key(&blake3::Hash::from_bytes(id));
+    let bytes = encode(settings, kind, &key, body)?;
+    let compare = bytes.len();
+    backend::put_content(backend, &key, bytes, compare).await?;
+    Ok(id)
+}
