@@ -49,7 +49,8 @@ impl HostDisk {
             refuse!(InUse, "{} changes while it is opened; try again", path.display());
         }
         let sysfs = is_device.then(|| {
-            let (major, minor) = (rustix::fs::major(opened.rdev()), rustix::fs::minor(opened.rdev()));
+            let (major, minor) =
+                (rustix::fs::major(opened.rdev()), rustix::fs::minor(opened.rdev()));
             PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
         });
         if !is_device {
@@ -103,7 +104,8 @@ impl Source for HostDisk {
         let sysfs = self.sysfs.as_ref()?;
         // A partition has no queue of its own.
         let own = std::fs::read_to_string(sysfs.join("queue/rotational"));
-        let text = own.or_else(|_| std::fs::read_to_string(sysfs.join("../queue/rotational"))).ok()?;
+        let text =
+            own.or_else(|_| std::fs::read_to_string(sysfs.join("../queue/rotational"))).ok()?;
         match text.trim() {
             "0" => Some(false),
             "1" => Some(true),

@@ -166,7 +166,7 @@ mod tests {
         fn the_map_is_a_bijection_between_the_disk_and_the_lent_blocks(seed: u64, count in 1usize..60) {
             let mut random = Sequence::new(seed);
             let mut ranges = Vec::new();
-            let mut sizes = vec![0; 3];
+            let mut sizes = [0; 3];
             for _ in 0..count {
                 let member = random.below(3) as usize;
                 let (gap, blocks) = (random.below(5), 1 + random.below(9));

@@ -28,6 +28,7 @@ mod key;
 mod layout;
 mod live;
 mod machine;
+mod member;
 mod ntfs;
 mod partition;
 mod plan;
@@ -47,8 +48,11 @@ pub use disk::HostDisk;
 pub use found::{Found, FreeList, Kind, Level, Options, Stamp, Volume};
 pub use key::Key;
 pub use layout::{Layout, Lent};
+pub use member::Member;
+pub use plan::{Loan, Plan};
 pub use refusal::{Code, Refusal};
 pub use source::{Source, Window};
+pub use state::State;
 pub use stitched::Stitched;
 
 /// Reads what the file system of `kind` in `window` proves free.

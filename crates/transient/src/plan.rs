@@ -1,1 +1,231 @@
-//! What is lent, and what must still be so before the first write.
+//! What is lent of which disks, held from the first look until the end.
+
+use crate::{HostDisk, Layout, Lent, Stamp, Window};
+use crate::{Key, Member, Stitched};
+use block::{BLOCK, Device, Error, Result, Span};
+use std::sync::Arc;
+
+/// What one file system lends, and how to tell that it has not been used since.
+#[derive(Debug)]
+pub struct Loan {
+    /// The disk that it is on, held.
+    pub disk: Arc<HostDisk>,
+    /// Where it starts on the disk, in bytes.
+    pub base: u64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// What must still be so before the first write.
+    pub stamp: Stamp,
+    /// The lent ranges, in bytes of the disk, rising.
+    pub spans: Vec<Span>,
+}
+
+/// Loans that make up one disk.
+///
+/// A plan is made and used by one process and never saved: what was free before a reboot need not
+/// be free after it.
+#[derive(Debug)]
+pub struct Plan {
+    loans: Vec<Loan>,
+    disks: Vec<Arc<HostDisk>>,
+    lent: Vec<Lent>,
+}
+
+impl Plan {
+    /// A plan of these loans, in their order. Each range is cut to whole blocks of its disk, so that
+    /// no page holds lent and kept bytes.
+    ///
+    /// # Errors
+    /// [`NoSpace`](block::ErrorKind::NoSpace) when nothing is left of them.
+    pub fn new(loans: Vec<Loan>) -> Result<Self> {
+        let mut disks: Vec<Arc<HostDisk>> = Vec::new();
+        let mut lent = Vec::new();
+        for loan in &loans {
+            let known = disks.iter().position(|disk| Arc::ptr_eq(disk, &loan.disk));
+            let member = known.unwrap_or_else(|| {
+                disks.push(Arc::clone(&loan.disk));
+                disks.len() - 1
+            });
+            let own = Span::between(loan.base, loan.base.saturating_add(loan.size));
+            for span in &loan.spans {
+                if own.intersect(*span) != Some(*span) {
+                    return Err(Error::internal(format!(
+                        "{} bytes at {} of {} are not of the file system that lends them",
+                        span.len(),
+                        span.offset(),
+                        loan.disk.path().display()
+                    )));
+                }
+                lent.extend(span.align_inward(BLOCK).map(|span| Lent { member, span }));
+            }
+        }
+        if lent.is_empty() {
+            return Err(Error::no_space(
+                "nothing can be borrowed; see `sojourn borrow scan --why` for the reasons",
+            ));
+        }
+        Ok(Self { loans, disks, lent })
+    }
+
+    /// Bytes lent in all.
+    pub fn capacity(&self) -> u64 {
+        self.lent.iter().map(|lent| lent.span.len()).sum()
+    }
+
+    /// The loans.
+    pub fn loans(&self) -> &[Loan] {
+        &self.loans
+    }
+
+    /// The disks, in the order in which [`lent`](Self::lent) numbers them.
+    pub fn disks(&self) -> &[Arc<HostDisk>] {
+        &self.disks
+    }
+
+    /// The lent ranges, in the order of the borrowed disk.
+    pub fn lent(&self) -> &[Lent] {
+        &self.lent
+    }
+
+    /// Looks again whether every file system is as it was when its free blocks were found. To be
+    /// called right before the first write.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) naming the one that is not.
+    pub fn check(&self) -> Result<()> {
+        for loan in &self.loans {
+            let path = loan.disk.path().display();
+            let changed = |why: String| {
+                Error::conflict(format!(
+                    "{path}: the file system at {} {why} since its free blocks were found; nothing \
+                     was written, try again",
+                    loan.base
+                ))
+            };
+            let window = Window::part(&*loan.disk, loan.base, loan.size)
+                .map_err(|refusal| changed(format!("cannot be looked at ({refusal})")))?;
+            match loan.stamp.holds(&window) {
+                Ok(true) => {}
+                Ok(false) => return Err(changed("has changed".to_owned())),
+                Err(refusal) => return Err(changed(format!("cannot be read again ({refusal})"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks once more and makes a disk of `size` bytes of the loans, encrypted with `key`. Nothing
+    /// is written yet. Returns it with its members, which hold the owner's disks.
+    ///
+    /// # Errors
+    /// Those of [`check`](Self::check), [`Member::open`] and [`Stitched::new`].
+    pub fn stitch(&self, size: u64, key: &Key) -> Result<(Stitched, Vec<Arc<Member>>)> {
+        let open = |disk: &Arc<HostDisk>| Member::open(Arc::clone(disk)).map(Arc::new);
+        let members = self.disks.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let sizes: Vec<u64> = members.iter().map(|member| member.size()).collect();
+        let layout = Layout::new(&self.lent, &sizes)?;
+        self.check()?;
+        let devices = members.iter().map(|member| Arc::clone(member) as Arc<dyn Device>).collect();
+        Ok((Stitched::new(devices, layout, size, Some(key))?, members))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::{Durability, ErrorKind};
+    use std::io::Write;
+    use std::os::unix::fs::FileExt;
+    use std::path::PathBuf;
+
+    fn image(dir: &tempfile::TempDir) -> PathBuf {
+        let path = dir.path().join("image");
+        let mut file = std::fs::File::create(&path).unwrap();
+        file.write_all(&vec![0xee; 1 << 20]).unwrap();
+        path
+    }
+
+    /// A loan of a "file system" at 64 KiB whose first 4 KiB tell of its state.
+    fn loan(disk: &Arc<HostDisk>, spans: Vec<Span>) -> Loan {
+        let (base, size) = (64 << 10, 512 << 10);
+        let window = Window::part(&**disk, base, size).unwrap();
+        let stamp = Stamp::take(&window, vec![Span::between(0, 4096)]).unwrap();
+        Loan { disk: Arc::clone(disk), base, size, stamp, spans }
+    }
+
+    fn key() -> Key {
+        Key::generate(|bytes| {
+            bytes[1] = 1;
+            Ok(())
+        })
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_disk_is_made_of_whole_blocks_and_writes_only_those() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = image(&dir);
+        let disk = Arc::new(HostDisk::open(&path).unwrap());
+        let odd = Span::between(100_000, 200_000);
+        let plan = Plan::new(vec![loan(&disk, vec![odd])]).unwrap();
+        assert_eq!(plan.lent()[0].span, odd.align_inward(BLOCK).unwrap());
+        let (stitched, members) = plan.stitch(plan.capacity(), &key()).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), vec![0xee; 1 << 20], "nothing is written yet");
+        let all = Span::whole(plan.capacity());
+        let data = vec![7; all.len() as usize];
+        stitched.write(all, &data, Durability::Buffered).await.unwrap();
+        stitched.flush().await.unwrap();
+        let now = std::fs::read(&path).unwrap();
+        let lent = plan.lent()[0].span;
+        for (at, byte) in now.iter().enumerate() {
+            assert!(*byte == 0xee || (lent.offset()..lent.end()).contains(&(at as u64)), "at {at}");
+        }
+        // Given back on request: exactly the lent range becomes a hole.
+        members[0].trim(lent).unwrap();
+        let trimmed = std::fs::read(&path).unwrap();
+        assert!(trimmed[lent.index_in(Span::whole(1 << 20))].iter().all(|byte| *byte == 0));
+        assert!(trimmed[..lent.offset() as usize].iter().all(|byte| *byte == 0xee));
+        assert!(trimmed[lent.end() as usize..].iter().all(|byte| *byte == 0xee));
+    }
+
+    #[test]
+    fn a_file_system_that_was_used_since_is_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = image(&dir);
+        let disk = Arc::new(HostDisk::open(&path).unwrap());
+        let plan = Plan::new(vec![loan(&disk, vec![Span::between(128 << 10, 256 << 10)])]).unwrap();
+        plan.check().unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(b"x", (64 << 10) + 4095).unwrap();
+        let error = plan.stitch(4096, &key()).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert!(error.message().contains("changed"), "{error}");
+    }
+
+    #[test]
+    fn what_is_not_of_the_file_system_cannot_be_lent() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Arc::new(HostDisk::open(&image(&dir)).unwrap());
+        for outside in [Span::between(0, 70_000), Span::between(570 << 10, 577 << 10)] {
+            let error = Plan::new(vec![loan(&disk, vec![outside])]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Internal);
+        }
+        let crumbs = vec![Span::between(100_000, 102_000)];
+        let error = Plan::new(vec![loan(&disk, crumbs)]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+    }
+
+    #[test]
+    fn a_disk_stays_held_while_its_member_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = image(&dir);
+        let plan = {
+            let disk = Arc::new(HostDisk::open(&path).unwrap());
+            Plan::new(vec![loan(&disk, vec![Span::between(128 << 10, 256 << 10)])]).unwrap()
+        };
+        let (stitched, members) = plan.stitch(4096, &key()).unwrap();
+        drop(plan);
+        assert!(HostDisk::open(&path).is_err(), "somebody else could have had it");
+        drop((stitched, members));
+        assert!(HostDisk::open(&path).is_ok());
+    }
+}

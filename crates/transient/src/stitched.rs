@@ -409,7 +409,7 @@ impl Device for Stitched {
         let zeroes = [0; 2 * BLOCK as usize];
         for part in [head, tail] {
             let zeroes = &zeroes[..part.len() as usize];
-            self.write_parts(part, zeroes, durability, true).await?;
+            let _done = self.write_parts(part, zeroes, durability, true).await?;
         }
         match whole {
             Some(whole) => self.forget(whole).await,

@@ -50,7 +50,12 @@ pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refu
     let mut ranges = vec![Span::between(0, 12 * boot.sector)];
     let small = |list: &[Run]| {
         list.iter()
-            .map(|run| Span::between(volume.offset(run.first), volume.offset(run.first) + run.len * boot.cluster))
+            .map(|run| {
+                Span::between(
+                    volume.offset(run.first),
+                    volume.offset(run.first) + run.len * boot.cluster,
+                )
+            })
             .take(64)
             .map(|span| span.split_at(span.offset() + (1 << 20)).0)
             .collect::<Vec<_>>()

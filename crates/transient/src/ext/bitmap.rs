@@ -93,7 +93,10 @@ fn verify(bitmap: &[u8], sb: &Superblock, number: u32, group: &Group) -> Result<
         let padding = (valid..sb.block_size * 8)
             .find(|bit| bitmap[(bit / 8) as usize] & (1 << (bit % 8)) == 0);
         if let Some(bit) = padding {
-            refuse!(Structure, "the bitmap of group {number} says that bit {bit}, behind the end, is free");
+            refuse!(
+                Structure,
+                "the bitmap of group {number} says that bit {bit}, behind the end, is free"
+            );
         }
     }
     Ok(())
@@ -106,7 +109,8 @@ fn synthesise(bitmap: &mut [u8], sb: &Superblock, number: u32, group: &Group) {
     let (start, end) = (sb.group_start(number), sb.group_end(number));
     let mut mark = |from: u64, count: u64| {
         let mine = Span::between(start, end);
-        let Some(part) = from.checked_add(count).and_then(|to| mine.intersect(Span::between(from, to)))
+        let Some(part) =
+            from.checked_add(count).and_then(|to| mine.intersect(Span::between(from, to)))
         else {
             return;
         };
@@ -123,7 +127,12 @@ fn synthesise(bitmap: &mut [u8], sb: &Superblock, number: u32, group: &Group) {
 }
 
 /// Adds the free clusters of one group to the list and counts them.
-fn collect(list: &mut FreeList, bitmap: &[u8], sb: &Superblock, number: u32) -> Result<u32, Refusal> {
+fn collect(
+    list: &mut FreeList,
+    bitmap: &[u8],
+    sb: &Superblock,
+    number: u32,
+) -> Result<u32, Refusal> {
     let start = sb.group_start(number);
     let end = sb.group_end(number);
     let size = u64::from(sb.block_size);

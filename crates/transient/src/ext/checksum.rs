@@ -23,9 +23,7 @@ const CRC16: [u16; 256] = {
 
 /// CRC-16 of `bytes`, continued from `seed`.
 pub(super) fn crc16(seed: u16, bytes: &[u8]) -> u16 {
-    bytes
-        .iter()
-        .fold(seed, |crc, byte| (crc >> 8) ^ CRC16[usize::from((crc as u8) ^ byte)])
+    bytes.iter().fold(seed, |crc, byte| (crc >> 8) ^ CRC16[usize::from((crc as u8) ^ byte)])
 }
 
 #[cfg(test)]

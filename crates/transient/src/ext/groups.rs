@@ -81,13 +81,20 @@ impl Groups {
                 }
                 own.push(Span::between(start, start + base));
             }
-            let pieces =
-                [(group.block_bitmap, 1), (group.inode_bitmap, 1), (group.inode_table, table_blocks)];
+            let pieces = [
+                (group.block_bitmap, 1),
+                (group.inode_bitmap, 1),
+                (group.inode_table, table_blocks),
+            ];
             for (at, count) in pieces {
-                let (low, high) = if sb.flex_bg { (sb.first_data, sb.blocks) } else { (start, end) };
+                let (low, high) =
+                    if sb.flex_bg { (sb.first_data, sb.blocks) } else { (start, end) };
                 match at.checked_add(count) {
                     Some(last) if at >= low && last <= high => own.push(Span::between(at, last)),
-                    _ => refuse!(Structure, "group {number} places its own blocks at {at}, outside of it"),
+                    _ => refuse!(
+                        Structure,
+                        "group {number} places its own blocks at {at}, outside of it"
+                    ),
                 }
             }
         }
@@ -161,14 +168,16 @@ pub(super) fn mount_protection(window: &Window<'_>, sb: &Superblock) -> Result<(
     if le32(&raw, 0) != 0x004D_4D50 {
         refuse!(Structure, "its mount protection (block {at}) is damaged; run e2fsck");
     }
-    if sb.checksums == Checksums::Everything
-        && crc32c(sb.seed, &raw[..0x3FC]) != le32(&raw, 0x3FC)
+    if sb.checksums == Checksums::Everything && crc32c(sb.seed, &raw[..0x3FC]) != le32(&raw, 0x3FC)
     {
         refuse!(Checksum, "the checksum of its mount protection does not match; run e2fsck");
     }
     match le32(&raw, 4) {
         0xFF4D_4D50 => Ok(()),
         0xE24D_4D50 => refuse!(InUse, "e2fsck is at work on it, perhaps on another machine"),
-        _ => refuse!(InUse, "its mount protection says that it is mounted, perhaps on another machine"),
+        _ => refuse!(
+            InUse,
+            "its mount protection says that it is mounted, perhaps on another machine"
+        ),
     }
 }

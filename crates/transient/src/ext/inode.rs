@@ -148,12 +148,20 @@ impl<'a> Inode<'a> {
             || own > MAX_DEPTH
             || depth.is_some_and(|depth| depth != own)
         {
-            refuse!(Structure, "the tree of extents of inode {} is broken; run e2fsck", self.number);
+            refuse!(
+                Structure,
+                "the tree of extents of inode {} is broken; run e2fsck",
+                self.number
+            );
         }
         if depth.is_some() && self.sb.checksums == Checksums::Everything {
             let tail = 12 + 12 * usize::from(most);
             if tail + 4 > node.len() || crc32c(self.seed, &node[..tail]) != le32(node, tail) {
-                refuse!(Checksum, "a checksum in the extents of inode {} does not match", self.number);
+                refuse!(
+                    Checksum,
+                    "a checksum in the extents of inode {} does not match",
+                    self.number
+                );
             }
         }
         for entry in node[12..].chunks_exact(12).take(usize::from(entries)) {

@@ -44,7 +44,10 @@ pub(super) fn check(window: &Window<'_>, sb: &Superblock, groups: &Groups) -> Re
         refuse!(Structure, "its journal does not begin as a journal; run e2fsck");
     }
     if be32(&head, 0x1C) != 0 {
-        refuse!(NeedsReplay, "its journal is not empty, although its superblock says so; run e2fsck");
+        refuse!(
+            NeedsReplay,
+            "its journal is not empty, although its superblock says so; run e2fsck"
+        );
     }
     if be32(&head, 0x20) != 0 {
         refuse!(Errors, "its journal has recorded an error; run e2fsck");

@@ -34,8 +34,18 @@ const INCOMPAT_FLEX_BG: u32 = 0x200;
 const INCOMPAT_CSUM_SEED: u32 = 0x2000;
 /// file types in directories, meta_bg, extents, 64bit, mmp, flex_bg, attributes in inodes,
 /// checksum seed, large directories, inline data, encryption, case folding.
-const INCOMPAT_KNOWN: u32 = 0x2 | 0x10 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x2000 | 0x4000
-    | 0x8000 | 0x1_0000 | 0x2_0000;
+const INCOMPAT_KNOWN: u32 = 0x2
+    | 0x10
+    | 0x40
+    | 0x80
+    | 0x100
+    | 0x200
+    | 0x400
+    | 0x2000
+    | 0x4000
+    | 0x8000
+    | 0x1_0000
+    | 0x2_0000;
 
 const RO_SPARSE_SUPER: u32 = 0x1;
 const RO_GDT_CSUM: u32 = 0x10;
@@ -115,7 +125,11 @@ impl Superblock {
         let everything = ro_compat & RO_METADATA_CSUM != 0;
         if everything {
             if raw[0x175] != 1 {
-                refuse!(UnknownFeature, "checksum type {} is not known; only 1 (CRC-32C) is", raw[0x175]);
+                refuse!(
+                    UnknownFeature,
+                    "checksum type {} is not known; only 1 (CRC-32C) is",
+                    raw[0x175]
+                );
             }
             if crc32c(!0, &raw[..0x3FC]) != le32(raw, 0x3FC) {
                 refuse!(Checksum, "the superblock's checksum does not match; run e2fsck");
@@ -128,11 +142,12 @@ impl Superblock {
             0 => crc32c(!0, &id),
             _ => le32(raw, 0x270),
         };
-        let kind = match (incompat & !0x6 & INCOMPAT_KNOWN, ro_compat & !0x7, compat & COMPAT_JOURNAL) {
-            (0, 0, 0) => Kind::Ext2,
-            (0, 0, _) => Kind::Ext3,
-            _ => Kind::Ext4,
-        };
+        let kind =
+            match (incompat & !0x6 & INCOMPAT_KNOWN, ro_compat & !0x7, compat & COMPAT_JOURNAL) {
+                (0, 0, 0) => Kind::Ext2,
+                (0, 0, _) => Kind::Ext3,
+                _ => Kind::Ext4,
+            };
         let geometry = Geometry::read(raw, incompat, ro_compat, window.size())?;
         let mmp = (incompat & INCOMPAT_MMP != 0).then(|| le64(raw, 0x168));
         let checksums = match (everything, ro_compat & RO_GDT_CSUM != 0) {
@@ -327,21 +342,32 @@ impl Geometry {
         let high = |at| if wide { u64::from(le32(raw, at)) << 32 } else { 0 };
         let log = le32(raw, 0x18);
         if log > 6 {
-            refuse!(Geometry, "a block of 2^{} bytes is too large; at most 64 KiB is", u64::from(log) + 10);
+            refuse!(
+                Geometry,
+                "a block of 2^{} bytes is too large; at most 64 KiB is",
+                u64::from(log) + 10
+            );
         }
         let block_size = 1024 << log;
         let bigalloc = ro_compat & RO_BIGALLOC != 0;
         let log_cluster = le32(raw, 0x1C);
         let ratio = match bigalloc {
             true if (log..=19).contains(&log_cluster) => 1u32 << (log_cluster - log),
-            true => refuse!(Geometry, "a cluster of 2^{} bytes is impossible", u64::from(log_cluster) + 10),
+            true => refuse!(
+                Geometry,
+                "a cluster of 2^{} bytes is impossible",
+                u64::from(log_cluster) + 10
+            ),
             false => 1,
         };
         let blocks = u64::from(le32(raw, 0x4)) | high(0x150);
         let free = u64::from(le32(raw, 0xC)) | high(0x158);
         let first_data = u64::from(le32(raw, 0x14));
         if first_data != u64::from(block_size == 1024 && !bigalloc) {
-            refuse!(Geometry, "its first data block is {first_data}, which does not fit its block size");
+            refuse!(
+                Geometry,
+                "its first data block is {first_data}, which does not fit its block size"
+            );
         }
         if blocks.checked_mul(u64::from(block_size)).is_none_or(|bytes| bytes > window) {
             refuse!(

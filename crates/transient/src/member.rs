@@ -1,0 +1,124 @@
+//! A lent disk, opened for writing while it is still held against others.
+
+use crate::HostDisk;
+use async_trait::async_trait;
+use block::{
+    Attempt, Device, Durability, Error, Extent, ExtentKind, RandomFile, Result, Span, ZeroMode,
+    extent,
+};
+use rustix::fs::{Advice, FallocateFlags};
+use std::fs::OpenOptions;
+use std::num::NonZeroU64;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+/// A disk or image file of the owner, whole. What is above it ([`Stitched`](crate::Stitched))
+/// touches the lent ranges only.
+///
+/// It is read and written through the page cache, without read-ahead: a page that was not asked for
+/// is not read.
+pub struct Member {
+    file: RandomFile,
+    size: u64,
+    /// Keeps others away for as long as this lives.
+    held: Arc<HostDisk>,
+}
+
+impl Member {
+    /// Opens for writing what `held` holds: the very same device or file, whatever its path leads
+    /// to by now.
+    ///
+    /// # Errors
+    /// [`Denied`](block::ErrorKind::Denied) when it cannot be written, and others of opening.
+    pub fn open(held: Arc<HostDisk>) -> Result<Self> {
+        let again = format!("/proc/self/fd/{}", held.file().as_raw_fd());
+        let file =
+            OpenOptions::new().read(true).write(true).open(again).map_err(|e| {
+                Error::io(format_args!("cannot write {}", held.path().display()), e)
+            })?;
+        let file = RandomFile::from_file(file, held.path());
+        let size = file.len()?;
+        // Only advice: a system that reads ahead all the same reads, but writes nothing.
+        let _ = rustix::fs::fadvise(file.file(), 0, NonZeroU64::new(size), Advice::Random);
+        Ok(Self { file, size, held })
+    }
+
+    /// The disk that is held.
+    pub fn disk(&self) -> &Arc<HostDisk> {
+        &self.held
+    }
+
+    /// Tells the disk that it need not keep what `span` holds; on an image file the room is given
+    /// back. For lent ranges, when the owner agreed to it: what was deleted there cannot be
+    /// undeleted afterwards.
+    ///
+    /// # Errors
+    /// [`Unsupported`](block::ErrorKind::Unsupported) when the disk cannot.
+    pub fn trim(&self, span: Span) -> Result<()> {
+        if self.held.is_device() {
+            // On a block device this is a discard, where the device zeroes what it discards.
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let told = FallocateFlags::NO_HIDE_STALE;
+            let file = self.file.file();
+            return match rustix::fs::fallocate(file, flags | told, span.offset(), span.len()) {
+                Ok(()) => Ok(()),
+                Err(rustix::io::Errno::OPNOTSUPP) => self.file.punch(span),
+                Err(e) => Err(Error::io(self.file.path().display(), e.into())),
+            };
+        }
+        self.file.punch(span)
+    }
+}
+
+#[async_trait]
+impl Device for Member {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
+        self.file.try_read(span.offset(), buf)
+    }
+
+    fn try_write(&self, span: Span, data: &[u8]) -> Result<Attempt> {
+        self.file.write(span.offset(), data)?;
+        Ok(Attempt::Done)
+    }
+
+    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        self.file.read(span.offset(), buf).await
+    }
+
+    async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
+        match durability {
+            Durability::Buffered => self.file.write(span.offset(), data),
+            Durability::Durable => self.file.write_durable(span.offset(), data).await,
+        }
+    }
+
+    async fn flush(&self) -> Result<()> {
+        self.file.sync().await
+    }
+
+    /// Does nothing: the owner's disk is told only when the owner agreed; see [`Member::trim`].
+    async fn discard(&self, _: Span, _: Durability) -> Result<()> {
+        Ok(())
+    }
+
+    async fn zero(&self, span: Span, mode: ZeroMode, durability: Durability) -> Result<()> {
+        if mode.only_if_fast {
+            return Err(Error::unsupported("a lent disk is zeroed byte by byte"));
+        }
+        const ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+        for piece in span.pieces(ZEROES.len() as u64) {
+            self.write(piece, &ZEROES[..piece.len() as usize], durability).await?;
+        }
+        Ok(())
+    }
+
+    async fn extents(&self, span: Span, _: usize) -> Result<Vec<Extent>> {
+        let mut list = Vec::new();
+        extent::push(&mut list, span, ExtentKind::Data);
+        Ok(list)
+    }
+}

@@ -1,0 +1,138 @@
+use super::*;
+use block::conformance::{self, SIZE, Sequence};
+use block::{ErrorKind, Fault, Faulty, Memory, Operation};
+use parking_lot::Mutex;
+use proptest::prelude::*;
+
+fn content(size: u64, seed: u64) -> Vec<u8> {
+    let mut random = Sequence::new(seed);
+    let mut bytes = vec![0; size as usize];
+    for _ in 0..20 {
+        let span = random.span(size);
+        let value = random.number() as u8;
+        bytes[span.index_in(Span::whole(size))].fill(value);
+    }
+    bytes
+}
+
+fn fresh(size: u64) -> Arc<dyn Device> {
+    Arc::new(Memory::new(size.next_multiple_of(BLOCK)))
+}
+
+fn run<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_state_keeps_the_device_contract() {
+    conformance::check(async |size| {
+        Arc::new(State::new(Arc::new(Memory::new(size)), fresh(size)).unwrap()) as _
+    })
+    .await;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn the_base_is_untouched_until_it_gets_exactly_what_the_disk_holds(
+        seed: u64, size in 1u64..SIZE, ahead: bool,
+    ) {
+        let bytes = content(size, seed);
+        let base = Arc::new(Memory::from(bytes.clone()));
+        let state = State::new(Arc::clone(&base) as _, fresh(size)).unwrap();
+        run(async {
+            if ahead {
+                state.fetch_all(&|_| {}).await.unwrap();
+                assert_eq!(state.progress(), (size, 0));
+            }
+            conformance::against_bytes(&state, bytes.clone(), seed).await;
+            assert!(base.to_vec() == bytes);
+            let mut now = vec![0; size as usize];
+            state.read(Span::whole(size), &mut now).await.unwrap();
+            state.write_back(&|_| {}).await.unwrap();
+            assert!(base.to_vec() == now);
+            assert_eq!(state.write_back(&|_| {}).await.unwrap(), 0, "once is enough");
+        });
+    }
+}
+
+/// A base that writes down what it is asked.
+fn recorded(bytes: Vec<u8>) -> (Arc<dyn Device>, Arc<Mutex<Vec<Operation>>>) {
+    let log: Arc<Mutex<Vec<Operation>>> = Arc::default();
+    let kept = Arc::clone(&log);
+    let plan = move |operation| {
+        kept.lock().push(operation);
+        Fault::None
+    };
+    (Arc::new(Faulty::new(Memory::from(bytes), plan)), log)
+}
+
+#[test]
+fn a_block_is_read_from_the_base_once_and_only_changed_ones_are_written_back() {
+    let (base, log) = recorded(vec![5; 64 * BLOCK as usize]);
+    let state = State::new(base, fresh(64 * BLOCK)).unwrap();
+    run(async {
+        let mut buf = vec![0; 2 * BLOCK as usize];
+        let span = Span::between(8 * BLOCK + 1, 10 * BLOCK);
+        for _ in 0..3 {
+            state.read(span, &mut buf[1..]).await.unwrap();
+        }
+        assert_eq!(*log.lock(), [Operation::Read(Span::between(8 * BLOCK, 10 * BLOCK))]);
+        // A whole block that is written is not read before.
+        let whole = Span::between(20 * BLOCK, 21 * BLOCK);
+        state.write(whole, &vec![6; BLOCK as usize], Durability::Buffered).await.unwrap();
+        let part = Span::between(9 * BLOCK + 7, 9 * BLOCK + 8);
+        state.write(part, &[9], Durability::Buffered).await.unwrap();
+        assert_eq!(log.lock().len(), 1);
+        assert_eq!(state.write_back(&|_| {}).await.unwrap(), 2 * BLOCK);
+        let expected = [
+            Operation::Write(Span::between(9 * BLOCK, 10 * BLOCK)),
+            Operation::Write(whole),
+            Operation::Flush,
+        ];
+        assert_eq!(log.lock()[1..], expected);
+    });
+}
+
+#[test]
+fn what_could_not_be_written_back_is_tried_again() {
+    let broken = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let failing = Arc::clone(&broken);
+    let plan = move |operation| match operation {
+        Operation::Flush if failing.load(std::sync::atomic::Ordering::Relaxed) => {
+            Fault::Fail(ErrorKind::Unavailable)
+        }
+        _ => Fault::None,
+    };
+    let base = Arc::new(Faulty::new(Memory::new(16 * BLOCK), plan));
+    let state = State::new(Arc::clone(&base) as _, fresh(16 * BLOCK)).unwrap();
+    run(async {
+        let span = Span::between(BLOCK, 3 * BLOCK);
+        state.write(span, &vec![1; span.len() as usize], Durability::Buffered).await.unwrap();
+        let error = state.write_back(&|_| {}).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(state.progress().1, span.len());
+        broken.store(false, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(state.write_back(&|_| {}).await.unwrap(), span.len());
+    });
+    assert_eq!(base.inner().to_vec()[BLOCK as usize], 1);
+}
+
+#[test]
+fn a_base_that_fails_is_an_error_and_not_zeroes() {
+    let plan = |operation| match operation {
+        Operation::Read(_) => Fault::Fail(ErrorKind::Unavailable),
+        _ => Fault::None,
+    };
+    let base = Arc::new(Faulty::new(Memory::new(4 * BLOCK), plan));
+    let state = State::new(base, fresh(4 * BLOCK)).unwrap();
+    let read = run(state.read(Span::whole(512), &mut [0; 512]));
+    assert_eq!(read.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(state.progress(), (0, 0));
+}
+
+#[test]
+fn a_state_that_does_not_fit_is_refused() {
+    let error = State::new(Arc::new(Memory::new(BLOCK + 1)), Arc::new(Memory::new(BLOCK)));
+    assert_eq!(error.err().unwrap().kind(), ErrorKind::NoSpace);
+}
