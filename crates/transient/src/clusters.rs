@@ -56,6 +56,11 @@ impl Clusters {
         self.words.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
+    /// Whether none from `first` on is in use and unclaimed.
+    pub(crate) fn none_from(&self, first: u64) -> bool {
+        self.next(first, true) == self.count
+    }
+
     /// Adds every run of clear bits to `list`; cluster 0 begins at byte `base`.
     pub(crate) fn push_free(
         &self,

@@ -1,9 +1,233 @@
-//! NTFS.
+//! NTFS: `$Bitmap` says what is free, and nothing protects it. So every file record is read, and
+//! every cluster of every file must be marked in use and belong to that file alone. The walk also
+//! finds `hiberfil.sys`, so there is no faster level.
+//!
+//! Source: the layout structures of ntfs-3g (`layout.h`, `logfile.h`) and of the kernel's `ntfs3`.
 
+mod boot;
+mod record;
+mod state;
+mod volume;
+
+use crate::bytes::{le16, le64};
+use crate::clusters::Clusters;
 use crate::refusal::refuse;
-use crate::{Found, Options, Refusal, Window};
+use crate::{Found, FreeList, Kind, Level, Options, Refusal, Stamp, Volume, Window};
+use block::Span;
+use record::{Record, kind};
+use volume::{Ntfs, Stream, Value};
+
+/// Numbers of the system's file records.
+const BITMAP: u64 = 6;
+const ROOT: u64 = 5;
+/// Records below are the system's own.
+const FIRST_USER: u64 = 24;
 
 /// Reads what is free.
-pub(crate) fn read(_window: &Window<'_>, _options: &Options) -> Result<Found, Refusal> {
-    refuse!(OtherFileSystem, "NTFS is not read");
+pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refusal> {
+    let boot = boot::read(window)?;
+    if !options.shadow_copies {
+        state::shadow_copies(window)?;
+    }
+    let volume = Ntfs::open(window, boot)?;
+    mirror(&volume)?;
+    let label = state::flags(&volume)?;
+    state::log(&volume)?;
+    let (mut clusters, map) = bitmap(&volume)?;
+    let mut list = FreeList::new();
+    let unit = volume.boot.cluster;
+    clusters.push_free(&mut list, 0, unit)?;
+    if let Some(file) = walk(&volume, &mut clusters)? {
+        state::hibernation(&volume, file)?;
+    }
+    // The boot sector and shadow copies, the system's file records, the restart pages, the bitmap.
+    let mut ranges = vec![Span::whole(16 << 10)];
+    ranges.extend(places(&volume, &volume.mft, FIRST_USER * volume.boot.record as u64));
+    let log = volume.record(2)?;
+    if let Some(Value::Clusters(stream)) = volume.value(&log, kind::DATA, &[])? {
+        ranges.extend(places(&volume, &stream, 64 << 10));
+    }
+    ranges.extend(places(&volume, &map, 8 << 20));
+    let (free, dropped) = list.finish();
+    Ok(Found {
+        kind: Kind::Ntfs,
+        level: Level::Deep,
+        unit: unit as u32,
+        size: volume.boot.size,
+        free,
+        dropped,
+        stamp: Stamp::take(window, ranges)?,
+        volume: Volume { uuid: Some(format!("{:016X}", volume.boot.serial)), label },
+    })
 }
+
+/// Where the first `len` bytes of a value lie.
+fn places(volume: &Ntfs<'_>, stream: &Stream, len: u64) -> Vec<Span> {
+    let mut left = len.min(stream.size);
+    let mut spans = Vec::new();
+    for run in &stream.runs {
+        let bytes = run.len.saturating_mul(volume.boot.cluster).min(left);
+        if let Some(first) = run.first {
+            let start = first * volume.boot.cluster;
+            spans.push(Span::between(start, start + bytes));
+        }
+        left -= bytes;
+        if left == 0 {
+            break;
+        }
+    }
+    spans
+}
+
+/// `$MFTMirr`: the first four records again.
+fn mirror(volume: &Ntfs<'_>) -> Result<(), Refusal> {
+    let boot = &volume.boot;
+    let len = 4 * boot.record;
+    let copy = volume.window.bytes(boot.mirror * boot.cluster, len)?;
+    let mut records = vec![0; len];
+    volume.read(&volume.mft, 0, &mut records)?;
+    if records != copy {
+        refuse!(Structure, "the file table and its copy differ; check it with chkdsk");
+    }
+    Ok(())
+}
+
+/// `$Bitmap`, and where it lies.
+fn bitmap(volume: &Ntfs<'_>) -> Result<(Clusters, Stream), Refusal> {
+    let record = volume.record(BITMAP)?;
+    let count = volume.boot.clusters;
+    let needed = count.div_ceil(8);
+    let stream = match volume.value(&record, kind::DATA, &[])? {
+        Some(Value::Clusters(stream)) if !stream.coded && stream.initialised >= needed => stream,
+        _ => refuse!(Structure, "its bitmap is missing or too short; check it with chkdsk"),
+    };
+    if stream.initialised > needed + 4096 {
+        refuse!(
+            Structure,
+            "its bitmap has {} bytes, and {needed} are needed; check it with chkdsk",
+            stream.initialised
+        );
+    }
+    let mut clusters = Clusters::new(count);
+    for piece in Span::whole(stream.initialised).pieces(1 << 20) {
+        let mut bits = vec![0; piece.len() as usize];
+        volume.read(&stream, piece.offset(), &mut bits)?;
+        // Bits behind the last cluster are set.
+        for bit in count.max(piece.offset() * 8)..piece.end() * 8 {
+            if bits[(bit / 8 - piece.offset()) as usize] >> (bit % 8) & 1 == 0 {
+                refuse!(Structure, "its bitmap knows clusters behind the last; check it with chkdsk");
+            }
+        }
+        clusters.load(piece.offset() * 8, &bits);
+    }
+    if !clusters.is_set(0) {
+        refuse!(Conflict, "its bitmap marks the boot sector as free; check it with chkdsk");
+    }
+    Ok((clusters, stream))
+}
+
+/// Reads every file record in use and claims the clusters of all attributes. Returns the record of
+/// `hiberfil.sys`.
+fn walk(volume: &Ntfs<'_>, clusters: &mut Clusters) -> Result<Option<u64>, Refusal> {
+    let size = volume.boot.record;
+    let in_use = records_in_use(volume)?;
+    let mut hibernation = None;
+    let mut bytes = vec![0; (1 << 20) / size * size];
+    let total = volume.records() * size as u64;
+    for piece in Span::whole(total).pieces(bytes.len() as u64) {
+        let bytes = &mut bytes[..piece.len() as usize];
+        volume.read(&volume.mft, piece.offset(), bytes)?;
+        for (index, raw) in bytes.chunks_exact(size).enumerate() {
+            let number = piece.offset() / size as u64 + index as u64;
+            let marked = in_use.is_set(number);
+            if marked != Record::in_use(raw) {
+                if !marked || number >= FIRST_USER {
+                    refuse!(
+                        Conflict,
+                        "file record {number} and the map of records in use differ; check it with chkdsk"
+                    );
+                }
+                // Some of the system's records are kept free for itself.
+                continue;
+            }
+            if !marked {
+                continue;
+            }
+            let record = Record::new(number, raw.to_vec())?;
+            if let Some(file) = claim(volume, &record, clusters)? {
+                hibernation = Some(file);
+            }
+        }
+    }
+    // A marked record behind the last written one would be a file that was not read.
+    if !in_use.none_from(volume.records()) {
+        refuse!(Structure, "files are beyond the end of the file table; check it with chkdsk");
+    }
+    Ok(hibernation)
+}
+
+/// The file table's own map of records in use.
+fn records_in_use(volume: &Ntfs<'_>) -> Result<Clusters, Refusal> {
+    let record = volume.record(0)?;
+    let Some(value) = volume.value(&record, kind::BITMAP, &[])? else {
+        refuse!(Structure, "the file table has no map of records in use; check it with chkdsk");
+    };
+    let count = volume.records();
+    let needed = count.div_ceil(8);
+    // It grows in steps ahead of the table.
+    if value.size() < needed || value.size() > needed + (1 << 20) {
+        refuse!(Structure, "the map of records in use has an impossible size; check it with chkdsk");
+    }
+    let mut map = Clusters::new(value.size() * 8);
+    match value {
+        Value::Resident(bytes) => map.load(0, &bytes),
+        Value::Clusters(stream) => {
+            for piece in Span::whole(stream.size).pieces(1 << 20) {
+                let mut bits = vec![0; piece.len() as usize];
+                volume.read(&stream, piece.offset(), &mut bits)?;
+                map.load(piece.offset() * 8, &bits);
+            }
+        }
+    }
+    Ok(map)
+}
+
+/// Claims the clusters of a record's attributes; returns its file when its name is `hiberfil.sys`.
+fn claim(
+    volume: &Ntfs<'_>,
+    record: &Record,
+    clusters: &mut Clusters,
+) -> Result<Option<u64>, Refusal> {
+    let mut hibernation = None;
+    for attribute in record.attributes()? {
+        if attribute.in_clusters() {
+            for run in attribute.runs(volume.boot.clusters)? {
+                if let Some(first) = run.first {
+                    clusters.claim(first, run.len, &format!("file record {}", record.number))?;
+                }
+            }
+        }
+        if attribute.kind() == kind::FILE_NAME
+            && let Some(value) = attribute.resident()
+            && is_hibernation_file(value)
+        {
+            hibernation = Some(record.base().unwrap_or(record.number));
+        }
+    }
+    Ok(hibernation)
+}
+
+/// Whether a file name attribute names `hiberfil.sys` in the root directory, in any case.
+fn is_hibernation_file(value: &[u8]) -> bool {
+    const NAME: &[u8] = b"hiberfil.sys";
+    value.len() >= 0x42 + 2 * NAME.len()
+        && le64(value, 0) & 0xFFFF_FFFF_FFFF == ROOT
+        && usize::from(value[0x40]) == NAME.len()
+        && NAME.iter().enumerate().all(|(i, expected)| {
+            let unit = le16(value, 0x42 + 2 * i);
+            u8::try_from(unit).is_ok_and(|unit| unit.eq_ignore_ascii_case(expected))
+        })
+}
+
+#[cfg(test)]
+mod tests;
