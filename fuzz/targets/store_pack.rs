@@ -56,7 +56,8 @@ fuzz_target!(|data: &[u8]| {
     let key = format!("packs/{id}");
     objects.put(&key, bytes);
     block_on(async {
-        let _ = store::import::from_device(&objects.store, &Memory::from(vec![1; 4096]), &()).await;
+        let session = store::testing::session(&objects.store).await;
+        let _ = store::import::from_device(&session, &Memory::from(vec![1; 4096]), &()).await;
         let at = ChunkRef {
             id: objects.id("chunk", chunks).to_hex().parse::<ChunkId>().expect("an id"),
             len: 4096 * (1 + u32::from(mode >> 4)),

@@ -54,14 +54,16 @@ async fn image(store: &Store) -> Result<()> {
         return Ok(());
     }
     let bytes: Vec<u8> = (1..=SECTORS).flat_map(|n| n.to_le_bytes().repeat(64)).collect();
-    let imported = import::from_device(store, &Memory::from(bytes), &()).await?;
+    let session = store.session("crash test").await?;
+    let imported = import::from_device(&session, &Memory::from(bytes), &()).await?;
     let body = RefBody {
         manifest: Some(imported.manifest),
         size: imported.size,
         created: testing::NOW,
         labels: BTreeMap::new(),
     };
-    store.refs().create(RefKind::Image, "golden:1", body).await.map(|_| ())
+    let made = session.publish(RefKind::Image, "golden:1", body).await;
+    session.close(made).await.map(|_| ())
 }
 
 struct Load {

@@ -190,7 +190,8 @@ impl Run {
                 assert_eq!(self.home.image_bytes(&made.name).await, self.now);
                 // The same as an import of the whole.
                 let whole = block::Memory::from(self.now.clone());
-                let import = store::import::from_device(&self.home.store, &whole, &());
+                let session = store::testing::session(&self.home.store).await;
+                let import = store::import::from_device(&session, &whole, &());
                 assert_eq!(Some(import.await.unwrap().manifest), made.body.manifest);
             }
             Step::Reset => {

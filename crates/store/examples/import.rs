@@ -74,7 +74,8 @@ async fn main() -> Result<()> {
         Err(_) => Store::create(backend, testing::settings(), world).await?,
     };
     let (before, start) = (usage().0, Instant::now());
-    let done = import::from_device(&store, &Source(file, size), &()).await?;
+    let session = store.session("example").await?;
+    let done = import::from_device(&session, &Source(file, size), &()).await?;
     let (after, peak) = usage();
     println!("{:#?}", done.stats);
     let data = (done.stats.scanned - done.stats.zero) as f64 / 1e6;

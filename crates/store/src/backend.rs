@@ -253,12 +253,30 @@ pub(crate) async fn put_content(
         return Ok(());
     }
     tracing::warn!(object = key, "a damaged object is replaced");
+    put_over(backend, key, bytes).await
+}
+
+/// Writes an object, in place of what is there: one that is as true, or that is damaged.
+pub(crate) async fn put_over(backend: &dyn ObjectStore, key: &str, bytes: Bytes) -> Result<()> {
     let options = PutOptions::from(PutMode::Overwrite);
     backend
-        .put_opts(&path, PutPayload::from_bytes(bytes), options)
+        .put_opts(&Path::from(key), PutPayload::from_bytes(bytes), options)
         .await
         .map(|_| ())
         .map_err(|e| error(key, e))
+}
+
+/// What is known of an object without reading it.
+pub(crate) async fn head(backend: &dyn ObjectStore, key: &str) -> Result<ObjectMeta> {
+    backend.head(&Path::from(key)).await.map_err(|e| error(key, e))
+}
+
+/// Deletes an object; that it is gone already is as good.
+pub(crate) async fn delete(backend: &dyn ObjectStore, key: &str) -> Result<()> {
+    match backend.delete(&Path::from(key)).await {
+        Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+        Err(e) => Err(error(key, e)),
+    }
 }
 
 /// All objects below a prefix, in no order.

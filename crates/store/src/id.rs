@@ -108,6 +108,8 @@ ids! {
     ManifestId, 32, "manifest id";
     /// One attempt to write a ref; random, so that a writer recognises its own record.
     WriterId, 16, "writer id";
+    /// A list of condemned objects: the keyed hash of its body.
+    CondemnedId, 32, "id of a list of condemned objects";
     /// A server: whose shadows hold the private blocks of its disks.
     ServerId, 16, "server id";
 }

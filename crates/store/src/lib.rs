@@ -12,6 +12,8 @@
 //! | [`settings`] | [`Settings`], the content of `store.json` |
 //! | [`chunk`] | [`ChunkRef`]: where a chunk is; how it is stored and verified |
 //! | [`chunker`] | page-CDC: where an image is cut |
+//! | [`gc`] | what nothing refers to any more is found and deleted |
+//! | `heal` | reading what is not where it should be |
 //! | `moved` | where the chunks of a rewritten pack are now |
 //! | `object` | the frame and the kinds of the other binary objects |
 //! | `pack` | immutable objects that hold chunks in image order |
@@ -19,6 +21,7 @@
 //! | `shared` | segments in memory, held once by all manifests |
 //! | [`refs`] | [`Refs`]: the only mutable thing, names that point at manifests |
 //! | `roots` | what a ref keeps in the store |
+//! | `session` | [`Session`], the right to write beside a collection |
 //! | [`name`] | the rule for names, and [`ImageName`] |
 //! | [`servers`] | which servers are at work |
 //! | [`import`] | from a device or a stream to a manifest |
@@ -33,6 +36,8 @@ pub mod backend;
 pub mod chunk;
 pub mod chunker;
 pub mod counters;
+pub mod gc;
+mod heal;
 pub mod id;
 pub mod import;
 pub mod manifest;
@@ -43,6 +48,7 @@ mod pack;
 pub mod refs;
 mod roots;
 mod segment;
+mod session;
 pub mod servers;
 pub mod settings;
 mod shared;
@@ -59,6 +65,7 @@ pub use import::{Grain, ImportStats, Imported, Progress};
 pub use manifest::{Content, Manifest, Piece};
 pub use name::{ImageName, check_name};
 pub use refs::{DamagedRef, Listing, RefBody, RefKind, RefRecord, Refs};
+pub use session::Session;
 pub use settings::Settings;
 pub use store::Store;
 pub use world::{Clock, Entropy, World};

@@ -290,6 +290,12 @@ impl Refs {
         }
     }
 
+    /// The number of a name's newest record, also of a removal; `None` when there is no record.
+    pub(crate) async fn sequence(&self, kind: RefKind, name: &str) -> Result<Option<u64>> {
+        let mut rows = self.rows(&format!("refs/{kind}/{name}"), kind).await?;
+        rows.remove(name).transpose()
+    }
+
     async fn newest(&self, kind: RefKind, name: &str) -> Result<Option<Document>> {
         let mut rows = self.rows(&format!("refs/{kind}/{name}"), kind).await?;
         match rows.remove(name) {

@@ -3,7 +3,7 @@
 
 use crate::object::{self, ObjectKind};
 use crate::segment::Segment;
-use crate::{Clock, Entropy, Settings, World, chunker, manifest, pack, refs, wire};
+use crate::{Clock, Entropy, Session, Settings, Store, World, chunker, manifest, pack, refs, wire};
 use async_trait::async_trait;
 use block::Result;
 use block::conformance::Sequence;
@@ -76,6 +76,15 @@ pub fn world(seed: u64) -> World {
 #[allow(clippy::expect_used)] // the entropy above cannot fail
 pub fn settings() -> Settings {
     Settings::generate(&FixedEntropy::new(1)).expect("fixed entropy")
+}
+
+/// The right to write to a store.
+///
+/// # Panics
+/// When the backend fails.
+#[allow(clippy::expect_used)]
+pub async fn session(store: &Store) -> Session {
+    store.session("test").await.expect("a session")
 }
 
 /// `len` bytes that do not compress, the same for the same seed.

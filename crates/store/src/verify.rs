@@ -235,7 +235,7 @@ mod tests {
 
     /// Stores chunks of noise that the manifest of their image names.
     async fn imported(store: &Store, bytes: Vec<u8>) -> Vec<ChunkRef> {
-        let done = crate::import::from_device(store, &Memory::from(bytes), &()).await.unwrap();
+        let done = crate::import::from_device(&testing::session(store).await, &Memory::from(bytes), &()).await.unwrap();
         store.manifest(&done.manifest).await.unwrap().chunks().await.unwrap()
     }
 

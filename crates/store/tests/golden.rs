@@ -43,7 +43,7 @@ async fn objects(backend: &dyn ObjectStore) -> Objects {
 /// A store with the image, an image version and a disk that was removed.
 async fn write(backend: Arc<dyn ObjectStore>) {
     let store = Store::create(backend, testing::settings(), testing::world(2)).await.unwrap();
-    let done = import::from_device(&store, &Memory::from(image()), &()).await.unwrap();
+    let done = import::from_device(&testing::session(&store).await, &Memory::from(image()), &()).await.unwrap();
     let body = RefBody {
         manifest: Some(done.manifest),
         size: done.size,

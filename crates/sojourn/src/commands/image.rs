@@ -18,7 +18,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::verify::VerifyReport;
-use store::{ImageName, ImportStats, Imported, RefBody, RefKind, Store, import};
+use store::{
+    ImageName, ImportStats, Imported, RefBody, RefKind, RefRecord, Session, Store, import,
+};
 
 /// Cache of an export, in bytes: every chunk is read once, some of them in two requests.
 const EXPORT_CACHE: u64 = 32 << 20;
@@ -159,7 +161,29 @@ pub(crate) async fn run(verb: &Image, home: &Home, output: Output) -> Result<()>
 async fn import_image(args: &Import, home: &Home, store: &Store, output: Output) -> Result<()> {
     let name: ImageName = args.name.parse()?;
     images::must_be_free(store, &name).await?;
-    let imported = read_source(args, home, store).await.map_err(|e| {
+    let session = store.session(&format!("import of {name}")).await?;
+    let imported = import_version(args, &name, home, &session).await;
+    let (record, stats) = session.close(imported).await?;
+    let view = ImportView { image: images::view(&record)?, stats };
+    output.print(&view, || {
+        let stats = &view.stats;
+        format!(
+            "image {} made: {}, of which {} were new and took {} in the store",
+            view.image.image,
+            ByteSize(view.image.size),
+            ByteSize(stats.new_bytes),
+            ByteSize(stats.stored_bytes)
+        )
+    })
+}
+
+async fn import_version(
+    args: &Import,
+    name: &ImageName,
+    home: &Home,
+    session: &Session,
+) -> Result<(RefRecord, ImportStats)> {
+    let imported = read_source(args, home, session).await.map_err(|e| {
         if e.message().contains(&args.source) { e } else { e.context(&args.source) }
     })?;
     let source = match args.source.as_str() {
@@ -173,21 +197,10 @@ async fn import_image(args: &Import, home: &Home, store: &Store, output: Output)
         created: world::system().clock.now(),
         labels: BTreeMap::from([(images::SOURCE.to_owned(), source)]),
     };
-    let record = images::publish(store, &name, body).await?;
-    let view = ImportView { image: images::view(&record)?, stats: imported.stats };
-    output.print(&view, || {
-        let stats = &view.stats;
-        format!(
-            "image {} made: {}, of which {} were new and took {} in the store",
-            view.image.image,
-            ByteSize(view.image.size),
-            ByteSize(stats.new_bytes),
-            ByteSize(stats.stored_bytes)
-        )
-    })
+    Ok((images::publish(session, name, body).await?, imported.stats))
 }
 
-async fn read_source(args: &Import, home: &Home, store: &Store) -> Result<Imported> {
+async fn read_source(args: &Import, home: &Home, session: &Session) -> Result<Imported> {
     if args.source == "-" {
         if args.format.is_some_and(|format| format != Format::Raw) {
             return Err(Error::unsupported(
@@ -195,7 +208,7 @@ async fn read_source(args: &Import, home: &Home, store: &Store) -> Result<Import
             ));
         }
         let bar = Bar::bytes("importing", None);
-        return import::from_stream(store, tokio::io::stdin(), &bar).await;
+        return import::from_stream(session, tokio::io::stdin(), &bar).await;
     }
     if is_uri(&args.source) {
         if args.format.is_some() {
@@ -203,7 +216,7 @@ async fn read_source(args: &Import, home: &Home, store: &Store) -> Result<Import
         }
         let remote = connect(&args.source).await?;
         let bar = Bar::bytes("importing", Some(remote.size()));
-        let imported = import::from_device(store, &remote, &bar).await;
+        let imported = import::from_device(session, &remote, &bar).await;
         remote.close().await;
         return imported;
     }
@@ -213,7 +226,7 @@ async fn read_source(args: &Import, home: &Home, store: &Store) -> Result<Import
     let options = OpenOptions { format: args.format, read_only: true, scratch };
     let device = formats::open(path, options).await?;
     let bar = Bar::bytes("importing", Some(device.size()));
-    import::from_device(store, &*device, &bar).await
+    import::from_device(session, &*device, &bar).await
 }
 
 async fn list(store: &Store, output: Output) -> Result<()> {

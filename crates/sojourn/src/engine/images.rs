@@ -2,7 +2,7 @@
 
 use crate::control::api::ImageView;
 use block::{Error, Result};
-use store::{ImageName, Listing, ManifestId, RefBody, RefKind, RefRecord, Store};
+use store::{ImageName, Listing, ManifestId, RefBody, RefKind, RefRecord, Session, Store};
 
 /// The label that says where an image version came from.
 pub(crate) const SOURCE: &str = "source";
@@ -122,7 +122,11 @@ fn image_of(name: &str) -> &str {
 ///
 /// # Errors
 /// [`Conflict`](block::ErrorKind::Conflict) when the tag exists.
-pub(crate) async fn publish(store: &Store, name: &ImageName, body: RefBody) -> Result<RefRecord> {
+pub(crate) async fn publish(
+    session: &Session,
+    name: &ImageName,
+    body: RefBody,
+) -> Result<RefRecord> {
     let taken = |tag: &str| {
         Error::conflict(format!(
             "image {}:{tag} exists already and versions never change; choose another tag, or none \
@@ -132,15 +136,15 @@ pub(crate) async fn publish(store: &Store, name: &ImageName, body: RefBody) -> R
     };
     if let Some(tag) = &name.tag {
         let full = name.to_string();
-        return match store.refs().create(RefKind::Image, &full, body).await {
+        return match session.publish(RefKind::Image, &full, body).await {
             Err(e) if e.kind() == block::ErrorKind::Conflict => Err(taken(tag)),
             other => other,
         };
     }
     loop {
-        let tag = next_tag(store, &name.name).await?;
+        let tag = next_tag(session.store(), &name.name).await?;
         let full = format!("{}:{tag}", name.name);
-        match store.refs().create(RefKind::Image, &full, body.clone()).await {
+        match session.publish(RefKind::Image, &full, body.clone()).await {
             Err(e) if e.kind() == block::ErrorKind::Conflict => tokio::task::yield_now().await,
             other => return other,
         }

@@ -6,7 +6,7 @@ use super::sections::Sections;
 use super::{Grain, Imported, Progress};
 use crate::chunker::{PAGE, SEGMENT_PAGES, is_zero};
 use crate::segment::Placed;
-use crate::{Manifest, Store, manifest};
+use crate::{Manifest, Session, manifest};
 use block::{BLOCK, Device, Error, Result, Span};
 use bytes::Bytes;
 use std::ops::Range;
@@ -26,11 +26,13 @@ const READ: u64 = 256;
 /// `base` came from there: cutting starts at the chunk before a change and goes on until a cut
 /// falls on one of the base's behind it. Segments without a change are shared and not even read.
 ///
+/// `base` has a ref, or is held, until the new manifest has one.
+///
 /// # Errors
 /// As [`from_device`](super::from_device); [`Invalid`](block::ErrorKind::Invalid) for ranges that
 /// are not as said.
 pub async fn derive(
-    store: &Store,
+    session: &Session,
     base: &Manifest,
     size: u64,
     view: &dyn Device,
@@ -50,7 +52,7 @@ pub async fn derive(
         return Err(Error::unsupported("the view cannot be read in blocks of 4 KiB"));
     }
     let mut derivation = Derivation {
-        pipeline: Pipeline::new(store, progress).await?,
+        pipeline: Pipeline::new(session, progress).await?,
         sections: Sections::new(view, size),
         blocks: size.div_ceil(BLOCK),
         size,

@@ -1,5 +1,6 @@
 //! The chunks that a store has already, learned from the indexes of its packs.
 
+use crate::gc::Absent;
 use crate::pack::{self, Index};
 use crate::{ChunkId, ChunkRef, Encoding, PackId, Store, backend};
 use block::{ErrorKind, Result};
@@ -29,6 +30,11 @@ impl Known {
     /// Lists the packs and reads their indexes. A damaged pack counts as missing: what it held is
     /// stored again, and the pack replaced if it comes out the same.
     pub(crate) async fn load(store: &Store) -> Result<Self> {
+        Self::load_without(store, &Absent::default()).await
+    }
+
+    /// As [`load`](Self::load), without the packs that count as absent.
+    pub(crate) async fn load_without(store: &Store, absent: &Absent) -> Result<Self> {
         let listed = backend::list(store.backend(), pack::PREFIX).await?;
         // By value: over references the future would not be `Send` for the compiler.
         let mut loads = stream::iter(listed)
@@ -40,6 +46,8 @@ impl Known {
         let mut known = Self { sealed: store.settings().is_encrypted(), ..Self::default() };
         while let Some((key, index)) = loads.next().await {
             match index {
+                // About to be deleted, or so it may be.
+                Ok(index) if absent.pack(&index.id) => {}
                 Ok(index) => known.add(&index),
                 // Gone since the listing, damaged, or of a newer format.
                 Err(e)

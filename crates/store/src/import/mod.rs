@@ -13,8 +13,9 @@ mod sections;
 mod writer;
 
 pub use derive::derive;
+pub(crate) use known::Known;
 
-use crate::{ManifestId, Store, manifest};
+use crate::{ManifestId, Session, manifest};
 use block::{BLOCK, Device, Error, Result};
 use pipeline::Pipeline;
 use sections::Sections;
@@ -78,19 +79,20 @@ pub struct ImportStats {
 /// Imports a device. What the store has already is not stored again, so an import that was
 /// interrupted goes on where it ended.
 ///
-/// Nothing refers to the manifest yet. Everything that it names is durable.
+/// Nothing refers to the manifest yet. Everything that it names is durable, and stays until the
+/// session ends.
 ///
 /// # Errors
 /// [`Invalid`](block::ErrorKind::Invalid) when the size is 0, not a multiple of 512, or above
 /// 256 TiB; the source's, naming the offset; the backend's, naming the object.
 pub async fn from_device(
-    store: &Store,
+    session: &Session,
     source: &dyn Device,
     progress: &dyn Progress,
 ) -> Result<Imported> {
     let size = source.size();
     manifest::check_size(size)?;
-    let mut pipeline = Pipeline::new(store, progress).await?;
+    let mut pipeline = Pipeline::new(session, progress).await?;
     let mut sections = Sections::new(source, size);
     let mut at = 0;
     while at < size {
@@ -112,11 +114,11 @@ pub async fn from_device(
 /// # Errors
 /// As [`from_device`]; the size is known, and checked, at the end.
 pub async fn from_stream(
-    store: &Store,
+    session: &Session,
     mut reader: impl AsyncRead + Unpin + Send,
     progress: &dyn Progress,
 ) -> Result<Imported> {
-    let mut pipeline = Pipeline::new(store, progress).await?;
+    let mut pipeline = Pipeline::new(session, progress).await?;
     let mut size = 0u64;
     let mut ended = false;
     while !ended && size <= manifest::MAX_SIZE {

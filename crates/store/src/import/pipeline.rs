@@ -5,7 +5,7 @@ use super::feed::{Batch, Feed, Item};
 use super::known::Known;
 use super::writer::{Done, Source, Writer};
 use crate::chunk;
-use crate::{Encoding, Imported, Progress, Store};
+use crate::{Encoding, Imported, Progress, Session, Store};
 use block::{Error, Result, offload};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,16 +34,16 @@ pub(crate) struct Pipeline<'a> {
 }
 
 impl<'a> Pipeline<'a> {
-    pub(crate) async fn new(store: &'a Store, progress: &'a dyn Progress) -> Result<Self> {
+    pub(crate) async fn new(session: &'a Session, progress: &'a dyn Progress) -> Result<Self> {
         Ok(Self {
             feed: Feed::default(),
-            store,
-            known: Arc::new(Known::load(store).await?),
+            store: session.store(),
+            known: Arc::new(Known::load_without(session.store(), session.absent()).await?),
             tasks: JoinSet::new(),
             submitted: 0,
             written: 0,
             finished: BTreeMap::new(),
-            writer: Writer::new(store, progress),
+            writer: Writer::new(session, progress),
         })
     }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::chunker::{PAGE, SEGMENT};
 use crate::testing::{self, Failing, noise};
-use crate::{Content, Grain, Manifest, verify};
+use crate::{Content, Grain, Manifest, Store, verify};
 use async_trait::async_trait;
 use block::conformance::Sequence;
 use block::{
@@ -175,7 +175,7 @@ async fn an_image_reads_back_and_a_second_import_stores_nothing() {
 }
 
 async fn import_bytes(store: &Store, bytes: &[u8]) -> Imported {
-    from_device(store, &Memory::from(bytes.to_vec()), &()).await.unwrap()
+    from_device(&testing::session(store).await, &Memory::from(bytes.to_vec()), &()).await.unwrap()
 }
 
 #[tokio::test]
@@ -210,10 +210,10 @@ async fn a_stream_gives_the_manifest_of_the_device() {
     let (store, _) = fresh().await;
     let bytes = image(3, 700);
     let device = import_bytes(&store, &bytes).await;
-    let stream = from_stream(&store, bytes.as_slice(), &()).await.unwrap();
+    let stream = from_stream(&testing::session(&store).await, bytes.as_slice(), &()).await.unwrap();
     assert_eq!((stream.manifest, stream.size), (device.manifest, device.size));
     for (bytes, remedy) in [(&bytes[..0], "empty"), (&bytes[..1000], "truncate -s %512")] {
-        let error = from_stream(&store, bytes, &()).await.unwrap_err();
+        let error = from_stream(&testing::session(&store).await, bytes, &()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.message().contains(remedy), "{error}");
     }
@@ -223,7 +223,7 @@ async fn a_stream_gives_the_manifest_of_the_device() {
 async fn sizes_that_no_disk_has_are_refused() {
     let (store, _) = fresh().await;
     for size in [0, 1, 511, 513, (256 << 40) + 512] {
-        let error = from_device(&store, &Sparse::new(size), &()).await.unwrap_err();
+        let error = from_device(&testing::session(&store).await, &Sparse::new(size), &()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{size}");
     }
 }
@@ -246,7 +246,7 @@ async fn holes_are_never_read_and_change_nothing() {
             _ => Fault::None,
         }
     };
-    let found = from_device(&store, &Faulty::new(sparse, only_data), &()).await.unwrap();
+    let found = from_device(&testing::session(&store).await, &Faulty::new(sparse, only_data), &()).await.unwrap();
     assert_eq!(found.manifest, dense.manifest);
     assert_eq!(found.stats.zero, dense.stats.zero);
 }
@@ -259,7 +259,7 @@ async fn segments_of_a_large_image_are_apart_and_empty_ones_are_not_stored() {
     large.put(edge - 20, &image(5, 40)[..40 * PAGE]);
     large.put(4 * edge - 3, &noise(1, 6 * PAGE));
     large.put(5 * edge, &noise(2, 1536));
-    let done = from_device(&store, &large, &()).await.unwrap();
+    let done = from_device(&testing::session(&store).await, &large, &()).await.unwrap();
     let manifest = store.manifest(&done.manifest).await.unwrap();
     for page in [edge - 20, 4 * edge - 3, 5 * edge] {
         let span = Span::between(page * BLOCK, ((page + 40) * BLOCK).min(large.size));
@@ -279,7 +279,7 @@ async fn a_read_error_names_the_offset() {
         _ => Fault::None,
     };
     let source = Faulty::new(Memory::from(noise(1, 4 << 20)), plan);
-    let error = from_device(&store, &source, &()).await.unwrap_err();
+    let error = from_device(&testing::session(&store).await, &source, &()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.message().contains("reading the source at offset "), "{error}");
 }
@@ -295,7 +295,7 @@ async fn an_interrupted_import_goes_on_where_it_ended() {
     for allowed in [0, 1, 1, 2] {
         failing.allow(allowed);
         let source = Memory::from(bytes.clone());
-        let error = from_device(&store, &source, &()).await.unwrap_err();
+        let error = from_device(&testing::session(&store).await, &source, &()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
         let found = objects(&inner).await;
         assert!(found.iter().all(|(key, _)| !key.starts_with("manifests/")), "{found:?}");
@@ -324,7 +324,7 @@ async fn progress_adds_up_to_the_image() {
     let mut sparse = Sparse::from_bytes(&image(8, 500));
     sparse.size += 300 * BLOCK;
     let sum = Sum(Default::default());
-    let done = from_device(&store, &sparse, &sum).await.unwrap();
+    let done = from_device(&testing::session(&store).await, &sparse, &sum).await.unwrap();
     assert_eq!(sum.0.into_inner(), sparse.size);
     assert_eq!(done.stats.scanned, sparse.size);
 }
@@ -505,7 +505,7 @@ proptest! {
                 let manifest = store.manifest(&base).await.unwrap();
                 let view = Memory::from(new.clone());
                 let derived =
-                    derive(&store, &manifest, size, &view, &changed, Grain::Content, &())
+                    derive(&testing::session(&store).await, &manifest, size, &view, &changed, Grain::Content, &())
                         .await
                         .unwrap();
                 let full = import_bytes(&store, &new).await;
@@ -533,7 +533,7 @@ proptest! {
                 let view = Sparse::from_bytes(&new);
                 let grain = if round == 4 { Grain::Content } else { Grain::Blocks };
                 let derived =
-                    derive(&store, &manifest, size, &view, &changed, grain, &()).await.unwrap();
+                    derive(&testing::session(&store).await, &manifest, size, &view, &changed, grain, &()).await.unwrap();
                 assert!(read_all(&store, &derived.manifest).await == new, "wrong bytes");
                 (bytes, base) = (new, derived.manifest);
             }
@@ -554,7 +554,7 @@ async fn many_small_changes_do_not_break_an_extent_to_pieces() {
         let view = Memory::from(bytes.clone());
         let size = bytes.len() as u64;
         let derived =
-            derive(&store, &manifest, size, &view, &changed, Grain::Blocks, &()).await.unwrap();
+            derive(&testing::session(&store).await, &manifest, size, &view, &changed, Grain::Blocks, &()).await.unwrap();
         base = derived.manifest;
         let manifest = store.manifest(&base).await.unwrap();
         assert!(manifest.pieces(Span::whole(size)).await.unwrap().len() <= 4);
@@ -571,7 +571,7 @@ async fn a_small_change_of_a_large_image_reads_and_stores_little() {
     for segment in 0..8 {
         large.put(segment * edge + 5, &noise(segment, 100 * PAGE));
     }
-    let base = from_device(&store, &large, &()).await.unwrap();
+    let base = from_device(&testing::session(&store).await, &large, &()).await.unwrap();
     let manifest = store.manifest(&base.manifest).await.unwrap();
     large.put(3 * edge + 50, &noise(77, PAGE));
     // Trimmed from the middle of one segment to the end of the next.
@@ -591,7 +591,7 @@ async fn a_small_change_of_a_large_image_reads_and_stores_little() {
         };
         let view = Faulty::new(large.clone(), count);
         let size = large.size;
-        let done = derive(&store, &manifest, size, &view, &changed, grain, &()).await.unwrap();
+        let done = derive(&testing::session(&store).await, &manifest, size, &view, &changed, grain, &()).await.unwrap();
         let found = store.manifest(&done.manifest).await.unwrap();
         for segment in 0..8 {
             let start = segment * SEGMENT;
@@ -601,7 +601,7 @@ async fn a_small_change_of_a_large_image_reads_and_stores_little() {
             assert!(read_span(&store, &found, span).await == expected, "segment {segment}");
         }
         if grain == Grain::Content {
-            let full = from_device(&store, &large, &()).await.unwrap();
+            let full = from_device(&testing::session(&store).await, &large, &()).await.unwrap();
             assert_eq!(done.manifest, full.manifest);
         }
         reads.push(read.into_inner());
@@ -623,10 +623,10 @@ async fn bad_changes_are_refused() {
         vec![span(8192, 12288), span(0, 4096)],
         vec![span(0, 65536)],
     ] {
-        let error = derive(&store, &base, 32768, &view, &changed, Grain::Content, &()).await;
+        let error = derive(&testing::session(&store).await, &base, 32768, &view, &changed, Grain::Content, &()).await;
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Invalid, "{changed:?}");
     }
-    let larger = derive(&store, &base, 65536, &view, &[], Grain::Blocks, &()).await;
+    let larger = derive(&testing::session(&store).await, &base, 65536, &view, &[], Grain::Blocks, &()).await;
     assert_eq!(larger.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
@@ -640,11 +640,11 @@ async fn all_futures_may_move_between_threads() {
     let size = bytes.len() as u64;
     let view: Arc<dyn Device> = Arc::new(Memory::from(bytes.clone()));
     let nobody: &dyn Progress = &();
-    let done = moves(from_device(&store, &*view, nobody)).await.unwrap();
-    moves(from_stream(&store, bytes.as_slice(), nobody)).await.unwrap();
+    let done = moves(from_device(&testing::session(&store).await, &*view, nobody)).await.unwrap();
+    moves(from_stream(&testing::session(&store).await, bytes.as_slice(), nobody)).await.unwrap();
     let base = moves(store.manifest(&done.manifest)).await.unwrap();
     let whole = [Span::whole(size)];
-    let same = moves(derive(&store, &base, size, &*view, &whole, Grain::Content, nobody));
+    let same = moves(derive(&testing::session(&store).await, &base, size, &*view, &whole, Grain::Content, nobody));
     assert_eq!(same.await.unwrap().manifest, done.manifest);
     moves(verify::manifest(&store, &done.manifest, nobody)).await.unwrap();
     moves(base.pieces(Span::whole(size))).await.unwrap();

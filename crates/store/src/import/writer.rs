@@ -5,17 +5,19 @@
 
 use super::pipeline::Worked;
 use crate::chunker::{PAGE, SEGMENT, SEGMENT_PAGES};
+use crate::gc::Absent;
 use crate::manifest;
 use crate::object::{self, ObjectKind};
 use crate::pack::{self, Finished};
 use crate::segment::{self, Placed, Segment};
 use crate::{
     ChunkId, ChunkRef, Encoding, ImportStats, Imported, ManifestId, PackId, Progress, SegmentId,
-    Store, backend,
+    Session, Store, backend,
 };
 use block::{Error, Result};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use tokio::task::JoinSet;
 
 /// Uploads at the same time; each may hold a pack.
@@ -77,6 +79,8 @@ enum Uploaded {
 
 pub(crate) struct Writer<'a> {
     store: &'a Store,
+    /// What no object may be called, and nothing may rely on.
+    absent: Arc<Absent>,
     progress: &'a dyn Progress,
     pack: pack::Builder,
     /// All packs that rows name; the open one has no id yet.
@@ -96,9 +100,10 @@ pub(crate) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    pub(crate) fn new(store: &'a Store, progress: &'a dyn Progress) -> Self {
+    pub(crate) fn new(session: &'a Session, progress: &'a dyn Progress) -> Self {
         Self {
-            store,
+            store: session.store(),
+            absent: Arc::clone(session.absent()),
             progress,
             pack: pack::Builder::new(),
             slots: Vec::new(),
@@ -241,9 +246,12 @@ impl<'a> Writer<'a> {
                 return Ok(());
             };
             let rows = draft.rows.iter().map(|row| self.placed(row)).collect::<Result<Vec<_>>>()?;
-            let body = Segment::encode(&rows, 0);
             let settings = self.store.settings();
-            let id = SegmentId(object::id_of(settings, ObjectKind::Segment, &body));
+            let (body, id) = salted(|salt| {
+                let body = Segment::encode(&rows, salt);
+                let id = SegmentId(object::id_of(settings, ObjectKind::Segment, &body));
+                (!self.absent.segment(&id)).then_some((body, id))
+            });
             let key = segment::key(&id);
             let bytes = object::encode(settings, ObjectKind::Segment, &key, &body)?;
             self.set_segment(draft.index, id);
@@ -282,7 +290,7 @@ impl<'a> Writer<'a> {
     async fn close_pack(&mut self) -> Result<()> {
         let Some(number) = self.open.take() else { return Ok(()) };
         let builder = std::mem::replace(&mut self.pack, pack::Builder::new());
-        let Finished { id, bytes, tail } = builder.finish(self.store.settings(), |_| false);
+        let Finished { id, bytes, tail } = builder.finish(self.store.settings(), |id| self.absent.pack(id));
         self.slots[number as usize].id = Some(id);
         self.stats.packs += 1;
         self.make_room().await?;
@@ -336,9 +344,24 @@ impl<'a> Writer<'a> {
             return Err(Error::internal("an import lost a segment"));
         }
         self.segments.resize(count, None);
-        let root = manifest::encode(size, &self.segments, 0);
         let (backend, settings) = (self.store.backend(), self.store.settings());
+        let root = salted(|salt| {
+            let root = manifest::encode(size, &self.segments, salt);
+            let id = ManifestId(object::id_of(settings, ObjectKind::Root, &root));
+            (!self.absent.manifest(&id)).then_some(root)
+        });
         let id = object::write_content(backend, settings, ObjectKind::Root, &root).await?;
         Ok(Imported { manifest: ManifestId(id), size, stats: self.stats })
+    }
+}
+
+/// What `make` gives for the first salt with which it gives something.
+fn salted<T>(make: impl Fn(u32) -> Option<T>) -> T {
+    let mut salt = 0;
+    loop {
+        match make(salt) {
+            Some(made) => return made,
+            None => salt += 1,
+        }
     }
 }

@@ -1,0 +1,179 @@
+//! How far garbage collection is: the ref `refs/gc/store`.
+//!
+//! Its label `state` is a JSON document, `{"version":1,"lists":[…]}`. Each list has the `id` of a
+//! `condemned` object, the `sequence` of the record that first had it, the number of its `objects`
+//! and their `bytes`, and `swept`: `null`, or when it was swept, in Unix seconds of the store's clock.
+
+use super::condemned::{self, Absent};
+use crate::id::CondemnedId;
+use crate::{RefBody, RefKind, Store};
+use block::{Error, ErrorKind, Result};
+use futures::{StreamExt, TryStreamExt, stream};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The ref's name.
+const NAME: &str = "store";
+const LABEL: &str = "state";
+const VERSION: u64 = 1;
+/// Lists that are read at the same time.
+const CONCURRENCY: usize = 8;
+/// Swept lists that are remembered at the most.
+const REMEMBERED: usize = 64;
+/// How long a swept list is remembered at the most, in seconds: 30 days. No object gets an id of a
+/// remembered one, in case that whoever swept it sleeps in the middle of a deletion.
+const MEMORY: u64 = 30 * 86_400;
+
+/// A list of condemned objects.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct List {
+    pub(crate) id: CondemnedId,
+    /// The number of the record that first had it.
+    pub(crate) sequence: u64,
+    pub(crate) objects: u64,
+    pub(crate) bytes: u64,
+    /// When what was still unreferenced had been deleted; in Unix seconds of the store's clock.
+    pub(crate) swept: Option<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Opening {
+    version: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    version: u64,
+    lists: Vec<List>,
+}
+
+/// What the newest record says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct State {
+    /// The record's number; 0 when there was no collection yet.
+    pub(crate) sequence: u64,
+    /// Oldest first.
+    pub(crate) lists: Vec<List>,
+}
+
+impl State {
+    /// Reads the newest record.
+    pub(crate) async fn load(store: &Store) -> Result<Self> {
+        let Some(record) = store.refs().get(RefKind::Gc, NAME).await? else {
+            return Ok(Self::default());
+        };
+        let damaged = |why: &dyn std::fmt::Display| {
+            Error::corrupt(format!(
+                "the record of garbage collection (refs/gc/{NAME}, number {}) is damaged: {why}; \
+                 restore it from a backup",
+                record.sequence
+            ))
+        };
+        let text = record.body.labels.get(LABEL).ok_or_else(|| damaged(&"it has no state"))?;
+        let opening: Opening = serde_json::from_str(text).map_err(|e| damaged(&e))?;
+        if opening.version > VERSION {
+            return Err(Error::unsupported(format!(
+                "garbage collection in this store is of version {}, this build knows up to \
+                 {VERSION}; use a newer sojourn",
+                opening.version
+            )));
+        }
+        let document: Document = serde_json::from_str(text).map_err(|e| damaged(&e))?;
+        Ok(Self { sequence: record.sequence, lists: document.lists })
+    }
+
+    /// The number of the newest record, from its key alone.
+    pub(crate) async fn newest(store: &Store) -> Result<u64> {
+        Ok(store.refs().sequence(RefKind::Gc, NAME).await?.unwrap_or(0))
+    }
+
+    /// Makes these lists the newest record's, unless there is a newer one than this state.
+    ///
+    /// # Errors
+    /// [`Conflict`](ErrorKind::Conflict) when another collection was first; the store's.
+    pub(crate) async fn replace(&self, store: &Store, lists: Vec<List>) -> Result<Self> {
+        let document = Document { version: VERSION, lists };
+        let text = serde_json::to_string(&document).map_err(|e| {
+            Error::internal("the record of a collection cannot be written").with_source(e)
+        })?;
+        let body = RefBody {
+            manifest: None,
+            size: 0,
+            created: store.world().clock.now(),
+            labels: BTreeMap::from([(LABEL.to_owned(), text)]),
+        };
+        let refs = store.refs();
+        let written = match self.sequence {
+            0 => refs.create(RefKind::Gc, NAME, body).await,
+            sequence => refs.update(RefKind::Gc, NAME, sequence, body).await,
+        };
+        match written {
+            Ok(record) => Ok(Self { sequence: record.sequence, lists: document.lists }),
+            Err(e) if e.kind() == ErrorKind::Conflict => Err(Error::conflict(
+                "another garbage collection is at work on this store; let it end, then try again",
+            )
+            .with_source(e)),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Lists that were not swept yet.
+    pub(crate) fn open(&self) -> impl Iterator<Item = &List> {
+        self.lists.iter().filter(|list| list.swept.is_none())
+    }
+
+    /// What counts as absent for whoever has seen this state. A list that is gone names nothing: it
+    /// cannot be swept any more either.
+    pub(crate) async fn absent(&self, store: &Store) -> Result<Absent> {
+        let mut absent = Absent::default();
+        let mut lists = stream::iter(self.lists.clone())
+            .map(|list| async move {
+                match condemned::read(store, list.id.as_bytes()).await {
+                    Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+                    other => other,
+                }
+            })
+            .buffer_unordered(CONCURRENCY);
+        while let Some(items) = lists.try_next().await? {
+            absent.add(&items);
+        }
+        Ok(absent)
+    }
+
+    /// The lists that need not be remembered any more at `now`, and the others.
+    pub(crate) fn forget(&self, now: u64) -> (Vec<List>, Vec<List>) {
+        let mut spare = self.lists.iter().filter(|list| list.swept.is_some()).count();
+        self.lists.iter().cloned().partition(|list| {
+            let Some(swept) = list.swept else { return false };
+            let old = spare > REMEMBERED || now.saturating_sub(swept) > MEMORY;
+            spare -= usize::from(old);
+            old
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(sequence: u64, swept: Option<u64>) -> List {
+        List { id: CondemnedId([sequence as u8; 32]), sequence, objects: 1, bytes: 2, swept }
+    }
+
+    #[test]
+    fn swept_lists_are_remembered_for_a_while_and_open_ones_for_good() {
+        let now = 100 * 86_400;
+        let mut lists = vec![list(1, Some(now - MEMORY - 1)), list(2, None), list(3, Some(now))];
+        let state = State { sequence: 3, lists: lists.clone() };
+        let (gone, kept) = state.forget(now);
+        assert_eq!((gone.len(), kept.len()), (1, 2));
+        assert_eq!(gone[0].sequence, 1);
+        lists.extend((0..100).map(|n| list(10 + n, Some(now))));
+        let (_, kept) = State { sequence: 3, lists }.forget(now);
+        assert_eq!(kept.len(), REMEMBERED + 1);
+        assert!(kept.iter().any(|list| list.sequence == 2), "it is not swept yet");
+        assert_eq!(kept.last().unwrap().sequence, 109, "the newest stay");
+    }
+}

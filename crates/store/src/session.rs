@@ -1,0 +1,241 @@
+//! Sessions: writing to a store while somebody collects its garbage.
+//!
+//! What a session stores has no ref until its end, and what it finds stored may lose its refs
+//! meanwhile. So a session is seen in the store: a *pin* says which record of garbage collection it
+//! had seen when it began. What had been condemned by then counts as absent for it: it stores such
+//! chunks again, under names that nothing condemned has. What is condemned later is not deleted
+//! before the session has ended and its ref is taken into account.
+//!
+//! A pin is renewed every hour. One that was not for a day is of a session that died, and is removed;
+//! should its session live after all, it notices and publishes nothing.
+
+use crate::gc::{Absent, Pin, State, pin};
+use crate::{ManifestId, RefBody, RefKind, RefRecord, Store, WriterId};
+use block::{Error, Result};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// How often a pin is renewed.
+const RENEWAL: Duration = Duration::from_secs(3600);
+/// How soon a renewal that failed is tried again.
+const RETRY: Duration = Duration::from_secs(300);
+/// A session whose pin is older publishes nothing: half of what a collection waits at the least.
+const TRUSTED: Duration = Duration::from_secs(12 * 3600);
+/// Changes of a name, or collections, that a session gives way to before it gives up.
+const ATTEMPTS: usize = 16;
+
+/// The right to write to a store: what it stores and what it relies on stays until
+/// [`close`](Self::close), and then as long as a ref names it. One that is dropped instead counts as
+/// alive for another day.
+pub struct Session {
+    inner: Arc<Inner>,
+    _renewal: JoinSet<()>,
+}
+
+struct Inner {
+    store: Store,
+    what: String,
+    began: Instant,
+    /// The newest record of garbage collection when it began.
+    sequence: u64,
+    absent: Arc<Absent>,
+    pinned: Mutex<Pinned>,
+}
+
+/// The session's pin.
+struct Pinned {
+    id: WriterId,
+    held: Vec<ManifestId>,
+    renewed: Instant,
+}
+
+impl Store {
+    /// Begins to write to the store; `what` tells people what this is, such as `import of debian`.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when collections follow each other too fast;
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when their records are damaged; else the backend's.
+    pub async fn session(&self, what: &str) -> Result<Session> {
+        let what: String = what.chars().take(pin::MAX_WHAT / 4).collect();
+        let began = Instant::now();
+        for _ in 0..ATTEMPTS {
+            let sequence = State::newest(self).await?;
+            let body = Pin { sequence, age: 0, what: what.clone(), holds: Vec::new() };
+            let id = body.write(self).await?;
+            // From here on a collection that this session has not seen sees the session.
+            let state = State::load(self).await;
+            let seen = match state {
+                Ok(state) if state.sequence == sequence => state.absent(self).await.map(Some),
+                Ok(_) => Ok(None),
+                Err(e) => Err(e),
+            };
+            match seen {
+                Ok(Some(absent)) => {
+                    let pinned = Pinned { id, held: Vec::new(), renewed: began };
+                    let inner = Arc::new(Inner {
+                        store: self.clone(),
+                        what,
+                        began,
+                        sequence,
+                        absent: Arc::new(absent),
+                        pinned: Mutex::new(pinned),
+                    });
+                    let mut renewal = JoinSet::new();
+                    renewal.spawn(keep_renewed(Arc::clone(&inner)));
+                    return Ok(Session { inner, _renewal: renewal });
+                }
+                other => {
+                    pin::delete(self, &id).await?;
+                    other?;
+                }
+            }
+        }
+        Err(Error::conflict(
+            "garbage collections follow each other too fast to begin to write; try again",
+        ))
+    }
+}
+
+/// Renews the pin for ever.
+async fn keep_renewed(inner: Arc<Inner>) {
+    let mut pause = RENEWAL;
+    loop {
+        tokio::time::sleep(pause).await;
+        pause = match inner.replace_pin(&[]).await {
+            Ok(()) => RENEWAL,
+            Err(error) => {
+                tracing::warn!(what = inner.what, %error, "cannot renew the pin of a session");
+                RETRY
+            }
+        };
+    }
+}
+
+impl Inner {
+    /// Writes a pin that also holds `more`, and removes the one before.
+    async fn replace_pin(&self, more: &[ManifestId]) -> Result<()> {
+        let mut pinned = self.pinned.lock().await;
+        let mut holds = pinned.held.clone();
+        holds.extend(more.iter().filter(|id| !pinned.held.contains(id)));
+        if holds.len() > pin::MAX_HELD {
+            return Err(Error::invalid(format!(
+                "one session cannot hold more than {} manifests",
+                pin::MAX_HELD
+            )));
+        }
+        let renewed = Instant::now();
+        let age = renewed.duration_since(self.began).as_secs();
+        let (sequence, what) = (self.sequence, self.what.clone());
+        let fresh = Pin { sequence, age, what, holds: holds.clone() }.write(&self.store).await?;
+        let old = pinned.id;
+        // The two overlap, or else the session was taken for dead in between.
+        if !pin::exists(&self.store, &old).await? {
+            pin::delete(&self.store, &fresh).await?;
+            return Err(lost(&self.what));
+        }
+        *pinned = Pinned { id: fresh, held: holds, renewed };
+        if let Err(error) = pin::delete(&self.store, &old).await {
+            tracing::warn!(what = self.what, %error, "an old pin stays in the store for a day");
+        }
+        Ok(())
+    }
+
+    async fn check(&self) -> Result<()> {
+        let pinned = self.pinned.lock().await;
+        if pinned.renewed.elapsed() > TRUSTED || !pin::exists(&self.store, &pinned.id).await? {
+            return Err(lost(&self.what));
+        }
+        Ok(())
+    }
+}
+
+fn lost(what: &str) -> Error {
+    Error::fenced(format!(
+        "{what}: was silent for so long that its place in the store was given up; do it again"
+    ))
+}
+
+impl Session {
+    /// The store that it writes to.
+    pub fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    /// What counts as absent.
+    pub(crate) fn absent(&self) -> &Arc<Absent> {
+        &self.inner.absent
+    }
+
+    /// The newest record of a name, or `None`. What it keeps in the store stays there until the
+    /// session ends, also when the name is removed.
+    ///
+    /// # Errors
+    /// [`Fenced`](block::ErrorKind::Fenced) when the session was taken for dead; those of the refs.
+    pub async fn hold(&self, kind: RefKind, name: &str) -> Result<Option<RefRecord>> {
+        let refs = self.store().refs();
+        for _ in 0..ATTEMPTS {
+            let Some(found) = refs.get(kind, name).await? else { return Ok(None) };
+            let roots = found.body.roots()?;
+            let held = {
+                let pinned = self.inner.pinned.lock().await;
+                roots.iter().all(|id| pinned.held.contains(id))
+            };
+            if held {
+                return Ok(Some(found));
+            }
+            // Only what still has its name after it was pinned is sure to stay.
+            self.inner.replace_pin(&roots).await?;
+        }
+        Err(Error::conflict(format!("{kind} {name:?} changes all the time; try again")))
+    }
+
+    /// Makes a name; as [`Refs::create`](crate::Refs::create).
+    ///
+    /// # Errors
+    /// [`Fenced`](block::ErrorKind::Fenced) when the session was taken for dead: then there is no
+    /// such name; [`Conflict`](block::ErrorKind::Conflict) when it exists; else the backend's.
+    pub async fn publish(&self, kind: RefKind, name: &str, body: RefBody) -> Result<RefRecord> {
+        self.check().await?;
+        let refs = self.store().refs();
+        let record = refs.create(kind, name, body).await?;
+        // Up to here the pin was there, or what the name means may be gone already.
+        if let Err(error) = self.check().await
+            && error.kind() == block::ErrorKind::Fenced
+        {
+            refs.remove(kind, name, record.sequence).await?;
+            return Err(error);
+        }
+        Ok(record)
+    }
+
+    /// Looks whether the session is still alive: then all that it stored is there, and so is what it
+    /// holds.
+    ///
+    /// # Errors
+    /// [`Fenced`](block::ErrorKind::Fenced) when it was taken for dead; else the backend's.
+    pub async fn check(&self) -> Result<()> {
+        self.inner.check().await
+    }
+
+    /// Ends it, and hands on the outcome of what it was for. What has no ref by now is garbage.
+    ///
+    /// # Errors
+    /// That of `outcome`; a pin that cannot be removed is only in the way of the next collection.
+    pub async fn close<T>(self, outcome: Result<T>) -> Result<T> {
+        let pinned = self.inner.pinned.lock().await;
+        if let Err(error) = pin::delete(self.store(), &pinned.id).await {
+            tracing::warn!(what = self.inner.what, %error, "a pin stays in the store for a day");
+        }
+        outcome
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Session({})", self.inner.what)
+    }
+}
