@@ -21,6 +21,21 @@ impl Clusters {
         Self { words: vec![0; count.div_ceil(64) as usize], count }
     }
 
+    /// `count` clusters, all in use and unclaimed.
+    pub(crate) fn full(count: u64) -> Self {
+        let mut map = Self::new(count);
+        map.words.fill(u64::MAX);
+        map.trim();
+        map
+    }
+
+    /// Clears the bits behind the last cluster.
+    fn trim(&mut self) {
+        if let Some(last) = self.words.last_mut().filter(|_| !self.count.is_multiple_of(64)) {
+            *last &= (1 << (self.count % 64)) - 1;
+        }
+    }
+
     /// Whether cluster `at` is in use and unclaimed. One that does not exist is not.
     pub(crate) fn is_set(&self, at: u64) -> bool {
         at < self.count && self.words[(at / 64) as usize] >> (at % 64) & 1 == 1
@@ -46,9 +61,7 @@ impl Clusters {
             raw[..bytes.len()].copy_from_slice(bytes);
             *word = u64::from_le_bytes(raw);
         }
-        if let Some(last) = self.words.last_mut().filter(|_| !self.count.is_multiple_of(64)) {
-            *last &= (1 << (self.count % 64)) - 1;
-        }
+        self.trim();
     }
 
     /// How many are in use and unclaimed.

@@ -1,9 +1,47 @@
-//! XFS.
+//! XFS, version 5: the trees of free space of every allocation group, protected by checksums, and
+//! only when the log ends with an unmount.
+//!
+//! Source: `fs/xfs/libxfs/xfs_format.h` and `xfs_log_format.h` of the kernel.
 
-use crate::refusal::refuse;
-use crate::{Found, Options, Refusal, Window};
+mod group;
+mod log;
+mod superblock;
+mod tree;
+
+use crate::{Found, FreeList, Kind, Level, Options, Refusal, Stamp, Window};
+use block::Span;
+
+/// The most groups whose headers are read again before the first write.
+const STAMPED: u64 = 512;
 
 /// Reads what is free.
-pub(crate) fn read(_window: &Window<'_>, _options: &Options) -> Result<Found, Refusal> {
-    refuse!(OtherFileSystem, "XFS is not read");
+pub(crate) fn read(window: &Window<'_>, _options: &Options) -> Result<Found, Refusal> {
+    let superblock = superblock::read(window)?;
+    let head_of_log = log::check(window, &superblock)?;
+    let mut list = FreeList::new();
+    for number in 0..superblock.groups {
+        group::read(window, &superblock, number, &mut list)?;
+    }
+    // A mounted XFS writes its log and these headers.
+    let step = superblock.groups.div_ceil(STAMPED).max(1);
+    let mut ranges: Vec<Span> = (0..superblock.groups)
+        .step_by(step as usize)
+        .map(|group| superblock.offset(group, 0))
+        .map(|start| Span::between(start, start + 4 * superblock.sector))
+        .collect();
+    ranges.extend(head_of_log);
+    let (free, dropped) = list.finish();
+    Ok(Found {
+        kind: Kind::Xfs,
+        level: Level::Fast,
+        unit: superblock.block as u32,
+        size: superblock.blocks * superblock.block,
+        free,
+        dropped,
+        stamp: Stamp::take(window, ranges)?,
+        volume: superblock.volume,
+    })
 }
+
+#[cfg(test)]
+mod tests;
