@@ -3,6 +3,40 @@
 //! Only two kinds of write exist: an object whose name is the hash of its content
 //! ([`put_content`]), where overwriting is harmless, and an object that must not exist yet
 //! ([`put_new`]).
+//!
+//! A backend over a network stands behind layers, each of which is a backend again:
+//!
+//! ```text
+//! pieces     what was read before comes from the local disk
+//! gathered   reads that lie near each other become one request
+//! patient    what failed is tried again, until a deadline
+//! the bucket, under its prefix; or published, a web server with a listing
+//! ```
+//!
+//! | module | concept |
+//! |---|---|
+//! | `place` | [`open`]: from a URL to a backend |
+//! | `environment`, `aws` | [`Environment`]: where credentials are |
+//! | `fault` | what a backend's error means |
+//! | `patient` | [`Patience`]: trying again |
+//! | `gathered` | joining reads |
+//! | `pieces`, `local_disk` | [`PieceOptions`]: the piece cache |
+//! | [`publish`](mod@publish) | a store behind a plain web server |
+
+mod aws;
+mod environment;
+mod fault;
+mod gathered;
+mod local_disk;
+mod patient;
+mod pieces;
+mod place;
+pub mod publish;
+
+pub use environment::Environment;
+pub use patient::{Patience, RetryCounters};
+pub use pieces::{PieceCounters, PieceOptions};
+pub use place::{Link, OpenOptions, Opened, create, is_remote, open};
 
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -14,6 +48,7 @@ use object_store::{
 };
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A backend in a local directory that exists. What it answered is on stable storage.
 ///
@@ -69,49 +104,12 @@ fn make_durable(path: &std::path::Path) -> Result<()> {
     }
 }
 
-/// Opens a backend by its URL: a path, or `file://` and an absolute path.
-///
-/// # Errors
-/// [`Unsupported`](ErrorKind::Unsupported) for other schemes, [`Invalid`](ErrorKind::Invalid) for
-/// a relative `file://` path, and as [`local`].
-pub fn open_url(url: &str) -> Result<Arc<dyn ObjectStore>> {
-    local(directory_of(url)?)
-}
-
-/// As [`open_url`], for a new store: a directory is made if need be.
-///
-/// # Errors
-/// As [`open_url`].
-pub fn create_url(url: &str) -> Result<Arc<dyn ObjectStore>> {
-    create_local(directory_of(url)?)
-}
-
-/// The directory that a store's URL means.
-fn directory_of(url: &str) -> Result<&str> {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        if url.is_empty() {
-            return Err(Error::invalid("the store's URL is empty: give a directory"));
-        }
-        return Ok(url);
-    };
-    match scheme {
-        "file" if rest.starts_with('/') && !rest.contains('%') => Ok(rest),
-        "file" => Err(Error::invalid(format!(
-            "store {url:?}: a file URL needs an absolute path without '%' (file:///path); or give \
-             the plain path"
-        ))),
-        "s3" | "s3a" => Err(Error::unsupported(format!(
-            "store {url:?}: this build has no S3 support; use a directory"
-        ))),
-        _ => Err(Error::unsupported(format!(
-            "store {url:?}: scheme {scheme:?} is not supported; use a directory"
-        ))),
-    }
-}
-
 /// Maps a backend's error; `key` names the object.
 pub(crate) fn error(key: &str, source: object_store::Error) -> Error {
     use object_store::Error as Backend;
+    if let Some((kind, remedy)) = fault::meaning(&source) {
+        return Error::new(kind, format!("object {key}: {remedy}")).with_source(source);
+    }
     let kind = match &source {
         Backend::NotFound { .. } => ErrorKind::NotFound,
         Backend::AlreadyExists { .. } | Backend::Precondition { .. } => ErrorKind::Conflict,
@@ -132,6 +130,10 @@ pub(crate) fn error(key: &str, source: object_store::Error) -> Error {
         ErrorKind::NoSpace => {
             format!("object {key}: the store is full; free some room and try again")
         }
+        ErrorKind::Denied => format!(
+            "object {key}: the store denies it ({source}); check the credentials and their rights, \
+             and whether it is read only"
+        ),
         _ => format!("object {key}: {source}"),
     };
     Error::new(kind, message).with_source(source)
@@ -196,6 +198,38 @@ fn beyond_end(path: &Path, offset: u64, len: u64, source: object_store::Error) -
     mapped
 }
 
+/// A wish of one read to the layers in front of the backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hint {
+    /// From the backend itself, not from what is kept of it.
+    Fresh,
+    /// Just this range, without its neighbourhood.
+    Exact,
+}
+
+/// As [`get_range`], with a wish.
+pub(crate) async fn get_range_with(
+    backend: &dyn ObjectStore,
+    path: &Path,
+    offset: u64,
+    len: u64,
+    hint: Hint,
+) -> Result<Bytes> {
+    let range = Some((offset..offset + len).into());
+    let mut options = GetOptions { range, ..GetOptions::default() };
+    options.extensions.insert(hint);
+    let failed = |e| beyond_end(path, offset, len, e);
+    let bytes = backend.get_opts(path, options).await.map_err(failed)?.bytes().await;
+    let bytes = bytes.map_err(failed)?;
+    if bytes.len() as u64 != len {
+        return Err(Error::corrupt(format!(
+            "object {path} ends before byte {}; restore it from a backup",
+            offset + len
+        )));
+    }
+    Ok(bytes)
+}
+
 /// What became of a conditional write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Created {
@@ -205,31 +239,42 @@ pub(crate) enum Created {
     Theirs,
 }
 
+/// Attempts to create an object while the backend answers that there is one, and there is none: S3
+/// says so of two creations at the same time, both of which may have failed.
+const CREATIONS: u32 = 8;
+
 /// Creates an object that must not exist yet. `bytes` hold something only this writer can have
 /// written: when the backend says that the name is taken, or does not know what became of the
 /// write (a time-out, a retried request), the object is read back and compared.
 pub(crate) async fn put_new(backend: &dyn ObjectStore, key: &str, bytes: Bytes) -> Result<Created> {
     let path = Path::from(key);
-    let options = PutOptions::from(PutMode::Create);
-    let failure = match backend.put_opts(&path, bytes.clone().into(), options).await {
-        Ok(_) => return Ok(Created::Ours),
-        Err(e) => error(key, e),
-    };
-    match get(backend, key, (bytes.len() as u64).max(1 << 20)).await {
-        Ok(found) if found == bytes => Ok(Created::Ours),
-        Ok(_) => Ok(Created::Theirs),
-        Err(e) if e.kind() == ErrorKind::Corrupt => Ok(Created::Theirs),
-        // Nothing landed, or nobody can tell: the first failure says why.
-        Err(_) if failure.kind() == ErrorKind::Conflict => Err(Error::unavailable(format!(
-            "object {key}: the store said that it exists, but it cannot be read; try again"
-        ))),
-        Err(_) => Err(failure),
+    let mut pause = Duration::from_millis(20);
+    for _ in 0..CREATIONS {
+        let options = PutOptions::from(PutMode::Create);
+        let failure = match backend.put_opts(&path, bytes.clone().into(), options).await {
+            Ok(_) => return Ok(Created::Ours),
+            Err(e) => error(key, e),
+        };
+        match get(backend, key, (bytes.len() as u64).max(1 << 20)).await {
+            Ok(found) if found == bytes => return Ok(Created::Ours),
+            Ok(_) => return Ok(Created::Theirs),
+            Err(e) if e.kind() == ErrorKind::Corrupt => return Ok(Created::Theirs),
+            Err(e) if e.kind() == ErrorKind::NotFound && failure.kind() == ErrorKind::Conflict => {
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            // Nothing landed, or nobody can tell: the first failure says why.
+            Err(_) => return Err(failure),
+        }
     }
+    Err(Error::unavailable(format!(
+        "object {key}: the store said that it exists, but it cannot be read; try again"
+    )))
 }
 
 /// Creates an object whose name is the hash of its content. One that is there already is kept when
 /// its last `compare` bytes are the same, and else replaced: it is damaged, and the name says what
-/// it ought to hold.
+/// it ought to hold. When the backend does not know what became of the write, it is looked at too.
 pub(crate) async fn put_content(
     backend: &dyn ObjectStore,
     key: &str,
@@ -241,15 +286,12 @@ pub(crate) async fn put_content(
     match backend.put_opts(&path, PutPayload::from_bytes(bytes.clone()), options).await {
         Ok(_) => return Ok(()),
         Err(object_store::Error::AlreadyExists { .. }) => {}
-        Err(e) => return Err(error(key, e)),
+        Err(e) => {
+            let landed = holds(backend, &path, &bytes, compare).await;
+            return if landed { Ok(()) } else { Err(error(key, e)) };
+        }
     }
-    let len = bytes.len();
-    let tail = compare.min(len);
-    if let Ok(meta) = backend.head(&path).await
-        && meta.size == len as u64
-        && let Ok(found) = get_range(backend, &path, (len - tail) as u64, tail as u64).await
-        && found == bytes.slice(len - tail..)
-    {
+    if holds(backend, &path, &bytes, compare).await {
         return Ok(());
     }
     tracing::warn!(object = key, "a damaged object is replaced");
@@ -279,6 +321,21 @@ pub(crate) async fn delete(backend: &dyn ObjectStore, key: &str) -> Result<()> {
     }
 }
 
+/// Whether an object is as long as `bytes` and ends with their last `compare` ones.
+async fn holds(backend: &dyn ObjectStore, path: &Path, bytes: &Bytes, compare: usize) -> bool {
+    let start = bytes.len() - compare.min(bytes.len());
+    let meta = backend.head(path).await;
+    if meta.is_err() || meta.is_ok_and(|meta| meta.size != bytes.len() as u64) {
+        return false;
+    }
+    let tail = bytes.slice(start..);
+    let (at, len) = (start as u64, tail.len() as u64);
+    len == 0
+        || get_range_with(backend, path, at, len, Hint::Fresh)
+            .await
+            .is_ok_and(|found| found == tail)
+}
+
 /// All objects below a prefix, in no order.
 pub(crate) async fn list(backend: &dyn ObjectStore, prefix: &str) -> Result<Vec<ObjectMeta>> {
     let path = Path::from(prefix);
@@ -288,7 +345,7 @@ pub(crate) async fn list(backend: &dyn ObjectStore, prefix: &str) -> Result<Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Failing;
+    use crate::testing::{Failing, Faults, Unreliable};
     use object_store::memory::InMemory;
 
     #[tokio::test]
@@ -337,30 +394,43 @@ mod tests {
     }
 
     #[test]
-    fn urls_name_directories_or_are_refused_with_the_remedy() {
+    fn urls_name_directories() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        create_url(&format!("file://{}", path.display())).unwrap();
+        let options = OpenOptions::default();
+        create(&format!("file://{}", path.display()), &options).unwrap();
         assert!(path.is_dir());
-        open_url(path.to_str().unwrap()).unwrap();
-        for (url, kind) in [
-            ("s3://bucket/x", ErrorKind::Unsupported),
-            ("ftp://x", ErrorKind::Unsupported),
-            ("file://relative", ErrorKind::Invalid),
-            ("", ErrorKind::Invalid),
-        ] {
-            assert_eq!(open_url(url).unwrap_err().kind(), kind, "{url}");
-            assert_eq!(create_url(url).unwrap_err().kind(), kind, "{url}");
-        }
+        open(path.to_str().unwrap(), &options).unwrap();
         let error = create_local("/proc/no/such").unwrap_err();
         assert!(error.message().contains("/proc/no"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_conflict_without_an_object_is_tried_again() {
+        let faults = Faults { conflict: 600, ..Faults::default() };
+        let backend = Unreliable::new(Arc::new(InMemory::new()), 3, faults);
+        for number in 0..20 {
+            let key = format!("a/{number}");
+            let put = put_new(&backend, &key, Bytes::from(key.clone())).await;
+            assert_eq!(put.unwrap(), Created::Ours);
+        }
+        assert!(backend.injected() > 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_landed_before_it_failed_is_a_success() {
+        let faults = Faults { failed_after: 1000, ..Faults::default() };
+        let backend = Unreliable::new(Arc::new(InMemory::new()), 3, faults);
+        let bytes = Bytes::from_static(b"content");
+        assert_eq!(put_new(&backend, "new", bytes.clone()).await.unwrap(), Created::Ours);
+        put_content(&backend, "content", bytes, 4).await.unwrap();
     }
 
     #[test]
     fn opening_a_mistyped_directory_is_not_found_and_leaves_nothing_behind() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("above").join("mistyped");
-        let error = open_url(path.to_str().unwrap()).unwrap_err();
+        let error = local(&path).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.message().contains("mistyped") && error.message().contains("sojourn init"));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);

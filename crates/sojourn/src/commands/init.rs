@@ -10,6 +10,7 @@ use serde::Serialize;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use store::backend::OpenOptions;
 use store::{Settings, Store};
 
 /// Arguments of `sojourn init`.
@@ -57,13 +58,14 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     if store.is_none() {
         home.create_store(&home.resolve(named.as_ref()))?;
     }
-    let backend = match store::backend::create_url(&engine::place(home, &named)) {
-        Ok(backend) => backend,
-        Err(e) => {
-            home.discard();
-            return Err(e);
-        }
-    };
+    let backend =
+        match store::backend::create(&engine::place(home, &named), &OpenOptions::default()) {
+            Ok(opened) => opened.backend,
+            Err(e) => {
+                home.discard();
+                return Err(e);
+            }
+        };
     let world = world::system();
     let settings = Settings::generate(&*world.entropy)?;
     let new_store = match Store::create(backend.clone(), settings, world).await {

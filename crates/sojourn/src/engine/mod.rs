@@ -19,6 +19,7 @@ use open::OpenDisks;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use store::backend::OpenOptions;
 use store::{ManifestId, RefRecord, Store};
 
 /// What a home holds, ready to use. The same for a command and for the server.
@@ -77,8 +78,8 @@ impl Engine {
 /// [`Unsupported`](block::ErrorKind::Unsupported) when its format is newer.
 pub(crate) async fn open_store(home: &Home, config: &Config) -> Result<Store> {
     let place = place(home, &config.store);
-    let backend = store::backend::open_url(&place)?;
-    Store::open(backend, crate::world::system())
+    let opened = store::backend::open(&place, &OpenOptions::default())?;
+    Store::open(opened.backend, crate::world::system())
         .await
         .map_err(|e| e.context(format!("store {place}")))
 }

@@ -1,0 +1,294 @@
+//! Reads that come at nearly the same time and lie near each other become one request: on a
+//! network a request costs a round trip, and money.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::future::{BoxFuture, Shared};
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt, stream};
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A read waits this long for others of the same object.
+const WINDOW: Duration = Duration::from_millis(1);
+/// Bytes between two ranges that are read and thrown away rather than asked around.
+const GAP: u64 = 64 << 10;
+/// The longest request that is made by joining.
+const LONGEST: u64 = 4 << 20;
+/// Requests of one batch at the same time.
+const CONCURRENCY: usize = 8;
+
+type Answer = Arc<Vec<(Range<u64>, Result<Bytes, Arc<Error>>)>>;
+
+/// Reads of one object that wait for each other.
+struct Batch {
+    ranges: Arc<Mutex<Vec<Range<u64>>>>,
+    answer: Shared<BoxFuture<'static, Answer>>,
+}
+
+/// A backend that joins reads.
+#[derive(Clone)]
+pub(crate) struct Gathered {
+    inner: Arc<dyn ObjectStore>,
+    batches: Arc<Mutex<HashMap<Path, Batch>>>,
+}
+
+impl Gathered {
+    pub(crate) fn new(inner: Arc<dyn ObjectStore>) -> Self {
+        Self { inner, batches: Arc::default() }
+    }
+
+    /// Adds ranges to the batch of an object. Whoever waits for the batch drives it; it is done
+    /// once for all of them.
+    fn join(&self, path: &Path, wanted: &[Range<u64>]) -> Shared<BoxFuture<'static, Answer>> {
+        let mut batches = self.batches.lock();
+        if let Some(batch) = batches.get(path) {
+            batch.ranges.lock().extend_from_slice(wanted);
+            return batch.answer.clone();
+        }
+        let ranges = Arc::new(Mutex::new(wanted.to_vec()));
+        let (inner, all, path) = (Arc::clone(&self.inner), Arc::clone(&self.batches), path.clone());
+        let (mine, place) = (Arc::clone(&ranges), path.clone());
+        let answer = async move {
+            tokio::time::sleep(WINDOW).await;
+            all.lock().remove(&place);
+            let ranges = std::mem::take(&mut *mine.lock());
+            fetch(&*inner, &place, ranges).await
+        };
+        let answer = answer.boxed().shared();
+        batches.insert(path, Batch { ranges, answer: answer.clone() });
+        answer
+    }
+}
+
+/// Ranges in order, joined where they lie near each other.
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| (range.start, range.end));
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if range.end <= last.end => {}
+            Some(last)
+                if range.start.saturating_sub(last.end) <= GAP
+                    && range.end - last.start <= LONGEST =>
+            {
+                last.end = range.end;
+            }
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+async fn fetch(inner: &dyn ObjectStore, path: &Path, ranges: Vec<Range<u64>>) -> Answer {
+    let parts = stream::iter(joined(ranges))
+        .map(|range| async move {
+            let one = std::slice::from_ref(&range);
+            let bytes = inner.get_ranges(path, one).await;
+            let bytes = bytes.map(|mut parts| parts.pop().unwrap_or_default());
+            (range, bytes.map_err(Arc::new))
+        })
+        .buffer_unordered(CONCURRENCY)
+        .collect::<Vec<_>>();
+    Arc::new(parts.await)
+}
+
+/// The part of a batch's answer that was asked for; short when the object ends in it.
+fn pick(answer: &Answer, range: &Range<u64>) -> Result<Bytes> {
+    let holds = |whole: &Range<u64>| whole.start <= range.start && range.end <= whole.end;
+    match answer.iter().find(|(whole, _)| holds(whole)) {
+        Some((whole, Ok(bytes))) => {
+            let at = |end: u64| ((end - whole.start) as usize).min(bytes.len());
+            Ok(bytes.slice(at(range.start)..at(range.end)))
+        }
+        Some((_, Err(error))) => Err(again(error)),
+        None => {
+            let source = "a batch of reads lost one".into();
+            Err(Error::Generic { store: "gathered", source })
+        }
+    }
+}
+
+/// An error that several callers get.
+pub(crate) fn again(error: &Arc<Error>) -> Error {
+    let source = Box::new(Common(Arc::clone(error)));
+    match &**error {
+        Error::NotFound { path, .. } => Error::NotFound { path: path.clone(), source },
+        Error::PermissionDenied { path, .. } => {
+            Error::PermissionDenied { path: path.clone(), source }
+        }
+        Error::Unauthenticated { path, .. } => {
+            Error::Unauthenticated { path: path.clone(), source }
+        }
+        Error::NotSupported { .. } => Error::NotSupported { source },
+        _ => Error::Generic { store: "network", source },
+    }
+}
+
+/// One error for many.
+#[derive(Debug)]
+struct Common(Arc<Error>);
+
+impl fmt::Display for Common {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl std::error::Error for Common {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
+impl fmt::Display for Gathered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.inner, f)
+    }
+}
+
+impl fmt::Debug for Gathered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gathered({:?})", self.inner)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Gathered {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> Result<PutResult> {
+        self.inner.put_opts(location, payload, opts).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.inner.put_multipart_opts(location, opts).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.inner.get_opts(location, options).await
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        if ranges.is_empty() {
+            return Ok(Vec::new());
+        }
+        let answer = self.join(location, ranges).await;
+        ranges.iter().map(|range| pick(&answer, range)).collect()
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        self.inner.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Patience;
+    use crate::backend::patient::Patient;
+    use crate::testing::{self, Faults, Unreliable};
+    use futures::future::join_all;
+    use object_store::ObjectStoreExt;
+    use object_store::memory::InMemory;
+    use proptest::prelude::*;
+
+    async fn rig(len: usize) -> (Vec<u8>, Unreliable, Gathered) {
+        let bytes = testing::noise(1, len);
+        let memory = InMemory::new();
+        memory.put(&Path::from("a"), bytes.clone().into()).await.unwrap();
+        let counted = Unreliable::new(Arc::new(memory), 1, Faults::default());
+        let patient = Patient::new(Arc::new(counted.clone()), Patience::COMMAND);
+        (bytes, counted, Gathered::new(Arc::new(patient)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reads_side_by_side_are_one_request_and_far_ones_are_not() {
+        let (bytes, counted, gathered) = rig(8 << 20).await;
+        let path = Path::from("a");
+        let read = |start: u64| {
+            let (gathered, path) = (gathered.clone(), path.clone());
+            async move { gathered.get_ranges(&path, &[start..start + 5000]).await.unwrap().remove(0) }
+        };
+        let parts = join_all((0..10).map(|number| read(number * 8000))).await;
+        for (number, part) in parts.iter().enumerate() {
+            assert_eq!(part, &bytes[number * 8000..number * 8000 + 5000]);
+        }
+        assert_eq!(counted.calls(), 1);
+        join_all([read(0), read(1 << 20), read(7 << 20)]).await;
+        assert_eq!(counted.calls(), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_goes_away_takes_nobody_with_it() {
+        let (bytes, _, gathered) = rig(1 << 20).await;
+        let path = Path::from("a");
+        tokio::select! {
+            biased;
+            _ = gathered.get_ranges(&path, &[0..100]) => panic!("it waits for others"),
+            () = std::future::ready(()) => {}
+        }
+        let found = gathered.get_ranges(&path, &[100..200]).await;
+        assert_eq!(found.unwrap()[0], bytes[100..200]);
+        assert!(gathered.batches.lock().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_keeps_its_kind_for_everybody() {
+        let (_, _, gathered) = rig(10).await;
+        let gone = Path::from("gone");
+        let (a, b) =
+            tokio::join!(gathered.get_ranges(&gone, &[0..1]), gathered.get_ranges(&gone, &[1..2]));
+        for result in [a, b] {
+            assert!(matches!(result, Err(Error::NotFound { .. })));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn joined_ranges_hold_all_that_was_asked_for(
+            asked in prop::collection::vec((0u64..10_000_000, 1u64..300_000), 1..30),
+        ) {
+            let asked: Vec<_> = asked.into_iter().map(|(start, len)| start..start + len).collect();
+            let joined = joined(asked.clone());
+            for range in &asked {
+                prop_assert!(joined.iter().any(|j| j.start <= range.start && range.end <= j.end));
+            }
+            for pair in joined.windows(2) {
+                prop_assert!(pair[0].start <= pair[1].start);
+            }
+            prop_assert!(joined.iter().all(|j| j.end - j.start <= LONGEST));
+        }
+    }
+}

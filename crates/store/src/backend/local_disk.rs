@@ -1,0 +1,262 @@
+//! The files of the piece cache.
+//!
+//! Nothing is remembered of them but how much was written since they were counted: the directory
+//! is the truth, so it may be deleted, shared and restored at any time. When this process has
+//! written a sixteenth of the limit, all files are counted, and the ones that were not used for
+//! longest go. A file that is used gets the time of its use, at most once in a quarter of an hour.
+
+use super::pieces::{PieceCounters, PieceOptions};
+use block::{ErrorKind, offload};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use std::collections::HashSet;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::time::Instant;
+
+const MAGIC: [u8; 8] = *b"SOJPIEC1";
+const HEADER: usize = MAGIC.len() + 32;
+/// The longest file that is read.
+const MAX_FILE: u64 = 32 << 20;
+/// After a failed write nothing is kept for this long.
+const PAUSE: Duration = Duration::from_secs(30);
+/// Names whose time of use is fresh; forgotten all at once.
+const FRESH: usize = 16384;
+const FRESH_FOR: Duration = Duration::from_secs(15 * 60);
+
+/// A directory of parts of objects.
+pub(crate) struct LocalDisk {
+    options: PieceOptions,
+    tally: Tally,
+    /// Bytes written by this process since the files were counted.
+    written: AtomicU64,
+    /// Whether the files were counted at all.
+    counted: AtomicBool,
+    /// Whether somebody counts.
+    counting: tokio::sync::Mutex<()>,
+    /// Numbers of temporary files.
+    serial: AtomicU64,
+    /// Until when nothing is kept.
+    paused: Mutex<Option<Instant>>,
+    used: Mutex<(HashSet<[u8; 32]>, Option<Instant>)>,
+}
+
+#[derive(Default)]
+struct Tally {
+    hits: AtomicU64,
+    hit_bytes: AtomicU64,
+    misses: AtomicU64,
+    miss_bytes: AtomicU64,
+    damaged: AtomicU64,
+    not_kept: AtomicU64,
+    evicted: AtomicU64,
+}
+
+impl LocalDisk {
+    pub(crate) fn new(options: PieceOptions) -> Self {
+        Self {
+            options,
+            tally: Tally::default(),
+            written: AtomicU64::new(0),
+            counted: AtomicBool::new(false),
+            counting: tokio::sync::Mutex::new(()),
+            serial: AtomicU64::new(0),
+            paused: Mutex::default(),
+            used: Mutex::default(),
+        }
+    }
+
+    /// What happened so far.
+    pub(crate) fn counters(&self) -> PieceCounters {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        PieceCounters {
+            hits: read(&self.tally.hits),
+            hit_bytes: read(&self.tally.hit_bytes),
+            misses: read(&self.tally.misses),
+            miss_bytes: read(&self.tally.miss_bytes),
+            damaged: read(&self.tally.damaged),
+            not_kept: read(&self.tally.not_kept),
+            evicted_bytes: read(&self.tally.evicted),
+        }
+    }
+
+    fn path(&self, name: &[u8; 32]) -> PathBuf {
+        let hex = blake3::Hash::from_bytes(*name).to_hex();
+        let hex = hex.as_str();
+        self.options.dir.join(&hex[..2]).join(&hex[2..])
+    }
+
+    /// The part of this name, if it is kept and sound.
+    pub(crate) async fn read(self: &Arc<Self>, name: [u8; 32]) -> Option<Bytes> {
+        let path = self.path(&name);
+        let touch = self.is_due(name);
+        let found = offload(move || Ok(load(&path, &name, touch))).await;
+        match found {
+            Ok(Loaded::Sound(bytes)) => {
+                self.tally.hits.fetch_add(1, Ordering::Relaxed);
+                self.tally.hit_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                return Some(bytes);
+            }
+            Ok(Loaded::Damaged) => {
+                self.tally.damaged.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(Loaded::Absent) | Err(_) => {}
+        }
+        self.tally.misses.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    /// Whether the file's time of use is to be renewed.
+    fn is_due(&self, name: [u8; 32]) -> bool {
+        let mut used = self.used.lock();
+        let now = Instant::now();
+        let (names, since) = &mut *used;
+        if names.len() >= FRESH || since.is_none_or(|since| now - since >= FRESH_FOR) {
+            names.clear();
+            *since = Some(now);
+        }
+        names.insert(name)
+    }
+
+    /// Keeps a part. That it cannot be kept is counted, and nobody's trouble.
+    pub(crate) async fn keep(self: &Arc<Self>, name: [u8; 32], bytes: Bytes) {
+        let len = bytes.len() as u64;
+        self.tally.miss_bytes.fetch_add(len, Ordering::Relaxed);
+        let paused = self.paused.lock().is_some_and(|until| Instant::now() < until);
+        if paused || len + HEADER as u64 > self.options.limit / 4 {
+            self.tally.not_kept.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let path = self.path(&name);
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        let saved = offload(move || {
+            save(&path, &name, &bytes, serial).map_err(|e| block::Error::io(path.display(), e))
+        });
+        match saved.await {
+            Ok(()) => {
+                let written = self.written.fetch_add(len + HEADER as u64, Ordering::Relaxed);
+                if written > self.options.limit / 16 || !self.counted.load(Ordering::Relaxed) {
+                    self.make_room().await;
+                }
+            }
+            Err(e) => {
+                self.tally.not_kept.fetch_add(1, Ordering::Relaxed);
+                *self.paused.lock() = Some(Instant::now() + PAUSE);
+                tracing::warn!(error = %e, "the piece cache keeps nothing for a while");
+                if e.kind() == ErrorKind::NoSpace {
+                    self.make_room().await;
+                }
+            }
+        }
+    }
+
+    /// Removes parts.
+    pub(crate) async fn forget(self: &Arc<Self>, names: Vec<[u8; 32]>) {
+        let paths: Vec<_> = names.iter().map(|name| self.path(name)).collect();
+        let removed = offload(move || {
+            paths.iter().for_each(|path| drop(fs::remove_file(path)));
+            Ok(())
+        });
+        let _ = removed.await;
+    }
+
+    /// Counts the files and removes those that were not used for longest.
+    async fn make_room(self: &Arc<Self>) {
+        let Ok(_one) = self.counting.try_lock() else { return };
+        self.counted.store(true, Ordering::Relaxed);
+        self.written.store(0, Ordering::Relaxed);
+        let this = Arc::clone(self);
+        let evicted = offload(move || Ok(evict(&this.options.dir, this.options.limit))).await;
+        if let Ok(evicted) = evicted {
+            self.tally.evicted.fetch_add(evicted, Ordering::Relaxed);
+        }
+    }
+}
+
+enum Loaded {
+    Sound(Bytes),
+    Damaged,
+    Absent,
+}
+
+fn load(path: &Path, name: &[u8; 32], touch: bool) -> Loaded {
+    let Ok(mut file) = File::open(path) else { return Loaded::Absent };
+    let len = file.metadata().map_or(0, |meta| meta.len());
+    let mut bytes = Vec::with_capacity(len.min(MAX_FILE) as usize);
+    let whole = len <= MAX_FILE && (&mut file).take(MAX_FILE).read_to_end(&mut bytes).is_ok();
+    if !whole || !is_sound(name, &bytes) {
+        let _ = fs::remove_file(path);
+        return Loaded::Damaged;
+    }
+    if touch {
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let keep = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        let times = Timestamps { last_access: keep, last_modification: now };
+        let _ = rustix::fs::utimensat(CWD, path, &times, AtFlags::empty());
+    }
+    Loaded::Sound(Bytes::from(bytes).slice(HEADER..))
+}
+
+fn is_sound(name: &[u8; 32], bytes: &[u8]) -> bool {
+    bytes.len() >= HEADER
+        && bytes[..8] == MAGIC
+        && bytes[8..HEADER] == *blake3::keyed_hash(name, &bytes[HEADER..]).as_bytes()
+}
+
+fn save(path: &Path, name: &[u8; 32], bytes: &[u8], serial: u64) -> io::Result<()> {
+    let Some(dir) = path.parent() else { return Ok(()) };
+    let temporary = path.with_extension(format!("{}-{serial}", std::process::id()));
+    let file = match File::create_new(&temporary) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+            File::create_new(&temporary)
+        }
+        other => other,
+    };
+    let written = file.and_then(|mut file| {
+        file.write_all(&MAGIC)?;
+        file.write_all(blake3::keyed_hash(name, bytes).as_bytes())?;
+        file.write_all(bytes)?;
+        fs::rename(&temporary, path)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// Removes the files that were not used for longest until the rest is well below `limit`; returns
+/// the bytes that were removed.
+fn evict(dir: &Path, limit: u64) -> u64 {
+    let mut files: Vec<(i64, u64, PathBuf)> = Vec::new();
+    let folders = fs::read_dir(dir).into_iter().flatten().flatten();
+    for folder in folders.filter(|entry| entry.file_name().len() == 2) {
+        let entries = fs::read_dir(folder.path()).into_iter().flatten().flatten();
+        files.extend(entries.filter_map(|entry| {
+            let meta = entry.metadata().ok()?;
+            meta.is_file().then(|| (meta.mtime(), meta.len(), entry.path()))
+        }));
+    }
+    let total: u64 = files.iter().map(|(_, len, _)| len).sum();
+    if total <= limit - limit / 16 {
+        return 0;
+    }
+    files.sort_unstable();
+    let goal = limit - limit / 8;
+    let mut left = total;
+    for (_, len, path) in &files {
+        if left <= goal {
+            break;
+        }
+        if fs::remove_file(path).is_ok() {
+            left -= len;
+        }
+    }
+    total - left
+}

@@ -1,0 +1,334 @@
+//! Trying again: a backend over a network fails for moments, and sometimes for minutes.
+//!
+//! All of it is done here, and none by the backends themselves, so that one deadline holds. A
+//! creation may be tried again too: whoever asked for it reads back and compares when the name is
+//! taken ([`put_new`](super::put_new), [`put_content`](super::put_content)), so a first attempt
+//! that was carried out after all is not mistaken for another writer's.
+
+use super::fault::{self, Verdict};
+use async_trait::async_trait;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload,
+    PutResult, Result,
+};
+use std::fmt;
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+
+/// The first pause between two attempts; each one is twice as long as the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Removals at the same time.
+const REMOVALS: usize = 10;
+
+/// How long a backend is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// No attempt begins later than this after the first one.
+    pub give_up: Duration,
+    /// The longest that one reading attempt, or one listing, may take.
+    pub read: Duration,
+    /// The longest that one writing attempt may take: 8 MiB have to get through.
+    pub write: Duration,
+}
+
+impl Patience {
+    /// That of a command somebody waits for: half a minute.
+    pub const COMMAND: Self = Self::lasting(Duration::from_secs(30));
+
+    /// Gives up after `give_up`.
+    pub const fn lasting(give_up: Duration) -> Self {
+        Self { give_up, read: Duration::from_secs(20), write: Duration::from_secs(120) }
+    }
+}
+
+/// What was tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct RetryCounters {
+    /// Attempts that failed and were repeated.
+    pub retries: u64,
+    /// Operations that failed for good because the backend did not come back in time.
+    pub given_up: u64,
+}
+
+/// A backend that tries again.
+#[derive(Clone)]
+pub(crate) struct Patient {
+    inner: Arc<dyn ObjectStore>,
+    patience: Patience,
+    tally: Arc<Tally>,
+}
+
+#[derive(Default)]
+pub(crate) struct Tally {
+    retries: AtomicU64,
+    given_up: AtomicU64,
+}
+
+impl Tally {
+    pub(crate) fn snapshot(&self) -> RetryCounters {
+        RetryCounters {
+            retries: self.retries.load(Ordering::Relaxed),
+            given_up: self.given_up.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Patient {
+    pub(crate) fn new(inner: Arc<dyn ObjectStore>, patience: Patience) -> Self {
+        Self { inner, patience, tally: Arc::default() }
+    }
+
+    /// What was tried again so far, and from now on.
+    pub(crate) fn tally(&self) -> Arc<Tally> {
+        Arc::clone(&self.tally)
+    }
+
+    /// One reading, body and all.
+    async fn whole(&self, location: &Path, options: &GetOptions) -> Result<GetResult> {
+        let answer = self.inner.get_opts(location, options.clone()).await?;
+        if options.head {
+            return Ok(answer);
+        }
+        let (meta, range) = (answer.meta.clone(), answer.range.clone());
+        let attributes = answer.attributes.clone();
+        let extensions = answer.extensions.clone();
+        let body = answer.bytes().await?;
+        if body.len() as u64 != range.end.saturating_sub(range.start) {
+            let why = format!("the body ended after {} bytes", body.len());
+            return Err(failure(ErrorKind::UnexpectedEof, why));
+        }
+        let payload = GetResultPayload::Stream(stream::iter([Ok(body)]).boxed());
+        Ok(GetResult { payload, meta, range, attributes, extensions })
+    }
+
+    /// One removal: what is to be gone is gone.
+    async fn remove(&self, location: &Path) -> Result<()> {
+        match self.inner.delete(location).await {
+            Err(e @ Error::NotFound { .. }) if !fault::is_missing_bucket(&e) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Makes attempts until one succeeds, fails for good, or time is up.
+    async fn persist<T, F: Future<Output = Result<T>> + Send>(
+        &self,
+        what: &str,
+        limit: Duration,
+        attempt: impl Fn() -> F + Send,
+    ) -> Result<T> {
+        let start = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        let mut said = false;
+        loop {
+            let failure = match timeout(limit, attempt()).await {
+                Ok(Ok(done)) => return Ok(done),
+                Ok(Err(e)) if fault::verdict(&e) == Verdict::Final => return Err(e),
+                Ok(Err(e)) => e,
+                Err(_) => {
+                    let why = format!("no answer in {} s", limit.as_secs());
+                    failure(ErrorKind::TimedOut, why)
+                }
+            };
+            if start.elapsed() + pause >= self.patience.give_up {
+                self.tally.given_up.fetch_add(1, Ordering::Relaxed);
+                return Err(failure);
+            }
+            let turn = self.tally.retries.fetch_add(1, Ordering::Relaxed);
+            if !said && start.elapsed() > Duration::from_secs(1) {
+                said = true;
+                tracing::warn!(
+                    object = what,
+                    error = %failure,
+                    "the store does not answer; trying again for {} s",
+                    self.patience.give_up.as_secs()
+                );
+            }
+            // Many readers that failed together come back apart.
+            let spread = (turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as u32;
+            tokio::time::sleep(pause * (96 + spread) / 128).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+fn failure(kind: ErrorKind, why: String) -> Error {
+    Error::Generic { store: "network", source: std::io::Error::new(kind, why).into() }
+}
+
+impl fmt::Display for Patient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.inner, f)
+    }
+}
+
+impl fmt::Debug for Patient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Patient({:?})", self.inner)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Patient {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> Result<PutResult> {
+        self.persist(location.as_ref(), self.patience.write, || {
+            self.inner.put_opts(location, payload.clone(), opts.clone())
+        })
+        .await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.inner.put_multipart_opts(location, opts).await
+    }
+
+    /// The body is read here, so that one which breaks off is asked for again.
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.persist(location.as_ref(), self.patience.read, || self.whole(location, &options)).await
+    }
+
+    async fn get_ranges(
+        &self,
+        location: &Path,
+        ranges: &[Range<u64>],
+    ) -> Result<Vec<bytes::Bytes>> {
+        // Each by `get_opts`, which knows how long its body has to be.
+        let mut parts = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let options = GetOptions { range: Some(range.clone().into()), ..Default::default() };
+            parts.push(self.get_opts(location, options).await?.bytes().await?);
+        }
+        Ok(parts)
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        let this = self.clone();
+        locations
+            .map(move |location| {
+                let this = this.clone();
+                async move {
+                    let location = location?;
+                    let limit = this.patience.write;
+                    this.persist(location.as_ref(), limit, || this.remove(&location)).await?;
+                    Ok(location)
+                }
+            })
+            .buffered(REMOVALS)
+            .boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        let (this, prefix) = (self.clone(), prefix.cloned());
+        let listing = async move {
+            let what = prefix.as_ref().map_or("", |prefix| prefix.as_ref());
+            // A long listing is many requests: the limit of one is not that of all.
+            let limit = this.patience.read * 30;
+            let found: Vec<ObjectMeta> = this
+                .persist(what, limit, || this.inner.list(prefix.as_ref()).try_collect())
+                .await?;
+            Ok::<_, Error>(stream::iter(found.into_iter().map(Ok)))
+        };
+        stream::once(listing).try_flatten().boxed()
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        let what = prefix.map_or("", |prefix| prefix.as_ref());
+        let limit = self.patience.read;
+        self.persist(what, limit, || self.inner.list_with_delimiter(prefix)).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Faults, Unreliable};
+    use object_store::PutMode;
+    use object_store::memory::InMemory;
+
+    fn rig(faults: Faults, patience: Patience) -> (Unreliable, Patient) {
+        let unreliable = Unreliable::new(Arc::new(InMemory::new()), 7, faults);
+        (unreliable.clone(), Patient::new(Arc::new(unreliable), patience))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn faults_of_a_moment_are_not_seen() {
+        let faults = Faults { conflict: 0, ..Faults::all(200) };
+        let (unreliable, patient) = rig(faults, Patience::lasting(Duration::from_secs(600)));
+        for number in 0..100 {
+            let path = Path::from(format!("a/{number}"));
+            patient.put(&path, format!("content {number}").into()).await.unwrap();
+            let found = patient.get(&path).await.unwrap().bytes().await.unwrap();
+            assert_eq!(found, format!("content {number}"));
+            assert_eq!(patient.get_range(&path, 2..5).await.unwrap(), "nte");
+        }
+        let listed: Vec<_> = patient.list(None).try_collect().await.unwrap();
+        assert_eq!(listed.len(), 100);
+        for number in 0..100 {
+            patient.delete(&Path::from(format!("a/{number}"))).await.unwrap();
+        }
+        assert_eq!(patient.list(None).count().await, 0);
+        assert!(unreliable.injected() > 50);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_is_down_for_a_minute_delays_and_then_answers() {
+        let patience = Patience::lasting(Duration::from_secs(600));
+        let (unreliable, patient) = rig(Faults::default(), patience);
+        let path = Path::from("a");
+        patient.put(&path, "x".into()).await.unwrap();
+        unreliable.set_down(true);
+        let start = Instant::now();
+        let (found, ()) = tokio::join!(patient.get(&path), async {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            unreliable.set_down(false);
+        });
+        assert_eq!(found.unwrap().bytes().await.unwrap(), "x");
+        assert!(start.elapsed() < Duration::from_secs(66), "it came back soon after the store");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_command_gives_up_after_half_a_minute() {
+        let (unreliable, patient) = rig(Faults::default(), Patience::COMMAND);
+        unreliable.set_down(true);
+        let start = Instant::now();
+        patient.get(&Path::from("a")).await.unwrap_err();
+        assert!((20..=30).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+        assert_eq!(patient.tally().snapshot().given_up, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_get_better_fails_at_once() {
+        let (_, patient) = rig(Faults::default(), Patience::COMMAND);
+        let path = Path::from("a");
+        let start = Instant::now();
+        assert!(matches!(patient.get(&path).await, Err(Error::NotFound { .. })));
+        patient.put(&path, "x".into()).await.unwrap();
+        let again = patient.put_opts(&path, "y".into(), PutMode::Create.into()).await;
+        assert!(matches!(again, Err(Error::AlreadyExists { .. })));
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+}

@@ -1,0 +1,315 @@
+//! The piece cache: parts of a remote store's immutable objects, kept on a local disk.
+//!
+//! Packs are kept in pieces of 128 KiB, cut at multiples of that; the indexes of packs, segments
+//! and roots as they were asked for. A piece is a file; its name is a hash of the store's place,
+//! the object's key and the part. A file is believed only if its own hash is right, so torn, old
+//! and foreign files do no harm: they are fetched again. Nothing is synced. Everything may be
+//! deleted at any time, and several processes may share the directory.
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 8 | magic `SOJPIEC1` |
+//! | 8 | 32 | BLAKE3, keyed with the file's name, of the rest |
+//! | 40 | … | the part |
+
+use super::gathered::again;
+use super::{Hint, local_disk::LocalDisk};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::future::{BoxFuture, Shared, WeakShared, try_join_all};
+use futures::stream::{self, BoxStream};
+use futures::{FutureExt, StreamExt};
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetRange, GetResult, GetResultPayload, ListResult,
+    MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload,
+    PutResult, Result,
+};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Bytes of a piece of a pack.
+const PIECE: u64 = 128 << 10;
+/// The longest object that is kept whole.
+const LONGEST: u64 = 16 << 20;
+/// What is kept: objects whose names are hashes of their content.
+const KEPT: [&str; 4] = ["packs/", "segments/", "manifests/", "bootlists/"];
+
+/// Where pieces are kept, and how many.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PieceOptions {
+    /// The directory; it is made when something is kept. It may be deleted at any time.
+    pub dir: PathBuf,
+    /// Bytes that are kept; the least recently used pieces go first.
+    pub limit: u64,
+}
+
+/// What a piece cache did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct PieceCounters {
+    /// Parts that were on the local disk.
+    pub hits: u64,
+    /// Their bytes.
+    pub hit_bytes: u64,
+    /// Parts that were fetched.
+    pub misses: u64,
+    /// Their bytes.
+    pub miss_bytes: u64,
+    /// Files that were damaged, and were fetched again.
+    pub damaged: u64,
+    /// Parts that could not be kept: the local disk is full or fails.
+    pub not_kept: u64,
+    /// Bytes that were dropped to make room.
+    pub evicted_bytes: u64,
+}
+
+type Name = [u8; 32];
+type Fetch = BoxFuture<'static, Result<Bytes, Arc<Error>>>;
+
+/// A part of an object.
+#[derive(Clone, Copy)]
+enum Part {
+    /// A piece of a pack, by its number.
+    Piece(u64),
+    /// A range, as it was asked for.
+    Range(u64, u64),
+    /// The whole object.
+    Whole,
+}
+
+/// A backend whose immutable objects are kept on a local disk.
+#[derive(Clone)]
+pub(crate) struct Pieces {
+    inner: Arc<dyn ObjectStore>,
+    disk: Arc<LocalDisk>,
+    /// Hash of the store's place.
+    place: [u8; 32],
+    /// Pieces that are on their way, for all who want them.
+    flights: Arc<Mutex<HashMap<Name, WeakShared<Fetch>>>>,
+}
+
+impl Pieces {
+    /// Puts itself in front of `inner`, the store at `place`.
+    pub(crate) fn new(inner: Arc<dyn ObjectStore>, place: &str, options: PieceOptions) -> Self {
+        let place = *blake3::hash(place.as_bytes()).as_bytes();
+        let disk = Arc::new(LocalDisk::new(options));
+        Self { inner, disk, place, flights: Arc::default() }
+    }
+
+    /// What was kept where, and what that was good for.
+    pub(crate) fn disk(&self) -> Arc<LocalDisk> {
+        Arc::clone(&self.disk)
+    }
+
+    fn name(&self, path: &Path, part: Part) -> Name {
+        let (kind, a, b) = match part {
+            Part::Piece(number) => (0u8, number, PIECE),
+            Part::Range(start, len) => (1, start, len),
+            Part::Whole => (2, 0, 0),
+        };
+        let mut hasher = blake3::Hasher::new_keyed(&self.place);
+        hasher.update(&[kind]).update(&a.to_le_bytes()).update(&b.to_le_bytes());
+        hasher.update(path.as_ref().as_bytes());
+        *hasher.finalize().as_bytes()
+    }
+
+    /// A piece, kept or fetched. It is shorter than [`PIECE`] at the end of the object.
+    async fn piece(&self, path: &Path, number: u64) -> Result<Bytes> {
+        let name = self.name(path, Part::Piece(number));
+        if let Some(found) = self.disk.read(name).await {
+            return Ok(found);
+        }
+        let fetch = self.flight(name, path, number);
+        fetch.await.map_err(|e| again(&e))
+    }
+
+    /// The fetch of a piece; one for all who want it at the same time.
+    fn flight(&self, name: Name, path: &Path, number: u64) -> Shared<Fetch> {
+        let mut flights = self.flights.lock();
+        if let Some(fetch) = flights.get(&name).and_then(WeakShared::upgrade) {
+            return fetch;
+        }
+        let (this, path) = (self.clone(), path.clone());
+        let fetch = async move {
+            let range = number * PIECE..(number + 1) * PIECE;
+            let found = this.inner.get_ranges(&path, &[range]).await;
+            let bytes = match found {
+                Ok(mut parts) => Ok(parts.pop().unwrap_or_default()),
+                Err(e) => Err(Arc::new(e)),
+            };
+            if let Ok(bytes) = &bytes {
+                this.disk.keep(name, bytes.clone()).await;
+            }
+            this.flights.lock().remove(&name);
+            bytes
+        };
+        let fetch = fetch.boxed().shared();
+        // Fetches that everybody left are dropped, and swept here.
+        if flights.len() >= 1024 {
+            flights.retain(|_, fetch| fetch.upgrade().is_some());
+        }
+        if let Some(weak) = fetch.downgrade() {
+            flights.insert(name, weak);
+        }
+        fetch
+    }
+
+    async fn range(&self, path: &Path, range: &Range<u64>) -> Result<Bytes> {
+        if range.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let numbers = range.start / PIECE..range.end.div_ceil(PIECE);
+        let first = numbers.start * PIECE;
+        let at = |end: u64, bytes: &Bytes| ((end - first) as usize).min(bytes.len());
+        if numbers.end - numbers.start == 1 {
+            let piece = self.piece(path, numbers.start).await?;
+            return Ok(piece.slice(at(range.start, &piece)..at(range.end, &piece)));
+        }
+        let pieces = try_join_all(numbers.map(|number| self.piece(path, number))).await?;
+        let mut whole = Vec::with_capacity(pieces.len() * PIECE as usize);
+        for piece in &pieces {
+            whole.extend_from_slice(piece);
+            if piece.len() as u64 != PIECE {
+                break; // the object ends here
+            }
+        }
+        let whole = Bytes::from(whole);
+        Ok(whole.slice(at(range.start, &whole)..at(range.end, &whole)))
+    }
+
+    /// Which part a request is kept as, if it is.
+    fn part(path: &Path, options: &GetOptions) -> Option<Part> {
+        let plain = options.if_match.is_none()
+            && options.if_none_match.is_none()
+            && options.if_modified_since.is_none()
+            && options.if_unmodified_since.is_none()
+            && options.version.is_none()
+            && !options.head;
+        if !plain || !is_kept(path) || options.extensions.get() == Some(&Hint::Fresh) {
+            return None;
+        }
+        match &options.range {
+            None if !path.as_ref().starts_with("packs/") => Some(Part::Whole),
+            Some(GetRange::Bounded(range)) if options.extensions.get() == Some(&Hint::Exact) => {
+                Some(Part::Range(range.start, range.end - range.start))
+            }
+            _ => None,
+        }
+    }
+
+    /// Forgets what is kept of an object of `len` bytes that is written anew.
+    async fn forget(&self, path: &Path, len: u64) {
+        if is_kept(path) {
+            let pieces = (0..len.div_ceil(PIECE)).map(Part::Piece);
+            let names = pieces.chain([Part::Whole]).map(|part| self.name(path, part)).collect();
+            self.disk.forget(names).await;
+        }
+    }
+}
+
+fn is_kept(path: &Path) -> bool {
+    KEPT.iter().any(|prefix| path.as_ref().starts_with(prefix))
+}
+
+/// An answer that was not asked of the backend.
+fn answer(path: &Path, part: Part, bytes: Bytes) -> GetResult {
+    let len = bytes.len() as u64;
+    let start = if let Part::Range(start, _) = part { start } else { 0 };
+    GetResult {
+        payload: GetResultPayload::Stream(stream::iter([Ok(bytes)]).boxed()),
+        meta: ObjectMeta {
+            location: path.clone(),
+            last_modified: Default::default(),
+            size: start + len,
+            e_tag: None,
+            version: None,
+        },
+        range: start..start + len,
+        attributes: Default::default(),
+        extensions: Default::default(),
+    }
+}
+
+impl fmt::Display for Pieces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.inner, f)
+    }
+}
+
+impl fmt::Debug for Pieces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pieces({:?})", self.inner)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Pieces {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> Result<PutResult> {
+        let len = payload.content_length() as u64;
+        let result = self.inner.put_opts(location, payload, opts).await;
+        if result.is_ok() {
+            self.forget(location, len).await;
+        }
+        result
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.inner.put_multipart_opts(location, opts).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        let Some(part) = Self::part(location, &options) else {
+            return self.inner.get_opts(location, options).await;
+        };
+        let name = self.name(location, part);
+        if let Some(bytes) = self.disk.read(name).await {
+            return Ok(answer(location, part, bytes));
+        }
+        let found = self.inner.get_opts(location, options).await?;
+        if found.range.end - found.range.start > LONGEST {
+            return Ok(found);
+        }
+        let bytes = found.bytes().await?;
+        self.disk.keep(name, bytes.clone()).await;
+        Ok(answer(location, part, bytes))
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        if !is_kept(location) {
+            return self.inner.get_ranges(location, ranges).await;
+        }
+        try_join_all(ranges.iter().map(|range| self.range(location, range))).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        self.inner.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
+}

@@ -1,0 +1,300 @@
+//! Where a store is: a URL, and how it is opened.
+//!
+//! | URL | backend | credentials |
+//! |---|---|---|
+//! | a path, `file:///path` | a directory | |
+//! | `s3://bucket/prefix` | S3 and what speaks its language | `AWS_*`, `~/.aws` |
+//! | `gs://bucket/prefix` | Google Cloud Storage | `GOOGLE_*` |
+//! | `az://container/prefix` | Azure Blob Storage | `AZURE_STORAGE_*` |
+//! | `http://…`, `https://…` | any web server; read only, see [`publish`](super::publish) | |
+
+use super::aws;
+use super::environment::Environment;
+use super::gathered::Gathered;
+use super::local_disk::LocalDisk;
+use super::patient::{Patience, Patient, RetryCounters, Tally};
+use super::pieces::{PieceCounters, PieceOptions, Pieces};
+use super::publish::Published;
+use super::{create_local, fault, local};
+use block::{Error, ErrorKind, Result};
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::http::HttpBuilder;
+use object_store::path::Path;
+use object_store::prefix::PrefixStore;
+use object_store::{ClientOptions, ObjectStore, RetryConfig};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a store is opened.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// How long a backend over a network is waited for.
+    pub patience: Patience,
+    /// Where parts of a store over a network are kept; `None`: nowhere.
+    pub pieces: Option<PieceOptions>,
+    /// Where credentials are looked for.
+    pub environment: Environment,
+}
+
+impl Default for OpenOptions {
+    /// That of a command: half a minute of patience, nothing is kept.
+    fn default() -> Self {
+        Self { patience: Patience::COMMAND, pieces: None, environment: Environment::system() }
+    }
+}
+
+/// A backend, and what there is to know of its way here.
+#[derive(Clone)]
+pub struct Opened {
+    /// The backend.
+    pub backend: Arc<dyn ObjectStore>,
+    /// Figures of the network; they stay zero for a directory.
+    pub link: Link,
+}
+
+/// Figures of the way to a backend. Cheap to clone; clones share them.
+#[derive(Clone, Default)]
+pub struct Link {
+    retries: Arc<Tally>,
+    pieces: Option<Arc<LocalDisk>>,
+}
+
+impl Link {
+    /// What was tried again.
+    pub fn retries(&self) -> RetryCounters {
+        self.retries.snapshot()
+    }
+
+    /// What the piece cache did; `None` when there is none.
+    pub fn pieces(&self) -> Option<PieceCounters> {
+        self.pieces.as_ref().map(|disk| disk.counters())
+    }
+}
+
+/// What a URL names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place<'a> {
+    Directory(&'a str),
+    S3 { bucket: &'a str, prefix: &'a str },
+    Google { bucket: &'a str, prefix: &'a str },
+    Azure { container: &'a str, prefix: &'a str },
+    Web,
+}
+
+impl<'a> Place<'a> {
+    fn of(url: &'a str) -> Result<Self> {
+        let Some((scheme, rest)) = url.split_once("://") else {
+            if url.is_empty() {
+                return Err(Error::invalid("the store's URL is empty: give a directory or a URL"));
+            }
+            return Ok(Self::Directory(url));
+        };
+        let bucket = || {
+            let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+            let plain = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
+            if bucket.is_empty() || !bucket.bytes().all(plain) {
+                return Err(Error::invalid(format!(
+                    "store {url:?}: a bucket is needed, as in {scheme}://BUCKET/PREFIX"
+                )));
+            }
+            Ok((bucket, prefix.trim_matches('/')))
+        };
+        match scheme {
+            "file" if rest.starts_with('/') && !rest.contains('%') => Ok(Self::Directory(rest)),
+            "file" => Err(Error::invalid(format!(
+                "store {url:?}: a file URL needs an absolute path without '%' (file:///path); or \
+                 give the plain path"
+            ))),
+            "s3" | "s3a" => bucket().map(|(bucket, prefix)| Self::S3 { bucket, prefix }),
+            "gs" => bucket().map(|(bucket, prefix)| Self::Google { bucket, prefix }),
+            "az" => bucket().map(|(container, prefix)| Self::Azure { container, prefix }),
+            "http" | "https" if rest.trim_matches('/').is_empty() => {
+                Err(Error::invalid(format!("store {url:?} names no host")))
+            }
+            "http" | "https" => Ok(Self::Web),
+            _ => Err(Error::unsupported(format!(
+                "store {url:?}: scheme {scheme:?} is not supported; use a directory, s3://, gs://, \
+                 az:// or https://"
+            ))),
+        }
+    }
+}
+
+/// Whether a URL leads over a network.
+pub fn is_remote(url: &str) -> bool {
+    !matches!(Place::of(url), Ok(Place::Directory(_)) | Err(_))
+}
+
+/// Opens a backend by its URL.
+///
+/// # Errors
+/// [`Invalid`](ErrorKind::Invalid) and [`Unsupported`](ErrorKind::Unsupported) for a URL that is
+/// none, [`Denied`](ErrorKind::Denied) when credentials are missing, and as [`local`]. Nothing is
+/// asked over the network yet.
+pub fn open(url: &str, options: &OpenOptions) -> Result<Opened> {
+    match Place::of(url)? {
+        Place::Directory(path) => Ok(Opened { backend: local(path)?, link: Link::default() }),
+        remote => connect(url, &remote, options),
+    }
+}
+
+/// As [`open`], for a new store: a directory is made if need be. Buckets are not made.
+///
+/// # Errors
+/// As [`open`]; [`Denied`](ErrorKind::Denied) for a web server.
+pub fn create(url: &str, options: &OpenOptions) -> Result<Opened> {
+    match Place::of(url)? {
+        Place::Directory(path) => {
+            Ok(Opened { backend: create_local(path)?, link: Link::default() })
+        }
+        remote => connect(url, &remote, options),
+    }
+}
+
+fn connect(url: &str, place: &Place<'_>, options: &OpenOptions) -> Result<Opened> {
+    let (bare, prefix) = bare(url, place, &options.environment)?;
+    let bare = match Path::parse(prefix) {
+        Ok(prefix) if prefix.as_ref().is_empty() => bare,
+        Ok(prefix) => Arc::new(PrefixStore::new(bare, prefix)) as Arc<dyn ObjectStore>,
+        Err(e) => return Err(Error::invalid(format!("store {url:?}: {e}")).with_source(e)),
+    };
+    let patient = Patient::new(bare, options.patience);
+    let retries = patient.tally();
+    let backend: Arc<dyn ObjectStore> = match place {
+        Place::Web => Arc::new(Gathered::new(Arc::new(Published::new(Arc::new(patient))))),
+        _ => Arc::new(Gathered::new(Arc::new(patient))),
+    };
+    let Some(pieces) = options.pieces.clone().filter(|pieces| pieces.limit > 0) else {
+        return Ok(Opened { backend, link: Link { retries, pieces: None } });
+    };
+    let pieces = Pieces::new(backend, url.trim_end_matches('/'), pieces);
+    let link = Link { retries, pieces: Some(pieces.disk()) };
+    Ok(Opened { backend: Arc::new(pieces), link })
+}
+
+/// The backend itself, and the prefix of its keys.
+fn bare<'a>(
+    url: &str,
+    place: &Place<'a>,
+    environment: &Environment,
+) -> Result<(Arc<dyn ObjectStore>, &'a str)> {
+    let failed = |e: object_store::Error| {
+        let (kind, remedy) = fault::meaning(&e).unwrap_or((
+            ErrorKind::Denied,
+            "check the environment variables with its credentials and endpoint",
+        ));
+        Error::new(kind, format!("store {url}: {e}; {remedy}")).with_source(e)
+    };
+    match place {
+        Place::S3 { bucket, prefix } => {
+            let builder = aws::builder(environment)?.with_bucket_name(*bucket).with_retry(never());
+            Ok((Arc::new(builder.build().map_err(failed)?), prefix))
+        }
+        Place::Google { bucket, prefix } => {
+            let mut builder =
+                GoogleCloudStorageBuilder::new().with_client_options(client_options());
+            for (key, value) in environment.with_prefix("GOOGLE_") {
+                if let Ok(key) = key.to_ascii_lowercase().parse() {
+                    builder = builder.with_config(key, value);
+                }
+            }
+            let builder = builder.with_bucket_name(*bucket).with_retry(never());
+            Ok((Arc::new(builder.build().map_err(failed)?), prefix))
+        }
+        Place::Azure { container, prefix } => {
+            let mut builder = MicrosoftAzureBuilder::new().with_client_options(client_options());
+            for (key, value) in environment.with_prefix("AZURE_") {
+                if let Ok(key) = key.to_ascii_lowercase().parse() {
+                    builder = builder.with_config(key, value);
+                }
+            }
+            if environment.with_prefix("AZURE_STORAGE_").next().is_none() {
+                return Err(Error::denied(format!(
+                    "store {url}: there are no credentials; set AZURE_STORAGE_ACCOUNT_NAME and \
+                     AZURE_STORAGE_ACCOUNT_KEY"
+                )));
+            }
+            let builder = builder.with_container_name(*container).with_retry(never());
+            Ok((Arc::new(builder.build().map_err(failed)?), prefix))
+        }
+        Place::Web => {
+            let builder = HttpBuilder::new()
+                .with_url(url)
+                .with_client_options(client_options().with_allow_http(true))
+                .with_retry(never());
+            Ok((Arc::new(builder.build().map_err(failed)?), ""))
+        }
+        Place::Directory(path) => Ok((local(path)?, "")),
+    }
+}
+
+/// [`Patient`] tries again, nobody else.
+fn never() -> RetryConfig {
+    RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..Default::default() }
+}
+
+/// Time limits of single requests; [`Patience`] has the real ones.
+pub(super) fn client_options() -> ClientOptions {
+    ClientOptions::new()
+        .with_timeout(Duration::from_secs(180))
+        .with_connect_timeout(Duration::from_secs(5))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(variables: &[(&str, &str)]) -> OpenOptions {
+        OpenOptions { environment: Environment::of(variables), ..OpenOptions::default() }
+    }
+
+    #[test]
+    fn urls_name_places_or_are_refused_with_the_remedy() {
+        let s3 = Place::S3 { bucket: "b", prefix: "a/c" };
+        assert_eq!(Place::of("s3://b/a/c/").unwrap(), s3);
+        assert_eq!(Place::of("gs://b").unwrap(), Place::Google { bucket: "b", prefix: "" });
+        let azure = Place::Azure { container: "c", prefix: "p" };
+        assert_eq!(Place::of("az://c/p").unwrap(), azure);
+        assert_eq!(Place::of("https://h/p").unwrap(), Place::Web);
+        for (url, kind) in [
+            ("", ErrorKind::Invalid),
+            ("s3://", ErrorKind::Invalid),
+            ("s3:///x", ErrorKind::Invalid),
+            ("s3://key:secret@b/x", ErrorKind::Invalid),
+            ("https://", ErrorKind::Invalid),
+            ("file://relative", ErrorKind::Invalid),
+            ("ftp://x", ErrorKind::Unsupported),
+        ] {
+            assert_eq!(Place::of(url).unwrap_err().kind(), kind, "{url}");
+            assert!(!is_remote(url));
+        }
+        assert!(is_remote("s3://b") && !is_remote("/srv/store"));
+    }
+
+    #[tokio::test]
+    async fn each_kind_of_remote_store_opens_without_asking_the_network() {
+        let keys = [
+            ("AWS_ACCESS_KEY_ID", "k"),
+            ("AWS_SECRET_ACCESS_KEY", "s"),
+            ("AZURE_STORAGE_ACCOUNT_NAME", "account"),
+            ("AZURE_STORAGE_ACCOUNT_KEY", "a2V5"),
+            ("GOOGLE_SKIP_SIGNATURE", "true"),
+        ];
+        for url in ["s3://bucket/p", "gs://bucket/p", "az://container/p", "https://host/p"] {
+            let opened = open(url, &options(&keys)).unwrap();
+            assert_eq!(opened.link.retries(), RetryCounters::default());
+            assert!(opened.link.pieces().is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn missing_credentials_are_named_with_the_remedy() {
+        let error = open("az://container/p", &options(&[])).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Denied);
+        assert!(error.message().contains("AZURE_STORAGE_ACCOUNT_KEY"), "{error}");
+        let half = options(&[("AWS_ACCESS_KEY_ID", "k")]);
+        let error = open("s3://bucket/p", &half).err().unwrap();
+        assert!(error.message().contains("AWS_SECRET_ACCESS_KEY"), "{error}");
+    }
+}
