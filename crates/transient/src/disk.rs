@@ -87,6 +87,13 @@ impl HostDisk {
     }
 }
 
+impl Drop for HostDisk {
+    fn drop(&mut self) {
+        // A child process that is just being started may hold the file a moment longer.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 impl Source for HostDisk {
     fn size(&self) -> u64 {
         self.size

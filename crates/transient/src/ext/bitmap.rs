@@ -57,11 +57,13 @@ pub(super) fn free(
         }
         total += u64::from(counted);
     }
-    if total != sb.free {
+    // Groups count clusters, the superblock counts them in blocks.
+    if total * u64::from(sb.ratio) != sb.free {
         refuse!(
             Counts,
-            "the superblock says that {} clusters are free, the bitmaps say {total}; run e2fsck",
-            sb.free
+            "the superblock says that {} blocks are free, the bitmaps say {}; run e2fsck",
+            sb.free,
+            total * u64::from(sb.ratio)
         );
     }
     Ok(list)

@@ -48,6 +48,12 @@ pub(super) fn check(
     Ok(())
 }
 
+/// Whether all of a piece is the file system's own.
+fn lies_in(own: &[Span], piece: Piece) -> bool {
+    let before = own.partition_point(|span| span.offset() <= piece.start);
+    before.checked_sub(1).is_some_and(|i| own[i].end() >= piece.start + piece.count)
+}
+
 struct Walk<'a> {
     window: &'a Window<'a>,
     sb: &'a Superblock,
@@ -99,7 +105,10 @@ impl Walk<'_> {
     fn inode(&mut self, number: u32, raw: &[u8], linked: bool, set: bool) -> Result<(), Refusal> {
         let (sb, window) = (self.sb, self.window);
         let inode = Inode::new(window, sb, number, raw);
-        if inode.is_blank() && number < sb.first_inode {
+        // The kernel looks at no reserved inode without links or type, but for these two.
+        let looked_at = matches!(number, BAD_BLOCKS_INODE | RESIZE_INODE);
+        let idle = number < sb.first_inode && !looked_at && (!linked || le16(raw, 0) >> 12 == 0);
+        if inode.is_blank() || idle {
             return Ok(());
         }
         if !set {
@@ -124,19 +133,18 @@ impl Walk<'_> {
                 }
             }
         }
-        let claims = &mut self.claims;
+        let (own, claims) = (self.own, &mut self.claims);
         // With bigalloc, neighbours in the file may share a cluster.
         let mut last = None;
         inode.pieces(&mut |piece: Piece| {
+            if number == BAD_BLOCKS_INODE && piece.logical.is_some() && lies_in(own, piece) {
+                return Ok(());
+            }
             let clusters = claims.clusters(piece.start, piece.count);
-            let from =
-                if last == Some(clusters.start) { clusters.start + 1 } else { clusters.start };
+            let from = if last == Some(clusters.start) { clusters.start + 1 } else { clusters.start };
             last = Some(clusters.end - 1);
             match claims.claim(from..clusters.end) {
                 None => Ok(()),
-                Some(_) if number == BAD_BLOCKS_INODE => {
-                    refuse!(Conflict, "bad blocks lie under its own structures; run e2fsck");
-                }
                 Some(cluster) => {
                     let block = claims.block(cluster);
                     refuse!(Conflict, "block {block} of inode {number} is used twice; run e2fsck");
@@ -155,18 +163,10 @@ impl Walk<'_> {
                 if claims.claim(claims.clusters(piece.start, piece.count)).is_none() {
                     return Ok(());
                 }
-            } else {
-                let before = own.partition_point(|span| span.offset() <= piece.start);
-                let end = piece.start + piece.count;
-                if before.checked_sub(1).is_some_and(|i| own[i].end() >= end) {
-                    return Ok(());
-                }
+            } else if lies_in(own, piece) {
+                return Ok(());
             }
-            refuse!(
-                Conflict,
-                "inode 7 reserves block {}, which is no descriptor's; run e2fsck",
-                piece.start
-            );
+            refuse!(Conflict, "inode 7 reserves block {}, which is no descriptor's; run e2fsck", piece.start);
         })
     }
 
@@ -200,10 +200,7 @@ impl Claims {
         let ratio = u64::from(sb.ratio);
         let clusters = (sb.blocks - sb.first_data).div_ceil(ratio);
         if clusters > MAX_CLUSTERS {
-            refuse!(
-                TooMuchWork,
-                "it has {clusters} clusters; a deep check takes at most {MAX_CLUSTERS}"
-            );
+            refuse!(TooMuchWork, "it has {clusters} clusters; a deep check takes at most {MAX_CLUSTERS}");
         }
         let bits = vec![0; clusters.div_ceil(64) as usize];
         Ok(Self { bits, first_data: sb.first_data, ratio })

@@ -78,7 +78,7 @@ pub(super) struct Superblock {
     /// Blocks of a cluster; 1 without bigalloc.
     pub(super) ratio: u32,
     pub(super) blocks: u64,
-    /// Free clusters.
+    /// Free blocks; with bigalloc those of whole clusters.
     pub(super) free: u64,
     pub(super) first_data: u64,
     pub(super) blocks_per_group: u32,
@@ -149,6 +149,10 @@ impl Superblock {
                 _ => Kind::Ext4,
             };
         let geometry = Geometry::read(raw, incompat, ro_compat, window.size())?;
+        let descriptor_blocks = geometry.groups.div_ceil(geometry.block_size / geometry.descriptor_size);
+        if incompat & INCOMPAT_META_BG != 0 && le32(raw, 0x104) > descriptor_blocks {
+            refuse!(Geometry, "its first meta group is {}, behind the last one", le32(raw, 0x104));
+        }
         let mmp = (incompat & INCOMPAT_MMP != 0).then(|| le64(raw, 0x168));
         let checksums = match (everything, ro_compat & RO_GDT_CSUM != 0) {
             (true, _) => Checksums::Everything,

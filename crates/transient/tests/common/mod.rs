@@ -1,0 +1,139 @@
+//! Images for the tests: found in `$SOJOURN_SHARED/fsimages`, or `../shared` beside the workspace;
+//! unpacked into a folder of the test's own. Other people's tools, with a time limit.
+
+#![allow(dead_code)] // each test file uses its part
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// The folder of images, or `None` after saying that it is not there.
+pub(crate) fn images() -> Option<PathBuf> {
+    let shared = std::env::var_os("SOJOURN_SHARED").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared"),
+        PathBuf::from,
+    );
+    let dir = shared.join("fsimages");
+    if dir.join("README.md").exists() {
+        return Some(dir);
+    }
+    eprintln!("skipped: there are no images at {} (set SOJOURN_SHARED)", dir.display());
+    None
+}
+
+/// Unpacks `packed` (.gz, .bz2, .xz, .zst, or plain) into `dir`, with holes; the new file.
+pub(crate) fn unpack(packed: &Path, dir: &Path) -> PathBuf {
+    let name = packed.file_name().unwrap().to_str().unwrap();
+    let (stem, tool): (&str, &[&str]) = match name.rsplit_once('.') {
+        Some((stem, "gz")) => (stem, &["gzip", "-dc"]),
+        Some((stem, "bz2")) => (stem, &["bzip2", "-dc"]),
+        Some((stem, "xz")) => (stem, &["xz", "-dc"]),
+        Some((stem, "zst")) => (stem, &["zstd", "-q", "-dc", "--long=27"]),
+        _ => (name, &["cat"]),
+    };
+    let target = dir.join(stem);
+    let mut unpacker = Command::new(tool[0])
+        .args(&tool[1..])
+        .arg(packed)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|e| panic!("{}: {e}; scripts/setup test installs it", tool[0]));
+    let mut input = unpacker.stdout.take().unwrap();
+    let mut file = File::create(&target).unwrap();
+    write_sparse(&mut input, &mut file);
+    assert!(unpacker.wait().unwrap().success(), "cannot unpack {}", packed.display());
+    target
+}
+
+/// Copies, leaving holes where there are only zeroes.
+fn write_sparse(input: &mut impl std::io::Read, file: &mut File) {
+    use std::os::unix::fs::FileExt;
+    let mut buf = vec![0; 64 << 10];
+    let mut at = 0;
+    loop {
+        let mut len = 0;
+        while len < buf.len() {
+            match input.read(&mut buf[len..]).unwrap() {
+                0 => break,
+                n => len += n,
+            }
+        }
+        if buf[..len].iter().any(|byte| *byte != 0) {
+            file.write_all_at(&buf[..len], at).unwrap();
+        }
+        at += len as u64;
+        if len < buf.len() {
+            break;
+        }
+    }
+    file.set_len(at).unwrap();
+}
+
+/// A copy of a file with the same holes.
+pub(crate) fn copy(from: &Path, to: &Path) {
+    let done = Command::new("cp").arg("--sparse=always").args([from, to]).status().unwrap();
+    assert!(done.success());
+}
+
+/// Runs a tool for at most `seconds`.
+pub(crate) fn run(seconds: u32, tool: &str, args: &[&str]) -> Output {
+    Command::new("timeout")
+        .args(["-k", "1", &seconds.to_string(), tool])
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|e| panic!("{tool}: {e}; scripts/setup test installs it"))
+}
+
+/// As [`run`], and the tool must succeed; what it printed.
+pub(crate) fn must(seconds: u32, tool: &str, args: &[&str]) -> String {
+    let output = run(seconds, tool, args);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{tool} {args:?}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text
+}
+
+/// The hash of a file's data and its length; holes are skipped.
+pub(crate) fn hash(path: &Path) -> blake3::Hash {
+    use rustix::fs::SeekFrom;
+    use std::os::unix::fs::FileExt;
+    let file = File::open(path).unwrap();
+    let size = file.metadata().unwrap().len();
+    let mut hasher = blake3::Hasher::new();
+    let mut buf = vec![0; 1 << 20];
+    let mut at = 0;
+    while let Ok(data) = rustix::fs::seek(&file, SeekFrom::Data(at)) {
+        let end = rustix::fs::seek(&file, SeekFrom::Hole(data)).unwrap();
+        at = data;
+        while at < end {
+            let len = buf.len().min((end - at) as usize);
+            file.read_exact_at(&mut buf[..len], at).unwrap();
+            if buf[..len].iter().any(|byte| *byte != 0) {
+                hasher.update(&at.to_le_bytes()).update(&buf[..len]);
+            }
+            at += len as u64;
+        }
+    }
+    hasher.update(&size.to_le_bytes());
+    hasher.finalize()
+}
+
+/// Does `work` on every item, two at a time.
+pub(crate) fn each<T: Send + Sync>(items: &[T], work: impl Fn(&T) + Sync) {
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let n = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    let Some(item) = items.get(n) else { return };
+                    work(item);
+                }
+            });
+        }
+    });
+}
