@@ -19,6 +19,9 @@ const MAX_CLUSTERS: u64 = 4 << 30;
 /// The most blocks of attributes that are kept (32 MiB of memory).
 const MAX_ATTRIBUTES: usize = 4 << 20;
 
+/// The most bad blocks under inode tables that are kept.
+const MAX_BAD: usize = 64 << 10;
+
 const BAD_BLOCKS_INODE: u32 = 1;
 const RESIZE_INODE: u32 = 7;
 
@@ -34,7 +37,9 @@ pub(super) fn check(
     own: &[Span],
     free: &[Span],
 ) -> Result<(), Refusal> {
-    let mut walk = Walk { window, sb, own, claims: Claims::new(sb)?, attributes: Vec::new() };
+    let claims = Claims::new(sb)?;
+    let bad = bad_blocks(window, sb, groups, own)?;
+    let mut walk = Walk { window, sb, own, bad, claims, attributes: Vec::new() };
     for span in own {
         walk.claims.mark(span.offset(), span.len());
     }
@@ -54,10 +59,42 @@ fn lies_in(own: &[Span], piece: Piece) -> bool {
     before.checked_sub(1).is_some_and(|i| own[i].end() >= piece.start + piece.count)
 }
 
+/// The bad blocks that lie under the file system's own: sorted. What lies in them is no inode.
+fn bad_blocks(
+    window: &Window<'_>,
+    sb: &Superblock,
+    groups: &Groups,
+    own: &[Span],
+) -> Result<Vec<u64>, Refusal> {
+    let mut bad = Vec::new();
+    if groups.list[0].flags & INODE_UNINIT != 0 {
+        return Ok(bad);
+    }
+    let at = groups.list[0].inode_table * u64::from(sb.block_size);
+    let raw = window.bytes(at, sb.inode_size as usize)?;
+    let inode = Inode::new(window, sb, BAD_BLOCKS_INODE, &raw);
+    if inode.is_blank() {
+        return Ok(bad);
+    }
+    inode.verify()?;
+    inode.pieces(&mut |piece: Piece| {
+        if piece.logical.is_some() && lies_in(own, piece) {
+            if bad.len() as u64 + piece.count > MAX_BAD as u64 {
+                refuse!(TooMuchWork, "too many bad blocks lie under its own structures");
+            }
+            bad.extend(piece.start..piece.start + piece.count);
+        }
+        Ok(())
+    })?;
+    bad.sort_unstable();
+    Ok(bad)
+}
+
 struct Walk<'a> {
     window: &'a Window<'a>,
     sb: &'a Superblock,
     own: &'a [Span],
+    bad: Vec<u64>,
     claims: Claims,
     /// Blocks of attributes, shared or not: claimed once at the end.
     attributes: Vec<u64>,
@@ -94,12 +131,19 @@ impl Walk<'_> {
             self.window.read(group.inode_table * block + skip, &mut table)?;
             for (slot, raw) in (first..).zip(table.chunks_exact(sb.inode_size as usize)) {
                 let linked = le16(raw, 0x1A) != 0;
-                if linked || is_set(slot) {
+                if (linked || is_set(slot)) && !self.is_bad(group, slot) {
                     self.inode(number * sb.inodes_per_group + slot + 1, raw, linked, is_set(slot))?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Whether an inode lies in a bad block.
+    fn is_bad(&self, group: &Group, slot: u32) -> bool {
+        let skip = u64::from(slot) * u64::from(self.sb.inode_size);
+        let block = group.inode_table + skip / u64::from(self.sb.block_size);
+        !self.bad.is_empty() && self.bad.binary_search(&block).is_ok()
     }
 
     fn inode(&mut self, number: u32, raw: &[u8], linked: bool, set: bool) -> Result<(), Refusal> {

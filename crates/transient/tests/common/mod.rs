@@ -3,6 +3,9 @@
 
 #![allow(dead_code)] // each test file uses its part
 
+pub(crate) mod mutate;
+pub(crate) mod sparse;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
