@@ -13,6 +13,10 @@ pub struct Counters {
     pub plain_bytes_read: u64,
     /// Chunks that could not be had: missing, damaged, or the backend failed.
     pub chunk_failures: u64,
+    /// Chunks that were found where their pack was rewritten to.
+    pub chunks_moved: u64,
+    /// Chunks, segments and roots that were missing or damaged, and came from another store.
+    pub healed: u64,
 }
 
 /// The same, counted by many tasks at once.
@@ -22,6 +26,8 @@ pub(crate) struct Tally {
     stored_bytes: AtomicU64,
     plain_bytes: AtomicU64,
     failures: AtomicU64,
+    moved: AtomicU64,
+    healed: AtomicU64,
 }
 
 impl Tally {
@@ -35,12 +41,22 @@ impl Tally {
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn moved(&self) {
+        self.moved.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn healed(&self) {
+        self.healed.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn snapshot(&self) -> Counters {
         Counters {
             chunk_reads: self.chunk_reads.load(Ordering::Relaxed),
             stored_bytes_read: self.stored_bytes.load(Ordering::Relaxed),
             plain_bytes_read: self.plain_bytes.load(Ordering::Relaxed),
             chunk_failures: self.failures.load(Ordering::Relaxed),
+            chunks_moved: self.moved.load(Ordering::Relaxed),
+            healed: self.healed.load(Ordering::Relaxed),
         }
     }
 }

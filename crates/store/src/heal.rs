@@ -1,0 +1,239 @@
+//! Reading what is not where it should be: chunks of packs that were rewritten, and objects that
+//! are missing or damaged here and whole in another store.
+//!
+//! A chunk is looked for in its pack, then where `moved/<pack>` says, then in the other stores
+//! ([`Store::add_source`]): in the pack of the same name, then by its id in their indexes. What is
+//! found is verified like everything else. Nothing is written: that is what a repair is for.
+
+use crate::import::Known;
+use crate::moved::{self, MAX_STEPS, Moved};
+use crate::object::{self, ObjectKind};
+use crate::{ChunkRef, PackId, Store};
+use block::{Error, ErrorKind, Result};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::OnceCell;
+
+/// Bytes of `moved` objects that are kept in memory.
+const MEMORY: usize = 64 << 20;
+
+/// What a store knows of the places that its own map does not name.
+#[derive(Default)]
+pub(crate) struct Healing {
+    rewritten: Mutex<Rewritten>,
+    sources: Mutex<Vec<Arc<Source>>>,
+}
+
+/// Packs that are gone, and where their chunks are.
+#[derive(Default)]
+struct Rewritten {
+    packs: HashMap<PackId, Arc<Moved>>,
+    memory: usize,
+}
+
+/// Another store that holds chunks under the same ids.
+pub(crate) struct Source {
+    pub(crate) store: Store,
+    /// The chunks of its packs, learned when it is first needed.
+    known: OnceCell<Known>,
+}
+
+impl Healing {
+    fn rewritten(&self, pack: &PackId) -> Option<Arc<Moved>> {
+        self.rewritten.lock().packs.get(pack).cloned()
+    }
+
+    fn remember(&self, pack: PackId, moved: &Arc<Moved>) {
+        let mut held = self.rewritten.lock();
+        if held.memory + moved.memory() > MEMORY {
+            *held = Rewritten::default();
+        }
+        if held.packs.insert(pack, Arc::clone(moved)).is_none() {
+            held.memory += moved.memory();
+        }
+    }
+
+    fn forget(&self, pack: &PackId) {
+        let mut held = self.rewritten.lock();
+        if let Some(moved) = held.packs.remove(pack) {
+            held.memory -= moved.memory();
+        }
+    }
+
+    /// The other stores.
+    pub(crate) fn sources(&self) -> Vec<Arc<Source>> {
+        self.sources.lock().clone()
+    }
+}
+
+impl Store {
+    /// Adds another store that is asked for what is missing or damaged in this one, after those
+    /// that were added before.
+    ///
+    /// # Errors
+    /// [`Invalid`](ErrorKind::Invalid) when the other store has another hash key: it knows the same
+    /// chunks under other ids.
+    pub fn add_source(&self, other: Store) -> Result<()> {
+        if !self.shares_ids(&other) {
+            return Err(Error::invalid(format!(
+                "{other:?} has another hash key, so it cannot be asked for chunks by their ids; \
+                 give a copy of the store, or heal from it with \"sojourn repair --from\""
+            )));
+        }
+        let source = Source { store: other, known: OnceCell::new() };
+        self.healing().sources.lock().push(Arc::new(source));
+        Ok(())
+    }
+
+    /// Whether the same chunks have the same ids in the other store.
+    pub(crate) fn shares_ids(&self, other: &Store) -> bool {
+        self.settings().chunk_key() == other.settings().chunk_key()
+    }
+}
+
+impl Source {
+    /// Reads a chunk by its id.
+    pub(crate) async fn chunk(&self, at: &ChunkRef) -> Result<Bytes> {
+        if let Ok(plain) = self.store.read_at(at).await {
+            return Ok(plain);
+        }
+        if let Ok((plain, _)) = follow(&self.store, at).await {
+            return Ok(plain);
+        }
+        let known = self.known.get_or_try_init(|| Known::load(&self.store)).await?;
+        match known.find(&at.id) {
+            Some(there) if there.len == at.len => self.store.read_at(&there).await,
+            _ => Err(Error::not_found(format!("chunk {} is not in {:?}", at.id, self.store))),
+        }
+    }
+}
+
+/// Whether an error says that the bytes are not here, so that others may be asked.
+fn is_loss(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound)
+}
+
+/// Reads a chunk that is in its pack, or was moved, or is in another store.
+pub(crate) async fn chunk(store: &Store, at: &ChunkRef) -> Result<Bytes> {
+    let healing = store.healing();
+    let rewritten = healing.rewritten(&at.pack).is_some_and(|moved| moved.find(&at.id).is_some());
+    let failure = if rewritten {
+        None
+    } else {
+        match store.read_at(at).await {
+            Ok(plain) => return Ok(plain),
+            Err(e) => Some(e),
+        }
+    };
+    if failure.as_ref().is_none_or(is_loss) {
+        match follow(store, at).await {
+            Ok((plain, moved)) => {
+                // The next chunk of it is not asked for in vain.
+                if failure.is_none_or(|e| e.kind() == ErrorKind::NotFound) {
+                    healing.remember(at.pack, &moved);
+                }
+                store.tally().moved();
+                return Ok(plain);
+            }
+            Err(_) => healing.forget(&at.pack),
+        }
+    }
+    // What was remembered may be out of date: the pack may have come back, or moved on.
+    let failure = match failure {
+        Some(failure) => failure,
+        None => match store.read_at(at).await {
+            Ok(plain) => return Ok(plain),
+            Err(failure) => match follow(store, at).await {
+                Ok((plain, _)) if is_loss(&failure) => {
+                    store.tally().moved();
+                    return Ok(plain);
+                }
+                _ => failure,
+            },
+        },
+    };
+    if is_loss(&failure) || failure.kind() == ErrorKind::Unavailable {
+        for source in healing.sources() {
+            match source.chunk(at).await {
+                Ok(plain) => {
+                    store.tally().healed();
+                    let (pack, offset) = (at.pack, at.offset);
+                    tracing::warn!(
+                        object = %format_args!("packs/{pack}"), offset, chunk = %at.id,
+                        source = ?source.store, error = %failure, "a chunk was read from another store"
+                    );
+                    return Ok(plain);
+                }
+                Err(error) => tracing::debug!(source = ?source.store, %error, "no help"),
+            }
+        }
+    }
+    Err(failure)
+}
+
+/// Reads a chunk of a pack that was rewritten. Also gives what is known of the pack.
+pub(crate) async fn follow(store: &Store, at: &ChunkRef) -> Result<(Bytes, Arc<Moved>)> {
+    let mut first = None;
+    let mut here = *at;
+    for _ in 0..MAX_STEPS {
+        let held = store.healing().rewritten(&here.pack);
+        let moved = match held {
+            Some(moved) => moved,
+            None => match moved::load(store, &here.pack).await? {
+                Some(moved) => Arc::new(moved),
+                None => break,
+            },
+        };
+        let Some(next) = moved.find(&at.id).filter(|next| next.len == at.len) else { break };
+        let first = Arc::clone(first.get_or_insert(moved));
+        match store.read_at(&next).await {
+            Ok(plain) => return Ok((plain, first)),
+            Err(e) if is_loss(&e) => here = next,
+            Err(e) => return Err(e),
+        }
+    }
+    Err(Error::not_found(format!("chunk {} is in no pack that the store knows", at.id)))
+}
+
+/// Where a chunk of a pack is that was rewritten, going by the objects that say so.
+pub(crate) fn target(moved: &HashMap<PackId, Moved>, at: &ChunkRef) -> Vec<ChunkRef> {
+    let mut steps = Vec::new();
+    let mut here = *at;
+    while steps.len() < MAX_STEPS
+        && let Some(next) = moved.get(&here.pack).and_then(|moved| moved.find(&at.id))
+        && next.len == at.len
+    {
+        steps.push(next);
+        here = next;
+    }
+    steps
+}
+
+/// Reads the body of an object whose key is the hash of it, here or in another store.
+pub(crate) async fn content(store: &Store, kind: ObjectKind, id: &[u8; 32]) -> Result<Bytes> {
+    let failure = match own_content(store, kind, id).await {
+        Ok(body) => return Ok(body),
+        Err(e) if is_loss(&e) || e.kind() == ErrorKind::Unavailable => e,
+        Err(e) => return Err(e),
+    };
+    for source in store.healing().sources() {
+        if let Ok(body) = own_content(&source.store, kind, id).await {
+            store.tally().healed();
+            tracing::warn!(
+                source = ?source.store, error = %failure, "an object was read from another store"
+            );
+            return Ok(body);
+        }
+    }
+    Err(failure)
+}
+
+/// Reads the body of an object whose key is the hash of it, from this store alone.
+pub(crate) async fn own_content(store: &Store, kind: ObjectKind, id: &[u8; 32]) -> Result<Bytes> {
+    object::read_content(store.backend(), store.settings(), kind, id).await
+}
+
+#[cfg(test)]
+mod tests;

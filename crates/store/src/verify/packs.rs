@@ -1,0 +1,105 @@
+//! Verifying whole packs.
+
+use super::fingerprint;
+use crate::pack::{self, Index};
+use crate::wire::damaged;
+use crate::{PackId, Store, backend};
+use block::{Error, Result, offload};
+use bytes::Bytes;
+use object_store::ObjectMeta;
+
+/// What reading a pack gave.
+pub(super) struct Read {
+    /// Fingerprints of the chunks that are sound, in the order of the pack.
+    pub(super) good: Vec<u64>,
+    /// Chunks that were read, sound or not.
+    pub(super) chunks: u64,
+    /// Bytes that were read.
+    pub(super) stored: u64,
+    /// Plain bytes of the sound chunks.
+    pub(super) bytes: u64,
+    /// The first thing that is wrong, and where.
+    pub(super) fault: Option<(u64, Error)>,
+}
+
+impl Read {
+    fn failed(stored: u64, error: Error) -> Self {
+        Self { good: Vec::new(), chunks: 0, stored, bytes: 0, fault: Some((0, error)) }
+    }
+}
+
+/// The id of the pack that a listing showed.
+pub(crate) fn id_of(key: &str) -> Result<PackId> {
+    key.strip_prefix(pack::PREFIX)
+        .and_then(|name| name.strip_prefix('/'))
+        .and_then(|name| name.parse().ok())
+        .ok_or_else(|| damaged(key, "its name is not a pack's"))
+}
+
+/// Reads a pack and verifies all of it; `None` when it is gone since it was listed.
+///
+/// # Errors
+/// The backend's, when they say nothing of the pack.
+pub(super) async fn whole(store: &Store, meta: &ObjectMeta) -> Result<Option<Read>> {
+    let key = meta.location.to_string();
+    let id = match id_of(&key) {
+        Ok(id) => id,
+        Err(e) => return Ok(Some(Read::failed(0, e))),
+    };
+    let bytes = match backend::get(store.backend(), &key, pack::MAX_LEN).await {
+        Ok(bytes) => bytes,
+        Err(e) => return unread(e),
+    };
+    let store = store.clone();
+    offload(move || Ok(Some(check(&store, id, &key, &bytes)))).await
+}
+
+/// Reads a pack's index, and takes its chunks for sound.
+pub(super) async fn index(store: &Store, meta: &ObjectMeta) -> Result<Option<Read>> {
+    match Index::load(store.backend(), store.settings(), meta).await {
+        Ok(index) => {
+            let good = index.chunks().map(|at| fingerprint(&at)).collect();
+            Ok(Some(Read { good, chunks: 0, stored: 0, bytes: 0, fault: None }))
+        }
+        Err(e) => unread(e),
+    }
+}
+
+/// What an error says of a pack.
+fn unread(error: Error) -> Result<Option<Read>> {
+    use block::ErrorKind::{Corrupt, NotFound, Unsupported};
+    match error.kind() {
+        NotFound => Ok(None),
+        Corrupt | Unsupported => Ok(Some(Read::failed(0, error))),
+        _ => Err(error),
+    }
+}
+
+fn check(store: &Store, id: PackId, key: &str, bytes: &Bytes) -> Read {
+    let (settings, size) = (store.settings(), bytes.len() as u64);
+    let index = match Index::decode(settings, id, key, bytes, size) {
+        Ok(index) => index,
+        Err(e) => return Read::failed(size, e),
+    };
+    let mut read = Read {
+        good: Vec::new(),
+        chunks: 0,
+        stored: size,
+        bytes: 0,
+        fault: pack::check_head(key, bytes).err().map(|e| (0, e)),
+    };
+    for at in index.chunks() {
+        read.chunks += 1;
+        let stored = bytes.slice(at.offset as usize..(at.offset + at.stored) as usize);
+        match at.decode(settings, stored) {
+            Ok(plain) => {
+                read.bytes += plain.len() as u64;
+                read.good.push(fingerprint(&at));
+            }
+            Err(e) => {
+                read.fault.get_or_insert((at.offset.into(), e));
+            }
+        }
+    }
+    read
+}
