@@ -342,6 +342,11 @@ pub(crate) async fn list(backend: &dyn ObjectStore, prefix: &str) -> Result<Vec<
     backend.list(Some(&path)).try_collect().await.map_err(|e| error(prefix, e))
 }
 
+/// All objects of the store, in no order.
+pub(crate) async fn list_all(backend: &dyn ObjectStore) -> Result<Vec<ObjectMeta>> {
+    backend.list(None).try_collect().await.map_err(|e| error("listing", e))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

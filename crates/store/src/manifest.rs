@@ -5,7 +5,8 @@
 //! first needed and then kept.
 
 use crate::chunker::{PAGE, SEGMENT, SEGMENT_PAGES};
-use crate::object::{self, ObjectKind};
+use crate::heal;
+use crate::object::ObjectKind;
 use crate::segment::{self, Placed, Segment};
 use crate::wire::damaged;
 use crate::{ChunkRef, ManifestId, SegmentId, Store};
@@ -73,8 +74,7 @@ struct Slot {
 
 impl Manifest {
     pub(crate) async fn load(store: &Store, id: &ManifestId) -> Result<Self> {
-        let (backend, settings) = (store.backend(), store.settings());
-        let body = object::read_content(backend, settings, ObjectKind::Root, &id.0).await?;
+        let body = heal::content(store, ObjectKind::Root, &id.0).await?;
         let (size, ids) = decode(&key(id), &body)?;
         let segments = ids.into_iter().map(|id| Slot { id, loaded: OnceCell::new() }).collect();
         Ok(Self { store: store.clone(), id: *id, size, segments })
@@ -190,8 +190,7 @@ impl Manifest {
     }
 
     async fn fetch(&self, index: usize, id: &SegmentId) -> Result<Segment> {
-        let (backend, settings) = (self.store.backend(), self.store.settings());
-        let body = object::read_content(backend, settings, ObjectKind::Segment, &id.0).await?;
+        let body = heal::content(&self.store, ObjectKind::Segment, &id.0).await?;
         Segment::decode(&segment::key(id), body, segment::blocks_of(self.size, index as u64)?)
     }
 
@@ -320,7 +319,7 @@ const _: () = assert!(SEGMENT_PAGES <= u16::MAX as u64 + 1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing;
+    use crate::{object, testing};
 
     #[test]
     fn any_truncation_or_flipped_bit_of_a_root_is_refused() {

@@ -1,4 +1,8 @@
-//! Reading everything back.
+//! Reading everything back: one manifest, or a whole store.
+
+mod packs;
+mod report;
+mod scan;
 
 use crate::chunker::{PAGE, SEGMENT};
 use crate::segment::{self, Placed};
@@ -7,6 +11,11 @@ use block::{Error, ErrorKind, Result, Span, offload};
 use futures::{StreamExt, stream};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
+
+pub(crate) use packs::id_of as pack_id_of;
+pub use report::{Fault, Range, Report, State, Touched};
+pub(crate) use scan::maps;
+pub use scan::{Options, store};
 
 /// Chunks that lie near each other in a pack are read together, up to this many bytes.
 const GROUP: u32 = 1 << 20;
@@ -40,12 +49,6 @@ pub struct Damage {
     pub why: String,
 }
 
-#[derive(Serialize)]
-struct Range {
-    offset: u64,
-    length: u64,
-}
-
 fn spans<S: serde::Serializer>(spans: &[Span], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(spans.iter().map(|s| Range { offset: s.offset(), length: s.len() }))
 }
@@ -63,7 +66,7 @@ pub async fn manifest(
     let manifest = store.manifest(id).await?;
     let mut report = VerifyReport::default();
     // By place, not by id: one copy of a chunk may be damaged and another not.
-    let mut seen: HashSet<[u8; 16]> = HashSet::new();
+    let mut seen: HashSet<u64> = HashSet::new();
     // Damaged chunks, and where the report has them.
     let mut damaged: HashMap<ChunkRef, usize> = HashMap::new();
     for index in 0..manifest.segments() {
@@ -89,18 +92,6 @@ pub async fn manifest(
         progress.advance(whole.len(), stored);
     }
     Ok(report)
-}
-
-/// A chunk and its place in few bytes: a large image has millions of them.
-fn fingerprint(at: &ChunkRef) -> [u8; 16] {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(at.id.as_bytes()).update(at.pack.as_bytes());
-    for number in [at.offset, at.stored, at.len, at.encoding as u32] {
-        hasher.update(&number.to_le_bytes());
-    }
-    let mut fingerprint = [0; 16];
-    hasher.finalize_xof().fill(&mut fingerprint);
-    fingerprint
 }
 
 /// What a damage is, or the error that says nothing of the data.
@@ -136,6 +127,30 @@ async fn check(
         }
     }
     Ok(stored)
+}
+
+/// Reads chunks where they ought to be, and says how that went.
+async fn read(store: &Store, chunks: Vec<ChunkRef>) -> Result<Vec<(ChunkRef, Result<()>)>> {
+    let mut outcomes = Vec::with_capacity(chunks.len());
+    let mut groups = stream::iter(groups(chunks))
+        .map(|group| check_group(store, group))
+        .buffer_unordered(CONCURRENCY);
+    while let Some(checked) = groups.next().await {
+        outcomes.extend(checked?);
+    }
+    Ok(outcomes)
+}
+
+/// A chunk at its place, in a number: the ids are keyed hashes.
+pub(crate) fn fingerprint(at: &ChunkRef) -> u64 {
+    let word = |bytes: &[u8; 32]| bytes.iter().take(8).fold(0, |n, b| n << 8 | u64::from(*b));
+    let place = u64::from(at.offset) << 32 | u64::from(at.stored);
+    let form = u64::from(at.len) << 8 | at.encoding as u64;
+    [word(at.pack.as_bytes()), place, form]
+        .into_iter()
+        .fold(word(at.id.as_bytes()), |hash, next| {
+            (hash ^ next).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+        })
 }
 
 /// Chunks of a pack that are read together.
@@ -177,7 +192,7 @@ async fn check_group(store: &Store, group: Group) -> Result<Vec<(ChunkRef, Resul
             // Each by itself: some may be there.
             let mut outcomes = Vec::with_capacity(chunks.len());
             for at in chunks {
-                let outcome = store.read_chunk(&at).await.map(|_| ());
+                let outcome = store.read_at(&at).await.map(|_| ());
                 outcomes.push((at, outcome));
             }
             return Ok(outcomes);
@@ -235,7 +250,10 @@ mod tests {
 
     /// Stores chunks of noise that the manifest of their image names.
     async fn imported(store: &Store, bytes: Vec<u8>) -> Vec<ChunkRef> {
-        let done = crate::import::from_device(&testing::session(store).await, &Memory::from(bytes), &()).await.unwrap();
+        let done =
+            crate::import::from_device(&testing::session(store).await, &Memory::from(bytes), &())
+                .await
+                .unwrap();
         store.manifest(&done.manifest).await.unwrap().chunks().await.unwrap()
     }
 
