@@ -1,5 +1,7 @@
 //! Chunks: how one is stored, found and verified.
 
+use crate::chunker::PAGE;
+use crate::seal::TAG;
 use crate::{ChunkId, PackId, Settings};
 use block::{Error, Result};
 use bytes::Bytes;
@@ -14,14 +16,14 @@ pub enum Encoding {
     Plain = 0,
     /// As one zstd frame, shorter than the plain bytes.
     Zstd = 1,
-    /// As they are, sealed: [`SEAL`] bytes longer.
+    /// As they are, sealed: 16 bytes longer.
     Sealed = 2,
     /// As one zstd frame, shorter than the plain bytes, then sealed.
     SealedZstd = 3,
 }
 
 /// Bytes that sealing adds.
-pub(crate) const SEAL: u32 = 16;
+const SEAL: u32 = TAG as u32;
 
 impl Encoding {
     pub(crate) fn from_number(number: u8) -> Option<Self> {
@@ -80,15 +82,27 @@ pub struct ChunkRef {
 impl ChunkRef {
     /// The chunk's bytes from what a pack holds, decompressed and verified.
     pub(crate) fn decode(&self, settings: &Settings, stored: Bytes) -> Result<Bytes> {
-        if self.encoding.is_sealed() != settings.is_encrypted() {
-            return Err(self.damaged("it is not stored as this store's chunks are"));
+        if settings.is_encrypted() && !self.encoding.is_sealed() {
+            return Err(self.damaged("it is not sealed, and the store is encrypted"));
         }
-        let plain = match self.encoding {
-            Encoding::Plain | Encoding::Sealed => stored,
-            Encoding::Zstd | Encoding::SealedZstd => Bytes::from(
-                decompress(&stored, self.len as usize)
-                    .map_err(|e| self.damaged("it does not decompress").with_source(e))?,
-            ),
+        let shrunk = |e: std::io::Error| self.damaged("it does not decompress").with_source(e);
+        let plain = match (self.encoding, settings.sealer()) {
+            (Encoding::Plain, None) => stored,
+            (Encoding::Zstd, None) => {
+                Bytes::from(decompress(&stored, self.len as usize).map_err(shrunk)?)
+            }
+            (encoding, Some(sealer)) => {
+                let blocks = (self.len / PAGE as u32) as u16;
+                let mut opened = Vec::with_capacity(stored.len());
+                sealer
+                    .open_chunk(&self.id, blocks, encoding, &stored, &mut opened)
+                    .map_err(|_| self.damaged("it is not what was sealed"))?;
+                if encoding == Encoding::SealedZstd {
+                    opened = decompress(&opened, self.len as usize).map_err(shrunk)?;
+                }
+                Bytes::from(opened)
+            }
+            _ => return Err(self.damaged("it is sealed, and the store is not encrypted")),
         };
         if plain.len() != self.len as usize {
             return Err(self.damaged("its length is wrong"));
@@ -126,7 +140,29 @@ thread_local! {
         const { RefCell::new(Context { compressor: None, scratch: Vec::new(), decompressor: None }) };
 }
 
-/// The compressed bytes; `None` when they are not shorter.
+/// The bytes that a pack gets for a chunk, and how they encode it.
+pub(crate) fn encode(settings: &Settings, id: &ChunkId, plain: Bytes) -> Result<(Encoding, Bytes)> {
+    let packed = compress(&plain, settings.compression_level())?;
+    let Some(sealer) = settings.sealer() else {
+        return Ok(match packed {
+            Some(packed) => (Encoding::Zstd, packed.into()),
+            None => (Encoding::Plain, plain),
+        });
+    };
+    let blocks = (plain.len() / PAGE) as u16;
+    let (encoding, mut bytes) = match packed {
+        Some(packed) => (Encoding::SealedZstd, packed),
+        None => {
+            let mut bytes = Vec::with_capacity(plain.len() + TAG);
+            bytes.extend_from_slice(&plain);
+            (Encoding::Sealed, bytes)
+        }
+    };
+    sealer.seal_chunk(id, blocks, encoding, &mut bytes)?;
+    Ok((encoding, bytes.into()))
+}
+
+/// The compressed bytes, with room for a seal; `None` when they are not shorter.
 pub(crate) fn compress(plain: &[u8], level: i32) -> Result<Option<Vec<u8>>> {
     let run = |context: &mut Context| -> std::io::Result<Option<Vec<u8>>> {
         let compressor = match &mut context.compressor {
@@ -137,7 +173,11 @@ pub(crate) fn compress(plain: &[u8], level: i32) -> Result<Option<Vec<u8>>> {
         context.scratch.reserve(zstd::zstd_safe::compress_bound(plain.len()));
         let len = compressor.compress_to_buffer(plain, &mut context.scratch)?;
         // A copy of the right length: many of them wait for their pack.
-        Ok((len < plain.len()).then(|| context.scratch[..len].to_vec()))
+        Ok((len < plain.len()).then(|| {
+            let mut packed = Vec::with_capacity(len + TAG);
+            packed.extend_from_slice(&context.scratch[..len]);
+            packed
+        }))
     };
     CONTEXT
         .with_borrow_mut(run)

@@ -11,6 +11,7 @@
 //! | [`world`] | [`Clock`] and [`Entropy`], passed in by the caller |
 //! | [`settings`] | [`Settings`], the content of `store.json` |
 //! | [`chunk`] | [`ChunkRef`]: where a chunk is; how it is stored and verified |
+//! | [`bootlist`] | the chunks that a boot reads, in order |
 //! | [`chunker`] | page-CDC: where an image is cut |
 //! | [`gc`] | what nothing refers to any more is found and deleted |
 //! | `heal` | reading what is not where it should be |
@@ -26,6 +27,10 @@
 //! | [`servers`] | which servers are at work |
 //! | [`import`] | from a device or a stream to a manifest |
 //! | [`verify`] | reading everything back |
+//! | `document` | JSON with a checksum: the settings and the key slots |
+//! | `seal` | what an encrypted store does to the bytes that it stores |
+//! | [`secret`] | [`Secret`]: a passphrase or a key file |
+//! | [`keys`] | [`Keys`]: who may open an encrypted store |
 //! | [`counters`] | [`Counters`], what was read |
 //! | [`backend`] | opening a backend, and the few operations that the rest needs |
 //! | [`testing`] | a fixed world, a failing backend, bare readers: for tests and fuzzers |
@@ -33,23 +38,28 @@
 //! The formats are described byte by byte in `docs/format.md`.
 
 pub mod backend;
+pub mod bootlist;
 pub mod chunk;
 pub mod chunker;
 pub mod counters;
+mod document;
 pub mod gc;
 mod heal;
 pub mod id;
 pub mod import;
+pub mod keys;
 pub mod manifest;
-pub mod name;
 mod moved;
+pub mod name;
 mod object;
 mod pack;
 pub mod refs;
 mod roots;
+mod seal;
+pub mod secret;
 mod segment;
-mod session;
 pub mod servers;
+mod session;
 pub mod settings;
 mod shared;
 mod store;
@@ -60,11 +70,13 @@ pub mod world;
 
 pub use chunk::{ChunkRef, Encoding};
 pub use counters::Counters;
-pub use id::{ChunkId, ManifestId, PackId, SegmentId, ServerId, WriterId};
+pub use id::{BootListId, ChunkId, ManifestId, PackId, SegmentId, ServerId, WriterId};
 pub use import::{Grain, ImportStats, Imported, Progress};
+pub use keys::{KeySlot, Keys, NewKey, SlotKind};
 pub use manifest::{Content, Manifest, Piece};
 pub use name::{ImageName, check_name};
 pub use refs::{DamagedRef, Listing, RefBody, RefKind, RefRecord, Refs};
+pub use secret::{Cost, Secret};
 pub use session::Session;
 pub use settings::Settings;
 pub use store::Store;

@@ -4,13 +4,14 @@
 //! |---|---|---|
 //! | 0 | 8 | magic of the kind |
 //! | 8 | 2 | version |
-//! | 10 | 2 | flags |
+//! | 10 | 2 | flags: 1 when the body is sealed |
 //! | 12 | 4 | CRC-32C of all bytes from 16 on |
 //! | 16 | … | body |
 //!
 //! What is hashed, where a key is the hash of its object, is the body.
 
-use crate::wire::{FRAME, Frame, damaged};
+use crate::seal::TAG;
+use crate::wire::{self, FRAME, Frame, SEALED, damaged};
 use crate::{Settings, backend, manifest, segment};
 use block::{Error, Result};
 use bytes::Bytes;
@@ -112,7 +113,7 @@ impl ObjectKind {
 /// # Errors
 /// [`Invalid`](block::ErrorKind::Invalid) when the body is longer than its kind allows.
 pub(crate) fn encode(
-    _settings: &Settings,
+    settings: &Settings,
     kind: ObjectKind,
     key: &str,
     body: &[u8],
@@ -124,30 +125,59 @@ pub(crate) fn encode(
             kind.max_body()
         )));
     }
-    let mut bytes = Vec::with_capacity(FRAME + body.len());
-    bytes.extend_from_slice(Frame::of(kind.magic(), VERSION, body).as_bytes());
-    bytes.extend_from_slice(body);
+    let mut bytes = Vec::with_capacity(FRAME + body.len() + TAG);
+    let Some(sealer) = settings.sealer() else {
+        bytes.extend_from_slice(Frame::of(kind.magic(), VERSION, 0, body).as_bytes());
+        bytes.extend_from_slice(body);
+        return Ok(bytes.into());
+    };
+    let mut sealed = Vec::with_capacity(body.len() + TAG);
+    sealed.extend_from_slice(body);
+    sealer.seal_object(key, &head(kind), &mut sealed)?;
+    bytes.extend_from_slice(Frame::of(kind.magic(), VERSION, SEALED, &sealed).as_bytes());
+    bytes.extend_from_slice(&sealed);
     Ok(bytes.into())
 }
 
-/// The body of an object: magic, version, flags and checksum were checked, its hash was not.
+/// What a sealed body is bound to: the frame but for its checksum.
+fn head(kind: ObjectKind) -> [u8; 12] {
+    let frame = Frame::of(kind.magic(), VERSION, SEALED, &[]);
+    let mut head = [0; 12];
+    head.copy_from_slice(&frame.as_bytes()[..12]);
+    head
+}
+
+/// The body of an object: magic, version, flags and checksum were checked, and the seal in an
+/// encrypted store; its hash was not.
 ///
 /// # Errors
 /// [`Corrupt`](block::ErrorKind::Corrupt) for anything that is not what was written,
 /// [`Unsupported`](block::ErrorKind::Unsupported) for a newer version or unknown flags.
 pub(crate) fn decode(
-    _settings: &Settings,
+    settings: &Settings,
     kind: ObjectKind,
     key: &str,
     bytes: Bytes,
 ) -> Result<Bytes> {
-    if bytes.len() as u64 > kind.max_body() + FRAME as u64 {
+    if bytes.len() as u64 > max_len(kind) {
         return Err(damaged(key, "it is longer than its format allows"));
     }
     let (frame, body) =
         Frame::ref_from_prefix(&bytes).map_err(|_| damaged(key, "it is too short"))?;
     frame.check(key, kind.magic(), VERSION, body)?;
-    Ok(bytes.slice(FRAME..))
+    wire::check_sealed(key, frame.flags.get(), settings.is_encrypted())?;
+    match settings.sealer() {
+        None => Ok(bytes.slice(FRAME..)),
+        Some(sealer) => sealer
+            .open_object(key, &head(kind), body)
+            .map(Bytes::from)
+            .map_err(|_| damaged(key, "it is not what was sealed under its name")),
+    }
+}
+
+/// The longest object.
+fn max_len(kind: ObjectKind) -> u64 {
+    kind.max_body() + (FRAME + TAG) as u64
 }
 
 /// The id of an object with this body.
@@ -162,7 +192,7 @@ pub(crate) async fn read(
     kind: ObjectKind,
     key: &str,
 ) -> Result<Bytes> {
-    let bytes = backend::get(backend, key, kind.max_body() + FRAME as u64).await?;
+    let bytes = backend::get(backend, key, max_len(kind)).await?;
     decode(settings, kind, key, bytes)
 }
 

@@ -5,10 +5,11 @@
 //! in the same order are the same pack.
 
 use crate::chunker::{MAX_CHUNK, MAX_PAGES, PAGE};
-use crate::wire::{damaged, unknown};
+use crate::seal::TAG;
+use crate::wire::{self, SEALED, damaged, unknown};
 use crate::{ChunkId, ChunkRef, Encoding, PackId, Settings, backend};
 use block::{Error, Result};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
@@ -63,6 +64,8 @@ struct Trailer {
 
 const TRAILER: usize = size_of::<Trailer>();
 const ENTRY: usize = size_of::<Entry>();
+/// Bytes of the trailer that are bound to the index: all but checksum and magic.
+const HEAD: usize = 20;
 
 /// The key of a pack.
 pub(crate) fn path(id: &PackId) -> Path {
@@ -72,7 +75,7 @@ pub(crate) fn path(id: &PackId) -> Path {
 /// A pack in the making.
 #[derive(Debug)]
 pub(crate) struct Builder {
-    bytes: Vec<u8>,
+    bytes: BytesMut,
     index: Vec<Entry>,
 }
 
@@ -87,7 +90,13 @@ pub(crate) struct Finished {
 
 impl Builder {
     pub(crate) fn new() -> Self {
-        let mut bytes = Vec::with_capacity(FULL + 2 * MAX_CHUNK as usize);
+        Self::reusing(BytesMut::new())
+    }
+
+    /// As [`new`](Self::new), in the memory of a pack that was written.
+    pub(crate) fn reusing(mut bytes: BytesMut) -> Self {
+        bytes.clear();
+        bytes.reserve(FULL + 2 * MAX_CHUNK as usize);
         let head =
             Head { magic: MAGIC, version: VERSION.into(), flags: 0.into(), reserved: [0; 4] };
         bytes.extend_from_slice(head.as_bytes());
@@ -124,8 +133,9 @@ impl Builder {
         mut self,
         settings: &Settings,
         taken: impl Fn(&PackId) -> bool,
-    ) -> Finished {
+    ) -> Result<Finished> {
         let index = self.index.as_bytes();
+        let sealer = settings.sealer();
         let mut salt = 0;
         let mut id = id_of(settings, index, salt);
         while taken(&id) {
@@ -135,16 +145,23 @@ impl Builder {
         let mut trailer = Trailer {
             entries: (self.index.len() as u32).into(),
             version: VERSION.into(),
-            flags: 0.into(),
-            len: ((self.bytes.len() + index.len() + TRAILER) as u64).into(),
+            flags: if sealer.is_some() { SEALED } else { 0 }.into(),
+            len: 0.into(),
             salt: salt.into(),
             checksum: 0.into(),
             magic: MAGIC,
         };
-        trailer.checksum = checksum(index, &trailer).into();
-        self.bytes.extend_from_slice(index);
+        let tail = index_len(&trailer) as usize + TRAILER;
+        trailer.len = ((self.bytes.len() + tail) as u64).into();
+        let mut index = index.to_vec();
+        if let Some(sealer) = sealer {
+            let head = &trailer.as_bytes()[..HEAD];
+            sealer.seal_object(path(&id).as_ref(), head, &mut index)?;
+        }
+        trailer.checksum = checksum(&index, &trailer).into();
+        self.bytes.extend_from_slice(&index);
         self.bytes.extend_from_slice(trailer.as_bytes());
-        Finished { id, tail: index.len() + TRAILER, bytes: self.bytes.into() }
+        Ok(Finished { id, tail, bytes: self.bytes.freeze() })
     }
 }
 
@@ -154,7 +171,13 @@ fn id_of(settings: &Settings, index: &[u8], salt: u32) -> PackId {
 }
 
 fn checksum(index: &[u8], trailer: &Trailer) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(index), &trailer.as_bytes()[..20])
+    crc32c::crc32c_append(crc32c::crc32c(index), &trailer.as_bytes()[..HEAD])
+}
+
+/// Bytes of the index as it is stored.
+fn index_len(trailer: &Trailer) -> u64 {
+    let tag = if trailer.flags.get() & SEALED == 0 { 0 } else { TAG };
+    u64::from(trailer.entries.get()) * ENTRY as u64 + tag as u64
 }
 
 /// A checked index.
@@ -184,7 +207,7 @@ impl Index {
         let len = TAIL.min(size);
         let tail = backend::get_range(backend, &meta.location, size - len, len).await?;
         let trailer = trailer(key, &tail, size)?;
-        let needed = trailer.entries.get() as u64 * ENTRY as u64 + TRAILER as u64;
+        let needed = index_len(trailer) + TRAILER as u64;
         let tail = if needed <= len {
             tail
         } else {
@@ -204,12 +227,20 @@ impl Index {
         let trailer = trailer(key, tail, size)?;
         let end = tail.len() - TRAILER;
         let start = end
-            .checked_sub(trailer.entries.get() as usize * ENTRY)
+            .checked_sub(index_len(trailer) as usize)
             .ok_or_else(|| damaged(key, "its index is cut off"))?;
         let index = &tail[start..end];
         if checksum(index, trailer) != trailer.checksum.get() {
             return Err(damaged(key, "checksum mismatch"));
         }
+        wire::check_sealed(key, trailer.flags.get(), settings.is_encrypted())?;
+        let opened = settings.sealer().map(|sealer| {
+            sealer
+                .open_object(path(&id).as_ref(), &trailer.as_bytes()[..HEAD], index)
+                .map_err(|_| damaged(key, "its index is not what was sealed under its name"))
+        });
+        let opened = opened.transpose()?;
+        let index = opened.as_deref().unwrap_or(index);
         if id_of(settings, index, trailer.salt.get()) != id {
             return Err(damaged(key, "its hash is wrong"));
         }
@@ -249,11 +280,19 @@ impl Index {
     }
 }
 
+/// Checks the first bytes of a whole pack, which readers of chunks never look at.
+pub(crate) fn check_head(key: &str, bytes: &[u8]) -> Result<()> {
+    let (head, _) = Head::ref_from_prefix(bytes).map_err(|_| damaged(key, "it is too short"))?;
+    if head.magic != MAGIC || head.version.get() != VERSION || head.reserved != [0; 4] {
+        return Err(damaged(key, "it does not begin as a pack does"));
+    }
+    Ok(())
+}
+
 /// The index of a whole pack, as long as its trailer says.
 fn index_in(bytes: &[u8]) -> Option<&[u8]> {
     let (before, trailer) = Trailer::ref_from_suffix(bytes).ok()?;
-    let len = (trailer.entries.get() as usize).checked_mul(ENTRY)?;
-    before.get(before.len().checked_sub(len)?..)
+    before.get(before.len().checked_sub(index_len(trailer) as usize)?..)
 }
 
 /// Puts the right checksum into a whole pack that was changed.
@@ -273,16 +312,20 @@ fn trailer<'a>(key: &str, tail: &'a [u8], size: u64) -> Result<&'a Trailer> {
     if trailer.magic != MAGIC {
         return Err(damaged(key, "it does not end with its magic"));
     }
-    if trailer.version.get() > VERSION || trailer.flags.get() != 0 {
+    if trailer.version.get() > VERSION || trailer.flags.get() & !SEALED != 0 {
         return Err(Error::unsupported(format!(
             "object {key} has format version {} with features {:#x}, this build reads up to \
-             {VERSION} without features; use a newer sojourn",
+             {VERSION} with features {SEALED:#x}; use a newer sojourn",
             trailer.version, trailer.flags
         )));
     }
-    let index = u64::from(trailer.entries.get()) * ENTRY as u64;
+    let index = index_len(trailer);
     let fits = index + (size_of::<Head>() + TRAILER) as u64 <= size;
-    if trailer.version.get() == 0 || trailer.len.get() != size || !fits || index == 0 {
+    if trailer.version.get() == 0
+        || trailer.len.get() != size
+        || !fits
+        || trailer.entries.get() == 0
+    {
         return Err(damaged(key, "its lengths do not match its size"));
     }
     Ok(trailer)
@@ -317,7 +360,7 @@ mod tests {
             let packed = chunk::compress(&plain, 3).unwrap().unwrap();
             builder.add(chunk::id_of(&settings, &plain), 4096, Encoding::Zstd, &packed);
         }
-        (settings.clone(), builder.finish(&settings, |_| false))
+        (settings.clone(), builder.finish(&settings, |_| false).unwrap())
     }
 
     fn decode(settings: &Settings, id: PackId, bytes: &[u8]) -> Result<Index> {
@@ -403,7 +446,7 @@ mod tests {
                 };
                 model.insert(id, plain);
             }
-            let pack = builder.finish(&settings, |_| false);
+            let pack = builder.finish(&settings, |_| false).unwrap();
             let index = decode(&settings, pack.id, &pack.bytes).unwrap();
             let found: HashMap<_, _> = index
                 .chunks()

@@ -5,8 +5,9 @@
 //! which one writer alone can do. A removal is a record too.
 
 use crate::backend::{self, Created};
+use crate::id::parse_hex;
 use crate::name::check_name;
-use crate::{ManifestId, Store, WriterId};
+use crate::{ManifestId, Settings, Store, WriterId};
 use block::{Error, Result};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
@@ -16,6 +17,10 @@ use std::fmt;
 
 const MAGIC: &str = "sojourn-ref";
 const VERSION: u64 = 1;
+/// What a sealed record is bound to, beside its key.
+const HEAD: &[u8] = b"sojourn-ref 1";
+/// Sealed documents are padded to a multiple of this many bytes.
+const PADDING: usize = 512;
 /// The longest record that is written or read, in bytes.
 const MAX_LEN: u64 = 64 << 10;
 /// Records that are read at the same time by a listing.
@@ -38,6 +43,10 @@ pub enum RefKind {
 }
 
 impl RefKind {
+    /// All of them.
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Image, Self::Disk, Self::Snapshot, Self::Gc, Self::Server];
+
     /// The kind in words, as it stands in keys.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -115,7 +124,8 @@ pub struct Listing {
 /// A name of which nothing but the name is known.
 #[derive(Debug)]
 pub struct DamagedRef {
-    /// The name, as it stands in the keys; it may break the rules for names.
+    /// The name, as it stands in the keys: it may break the rules for names, and is hidden in an
+    /// encrypted store.
     pub name: String,
     /// What is wrong, and what to do about it.
     pub error: Error,
@@ -282,8 +292,8 @@ impl Refs {
             written: world.clock.now(),
             body,
         };
-        let bytes = document.encode()?;
-        let key = key(kind, name, sequence);
+        let key = key(kind, &self.place(kind, name), sequence);
+        let bytes = document.encode(self.store.settings(), &key)?;
         match backend::put_new(self.store.backend(), &key, bytes).await? {
             Created::Ours => Ok(Some(document)),
             Created::Theirs => Ok(None),
@@ -292,25 +302,35 @@ impl Refs {
 
     /// The number of a name's newest record, also of a removal; `None` when there is no record.
     pub(crate) async fn sequence(&self, kind: RefKind, name: &str) -> Result<Option<u64>> {
-        let mut rows = self.rows(&format!("refs/{kind}/{name}"), kind).await?;
-        rows.remove(name).transpose()
+        let place = self.place(kind, name);
+        let mut rows = self.rows(&format!("refs/{kind}/{place}"), kind).await?;
+        rows.remove(&place).transpose()
     }
 
     async fn newest(&self, kind: RefKind, name: &str) -> Result<Option<Document>> {
-        let mut rows = self.rows(&format!("refs/{kind}/{name}"), kind).await?;
-        match rows.remove(name) {
-            Some(sequence) => self.read(kind, name, sequence?).await.map(Some),
+        let place = self.place(kind, name);
+        let mut rows = self.rows(&format!("refs/{kind}/{place}"), kind).await?;
+        match rows.remove(&place) {
+            Some(sequence) => self.read(kind, &place, sequence?).await.map(Some),
             None => Ok(None),
         }
     }
 
-    /// The newest number of each name below a prefix, or what is wrong with its row, from one
+    /// What stands for a name in keys.
+    fn place(&self, kind: RefKind, name: &str) -> String {
+        match self.store.settings().sealer() {
+            Some(sealer) => sealer.hide_name(kind.as_str(), name),
+            None => name.to_owned(),
+        }
+    }
+
+    /// The newest number of each place below a prefix, or what is wrong with its row, from one
     /// listing.
     async fn rows(&self, prefix: &str, kind: RefKind) -> Result<BTreeMap<String, Result<u64>>> {
         let mut rows: BTreeMap<String, Row> = BTreeMap::new();
         for meta in backend::list(self.store.backend(), prefix).await? {
             let key = meta.location.as_ref();
-            match parse_key(kind, key) {
+            match parse_key(kind, key, self.store.settings().is_encrypted()) {
                 Some((name, sequence)) => {
                     let row = rows.entry(name.to_owned()).or_default();
                     row.first = row.first.min(sequence);
@@ -332,11 +352,24 @@ impl Refs {
             .collect())
     }
 
-    async fn read(&self, kind: RefKind, name: &str, sequence: u64) -> Result<Document> {
-        let key = key(kind, name, sequence);
+    /// Checks the record that a listing showed, whatever its kind and its age.
+    pub(crate) async fn check_key(&self, key: &str) -> Result<()> {
+        let hidden = self.store.settings().is_encrypted();
+        let found = RefKind::ALL.into_iter().find_map(|kind| {
+            parse_key(kind, key, hidden).map(|(place, sequence)| (kind, place, sequence))
+        });
+        match found {
+            Some((kind, place, sequence)) => self.read(kind, place, sequence).await.map(drop),
+            None => Err(damaged(key, "its name is not a record's")),
+        }
+    }
+
+    async fn read(&self, kind: RefKind, place: &str, sequence: u64) -> Result<Document> {
+        let key = key(kind, place, sequence);
         let bytes = backend::get(self.store.backend(), &key, MAX_LEN).await?;
-        let document = Document::decode(&key, &bytes)?;
-        if document.kind != kind || document.name != name || document.sequence != sequence {
+        let document = Document::decode(self.store.settings(), &key, &bytes)?;
+        let right = document.kind == kind && self.place(kind, &document.name) == place;
+        if !right || document.sequence != sequence {
             return Err(damaged(&key, "it is the record of another name or number"));
         }
         Ok(document)
@@ -387,12 +420,20 @@ impl Document {
         body.map(|body| RefRecord { name, sequence, writer, written, body })
     }
 
-    /// A line `sojourn-ref <version> <CRC-32C of the rest> <length of the rest>`, then JSON.
-    fn encode(&self) -> Result<Bytes> {
+    /// A line `sojourn-ref <version> <CRC-32C of the rest> <length of the rest>`, then JSON; or the
+    /// same line that ends with ` sealed`, then the sealed JSON.
+    fn encode(&self, settings: &Settings, key: &str) -> Result<Bytes> {
         let mut json = serde_json::to_vec(self)
             .map_err(|e| Error::internal("a ref cannot be written").with_source(e))?;
-        json.push(b'\n');
-        let mut bytes = header(&json).into_bytes();
+        if let Some(sealer) = settings.sealer() {
+            // The length says little of names and labels.
+            json.resize((json.len() + 1).next_multiple_of(PADDING) - 1, b' ');
+            json.push(b'\n');
+            sealer.seal_object(key, HEAD, &mut json)?;
+        } else {
+            json.push(b'\n');
+        }
+        let mut bytes = header(&json, settings.is_encrypted()).into_bytes();
         bytes.extend_from_slice(&json);
         if bytes.len() as u64 > MAX_LEN {
             return Err(Error::invalid(format!(
@@ -405,7 +446,7 @@ impl Document {
         Ok(bytes.into())
     }
 
-    fn decode(key: &str, bytes: &[u8]) -> Result<Self> {
+    fn decode(settings: &Settings, key: &str, bytes: &[u8]) -> Result<Self> {
         let end = bytes.iter().take(128).position(|b| *b == b'\n');
         let (line, json) = match end {
             Some(end) => bytes.split_at(end + 1),
@@ -426,9 +467,19 @@ impl Document {
             }
             _ => return Err(damaged(key, "its version is not a number")),
         }
-        if line != header(json) {
+        if line == header(json, !settings.is_encrypted()) {
+            return Err(damaged(key, "it is sealed and the store not encrypted, or the reverse"));
+        }
+        if line != header(json, settings.is_encrypted()) {
             return Err(damaged(key, "checksum or length mismatch"));
         }
+        let opened = settings.sealer().map(|sealer| {
+            sealer
+                .open_object(key, HEAD, json)
+                .map_err(|_| damaged(key, "it is not what was sealed under its name"))
+        });
+        let opened = opened.transpose()?;
+        let json = opened.as_deref().unwrap_or(json);
         let document: Self = serde_json::from_slice(json)
             .map_err(|e| damaged(key, &format!("not its format: {e}")))?;
         Ok(document)
@@ -436,28 +487,31 @@ impl Document {
 }
 
 /// Checks whether bytes are a record.
-pub(crate) fn check(key: &str, bytes: &[u8]) -> Result<()> {
-    Document::decode(key, bytes).map(|_| ())
+pub(crate) fn check(settings: &Settings, key: &str, bytes: &[u8]) -> Result<()> {
+    Document::decode(settings, key, bytes).map(|_| ())
 }
 
-fn header(json: &[u8]) -> String {
-    format!("{MAGIC} {VERSION} {:08x} {}\n", crc32c::crc32c(json), json.len())
+fn header(content: &[u8], sealed: bool) -> String {
+    let sealed = if sealed { " sealed" } else { "" };
+    format!("{MAGIC} {VERSION} {:08x} {}{sealed}\n", crc32c::crc32c(content), content.len())
 }
 
-fn key(kind: RefKind, name: &str, sequence: u64) -> String {
-    format!("refs/{kind}/{name}/{sequence:020}")
+fn key(kind: RefKind, place: &str, sequence: u64) -> String {
+    format!("refs/{kind}/{place}/{sequence:020}")
 }
 
-/// Name and number of a record's key.
-fn parse_key(kind: RefKind, key: &str) -> Option<(&str, u64)> {
-    let (name, digits) = key
+/// What stands for the name, and the number of a record's key.
+fn parse_key(kind: RefKind, key: &str, hidden: bool) -> Option<(&str, u64)> {
+    let (place, digits) = key
         .strip_prefix("refs/")?
         .strip_prefix(kind.as_str())?
         .strip_prefix('/')?
         .split_once('/')?;
     let valid = digits.len() == 20 && digits.bytes().all(|c| c.is_ascii_digit());
     let sequence = digits.parse().ok().filter(|n| valid && (1..u64::MAX).contains(n))?;
-    kind.check(name).ok().map(|()| (name, sequence))
+    let valid =
+        if hidden { parse_hex::<32>("name", place).is_ok() } else { kind.check(place).is_ok() };
+    valid.then_some((place, sequence))
 }
 
 fn damaged(key: &str, why: &str) -> Error {

@@ -3,9 +3,14 @@
 use crate::backend::Created;
 use crate::chunk::ChunkRef;
 use crate::counters::Tally;
+use crate::heal::{self, Healing};
+use crate::settings::Found;
 use crate::settings::{self, Settings};
 use crate::shared::Segments;
-use crate::{Counters, Manifest, ManifestId, Refs, World, backend, pack};
+use crate::{
+    Counters, Keys, Manifest, ManifestId, NewKey, Refs, Secret, World, backend, document, keys,
+    pack,
+};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use object_store::ObjectStore;
@@ -25,6 +30,7 @@ struct Inner {
     world: World,
     tally: Tally,
     segments: Segments,
+    healing: Healing,
 }
 
 impl Store {
@@ -33,6 +39,40 @@ impl Store {
     /// # Errors
     /// [`Conflict`](ErrorKind::Conflict) when there is one already; else the backend's.
     pub async fn create(
+        backend: Arc<dyn ObjectStore>,
+        settings: Settings,
+        world: World,
+    ) -> Result<Self> {
+        if settings.is_encrypted() {
+            return Err(Error::invalid("an encrypted store needs a key that opens it"));
+        }
+        Self::claim(backend, settings, world).await
+    }
+
+    /// As [`create`](Self::create), with settings of an encrypted store, which `key` opens.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub async fn create_encrypted(
+        backend: Arc<dyn ObjectStore>,
+        settings: Settings,
+        world: World,
+        key: &NewKey<'_>,
+    ) -> Result<Self> {
+        let Some(master) = settings.master() else {
+            return Err(Error::invalid("settings of a store in clear take no key"));
+        };
+        // A slot before the store: there is never a store that nobody can open.
+        let slot = keys::create(&*backend, &world, master, key).await?;
+        let made = Self::claim(Arc::clone(&backend), settings, world).await;
+        if matches!(&made, Err(e) if e.kind() == ErrorKind::Conflict) {
+            keys::delete(&*backend, slot).await?;
+        }
+        made
+    }
+
+    /// Writes the settings, which only one of several makers can.
+    async fn claim(
         backend: Arc<dyn ObjectStore>,
         settings: Settings,
         world: World,
@@ -47,14 +87,27 @@ impl Store {
         }
     }
 
-    /// Opens a store.
+    /// Opens a store that is not encrypted.
+    ///
+    /// # Errors
+    /// As [`open_with`](Self::open_with).
+    pub async fn open(backend: Arc<dyn ObjectStore>, world: World) -> Result<Self> {
+        Self::open_with(backend, world, async || Ok(None)).await
+    }
+
+    /// Opens a store. `secret` is asked for the secret when the store turns out to be encrypted.
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) when there is none,
+    /// [`Denied`](ErrorKind::Denied) when the secret is needed and missing, or the wrong one,
     /// [`Unsupported`](ErrorKind::Unsupported) when its format is newer,
     /// [`Corrupt`](ErrorKind::Corrupt) when its settings are damaged; else the backend's.
-    pub async fn open(backend: Arc<dyn ObjectStore>, world: World) -> Result<Self> {
-        let found = backend::get(&*backend, settings::KEY, settings::MAX_LEN).await;
+    pub async fn open_with(
+        backend: Arc<dyn ObjectStore>,
+        world: World,
+        secret: impl AsyncFnOnce() -> Result<Option<Secret>>,
+    ) -> Result<Self> {
+        let found = backend::get(&*backend, settings::KEY, document::MAX_LEN).await;
         let bytes = found.map_err(|e| match e.kind() {
             ErrorKind::NotFound => {
                 Error::not_found(format!("no store in {backend}: make one with \"sojourn init\""))
@@ -62,13 +115,27 @@ impl Store {
             }
             _ => e,
         })?;
-        let settings = Settings::decode(&bytes)?;
+        let settings = match Settings::decode(&bytes)? {
+            Found::Open(settings) => settings,
+            Found::Locked(locked) => {
+                let secret = secret().await?.ok_or_else(|| {
+                    Error::denied(
+                        "the store is encrypted; give its key file (--key-file, SOJOURN_KEY_FILE, \
+                         or key_file in sojourn.toml) or its passphrase (SOJOURN_PASSPHRASE, or on \
+                         a terminal)",
+                    )
+                })?;
+                let master = keys::unlock(&*backend, locked.key_id(), &secret).await?;
+                locked.unlock(master)
+            }
+        };
         Ok(Self::new(backend, settings, world))
     }
 
     fn new(backend: Arc<dyn ObjectStore>, settings: Settings, world: World) -> Self {
         let (tally, segments) = (Tally::default(), Segments::default());
-        Self { inner: Arc::new(Inner { backend, settings, world, tally, segments }) }
+        let healing = Healing::default();
+        Self { inner: Arc::new(Inner { backend, settings, world, tally, segments, healing }) }
     }
 
     /// What all users of the store agree on.
@@ -76,29 +143,34 @@ impl Store {
         &self.inner.settings
     }
 
-    /// The chunk's plain bytes: read, decompressed and verified.
+    /// The chunk's plain bytes: read, decompressed and verified. When its pack was rewritten, it is
+    /// found where it is now; when it is missing or damaged, in the stores that were added by
+    /// [`add_source`](Self::add_source).
     ///
     /// # Errors
     /// [`Corrupt`](ErrorKind::Corrupt), naming pack and offset, when the bytes are not the chunk's;
     /// [`NotFound`](ErrorKind::NotFound) when the pack is gone; else the backend's.
     pub async fn read_chunk(&self, at: &ChunkRef) -> Result<Bytes> {
-        let read = async {
-            let path = pack::path(&at.pack);
-            let (offset, len) = (u64::from(at.offset), u64::from(at.stored));
-            let stored = backend::get_range(self.backend(), &path, offset, len).await;
-            let stored = stored.map_err(|e| match e.kind() {
-                ErrorKind::NotFound => Error::not_found(format!(
-                    "object {path}, which holds chunks of the image, is gone from the store; \
-                     restore it from a backup, or import the image again"
-                ))
-                .with_source(e),
-                _ => e,
-            })?;
-            let plain = at.decode(self.settings(), stored)?;
-            // What is kept must not keep more: a backend may answer with a part of a larger buffer.
-            Ok(if plain.is_unique() { plain } else { Bytes::copy_from_slice(&plain) })
-        };
-        self.count(at, read.await)
+        let outcome = heal::chunk(self, at).await;
+        self.count(at, outcome)
+    }
+
+    /// The chunk's plain bytes from the place that `at` names, and no other.
+    pub(crate) async fn read_at(&self, at: &ChunkRef) -> Result<Bytes> {
+        let path = pack::path(&at.pack);
+        let (offset, len) = (u64::from(at.offset), u64::from(at.stored));
+        let stored = backend::get_range(self.backend(), &path, offset, len).await;
+        let stored = stored.map_err(|e| match e.kind() {
+            ErrorKind::NotFound => Error::not_found(format!(
+                "object {path}, which holds chunks of the image, is gone from the store; heal the \
+                 store with \"sojourn repair --from\", or import the image again"
+            ))
+            .with_source(e),
+            _ => e,
+        })?;
+        let plain = at.decode(self.settings(), stored)?;
+        // What is kept must not keep more: a backend may answer with a part of a larger buffer.
+        Ok(if plain.is_unique() { plain } else { Bytes::copy_from_slice(&plain) })
     }
 
     /// Counts the outcome of reading a chunk.
@@ -119,6 +191,11 @@ impl Store {
         Manifest::load(self, id).await.map(Arc::new)
     }
 
+    /// Who may open the store, if it is encrypted.
+    pub fn keys(&self) -> Keys {
+        Keys::new(self.clone())
+    }
+
     /// The names.
     pub fn refs(&self) -> Refs {
         Refs::new(self.clone())
@@ -131,6 +208,15 @@ impl Store {
 
     pub(crate) fn backend(&self) -> &dyn ObjectStore {
         &*self.inner.backend
+    }
+
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.inner.tally
+    }
+
+    /// Where chunks are found that are not in their place.
+    pub(crate) fn healing(&self) -> &Healing {
+        &self.inner.healing
     }
 
     /// The segments that are in memory.
@@ -167,7 +253,7 @@ mod tests {
         let backend: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
         let image = Memory::from(testing::noise(3, 1 << 20));
-        let done = import::from_device(&store, &image, &()).await.unwrap();
+        let done = import::from_device(&testing::session(&store).await, &image, &()).await.unwrap();
         for at in store.manifest(&done.manifest).await.unwrap().chunks().await.unwrap() {
             assert_eq!(at.encoding, crate::Encoding::Plain);
             assert!(store.read_chunk(&at).await.unwrap().is_unique());

@@ -87,6 +87,12 @@ pub async fn session(store: &Store) -> Session {
     store.session("test").await.expect("a session")
 }
 
+/// Settings of an encrypted store whose master key is always the same.
+#[allow(clippy::expect_used)] // the entropy above cannot fail
+pub fn encrypted_settings() -> Settings {
+    Settings::generate_encrypted(&FixedEntropy::new(1)).expect("fixed entropy")
+}
+
 /// `len` bytes that do not compress, the same for the same seed.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut sequence = Sequence::new(seed);
@@ -217,7 +223,7 @@ pub fn decode(format: Format, bytes: &[u8]) -> Result<()> {
             let body = object::decode(&settings(), ObjectKind::Root, "root", bytes)?;
             manifest::decode("root", &body).map(|_| ())
         }
-        Format::Ref => refs::check("ref", bytes),
+        Format::Ref => refs::check(&settings(), "ref", bytes),
     }
 }
 

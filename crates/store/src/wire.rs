@@ -7,6 +7,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Bytes of a frame.
 pub(crate) const FRAME: usize = 16;
 
+/// The flag of an object whose body, or of a pack whose index, is sealed.
+pub(crate) const SEALED: u16 = 1;
+
 /// The frame's fields.
 #[derive(Debug, Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -19,11 +22,11 @@ pub(crate) struct Frame {
 
 impl Frame {
     /// The frame of an object whose remaining bytes are `body`.
-    pub(crate) fn of(magic: [u8; 8], version: u16, body: &[u8]) -> Self {
+    pub(crate) fn of(magic: [u8; 8], version: u16, flags: u16, body: &[u8]) -> Self {
         Self {
             magic,
             version: version.into(),
-            flags: 0.into(),
+            flags: flags.into(),
             checksum: crc32c::crc32c(body).into(),
         }
     }
@@ -46,7 +49,7 @@ impl Frame {
         if crc32c::crc32c(body) != self.checksum.get() {
             return Err(damaged(key, "checksum mismatch"));
         }
-        if self.flags.get() != 0 {
+        if self.flags.get() & !SEALED != 0 {
             return Err(Error::unsupported(format!(
                 "object {key} uses features {:#x} that this build does not know; use a newer \
                  sojourn",
@@ -54,6 +57,15 @@ impl Frame {
             )));
         }
         Ok(())
+    }
+}
+
+/// Whether an object is sealed, as its flags say: it has to be exactly in an encrypted store.
+pub(crate) fn check_sealed(key: &str, flags: u16, encrypted: bool) -> Result<()> {
+    match (flags & SEALED != 0, encrypted) {
+        (true, false) => Err(damaged(key, "it is sealed, and the store is not encrypted")),
+        (false, true) => Err(damaged(key, "it is not sealed, and the store is encrypted")),
+        _ => Ok(()),
     }
 }
 

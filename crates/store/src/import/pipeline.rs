@@ -5,8 +5,9 @@ use super::feed::{Batch, Feed, Item};
 use super::known::Known;
 use super::writer::{Done, Source, Writer};
 use crate::chunk;
-use crate::{Encoding, Imported, Progress, Session, Store};
+use crate::{Imported, Progress, Session, Store};
 use block::{Error, Result, offload};
+use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -17,6 +18,7 @@ const BATCHES: usize = 5;
 /// A batch whose chunks were hashed, and compressed where they are new.
 pub(crate) struct Worked {
     pub(crate) done: Vec<Done>,
+    pub(crate) windows: Vec<Bytes>,
     pub(crate) scanned: u64,
     pub(crate) zero: u64,
 }
@@ -77,9 +79,11 @@ impl<'a> Pipeline<'a> {
             None => return Err(Error::internal("an import lost a task")),
         };
         self.finished.insert(number, worked?);
-        while let Some(worked) = self.finished.remove(&self.written) {
+        while let Some(mut worked) = self.finished.remove(&self.written) {
             self.written += 1;
+            let windows = std::mem::take(&mut worked.windows);
             self.writer.take(worked).await?;
+            self.feed.recycle(windows);
         }
         Ok(())
     }
@@ -109,15 +113,15 @@ fn work(store: &Store, known: &Known, batch: Batch) -> Result<Worked> {
                     let len = data.len() as u32;
                     let source = match known.find(&id) {
                         Some(at) => Source::Known(at),
-                        None => match chunk::compress(&data, settings.compression_level())? {
-                            Some(packed) => Source::New(Encoding::Zstd, packed.into()),
-                            None => Source::New(Encoding::Plain, data),
-                        },
+                        None => {
+                            let (encoding, stored) = chunk::encode(settings, &id, data)?;
+                            Source::New(encoding, stored)
+                        }
                     };
                     Done::Chunk { start, len, id, source }
                 }
             })
         })
         .collect::<Result<_>>()?;
-    Ok(Worked { done, scanned: batch.scanned, zero: batch.zero })
+    Ok(Worked { done, windows: batch.windows, scanned: batch.scanned, zero: batch.zero })
 }

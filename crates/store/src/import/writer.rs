@@ -15,13 +15,13 @@ use crate::{
     Session, Store, backend,
 };
 use block::{Error, Result};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
 /// Uploads at the same time; each may hold a pack.
-const UPLOADS: usize = 2;
+const UPLOADS: usize = 4;
 
 /// An item of which all is known but where it will be stored.
 pub(crate) enum Done {
@@ -73,7 +73,8 @@ struct Slot {
 }
 
 enum Uploaded {
-    Pack(u32),
+    /// Which, and its bytes.
+    Pack(u32, Bytes),
     Segment,
 }
 
@@ -88,6 +89,8 @@ pub(crate) struct Writer<'a> {
     numbers: HashMap<PackId, u32>,
     /// The number of the open pack.
     open: Option<u32>,
+    /// The memory of a pack that was written.
+    spare: Option<BytesMut>,
     /// How many packs from the first on are durable.
     durable: u32,
     /// Chunks stored by this import.
@@ -109,6 +112,7 @@ impl<'a> Writer<'a> {
             slots: Vec::new(),
             numbers: HashMap::new(),
             open: None,
+            spare: None,
             durable: 0,
             fresh: HashMap::new(),
             draft: None,
@@ -289,15 +293,17 @@ impl<'a> Writer<'a> {
 
     async fn close_pack(&mut self) -> Result<()> {
         let Some(number) = self.open.take() else { return Ok(()) };
-        let builder = std::mem::replace(&mut self.pack, pack::Builder::new());
-        let Finished { id, bytes, tail } = builder.finish(self.store.settings(), |id| self.absent.pack(id));
+        self.make_room().await?;
+        let next = pack::Builder::reusing(self.spare.take().unwrap_or_default());
+        let builder = std::mem::replace(&mut self.pack, next);
+        let Finished { id, bytes, tail } =
+            builder.finish(self.store.settings(), |id| self.absent.pack(id))?;
         self.slots[number as usize].id = Some(id);
         self.stats.packs += 1;
-        self.make_room().await?;
         let backend = self.store.shared_backend();
         self.uploads.spawn(async move {
-            backend::put_content(&*backend, pack::path(&id).as_ref(), bytes, tail).await?;
-            Ok(Uploaded::Pack(number))
+            backend::put_content(&*backend, pack::path(&id).as_ref(), bytes.clone(), tail).await?;
+            Ok(Uploaded::Pack(number, bytes))
         });
         self.write_segments().await
     }
@@ -323,8 +329,9 @@ impl<'a> Writer<'a> {
     fn settle(&mut self, done: Result<Result<Uploaded>, tokio::task::JoinError>) -> Result<()> {
         let done =
             done.map_err(|e| Error::internal("an upload of an import failed").with_source(e))?;
-        if let Uploaded::Pack(number) = done? {
+        if let Uploaded::Pack(number, bytes) = done? {
             self.slots[number as usize].durable = true;
+            self.spare = bytes.try_into_mut().ok();
         }
         Ok(())
     }

@@ -154,7 +154,7 @@ async fn a_damaged_name_is_listed_with_its_error_and_hides_no_other() {
     }
 }
 
-fn sample() -> (String, Bytes, Document) {
+fn sample(settings: &Settings) -> (String, Bytes, Document) {
     let document = Document {
         kind: RefKind::Image,
         name: "debian:3".into(),
@@ -168,25 +168,80 @@ fn sample() -> (String, Bytes, Document) {
             labels: [("source".to_owned(), "debian.raw".to_owned())].into(),
         }),
     };
-    (key(RefKind::Image, "debian:3", 7), document.encode().unwrap(), document)
+    let key = key(RefKind::Image, "debian:3", 7);
+    (key.clone(), document.encode(settings, &key).unwrap(), document)
 }
 
 #[test]
 fn any_truncation_or_flipped_bit_of_a_record_is_refused() {
-    let (key, good, document) = sample();
-    let read = Document::decode(&key, &good).unwrap();
-    assert_eq!(read.into_record(), document.into_record());
-    for len in 0..good.len() {
-        assert!(Document::decode(&key, &good[..len]).is_err(), "{len} bytes");
-    }
-    for at in 0..good.len() {
-        for bit in 0..8 {
-            let mut bad = good.to_vec();
-            bad[at] ^= 1 << bit;
-            let error = Document::decode(&key, &bad).err().expect("a flipped bit was accepted");
-            assert!(error.message().contains(&key));
+    for settings in [testing::settings(), testing::encrypted_settings()] {
+        let (key, good, document) = sample(&settings);
+        let read = |bytes: &[u8]| Document::decode(&settings, &key, bytes);
+        assert_eq!(read(&good).unwrap().into_record(), document.into_record());
+        for len in 0..good.len() {
+            assert!(read(&good[..len]).is_err(), "{len} bytes");
+        }
+        for at in 0..good.len() {
+            for bit in 0..8 {
+                let mut bad = good.to_vec();
+                bad[at] ^= 1 << bit;
+                let error = read(&bad).err().expect("a flipped bit was accepted");
+                assert!(error.message().contains(&key));
+            }
         }
     }
+}
+
+#[test]
+fn a_record_in_clear_does_not_pass_in_an_encrypted_store_nor_the_reverse() {
+    let (plain, encrypted) = (testing::settings(), testing::encrypted_settings());
+    for (writer, reader) in [(&plain, &encrypted), (&encrypted, &plain)] {
+        let (key, bytes, _) = sample(writer);
+        let error = Document::decode(reader, &key, &bytes).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.message().contains("not encrypted"), "{error}");
+    }
+}
+
+#[test]
+fn the_length_of_a_sealed_record_says_little_of_its_name() {
+    let settings = testing::encrypted_settings();
+    let lengths: Vec<usize> = ["a:1", "a-much-longer-name-than-that:1"]
+        .map(|name| {
+            let (_, _, document) = sample(&settings);
+            let document = Document { name: name.into(), ..document };
+            document.encode(&settings, "refs/image/x/1").unwrap().len()
+        })
+        .to_vec();
+    assert_eq!(lengths[0], lengths[1]);
+}
+
+#[tokio::test]
+async fn names_live_hidden_in_an_encrypted_store_as_in_one_in_clear() {
+    let backend = Arc::new(InMemory::new());
+    let secret = crate::Secret::key_file(vec![1; 32]).unwrap();
+    let new = crate::NewKey { name: "first", secret: &secret, cost: crate::Cost::TRIVIAL };
+    let (settings, world) = (testing::encrypted_settings(), testing::world(1));
+    let refs =
+        Store::create_encrypted(backend.clone(), settings, world, &new).await.unwrap().refs();
+    for name in ["b", "a", "c"] {
+        refs.create(RefKind::Disk, name, body(1)).await.unwrap();
+    }
+    refs.update(RefKind::Disk, "b", 1, body(2)).await.unwrap();
+    refs.remove(RefKind::Disk, "c", 1).await.unwrap();
+    let again = refs.create(RefKind::Disk, "a", body(5)).await.unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::Conflict);
+    let found = refs.list(RefKind::Disk).await.unwrap().records;
+    let found: Vec<_> = found.iter().map(|r| (r.name.as_str(), r.sequence)).collect();
+    assert_eq!(found, [("a", 1), ("b", 2)]);
+    assert_eq!(refs.get(RefKind::Disk, "b").await.unwrap().unwrap().body.size, 2);
+    // A record that was copied to where another one of the row would be is refused.
+    let place = refs.place(RefKind::Disk, "a");
+    let from = Path::from(key(RefKind::Disk, &place, 1));
+    backend.copy(&from, &Path::from(key(RefKind::Disk, &place, 2))).await.unwrap();
+    assert_eq!(refs.get(RefKind::Disk, "a").await.unwrap_err().kind(), ErrorKind::Corrupt);
+    let listing = refs.list(RefKind::Disk).await.unwrap();
+    assert_eq!((listing.records.len(), listing.damaged.len()), (1, 1));
 }
 
 #[tokio::test]
@@ -201,9 +256,10 @@ async fn a_record_under_another_name_is_refused() {
 
 #[test]
 fn a_newer_version_is_refused_by_its_number() {
-    let (key, good, _) = sample();
+    let settings = testing::settings();
+    let (key, good, _) = sample(&settings);
     let text = String::from_utf8(good.to_vec()).unwrap().replace("ref 1 ", "ref 12 ");
-    let error = Document::decode(&key, text.as_bytes()).err().unwrap();
+    let error = Document::decode(&settings, &key, text.as_bytes()).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.message().contains("version 12"));
 }

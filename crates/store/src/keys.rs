@@ -1,0 +1,495 @@
+//! The key slots of an encrypted store: who may open it.
+//!
+//! The master key seals everything and never changes. Each slot holds it wrapped under a
+//! passphrase or a key file. All slots are in one document, `keys/<20-digit sequence>`, of which
+//! the newest counts; to change them is to create the next one and to delete those before it.
+
+use crate::backend::{self, Created};
+use crate::document::{self, Form};
+use crate::id::parse_hex;
+use crate::name::check_name;
+use crate::seal::{self, TAG};
+use crate::secret::{Cost, Secret};
+use crate::{Store, World};
+use block::{Error, ErrorKind, Result, offload};
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+const PREFIX: &str = "keys";
+const FORM: Form = Form {
+    format: "sojourn-keys",
+    version: 1,
+    remedy: "restore it from a backup (without it the store cannot be opened)",
+};
+/// The most slots of a store.
+const MAX_SLOTS: usize = 16;
+/// How often the newest document is looked for again when it vanished since the listing.
+const TRIES: usize = 5;
+
+/// Who is to open a store: a name for the slot, and a secret.
+#[derive(Debug, Clone, Copy)]
+pub struct NewKey<'a> {
+    /// What the slot is called: a name as those of disks.
+    pub name: &'a str,
+    /// The passphrase or the key file.
+    pub secret: &'a Secret,
+    /// What a try of the passphrase costs.
+    pub cost: Cost,
+}
+
+/// What opens a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SlotKind {
+    /// A passphrase.
+    Passphrase,
+    /// A key file.
+    KeyFile,
+}
+
+impl SlotKind {
+    /// The kind in words, as it stands in the document.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Passphrase => "passphrase",
+            Self::KeyFile => "key-file",
+        }
+    }
+
+    fn of(secret: &Secret) -> Self {
+        if secret.is_passphrase() { Self::Passphrase } else { Self::KeyFile }
+    }
+}
+
+/// A slot as it is shown: nothing secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KeySlot {
+    /// Its name.
+    pub name: String,
+    /// What opens it.
+    pub kind: SlotKind,
+    /// When it was made, in Unix seconds.
+    pub created: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    format: String,
+    version: u16,
+    sequence: u64,
+    /// Of the master key: a document of another store, or of one that was never finished, does not
+    /// count.
+    key_id: String,
+    slots: Vec<Slot>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Slot {
+    name: String,
+    kind: SlotKind,
+    created: u64,
+    salt: String,
+    argon2id: Option<Argon2id>,
+    wrapped: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Argon2id {
+    memory_kib: u32,
+    passes: u32,
+    lanes: u32,
+}
+
+/// A slot whose fields were checked.
+struct Parsed {
+    salt: [u8; 16],
+    cost: Option<Cost>,
+    wrapped: [u8; 32 + TAG],
+}
+
+/// The first bytes of the hash of a master key: tells whether a key is the right one.
+pub(crate) fn key_id_of(master: &[u8; 32]) -> [u8; 16] {
+    let mut id = [0; 16];
+    let hash = blake3::derive_key("sojourn 2026-11-21 key id v1", master);
+    id.copy_from_slice(&hash[..16]);
+    id
+}
+
+impl Slot {
+    /// Wraps a master key.
+    fn wrap(world: &World, key: &NewKey<'_>, master: &[u8; 32]) -> Result<Self> {
+        let mut salt = [0; 16];
+        world.entropy.fill(&mut salt)?;
+        let kind = SlotKind::of(key.secret);
+        let cost = (kind == SlotKind::Passphrase).then_some(key.cost);
+        let wrapping = key.secret.stretch(&salt, cost)?;
+        let wrapped = seal::wrap(&wrapping, &context(master, kind, key.name), master)?;
+        Ok(Self {
+            name: key.name.to_owned(),
+            kind,
+            created: world.clock.now(),
+            salt: hex(&salt),
+            argon2id: cost.map(|cost| Argon2id {
+                memory_kib: cost.memory,
+                passes: cost.passes,
+                lanes: cost.lanes,
+            }),
+            wrapped: hex(&wrapped),
+        })
+    }
+
+    fn parse(&self) -> Result<Parsed, String> {
+        check_name("key slot", &self.name).map_err(|e| e.message().to_owned())?;
+        let cost = match (self.kind, &self.argon2id) {
+            (SlotKind::Passphrase, Some(c)) => {
+                Some(Cost::checked(c.memory_kib, c.passes, c.lanes).map_err(str::to_owned)?)
+            }
+            (SlotKind::KeyFile, None) => None,
+            _ => return Err("the cost of its secret is missing, or there is one too many".into()),
+        };
+        let text = |e: Error| e.message().to_owned();
+        Ok(Parsed {
+            salt: parse_hex("salt", &self.salt).map_err(text)?,
+            cost,
+            wrapped: parse_hex("wrapped key", &self.wrapped).map_err(text)?,
+        })
+    }
+
+    /// The master key, if the secret is the slot's.
+    fn open(&self, key_id: &[u8; 16], secret: &Secret) -> Result<Option<Zeroizing<[u8; 32]>>> {
+        let parsed = self.parse().map_err(|why| FORM.damaged(PREFIX, &why))?;
+        let wrapping = secret.stretch(&parsed.salt, parsed.cost)?;
+        let context = context_of(key_id, self.kind, &self.name);
+        let master = seal::unwrap(&wrapping, &context, &parsed.wrapped).map(Zeroizing::new);
+        Ok(master.ok().filter(|master| key_id_of(master) == *key_id))
+    }
+
+    fn shown(&self) -> KeySlot {
+        KeySlot { name: self.name.clone(), kind: self.kind, created: self.created }
+    }
+}
+
+/// What a wrapped key is bound to.
+fn context(master: &[u8; 32], kind: SlotKind, name: &str) -> Vec<u8> {
+    context_of(&key_id_of(master), kind, name)
+}
+
+fn context_of(key_id: &[u8; 16], kind: SlotKind, name: &str) -> Vec<u8> {
+    format!("sojourn key slot 1\n{}\n{}\n{name}", hex(key_id), kind.as_str()).into_bytes()
+}
+
+/// Lower-case hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Document {
+    fn encode(&self) -> Result<Vec<u8>> {
+        FORM.encode(self)
+    }
+
+    fn decode(key: &str, bytes: &[u8]) -> Result<Self> {
+        let document: Self = FORM.decode(key, bytes)?;
+        let damaged = |why: &str| Err(FORM.damaged(key, why));
+        parse_hex::<16>("key id", &document.key_id).map_err(|e| FORM.damaged(key, e.message()))?;
+        if document.slots.is_empty() || document.slots.len() > MAX_SLOTS {
+            return damaged("it has no slots, or too many");
+        }
+        for (index, slot) in document.slots.iter().enumerate() {
+            if let Err(why) = slot.parse() {
+                return damaged(&why);
+            }
+            if document.slots[..index].iter().any(|other| other.name == slot.name) {
+                return damaged("two of its slots have one name");
+            }
+        }
+        Ok(document)
+    }
+}
+
+/// Checks whether bytes are a document of slots.
+pub(crate) fn check_bytes(key: &str, bytes: &[u8]) -> Result<()> {
+    Document::decode(key, bytes).map(|_| ())
+}
+
+/// Reads a document of slots, and checks all but what only a secret tells.
+pub(crate) async fn check(backend: &dyn ObjectStore, key: &str) -> Result<()> {
+    let document = read(backend, key).await?;
+    if self::key(document.sequence) == key {
+        return Ok(());
+    }
+    Err(FORM.damaged(key, "it has another one's number"))
+}
+
+async fn read(backend: &dyn ObjectStore, key: &str) -> Result<Document> {
+    Document::decode(key, &backend::get(backend, key, document::MAX_LEN).await?)
+}
+
+fn key(sequence: u64) -> String {
+    format!("{PREFIX}/{sequence:020}")
+}
+
+/// The numbers of all documents, the newest first.
+async fn sequences(backend: &dyn ObjectStore) -> Result<Vec<u64>> {
+    let listed = backend::list(backend, PREFIX).await?;
+    let number = |key: &str| {
+        let digits = key.strip_prefix(PREFIX)?.strip_prefix('/')?;
+        let valid = digits.len() == 20 && digits.bytes().all(|c| c.is_ascii_digit());
+        digits.parse::<u64>().ok().filter(|n| valid && (1..u64::MAX).contains(n))
+    };
+    let mut found: Vec<u64> =
+        listed.iter().filter_map(|meta| number(meta.location.as_ref())).collect();
+    found.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(found)
+}
+
+/// The newest document of a master key.
+async fn newest(backend: &dyn ObjectStore, key_id: &[u8; 16]) -> Result<Document> {
+    for _ in 0..TRIES {
+        let mut vanished = false;
+        for sequence in sequences(backend).await? {
+            let key = key(sequence);
+            let document = match read(backend, &key).await {
+                Ok(document) => document,
+                // Replaced by a newer one since the listing.
+                Err(e) if e.kind() == ErrorKind::NotFound => {
+                    vanished = true;
+                    break;
+                }
+                Err(e) => return Err(e),
+            };
+            if document.sequence != sequence {
+                return Err(FORM.damaged(&key, "it has another one's number"));
+            }
+            if document.key_id == hex(key_id) {
+                return Ok(document);
+            }
+        }
+        if !vanished {
+            break;
+        }
+    }
+    Err(Error::corrupt(
+        "the store is encrypted, and its key slots (the objects below keys/) are missing; restore \
+         them from a backup",
+    ))
+}
+
+/// The master key of a store, opened with a secret.
+///
+/// # Errors
+/// [`Denied`](ErrorKind::Denied) when the secret opens no slot.
+pub(crate) async fn unlock(
+    backend: &dyn ObjectStore,
+    key_id: [u8; 16],
+    secret: &Secret,
+) -> Result<Zeroizing<[u8; 32]>> {
+    let slots = newest(backend, &key_id).await?.slots;
+    let kind = SlotKind::of(secret);
+    let (fitting, others): (Vec<Slot>, Vec<Slot>) =
+        slots.into_iter().partition(|slot| slot.kind == kind);
+    let names =
+        |slots: &[Slot]| slots.iter().map(|slot| slot.name.as_str()).collect::<Vec<_>>().join(", ");
+    let (what, other) = match kind {
+        SlotKind::Passphrase => ("passphrase", "key file"),
+        SlotKind::KeyFile => ("key file", "passphrase"),
+    };
+    if fitting.is_empty() {
+        return Err(Error::denied(format!(
+            "no {what} opens the store; give the {other} of one of its key slots ({})",
+            names(&others)
+        )));
+    }
+    let wrong = format!(
+        "wrong {what}: it opens none of the store's key slots for one ({}); give the right one",
+        names(&fitting)
+    );
+    let secret = secret.clone();
+    let master = offload(move || {
+        for slot in &fitting {
+            if let Some(master) = slot.open(&key_id, &secret)? {
+                return Ok(Some(master));
+            }
+        }
+        Ok(None)
+    })
+    .await?;
+    master.ok_or_else(|| Error::denied(wrong))
+}
+
+/// Writes the first slot of a store that is about to be made; returns its number. What an
+/// interrupted attempt left is passed over.
+pub(crate) async fn create(
+    backend: &dyn ObjectStore,
+    world: &World,
+    master: &[u8; 32],
+    new: &NewKey<'_>,
+) -> Result<u64> {
+    check_name("key slot", new.name)?;
+    let slots = vec![Slot::wrap(world, new, master)?];
+    let sequence = sequences(backend).await?.first().map_or(1, |newest| newest + 1);
+    let key_id = hex(&key_id_of(master));
+    let document = Document { format: FORM.format.into(), version: 1, sequence, key_id, slots };
+    match backend::put_new(backend, &key(sequence), document.encode()?.into()).await? {
+        Created::Ours => Ok(sequence),
+        Created::Theirs => Err(Error::conflict(
+            "somebody else is making a store in the same place; look at it, and try again",
+        )),
+    }
+}
+
+/// Removes the slots of a store that was not made after all, or those before a newer document.
+pub(crate) async fn delete(backend: &dyn ObjectStore, sequence: u64) -> Result<()> {
+    let key = key(sequence);
+    match backend.delete(&Path::from(key.as_str())).await {
+        Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+        Err(e) => Err(backend::error(&key, e)),
+    }
+}
+
+/// The key slots of an open store.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    store: Store,
+}
+
+impl Keys {
+    pub(crate) fn new(store: Store) -> Self {
+        Self { store }
+    }
+
+    /// All slots, in the order in which they were made.
+    ///
+    /// # Errors
+    /// [`Unsupported`](ErrorKind::Unsupported) when the store is not encrypted; else the backend's.
+    pub async fn list(&self) -> Result<Vec<KeySlot>> {
+        Ok(self.newest().await?.slots.iter().map(Slot::shown).collect())
+    }
+
+    /// Lets another passphrase or key file open the store.
+    ///
+    /// # Errors
+    /// [`Conflict`](ErrorKind::Conflict) when a slot has the name, or when somebody else changes
+    /// the slots; [`Invalid`](ErrorKind::Invalid) for a bad name or when there are 16; and as
+    /// [`list`](Self::list).
+    pub async fn add(&self, new: &NewKey<'_>) -> Result<KeySlot> {
+        check_name("key slot", new.name)?;
+        let mut document = self.newest().await?;
+        if document.slots.iter().any(|slot| slot.name == new.name) {
+            return Err(Error::conflict(format!(
+                "key slot {:?} exists already; choose another name, or use \"sojourn store key \
+                 rotate\"",
+                new.name
+            )));
+        }
+        if document.slots.len() >= MAX_SLOTS {
+            return Err(Error::invalid(format!(
+                "the store has {MAX_SLOTS} key slots, and cannot have more; remove one first"
+            )));
+        }
+        let slot = self.wrap(new).await?;
+        document.slots.push(slot.clone());
+        self.replace(document).await?;
+        Ok(slot.shown())
+    }
+
+    /// Replaces the passphrase or key file of a slot. The old one then opens the store no longer;
+    /// who has a copy of the old document and the old secret still has the master key.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) when there is no such slot; and as [`add`](Self::add).
+    pub async fn rotate(&self, new: &NewKey<'_>) -> Result<KeySlot> {
+        let mut document = self.newest().await?;
+        let index = position(&document, new.name)?;
+        let slot = self.wrap(new).await?;
+        document.slots[index] = slot.clone();
+        self.replace(document).await?;
+        Ok(slot.shown())
+    }
+
+    /// Removes a slot.
+    ///
+    /// # Errors
+    /// [`Invalid`](ErrorKind::Invalid) for the last one; and as [`rotate`](Self::rotate).
+    pub async fn remove(&self, name: &str) -> Result<()> {
+        let mut document = self.newest().await?;
+        let index = position(&document, name)?;
+        if document.slots.len() == 1 {
+            return Err(Error::invalid(format!(
+                "key slot {name:?} is the last one, without which nobody could open the store; \
+                 add another one first"
+            )));
+        }
+        document.slots.remove(index);
+        self.replace(document).await
+    }
+
+    async fn newest(&self) -> Result<Document> {
+        newest(self.store.backend(), &key_id_of(self.master()?)).await
+    }
+
+    fn master(&self) -> Result<&[u8; 32]> {
+        self.store.settings().master().ok_or_else(|| {
+            Error::unsupported(
+                "the store is not encrypted, and has no keys; make an encrypted one with \
+                 \"sojourn init --encrypt\" and copy the images",
+            )
+        })
+    }
+
+    async fn wrap(&self, new: &NewKey<'_>) -> Result<Slot> {
+        let master = Zeroizing::new(*self.master()?);
+        let world = self.store.world().clone();
+        let (name, secret, cost) = (new.name.to_owned(), new.secret.clone(), new.cost);
+        offload(move || Slot::wrap(&world, &NewKey { name: &name, secret: &secret, cost }, &master))
+            .await
+    }
+
+    /// Writes the next document, then deletes those before it.
+    async fn replace(&self, mut document: Document) -> Result<()> {
+        let backend: Arc<dyn ObjectStore> = self.store.shared_backend();
+        // Above all that is there, also what is not of this master key.
+        let before = sequences(&*backend).await?;
+        let newest = before.first().copied().unwrap_or(0);
+        let changed = || {
+            Error::conflict("somebody else changed the store's keys; look at them and try again")
+        };
+        if newest != document.sequence {
+            return Err(changed());
+        }
+        document.sequence = newest + 1;
+        let bytes = document.encode()?.into();
+        match backend::put_new(&*backend, &key(document.sequence), bytes).await? {
+            Created::Ours => {}
+            Created::Theirs => return Err(changed()),
+        }
+        for sequence in before {
+            delete(&*backend, sequence).await.map_err(|e| {
+                e.context(
+                    "the new keys count, but the old ones could not be deleted, so that an old \
+                     passphrase or key file still opens a copy of them; delete the object",
+                )
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn position(document: &Document, name: &str) -> Result<usize> {
+    document.slots.iter().position(|slot| slot.name == name).ok_or_else(|| {
+        let names: Vec<_> = document.slots.iter().map(|slot| slot.name.as_str()).collect();
+        Error::not_found(format!(
+            "there is no key slot {name:?}; the store has {}",
+            names.join(", ")
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests;
