@@ -185,7 +185,8 @@ impl Walk<'_> {
                 return Ok(());
             }
             let clusters = claims.clusters(piece.start, piece.count);
-            let from = if last == Some(clusters.start) { clusters.start + 1 } else { clusters.start };
+            let from =
+                if last == Some(clusters.start) { clusters.start + 1 } else { clusters.start };
             last = Some(clusters.end - 1);
             match claims.claim(from..clusters.end) {
                 None => Ok(()),
@@ -210,7 +211,11 @@ impl Walk<'_> {
             } else if lies_in(own, piece) {
                 return Ok(());
             }
-            refuse!(Conflict, "inode 7 reserves block {}, which is no descriptor's; run e2fsck", piece.start);
+            refuse!(
+                Conflict,
+                "inode 7 reserves block {}, which is no descriptor's; run e2fsck",
+                piece.start
+            );
         })
     }
 
@@ -244,7 +249,10 @@ impl Claims {
         let ratio = u64::from(sb.ratio);
         let clusters = (sb.blocks - sb.first_data).div_ceil(ratio);
         if clusters > MAX_CLUSTERS {
-            refuse!(TooMuchWork, "it has {clusters} clusters; a deep check takes at most {MAX_CLUSTERS}");
+            refuse!(
+                TooMuchWork,
+                "it has {clusters} clusters; a deep check takes at most {MAX_CLUSTERS}"
+            );
         }
         let bits = vec![0; clusters.div_ceil(64) as usize];
         Ok(Self { bits, first_data: sb.first_data, ratio })

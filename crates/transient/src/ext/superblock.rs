@@ -149,7 +149,8 @@ impl Superblock {
                 _ => Kind::Ext4,
             };
         let geometry = Geometry::read(raw, incompat, ro_compat, window.size())?;
-        let descriptor_blocks = geometry.groups.div_ceil(geometry.block_size / geometry.descriptor_size);
+        let descriptor_blocks =
+            geometry.groups.div_ceil(geometry.block_size / geometry.descriptor_size);
         if incompat & INCOMPAT_META_BG != 0 && le32(raw, 0x104) > descriptor_blocks {
             refuse!(Geometry, "its first meta group is {}, behind the last one", le32(raw, 0x104));
         }

@@ -1,1 +1,201 @@
-//! What a partition holds, by name.
+//! What a partition or disk holds, by the marks that it bears.
+//!
+//! Two marks are one too many: a stale signature of an earlier format looks like a fresh one, so
+//! what bears the marks of two things is refused.
+
+mod marks;
+
+use crate::bytes::{le16, le32};
+use crate::refusal::refuse;
+use crate::{Code, Kind, Refusal, Window, ext};
+use marks::{ANYWHERE, MARKS, Mark, Place};
+
+/// Recognises what is in `window`.
+///
+/// # Errors
+/// [`Code::Unknown`], [`Code::Ambiguous`]; the code and name of what cannot be borrowed from.
+pub fn probe(window: &Window<'_>) -> Result<Kind, Refusal> {
+    let head = Head::read(window)?;
+    let kinds = kinds(&head);
+    let mut others: Vec<(Code, &str)> = Vec::new();
+    for mark in MARKS {
+        if mark.weak && !(kinds.is_empty() && others.is_empty()) {
+            continue;
+        }
+        if bears(window, &head, mark)? && !others.iter().any(|(_, name)| *name == mark.name) {
+            others.push((mark.code, mark.name));
+        }
+    }
+    others.extend(computed(window, &head)?);
+    // What stands around file systems is said first: there may be one inside.
+    others.sort_by_key(|(code, _)| *code == Code::OtherFileSystem);
+    match (kinds.as_slice(), others.as_slice()) {
+        ([kind], []) => Ok(*kind),
+        ([], []) => refuse!(Unknown, "nothing that is known is there"),
+        ([], [(code, name)]) => Err(Refusal::new(*code, sentence(*code, name))),
+        (kinds, [(code, name), ..]) if *code != Code::OtherFileSystem => {
+            let rest = names(kinds, &others[1..]);
+            Err(Refusal::new(
+                *code,
+                format!("{}; it bears the marks of {rest} too", sentence(*code, name)),
+            ))
+        }
+        (kinds, others) => {
+            refuse!(Ambiguous, "it bears the marks of {}; wipe the stale one", names(kinds, others))
+        }
+    }
+}
+
+fn names(kinds: &[Kind], others: &[(Code, &str)]) -> String {
+    let kinds = kinds.iter().map(|kind| kind.as_str());
+    kinds.chain(others.iter().map(|(_, name)| *name)).collect::<Vec<_>>().join(" and ")
+}
+
+fn sentence(code: Code, name: &str) -> String {
+    match code {
+        Code::Encrypted => format!("it is encrypted ({name}); open it and offer what is inside"),
+        Code::RaidMember => {
+            format!("it is a member of a RAID set ({name}); offer the assembled set")
+        }
+        Code::VolumeManager => {
+            format!("it belongs to a volume manager ({name}); offer its volumes")
+        }
+        Code::CacheMember => format!("it is one half of a cached disk ({name})"),
+        Code::PartitionTable => format!("it holds a partition table that is not read ({name})"),
+        _ => format!("it holds {name}, whose free space is not read"),
+    }
+}
+
+/// The first bytes, where most marks are.
+struct Head(Vec<u8>);
+
+impl Head {
+    fn read(window: &Window<'_>) -> Result<Self, Refusal> {
+        let len = window.size().min(68 << 10) as usize;
+        window.bytes(0, len).map(Self)
+    }
+
+    fn at(&self, offset: usize, len: usize) -> Option<&[u8]> {
+        self.0.get(offset..offset.checked_add(len)?)
+    }
+
+    fn has(&self, offset: usize, magic: &[u8]) -> bool {
+        self.at(offset, magic.len()) == Some(magic)
+    }
+}
+
+fn bears(window: &Window<'_>, head: &Head, mark: &Mark) -> Result<bool, Refusal> {
+    let len = mark.magic.len() as u64;
+    let offset = match mark.place {
+        Place::Start(offset) => Some(offset),
+        // The start of the last whole piece of so many bytes, less so many.
+        Place::Rounded { grain, back } => (window.size() / grain * grain).checked_sub(back),
+    };
+    let Some(offset) =
+        offset.filter(|at| at.checked_add(len).is_some_and(|end| end <= window.size()))
+    else {
+        return Ok(false);
+    };
+    if offset + len <= head.0.len() as u64 {
+        return Ok(head.has(offset as usize, mark.magic));
+    }
+    Ok(window.bytes(offset, mark.magic.len())? == mark.magic)
+}
+
+/// The file systems that are read.
+fn kinds(head: &Head) -> Vec<Kind> {
+    let mut found = Vec::new();
+    if head.at(1024 + 0x38, 2).is_some_and(|raw| le16(raw, 0) == ext::MAGIC) {
+        found.push(Kind::Ext4);
+    }
+    if head.has(3, b"NTFS    ") {
+        found.push(Kind::Ntfs);
+    }
+    if head.has(3, b"EXFAT   ") {
+        found.push(Kind::Exfat);
+    }
+    if head.has(0, b"XFSB") {
+        found.push(Kind::Xfs);
+    }
+    if head.has(0x1_0040, b"_BHRfS_M") {
+        found.push(Kind::Btrfs);
+    }
+    let mut pages = [4096, 8192, 16384, 32768, 65536].into_iter();
+    if pages.any(|size| ANYWHERE.iter().any(|magic| head.has(size - 10, magic))) {
+        found.push(Kind::Swap);
+    }
+    found.extend(fat(head));
+    found
+}
+
+/// FAT has no magic number: its boot sector must make sense.
+fn fat(head: &Head) -> Option<Kind> {
+    let raw = head.at(0, 512)?;
+    let sector = le16(raw, 11);
+    let (per_cluster, reserved, tables) = (raw[13], le16(raw, 14), raw[16]);
+    let sensible = le16(raw, 510) == 0xAA55
+        && matches!(raw[0], 0xEB | 0xE9 | 0)
+        && matches!(sector, 512 | 1024 | 2048 | 4096)
+        && per_cluster.is_power_of_two()
+        && reserved > 0
+        && matches!(tables, 1 | 2)
+        && (raw[21] == 0xF0 || raw[21] >= 0xF8)
+        && !head.has(3, b"NTFS    ")
+        && !head.has(3, b"-FVE-FS-");
+    if !sensible || (le16(raw, 19) == 0 && le32(raw, 32) == 0) {
+        return None;
+    }
+    Some(if le16(raw, 22) == 0 { Kind::Fat32 } else { Kind::Fat16 })
+}
+
+/// What more than a few fixed bytes tell.
+fn computed(window: &Window<'_>, head: &Head) -> Result<Vec<(Code, &'static str)>, Refusal> {
+    let mut found = Vec::new();
+    // BitLocker To Go looks like FAT; its GUID does not.
+    if head.has(424, &marks::BITLOCKER_TO_GO) || head.has(424, &marks::BITLOCKER_USED_SPACE) {
+        found.push((Code::Encrypted, "BitLocker To Go"));
+    }
+    if fat(head).is_some() && head.has(54, b"FAT12   ") {
+        found.push((Code::OtherFileSystem, "FAT12"));
+    }
+    if zfs(window)? {
+        found.push((Code::VolumeManager, "ZFS"));
+    }
+    // VIA's RAID has only a sum over its last sector.
+    if let Some(at) = window.size().checked_sub(512) {
+        let raw = window.bytes(at / 512 * 512, 512)?;
+        let sum = raw[..50].iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+        if le16(&raw, 0) == 0xAA55 && raw[2] <= 2 && raw[50] == sum {
+            found.push((Code::RaidMember, "VIA RAID"));
+        }
+    }
+    Ok(found)
+}
+
+/// ZFS has four labels of 256 KiB, two at each end; the second half of each is a ring of
+/// uberblocks. The first and the third are looked at.
+fn zfs(window: &Window<'_>) -> Result<bool, Refusal> {
+    const LABEL: u64 = 256 << 10;
+    const MAGIC: u64 = 0x00BA_B10C;
+    let end = window.size() / LABEL * LABEL;
+    let labels = [Some(0), end.checked_sub(2 * LABEL)];
+    for label in labels.into_iter().flatten().filter(|label| label + LABEL <= window.size()) {
+        let ring = window.bytes(label + LABEL / 2, LABEL as usize / 2)?;
+        let magic = |raw: &[u8]| {
+            [MAGIC.to_le_bytes(), MAGIC.to_be_bytes()].iter().any(|m| raw.starts_with(m))
+        };
+        if ring.chunks_exact(1024).any(magic) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Why a partition of this purpose is refused, whatever it holds.
+pub(crate) fn refused_purpose(purpose: &str) -> Option<Refusal> {
+    let (_, code, name) = marks::PURPOSES.iter().find(|(known, ..)| *known == purpose)?;
+    Some(Refusal::new(*code, sentence(*code, name)))
+}
+
+#[cfg(test)]
+mod tests;

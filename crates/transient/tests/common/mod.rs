@@ -3,6 +3,8 @@
 
 #![allow(dead_code)] // each test file uses its part
 
+pub(crate) mod exfat;
+pub(crate) mod make;
 pub(crate) mod mutate;
 pub(crate) mod sparse;
 

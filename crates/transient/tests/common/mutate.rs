@@ -56,8 +56,7 @@ impl Seam {
         let next = AtomicU64::new(0);
         let workers: Vec<Outcome> = std::thread::scope(|scope| {
             let worker = || {
-                let mut outcome =
-                    Outcome { accepted: 0, refused: 0, slowest: Duration::ZERO };
+                let mut outcome = Outcome { accepted: 0, refused: 0, slowest: Duration::ZERO };
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     if number >= count {

@@ -1,0 +1,53 @@
+use super::*;
+
+fn with(size: usize, marks: &[(usize, &[u8])]) -> Vec<u8> {
+    let mut disk = vec![0; size];
+    for (at, magic) in marks {
+        disk[*at..at + magic.len()].copy_from_slice(magic);
+    }
+    disk
+}
+
+fn code(disk: &Vec<u8>) -> Result<Kind, Code> {
+    probe(&Window::whole(disk)).map_err(|refusal| refusal.code)
+}
+
+#[test]
+fn each_mark_is_recognised_by_its_own_name() {
+    for mark in MARKS {
+        let size = 8 << 20;
+        let at = match mark.place {
+            Place::Start(at) => at as usize,
+            Place::Rounded { grain, back } => {
+                size / grain as usize * grain as usize - back as usize
+            }
+        };
+        let disk = with(size, &[(at, mark.magic)]);
+        let refusal = probe(&Window::whole(&disk)).unwrap_err();
+        assert_eq!(refusal.code, mark.code, "{}", mark.name);
+        assert!(refusal.sentence.contains(mark.name), "{}: {}", mark.name, refusal.sentence);
+    }
+}
+
+#[test]
+fn nothing_and_too_little_are_unknown() {
+    assert_eq!(code(&vec![0; 1 << 20]), Err(Code::Unknown));
+    assert_eq!(code(&vec![0; 100]), Err(Code::Unknown));
+    assert_eq!(code(&Vec::new()), Err(Code::Unknown));
+}
+
+#[test]
+fn two_marks_are_ambiguous_but_what_stands_around_comes_first() {
+    let xfs: (usize, &[u8]) = (0, b"XFSB");
+    let ext: (usize, &[u8]) = (1080, b"\x53\xef");
+    assert_eq!(code(&with(1 << 20, &[xfs])), Ok(Kind::Xfs));
+    assert_eq!(code(&with(1 << 20, &[xfs, ext])), Err(Code::Ambiguous));
+    let md: (usize, &[u8]) = ((1 << 20) - 8192, b"\xfc\x4e\x2b\xa9");
+    assert_eq!(code(&with(1 << 20, &[ext, md])), Err(Code::RaidMember));
+}
+
+#[test]
+fn two_bytes_by_chance_do_not_make_a_file_system_ambiguous() {
+    // The count of free inodes of ext lies where Minix has its magic number.
+    assert_eq!(code(&with(1 << 20, &[(1080, b"\x53\xef"), (1040, b"\x7f\x13")])), Ok(Kind::Ext4));
+}
