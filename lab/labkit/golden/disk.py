@@ -16,11 +16,11 @@ GRUB_MODULES = ["biosdisk", "part_gpt", "ext2", "normal", "linux", "echo", "seri
                 "search_fs_uuid", "configfile", "boot"]
 
 
-def assemble(root, work, raw):
-    """Makes the image file `raw` of the system unpacked at `root`."""
+def assemble(root, work, raw, size):
+    """Makes the image file `raw`, a disk of `size` bytes, of the system unpacked at `root`."""
     with open(raw, "wb") as f:
-        f.truncate(packages.SIZE)
-    length = packages.SIZE - MIB - packages.ROOT_OFFSET
+        f.truncate(size)
+    length = size - MIB - packages.ROOT_OFFSET
     _partition(raw, length)
     _same_times(root)
     _file_system(root, raw, length)

@@ -2,21 +2,19 @@
 
 import hashlib
 import os
+from dataclasses import dataclass
 
 from .. import LAB
 from ..shell import read_bytes
 
 SUITE = "bookworm"
-PACKAGES = ["linux-image-cloud-amd64", "systemd-sysv", "udev", "initramfs-tools", "zstd", "nbd-client",
-            "kmod", "iproute2", "netbase", "e2fsprogs"]
+BASE = ("linux-image-cloud-amd64", "systemd-sysv", "udev", "initramfs-tools", "zstd", "nbd-client",
+        "kmod", "iproute2", "netbase", "e2fsprogs")
 BUSYBOX = "busybox-static"
 """Only its one binary is used, in the tiny initial RAM disk."""
 
 EPOCH = 1735689600
 """The time stamp of everything in the image (2025-01-01): the same packages give the same bytes."""
-
-SIZE = 2 << 30
-"""Bytes of the disk."""
 
 # Fixed identities, for the same reason.
 DISK_GUID = "5a0c5a0c-0001-4a00-8000-000000000001"
@@ -35,9 +33,41 @@ GUEST_FILES = {"agent": "usr/local/sbin/lab-agent", "bare-init": "usr/local/sbin
                "fsload": "usr/local/bin/fsload", "agent.service": "etc/systemd/system/lab-agent.service"}
 
 
-def key():
+@dataclass(frozen=True)
+class Recipe:
+    """What one image holds."""
+
+    name: str
+    """Its place in the cache."""
+    packages: tuple = BASE
+    """Debian's packages, beside those of the variant and what they need."""
+    variant: str = "minbase"
+    """mmdebstrap's set of packages to begin with."""
+    size: int = 2 << 30
+    """Bytes of the disk."""
+    documents: bool = False
+    """Whether manuals and translations stay."""
+
+
+GOLDEN = Recipe("golden")
+"""What guests boot in the demonstration and the tests: small."""
+
+BENCH = Recipe("bench", (*BASE, "openssh-server", "git", "curl", "man-db", "rsync", "python3", "perl",
+                         "tcpdump", "bash-completion", "less", "sudo", "wget"),
+               variant="important", size=1 << 30, documents=True)
+"""A server's system, half of the disk in use: what stores are compared on."""
+
+REBUILT = Recipe("bench-rebuilt", (*BENCH.packages, "nginx-light", "gdb-minimal", "sqlite3", "tmux", "strace", "htop",
+                                   "jq", "lsof", "iotop-c", "sysstat", "socat", "mtr-tiny", "whois", "unzip", "zip",
+                                   "tree", "screen", "ethtool", "nmap", "redis-server", "lua5.4", "pv", "ncdu",
+                                   "fio", "hdparm"),
+                 variant="important", size=1 << 30, documents=True)
+"""The same, built anew with 25 more packages."""
+
+
+def key(recipe):
     """A short name of all that decides what the image holds: the cache's key."""
-    h = hashlib.sha256()
+    h = hashlib.sha256(recipe.name.encode())
     for folder in (os.path.join(LAB, "guest"), os.path.dirname(os.path.realpath(__file__))):
         for name in sorted(os.listdir(folder)):
             path = os.path.join(folder, name)

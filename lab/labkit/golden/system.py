@@ -22,17 +22,18 @@ def sources():
     return []
 
 
-def bootstrap(root, debs):
-    """Installs the packages below `root`; downloaded ones are kept in `debs`."""
+def bootstrap(recipe, root, debs):
+    """Installs a recipe's packages below `root`; downloaded ones are kept in `debs`."""
     if os.geteuid():
         raise LabError("building the golden image needs root (it is then cached): sudo lab/make-golden")
     os.makedirs(debs, exist_ok=True)
     archives = '"$1/var/cache/apt/archives"'
-    command = ["mmdebstrap", "--mode=root", "--variant=minbase", "--quiet",
-               "--include=" + ",".join(packages.PACKAGES),
+    command = ["mmdebstrap", "--mode=root", f"--variant={recipe.variant}", "--quiet",
+               "--include=" + ",".join(recipe.packages),
                '--aptopt=Acquire::Languages "none"', '--aptopt=Acquire::Check-Valid-Until "false"',
                "--dpkgopt=force-unsafe-io"]
-    command += [f"--dpkgopt=path-exclude=/usr/share/{d}/*" for d in ("man", "doc", "locale", "info")]
+    if not recipe.documents:
+        command += [f"--dpkgopt=path-exclude=/usr/share/{d}/*" for d in ("man", "doc", "locale", "info")]
     command += ["--skip=download/empty,essential/unlink",
                 f"--setup-hook=mkdir -p {archives} && cp -n '{debs}'/*.deb {archives}/ 2>/dev/null || :",
                 f"--customize-hook=cp -n {archives}/*.deb '{debs}'/ || :",
