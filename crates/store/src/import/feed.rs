@@ -3,12 +3,14 @@
 use crate::SegmentId;
 use crate::chunker::{Cutter, PAGE, Verdict};
 use crate::segment::Placed;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 /// Bytes that are handed on together: one task's work.
 pub(crate) const WINDOW: usize = 1 << 20;
 /// Items that are handed on together at the most, so that a batch of unchanged pieces stays small.
 const MAX_ITEMS: usize = 4096;
+/// Buffers that are kept to be used again.
+const SPARE: usize = 8;
 
 /// What the next stages get, in image order.
 #[derive(Debug)]
@@ -25,6 +27,8 @@ pub(crate) enum Item {
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) items: Vec<Item>,
+    /// What chunks are parts of; to be given back to [`Feed::recycle`].
+    pub(crate) windows: Vec<Bytes>,
     pub(crate) scanned: u64,
     pub(crate) zero: u64,
 }
@@ -32,8 +36,11 @@ pub(crate) struct Batch {
 /// Collects bytes that follow each other, cuts them, and skips holes.
 #[derive(Debug, Default)]
 pub(crate) struct Feed {
-    /// Bytes from the start of the current chunk's buffer on.
-    buffer: Vec<u8>,
+    /// Bytes from the start of the current chunk's buffer on; behind `filled` there is rubbish.
+    buffer: BytesMut,
+    filled: usize,
+    /// Buffers to use again: fresh memory costs more than what is done with it.
+    spare: Vec<BytesMut>,
     /// The block of the image at which the buffer starts.
     origin: u64,
     /// Where in the buffer the current chunk starts.
@@ -52,8 +59,7 @@ impl Feed {
     pub(crate) fn jump(&mut self, block: u64) {
         self.end_chunk();
         self.seal();
-        self.buffer.clear();
-        (self.origin, self.chunk, self.cut) = (block, 0, 0);
+        (self.origin, self.filled, self.chunk, self.cut) = (block, 0, 0, 0);
     }
 
     /// Counts bytes that were found to be hole without reading them.
@@ -64,29 +70,32 @@ impl Feed {
 
     /// How many bytes are wanted at a time.
     pub(crate) fn room(&self) -> usize {
-        WINDOW.saturating_sub(self.buffer.len()).max(PAGE)
+        WINDOW.saturating_sub(self.filled).max(PAGE)
     }
 
-    /// Room for `len` more bytes; they are zero. [`scan`](Self::scan) takes them.
+    /// Room for `len` more bytes, to be filled; [`scan`](Self::scan) takes them.
     pub(crate) fn extend(&mut self, len: usize) -> &mut [u8] {
-        let at = self.buffer.len();
-        self.buffer.resize(at + len, 0);
-        &mut self.buffer[at..]
+        let at = self.filled;
+        self.filled += len;
+        if self.buffer.len() < self.filled {
+            self.buffer.resize(self.filled, 0);
+        }
+        &mut self.buffer[at..self.filled]
     }
 
     /// Takes back `unused` bytes of what [`extend`](Self::extend) gave, and pads the last page
     /// with zeroes.
     pub(crate) fn shorten(&mut self, unused: usize) {
-        let len = self.buffer.len().saturating_sub(unused);
-        self.buffer.truncate(len);
-        self.buffer.resize(len.next_multiple_of(PAGE), 0);
+        self.filled = self.filled.saturating_sub(unused);
+        let padding = self.filled.next_multiple_of(PAGE) - self.filled;
+        self.extend(padding).fill(0);
     }
 
     /// Cuts what was added: whole pages.
     pub(crate) fn scan(&mut self) {
-        let fresh = self.buffer.len() - self.cut;
+        let fresh = self.filled - self.cut;
         self.batch.scanned += fresh as u64;
-        while self.cut < self.buffer.len() {
+        while self.cut < self.filled {
             let (at, next) = (self.cut, self.cut + PAGE);
             let block = self.origin + (at / PAGE) as u64;
             match self.cutter.page(block, &self.buffer[at..next]) {
@@ -105,7 +114,7 @@ impl Feed {
             }
             self.cut = next;
         }
-        if self.buffer.len() >= WINDOW {
+        if self.filled >= WINDOW {
             self.seal();
         }
     }
@@ -142,23 +151,41 @@ impl Feed {
 
     /// Turns the finished chunks of the buffer into items; the unfinished one is kept.
     fn seal(&mut self) {
-        if self.buffer.is_empty() || (self.chunks.is_empty() && self.chunk == 0) {
+        if self.filled == 0 || (self.chunks.is_empty() && self.chunk == 0) {
             return;
         }
-        let mut rest = Vec::new();
-        if self.chunk < self.buffer.len() {
-            rest.reserve_exact(WINDOW + PAGE);
-            rest.extend_from_slice(&self.buffer[self.chunk..]);
-        }
-        let bytes = Bytes::from(std::mem::replace(&mut self.buffer, rest));
+        let tail = self.chunk..self.filled;
+        self.filled = tail.len();
+        let bytes = if self.chunk < WINDOW / 2 {
+            // Little between two holes: a copy rather than a window for each.
+            let bytes = Bytes::copy_from_slice(&self.buffer[..self.chunk]);
+            self.buffer.copy_within(tail, 0);
+            bytes
+        } else {
+            let mut rest = self.spare.pop().unwrap_or_default();
+            if rest.len() < WINDOW {
+                rest.resize(WINDOW, 0);
+            }
+            rest[..tail.len()].copy_from_slice(&self.buffer[tail]);
+            std::mem::replace(&mut self.buffer, rest).freeze()
+        };
         for (start, end) in self.chunks.drain(..) {
             self.bytes += end - start;
             let data = bytes.slice(start..end);
             self.batch.items.push(Item::Chunk { start: self.origin + (start / PAGE) as u64, data });
         }
+        if bytes.len() >= WINDOW {
+            self.batch.windows.push(bytes);
+        }
         self.origin += (self.chunk / PAGE) as u64;
         self.cut -= self.chunk;
         self.chunk = 0;
+    }
+
+    /// Takes back the windows of a batch whose items are gone.
+    pub(crate) fn recycle(&mut self, windows: Vec<Bytes>) {
+        let unused = windows.into_iter().filter_map(|bytes| bytes.try_into_mut().ok());
+        self.spare.extend(unused.take(SPARE - self.spare.len()));
     }
 
     /// Whether there is enough for a task.
