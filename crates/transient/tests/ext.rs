@@ -6,7 +6,7 @@
 mod common;
 
 use block::Span;
-use common::{each, hash, images, must, run, unpack};
+use common::{dumpe2fs, each, hash, images, run, unpack};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use transient::{Code, Found, HostDisk, Kind, Level, Options, Refusal, Window};
@@ -16,34 +16,6 @@ fn free(image: &Path, level: Option<Level>) -> Result<Found, Refusal> {
     let disk = HostDisk::open(image)?;
     let options = Options { level, ..Options::default() };
     transient::read(Kind::Ext4, &Window::whole(&disk), &options)
-}
-
-/// The free ranges that dumpe2fs lists, in bytes.
-fn dumpe2fs(image: &Path) -> Vec<Span> {
-    let text = must(60, "dumpe2fs", &[image.to_str().unwrap()]);
-    let number = |name: &str| {
-        let line = text.lines().find(|line| line.starts_with(name))?;
-        line.split(':').nth(1)?.trim().parse::<u64>().ok()
-    };
-    let size = number("Block size:").unwrap();
-    let blocks = number("Block count:").unwrap();
-    let cluster = number("Cluster size:").map_or(1, |bytes| bytes / size);
-    let mut list: Vec<Span> = Vec::new();
-    for line in text.lines().filter_map(|line| line.strip_prefix("  Free blocks: ")) {
-        for range in line.split(", ").filter(|range| !range.is_empty()) {
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            let (first, last): (u64, u64) = (first.parse().unwrap(), last.parse().unwrap());
-            // With bigalloc, a range ends at the first block of its last cluster.
-            let end = (last + cluster).min(blocks);
-            match list.last_mut() {
-                Some(span) if span.end() == first * size => {
-                    *span = Span::between(span.offset(), end * size);
-                }
-                _ => list.push(Span::between(first * size, end * size)),
-            }
-        }
-    }
-    list
 }
 
 fn is_subset(mine: &[Span], theirs: &[Span]) -> bool {

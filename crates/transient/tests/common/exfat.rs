@@ -91,7 +91,8 @@ impl<'f> Volume<'f> {
         entries[32] = 0xC0;
         entries[33] = flags;
         entries[35] = name.len() as u8;
-        let hash = name.to_ascii_uppercase().bytes().flat_map(|byte| [byte, 0]);
+        let upper = name.to_ascii_uppercase();
+        let hash = upper.bytes().flat_map(|byte| [byte, 0]);
         let hash = hash.fold(0u16, |sum, byte| sum.rotate_right(1).wrapping_add(byte.into()));
         entries[36..38].copy_from_slice(&hash.to_le_bytes());
         entries[40..48].copy_from_slice(&len.to_le_bytes());
