@@ -1,23 +1,125 @@
 //! What is lent of which disks, held from the first look until the end.
 
-use crate::{HostDisk, Layout, Lent, Stamp, Window};
-use crate::{Key, Member, Stitched};
+use crate::{
+    Code, HostDisk, Key, Kind, Layout, Lent, Level, Member, Options, Refusal, Source, Stamp,
+    Stitched, Window,
+};
 use block::{BLOCK, Device, Error, Result, Span};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// What one file system lends, and how to tell that it has not been used since.
+/// What one file system lends.
 #[derive(Debug)]
 pub struct Loan {
     /// The disk that it is on, held.
     pub disk: Arc<HostDisk>,
+    /// The file system.
+    pub claim: Claim,
+    /// The lent ranges, in bytes of the disk, rising.
+    pub spans: Vec<Span>,
+}
+
+/// Where a file system is, and how to tell that it has not been used since.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// What it is.
+    pub kind: Kind,
+    /// How its free blocks were proven free.
+    pub level: Level,
     /// Where it starts on the disk, in bytes.
     pub base: u64,
     /// Its size in bytes.
     pub size: u64,
     /// What must still be so before the first write.
     pub stamp: Stamp,
-    /// The lent ranges, in bytes of the disk, rising.
-    pub spans: Vec<Span>,
+}
+
+impl Loan {
+    /// Reads the owner's file system once more, as if nothing were known of it, after its loan has
+    /// been used: it must be accepted again, and all that was lent must still be free.
+    ///
+    /// # Errors
+    /// What is wrong with it now.
+    pub fn recheck(&self) -> Result<(), Refusal> {
+        let claim = &self.claim;
+        let window = Window::part(&*self.disk, claim.base, claim.size)?;
+        let options = Options { level: Some(claim.level), btrfs: true, shadow_copies: true };
+        let found = crate::read(claim.kind, &window, &options)?;
+        let mut free = found.free.iter().peekable();
+        for span in &self.spans {
+            let span = span.relative_to(claim.base);
+            while free.peek().is_some_and(|free| free.end() <= span.offset()) {
+                free.next();
+            }
+            if free.peek().is_none_or(|free| free.intersect(span) != Some(span)) {
+                return Err(Refusal::new(
+                    Code::Conflict,
+                    format!("{} lent bytes at {} are not free any more", span.len(), span.offset()),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, disk: &dyn Source) -> Result<()> {
+        let path = self.disk.path().display();
+        self.claim.check(disk).map_err(|e| e.context(path))
+    }
+}
+
+impl Claim {
+    fn check(&self, disk: &dyn Source) -> Result<()> {
+        let changed = |why: String| {
+            Error::conflict(format!(
+                "the file system at {} {why} since its free blocks were found; nothing was \
+                 written, try again",
+                self.base
+            ))
+        };
+        let window = Window::part(disk, self.base, self.size)
+            .map_err(|refusal| changed(format!("cannot be looked at ({refusal})")))?;
+        match self.stamp.holds(&window) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(changed("has changed".to_owned())),
+            Err(refusal) => Err(changed(format!("cannot be read again ({refusal})"))),
+        }
+    }
+}
+
+/// File systems whose disks are not held by us any more.
+pub(crate) struct Released {
+    checks: Vec<(Unheld, Claim)>,
+}
+
+impl Released {
+    /// Looks again whether every file system is as it was; see [`Plan::check`].
+    pub(crate) fn check(&self) -> Result<()> {
+        for (disk, claim) in &self.checks {
+            // What was cached before others could write is not asked.
+            let _ = rustix::fs::fadvise(&disk.file, 0, None, rustix::fs::Advice::DontNeed);
+            claim.check(disk)?;
+        }
+        Ok(())
+    }
+}
+
+/// A disk that others may have.
+struct Unheld {
+    file: File,
+    size: u64,
+}
+
+impl Source for Unheld {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buf, offset)
+    }
 }
 
 /// Loans that make up one disk.
@@ -46,7 +148,8 @@ impl Plan {
                 disks.push(Arc::clone(&loan.disk));
                 disks.len() - 1
             });
-            let own = Span::between(loan.base, loan.base.saturating_add(loan.size));
+            let claim = &loan.claim;
+            let own = Span::between(claim.base, claim.base.saturating_add(claim.size));
             for span in &loan.spans {
                 if own.intersect(*span) != Some(*span) {
                     return Err(Error::internal(format!(
@@ -93,24 +196,25 @@ impl Plan {
     /// # Errors
     /// [`Conflict`](block::ErrorKind::Conflict) naming the one that is not.
     pub fn check(&self) -> Result<()> {
-        for loan in &self.loans {
-            let path = loan.disk.path().display();
-            let changed = |why: String| {
-                Error::conflict(format!(
-                    "{path}: the file system at {} {why} since its free blocks were found; nothing \
-                     was written, try again",
-                    loan.base
-                ))
-            };
-            let window = Window::part(&*loan.disk, loan.base, loan.size)
-                .map_err(|refusal| changed(format!("cannot be looked at ({refusal})")))?;
-            match loan.stamp.holds(&window) {
-                Ok(true) => {}
-                Ok(false) => return Err(changed("has changed".to_owned())),
-                Err(refusal) => return Err(changed(format!("cannot be read again ({refusal})"))),
-            }
+        self.loans.iter().try_for_each(|loan| loan.check(&*loan.disk))
+    }
+
+    /// Gives up the hold of the disks, but keeps what is needed to look again whether their file
+    /// systems are as they were.
+    ///
+    /// # Errors
+    /// Those of opening the disks another time.
+    pub(crate) fn release(self) -> Result<Released> {
+        let open = |disk: &Arc<HostDisk>| {
+            let again = format!("/proc/self/fd/{}", disk.file().as_raw_fd());
+            let file = File::open(again).map_err(|e| Error::io(disk.path().display(), e))?;
+            Ok(Unheld { file, size: disk.size() })
+        };
+        let mut checks = Vec::new();
+        for loan in self.loans {
+            checks.push((open(&loan.disk)?, loan.claim));
         }
-        Ok(())
+        Ok(Released { checks })
     }
 
     /// Checks once more and makes a disk of `size` bytes of the loans, encrypted with `key`. Nothing
@@ -149,7 +253,11 @@ mod tests {
         let (base, size) = (64 << 10, 512 << 10);
         let window = Window::part(&**disk, base, size).unwrap();
         let stamp = Stamp::take(&window, vec![Span::between(0, 4096)]).unwrap();
-        Loan { disk: Arc::clone(disk), base, size, stamp, spans }
+        Loan {
+            disk: Arc::clone(disk),
+            claim: Claim { kind: Kind::Ext4, level: Level::Fast, base, size, stamp },
+            spans,
+        }
     }
 
     fn key() -> Key {

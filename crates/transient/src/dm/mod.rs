@@ -1,1 +1,335 @@
-//! The kernel's device-mapper.
+//! A borrowed disk as a real block device of this machine: the kernel's device-mapper, `linear` over
+//! the lent ranges and `crypt` over that.
+//!
+//! The kernel then does what [`Stitched`](crate::Stitched) does elsewhere, and holds the owner's
+//! disks itself. Two differences: a block that was never written reads as noise, and not as zeroes;
+//! and the disk stays until it is taken down or the machine stops. The key is handed over by the
+//! kernel's keyring, never in a table that somebody could read.
+
+mod ioctl;
+
+pub use ioctl::Target;
+
+use crate::sys::{self, KernelKey};
+use crate::{Key, Lent, Plan};
+use block::{Error, ErrorKind, Result, Span};
+use ioctl::{Command, Message, SECURE_DATA, STATUS_TABLE};
+use rustix::fs::{FileType, Mode};
+use std::ffi::CString;
+use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+const CONTROL: &str = "/dev/mapper/control";
+const NODES: &str = "/dev/mapper";
+/// What the identity of every device of ours starts with.
+const IDENTITY: &str = "SOJOURN-";
+/// What the name of the device below the encrypted one ends with.
+const BELOW: &str = "-lent";
+/// Bytes of a sector in tables.
+const SECTOR: u64 = 512;
+/// Room for a first try of a reply.
+const ROOM: usize = 64 << 10;
+
+/// The kernel's device-mapper.
+#[derive(Debug)]
+pub struct Mapper {
+    control: File,
+}
+
+/// A borrowed disk that the kernel holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapped {
+    /// Its name.
+    pub name: String,
+    /// Its block device.
+    pub node: PathBuf,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Programs and file systems that have it open.
+    pub users: u32,
+    /// The lent ranges, and the device that each is on.
+    pub lent: Vec<(u64, Span)>,
+}
+
+impl Mapper {
+    /// Opens the control device; its node is made where no udev did.
+    ///
+    /// # Errors
+    /// [`Unsupported`](ErrorKind::Unsupported) where the kernel has none,
+    /// [`Denied`](ErrorKind::Denied) without the right to.
+    pub fn open() -> Result<Self> {
+        let open = || File::options().read(true).write(true).open(CONTROL);
+        let control = match open() {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                make_control()?;
+                open()
+            }
+            other => other,
+        };
+        let control = control.map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => no_mapper(),
+            _ if e.raw_os_error() == Some(libc::ENODEV) => no_mapper(),
+            _ => Error::io(CONTROL, e),
+        })?;
+        Ok(Self { control })
+    }
+
+    /// Makes the device `name` of `size` bytes of a plan. The plan's own hold of the disks is
+    /// handed over: between, every file system is looked at once more.
+    ///
+    /// # Errors
+    /// [`Unsupported`](ErrorKind::Unsupported) for image files, [`Conflict`](ErrorKind::Conflict)
+    /// when the name is taken or a file system has changed; those of the kernel. Nothing is left
+    /// behind.
+    pub fn create(&self, name: &str, plan: Plan, size: u64, key: &Key) -> Result<Mapped> {
+        let table = linear(&plan, size)?;
+        let below = format!("{name}{BELOW}");
+        self.make(&below)?;
+        let made = self.fill(name, &below, &table, plan, size, key);
+        if made.is_err() {
+            let _ = self.call(Command::Remove, Message::new(name, 0, 0)?);
+            let _ = self.call(Command::Remove, Message::new(&below, 0, 0)?);
+        }
+        made
+    }
+
+    fn fill(
+        &self,
+        name: &str,
+        below: &str,
+        table: &[Target],
+        plan: Plan,
+        size: u64,
+        key: &Key,
+    ) -> Result<Mapped> {
+        // The kernel takes the disks for itself: until it has, nobody holds them. So the stamps are
+        // read again after that, and before anything can be written.
+        let released = plan.release()?;
+        self.call(Command::Load, Message::with_table(below, 0, table)?)?;
+        released.check()?;
+        let lent = self.call(Command::Suspend, Message::new(below, 0, 0)?)?;
+
+        self.make(name)?;
+        let description = format!("sojourn:{name}");
+        let handed = CString::new(description.clone())
+            .map_err(|_| Error::invalid("a name with a zero byte"))?;
+        let _handed = KernelKey::add(&handed, key.bytes()?)
+            .map_err(|e| Error::io("cannot hand the key to the kernel's keyring", e))?;
+        let (major, minor) = (rustix::fs::major(lent.device()), rustix::fs::minor(lent.device()));
+        let parameters = format!(
+            "aes-xts-plain64 :64:logon:{description} 0 {major}:{minor} 0 2 sector_size:4096 \
+             iv_large_sectors"
+        );
+        let crypt =
+            Target { start: 0, length: size / SECTOR, kind: "crypt".to_owned(), parameters };
+        self.call(Command::Load, Message::with_table(name, SECURE_DATA, &[crypt])?)?;
+        let made = self.call(Command::Suspend, Message::new(name, 0, 0)?)?;
+        node(name, made.device())?;
+        self.look(name)
+    }
+
+    /// The borrowed disk `name`.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) when there is none of ours.
+    pub fn look(&self, name: &str) -> Result<Mapped> {
+        let missing = || Error::not_found(format!("no borrowed disk {name} in the kernel"));
+        let status = match self.call(Command::Status, Message::new(name, 0, 0)?) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Err(missing()),
+            other => other?,
+        };
+        if status.uuid() != format!("{IDENTITY}{name}") {
+            return Err(missing());
+        }
+        let size = self.table(name)?.iter().map(|target| target.length * SECTOR).sum();
+        let mut lent = Vec::new();
+        for target in self.table(&format!("{name}{BELOW}"))? {
+            lent.push(parse_linear(&target)?);
+        }
+        let node = Path::new(NODES).join(name);
+        Ok(Mapped { name: name.to_owned(), node, size, users: status.open_count(), lent })
+    }
+
+    /// All borrowed disks that the kernel holds.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn list(&self) -> Result<Vec<Mapped>> {
+        let names = self.ask(Command::List, "", 0)?.names()?;
+        let ours = names.iter().filter(|name| !name.ends_with(BELOW));
+        let found = ours.filter_map(|name| match self.look(name) {
+            Err(e) if e.kind() == ErrorKind::NotFound => None,
+            other => Some(other),
+        });
+        found.collect()
+    }
+
+    /// Takes the borrowed disk `name` down: its key is gone, and the owner's disks are free.
+    ///
+    /// # Errors
+    /// [`Conflict`](ErrorKind::Conflict) while it is in use.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        let mapped = self.look(name)?;
+        self.call(Command::Remove, Message::new(name, 0, 0)?)?;
+        self.call(Command::Remove, Message::new(&format!("{name}{BELOW}"), 0, 0)?)?;
+        match std::fs::remove_file(&mapped.node) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io(mapped.node.display(), e))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn make(&self, name: &str) -> Result<Message> {
+        let message = Message::new(name, 0, 0)?.identity(&format!("{IDENTITY}{name}"))?;
+        self.call(Command::Create, message)
+    }
+
+    fn table(&self, name: &str) -> Result<Vec<Target>> {
+        self.ask(Command::Table, name, STATUS_TABLE)?.targets()
+    }
+
+    /// Asks for what may need room.
+    fn ask(&self, command: Command, name: &str, flags: u32) -> Result<Message> {
+        let mut room = ROOM;
+        loop {
+            let reply = self.call(command, Message::new(name, flags, room)?)?;
+            match reply.grown() {
+                Some(more) => room = more,
+                None => return Ok(reply),
+            }
+        }
+    }
+
+    fn call(&self, command: Command, mut message: Message) -> Result<Message> {
+        match sys::ioctl(&self.control, command.request(), message.bytes()) {
+            Ok(()) => Ok(message),
+            Err(e) => Err(match e.raw_os_error() {
+                Some(libc::ENXIO) => Error::not_found("the kernel has no such mapped device"),
+                Some(libc::EBUSY) => Error::conflict(
+                    "the kernel says busy: the mapped device is in use or its name taken, or a \
+                     disk below it is mounted; see `sojourn borrow status`",
+                ),
+                _ => Error::io(format_args!("device-mapper ({command:?})"), e),
+            }),
+        }
+    }
+}
+
+/// The table of the lent ranges, cut at `size`.
+fn linear(plan: &Plan, size: u64) -> Result<Vec<Target>> {
+    let devices = plan
+        .disks()
+        .iter()
+        .map(|disk| {
+            let meta = disk.file().metadata().map_err(|e| Error::io(disk.path().display(), e))?;
+            if meta.file_type().is_block_device() {
+                return Ok(format!(
+                    "{}:{}",
+                    rustix::fs::major(meta.rdev()),
+                    rustix::fs::minor(meta.rdev())
+                ));
+            }
+            Err(Error::unsupported(format!(
+                "{} is an image file, and the kernel maps block devices only; use --as nbd",
+                disk.path().display()
+            )))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    if size == 0 || size > plan.capacity() || !size.is_multiple_of(block::BLOCK) {
+        return Err(Error::invalid(format!(
+            "a mapped disk of {size} bytes cannot be made of {} lent ones; give a multiple of 4 KiB",
+            plan.capacity()
+        )));
+    }
+    let mut table = Vec::new();
+    let mut start = 0;
+    for Lent { member, span } in plan.lent() {
+        let length = span.len().min(size - start);
+        if length == 0 {
+            break;
+        }
+        table.push(Target {
+            start: start / SECTOR,
+            length: length / SECTOR,
+            kind: "linear".to_owned(),
+            parameters: format!("{} {}", devices[*member], span.offset() / SECTOR),
+        });
+        start += length;
+    }
+    Ok(table)
+}
+
+/// The device and the range of a `linear` target.
+fn parse_linear(target: &Target) -> Result<(u64, Span)> {
+    let parsed = (|| {
+        let (device, sector) = target.parameters.split_once(' ')?;
+        let (major, minor) = device.split_once(':')?;
+        let device = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
+        let start = sector.parse::<u64>().ok()?.checked_mul(SECTOR)?;
+        let end = start.checked_add(target.length.checked_mul(SECTOR)?)?;
+        (target.kind == "linear").then(|| (device, Span::between(start, end)))
+    })();
+    parsed.ok_or_else(|| Error::corrupt(format!("{target:?} is not of a borrowed disk")))
+}
+
+/// Makes the node of a mapped device where udev does not.
+fn node(name: &str, device: u64) -> Result<()> {
+    let path = Path::new(NODES).join(name);
+    if path.exists() {
+        return Ok(());
+    }
+    let mode = Mode::RUSR | Mode::WUSR;
+    match rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::BlockDevice, mode, device) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(e) => Err(Error::io(path.display(), e.into())),
+    }
+}
+
+/// Makes the node of the control device.
+fn make_control() -> Result<()> {
+    let misc = std::fs::read_to_string("/proc/misc").unwrap_or_default();
+    let minor = misc.lines().find_map(|line| {
+        let (minor, name) = line.trim().split_once(' ')?;
+        (name == "device-mapper").then(|| minor.parse::<u32>().ok())?
+    });
+    let minor = minor.ok_or_else(no_mapper)?;
+    std::fs::create_dir_all(NODES).map_err(|e| Error::io(NODES, e))?;
+    let (mode, device) = (Mode::RUSR | Mode::WUSR, rustix::fs::makedev(10, minor));
+    rustix::fs::mknodat(rustix::fs::CWD, CONTROL, FileType::CharacterDevice, mode, device)
+        .map_err(|e| Error::io(CONTROL, e.into()))
+}
+
+fn no_mapper() -> Error {
+    Error::unsupported(
+        "this kernel has no device-mapper; load it (modprobe dm-mod dm-crypt), or use --as nbd",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_that_are_not_ours_are_not_taken_for_lent_ranges() {
+        let target = |kind: &str, length, parameters: &str| Target {
+            start: 0,
+            length,
+            kind: kind.into(),
+            parameters: parameters.into(),
+        };
+        let (device, span) = parse_linear(&target("linear", 8, "254:16 2048")).unwrap();
+        assert_eq!(device, rustix::fs::makedev(254, 16));
+        assert_eq!(span, Span::between(2048 * 512, 2056 * 512));
+        for wrong in [
+            target("crypt", 8, "254:16 2048"),
+            target("linear", 8, "254:16"),
+            target("linear", 8, "/dev/sda 1"),
+            target("linear", u64::MAX, "254:16 2048"),
+            target("linear", 8, "254:16 99999999999999999999"),
+        ] {
+            assert_eq!(parse_linear(&wrong).unwrap_err().kind(), ErrorKind::Corrupt, "{wrong:?}");
+        }
+    }
+}
