@@ -170,6 +170,11 @@ impl Session {
         &self.inner.absent
     }
 
+    /// The key of its pin.
+    pub(crate) async fn pin_key(&self) -> String {
+        pin::key(&self.inner.pinned.lock().await.id)
+    }
+
     /// The newest record of a name, or `None`. What it keeps in the store stays there until the
     /// session ends, also when the name is removed.
     ///

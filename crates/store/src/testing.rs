@@ -18,7 +18,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+mod clocked;
 mod unreliable;
+pub use clocked::Clocked;
 pub use unreliable::{Faults, Unreliable};
 
 /// The time of a [`FixedClock`] that [`world`] makes: 2026-01-01.

@@ -20,7 +20,7 @@
 
 use crate::object::{self, ObjectKind};
 use crate::wire::{damaged, unknown};
-use crate::{ManifestId, PackId, SegmentId, Store};
+use crate::{BootListId, ManifestId, PackId, SegmentId, Store};
 use block::Result;
 use bytes::Bytes;
 use std::collections::HashSet;
@@ -175,6 +175,10 @@ impl Absent {
 
     pub(crate) fn manifest(&self, id: &ManifestId) -> bool {
         self.has(Kind::Manifest, id.0)
+    }
+
+    pub(crate) fn boot_list(&self, id: &BootListId) -> bool {
+        self.has(Kind::BootList, id.0)
     }
 
     pub(crate) fn has(&self, kind: Kind, id: [u8; 32]) -> bool {

@@ -1,9 +1,42 @@
 //! Garbage collection: what nothing refers to any more is found, condemned, and later deleted.
+//!
+//! A collection marks what names lead to, and writes a list of the rest. A later one, after a grace
+//! period for readers, marks again and deletes what is on the list and still unreferenced. Writers
+//! are [sessions](crate::Session): those that began before a list was written hold it back, and those
+//! that began later use nothing that is on it. So nothing depends on how long anything takes.
+//!
+//! Packs of which little is referenced are rewritten; `moved` objects lead from the old to the new
+//! ones.
+//!
+//! | module | concept |
+//! |---|---|
+//! | `collect` | one collection, from the census to the sweep |
+//! | `census` | all names and pins at one moment |
+//! | `mark` | what is reachable from the names |
+//! | `rewrite` | moving what is in use out of packs that are mostly garbage |
+//! | `sweep` | deleting what was condemned |
+//! | `trim` | old records of names |
+//! | `condemned` | lists of garbage |
+//! | `pin` | sessions that write |
+//! | `state` | how far collection is |
+//! | `report` | [`Options`] and [`Report`] |
 
+mod census;
+mod collect;
 mod condemned;
+mod mark;
 pub(crate) mod pin;
+mod report;
+mod rewrite;
 mod state;
+mod sweep;
+mod trim;
 
+pub use collect::collect;
 pub(crate) use condemned::Absent;
 pub(crate) use pin::Pin;
+pub use report::{Amount, Live, Options, Report, Waiting};
 pub(crate) use state::State;
+
+#[cfg(test)]
+mod tests;

@@ -31,7 +31,7 @@ impl Pin {
     pub(crate) async fn write(&self, store: &Store) -> Result<WriterId> {
         let mut id = [0; 16];
         store.world().entropy.fill(&mut id)?;
-        let key = ObjectKind::Pin.key(&WriterId(id));
+        let key = key(&WriterId(id));
         let body = serde_json::to_vec(self)
             .map_err(|e| Error::internal("a pin cannot be written").with_source(e))?;
         let bytes = object::encode(store.settings(), ObjectKind::Pin, &key, &body)?;
@@ -48,9 +48,14 @@ impl Pin {
     }
 }
 
+/// The key of a pin.
+pub(crate) fn key(id: &WriterId) -> String {
+    ObjectKind::Pin.key(id)
+}
+
 /// Whether a pin is still there.
 pub(crate) async fn exists(store: &Store, id: &WriterId) -> Result<bool> {
-    match backend::head(store.backend(), &ObjectKind::Pin.key(id)).await {
+    match backend::head(store.backend(), &key(id)).await {
         Ok(_) => Ok(true),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
         Err(e) => Err(e),
@@ -59,7 +64,7 @@ pub(crate) async fn exists(store: &Store, id: &WriterId) -> Result<bool> {
 
 /// Deletes a pin; it may be gone already.
 pub(crate) async fn delete(store: &Store, id: &WriterId) -> Result<()> {
-    backend::delete(store.backend(), &ObjectKind::Pin.key(id)).await
+    backend::delete(store.backend(), &key(id)).await
 }
 
 /// All pins that a listing shows.

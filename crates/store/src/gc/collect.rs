@@ -1,0 +1,291 @@
+//! One collection, from the census to the sweep.
+
+use super::census::{self, Seen, seconds};
+use super::condemned::{self, Item, Kind, Name};
+use super::mark::{self, Marks, Packs};
+use super::report::{Amount, Live, Options, Report};
+use super::state::{List, State};
+use super::{rewrite, sweep, trim};
+use crate::id::CondemnedId;
+use crate::object::ObjectKind;
+use crate::{PackId, Progress, Session, Store, backend};
+use block::{Error, ErrorKind, Result};
+use object_store::ObjectMeta;
+use std::collections::HashMap;
+
+/// Changes of the state by others that a collection gives way to.
+const ATTEMPTS: usize = 8;
+/// Seconds by which clocks of the store's parts may differ.
+const SLACK: u64 = 60;
+
+/// Finds what nothing refers to and condemns it; deletes what was condemned long enough ago.
+///
+/// Runs beside everything else, also beside other collections. It may be stopped at any point.
+///
+/// # Errors
+/// [`Invalid`](ErrorKind::Invalid) for options that make no sense;
+/// [`Unavailable`](ErrorKind::Unavailable) when names change too fast; the store's. What cannot be
+/// read is in the report instead, and stops only what it may concern.
+pub async fn collect(store: &Store, options: &Options, progress: &dyn Progress) -> Result<Report> {
+    if !(0.0..=1.0).contains(&options.rewrite_below) {
+        return Err(Error::invalid("packs are rewritten below a share of 0 to 100 %"));
+    }
+    let mut report = round(store, options, progress).await?;
+    // What was found now may be deleted now.
+    if options.grace.is_zero() && !options.dry_run && report.found.objects > 0 {
+        let last = round(store, options, progress).await?;
+        report.freed.objects += last.freed.objects;
+        report.freed.bytes += last.freed.bytes;
+        report.pins += last.pins;
+        report.records += last.records;
+        report.waiting = last.waiting;
+        report.doubts = last.doubts;
+        report.live = last.live;
+    }
+    Ok(report)
+}
+
+async fn round(store: &Store, options: &Options, progress: &dyn Progress) -> Result<Report> {
+    // Its own session, because it writes packs too.
+    let session = store.session("garbage collection").await?;
+    let outcome = Round { store, session: &session, options, progress }.run().await;
+    session.close(outcome).await
+}
+
+struct Round<'a> {
+    store: &'a Store,
+    session: &'a Session,
+    options: &'a Options,
+    progress: &'a dyn Progress,
+}
+
+/// Everything that could be garbage.
+#[derive(Default)]
+struct Listed {
+    objects: Vec<(Name, ObjectMeta)>,
+    packs: Packs,
+    /// The lists of condemned objects.
+    lists: HashMap<CondemnedId, ObjectMeta>,
+}
+
+impl Round<'_> {
+    async fn run(&self) -> Result<Report> {
+        let (store, options) = (self.store, self.options);
+        let mut report = Report { dry_run: options.dry_run, ..Report::default() };
+        let own = self.session.pin_key().await;
+        let now = seconds(&backend::head(store.backend(), &own).await?);
+        report.records = trim::trim(store, now, options.dry_run).await?;
+
+        // The order counts: objects and lists, then pins, then names.
+        let listed = self.list().await?;
+        let state = State::load(store).await?;
+        let stale = options.stale.as_secs();
+        let (dead, living): (Vec<Seen>, Vec<Seen>) = census::pins(store)
+            .await?
+            .into_iter()
+            .filter(|seen| seen.meta.location.as_ref() != own)
+            .partition(|seen| seen.silent(now) >= stale);
+        report.pins = dead.len() as u64;
+        if !options.dry_run {
+            let keys = dead.iter().map(|seen| seen.meta.location.to_string()).collect();
+            sweep::delete(store, keys).await?;
+        }
+        let census = census::take(store).await?;
+        let marks = mark::mark(store, &census, &listed.packs, self.progress).await?;
+        report.live = Live {
+            names: census.refs.len() as u64,
+            manifests: marks.manifests.len() as u64,
+            segments: marks.segments.len() as u64,
+            packs: listed.packs.listed.keys().filter(|id| marks.pack(id)).count() as u64,
+            chunks: marks.chunks(),
+        };
+        report.doubts = marks.doubts.iter().map(|doubt| doubt.error.message().into()).collect();
+
+        let living: Vec<&Seen> = living.iter().collect();
+        self.sweep(&state, &listed, &living, now, &marks, &mut report).await?;
+        self.condemn(&listed, &living, now, &marks, &mut report).await?;
+        Ok(report)
+    }
+
+    /// Lists everything that could be garbage.
+    async fn list(&self) -> Result<Listed> {
+        let mut listed = Listed::default();
+        for kind in Kind::ALL {
+            for meta in backend::list(self.store.backend(), kind.prefix()).await? {
+                // Anything else in there is not ours to delete.
+                let Some(id) = id_in(&meta) else { continue };
+                match kind {
+                    Kind::Pack => drop(listed.packs.listed.insert(PackId(id), meta.size)),
+                    Kind::Moved => drop(listed.packs.rewritten.insert(PackId(id))),
+                    _ => {}
+                }
+                listed.objects.push((Name { kind, id }, meta));
+            }
+        }
+        let lists = ObjectKind::Condemned.prefix();
+        for meta in backend::list(self.store.backend(), lists).await? {
+            listed.lists.extend(id_in(&meta).map(|id| (CondemnedId(id), meta)));
+        }
+        Ok(listed)
+    }
+
+    /// Deletes what was condemned long enough ago.
+    async fn sweep(
+        &self,
+        state: &State,
+        listed: &Listed,
+        living: &[&Seen],
+        now: u64,
+        marks: &Marks,
+        report: &mut Report,
+    ) -> Result<()> {
+        let dry = self.options.dry_run;
+        let mut swept = Vec::new();
+        for list in state.open() {
+            // A list that is gone counts as old: there is nothing in it.
+            let written = listed.lists.get(&list.id).map_or(0, seconds);
+            let age = now.saturating_sub(written);
+            let grace = self.options.grace.as_secs();
+            if let Some(waiting) = sweep::obstacle(list, age, grace, living) {
+                report.waiting.push(waiting);
+                continue;
+            }
+            let freed = sweep::sweep(self.store, list, marks, dry).await?;
+            report.freed.objects += freed.objects;
+            report.freed.bytes += freed.bytes;
+            // What could not be judged is found again.
+            swept.push(list.id);
+        }
+        if dry || (swept.is_empty() && state.forget(now).0.is_empty()) {
+            return Ok(());
+        }
+        let note = |lists: &mut Vec<List>, _| {
+            let done = lists.iter_mut().filter(|list| swept.contains(&list.id));
+            done.for_each(|list| list.swept = Some(now));
+        };
+        let state = self.change(now, note).await?;
+        // Lists that no record names: forgotten ones, and those of a collection that was stopped.
+        let named = |id: &CondemnedId| state.lists.iter().any(|list| list.id == *id);
+        let lost = listed.lists.iter().filter(|(id, meta)| {
+            !named(id) && now.saturating_sub(seconds(meta)) > self.options.stale.as_secs() + SLACK
+        });
+        let keys = lost.map(|(_, meta)| meta.location.to_string()).collect();
+        sweep::delete(self.store, keys).await
+    }
+
+    /// Condemns what nothing refers to.
+    async fn condemn(
+        &self,
+        listed: &Listed,
+        living: &[&Seen],
+        now: u64,
+        marks: &Marks,
+        report: &mut Report,
+    ) -> Result<()> {
+        // What sessions that are at work have written is not garbage yet, or soon is not any more.
+        let young = living
+            .iter()
+            .map(|seen| {
+                let age = seen.pin.as_ref().map_or(0, |pin| pin.age);
+                seconds(&seen.meta).saturating_sub(age + SLACK)
+            })
+            .min()
+            .unwrap_or(u64::MAX);
+        let absent = self.session.absent();
+        let fresh = |name: &Name| !absent.has(name.kind, name.id);
+        let mut garbage: Vec<Item> = listed
+            .objects
+            .iter()
+            .filter(|(name, meta)| {
+                seconds(meta) < young
+                    && fresh(name)
+                    && sweep::is_garbage(marks, name.kind, &name.id)
+            })
+            .map(|(name, meta)| item(*name, meta))
+            .collect();
+        let mostly_garbage = self.mostly_garbage(listed, marks, &fresh);
+        for meta in &mostly_garbage {
+            report.rewritten.add(meta.size);
+        }
+        if self.options.dry_run {
+            let live = marks.live_bytes();
+            for meta in &mostly_garbage {
+                let bytes = id_in(meta).and_then(|id| live.get(&PackId(id)));
+                report.kept_bytes += bytes.copied().unwrap_or(0);
+            }
+            garbage.iter().for_each(|item| report.found.add(item.size.into()));
+            report.found.objects += report.rewritten.objects;
+            report.found.bytes += report.rewritten.bytes;
+            return Ok(());
+        }
+        let done = rewrite::rewrite(self.session, &mostly_garbage, marks, self.progress).await?;
+        report.rewritten = Amount::default();
+        report.kept_bytes = done.kept;
+        for id in done.packs {
+            if let Some(size) = listed.packs.listed.get(&id) {
+                report.rewritten.add(*size);
+                let name = Name { kind: Kind::Pack, id: id.0 };
+                garbage.push(Item { name, size: u32::try_from(*size).unwrap_or(u32::MAX) });
+            }
+        }
+        garbage.truncate(condemned::MAX_OBJECTS);
+        garbage.iter().for_each(|item| report.found.add(item.size.into()));
+        if garbage.is_empty() {
+            return Ok(());
+        }
+        let id = CondemnedId(condemned::write(self.store, garbage).await?);
+        let Amount { objects, bytes } = report.found;
+        let add = |lists: &mut Vec<List>, sequence| {
+            lists.push(List { id, sequence, objects, bytes, swept: None });
+        };
+        self.change(now, add).await.map(|_| ())
+    }
+
+    /// Packs of which little is referenced.
+    fn mostly_garbage(
+        &self,
+        listed: &Listed,
+        marks: &Marks,
+        fresh: &dyn Fn(&Name) -> bool,
+    ) -> Vec<ObjectMeta> {
+        if marks.unsure().is_some() {
+            return Vec::new();
+        }
+        let live = marks.live_bytes();
+        let packs = listed.objects.iter().filter(|(name, meta)| {
+            let id = PackId(name.id);
+            let share = live.get(&id).map_or(1.0, |bytes| *bytes as f64 / meta.size.max(1) as f64);
+            name.kind == Kind::Pack
+                && share < self.options.rewrite_below
+                && marks.needs(&id)
+                && fresh(name)
+        });
+        packs.map(|(_, meta)| meta.clone()).collect()
+    }
+
+    /// Changes the record of garbage collection; `change` gets the lists and the number of the record
+    /// that will have them.
+    async fn change(&self, now: u64, change: impl Fn(&mut Vec<List>, u64)) -> Result<State> {
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            let state = State::load(self.store).await?;
+            let (_, mut lists) = state.forget(now);
+            change(&mut lists, state.sequence + 1);
+            match state.replace(self.store, lists).await {
+                Err(e) if e.kind() == ErrorKind::Conflict => last = Some(e),
+                other => return other,
+            }
+        }
+        Err(last.unwrap_or_else(|| Error::internal("a collection changed nothing")))
+    }
+}
+
+fn item(name: Name, meta: &ObjectMeta) -> Item {
+    Item { name, size: u32::try_from(meta.size).unwrap_or(u32::MAX) }
+}
+
+/// The id that an object is called by.
+fn id_in(meta: &ObjectMeta) -> Option<[u8; 32]> {
+    let name = meta.location.as_ref().rsplit_once('/')?.1;
+    crate::id::parse_hex("id", name).ok()
+}

@@ -1,0 +1,84 @@
+//! Deleting what was condemned long enough ago and is still unreferenced.
+
+use super::census::Seen;
+use super::condemned::{self, Item, Kind};
+use super::mark::{Marks, Unsure};
+use super::report::{Amount, Waiting};
+use super::state::{List, State};
+use crate::{ManifestId, PackId, SegmentId, Store, backend};
+use block::{Error, ErrorKind, Result};
+use futures::{StreamExt, TryStreamExt, stream};
+
+/// Deletions at the same time.
+const CONCURRENCY: usize = 16;
+
+/// Whether an object may be deleted, as far as marks tell.
+pub(crate) fn is_garbage(marks: &Marks, kind: Kind, id: &[u8; 32]) -> bool {
+    let unsure = marks.unsure();
+    let judged = match kind {
+        Kind::Manifest | Kind::BootList => unsure < Some(Unsure::Everything),
+        Kind::Segment => unsure < Some(Unsure::Segments),
+        Kind::Pack | Kind::Moved => unsure.is_none(),
+    };
+    judged
+        && match kind {
+            Kind::Manifest => !marks.manifests.contains(&ManifestId(*id)),
+            Kind::Segment => !marks.segments.contains(&SegmentId(*id)),
+            Kind::BootList => !marks.boot_lists.contains(id),
+            Kind::Pack => !marks.needs(&PackId(*id)),
+            Kind::Moved => !marks.pack(&PackId(*id)),
+        }
+}
+
+/// Why a list cannot be swept yet; `None` when it can. `age` is how many seconds ago it was written.
+pub(crate) fn obstacle(list: &List, age: u64, grace: u64, sessions: &[&Seen]) -> Option<Waiting> {
+    let seconds = grace.saturating_sub(age);
+    let in_the_way = sessions.iter().filter(|seen| seen.sequence() < list.sequence);
+    let sessions: Vec<String> = in_the_way
+        .map(|seen| match &seen.pin {
+            Some(pin) => pin.what.clone(),
+            None => format!("{} (damaged)", seen.meta.location),
+        })
+        .collect();
+    let garbage = Amount { objects: list.objects, bytes: list.bytes };
+    (seconds > 0 || !sessions.is_empty()).then_some(Waiting { garbage, seconds, sessions })
+}
+
+/// Deletes the objects of a list that are still garbage. Marks were made after it was seen that no
+/// session is in the way.
+pub(crate) async fn sweep(store: &Store, list: &List, marks: &Marks, dry: bool) -> Result<Amount> {
+    let items = match condemned::read(store, list.id.as_bytes()).await {
+        Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
+        other => other?,
+    };
+    let items: Vec<Item> =
+        items.into_iter().filter(|item| is_garbage(marks, item.name.kind, &item.name.id)).collect();
+    if !dry {
+        // Another collection may have been quicker, and the names given again since.
+        let state = State::load(store).await?;
+        if !state.open().any(|open| open.id == list.id) {
+            return Ok(Amount::default());
+        }
+        // By kind: nothing is left that refers to what is gone.
+        for kind in Kind::ALL {
+            let names = items.iter().map(|item| item.name).filter(|name| name.kind == kind);
+            stream::iter(names.map(Ok::<_, Error>))
+                .try_for_each_concurrent(CONCURRENCY, |name| async move {
+                    backend::delete(store.backend(), &name.key()).await
+                })
+                .await?;
+        }
+    }
+    let mut freed = Amount::default();
+    items.iter().for_each(|item| freed.add(item.size.into()));
+    Ok(freed)
+}
+
+/// Deletes objects by their keys.
+pub(crate) async fn delete(store: &Store, keys: Vec<String>) -> Result<()> {
+    stream::iter(keys)
+        .map(|key| async move { backend::delete(store.backend(), &key).await })
+        .buffer_unordered(CONCURRENCY)
+        .try_for_each(|()| async { Ok(()) })
+        .await
+}

@@ -1,0 +1,443 @@
+use super::*;
+use crate::testing::{self, Clocked, noise};
+use crate::{
+    Content, Grain, ManifestId, RefBody, RefKind, Session, Store, backend, import, pack, verify,
+};
+use block::{ErrorKind, Memory, Span};
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const DAY: u64 = 86_400;
+const PAGE: usize = 4096;
+/// Pages of a piece: one chunk, and a page of zeroes.
+const PIECE: usize = 8;
+
+async fn fresh() -> (Store, Clocked) {
+    let backend = Clocked::new(testing::NOW);
+    let shared: Arc<dyn ObjectStore> = Arc::new(backend.clone());
+    let store = Store::create(shared, testing::settings(), testing::world(1)).await.unwrap();
+    (store, backend)
+}
+
+/// An image of pieces, each a chunk of its own.
+fn image(pieces: &[u8]) -> Vec<u8> {
+    let piece = |seed: &u8| {
+        let mut bytes = noise(u64::from(*seed) + 1, (PIECE - 1) * PAGE);
+        bytes.resize(PIECE * PAGE, 0);
+        bytes
+    };
+    pieces.iter().flat_map(piece).collect()
+}
+
+fn body(manifest: ManifestId, size: u64) -> RefBody {
+    RefBody { manifest: Some(manifest), size, created: testing::NOW, labels: BTreeMap::new() }
+}
+
+async fn store_in(session: &Session, pieces: &[u8]) -> RefBody {
+    let bytes = Memory::from(image(pieces));
+    let done = import::from_device(session, &bytes, &()).await.unwrap();
+    body(done.manifest, done.size)
+}
+
+async fn publish(store: &Store, name: &str, pieces: &[u8]) {
+    let session = testing::session(store).await;
+    let body = store_in(&session, pieces).await;
+    let made = session.publish(RefKind::Image, name, body).await;
+    session.close(made).await.unwrap();
+}
+
+async fn remove(store: &Store, name: &str) {
+    let found = store.refs().get(RefKind::Image, name).await.unwrap().unwrap();
+    store.refs().remove(RefKind::Image, name, found.sequence).await.unwrap();
+}
+
+/// What a name means, read anew.
+async fn read(backend: &Clocked, name: &str) -> Vec<u8> {
+    let shared: Arc<dyn ObjectStore> = Arc::new(backend.clone());
+    let store = Store::open(shared, testing::world(9)).await.unwrap();
+    let found = store.refs().get(RefKind::Image, name).await.unwrap().unwrap();
+    let manifest = store.manifest(&found.body.manifest.unwrap()).await.unwrap();
+    let mut bytes = Vec::new();
+    for piece in manifest.pieces(Span::whole(manifest.size())).await.unwrap() {
+        let len = piece.span.len() as usize;
+        match piece.content {
+            Content::Hole => bytes.resize(bytes.len() + len, 0),
+            Content::Chunk { at, skip } => {
+                let plain = store.read_chunk(&at).await.unwrap();
+                bytes.extend_from_slice(&plain[skip as usize..skip as usize + len]);
+            }
+        }
+    }
+    bytes
+}
+
+fn now() -> Options {
+    Options { grace: Duration::ZERO, ..Options::default() }
+}
+
+async fn gc(store: &Store, options: Options) -> Report {
+    collect(store, &options, &()).await.unwrap()
+}
+
+async fn count(backend: &Clocked, prefix: &str) -> usize {
+    backend::list(backend, prefix).await.unwrap().len()
+}
+
+#[tokio::test]
+async fn what_is_removed_is_deleted_after_the_grace_period_and_nothing_else() {
+    let (store, backend) = fresh().await;
+    publish(&store, "a:1", &[1, 2, 3]).await;
+    publish(&store, "a:2", &[2, 3, 4]).await;
+    publish(&store, "b:1", &[7, 8]).await;
+    remove(&store, "b:1").await;
+
+    let options = Options { rewrite_below: 0.0, ..Options::default() };
+    let dry = gc(&store, Options { dry_run: true, ..options }).await;
+    let found = gc(&store, options).await;
+    assert_eq!(found.found.objects, 3, "a pack, a segment, a root");
+    assert_eq!((dry.found, dry.freed), (found.found, Amount::default()));
+    assert_eq!(found.freed, Amount::default());
+
+    backend.advance(DAY - 1);
+    let early = gc(&store, options).await;
+    assert_eq!((early.freed, early.found), (Amount::default(), Amount::default()));
+    assert_eq!((early.waiting[0].garbage, early.waiting[0].seconds), (found.found, 1));
+    backend.advance(1);
+    assert_eq!(gc(&store, options).await.freed, found.found);
+    assert_eq!(count(&backend, "packs").await, 2);
+    assert_eq!(read(&backend, "a:1").await, image(&[1, 2, 3]));
+    assert_eq!(read(&backend, "a:2").await, image(&[2, 3, 4]));
+    let last = gc(&store, options).await;
+    assert_eq!((last.found, last.freed), (Amount::default(), Amount::default()));
+    assert_eq!(count(&backend, "pins").await, 0);
+}
+
+#[tokio::test]
+async fn a_session_keeps_what_it_found_stored_and_a_later_one_does_not_rely_on_it() {
+    let (store, backend) = fresh().await;
+    publish(&store, "old:1", &[1, 2, 3]).await;
+    let early = testing::session(&store).await;
+    let body = store_in(&early, &[2, 3]).await;
+    assert_eq!(count(&backend, "packs").await, 1, "nothing was stored again");
+    remove(&store, "old:1").await;
+    backend.advance(3600);
+    let no_rewriting = Options { rewrite_below: 0.0, ..now() };
+    let found = gc(&store, no_rewriting).await;
+    assert!(found.found.objects > 0);
+    assert_eq!(found.freed, Amount::default());
+    assert_eq!(found.waiting[0].sessions, ["test"]);
+
+    // Begun after the pack was condemned: stores the same again, under another name.
+    let late = testing::session(&store).await;
+    let again = store_in(&late, &[1, 2, 3]).await;
+    assert_eq!(count(&backend, "packs").await, 2);
+    late.publish(RefKind::Image, "late:1", again).await.unwrap();
+    late.close(Ok(())).await.unwrap();
+    early.publish(RefKind::Image, "early:1", body).await.unwrap();
+    early.close(Ok(())).await.unwrap();
+    backend.advance(3600);
+    let freed = gc(&store, no_rewriting).await.freed;
+    assert_eq!(freed.objects, 2, "segment and root of the old version; the pack is in use again");
+    assert_eq!(read(&backend, "early:1").await, image(&[2, 3]));
+    assert_eq!(read(&backend, "late:1").await, image(&[1, 2, 3]));
+}
+
+#[tokio::test]
+async fn what_a_session_holds_stays_without_its_name() {
+    let (store, backend) = fresh().await;
+    publish(&store, "base:1", &[1, 2]).await;
+    let session = testing::session(&store).await;
+    let found = session.hold(RefKind::Image, "base:1").await.unwrap().unwrap();
+    assert!(session.hold(RefKind::Image, "other:1").await.unwrap().is_none());
+    remove(&store, "base:1").await;
+    backend.advance(DAY / 2);
+    gc(&store, now()).await;
+    gc(&store, now()).await;
+    session.publish(RefKind::Image, "next:1", found.body).await.unwrap();
+    session.close(Ok(())).await.unwrap();
+    backend.advance(2 * DAY);
+    gc(&store, now()).await;
+    assert_eq!(read(&backend, "next:1").await, image(&[1, 2]));
+}
+
+#[tokio::test]
+async fn a_session_that_was_taken_for_dead_publishes_nothing() {
+    let (store, backend) = fresh().await;
+    let session = testing::session(&store).await;
+    let body = store_in(&session, &[1, 2]).await;
+    backend.advance(DAY);
+    assert_eq!(gc(&store, now()).await.pins, 1);
+    let error = session.publish(RefKind::Image, "a:1", body.clone()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Fenced);
+    assert!(session.hold(RefKind::Image, "a:1").await.unwrap().is_none());
+    assert!(store.refs().get(RefKind::Image, "a:1").await.unwrap().is_none());
+    assert_eq!(session.close(Err::<(), _>(error)).await.unwrap_err().kind(), ErrorKind::Fenced);
+    assert_eq!(count(&backend, "packs").await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_renews_its_pin_and_is_not_taken_for_dead() {
+    let (store, backend) = fresh().await;
+    let session = testing::session(&store).await;
+    let body = store_in(&session, &[1, 2]).await;
+    for _ in 0..60 {
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        backend.advance(3600);
+        assert_eq!(gc(&store, now()).await.pins, 0);
+    }
+    session.publish(RefKind::Image, "a:1", body).await.unwrap();
+    session.close(Ok(())).await.unwrap();
+    gc(&store, now()).await;
+    assert_eq!(read(&backend, "a:1").await, image(&[1, 2]));
+    assert_eq!(count(&backend, "pins").await, 0);
+}
+
+#[tokio::test]
+async fn mostly_unreferenced_packs_are_rewritten_and_readers_find_the_rest() {
+    let (store, backend) = fresh().await;
+    publish(&store, "a:1", &[1, 2, 3, 4, 5, 6]).await;
+    publish(&store, "a:2", &[2, 9]).await;
+    remove(&store, "a:1").await;
+    let options = Options { grace: Duration::from_secs(DAY), ..Options::default() };
+    let report = gc(&store, options).await;
+    assert_eq!(report.rewritten.objects, 1);
+    assert_eq!(report.kept_bytes, 7 * PAGE as u64);
+    assert_eq!(read(&backend, "a:2").await, image(&[2, 9]));
+    // A second one finds nothing more to do.
+    assert_eq!(gc(&store, options).await.rewritten, Amount::default());
+    backend.advance(DAY);
+    let freed = gc(&store, options).await.freed;
+    assert!(freed.bytes > 6 * 7 * PAGE as u64, "{freed:?}");
+    assert_eq!(read(&backend, "a:2").await, image(&[2, 9]));
+    assert_eq!(count(&backend, "moved").await, 1);
+    // And again, from the new pack: what led to it leads on.
+    publish(&store, "a:3", &[2]).await;
+    remove(&store, "a:2").await;
+    for _ in 0..4 {
+        backend.advance(DAY);
+        gc(&store, Options { rewrite_below: 1.0, ..options }).await;
+        assert_eq!(read(&backend, "a:3").await, image(&[2]));
+    }
+    remove(&store, "a:3").await;
+    for _ in 0..2 {
+        backend.advance(DAY);
+        gc(&store, options).await;
+    }
+    for prefix in ["packs", "segments", "manifests", "moved", "pins"] {
+        assert_eq!(count(&backend, prefix).await, 0, "{prefix}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_stops_the_deletion_of_what_it_may_refer_to() {
+    let (store, backend) = fresh().await;
+    publish(&store, "a:1", &[1, 2, 3]).await;
+    publish(&store, "b:1", &[4, 5]).await;
+    remove(&store, "b:1").await;
+    let all = gc(&store, Options { dry_run: true, ..now() }).await.found;
+    assert_eq!(all.objects, 3);
+    let id = store.refs().get(RefKind::Image, "a:1").await.unwrap().unwrap().body.manifest.unwrap();
+    let root = Path::from(format!("manifests/{id}"));
+    let record = Path::from("refs/image/a:1/00000000000000000001");
+    let segment = mark::read_root(&store, id).await.unwrap()[0];
+    let segment = Path::from(format!("segments/{segment}"));
+    let strange = Path::from("refs/parcel/x/00000000000000000001");
+    for (path, judged) in [(&segment, 2), (&root, 1), (&record, 0), (&strange, 0)] {
+        let good = match backend.get(path).await {
+            Ok(found) => Some(found.bytes().await.unwrap()),
+            Err(_) => None,
+        };
+        let mut bad = good.clone().unwrap_or_default().to_vec();
+        bad.extend_from_slice(b"damage");
+        backend.put(path, bad.into()).await.unwrap();
+        let report = gc(&store, Options { dry_run: true, ..now() }).await;
+        assert_eq!(report.found.objects, judged, "{path}");
+        assert_eq!(report.doubts.len(), 1, "{:?}", report.doubts);
+        let word = if path == &root { "image a:1" } else { path.as_ref() };
+        assert!(report.doubts[0].contains(word), "{:?}", report.doubts);
+        match good {
+            Some(good) => drop(backend.put(path, good.into()).await.unwrap()),
+            None => backend.delete(path).await.unwrap(),
+        }
+    }
+    backend.delete(&segment).await.unwrap();
+    let report = gc(&store, now()).await;
+    assert_eq!(report.freed.objects, 2, "all but the pack");
+    assert_eq!(count(&backend, "packs").await, 2);
+}
+
+#[tokio::test]
+async fn a_chunk_that_is_damaged_keeps_its_pack_as_it_is() {
+    let (store, backend) = fresh().await;
+    publish(&store, "a:1", &[1, 2, 3, 4, 5, 6]).await;
+    publish(&store, "a:2", &[2]).await;
+    remove(&store, "a:1").await;
+    let meta = backend::list(&backend, pack::PREFIX).await.unwrap().remove(0);
+    let mut bytes = backend.get(&meta.location).await.unwrap().bytes().await.unwrap().to_vec();
+    bytes[16 + 7 * PAGE + 100] ^= 1;
+    backend.put(&meta.location, bytes.into()).await.unwrap();
+    let report = gc(&store, now()).await;
+    assert_eq!(report.rewritten, Amount::default());
+    backend.get(&meta.location).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_rewriting_that_was_stopped_before_the_old_pack_was_condemned_is_finished() {
+    let (store, backend) = fresh().await;
+    publish(&store, "a:1", &[1, 2, 3, 4, 5, 6]).await;
+    publish(&store, "a:2", &[2]).await;
+    remove(&store, "a:1").await;
+    let before = backend::list(&backend, "refs/gc").await.unwrap().len();
+    gc(&store, Options::default()).await;
+    for meta in backend::list(&backend, "refs/gc").await.unwrap() {
+        backend.delete(&meta.location).await.unwrap();
+    }
+    assert_eq!(before, 0);
+    let report = gc(&store, now()).await;
+    assert_eq!(report.rewritten, Amount::default(), "it was done already");
+    assert_eq!(count(&backend, pack::PREFIX).await, 1);
+    assert_eq!(read(&backend, "a:2").await, image(&[2]));
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Begin(Vec<u8>),
+    /// Store what a session is for.
+    Write(usize),
+    Derive(usize, usize, u8),
+    Publish(usize),
+    Crash(usize),
+    Remove(usize),
+    Collect(bool, u8),
+    Wait(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let pieces = prop::collection::vec(0u8..12, 1..8);
+    let step = prop_oneof![
+        3 => pieces.prop_map(Step::Begin),
+        4 => (0usize..8).prop_map(Step::Write),
+        2 => (0usize..8, 0usize..8, 0u8..12).prop_map(|(s, n, p)| Step::Derive(s, n, p)),
+        3 => (0usize..8).prop_map(Step::Publish),
+        1 => (0usize..8).prop_map(Step::Crash),
+        2 => (0usize..8).prop_map(Step::Remove),
+        4 => (any::<bool>(), 0u8..3).prop_map(|(grace, rewrite)| Step::Collect(grace, rewrite)),
+        2 => (1u64..20).prop_map(|hours| Step::Wait(hours * 3600)),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+/// A session of the model.
+struct Writer {
+    session: Session,
+    pieces: Vec<u8>,
+    stored: Option<RefBody>,
+}
+
+async fn run(steps: Vec<Step>) {
+    let (store, backend) = fresh().await;
+    let mut names: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    let mut writers: Vec<Writer> = Vec::new();
+    let mut made = 0;
+    for step in steps {
+        match step {
+            Step::Begin(pieces) => {
+                let session = testing::session(&store).await;
+                writers.push(Writer { session, pieces, stored: None });
+            }
+            Step::Write(at) if at < writers.len() => {
+                let writer = &mut writers[at];
+                writer.stored = Some(store_in(&writer.session, &writer.pieces).await);
+            }
+            Step::Derive(at, from, piece) if at < writers.len() && from < names.len() => {
+                let writer = &mut writers[at];
+                let name = names.keys().nth(from).unwrap();
+                let Some(found) =
+                    writer.session.hold(RefKind::Image, name).await.ok().flatten()
+                else {
+                    continue;
+                };
+                let mut pieces = names[name].clone();
+                pieces[0] = piece;
+                let base = store.manifest(&found.body.manifest.unwrap()).await.unwrap();
+                let view = Memory::from(image(&pieces));
+                let changed = [Span::between(0, (PIECE * PAGE) as u64)];
+                let size = base.size();
+                let done = import::derive(
+                    &writer.session,
+                    &base,
+                    size,
+                    &view,
+                    &changed,
+                    Grain::Blocks,
+                    &(),
+                );
+                let manifest = done.await.unwrap().manifest;
+                (writer.pieces, writer.stored) = (pieces, Some(body(manifest, size)));
+            }
+            Step::Publish(at) if at < writers.len() => {
+                let Writer { session, pieces, stored } = writers.remove(at);
+                let Some(body) = stored else { continue };
+                made += 1;
+                let name = format!("i:{made}");
+                let outcome = session.publish(RefKind::Image, &name, body).await;
+                match session.close(outcome).await {
+                    Ok(_) => drop(names.insert(name, pieces)),
+                    Err(e) => assert_eq!(e.kind(), ErrorKind::Fenced),
+                }
+            }
+            Step::Crash(at) if at < writers.len() => drop(writers.remove(at)),
+            Step::Remove(at) if at < names.len() => {
+                let name = names.keys().nth(at).unwrap().clone();
+                names.remove(&name);
+                remove(&store, &name).await;
+            }
+            Step::Collect(grace, rewrite) => {
+                let grace = if grace { Duration::from_secs(DAY / 2) } else { Duration::ZERO };
+                let rewrite_below = f64::from(rewrite) / 2.0;
+                gc(&store, Options { grace, rewrite_below, ..Options::default() }).await;
+                for (name, pieces) in &names {
+                    assert_eq!(read(&backend, name).await, image(pieces), "{name}");
+                }
+            }
+            Step::Wait(seconds) => backend.advance(seconds),
+            _ => {}
+        }
+    }
+    drop(writers);
+    backend.advance(2 * DAY);
+    gc(&store, now()).await;
+    let clean = gc(&store, now()).await;
+    assert_eq!((clean.found, clean.freed), (Amount::default(), Amount::default()));
+    assert!(clean.waiting.is_empty() && clean.doubts.is_empty());
+    assert_eq!(count(&backend, "pins").await, 0);
+    for (name, pieces) in &names {
+        assert_eq!(read(&backend, name).await, image(pieces), "{name}");
+    }
+    if names.is_empty() {
+        for prefix in ["packs", "segments", "manifests", "moved"] {
+            assert_eq!(count(&backend, prefix).await, 0, "{prefix}");
+        }
+    }
+    for name in names.keys() {
+        let found = store.refs().get(RefKind::Image, name).await.unwrap().unwrap();
+        let report = verify::manifest(&store, &found.body.manifest.unwrap(), &()).await.unwrap();
+        assert!(report.damaged.is_empty(), "{:?}", report.damaged);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn whatever_is_interleaved_names_keep_their_content_and_garbage_goes(steps in steps()) {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(run(steps));
+    }
+}
