@@ -1,22 +1,24 @@
 //! An open disk.
 
 use crate::attach::Lease;
+use crate::fence::{self, Tenure};
 use crate::maplog::Failure;
 use crate::record::Record;
 use crate::shadow::{Shadow, check_size};
 use crate::{Counters, DiskInfo, Image, Mode, Resident, SnapshotInfo};
 use async_trait::async_trait;
 use block::lock::LockFile;
-use block::{Attempt, Device, Durability, Error, Extent, Limits, Result, Span, ZeroMode, offload};
+use block::{
+    Attempt, Device, Durability, Error, ErrorKind, Extent, Limits, Result, Span, ZeroMode, offload,
+};
 use cache::Cache;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use store::{Manifest, ManifestId, RefBody, RefKind, Store};
+use store::{Manifest, ManifestId, RefKind, RefRecord, ServerId, Store};
 
 /// An open disk: a device, and what can be done to it as a whole. The process that has it open
 /// holds its lock until the last handle is dropped.
@@ -30,11 +32,13 @@ pub struct Disk {
     /// Held while the record is being replaced.
     replacing: Arc<tokio::sync::Mutex<()>>,
     /// What the shadow stands on.
-    pub(crate) base: Mutex<Arc<Manifest>>,
+    pub(crate) base: Mutex<Arc<Image>>,
     pub(crate) snapshots: Mutex<Vec<SnapshotInfo>>,
     /// Held by what changes the disk as a whole.
     pub(crate) changing: tokio::sync::Mutex<()>,
     pub(crate) lease: Lease,
+    /// Whose shadow this is.
+    server: ServerId,
     read: AtomicU64,
     written: AtomicU64,
     _lock: LockFile,
@@ -55,6 +59,7 @@ impl Disk {
         store: Store,
         cache: Arc<Cache>,
         linger: Duration,
+        server: ServerId,
     ) -> Result<Self> {
         let at = directory.clone();
         let record = offload(move || {
@@ -72,12 +77,13 @@ impl Disk {
         }
         let base =
             store.manifest(&record.base).await.map_err(|e| e.context(format!("disk {name:?}")))?;
-        let image = Image::new(store.clone(), Arc::clone(&base), Arc::clone(&cache));
+        let image = Arc::new(Image::new(store.clone(), base, Arc::clone(&cache)));
+        let base = Arc::clone(&image);
         let shadow = Shadow::open(
             directory.clone(),
             record.uuid.0,
             &record.layers,
-            Arc::new(image),
+            image,
             record.size,
         )
         .await?;
@@ -93,6 +99,7 @@ impl Disk {
             snapshots: Mutex::new(Vec::new()),
             changing: tokio::sync::Mutex::new(()),
             lease: Lease::new(linger, absent),
+            server,
             read: AtomicU64::new(0),
             written: AtomicU64::new(0),
             _lock: lock,
@@ -196,6 +203,14 @@ impl Disk {
         .await
     }
 
+    /// The image version that the disk stands on, if it stands on that and not on a snapshot of its
+    /// own.
+    pub fn pristine_base(&self) -> Option<Arc<Image>> {
+        let origin = self.record().origin;
+        let base = Arc::clone(&self.base.lock());
+        (base.manifest().id() == origin).then_some(base)
+    }
+
     /// Notes who uses an ephemeral disk, for its next opening.
     pub(crate) async fn note_client(&self, client: &str) -> Result<()> {
         self.change(|record| record.attached = Some(client.to_owned())).await
@@ -208,28 +223,14 @@ impl Disk {
         Ok((manifest, Arc::new(image)))
     }
 
-    /// Makes the disk's ref say what the record says, so that the base is kept in the store. The
-    /// record is the truth, and is changed first; this is made up for at the next opening if it
-    /// fails.
+    /// Makes the disk's ref say what the record says, so that the base is kept in the store. This is
+    /// made up for at the next opening if it fails.
+    ///
+    /// # Errors
+    /// [`Fenced`](block::ErrorKind::Fenced) when another server took the disk: it is not written
+    /// here any more then; those of the store.
     pub(crate) async fn publish_base(&self) -> Result<()> {
-        let record = self.record();
-        let refs = self.store.refs();
-        let found = refs.get(RefKind::Disk, &record.name).await?;
-        let body = body(&record);
-        match found {
-            None => refs.create(RefKind::Disk, &record.name, body).await.map(|_| ()),
-            Some(found) if found.body == body => Ok(()),
-            Some(found) if found.body.labels.get(UUID) != body.labels.get(UUID) => {
-                Err(Error::conflict(format!(
-                    "the store's disk {:?} is another one than that in {}; remove one of them",
-                    record.name,
-                    self.directory.display()
-                )))
-            }
-            Some(found) => {
-                refs.update(RefKind::Disk, &record.name, found.sequence, body).await.map(|_| ())
-            }
-        }
+        self.publish(&self.record(), &[]).await
     }
 
     pub(crate) async fn publish_base_or_warn(&self) {
@@ -237,20 +238,70 @@ impl Disk {
             tracing::warn!(disk = self.name(), %error, "cannot update the disk's ref now");
         }
     }
-}
 
-/// The label of a ref that says which disk it is of.
-pub(crate) const UUID: &str = "uuid";
+    /// Makes the disk's ref say what the record will say after `change`, and keep what it says now:
+    /// whichever of the two a crash leaves is in the store, and who lost the disk to another server
+    /// gets no further.
+    ///
+    /// # Errors
+    /// As [`publish_base`](Self::publish_base).
+    pub(crate) async fn announce(&self, change: impl FnOnce(&mut Record)) -> Result<()> {
+        let now = self.record();
+        let mut next = now.clone();
+        change(&mut next);
+        if next == now {
+            return self.confirm().await;
+        }
+        self.publish(&next, &[now.base, now.origin]).await
+    }
 
-/// What the ref of a disk says.
-pub(crate) fn body(record: &Record) -> RefBody {
-    let labels = BTreeMap::from([
-        ("image".to_owned(), record.image.to_string()),
-        ("mode".to_owned(), record.mode.to_string()),
-        ("origin".to_owned(), record.origin.to_string()),
-        (UUID.to_owned(), record.uuid.to_string()),
-    ]);
-    RefBody { manifest: Some(record.base), size: record.size, created: record.created, labels }
+    async fn publish(&self, record: &Record, also: &[ManifestId]) -> Result<()> {
+        let refs = self.store.refs();
+        let body = fence::body(record, Some(self.server), also);
+        let name = &record.name;
+        loop {
+            let outcome = match refs.get(RefKind::Disk, name).await? {
+                None => refs.create(RefKind::Disk, name, body.clone()).await,
+                Some(found) => {
+                    self.check_holder(&found)?;
+                    if found.body == body {
+                        return Ok(());
+                    }
+                    refs.update(RefKind::Disk, name, found.sequence, body.clone()).await
+                }
+            };
+            match outcome {
+                // Somebody was quicker: who it was shows in what he wrote.
+                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                other => return other.map(|_| ()),
+            }
+        }
+    }
+
+    /// Looks whether the disk is still held by this server. When it is not, it is not written any
+    /// more.
+    ///
+    /// # Errors
+    /// As [`publish_base`](Self::publish_base).
+    pub async fn confirm(&self) -> Result<()> {
+        match self.store.refs().get(RefKind::Disk, self.name()).await? {
+            Some(found) => self.check_holder(&found),
+            None => Ok(()),
+        }
+    }
+
+    fn check_holder(&self, found: &RefRecord) -> Result<()> {
+        let (epoch, uuid) = {
+            let record = self.record.lock();
+            (record.epoch, record.uuid)
+        };
+        fence::check(found, uuid, Tenure { server: self.server, epoch }, &self.directory)
+            .inspect_err(|error| {
+                if error.kind() == ErrorKind::Fenced {
+                    self.shadow.poison().set(error);
+                }
+            })
+    }
 }
 
 /// What is told of the disk of a record.

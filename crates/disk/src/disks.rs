@@ -5,7 +5,8 @@
 //! was not reported as created: creating it again replaces it as long as it holds nothing private,
 //! and opening it makes the ref.
 
-use crate::disk::{UUID, body, describe, room};
+use crate::disk::{describe, room};
+use crate::fence::{self, Tenure, UUID};
 use crate::layer::Layer;
 use crate::lock;
 use crate::maplog::{Failure, Identity};
@@ -20,23 +21,25 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{ImageName, RefKind, RefRecord, Store, check_name};
+use store::{ImageName, RefKind, RefRecord, ServerId, Session, Store, check_name};
+use tokio::sync::OnceCell;
 
 /// How long an ephemeral disk waits for a client that was lost, unless told otherwise.
 const LINGER: Duration = Duration::from_secs(30);
 
 /// The disks in a directory.
 pub struct Disks {
-    directory: PathBuf,
-    store: Store,
+    pub(crate) directory: PathBuf,
+    pub(crate) store: Store,
     cache: Arc<Cache>,
     linger: Duration,
+    server: OnceCell<ServerId>,
 }
 
 impl Disks {
     /// The disks in `directory`, which is made with the first one.
     pub fn new(directory: PathBuf, store: Store, cache: Arc<Cache>) -> Self {
-        Self { directory, store, cache, linger: LINGER }
+        Self { directory, store, cache, linger: LINGER, server: OnceCell::new() }
     }
 
     /// The same, with another time that ephemeral disks wait for a lost client (30 s by default).
@@ -44,6 +47,15 @@ impl Disks {
     pub fn with_linger(mut self, linger: Duration) -> Self {
         self.linger = linger;
         self
+    }
+
+    /// The id of the server whose disks these are. It is made when it is first asked for.
+    ///
+    /// # Errors
+    /// Those of the file system and of the source of randomness.
+    pub async fn server(&self) -> Result<ServerId> {
+        let entropy = || Arc::clone(&self.store.world().entropy);
+        self.server.get_or_try_init(|| fence::identify(&self.directory, entropy())).await.copied()
     }
 
     /// The image version that `image` means: the newest one when it has no tag.
@@ -68,7 +80,24 @@ impl Disks {
         options: CreateOptions,
     ) -> Result<DiskInfo> {
         check_name("disk", name)?;
+        let session = self.store.session(&format!("creation of disk {name}")).await?;
+        let outcome = self.create_in(&session, name, from, options).await;
+        session.close(outcome).await
+    }
+
+    async fn create_in(
+        &self,
+        session: &Session,
+        name: &str,
+        from: &ImageName,
+        options: CreateOptions,
+    ) -> Result<DiskInfo> {
         let version = self.resolve(from).await?;
+        // It stays until the disk's own ref keeps it.
+        let version = session
+            .hold(RefKind::Image, &version.name)
+            .await?
+            .ok_or_else(|| Error::not_found(format!("image {} was removed", version.name)))?;
         let manifest = self.store.manifest(&manifest_of(&version)?).await?;
         let size = options.size.unwrap_or(manifest.size());
         check_size(size)?;
@@ -98,10 +127,14 @@ impl Disks {
             layers: vec![1],
             next_layer: 2,
             attached: None,
+            epoch: 1,
+            left: None,
         };
+        let server = self.server().await?;
         let (home, copy) = (self.directory.clone(), record.clone());
-        let _lock = offload(move || build(&home, &copy)).await?;
-        if let Err(error) = self.store.refs().create(RefKind::Disk, name, body(&record)).await {
+        let _lock = offload(move || build(&home, &copy, |left| left.base == left.origin)).await?;
+        let body = fence::body(&record, Some(server), &[]);
+        if let Err(error) = session.publish(RefKind::Disk, name, body).await {
             if error.kind() == ErrorKind::Conflict {
                 // Somebody else was first, with the same store.
                 let (home, name) = (self.directory.clone(), name.to_owned());
@@ -170,7 +203,8 @@ impl Disks {
         let (at, own) = (directory.clone(), name.to_owned());
         let lock = offload(move || lock_existing(&at, &own)).await?;
         let (store, cache) = (self.store.clone(), Arc::clone(&self.cache));
-        Disk::open(directory, name, lock, store, cache, self.linger).await.map(Arc::new)
+        let server = self.server().await?;
+        Disk::open(directory, name, lock, store, cache, self.linger, server).await.map(Arc::new)
     }
 
     /// Removes a disk with its snapshots. Images stay, also those committed from it.
@@ -184,23 +218,25 @@ impl Disks {
         let (directory, own) = (self.directory.join(name), name.to_owned());
         let locked = offload(move || {
             let lock = lock_existing(&directory, &own)?;
-            Ok((lock, Record::load(&directory).ok().map(|record| record.uuid)))
+            let record = Record::load(&directory).ok();
+            Ok((lock, record.map(|record| (record.uuid, record.epoch))))
         });
-        let (_lock, uuid) = match locked.await {
+        let (_lock, tenure) = match locked.await {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 return match self.store.refs().get(RefKind::Disk, name).await? {
                     None => Err(error),
                     Some(_) => Err(Error::conflict(format!(
                         "disk {name:?} has no directory in {}, but the store knows it: another \
-                         home on this store may have it; remove it there, or, if its directory is \
-                         lost, give it up with 'sojourn disk remove --lost {name}'",
+                         home on this store may have it; remove it there, take it with 'sojourn \
+                         disk take {name}', or, if its directory is lost, give it up with 'sojourn \
+                         disk remove --lost {name}'",
                         self.directory.display()
                     ))),
                 };
             }
             other => other?,
         };
-        self.forget_names(name, uuid).await?;
+        self.forget_names(name, tenure).await?;
         let (home, name) = (self.directory.clone(), name.to_owned());
         offload(move || clear(&home, &name)).await
     }
@@ -227,14 +263,18 @@ impl Disks {
     }
 
     /// Removes the ref of a disk and those of its snapshots, unless they are of another disk than
-    /// the one with this `uuid`: two homes may share a store.
-    async fn forget_names(&self, name: &str, uuid: Option<Uuid>) -> Result<()> {
+    /// the one with this uuid and epoch: another server may have taken it.
+    async fn forget_names(&self, name: &str, tenure: Option<(Uuid, u64)>) -> Result<()> {
         let refs = self.store.refs();
         let found = refs.get(RefKind::Disk, name).await?;
-        if let (Some(found), Some(uuid)) = (&found, uuid)
-            && found.body.labels.get(UUID).is_some_and(|label| *label != uuid.to_string())
-        {
-            return Ok(());
+        if let (Some(found), Some((uuid, epoch))) = (&found, tenure) {
+            let tenure = Tenure { server: self.server().await?, epoch };
+            match fence::check(found, uuid, tenure, &self.directory.join(name)) {
+                Err(e) if matches!(e.kind(), ErrorKind::Conflict | ErrorKind::Fenced) => {
+                    return Ok(());
+                }
+                other => other?,
+            }
         }
         self.forget_snapshots(name).await?;
         match found {
@@ -253,6 +293,17 @@ impl Disks {
     /// Nothing was given up then.
     pub async fn recover(&self, name: &str, snapshot: Option<&str>) -> Result<()> {
         check_name("disk", name)?;
+        let session = self.store.session(&format!("recovery of disk {name}")).await?;
+        let outcome = self.recover_in(&session, name, snapshot).await;
+        session.close(outcome).await
+    }
+
+    async fn recover_in(
+        &self,
+        session: &Session,
+        name: &str,
+        snapshot: Option<&str>,
+    ) -> Result<()> {
         let (directory, own) = (self.directory.join(name), name.to_owned());
         let at = directory.clone();
         let (lock, record) = offload(move || {
@@ -276,7 +327,7 @@ impl Disks {
         };
         match snapshot {
             Some(snapshot) => {
-                let past = snapshot::find(&self.store, name, snapshot, record.uuid).await?;
+                let past = snapshot::find(session, name, snapshot, record.uuid).await?;
                 record.base = past.manifest;
                 record.size = past.size;
                 if let Some((image, origin)) = past.image {
@@ -319,7 +370,7 @@ impl Disks {
     }
 }
 
-fn taken(name: &str) -> Error {
+pub(crate) fn taken(name: &str) -> Error {
     Error::conflict(format!("disk {name:?} exists already; choose another name, or remove it"))
 }
 
@@ -345,7 +396,7 @@ fn names(home: &Path) -> Result<Vec<String>> {
 }
 
 /// Takes the lock of a disk that exists.
-fn lock_existing(directory: &Path, name: &str) -> Result<LockFile> {
+pub(crate) fn lock_existing(directory: &Path, name: &str) -> Result<LockFile> {
     if !directory.is_dir() {
         return Err(Error::not_found(format!(
             "there is no disk {name:?}; see 'sojourn disk list'"
@@ -355,16 +406,21 @@ fn lock_existing(directory: &Path, name: &str) -> Result<LockFile> {
 }
 
 /// Makes the directory of a new disk, complete or not at all, and keeps its lock.
-fn build(home: &Path, record: &Record) -> Result<LockFile> {
+/// One that is there already is replaced when it has no private blocks and `replaces` says so.
+pub(crate) fn build(
+    home: &Path,
+    record: &Record,
+    replaces: impl Fn(&Record) -> bool,
+) -> Result<LockFile> {
     let failed = |path: &Path, e| Error::io(path.display(), e);
     fs::create_dir_all(home).map_err(|e| failed(home, e))?;
     let place = home.join(&record.name);
     if place.exists() {
         let _lock = lock::take(&place, &record.name)?;
         let left = Record::load(&place)?;
-        if room(&place, &left) > 0 || left.base != left.origin {
+        if room(&place, &left) > 0 || !replaces(&left) {
             return Err(taken(&record.name).context(format!(
-                "{} holds private blocks of a disk that the store does not know",
+                "{} is of a disk that has, or had, private blocks",
                 place.display()
             )));
         }
@@ -381,14 +437,14 @@ fn build(home: &Path, record: &Record) -> Result<LockFile> {
 }
 
 /// The outcome of a step that nobody else depends on.
-fn saved(outcome: Result<(), Failure>) -> Result<()> {
+pub(crate) fn saved(outcome: Result<(), Failure>) -> Result<()> {
     outcome.map_err(|failure| match failure {
         Failure::Retry(error) | Failure::Lost(error) => error,
     })
 }
 
 /// The record of a disk as its ref tells it; without layers.
-fn from_ref(found: &RefRecord) -> Result<Record> {
+pub(crate) fn from_ref(found: &RefRecord) -> Result<Record> {
     let label = |key: &str| {
         let value = found.body.labels.get(key).cloned();
         value.ok_or_else(|| Error::corrupt(format!("the ref of disk {} has no {key}", found.name)))
@@ -406,6 +462,8 @@ fn from_ref(found: &RefRecord) -> Result<Record> {
         layers: Vec::new(),
         next_layer: 1,
         attached: None,
+        epoch: fence::held(found)?.epoch,
+        left: None,
     })
 }
 
@@ -422,7 +480,7 @@ fn highest_layer(directory: &Path) -> Result<u32> {
 }
 
 /// Removes the directory of a disk whose lock is held: at once for everybody else.
-fn clear(home: &Path, name: &str) -> Result<()> {
+pub(crate) fn clear(home: &Path, name: &str) -> Result<()> {
     let (place, gone) = (home.join(name), home.join(format!(".gone-{name}")));
     let failed = |e| Error::io(gone.display(), e);
     if gone.exists() {

@@ -1,22 +1,28 @@
 //! A manifest as a read-only device.
 
+use crate::Touches;
+use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
 use block::{
     Attempt, BLOCK, Device, Durability, Error, Extent, ExtentKind, Result, Span, ZeroMode, extent,
 };
 use bytes::Bytes;
 use cache::Cache;
-use futures::stream::{self, TryStreamExt};
+use futures::stream::{self, FuturesUnordered, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use store::{ChunkRef, Content, Manifest, Piece, Store};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use store::bootlist::Located;
+use store::{ChunkId, ChunkRef, Content, Manifest, Piece, Store, bootlist};
 use tokio::task::JoinSet;
 
 /// Chunks that one read loads at the same time.
 const LOADS: usize = 8;
 /// Chunks that are fetched ahead at the same time; more requests to do so are dropped.
 const AHEAD: usize = 16;
+/// Chunks of a boot list that are loaded at the same time while nobody waits for another one.
+const STREAM: usize = 4;
 /// How much of a manifest is looked at in one step when it is asked for extents: a segment.
 const WINDOW: u64 = 256 << 20;
 
@@ -25,17 +31,51 @@ pub struct Image {
     source: Arc<Source>,
     /// Chunks that are being fetched ahead; they end with the image.
     ahead: Mutex<JoinSet<()>>,
+    /// What is read, while a boot is recorded.
+    touches: ArcSwapOption<Touches>,
 }
 
 struct Source {
     store: Store,
     manifest: Arc<Manifest>,
     cache: Arc<Cache>,
+    /// Reads that wait for chunks.
+    waiting: AtomicUsize,
 }
 
 impl Source {
     async fn chunk(&self, at: ChunkRef) -> Result<Bytes> {
         self.cache.get_or_load(at.id.as_bytes(), self.store.read_chunk(&at)).await
+    }
+
+    /// Loads a chunk that is not held, to be read later; returns the bytes that came into the cache.
+    async fn bring(&self, at: ChunkRef) -> u64 {
+        if self.cache.contains(at.id.as_bytes()) {
+            return 0;
+        }
+        match self.chunk(at).await {
+            Ok(chunk) => chunk.len() as u64,
+            Err(error) => {
+                tracing::debug!(%error, "cannot fetch ahead");
+                0
+            }
+        }
+    }
+}
+
+/// A read that waits for chunks, until it is dropped.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -55,8 +95,59 @@ fn part<'a>(at: &ChunkRef, skip: u32, span: Span, chunk: &'a [u8]) -> Result<&'a
 impl Image {
     /// The image that `manifest` describes; its chunks come from `store` through `cache`.
     pub fn new(store: Store, manifest: Arc<Manifest>, cache: Arc<Cache>) -> Self {
-        let source = Arc::new(Source { store, manifest, cache });
-        Self { source, ahead: Mutex::new(JoinSet::new()) }
+        let source = Arc::new(Source { store, manifest, cache, waiting: AtomicUsize::new(0) });
+        Self { source, ahead: Mutex::new(JoinSet::new()), touches: ArcSwapOption::empty() }
+    }
+
+    /// Begins to note which chunks are read, at most `limit` of them. `None` when that is being done
+    /// already.
+    ///
+    /// # Errors
+    /// [`Unsupported`](block::ErrorKind::Unsupported) for an image above 1 TiB.
+    pub fn record(&self, limit: usize) -> Result<Option<Arc<Touches>>> {
+        if self.touches.load().is_some() {
+            return Ok(None);
+        }
+        let touches = Arc::new(Touches::new(self.size(), limit)?);
+        let before = self.touches.compare_and_swap(&None::<Arc<Touches>>, Some(Arc::clone(&touches)));
+        Ok(before.is_none().then_some(touches))
+    }
+
+    /// Notes nothing more.
+    pub fn stop_recording(&self) {
+        self.touches.store(None);
+    }
+
+    /// Loads the chunks of a boot list into the cache, in the order of the list, `budget` bytes at
+    /// the most; returns how many bytes. While a read waits for a chunk of its own, one is loaded
+    /// at a time.
+    ///
+    /// # Errors
+    /// Those of the manifest; a chunk that cannot be had is passed over.
+    pub async fn bring(&self, list: &[ChunkId], budget: u64) -> Result<u64> {
+        let located = bootlist::locate(self.manifest(), list).await?;
+        let mut left = located.into_iter().map(|Located { at, .. }| at);
+        let (mut asked, mut brought) = (0, 0);
+        let mut running = FuturesUnordered::new();
+        loop {
+            let most =
+                if self.source.waiting.load(Ordering::Relaxed) > 0 { 1 } else { STREAM };
+            while running.len() < most && asked < budget {
+                let Some(at) = left.next() else { break };
+                asked += u64::from(at.len);
+                running.push(self.source.bring(at));
+            }
+            match running.next().await {
+                Some(bytes) => brought += bytes,
+                None => return Ok(brought),
+            }
+        }
+    }
+
+    fn note(&self, touches: Option<&Touches>, piece: &Piece, at: &ChunkRef, skip: u32) {
+        if let Some(touches) = touches {
+            touches.note(piece.span.offset().saturating_sub(skip.into()), &at.id, at.len);
+        }
     }
 
     /// What it shows.
@@ -102,12 +193,16 @@ impl Device for Image {
             return Ok(Attempt::WouldWait);
         }
         let mut all = true;
+        let touches = self.touches.load();
         let attempt = self.source.manifest.try_pieces(span, &mut |piece| {
             let target = &mut buf[piece.span.index_in(span)];
             match piece.content {
                 Content::Hole => target.fill(0),
                 Content::Chunk { at, skip } => match self.source.cache.get(at.id.as_bytes()) {
-                    Some(chunk) => target.copy_from_slice(part(&at, skip, piece.span, &chunk)?),
+                    Some(chunk) => {
+                        target.copy_from_slice(part(&at, skip, piece.span, &chunk)?);
+                        self.note(touches.as_deref(), &piece, &at, skip);
+                    }
                     None => {
                         all = false;
                         return Ok(ControlFlow::Break(()));
@@ -120,7 +215,15 @@ impl Device for Image {
     }
 
     async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        let _waiting = Waiting::new(&self.source.waiting);
         let pieces = self.source.manifest.pieces(span).await?;
+        if let Some(touches) = &*self.touches.load() {
+            for piece in &pieces {
+                if let Content::Chunk { at, skip } = piece.content {
+                    self.note(Some(touches), piece, &at, skip);
+                }
+            }
+        }
         let mut rest = buf;
         let mut loads: Vec<(Piece, &mut [u8])> = Vec::with_capacity(pieces.len());
         for piece in pieces {

@@ -16,10 +16,13 @@
 //! | `lock` | one process has a disk open |
 //! | `model` | what is told of disks: [`DiskInfo`], [`Mode`], … |
 //! | `disks` | [`Disks`], all disks of a home |
+//! | `fence` | which server holds a disk, and how an earlier one is kept out |
+//! | `moves` | taking, releasing and keeping disks: from one server to another |
 //! | `disk` | [`Disk`], an open one |
 //! | `attach` | [`Attachment`], one client writes a disk; when an ephemeral one is reset |
 //! | `snapshot` | snapshot, commit, roll back |
 //! | `rebase` | onto another version of the image |
+//! | `touches` | [`Touches`], what a boot reads of an image |
 //! | `compare` | where two manifests differ |
 //!
 //! `docs/shadow-format.md` describes the files, and why what was flushed is kept.
@@ -29,22 +32,27 @@ mod blockmap;
 mod compare;
 mod disk;
 mod disks;
+mod fence;
 mod image;
 mod layer;
 mod lock;
 mod maplog;
 mod model;
+mod moves;
 mod rebase;
 mod record;
 mod shadow;
 mod snapshot;
 mod stack;
+mod touches;
 
 pub use attach::{Attachment, Ending};
 pub use disk::Disk;
 pub use disks::Disks;
 pub use image::Image;
 pub use model::{
-    Counters, CreateOptions, DiskInfo, Mode, Rebase, RebaseReport, Resident, SnapshotInfo,
+    Counters, CreateOptions, DiskInfo, Elsewhere, Mode, Rebase, RebaseReport, Resident,
+    SnapshotInfo,
 };
 pub use shadow::Shadow;
+pub use touches::Touches;

@@ -89,6 +89,25 @@ pub struct DiskInfo {
     pub snapshots: Vec<SnapshotInfo>,
 }
 
+/// A disk of the store that is not here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Elsewhere {
+    /// Its name.
+    pub name: String,
+    /// The image version that it stands on.
+    pub image: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// When it was made, in Unix seconds.
+    pub created: u64,
+    /// The id of the server that holds it; `None` when it was released.
+    pub holder: Option<String>,
+    /// The host of that server, if it was ever at work.
+    pub host: Option<String>,
+    /// Whether that server is at work.
+    pub alive: bool,
+}
+
 /// What a snapshot is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SnapshotInfo {

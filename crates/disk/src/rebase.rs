@@ -8,12 +8,13 @@
 use crate::compare::{blocks, clipped, difference, differences, intersection, push, total, union};
 use crate::layer::{Layer, Round};
 use crate::maplog::Failure;
+use crate::record::Record;
 use crate::snapshot::{manifest_of, resolve};
 use crate::stack::{Frozen, Stack};
 use crate::{Disk, Image, Rebase, RebaseReport};
 use block::{Error, Result, Span, offload};
 use std::sync::Arc;
-use store::ImageName;
+use store::{ImageName, RefKind, Session};
 
 /// Ranges that the message of a refused rebase names.
 const SHOWN: usize = 4;
@@ -38,7 +39,23 @@ impl Disk {
         let _excluded = self.lease.exclude(self.name(), "rebase")?;
         let _changing = self.changing.lock().await;
         self.shadow.check()?;
+        let session = self.store.session(&format!("rebase of disk {}", self.name())).await?;
+        let outcome = self.rebase_in(&session, onto, how).await;
+        session.close(outcome).await
+    }
+
+    async fn rebase_in(
+        &self,
+        session: &Session,
+        onto: &ImageName,
+        how: Rebase,
+    ) -> Result<RebaseReport> {
         let target = resolve(&self.store, onto).await?;
+        // It stays until the disk's own ref keeps it.
+        let target = session
+            .hold(RefKind::Image, &target.name)
+            .await?
+            .ok_or_else(|| Error::not_found(format!("image {} was removed", target.name)))?;
         let (new, new_image) = self.image(&manifest_of(&target)?).await?;
         let record = self.record();
         let (old, old_image) = self.image(&record.origin).await?;
@@ -87,13 +104,18 @@ impl Disk {
         let number = lowest.as_ref().map(|layer| layer.number);
         let image: ImageName = target.name.parse()?;
         let id = new.id();
+        let onto = |record: &mut Record| {
+            record.image = image.clone();
+            record.origin = id;
+            record.base = id;
+            record.size = size;
+        };
+        self.announce(onto).await?;
+        session.check().await?;
         let guard = self.shadow.unless_interrupted("rebase");
         let changed = self
             .change(|record| {
-                record.image = image;
-                record.origin = id;
-                record.base = id;
-                record.size = size;
+                onto(record);
                 if let Some(number) = number {
                     record.layers.insert(0, number);
                     record.next_layer = number + 1;
@@ -104,7 +126,7 @@ impl Disk {
             guard.done();
             return Err(error);
         }
-        *self.base.lock() = new;
+        *self.base.lock() = Arc::clone(&new_image);
         self.shadow.settle(new_image, usize::MAX, lowest).await;
         guard.done();
         self.shadow.set_size(size);

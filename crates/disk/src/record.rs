@@ -67,6 +67,11 @@ pub(crate) struct Record {
     pub(crate) next_layer: u32,
     /// The client of an ephemeral disk.
     pub(crate) attached: Option<String>,
+    /// Grows with each change of the server that holds the disk.
+    pub(crate) epoch: u64,
+    /// What the server stood on from which this one took the disk: kept in the store for what was
+    /// left there.
+    pub(crate) left: Option<ManifestId>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -214,6 +219,8 @@ mod tests {
             layers: vec![3, 5],
             next_layer: 6,
             attached: Some("pid:12".into()),
+            epoch: 4,
+            left: None,
         }
     }
 

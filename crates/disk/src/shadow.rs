@@ -71,11 +71,11 @@ struct Inner {
 
 /// Set once a sync failed: from then on nobody knows what stable storage holds.
 #[derive(Default)]
-pub(crate) struct Poison(OnceLock<String>);
+pub(crate) struct Poison(OnceLock<(ErrorKind, String)>);
 
 impl Poison {
     pub(crate) fn set(&self, error: &Error) {
-        let _ = self.0.set(error.to_string());
+        let _ = self.0.set((error.kind(), error.to_string()));
     }
 }
 
@@ -342,7 +342,8 @@ impl Inner {
     fn check(&self) -> Result<()> {
         match self.failed.0.get() {
             None => Ok(()),
-            Some(why) => Err(Error::unavailable(format!(
+            Some((ErrorKind::Fenced, why)) => Err(Error::fenced(why.clone())),
+            Some((_, why)) => Err(Error::unavailable(format!(
                 "{}: an earlier step failed ({why}), and what was written since the last good \
                  flush may be lost; detach the disk, repair its file system, and open it again",
                 self.directory.display()

@@ -6,14 +6,16 @@
 //! between any two steps leaves a disk of the same content: with one layer more, or with layers
 //! that say what the base says too.
 
-use crate::disk::UUID;
-use crate::record::Uuid;
+use crate::fence::UUID;
+use crate::record::{Record, Uuid};
 use crate::stack::Frozen;
 use crate::{Disk, SnapshotInfo, compare};
 use block::{Error, Result, offload};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use store::{Grain, ImageName, ManifestId, Progress, RefBody, RefKind, RefRecord, Store, import};
+use store::{
+    Grain, ImageName, ManifestId, Progress, RefBody, RefKind, RefRecord, Session, Store, import,
+};
 
 /// Layers that failed uploads may leave before the next one must succeed first.
 const MOST_LAYERS: usize = 8;
@@ -90,14 +92,19 @@ pub(crate) struct Past {
     pub(crate) image: Option<(ImageName, ManifestId)>,
 }
 
-/// A snapshot of the disk `uuid`.
+/// A snapshot of the disk `uuid`. What it names stays in the store until the session ends.
 ///
 /// # Errors
 /// [`NotFound`](block::ErrorKind::NotFound) when it has none of this name; those of the store.
-pub(crate) async fn find(store: &Store, disk: &str, snapshot: &str, uuid: Uuid) -> Result<Past> {
+pub(crate) async fn find(
+    session: &Session,
+    disk: &str,
+    snapshot: &str,
+    uuid: Uuid,
+) -> Result<Past> {
     store::check_name("snapshot", snapshot)?;
     let full = format!("{disk}@{snapshot}");
-    let found = store.refs().get(RefKind::Snapshot, &full).await?;
+    let found = session.hold(RefKind::Snapshot, &full).await?;
     // One of an earlier disk of this name is not meant.
     let own = found.filter(|found| found.body.labels.get(UUID) == Some(&uuid.to_string()));
     let found = own.ok_or_else(|| {
@@ -110,7 +117,7 @@ pub(crate) async fn find(store: &Store, disk: &str, snapshot: &str, uuid: Uuid) 
         .manifest
         .ok_or_else(|| Error::corrupt(format!("snapshot {full}: has no content; remove it")))?;
     let image = match found.body.labels.get("image") {
-        Some(name) => store.refs().get(RefKind::Image, name).await?,
+        Some(name) => session.hold(RefKind::Image, name).await?,
         None => None,
     };
     let image = match image {
@@ -121,6 +128,22 @@ pub(crate) async fn find(store: &Store, disk: &str, snapshot: &str, uuid: Uuid) 
 }
 
 impl Disk {
+    /// Makes all that the disk holds what it stands on, in the store.
+    pub(crate) async fn publish_all(&self, progress: &dyn Progress) -> Result<()> {
+        let _changing = self.changing.lock().await;
+        let session = self.store.session(&format!("upload of disk {}", self.name())).await?;
+        let outcome = async {
+            let view = self.freeze(&session, progress).await?;
+            let manifest = self.publish_blocks(&session, &view, progress).await?;
+            self.announce(|record| record.base = manifest).await?;
+            session.check().await?;
+            self.settle(manifest).await?;
+            self.publish_base().await
+        }
+        .await;
+        session.close(outcome).await
+    }
+
     /// Freezes what the disk holds now, under a name. The disk may be in use; answered writes are
     /// in the snapshot, later ones are not.
     ///
@@ -131,15 +154,26 @@ impl Disk {
         store::check_name("snapshot", name)?;
         let _changing = self.changing.lock().await;
         let full = format!("{}@{name}", self.name());
-        let refs = self.store.refs();
-        if refs.get(RefKind::Snapshot, &full).await?.is_some() {
+        let session = self.store.session(&format!("snapshot {full}")).await?;
+        let outcome = self.snapshot_in(&session, name, &full, progress).await;
+        session.close(outcome).await
+    }
+
+    async fn snapshot_in(
+        &self,
+        session: &Session,
+        name: &str,
+        full: &str,
+        progress: &dyn Progress,
+    ) -> Result<SnapshotInfo> {
+        if self.store.refs().get(RefKind::Snapshot, full).await?.is_some() {
             return Err(Error::conflict(format!(
                 "disk {:?} has a snapshot {name:?} already; choose another name",
                 self.name()
             )));
         }
-        let view = self.freeze(progress).await?;
-        let manifest = self.publish_blocks(&view, progress).await?;
+        let view = self.freeze(session, progress).await?;
+        let manifest = self.publish_blocks(session, &view, progress).await?;
         let record = self.record();
         let body = RefBody {
             manifest: Some(manifest),
@@ -150,7 +184,8 @@ impl Disk {
                 (UUID.to_owned(), record.uuid.to_string()),
             ]),
         };
-        let made = refs.create(RefKind::Snapshot, &full, body).await?;
+        self.announce(|record| record.base = manifest).await?;
+        let made = session.publish(RefKind::Snapshot, full, body).await?;
         let info = SnapshotInfo {
             name: name.to_owned(),
             created: made.body.created,
@@ -169,7 +204,17 @@ impl Disk {
     /// [`Conflict`](block::ErrorKind::Conflict) when the version exists; those of the store.
     pub async fn commit(&self, to: &ImageName, progress: &dyn Progress) -> Result<RefRecord> {
         let _changing = self.changing.lock().await;
-        let refs = self.store.refs();
+        let session = self.store.session(&format!("commit of disk {}", self.name())).await?;
+        let outcome = self.commit_in(&session, to, progress).await;
+        session.close(outcome).await
+    }
+
+    async fn commit_in(
+        &self,
+        session: &Session,
+        to: &ImageName,
+        progress: &dyn Progress,
+    ) -> Result<RefRecord> {
         let tag = match &to.tag {
             Some(tag) => tag.clone(),
             None => {
@@ -179,21 +224,21 @@ impl Disk {
             }
         };
         let full = ImageName { name: to.name.clone(), tag: Some(tag) }.to_string();
-        if refs.get(RefKind::Image, &full).await?.is_some() {
+        if self.store.refs().get(RefKind::Image, &full).await?.is_some() {
             return Err(Error::conflict(format!(
                 "image {full} exists already; choose another version, or give none"
             )));
         }
-        let view = self.freeze(progress).await?;
+        let view = self.freeze(session, progress).await?;
         let record = self.record();
         let origin = self.store.manifest(&record.origin).await?;
-        let base = Arc::clone(&self.base.lock());
+        let base = Arc::clone(self.base.lock().manifest());
         let changed = compare::union(
             &view.stack.changed(view.from, view.size),
             &compare::differences(&origin, &base).await?,
         );
         let imported = import::derive(
-            &self.store,
+            session,
             &origin,
             view.size,
             &view,
@@ -211,7 +256,8 @@ impl Disk {
                 ("source".to_owned(), format!("disk {}", record.name)),
             ]),
         };
-        let made = refs.create(RefKind::Image, &full, body).await?;
+        self.announce(|record| record.base = imported.manifest).await?;
+        let made = session.publish(RefKind::Image, &full, body).await?;
         self.settle_or_warn(imported.manifest).await;
         Ok(made)
     }
@@ -228,8 +274,13 @@ impl Disk {
         let _excluded = self.lease.exclude(self.name(), "rollback")?;
         let _changing = self.changing.lock().await;
         let record = self.record();
-        let past = find(&self.store, &record.name, snapshot, record.uuid).await?;
-        self.replace(past).await
+        let session = self.store.session(&format!("rollback of disk {}", record.name)).await?;
+        let outcome = async {
+            let past = find(&session, &record.name, snapshot, record.uuid).await?;
+            self.replace(past).await
+        }
+        .await;
+        session.close(outcome).await
     }
 
     /// Drops everything private: the disk is that of its image version again. It keeps its size,
@@ -268,14 +319,16 @@ impl Disk {
     }
 
     /// Makes everything that is written now part of layers that do not change any more.
-    async fn freeze(&self, progress: &dyn Progress) -> Result<Frozen> {
+    async fn freeze(&self, session: &Session, progress: &dyn Progress) -> Result<Frozen> {
         self.shadow.check()?;
         let stack = self.shadow.stack();
         if !stack.top().is_empty() {
             if stack.layers.len() >= MOST_LAYERS {
                 // Uploads failed many times: what they left must go first.
                 let view = self.shadow.sealed();
-                let manifest = self.publish_blocks(&view, progress).await?;
+                let manifest = self.publish_blocks(session, &view, progress).await?;
+                self.announce(|record| record.base = manifest).await?;
+                session.check().await?;
                 self.settle(manifest).await?;
             }
             let number = self.record().next_layer;
@@ -291,15 +344,20 @@ impl Disk {
     }
 
     /// Uploads the frozen layers over the base, block by block.
-    async fn publish_blocks(&self, view: &Frozen, progress: &dyn Progress) -> Result<ManifestId> {
-        let base = Arc::clone(&self.base.lock());
+    async fn publish_blocks(
+        &self,
+        session: &Session,
+        view: &Frozen,
+        progress: &dyn Progress,
+    ) -> Result<ManifestId> {
+        let base = Arc::clone(self.base.lock().manifest());
         let changed = view.stack.changed(view.from, view.size);
         if changed.is_empty() && base.size() == view.size {
             return Ok(base.id());
         }
         let grain = Grain::Blocks;
         let imported =
-            import::derive(&self.store, &base, view.size, view, &changed, grain, progress).await?;
+            import::derive(session, &base, view.size, view, &changed, grain, progress).await?;
         Ok(imported.manifest)
     }
 
@@ -313,7 +371,7 @@ impl Disk {
             record.layers = record.layers.split_off(record.layers.len().saturating_sub(1));
         })
         .await?;
-        *self.base.lock() = manifest;
+        *self.base.lock() = Arc::clone(&image);
         let dropped = self.shadow.settle(image, 1, None).await;
         self.discard_layers(dropped).await;
         self.publish_base_or_warn().await;
@@ -334,14 +392,18 @@ impl Disk {
         let number = self.record().next_layer;
         let layer = self.shadow.new_layer(number).await?;
         let id = manifest.id();
+        let back = |record: &mut Record| {
+            if let Some((image, origin)) = &stood_on {
+                (record.image, record.origin) = (image.clone(), *origin);
+            }
+            record.base = id;
+            record.size = size;
+        };
+        self.announce(back).await?;
         let guard = self.shadow.unless_interrupted("rollback or reset");
         let changed = self
             .change(|record| {
-                if let Some((image, origin)) = stood_on {
-                    (record.image, record.origin) = (image, origin);
-                }
-                record.base = id;
-                record.size = size;
+                back(record);
                 record.layers = vec![number];
                 record.next_layer = number + 1;
                 record.attached = None;
@@ -351,7 +413,7 @@ impl Disk {
             guard.done();
             return Err(error);
         }
-        *self.base.lock() = manifest;
+        *self.base.lock() = Arc::clone(&image);
         self.shadow.set_size(size);
         let dropped = self.shadow.settle(image, 0, Some(layer)).await;
         guard.done();

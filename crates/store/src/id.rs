@@ -106,6 +106,8 @@ ids! {
     SegmentId, 32, "segment id";
     /// A manifest: the keyed hash of its root object.
     ManifestId, 32, "manifest id";
+    /// A boot list: the keyed hash of its body.
+    BootListId, 32, "boot list";
     /// One attempt to write a ref; random, so that a writer recognises its own record.
     WriterId, 16, "writer id";
     /// A list of condemned objects: the keyed hash of its body.

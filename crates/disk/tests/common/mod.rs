@@ -46,6 +46,16 @@ impl Home {
         self.disks = Disks::new(self.directory.path().join("disks"), self.store.clone(), cache());
     }
 
+    /// Another server on the same store.
+    pub async fn beside(&self, seed: u64) -> Self {
+        let backend = Arc::clone(&self.backend);
+        let shared: Arc<dyn ObjectStore> = Arc::clone(&backend) as _;
+        let store = Store::open(shared, testing::world(seed)).await.unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let disks = Disks::new(directory.path().join("disks"), store.clone(), cache());
+        Self { directory, backend, store, disks, seed }
+    }
+
     pub fn linger(&mut self, linger: Duration) {
         let place = self.directory.path().join("disks");
         self.disks = Disks::new(place, self.store.clone(), cache()).with_linger(linger);
@@ -53,8 +63,13 @@ impl Home {
 
     /// Imports `bytes` as the image version `name`.
     pub async fn image(&self, name: &str, bytes: &[u8]) {
-        let imported =
-            import::from_device(&self.store, &Memory::from(bytes.to_vec()), &()).await.unwrap();
+        let imported = import::from_device(
+            &testing::session(&self.store).await,
+            &Memory::from(bytes.to_vec()),
+            &(),
+        )
+        .await
+        .unwrap();
         let body = RefBody {
             manifest: Some(imported.manifest),
             size: imported.size,

@@ -1,0 +1,154 @@
+//! Which server holds a disk, and what keeps an earlier holder from publishing.
+//!
+//! The ref of a disk names its holder and an epoch that grows with each change of holder. All that
+//! a disk publishes goes through a compare-and-swap of that ref: who was superseded finds another
+//! epoch there, publishes nothing, and stops to write the disk.
+
+use crate::record::{Record, Uuid};
+use block::{Error, Result, offload};
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use store::{Entropy, ManifestId, RefBody, RefRecord, ServerId};
+
+/// The labels of a disk's ref.
+pub(crate) const UUID: &str = "uuid";
+const HOLDER: &str = "holder";
+const EPOCH: &str = "epoch";
+
+/// The file that says which server the disks of a directory belong to.
+const IDENTITY: &str = ".server";
+
+/// A server's right to write a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tenure {
+    pub(crate) server: ServerId,
+    pub(crate) epoch: u64,
+}
+
+/// Who holds a disk, as its ref tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// `None`: it was released.
+    pub(crate) by: Option<ServerId>,
+    pub(crate) epoch: u64,
+}
+
+/// What the ref of a disk says. `also` are manifests that are to be kept beside those that the
+/// record names.
+pub(crate) fn body(record: &Record, holder: Option<ServerId>, also: &[ManifestId]) -> RefBody {
+    let mut labels = BTreeMap::from([
+        ("image".to_owned(), record.image.to_string()),
+        ("mode".to_owned(), record.mode.to_string()),
+        (RefBody::ORIGIN.to_owned(), record.origin.to_string()),
+        (UUID.to_owned(), record.uuid.to_string()),
+        (EPOCH.to_owned(), record.epoch.to_string()),
+    ]);
+    if let Some(holder) = holder {
+        labels.insert(HOLDER.to_owned(), holder.to_string());
+    }
+    let mut keep: Vec<ManifestId> = also.iter().copied().chain(record.left).collect();
+    keep.retain(|id| *id != record.base && *id != record.origin);
+    keep.sort();
+    keep.dedup();
+    if !keep.is_empty() {
+        let ids: Vec<String> = keep.iter().map(ToString::to_string).collect();
+        labels.insert(RefBody::ALSO.to_owned(), ids.join(" "));
+    }
+    RefBody { manifest: Some(record.base), size: record.size, created: record.created, labels }
+}
+
+/// Who holds the disk of a ref.
+///
+/// # Errors
+/// [`Corrupt`](block::ErrorKind::Corrupt) when its labels make no sense.
+pub(crate) fn held(found: &RefRecord) -> Result<Held> {
+    let labels = &found.body.labels;
+    let by = labels.get(HOLDER).map(|id| id.parse()).transpose();
+    let epoch = labels.get(EPOCH).and_then(|epoch| epoch.parse().ok());
+    match (by, epoch) {
+        (Ok(by), Some(epoch)) => Ok(Held { by, epoch }),
+        _ => Err(Error::corrupt(format!(
+            "the ref of disk {} does not say who holds it; restore it from a backup",
+            found.name
+        ))),
+    }
+}
+
+/// Checks that the disk `uuid` in `directory` is the one of a ref, and held as `tenure` says.
+///
+/// # Errors
+/// [`Conflict`](block::ErrorKind::Conflict) for another disk,
+/// [`Fenced`](block::ErrorKind::Fenced) for another holder.
+pub(crate) fn check(found: &RefRecord, uuid: Uuid, tenure: Tenure, directory: &Path) -> Result<()> {
+    let name = &found.name;
+    if found.body.labels.get(UUID) != Some(&uuid.to_string()) {
+        return Err(Error::conflict(format!(
+            "the store's disk {name:?} is another one than that in {}; remove one of them",
+            directory.display()
+        )));
+    }
+    let Held { by, epoch } = held(found)?;
+    // One that was released and not yet cleared away is free for whoever is first.
+    if epoch == tenure.epoch && by.is_none_or(|by| by == tenure.server) {
+        return Ok(());
+    }
+    let by = by.map_or("nobody".to_owned(), |by| format!("server {by}"));
+    Err(Error::fenced(format!(
+        "disk {name:?} was taken from this server and is held by {by} now (epoch {epoch}, here \
+         {}); what was written here is in {}: make it a disk of its own with 'sojourn disk keep \
+         {name} NEW', or give it up with 'sojourn disk remove {name}'",
+        tenure.epoch,
+        directory.display()
+    )))
+}
+
+/// The id of the server that the disks in `directory` belong to; it gets one with its first disk.
+/// Waits for the disk.
+pub(crate) fn identity(directory: &Path, entropy: &dyn Entropy) -> Result<ServerId> {
+    let path = directory.join(IDENTITY);
+    let failed = |e| Error::io(path.display(), e);
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            return text.trim_end().parse().map_err(|_| {
+                Error::corrupt(format!(
+                    "{}: is not the id of a server (32 hexadecimal digits); restore it from a \
+                     backup, or remove it and take the disks again with 'sojourn disk take'",
+                    path.display()
+                ))
+            });
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        Err(e) => return Err(failed(e)),
+    }
+    fs::create_dir_all(directory).map_err(failed)?;
+    let mut id = [0; 16];
+    entropy.fill(&mut id)?;
+    let id = ServerId(id);
+    // Whole or not at all, and only by the first one.
+    let fresh = directory.join(format!("{IDENTITY}-{id}"));
+    let made = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&fresh)
+        .and_then(|mut file| writeln!(file, "{id}").and_then(|()| file.sync_all()))
+        .and_then(|()| fs::hard_link(&fresh, &path));
+    let _ = fs::remove_file(&fresh);
+    match made {
+        Ok(()) => block::file::sync_directory(directory).map(|()| id),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => identity(directory, entropy),
+        Err(e) => Err(failed(e)),
+    }
+}
+
+/// As [`identity`], from a task.
+pub(crate) async fn identify(
+    directory: &Path,
+    entropy: std::sync::Arc<dyn Entropy>,
+) -> Result<ServerId> {
+    let directory = directory.to_owned();
+    offload(move || identity(&directory, &*entropy)).await
+}

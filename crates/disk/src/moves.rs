@@ -1,0 +1,208 @@
+//! Moving disks between servers: take, release, keep.
+//!
+//! The private blocks of a disk are with the server that holds it. What was published of it, its
+//! newest snapshot or the state it was released in, is in the store, and from there any other server
+//! may go on with it. See `fence` for what becomes of the earlier holder.
+
+use crate::disk::{describe, room};
+use crate::disks::{Disks, build, clear, from_ref, lock_existing, saved, taken};
+use crate::fence::{self, Tenure};
+use crate::record::Record;
+use crate::{DiskInfo, Elsewhere};
+use block::{Error, ErrorKind, Result, offload};
+use std::fs;
+use std::path::Path;
+use store::{RefKind, RefRecord, ServerId, check_name};
+
+impl Disks {
+    /// Makes a disk this server's that the store knows and that nobody holds any more: it goes on
+    /// with what was last published of it. With `force` it is taken from a server that is at work;
+    /// that one can publish nothing of it from then on, and what it had not published stays there.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) when the store does not know it,
+    /// [`Conflict`](ErrorKind::Conflict) when it is here already, when its holder is at work, or
+    /// when another server was quicker; those of the store and the file system.
+    pub async fn take(&self, name: &str, force: bool) -> Result<DiskInfo> {
+        check_name("disk", name)?;
+        let server = self.server().await?;
+        let refs = self.store.refs();
+        let found = refs.get(RefKind::Disk, name).await?.ok_or_else(|| {
+            Error::not_found(format!(
+                "the store knows no disk {name:?}; see 'sojourn disk list --elsewhere'"
+            ))
+        })?;
+        let held = fence::held(&found)?;
+        let left = match held.by {
+            Some(holder) => {
+                if !force {
+                    self.check_gone(&found, holder, server).await?;
+                }
+                found.body.manifest
+            }
+            None => None,
+        };
+        let epoch = held.epoch.saturating_add(1);
+        let record = Record { layers: vec![1], next_layer: 2, epoch, left, ..from_ref(&found)? };
+        // What it stands on is here before anybody loses anything.
+        self.store.manifest(&record.base).await?;
+        let (home, copy) = (self.directory.clone(), record.clone());
+        // A directory that an interrupted try left has the same epoch and no private blocks.
+        let lock = offload(move || {
+            build(&home, &copy, |left| left.uuid == copy.uuid && left.epoch == copy.epoch)
+        })
+        .await?;
+        let body = fence::body(&record, Some(server), &[]);
+        if let Err(error) = refs.update(RefKind::Disk, name, found.sequence, body).await {
+            if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) {
+                let (home, name) = (self.directory.clone(), name.to_owned());
+                offload(move || clear(&home, &name)).await?;
+            }
+            return Err(error);
+        }
+        drop(lock);
+        Ok(describe(&record, 0, Vec::new()))
+    }
+
+    /// Fails while the holder of a disk is at work, or when it is this very server.
+    async fn check_gone(&self, found: &RefRecord, holder: ServerId, own: ServerId) -> Result<()> {
+        let name = &found.name;
+        if holder == own {
+            return Err(if self.directory.join(name).exists() {
+                Error::conflict(format!("disk {name:?} is here already"))
+            } else {
+                Error::conflict(format!(
+                    "disk {name:?} is held by this server, but its directory is not in {}; with \
+                     --force it goes on with what was last published of it",
+                    self.directory.display()
+                ))
+            });
+        }
+        match self.store.servers().seen(&holder).await? {
+            Some(seen) if seen.is_alive() => Err(Error::conflict(format!(
+                "disk {name:?} is held by the server on {} ({holder}), which was at work {} s ago; \
+                 release it there ('sojourn disk release {name}'), or take it with --force: what \
+                 that server has not published of it stays there then",
+                seen.host,
+                seen.silent.as_secs()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Publishes all that a disk holds and gives it up: its directory is gone then, and any server
+    /// may take it.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); those of the store and the file system. The disk is still here
+    /// then.
+    pub async fn release(&self, name: &str) -> Result<()> {
+        let disk = self.open(name).await?;
+        disk.publish_all(&()).await?;
+        disk.close().await?;
+        let record = disk.record();
+        let refs = self.store.refs();
+        let found = refs.get(RefKind::Disk, name).await?.ok_or_else(|| {
+            Error::conflict(format!("disk {name:?} was removed from the store just now"))
+        })?;
+        let tenure = Tenure { server: self.server().await?, epoch: record.epoch };
+        fence::check(&found, record.uuid, tenure, &self.directory.join(name))?;
+        let record = Record { left: None, ..record };
+        refs.update(RefKind::Disk, name, found.sequence, fence::body(&record, None, &[])).await?;
+        let (home, name) = (self.directory.clone(), name.to_owned());
+        // The lock goes with the disk, after its directory.
+        offload(move || clear(&home, &name)).await
+    }
+
+    /// Makes what is here of a disk that another server took a disk of its own, called `new`.
+    ///
+    /// # Errors
+    /// [`Conflict`](ErrorKind::Conflict) when nobody took the disk, or when there is a disk `new`;
+    /// [`NotFound`](ErrorKind::NotFound) when the disk is not here, or when what it stood on is no
+    /// longer in the store; those of the store and the file system.
+    pub async fn keep(&self, name: &str, new: &str) -> Result<DiskInfo> {
+        check_name("disk", name)?;
+        check_name("disk", new)?;
+        let server = self.server().await?;
+        let (directory, own) = (self.directory.join(name), name.to_owned());
+        let at = directory.clone();
+        let (_lock, record) = offload(move || {
+            let lock = lock_existing(&at, &own)?;
+            Ok((lock, Record::load(&at)?))
+        })
+        .await?;
+        let refs = self.store.refs();
+        // A try that was interrupted has changed the name in the record already.
+        let again = record.name == new;
+        if !again && !self.is_lost(&record, server).await? {
+            return Err(Error::conflict(format!(
+                "disk {name:?} is held by this server: there is nothing to save from another one"
+            )));
+        }
+        let place = self.directory.join(new);
+        let known = refs.get(RefKind::Disk, new).await?;
+        let record = Record { name: new.to_owned(), epoch: 1, left: None, ..record };
+        let body = fence::body(&record, Some(server), &[]);
+        if place.exists() || known.as_ref().is_some_and(|known| known.body != body) {
+            return Err(taken(new));
+        }
+        self.store.manifest(&record.base).await.map_err(|e| {
+            e.context(format!("disk {name:?}: what its private blocks stand on cannot be read"))
+        })?;
+        if known.is_none() {
+            refs.create(RefKind::Disk, new, body).await?;
+        }
+        let (home, copy) = (self.directory.clone(), record.clone());
+        let private = offload(move || {
+            saved(copy.save(&directory))?;
+            fs::rename(&directory, &place).map_err(|e| Error::io(place.display(), e))?;
+            block::file::sync_directory(&home)?;
+            Ok(room(&place, &copy))
+        })
+        .await?;
+        Ok(describe(&record, private, Vec::new()))
+    }
+
+    /// Whether another server holds the disk of a record, or the store knows another disk of its
+    /// name.
+    async fn is_lost(&self, record: &Record, server: ServerId) -> Result<bool> {
+        let Some(found) = self.store.refs().get(RefKind::Disk, &record.name).await? else {
+            return Ok(false);
+        };
+        let tenure = Tenure { server, epoch: record.epoch };
+        match fence::check(&found, record.uuid, tenure, Path::new(&record.name)) {
+            Ok(()) => Ok(false),
+            Err(e) if matches!(e.kind(), ErrorKind::Fenced | ErrorKind::Conflict) => Ok(true),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The disks that the store knows and that are not here, by name.
+    ///
+    /// # Errors
+    /// Those of the store and the file system.
+    pub async fn elsewhere(&self) -> Result<Vec<Elsewhere>> {
+        let server = self.server().await?;
+        let mut others = Vec::new();
+        for found in self.store.refs().list(RefKind::Disk).await?.records {
+            let held = fence::held(&found)?;
+            if held.by == Some(server) && self.directory.join(&found.name).exists() {
+                continue;
+            }
+            let seen = match held.by {
+                Some(holder) => self.store.servers().seen(&holder).await?,
+                None => None,
+            };
+            others.push(Elsewhere {
+                image: found.body.labels.get("image").cloned().unwrap_or_default(),
+                name: found.name,
+                size: found.body.size,
+                created: found.body.created,
+                holder: held.by.map(|id| id.to_string()),
+                host: seen.as_ref().map(|seen| seen.host.clone()),
+                alive: seen.is_some_and(|seen| seen.is_alive()),
+            });
+        }
+        Ok(others)
+    }
+}

@@ -1,0 +1,185 @@
+//! A disk goes from one server to another, and an earlier holder is kept out.
+
+mod common;
+
+use block::{Device, Durability, ErrorKind, Span};
+use common::{Home, bytes, golden};
+use disk::{Disk, Mode};
+use std::time::Duration;
+use store::RefKind;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+async fn two() -> (Home, Home) {
+    let here = Home::new().await;
+    here.image("debian:1", &golden(5, 300)).await;
+    here.create("web", "debian", Mode::Persistent).await.unwrap();
+    let there = here.beside(77).await;
+    (here, there)
+}
+
+async fn write(disk: &Disk, block: u64, value: u8) {
+    let span = Span::between(block * 4096, (block + 1) * 4096);
+    disk.write(span, &[value; 4096], Durability::Durable).await.unwrap();
+}
+
+async fn at_work(home: &Home, lease: Duration) {
+    let server = home.disks.server().await.unwrap();
+    home.store.servers().announce(server, "lab-1", lease).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_released_disk_goes_on_elsewhere_with_every_byte() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    write(&disk, 7, 0x77).await;
+    let held = bytes(&*disk).await;
+    disk.close().await.unwrap();
+    drop(disk);
+    at_work(&here, HOUR).await;
+    here.disks.release("web").await.unwrap();
+    assert!(here.disks.list().await.unwrap().is_empty());
+    assert_eq!(here.disks.elsewhere().await.unwrap()[0].holder, None);
+
+    // Its holder is at work, but holds it no more.
+    there.disks.take("web", false).await.unwrap();
+    let disk = there.open("web").await;
+    assert_eq!(bytes(&*disk).await, held);
+    write(&disk, 9, 0x99).await;
+    let held = bytes(&*disk).await;
+    drop(disk);
+    there.disks.release("web").await.unwrap();
+    here.disks.take("web", false).await.unwrap();
+    assert_eq!(bytes(&*here.open("web").await).await, held);
+}
+
+#[tokio::test]
+async fn a_disk_is_not_taken_from_a_server_at_work_unless_forced() {
+    let (here, there) = two().await;
+    at_work(&here, HOUR).await;
+    let refused = there.disks.take("web", false).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Conflict);
+    assert!(refused.message().contains("lab-1") && refused.message().contains("--force"));
+    assert!(there.disks.list().await.unwrap().is_empty());
+    assert!(there.disks.elsewhere().await.unwrap()[0].alive);
+    there.disks.take("web", true).await.unwrap();
+    there.open("web").await;
+}
+
+#[tokio::test]
+async fn a_disk_is_taken_when_the_lease_of_its_server_ran_out() {
+    let (here, there) = two().await;
+    at_work(&here, Duration::ZERO).await;
+    there.disks.take("web", false).await.unwrap();
+    there.open("web").await;
+    let again = there.disks.take("web", true).await.unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::Conflict);
+}
+
+#[tokio::test]
+async fn an_earlier_holder_can_publish_nothing_and_write_nothing_more() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    write(&disk, 7, 0x77).await;
+    disk.snapshot("before", &()).await.unwrap();
+    let published = bytes(&*disk).await;
+    write(&disk, 8, 0x88).await;
+    there.disks.take("web", true).await.unwrap();
+
+    // It may be in the middle of anything.
+    for outcome in [
+        disk.snapshot("late", &()).await.map(|_| ()),
+        disk.commit(&"debian:2".parse().unwrap(), &()).await.map(|_| ()),
+        disk.rollback("before").await,
+        disk.reset().await,
+        disk.confirm().await,
+    ] {
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Fenced);
+    }
+    let span = Span::between(0, 4096);
+    assert!(disk.write(span, &[1; 4096], Durability::Buffered).await.is_err());
+    let refs = there.store.refs();
+    assert!(refs.get(RefKind::Image, "debian:2").await.unwrap().is_none());
+    assert!(refs.get(RefKind::Snapshot, "web@late").await.unwrap().is_none());
+    drop(disk);
+    assert_eq!(here.disks.open("web").await.unwrap_err().kind(), ErrorKind::Fenced);
+
+    // The other one goes on from the snapshot.
+    let taken = there.open("web").await;
+    assert_eq!(bytes(&*taken).await, published);
+    taken.snapshot("after", &()).await.unwrap();
+    taken.rollback("before").await.unwrap();
+    assert_eq!(bytes(&*taken).await, published);
+}
+
+#[tokio::test]
+async fn what_an_earlier_holder_had_written_is_kept_under_another_name() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    write(&disk, 7, 0x77).await;
+    disk.snapshot("before", &()).await.unwrap();
+    write(&disk, 8, 0x88).await;
+    let held = bytes(&*disk).await;
+    disk.close().await.unwrap();
+    drop(disk);
+    let own = here.disks.keep("web", "mine").await.unwrap_err();
+    assert_eq!(own.kind(), ErrorKind::Conflict, "nobody took it");
+
+    there.disks.take("web", true).await.unwrap();
+    let left = here.store.refs().get(RefKind::Disk, "web").await.unwrap().unwrap();
+    let base = left.body.manifest.unwrap();
+    // What it stands on is kept in the store, whatever becomes of the taken disk.
+    let taken = there.open("web").await;
+    write(&taken, 1, 1).await;
+    taken.snapshot("more", &()).await.unwrap();
+    let now = here.store.refs().get(RefKind::Disk, "web").await.unwrap().unwrap();
+    assert_ne!(now.body.manifest.unwrap(), base);
+    assert!(now.body.roots().unwrap().contains(&base));
+
+    here.disks.keep("web", "mine").await.unwrap();
+    let kept = here.open("mine").await;
+    assert_eq!(bytes(&*kept).await, held);
+    kept.snapshot("saved", &()).await.unwrap();
+    assert_eq!(here.disks.list().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn giving_up_what_an_earlier_holder_had_leaves_the_taken_disk_alone() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    disk.snapshot("before", &()).await.unwrap();
+    drop(disk);
+    there.disks.take("web", true).await.unwrap();
+    here.disks.remove("web").await.unwrap();
+    assert!(here.disks.list().await.unwrap().is_empty());
+    let taken = there.open("web").await;
+    assert_eq!(taken.info().snapshots.len(), 1);
+    taken.rollback("before").await.unwrap();
+}
+
+#[tokio::test]
+async fn of_two_servers_that_take_a_disk_one_gets_it() {
+    let (here, there) = two().await;
+    let third = here.beside(78).await;
+    let (a, b) = tokio::join!(there.disks.take("web", true), third.disks.take("web", true));
+    // Both may succeed, one after the other: then the first is kept out.
+    let opened = [there.disks.open("web").await, third.disks.open("web").await];
+    assert!(a.is_ok() || b.is_ok());
+    assert_eq!(opened.iter().filter(|opened| opened.is_ok()).count(), 1);
+    assert_eq!(here.disks.open("web").await.unwrap_err().kind(), ErrorKind::Fenced);
+}
+
+#[tokio::test]
+async fn a_lost_directory_is_taken_again_by_its_own_server() {
+    let (here, _) = two().await;
+    let disk = here.open("web").await;
+    write(&disk, 7, 0x77).await;
+    disk.snapshot("before", &()).await.unwrap();
+    let published = bytes(&*disk).await;
+    drop(disk);
+    std::fs::remove_dir_all(here.directory.path().join("disks/web")).unwrap();
+    let refused = here.disks.take("web", false).await.unwrap_err();
+    assert!(refused.message().contains("--force"), "{refused}");
+    here.disks.take("web", true).await.unwrap();
+    assert_eq!(bytes(&*here.open("web").await).await, published);
+}

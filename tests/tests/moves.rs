@@ -1,0 +1,122 @@
+//! Two servers on one store: a disk goes from one to the other, released or taken by force.
+
+use sojourn_tests::{Client, Home, content};
+use std::time::{Duration, Instant};
+
+const MIB: usize = 16;
+
+/// Another home on the store of `home`.
+fn beside(home: &Home) -> Home {
+    let other = Home::new();
+    let store = home.path("home").join("store");
+    let config = other.path("home").join("sojourn.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let lease = "[serve]\nlease_seconds = 3\n";
+    std::fs::write(config, format!("store = {store:?}\n{lease}{}", keep(&text))).unwrap();
+    other
+}
+
+/// The tables of a configuration that a test does not set itself.
+fn keep(text: &str) -> String {
+    let set = |line: &&str| !line.starts_with("store") && !line.starts_with("[serve]");
+    text.lines().filter(set).map(|line| format!("{line}\n")).collect()
+}
+
+fn short_lease(home: &Home) {
+    let config = home.path("home").join("sojourn.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(config, text.replace("[serve]", "[serve]\nlease_seconds = 3")).unwrap();
+}
+
+fn read_all(client: &mut Client) -> Vec<u8> {
+    (0..client.size >> 20).flat_map(|part| client.read(part << 20, 1 << 20)).collect()
+}
+
+#[test]
+fn a_disk_goes_on_with_every_byte_on_another_server() {
+    let here = Home::new();
+    let mut expected = content::image(71, MIB);
+    here.import("golden", &expected);
+    here.disk("alice", "golden");
+    let there = beside(&here);
+    let serving = (here.serve(), there.serve());
+    let mut client = Client::attach(serving.0.socket(), "alice");
+    assert_eq!(client.write(3 << 20, &[0x33; 8192]), 0);
+    expected[3 << 20..][..8192].fill(0x33);
+    assert!(here.fails(4, &["disk", "release", "alice"]).contains("in use"));
+    client.detach();
+    there.fails(4, &["disk", "take", "alice"]);
+    here.run(&["disk", "release", "alice"]);
+    let listed = there.json(&["disk", "list", "--elsewhere"]);
+    assert_eq!((&listed[0]["name"], &listed[0]["holder"]), (&"alice".into(), &().into()));
+
+    there.run(&["disk", "take", "alice"]);
+    let mut client = Client::attach(serving.1.socket(), "alice");
+    content::assert_same("moved", &read_all(&mut client), &expected);
+    client.detach();
+    here.fails(3, &["disk", "show", "alice"]);
+    serving.0.stop();
+    serving.1.stop();
+}
+
+#[test]
+fn a_server_whose_disk_was_taken_publishes_nothing_and_fails_its_guest() {
+    let here = Home::new();
+    short_lease(&here);
+    let image = content::image(72, MIB);
+    here.import("golden", &image);
+    here.disk("alice", "golden");
+    let there = beside(&here);
+    let server = here.serve();
+    let mut client = Client::attach(server.socket(), "alice");
+    assert_eq!(client.write(3 << 20, &[0x33; 4096]), 0);
+    here.run(&["disk", "snapshot", "alice", "good"]);
+    assert_eq!(client.write(4 << 20, &[0x44; 4096]), 0);
+    there.run(&["disk", "take", "--force", "alice"]);
+
+    here.fails(5, &["disk", "snapshot", "alice", "late"]);
+    let end = Instant::now() + Duration::from_secs(20);
+    while client.write(5 << 20, &[0x55; 4096]) == 0 {
+        assert!(Instant::now() < end, "the guest goes on writing\n{}", server.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(client);
+    let mut expected = image.clone();
+    expected[3 << 20..][..4096].fill(0x33);
+    let other = there.serve();
+    let mut client = Client::attach(other.socket(), "alice");
+    content::assert_same("taken", &read_all(&mut client), &expected);
+    client.detach();
+    other.stop();
+    server.kill();
+
+    // What the first one had written is not lost.
+    here.run(&["disk", "keep", "alice", "mine"]);
+    expected[4 << 20..][..4096].fill(0x44);
+    let server = here.serve();
+    let mut client = Client::attach(server.socket(), "mine");
+    let mut found = read_all(&mut client);
+    found[5 << 20..][..4096].copy_from_slice(&expected[5 << 20..][..4096]);
+    content::assert_same("kept", &found, &expected);
+    client.detach();
+    server.stop();
+}
+
+#[test]
+fn disks_of_a_server_that_died_are_taken_when_its_lease_ran_out() {
+    let here = Home::new();
+    short_lease(&here);
+    here.import("golden", &content::image(73, MIB));
+    here.disk("alice", "golden");
+    let there = beside(&here);
+    let server = here.serve();
+    there.fails(4, &["disk", "take", "alice"]);
+    server.kill();
+    let end = Instant::now() + Duration::from_secs(20);
+    let taken = || there.command().args(["disk", "take", "alice"]).output().unwrap();
+    while !taken().status.success() {
+        assert!(Instant::now() < end, "the lease does not run out");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert!(here.fails(5, &["disk", "snapshot", "alice", "late"]).contains("taken"));
+}
