@@ -1,5 +1,6 @@
 //! `sojourn image`: golden images and their versions.
 
+use super::boot_list::{self, BootList};
 use crate::config::Config;
 use crate::control::api::ImageView;
 use crate::engine::{self, images};
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use store::bootlist;
 use store::verify::VerifyReport;
 use store::{
     ImageName, ImportStats, Imported, RefBody, RefKind, RefRecord, Session, Store, import,
@@ -34,6 +36,7 @@ Examples:
   sojourn image import golden.raw debian            next number as the tag: debian:1, debian:2, …
   sojourn image import golden.qcow2 debian:stable   a tag of your own
   zcat golden.raw.gz | sojourn image import - debian
+  sojourn image import new.raw debian --boot-list debian:1   what boots read is as it was
   sojourn image import nbd://127.0.0.1/disk debian
 
 Nothing becomes visible before all of it is stored. An import that was interrupted is repeated
@@ -68,6 +71,9 @@ Examples:
 Examples:
   sojourn image remove debian:1")]
     Remove(Which),
+    /// What a boot of an image version reads, so that it can be loaded ahead
+    #[command(subcommand, name = "boot-list")]
+    BootList(BootList),
 }
 
 /// Arguments of `sojourn image import`.
@@ -80,6 +86,9 @@ pub(crate) struct Import {
     /// The source's format (raw, qcow2, vmdk, vhd, vhdx, vdi) [default: found by its magic]
     #[arg(long, value_parser = parse_format)]
     pub(crate) format: Option<Format>,
+    /// The boot list: a file of ranges, or an image version whose list is taken
+    #[arg(long, value_name = "FILE|IMAGE")]
+    pub(crate) boot_list: Option<String>,
 }
 
 /// An image version.
@@ -123,6 +132,8 @@ struct ShowView {
     data_bytes: u64,
     /// Their bytes in packs; other images may share them.
     stored_bytes: u64,
+    /// What its boot list names.
+    boot_list: Option<boot_list::View>,
     /// Disks and snapshots.
     used_by: Vec<String>,
 }
@@ -155,6 +166,7 @@ pub(crate) async fn run(verb: &Image, home: &Home, output: Output) -> Result<()>
         Image::Export(args) => export(args, &store, output).await,
         Image::Verify(args) => verify(args, &store, output).await,
         Image::Remove(args) => remove(args, &store, output).await,
+        Image::BootList(verb) => boot_list::run(verb, &store, output).await,
     }
 }
 
@@ -191,11 +203,18 @@ async fn import_version(
         uri if is_uri(uri) => uri.to_owned(),
         path => Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned(),
     };
+    let mut labels = BTreeMap::from([(images::SOURCE.to_owned(), source)]);
+    if let Some(what) = &args.boot_list {
+        let manifest = session.store().manifest(&imported.manifest).await?;
+        let list = boot_list::from(session.store(), &manifest, what).await?;
+        let id = bootlist::write(session, &list).await?;
+        labels.insert(bootlist::LABEL.to_owned(), id.to_string());
+    }
     let body = RefBody {
         manifest: Some(imported.manifest),
         size: imported.size,
         created: world::system().clock.now(),
-        labels: BTreeMap::from([(images::SOURCE.to_owned(), source)]),
+        labels,
     };
     Ok((images::publish(session, name, body).await?, imported.stats))
 }
@@ -255,6 +274,7 @@ async fn show(args: &Which, store: &Store, output: Output) -> Result<()> {
         chunks: chunks.len() as u64,
         data_bytes: chunks.iter().map(|chunk| u64::from(chunk.len)).sum(),
         stored_bytes: chunks.iter().map(|chunk| u64::from(chunk.stored)).sum(),
+        boot_list: boot_list::View::of(store, &record, &manifest).await?,
         used_by: images::users(store, &record).await?,
     };
     output.print(&view, || {
@@ -268,6 +288,7 @@ async fn show(args: &Which, store: &Store, output: Output) -> Result<()> {
             ("source", image.source.clone().unwrap_or_default()),
             ("data", format!("{} in {} chunks", ByteSize(view.data_bytes), view.chunks)),
             ("stored", ByteSize(view.stored_bytes).to_string()),
+            ("boot list", view.boot_list.as_ref().map_or("none".into(), ToString::to_string)),
             ("used by", used_by),
             ("manifest", image.manifest.clone()),
         ])

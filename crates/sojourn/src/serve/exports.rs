@@ -2,6 +2,7 @@
 //! `name:tag`, and `name` for the newest, read-only. Looked up for every client, so that disks and
 //! images come and go while the server runs.
 
+use super::boots::Boots;
 use crate::engine::open::Held;
 use crate::engine::{Engine, images};
 use async_trait::async_trait;
@@ -23,12 +24,15 @@ pub(crate) struct HomeExports {
     engine: Arc<Engine>,
     /// What the empty name means.
     default: Option<String>,
+    boots: Boots,
 }
 
 impl HomeExports {
     /// The exports of `engine`'s home; a client that names none gets `default`.
-    pub(crate) fn new(engine: Arc<Engine>, default: Option<String>) -> Self {
-        Self { engine, default }
+    /// `boot_lists`: boots are recorded, and loaded ahead.
+    pub(crate) fn new(engine: Arc<Engine>, default: Option<String>, boot_lists: bool) -> Self {
+        let boots = Boots::new(Arc::clone(&engine), boot_lists);
+        Self { engine, default, boots }
     }
 
     async fn disk(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
@@ -37,6 +41,9 @@ impl HomeExports {
             Purpose::Use => Some(attach(&held, &peer.identity).await?),
             Purpose::Info => None,
         };
+        if let (Some(_), Some(image)) = (&attachment, held.disk().pristine_base()) {
+            self.boots.begin(image);
+        }
         let info = held.info();
         let description = format!("disk on {}, {}", info.image, info.mode);
         let device: Arc<dyn Device> = Arc::clone(held.disk()) as _;

@@ -1,0 +1,234 @@
+//! `sojourn image boot-list`: what a boot of an image version reads.
+
+use super::image::Which;
+use crate::engine::boot_list::{self, Present};
+use crate::engine::images;
+use crate::output::Output;
+use block::{ByteSize, Error, Result, Span};
+use clap::Subcommand;
+use serde::Serialize;
+use std::fmt::Write;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use store::bootlist::{self, Located};
+use store::{ChunkId, ImageName, Manifest, RefRecord, Store};
+
+/// The longest file of ranges that is read, in bytes.
+const LONGEST: u64 = 64 << 20;
+
+/// The verbs of `sojourn image boot-list`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BootList {
+    /// How much a version's boot list names, and how much of that the image has
+    #[command(after_help = "\
+Examples:
+  sojourn image boot-list show debian:2")]
+    Show(Which),
+    /// Write the list as ranges of the image: a line `OFFSET LENGTH` for each, in bytes
+    #[command(after_help = "\
+Examples:
+  sojourn image boot-list export debian:2 boot.txt
+  sojourn image boot-list export debian -            to standard output")]
+    Export(Export),
+    /// Give a version another boot list
+    #[command(after_help = "\
+Examples:
+  sojourn image boot-list record debian:3 debian:2     the chunks that both have
+  sojourn image boot-list record debian:3 boot.txt     ranges, as `export` writes them
+
+A server records the list of a version that has none by itself, from the first boot of a disk
+(serve.boot_lists).")]
+    Record(Record),
+}
+
+/// Arguments of `sojourn image boot-list export`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Export {
+    /// NAME[:TAG]; the newest version without a tag
+    pub(crate) name: String,
+    /// A file to make, or - for standard output
+    pub(crate) file: PathBuf,
+}
+
+/// Arguments of `sojourn image boot-list record`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Record {
+    /// NAME[:TAG]; the newest version without a tag
+    pub(crate) name: String,
+    /// A file of ranges, or an image version whose list is taken
+    pub(crate) from: String,
+}
+
+/// What a boot list names.
+#[derive(Serialize)]
+pub(crate) struct View {
+    /// Chunks that the list names.
+    chunks: usize,
+    /// Those of them that the image has.
+    present_chunks: usize,
+    /// Their bytes.
+    present_bytes: u64,
+    /// Their bytes in packs.
+    stored_bytes: u64,
+}
+
+impl View {
+    /// What the boot list of a version names; `None` when it has none.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) async fn of(
+        store: &Store,
+        record: &RefRecord,
+        manifest: &Manifest,
+    ) -> Result<Option<Self>> {
+        let Some(list) = boot_list::of(store, record).await? else { return Ok(None) };
+        let located = bootlist::locate(manifest, &list).await?;
+        Ok(Some(Self {
+            chunks: list.len(),
+            present_chunks: located.len(),
+            present_bytes: located.iter().map(|found| u64::from(found.at.len)).sum(),
+            stored_bytes: located.iter().map(|found| u64::from(found.at.stored)).sum(),
+        }))
+    }
+}
+
+impl std::fmt::Display for View {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} in {} of {} chunks, {} stored",
+            ByteSize(self.present_bytes),
+            self.present_chunks,
+            self.chunks,
+            ByteSize(self.stored_bytes)
+        )
+    }
+}
+
+/// Carries out a verb.
+pub(crate) async fn run(verb: &BootList, store: &Store, output: Output) -> Result<()> {
+    match verb {
+        BootList::Show(args) => {
+            let (record, manifest) = version(store, &args.name).await?;
+            let view = View::of(store, &record, &manifest).await?;
+            let view = view.ok_or_else(|| none(&record.name))?;
+            output.print(&view, || format!("boot list of image {}: {view}", record.name))
+        }
+        BootList::Export(args) => export(args, store, output).await,
+        BootList::Record(args) => {
+            let (record, manifest) = version(store, &args.name).await?;
+            let list = from(store, &manifest, &args.from).await?;
+            boot_list::set(store, &record.name, &list, Present::Replace).await?;
+            let (record, manifest) = version(store, &record.name).await?;
+            let view = View::of(store, &record, &manifest).await?;
+            let view = view.ok_or_else(|| none(&record.name))?;
+            output.print(&view, || format!("boot list of image {} set: {view}", record.name))
+        }
+    }
+}
+
+/// The list that a file of ranges or another image version means for an image.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) for a file that holds other things;
+/// [`NotFound`](block::ErrorKind::NotFound) when it is neither a file nor an image with a list.
+pub(crate) async fn from(store: &Store, manifest: &Manifest, what: &str) -> Result<Vec<ChunkId>> {
+    let path = Path::new(what);
+    if path.is_file() {
+        let ranges = ranges(path, manifest.size())?;
+        let list = bootlist::of_ranges(manifest, &ranges).await?;
+        if list.is_empty() {
+            return Err(Error::invalid(format!("{what}: its ranges are holes in this image")));
+        }
+        return Ok(list);
+    }
+    let name: ImageName = what.parse().map_err(|_| {
+        Error::not_found(format!("{what:?} is neither a file nor the name of an image"))
+    })?;
+    let record = images::resolve(store, &name).await.map_err(|e| match e.kind() {
+        block::ErrorKind::NotFound => e.context(format!("no file {what}, and")),
+        _ => e,
+    })?;
+    boot_list::of(store, &record).await?.ok_or_else(|| none(&record.name))
+}
+
+async fn version(store: &Store, name: &str) -> Result<(RefRecord, std::sync::Arc<Manifest>)> {
+    let record = images::resolve(store, &name.parse()?).await?;
+    let manifest = store.manifest(&images::manifest_of(&record)?).await?;
+    Ok((record, manifest))
+}
+
+fn none(name: &str) -> Error {
+    Error::not_found(format!(
+        "image {name} has no boot list; boot a disk of it under `sojourn serve`, or give it one \
+         with `sojourn image boot-list record`"
+    ))
+}
+
+async fn export(args: &Export, store: &Store, output: Output) -> Result<()> {
+    let (record, manifest) = version(store, &args.name).await?;
+    let list = boot_list::of(store, &record).await?.ok_or_else(|| none(&record.name))?;
+    let located = bootlist::locate(&manifest, &list).await?;
+    let mut text = String::new();
+    for Located { span, .. } in &located {
+        let _ = writeln!(text, "{} {}", span.offset(), span.len());
+    }
+    if args.file.as_os_str() == "-" {
+        return crate::output::raw(text.as_bytes());
+    }
+    std::fs::write(&args.file, text).map_err(|e| Error::io(args.file.display(), e))?;
+    let done = format!("{} ranges written to {}", located.len(), args.file.display());
+    output.done(&done)
+}
+
+/// Reads lines of an offset and a length in bytes; empty ones and those that begin with `#` say
+/// nothing.
+fn ranges(path: &Path, size: u64) -> Result<Vec<Span>> {
+    let io = |e| Error::io(path.display(), e);
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(io)?;
+    file.take(LONGEST + 1).read_to_string(&mut text).map_err(io)?;
+    if text.len() as u64 > LONGEST {
+        return Err(Error::invalid(format!("{}: is longer than 64 MiB", path.display())));
+    }
+    parse(&text, size).map_err(|e| e.context(path.display()))
+}
+
+fn parse(text: &str, size: u64) -> Result<Vec<Span>> {
+    let mut ranges = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let wrong = || {
+            Error::invalid(format!(
+                "line {}: write an offset and a length in bytes that lie in the image ({size} \
+                 bytes), such as: 1048576 4096",
+                number + 1
+            ))
+        };
+        let (offset, length) = line.split_once(char::is_whitespace).ok_or_else(wrong)?;
+        let offset: u64 = offset.parse().map_err(|_| wrong())?;
+        let length: u64 = length.trim().parse().map_err(|_| wrong())?;
+        let end = offset.checked_add(length).filter(|end| *end <= size).ok_or_else(wrong)?;
+        ranges.push(Span::between(offset, end));
+    }
+    Ok(ranges)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_read_and_what_is_none_is_refused_by_its_line() {
+        let good = parse("# boot\n0 512\n\n4096\t8192 \n", 1 << 20).unwrap();
+        assert_eq!(good, [Span::between(0, 512), Span::between(4096, 12288)]);
+        for bad in ["1", "a 5", "5 -1", "1048576 1", "18446744073709551615 2", "1 2 3"] {
+            let error = parse(&format!("0 512\n{bad}\n"), 1 << 20).unwrap_err();
+            assert!(error.message().starts_with("line 2: "), "{bad}: {error}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Boots: what an image's boot list names is loaded ahead of the guest; where there is no list, what
+//! the guest reads is recorded, and becomes the list.
+
+use crate::engine::Engine;
+use crate::engine::boot_list::{self, Present};
+use block::Result;
+use disk::{Image, Touches};
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{ManifestId, RefRecord};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// A boot is over when nothing new was read for this long.
+const QUIET: Duration = Duration::from_secs(8);
+/// … or when it took this long.
+const LONGEST: Duration = Duration::from_secs(300);
+/// How often it is looked at.
+const TICK: Duration = Duration::from_millis(500);
+/// What reads more chunks than this (about 512 MiB) is not a boot but a copy: nothing is kept of it.
+const MOST: usize = 8192;
+/// What reads fewer is not worth a list.
+const FEWEST: usize = 16;
+/// An image whose list was loaded is left alone for this long.
+const REST: Duration = Duration::from_secs(30);
+
+/// The boots of one server.
+pub(crate) struct Boots {
+    engine: Arc<Engine>,
+    enabled: bool,
+    /// Images that are being looked after.
+    busy: Arc<Mutex<HashSet<ManifestId>>>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+/// Takes an image out of those that are looked after.
+struct Busy(Arc<Mutex<HashSet<ManifestId>>>, ManifestId);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.lock().remove(&self.1);
+    }
+}
+
+impl Boots {
+    /// Nothing boots yet.
+    pub(crate) fn new(engine: Arc<Engine>, enabled: bool) -> Self {
+        Self { engine, enabled, busy: Arc::default(), tasks: Mutex::default() }
+    }
+
+    /// A client begins to use an image, or a disk that shows it.
+    pub(crate) fn begin(&self, image: Arc<Image>) {
+        let id = image.manifest().id();
+        if !self.enabled || !self.busy.lock().insert(id) {
+            return;
+        }
+        let busy = Busy(Arc::clone(&self.busy), id);
+        let engine = Arc::clone(&self.engine);
+        let mut tasks = self.tasks.lock();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(async move {
+            if let Err(error) = attend(&engine, image).await {
+                tracing::warn!(error = error.message(), "boots of an image are not helped");
+            }
+            drop(busy);
+        });
+    }
+}
+
+async fn attend(engine: &Engine, image: Arc<Image>) -> Result<()> {
+    let id = image.manifest().id();
+    let listing = engine.store.refs().list(store::RefKind::Image).await?;
+    let mut versions: Vec<RefRecord> =
+        listing.records.into_iter().filter(|r| r.body.manifest == Some(id)).collect();
+    if versions.is_empty() {
+        return Ok(());
+    }
+    versions.sort_by_key(|record| std::cmp::Reverse(record.body.created));
+    for record in &versions {
+        // One that cannot be read is as good as none.
+        match boot_list::of(&engine.store, record).await {
+            Ok(Some(list)) => {
+                let began = Instant::now();
+                let bytes = image.bring(&list, engine.cache.stats().capacity / 2).await?;
+                let seconds = began.elapsed().as_secs_f64();
+                tracing::debug!(image = record.name, bytes, seconds, "boot list loaded");
+                drop(image);
+                tokio::time::sleep(REST).await;
+                return Ok(());
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!(error = error.message(), "a boot list is not used"),
+        }
+    }
+    let Some(touches) = image.record(MOST)? else { return Ok(()) };
+    let whole = watch(&touches).await;
+    image.stop_recording();
+    drop(image);
+    if !whole {
+        return Ok(());
+    }
+    let (chunks, bytes) = (touches.chunks(), touches.bytes());
+    for record in &versions {
+        if boot_list::set(&engine.store, &record.name, &chunks, Present::Keep).await? {
+            tracing::info!(image = record.name, chunks = chunks.len(), bytes, "boot recorded");
+        }
+    }
+    Ok(())
+}
+
+/// Waits for the end of a boot; whether it was one.
+async fn watch(touches: &Touches) -> bool {
+    let (began, mut count, mut last) = (Instant::now(), 0, Instant::now());
+    while last.elapsed() < QUIET && began.elapsed() < LONGEST {
+        tokio::time::sleep(TICK).await;
+        if touches.is_over() {
+            return false;
+        }
+        if touches.count() != count {
+            (count, last) = (touches.count(), Instant::now());
+        }
+    }
+    count >= FEWEST
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::{Store, import, testing};
+
+    /// Reads of an image of noise, at these places, each followed by a pause.
+    async fn recorded(reads: &[(u64, u64)], pause: Duration) -> (bool, usize) {
+        use block::{Device, Memory, Span};
+        let dir = tempfile::tempdir().unwrap();
+        let backend = store::backend::create_local(dir.path()).unwrap();
+        let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
+        let session = testing::session(&store).await;
+        let bytes = Memory::from(testing::noise(3, 4 << 20));
+        let done = import::from_device(&session, &bytes, &()).await.unwrap();
+        let manifest = store.manifest(&done.manifest).await.unwrap();
+        let config = cache::Config { capacity: 8 << 20, policy: cache::PolicyKind::Lru, seed: 1 };
+        let image = Image::new(store, manifest, Arc::new(cache::Cache::new(config)));
+        let touches = image.record(64).unwrap().unwrap();
+        assert!(image.record(64).unwrap().is_none(), "one at a time");
+        let guest = async {
+            for (offset, len) in reads {
+                let mut buffer = vec![0; *len as usize];
+                image.read(Span::between(*offset, offset + len), &mut buffer).await.unwrap();
+                tokio::time::sleep(pause).await;
+            }
+        };
+        let (whole, ()) = tokio::join!(watch(&touches), guest);
+        (whole, touches.count())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_boot_ends_when_nothing_new_is_read() {
+        let reads: Vec<_> = (0..20).map(|i| (i * 200_000 / 4096 * 4096, 8192)).collect();
+        let (whole, count) = recorded(&reads, Duration::from_secs(2)).await;
+        assert!(whole && count >= FEWEST, "{count}");
+        let (whole, _) = recorded(&reads[..3], Duration::from_secs(2)).await;
+        assert!(!whole, "too little for a list");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_reads_everything_is_not_a_boot() {
+        let reads: Vec<_> = (0..4).map(|i| (i << 20, 1 << 20)).collect();
+        let (whole, _) = recorded(&reads, Duration::from_secs(1)).await;
+        assert!(!whole);
+    }
+}
