@@ -1,7 +1,7 @@
 //! The command line: global options and the list of commands. Each command's own arguments live
 //! beside its code in [`commands`](crate::commands).
 
-use crate::commands::{completions, disk, image, init, man, serve, status};
+use crate::commands::{completions, disk, image, init, man, serve, status, store};
 use crate::logging::LogFormat;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -33,6 +33,10 @@ pub(crate) struct Global {
     /// root, else ~/.local/share/sojourn]
     #[arg(long, env = "SOJOURN_HOME", global = true, value_name = "DIR")]
     pub(crate) home: Option<PathBuf>,
+    /// The key file of an encrypted store [default: SOJOURN_PASSPHRASE, else `key_file` in
+    /// sojourn.toml, else the passphrase is asked for]
+    #[arg(long, env = "SOJOURN_KEY_FILE", global = true, value_name = "PATH")]
+    pub(crate) key_file: Option<PathBuf>,
     /// Print one JSON document on stdout instead of text
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -55,6 +59,9 @@ pub(crate) enum Command {
     /// Private disks
     #[command(subcommand, arg_required_else_help = true)]
     Disk(disk::Disk),
+    /// The store as a whole
+    #[command(subcommand, arg_required_else_help = true)]
+    Store(store::Store),
     /// Serve disks and images over NBD
     Serve(Box<serve::Args>),
     /// What the running server does

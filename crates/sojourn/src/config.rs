@@ -19,6 +19,8 @@ const MAXIMUM: u64 = 1 << 20;
 pub(crate) struct Config {
     /// The store: a directory (relative to the home) or a `file://` URL.
     pub(crate) store: String,
+    /// The key file of an encrypted store (relative to the home).
+    pub(crate) key_file: Option<String>,
     pub(crate) cache: Cache,
     pub(crate) serve: Serve,
     pub(crate) limits: Limits,
@@ -49,6 +51,10 @@ pub(crate) struct Serve {
     pub(crate) idle_seconds: u64,
     /// Seconds that a graceful stop waits for clients.
     pub(crate) stop_seconds: u64,
+    /// Seconds after which another server may take the disks of one that fell silent.
+    pub(crate) lease_seconds: u64,
+    /// Whether boots are recorded, and loaded ahead of the next ones.
+    pub(crate) boot_lists: bool,
 }
 
 /// `[limits]`: what one client, and all together, may ask for.
@@ -81,6 +87,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             store: "store".into(),
+            key_file: None,
             cache: Cache::default(),
             serve: Serve::default(),
             limits: Limits::default(),
@@ -103,6 +110,8 @@ impl Default for Serve {
             insecure: false,
             idle_seconds: 30,
             stop_seconds: 10,
+            lease_seconds: 60,
+            boot_lists: true,
         }
     }
 }
@@ -195,22 +204,38 @@ impl Config {
             ("limits.handshake_seconds", self.limits.handshake_seconds),
             ("serve.idle_seconds", self.serve.idle_seconds),
             ("serve.stop_seconds", self.serve.stop_seconds),
+            ("serve.lease_seconds", self.serve.lease_seconds),
         ] {
             if seconds > 86_400 {
                 return bad(key, "is more than a day; write seconds");
             }
+        }
+        if self.serve.lease_seconds < 3 {
+            return bad("serve.lease_seconds", "must be at least 3");
         }
         crate::logging::check_level(&self.log.level).map_err(|e| e.context("log.level"))?;
         Ok(())
     }
 
     /// The text of a new file: every key with its default, commented out.
-    pub(crate) fn template(store: Option<&str>) -> Result<String> {
+    pub(crate) fn template(store: Option<&str>, key_file: Option<&Path>) -> Result<String> {
         let store = match store {
             Some(store) => format!("store = {}", toml::Value::String(store.to_owned())),
             None => "# store = \"store\"".to_owned(),
         };
-        Ok(TEMPLATE.replace("{STORE}", &store))
+        let key_file = match key_file.map(|path| (path, path.to_str())) {
+            Some((_, Some(path))) => {
+                format!("key_file = {}", toml::Value::String(path.to_owned()))
+            }
+            Some((path, None)) => {
+                return Err(Error::invalid(format!(
+                    "the key file's path {} is not UTF-8; choose another one",
+                    path.display()
+                )));
+            }
+            None => "# key_file = \"store.key\"".to_owned(),
+        };
+        Ok(TEMPLATE.replace("{STORE}", &store).replace("{KEY_FILE}", &key_file))
     }
 }
 
@@ -219,6 +244,9 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 
 # Where images live: a directory (relative to this file's home) or a file:// URL.
 {STORE}
+
+# The key file of an encrypted store (relative to the home).
+{KEY_FILE}
 
 [cache]
 # size = "256MiB"
@@ -229,6 +257,8 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # http = "127.0.0.1:9180"   # off unless set: /metrics, /healthz, /v1/status
 # insecure = false          # true allows addresses that other machines reach
 # idle_seconds = 30         # a disk without clients is closed after this
+# lease_seconds = 60        # fallen silent for this long, another server may take its disks
+# boot_lists = true         # record what boots read, and load it ahead of the next ones
 # stop_seconds = 10         # a graceful stop waits this long for clients
 
 [limits]
@@ -263,7 +293,7 @@ mod tests {
 
     #[test]
     fn the_template_says_the_defaults() {
-        let template = Config::template(None).unwrap();
+        let template = Config::template(None, None).unwrap();
         assert_eq!(Config::parse(&template).unwrap(), Config::default());
         let uncommented: String = template
             .lines()
@@ -271,6 +301,7 @@ mod tests {
             .map(|line| format!("{}\n", line.trim_start_matches("# ")))
             .collect();
         let mut expected = Config::default();
+        expected.key_file = Some("store.key".into());
         expected.serve.http = Some("127.0.0.1:9180".parse().unwrap());
         assert_eq!(Config::parse(&uncommented).unwrap(), expected);
     }
@@ -293,7 +324,7 @@ mod tests {
     #[test]
     fn a_store_with_quotes_in_its_path_survives_the_template() {
         let store = "/srv/a \"b\" \\c";
-        let template = Config::template(Some(store)).unwrap();
+        let template = Config::template(Some(store), None).unwrap();
         assert_eq!(Config::parse(&template).unwrap().store, store);
     }
 

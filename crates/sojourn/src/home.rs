@@ -9,6 +9,7 @@
 //! | `control.sock` | the server's control socket |
 //! | `nbd.sock` | the default NBD socket |
 
+use crate::cli::Global;
 use block::lock::{LockFile, Taking};
 use block::{Error, Result};
 use std::fs::DirBuilder;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone)]
 pub(crate) struct Home {
     dir: PathBuf,
+    key_file: Option<PathBuf>,
 }
 
 impl Home {
@@ -43,7 +45,32 @@ impl Home {
             },
         };
         let dir = std::path::absolute(&dir).map_err(|e| Error::io(dir.display(), e))?;
-        Ok(Self { dir })
+        Ok(Self { dir, key_file: None })
+    }
+
+    /// The home that the command line means, with the key file of its store if it names one.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find); [`ErrorKind::Invalid`] when the key file's path is empty.
+    pub(crate) fn of(global: &Global) -> Result<Self> {
+        let home = Self::find(global.home.as_deref())?;
+        let key_file = match global.key_file.as_deref() {
+            Some(path) if path.as_os_str().is_empty() => {
+                return Err(Error::invalid(
+                    "the key file is empty; give --key-file or SOJOURN_KEY_FILE a path",
+                ));
+            }
+            Some(path) => {
+                Some(std::path::absolute(path).map_err(|e| Error::io(path.display(), e))?)
+            }
+            None => None,
+        };
+        Ok(Self { key_file, ..home })
+    }
+
+    /// The key file that the command line names.
+    pub(crate) fn key_file(&self) -> Option<&Path> {
+        self.key_file.as_deref()
     }
 
     /// The directory.

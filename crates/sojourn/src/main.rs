@@ -6,6 +6,7 @@
 //! | [`cli`] | the command line |
 //! | [`commands`] | one module per noun or verb |
 //! | [`home`] | the directory that one server lives in |
+//! | [`key`] | the passphrase or key file of an encrypted store |
 //! | [`config`] | `sojourn.toml` |
 //! | [`engine`] | store, cache and disks of a home, and the verbs on disks |
 //! | [`control`] | how commands reach the disks that a server has open |
@@ -22,6 +23,7 @@ mod control;
 mod descriptors;
 mod engine;
 mod home;
+mod key;
 mod logging;
 mod names;
 mod output;
@@ -84,11 +86,12 @@ fn run(cli: Cli) -> Result<ExitCode> {
     }
     let level = cli.global.log.as_deref().unwrap_or(COMMAND_LOG);
     logging::start(level, cli.global.log_format.unwrap_or(logging::LogFormat::Human))?;
-    let home = || Home::find(cli.global.home.as_deref());
+    let home = || Home::of(&cli.global);
     match &cli.command {
         Command::Init(args) => block_on(commands::init::run(args, &home()?, output))?,
         Command::Image(verb) => block_on(commands::image::run(verb, &home()?, output))?,
         Command::Disk(verb) => block_on(commands::disk::run(verb, &home()?, output))?,
+        Command::Store(verb) => block_on(commands::store::run(verb, &home()?, output))?,
         Command::Status(_) => block_on(commands::status::run(&home()?, output))?,
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args, output),

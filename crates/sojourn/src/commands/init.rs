@@ -1,17 +1,16 @@
 //! `sojourn init`.
 
 use crate::config::Config;
-use crate::engine;
 use crate::home::Home;
 use crate::output::Output;
 use crate::world;
+use crate::{engine, key};
 use block::{Error, ErrorKind, Result};
 use serde::Serialize;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use store::backend::OpenOptions;
-use store::{Settings, Store};
+use store::{Cost, NewKey, Settings, Store};
 
 /// Arguments of `sojourn init`.
 #[derive(Debug, clap::Args)]
@@ -19,12 +18,18 @@ use store::{Settings, Store};
 Examples:
   sojourn init                             store beside the disks, in the home
   sojourn init --store /srv/golden         store elsewhere; shared by several homes if it exists
-  sojourn --home /tmp/try init             everything under /tmp/try")]
+  sojourn --home /tmp/try init             everything under /tmp/try
+  sojourn init --encrypt                   asks for a passphrase, without which all is lost
+  head -c 32 /dev/urandom > /etc/sojourn.key; sojourn init --encrypt --key-file /etc/sojourn.key")]
 pub(crate) struct Args {
     /// Where images live: a directory or a file:// URL. A store that is already there is used as
     /// it is [default: the directory `store` in the home]
     #[arg(long, value_name = "PATH|URL")]
     pub(crate) store: Option<String>,
+    /// Encrypt the new store. Its key file is that of --key-file; else a passphrase is taken from
+    /// SOJOURN_PASSPHRASE, or asked for
+    #[arg(long)]
+    pub(crate) encrypt: bool,
 }
 
 /// What `init` made.
@@ -54,29 +59,51 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
         other => other.map(str::to_owned),
     };
     let named = store.clone().unwrap_or_else(|| Config::default().store);
+    // Asked for before anything is made.
+    let secret = if args.encrypt { Some(key::first(home)?) } else { None };
     home.create()?;
     if store.is_none() {
         home.create_store(&home.resolve(named.as_ref()))?;
     }
-    let backend =
-        match store::backend::create(&engine::place(home, &named), &OpenOptions::default()) {
-            Ok(opened) => opened.backend,
-            Err(e) => {
-                home.discard();
-                return Err(e);
-            }
-        };
+    let backend = match store::backend::create(
+        &engine::place(home, &named),
+        &store::backend::OpenOptions::default(),
+    ) {
+        Ok(opened) => opened.backend,
+        Err(e) => {
+            home.discard();
+            return Err(e);
+        }
+    };
     let world = world::system();
-    let settings = Settings::generate(&*world.entropy)?;
-    let new_store = match Store::create(backend.clone(), settings, world).await {
+    let text = Config::template(store.as_deref(), home.key_file())?;
+    let made = match &secret {
+        Some(secret) => {
+            let settings = Settings::generate_encrypted(&*world.entropy)?;
+            let new = NewKey { name: "first", secret, cost: Cost::NORMAL };
+            Store::create_encrypted(backend.clone(), settings, world, &new).await
+        }
+        None => Store::create(backend.clone(), Settings::generate(&*world.entropy)?, world).await,
+    };
+    let new_store = match made {
         Ok(_) => true,
         Err(e) if e.kind() == ErrorKind::Conflict => {
-            Store::open(backend, world::system()).await?;
+            let given = async || match &secret {
+                Some(secret) => Ok(Some(secret.clone())),
+                None => key::given(home, &Config::default()),
+            };
+            let found = Store::open_with(backend, world::system(), given).await?;
+            if args.encrypt && !found.settings().is_encrypted() {
+                return Err(Error::conflict(format!(
+                    "there is a store at {named} already, and it is not encrypted; leave out \
+                     --encrypt to use it, or choose another place"
+                )));
+            }
             false
         }
         Err(e) => return Err(e),
     };
-    write_config(home, &Config::template(store.as_deref())?)?;
+    write_config(home, &text)?;
     let made = Made {
         home: home.dir().display().to_string(),
         store: engine::place(home, &named),

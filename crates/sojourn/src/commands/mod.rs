@@ -1,5 +1,6 @@
 //! One module per noun or verb: its arguments, and the code that carries them out.
 
+pub(crate) mod boot_list;
 pub(crate) mod completions;
 pub(crate) mod disk;
 pub(crate) mod image;
@@ -7,3 +8,4 @@ pub(crate) mod init;
 pub(crate) mod man;
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod store;

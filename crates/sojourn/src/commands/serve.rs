@@ -8,6 +8,7 @@ use crate::logging;
 use crate::serve::daemon::Options;
 use crate::serve::exports::HomeExports;
 use crate::serve::file::FileExports;
+use crate::serve::lease::Lease;
 use crate::serve::{brief, daemon, plain};
 use block::{Device, Result};
 use formats::Format;
@@ -15,6 +16,7 @@ use nbd::Address;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Arguments of `sojourn serve`.
 #[derive(Debug, clap::Args)]
@@ -70,7 +72,7 @@ fn parse_format(text: &str) -> block::Result<Format> {
 
 /// Serves in the way that was asked for.
 pub(crate) async fn run(args: &Args, global: &Global) -> Result<ExitCode> {
-    let home = Home::find(global.home.as_deref())?;
+    let home = Home::of(global)?;
     let path = args.config.clone().unwrap_or_else(|| home.config());
     let config = match (&args.file, &args.config) {
         (Some(_), None) => Config::default(),
@@ -118,7 +120,13 @@ async fn serve_home(
         return daemon::run(home, config, args.options(path, global.log.is_some())).await;
     }
     let engine = Engine::open(home, &config).await?;
-    let exports = Arc::new(HomeExports::new(Arc::clone(&engine), args.export.clone()));
+    // Not ended with this server: there may be others of this home. It runs out by itself.
+    let _lease = Lease::start(&engine, Duration::from_secs(config.serve.lease_seconds)).await?;
+    let exports = Arc::new(HomeExports::new(
+        Arc::clone(&engine),
+        args.export.clone(),
+        config.serve.boot_lists,
+    ));
     let name = args.export.as_deref().unwrap_or_default();
     let result = brief(args, exports, &config, name).await;
     engine.open.close_all().await?;

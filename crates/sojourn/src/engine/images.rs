@@ -2,7 +2,9 @@
 
 use crate::control::api::ImageView;
 use block::{Error, Result};
-use store::{ImageName, Listing, ManifestId, RefBody, RefKind, RefRecord, Session, Store};
+use store::{
+    DamagedRef, ImageName, Listing, ManifestId, RefBody, RefKind, RefRecord, Session, Store,
+};
 
 /// The label that says where an image version came from.
 pub(crate) const SOURCE: &str = "source";
@@ -90,7 +92,10 @@ pub(crate) async fn resolve(store: &Store, name: &ImageName) -> Result<RefRecord
         return store.refs().get(RefKind::Image, &name.to_string()).await?.ok_or_else(missing);
     }
     let listing = listing(store).await?;
-    if let Some(bad) = listing.damaged.into_iter().find(|bad| image_of(&bad.name) == name.name) {
+    // Where names are hidden, nobody knows of which image a damaged version is.
+    let hidden = store.settings().is_encrypted();
+    let ours = |bad: &DamagedRef| hidden || image_of(&bad.name) == name.name;
+    if let Some(bad) = listing.damaged.into_iter().find(ours) {
         return Err(bad.error.context(format!("image {}", bad.name)));
     }
     let mut records = listing.records.into_iter();

@@ -4,8 +4,10 @@
 //! |---|---|
 //! | [`open`] | the disks that are open now, and who holds them |
 //! | [`verbs`] | what a [`DiskRequest`](crate::control::api::DiskRequest) does |
+//! | [`boot_list`] | what a boot of an image version reads |
 //! | [`images`] | image versions: finding and describing them |
 
+pub(crate) mod boot_list;
 pub(crate) mod images;
 pub(crate) mod open;
 pub(crate) mod verbs;
@@ -79,7 +81,8 @@ impl Engine {
 pub(crate) async fn open_store(home: &Home, config: &Config) -> Result<Store> {
     let place = place(home, &config.store);
     let opened = store::backend::open(&place, &OpenOptions::default())?;
-    Store::open(opened.backend, crate::world::system())
+    let secret = async || crate::key::given(home, config);
+    Store::open_with(opened.backend, crate::world::system(), secret)
         .await
         .map_err(|e| e.context(format!("store {place}")))
 }

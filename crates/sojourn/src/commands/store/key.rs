@@ -1,0 +1,97 @@
+//! `sojourn store key`: who may open an encrypted store.
+
+use crate::config::Config;
+use crate::home::Home;
+use crate::output::{Output, Table, moment};
+use crate::{engine, key};
+use block::Result;
+use clap::Subcommand;
+use std::path::PathBuf;
+use store::{Cost, NewKey};
+
+/// The verbs of `sojourn store key`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Key {
+    /// List the key slots: each is a passphrase or a key file that opens the store
+    #[command(after_help = "\
+Examples:
+  sojourn store key list")]
+    List,
+    /// Let another passphrase or key file open the store
+    #[command(after_help = "\
+Examples:
+  sojourn store key add bob                                  asks for the passphrase twice
+  sojourn store key add server2 --new-key-file server2.key")]
+    Add(New),
+    /// Replace the passphrase or key file of a slot
+    #[command(after_help = "\
+Examples:
+  sojourn store key rotate first
+  SOJOURN_NEW_PASSPHRASE=… sojourn store key rotate first
+
+The old one no longer opens the store. It does open an old copy of the store's keys/ object, and
+with it all that is in the store: the master key stays the same. After a theft of both, make a new
+store and copy the images.")]
+    Rotate(New),
+    /// Remove a slot; the last one stays
+    #[command(after_help = "\
+Examples:
+  sojourn store key remove bob")]
+    Remove(Which),
+}
+
+/// A slot and its new secret.
+#[derive(Debug, clap::Args)]
+pub(crate) struct New {
+    /// The slot
+    #[arg(value_name = "SLOT")]
+    name: String,
+    /// The file that is to open the store: at least 32 bytes that nobody can guess. Else
+    /// SOJOURN_NEW_PASSPHRASE, else a passphrase is asked for
+    #[arg(long, value_name = "PATH")]
+    new_key_file: Option<PathBuf>,
+}
+
+/// A slot.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Which {
+    /// The slot
+    #[arg(value_name = "SLOT")]
+    name: String,
+}
+
+pub(crate) async fn run(verb: &Key, home: &Home, output: Output) -> Result<()> {
+    let keys = engine::open_store(home, &Config::of(home)?).await?.keys();
+    match verb {
+        Key::List => {
+            let slots = keys.list().await?;
+            output.print(&slots, || {
+                let mut table = Table::new(&["SLOT", "OPENED BY", "CREATED"]);
+                for slot in &slots {
+                    let kind = slot.kind.as_str().replace('-', " ");
+                    table.row([slot.name.clone(), kind, moment(slot.created)]);
+                }
+                table.render()
+            })
+        }
+        Key::Add(new) => {
+            // What cannot succeed asks for nothing.
+            keys.list().await?;
+            let secret = key::another(new.new_key_file.as_deref())?;
+            let new = NewKey { name: &new.name, secret: &secret, cost: Cost::NORMAL };
+            let slot = keys.add(&new).await?;
+            output.print(&slot, || format!("key slot {} opens the store too", slot.name))
+        }
+        Key::Rotate(new) => {
+            keys.list().await?;
+            let secret = key::another(new.new_key_file.as_deref())?;
+            let new = NewKey { name: &new.name, secret: &secret, cost: Cost::NORMAL };
+            let slot = keys.rotate(&new).await?;
+            output.print(&slot, || format!("key slot {} has a new secret", slot.name))
+        }
+        Key::Remove(which) => {
+            keys.remove(&which.name).await?;
+            output.done(&format!("key slot {} is removed", which.name))
+        }
+    }
+}
