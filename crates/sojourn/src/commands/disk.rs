@@ -1,7 +1,7 @@
 //! `sojourn disk`: private disks.
 
 use crate::config::Config;
-use crate::control::api::{DiskReply, DiskRequest, DiskView, RebaseView};
+use crate::control::api::{DiskReply, DiskRequest, DiskView, ElsewhereView, RebaseView};
 use crate::control::client::Client;
 use crate::engine::{Engine, verbs};
 use crate::home::Home;
@@ -24,8 +24,9 @@ Examples:
     #[command(after_help = "\
 Examples:
   sojourn disk list
+  sojourn disk list --elsewhere      those of the store that other servers hold, or nobody
   sojourn --json disk list | jq '.[] | {name, private_bytes}'")]
-    List,
+    List(List),
     /// What a disk is, and its snapshots
     #[command(after_help = "\
 Examples:
@@ -71,6 +72,51 @@ Examples:
   sojourn disk remove alice@before-upgrade
   sojourn disk remove --lost alice    its directory is gone, and no other home has it")]
     Remove(Remove),
+    /// Publish all of a disk and give it up, so that another server can take it
+    #[command(after_help = "\
+Examples:
+  sojourn disk release alice      here
+  sojourn disk take alice         then there")]
+    Release(Name),
+    /// Go on here with a disk that another server released, or that died with it
+    #[command(after_help = "\
+Examples:
+  sojourn disk take alice
+  sojourn disk take --force alice    from a server that is at work: it can publish nothing more")]
+    Take(Take),
+    /// Make what is here of a disk that another server took a disk of its own
+    #[command(after_help = "\
+Examples:
+  sojourn disk keep alice alice-from-lab3")]
+    Keep(Keep),
+}
+
+/// Arguments of `sojourn disk list`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct List {
+    /// The disks of the store that other servers hold, or nobody
+    #[arg(long)]
+    pub(crate) elsewhere: bool,
+}
+
+/// Arguments of `sojourn disk take`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Take {
+    /// The disk's name
+    pub(crate) name: String,
+    /// Take it from a server that is at work too, and make it anew when its directory was lost here.
+    /// What was not published of it stays where it was
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Arguments of `sojourn disk keep`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Keep {
+    /// The disk that was taken
+    pub(crate) name: String,
+    /// Its new name
+    pub(crate) new: String,
 }
 
 /// Arguments of `sojourn disk create`.
@@ -155,7 +201,15 @@ impl Disk {
                 ephemeral: args.ephemeral,
                 size: args.size.map(|size| size.0),
             },
-            Self::List => DiskRequest::List,
+            Self::List(List { elsewhere: false }) => DiskRequest::List,
+            Self::List(List { elsewhere: true }) => DiskRequest::Elsewhere,
+            Self::Release(Name { name }) => DiskRequest::Release { name: name.clone() },
+            Self::Take(Take { name, force }) => {
+                DiskRequest::Take { name: name.clone(), force: *force }
+            }
+            Self::Keep(Keep { name, new }) => {
+                DiskRequest::Keep { name: name.clone(), new: new.clone() }
+            }
             Self::Show(Name { name }) => DiskRequest::Show { name: name.clone() },
             Self::Snapshot(Snapshot { name, snapshot }) => {
                 DiskRequest::Snapshot { name: name.clone(), snapshot: snapshot.clone() }
@@ -213,6 +267,10 @@ fn print(verb: &Disk, reply: &DiskReply, output: Output) -> Result<()> {
             Disk::Show(_) => describe(disk),
             Disk::Create(_) => format!("disk {} made from {}", disk.name, disk.image),
             Disk::Rollback(args) => format!("disk {} is as snapshot {}", disk.name, args.snapshot),
+            Disk::Take(_) => format!("disk {} is held by this server", disk.name),
+            Disk::Keep(args) => {
+                format!("what was left of disk {} is disk {}", args.name, disk.name)
+            }
             Disk::Reset(_) => format!("disk {} is as {} again", disk.name, disk.image),
             _ => format!("disk {} has {} now", disk.name, ByteSize(disk.size)),
         }),
@@ -222,6 +280,8 @@ fn print(verb: &Disk, reply: &DiskReply, output: Output) -> Result<()> {
         DiskReply::Image(image) => output.print(image, || format!("image {} made", image.image)),
         DiskReply::Rebase(report) => output.print(report, || rebased(report)),
         DiskReply::Removed(what) => output.done(&format!("{what} removed")),
+        DiskReply::Released(what) => output.done(&format!("{what} released")),
+        DiskReply::Elsewhere(disks) => output.print(disks, || elsewhere(disks)),
     }
 }
 
@@ -241,6 +301,26 @@ fn table(disks: &[DiskView]) -> String {
                 moment(disk.created),
             ]),
         }
+    }
+    table.render()
+}
+
+fn elsewhere(disks: &[ElsewhereView]) -> String {
+    let mut table = Table::new(&["NAME", "IMAGE", ">SIZE", "CREATED", "HELD BY"]);
+    for disk in disks {
+        let holder = match (&disk.holder, &disk.host) {
+            (None, _) => "nobody".to_owned(),
+            (Some(id), None) => format!("server {id}"),
+            (Some(_), Some(host)) if disk.alive => format!("{host}, at work"),
+            (Some(_), Some(host)) => format!("{host}, gone"),
+        };
+        table.row([
+            disk.name.clone(),
+            disk.image.clone(),
+            ByteSize(disk.size).to_string(),
+            moment(disk.created),
+            holder,
+        ]);
     }
     table.render()
 }

@@ -57,6 +57,20 @@ pub(crate) enum DiskRequest {
         name: String,
         snapshot: String,
     },
+    Take {
+        name: String,
+        /// Also from a server that is at work.
+        force: bool,
+    },
+    Release {
+        name: String,
+    },
+    Keep {
+        name: String,
+        new: String,
+    },
+    /// The disks of the store that other servers hold, or nobody.
+    Elsewhere,
 }
 
 /// What a verb on disks gives.
@@ -69,6 +83,8 @@ pub(crate) enum DiskReply {
     Image(ImageView),
     Rebase(RebaseView),
     Removed(String),
+    Released(String),
+    Elsewhere(Vec<ElsewhereView>),
 }
 
 /// A disk.
@@ -88,6 +104,23 @@ pub(crate) struct DiskView {
     /// Why the disk cannot be used, if so.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) error: Option<String>,
+}
+
+/// A disk of the store that another server holds, or nobody.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ElsewhereView {
+    pub(crate) name: String,
+    /// The image version it stands on, as `name:tag`.
+    pub(crate) image: String,
+    pub(crate) size: u64,
+    /// Unix seconds.
+    pub(crate) created: u64,
+    /// The id of the server that holds it; nobody does when it was released.
+    pub(crate) holder: Option<String>,
+    /// The host of that server.
+    pub(crate) host: Option<String>,
+    /// Whether that server is at work.
+    pub(crate) alive: bool,
 }
 
 /// A snapshot of a disk.

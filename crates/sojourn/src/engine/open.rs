@@ -2,7 +2,7 @@
 //! after its last one, so that a guest that reboots finds it warm.
 
 use block::{Error, Result};
-use disk::{Disk, Disks, Mode};
+use disk::{Disk, DiskInfo, Disks, Mode};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -66,6 +66,15 @@ struct Use {
     users: usize,
     /// When the last user left.
     since: Instant,
+}
+
+/// What a disk that cannot be closed properly means for what is done next.
+#[derive(Clone, Copy)]
+enum Leaving {
+    /// Nothing: what it holds goes anyway, and it must not stay for ever.
+    Anyhow,
+    /// It must not be done.
+    Whole,
 }
 
 /// A user's hold on an open disk.
@@ -233,9 +242,50 @@ impl OpenDisks {
     /// [`Conflict`](block::ErrorKind::Conflict) when the disk is in use; those of
     /// [`Disks::remove`].
     pub(crate) async fn remove(&self, name: &str) -> Result<()> {
+        self.retire(name, Leaving::Anyhow, self.disks.remove(name)).await
+    }
+
+    /// Publishes a disk and gives it up, closing it first when it is idle.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when the disk is in use; those of
+    /// [`Disks::release`].
+    pub(crate) async fn release(&self, name: &str) -> Result<()> {
+        self.retire(name, Leaving::Whole, self.disks.release(name)).await
+    }
+
+    /// Makes what is here of a disk that was taken from this server a disk of its own.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when the disk is in use; those of
+    /// [`Disks::keep`].
+    pub(crate) async fn keep(&self, name: &str, new: &str) -> Result<DiskInfo> {
+        // A disk that was taken does not close without an error: it is not written any more.
+        self.retire(name, Leaving::Anyhow, self.disks.keep(name, new)).await
+    }
+
+    /// Looks which of the open disks were taken from this server. Those are not written any more.
+    pub(crate) async fn confirm(&self) {
+        let slots: Vec<_> = self.slots.lock().values().map(Arc::clone).collect();
+        for slot in slots {
+            let Ok(place) = slot.disk.try_lock() else { continue };
+            let Some(opened) = place.as_ref() else { continue };
+            if let Err(error) = opened.disk.confirm().await {
+                tracing::error!(disk = slot.name, error = error.message(), "not sure of the disk");
+            }
+        }
+    }
+
+    /// Closes a disk that nobody uses, and does `then` before anybody can open it again.
+    async fn retire<T>(
+        &self,
+        name: &str,
+        leaving: Leaving,
+        then: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         store::check_name("disk", name)?;
         let slot = self.slots.lock().get(name).map(Arc::clone);
-        let Some(slot) = slot else { return self.disks.remove(name).await };
+        let Some(slot) = slot else { return then.await };
         let mut place = slot.disk.lock().await;
         if slot.use_.lock().users > 0 {
             return Err(Error::conflict(format!(
@@ -247,12 +297,18 @@ impl OpenDisks {
             while opened.is_shared() && Instant::now() < deadline {
                 tokio::time::sleep(GOODBYE / 100).await;
             }
-            // What it holds goes anyway; a disk that cannot be flushed must not stay for ever.
-            if let Err(e) = opened.close().await {
-                tracing::warn!(disk = name, error = e.message(), "closing a disk to remove it");
+            match (opened.close().await, leaving) {
+                (Err(e), Leaving::Anyhow) => {
+                    tracing::warn!(
+                        disk = name,
+                        error = e.message(),
+                        "closing a disk to give it up"
+                    );
+                }
+                (closed, _) => closed?,
             }
         }
-        let result = self.disks.remove(name).await;
+        let result = then.await;
         drop(place);
         self.forget_if_unused(&slot);
         result

@@ -3,9 +3,11 @@
 use super::Engine;
 use super::images;
 use super::open::Held;
-use crate::control::api::{DiskReply, DiskRequest, DiskView, Range, RebaseView, SnapshotView};
+use crate::control::api::{
+    DiskReply, DiskRequest, DiskView, ElsewhereView, Range, RebaseView, SnapshotView,
+};
 use block::{Error, ErrorKind, Result};
-use disk::{CreateOptions, DiskInfo, Mode, Rebase, SnapshotInfo};
+use disk::{CreateOptions, DiskInfo, Elsewhere, Mode, Rebase, SnapshotInfo};
 use store::ImageName;
 
 /// Carries out a verb.
@@ -72,6 +74,20 @@ pub(crate) async fn perform(engine: &Engine, request: DiskRequest) -> Result<Dis
             open.hold(&name).await?.remove_snapshot(&snapshot).await?;
             Ok(DiskReply::Removed(format!("snapshot {name}@{snapshot}")))
         }
+        DiskRequest::Take { name, force } => {
+            Ok(DiskReply::Disk(engine.disks.take(&name, force).await?.into()))
+        }
+        DiskRequest::Release { name } => {
+            open.release(&name).await?;
+            Ok(DiskReply::Released(format!("disk {name}")))
+        }
+        DiskRequest::Keep { name, new } => {
+            Ok(DiskReply::Disk(open.keep(&name, &new).await?.into()))
+        }
+        DiskRequest::Elsewhere => {
+            let found = engine.disks.elsewhere().await?;
+            Ok(DiskReply::Elsewhere(found.into_iter().map(Into::into).collect()))
+        }
     }
 }
 
@@ -120,6 +136,13 @@ impl From<DiskInfo> for DiskView {
             snapshots: info.snapshots.into_iter().map(Into::into).collect(),
             error: info.error,
         }
+    }
+}
+
+impl From<Elsewhere> for ElsewhereView {
+    fn from(found: Elsewhere) -> Self {
+        let Elsewhere { name, image, size, created, holder, host, alive } = found;
+        Self { name, image, size, created, holder, host, alive }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The server of a home, from start to graceful stop.
 
 use super::exports::HomeExports;
+use super::lease::Lease;
 use super::notify::notify;
 use super::signals::{Asked, Signals, Switch};
 use super::{http, inherit, limits, listen};
@@ -59,6 +60,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     let mut signals = Signals::listen()?;
     let lock = home.lock()?;
     let engine = Engine::open(home, &config).await?;
+    let lease = Duration::from_secs(config.serve.lease_seconds);
     let listeners = bind(home, &config, &options).await?;
     let http_listener = match options.http.or(config.serve.http) {
         Some(address) => {
@@ -68,7 +70,11 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         None => None,
     };
     let control_listener = control::server::bind(home)?;
-    let exports = HomeExports::new(Arc::clone(&engine), options.default_export.clone());
+    let exports = HomeExports::new(
+        Arc::clone(&engine),
+        options.default_export.clone(),
+        config.serve.boot_lists,
+    );
     let running = Arc::new(Running {
         home: home.clone(),
         engine: Arc::clone(&engine),
@@ -80,6 +86,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         verbs: Mutex::default(),
     });
 
+    let lease = Lease::start(&engine, lease).await?;
     let stop = Switch::new();
     let mut tasks: JoinSet<Result<()>> = JoinSet::new();
     for listener in listeners {
@@ -121,7 +128,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     notify("STOPPING=1");
     tracing::info!(connections = running.nbd.counters().connections, "stopping");
     stop.throw();
-    let finish = finish(&running, tasks);
+    let finish = finish(&running, tasks, lease);
     let result = tokio::select! {
         result = finish => result,
         () = signals.stop() => {
@@ -140,8 +147,8 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits for the clients, finishes the verbs, closes the disks.
-async fn finish(running: &Running, mut tasks: JoinSet<Result<()>>) -> Result<()> {
+/// Waits for the clients, finishes the verbs, closes the disks, ends the lease.
+async fn finish(running: &Running, mut tasks: JoinSet<Result<()>>, lease: Lease) -> Result<()> {
     while let Some(ended) = tasks.join_next().await {
         if let Ok(Err(e)) = ended {
             tracing::error!(error = e.message(), "a listener failed");
@@ -149,7 +156,9 @@ async fn finish(running: &Running, mut tasks: JoinSet<Result<()>>) -> Result<()>
     }
     let mut verbs = std::mem::take(&mut *running.verbs.lock());
     while verbs.join_next().await.is_some() {}
-    running.engine.open.close_all().await
+    let closed = running.engine.open.close_all().await;
+    lease.end().await;
+    closed
 }
 
 /// The listeners: those of the service manager, else those of the command line, else those of the
@@ -206,6 +215,8 @@ fn reload(config: &mut Config, options: &Options) {
                 ("serve.http", new.serve.http != config.serve.http),
                 ("serve.insecure", new.serve.insecure != config.serve.insecure),
                 ("serve.stop_seconds", new.serve.stop_seconds != config.serve.stop_seconds),
+                ("serve.boot_lists", new.serve.boot_lists != config.serve.boot_lists),
+                ("serve.lease_seconds", new.serve.lease_seconds != config.serve.lease_seconds),
                 ("log.format", new.log.format != config.log.format),
             ] {
                 if changed {

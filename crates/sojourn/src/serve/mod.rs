@@ -7,17 +7,21 @@
 //! | [`file`](mod@file) | one file as the only export |
 //! | [`brief`] | `--single` and `--run`: one client, or one command, and the end |
 //! | [`plain`] | listeners without a home: `--file` |
+//! | [`boots`] | what boots read is recorded, and loaded ahead of the next ones |
 //! | [`listen`] | which addresses may be listened on |
 //! | [`inherit`], [`notify`] | sockets from, and notices to, the service manager |
+//! | [`lease`] | the others on the store learn that the server is at work |
 //! | [`signals`] | what stops and reloads a server |
 //! | [`http`], [`metrics`], [`status`] | what the server tells of itself |
 
+pub(crate) mod boots;
 pub(crate) mod brief;
 pub(crate) mod daemon;
 pub(crate) mod exports;
 pub(crate) mod file;
 pub(crate) mod http;
 pub(crate) mod inherit;
+pub(crate) mod lease;
 pub(crate) mod listen;
 pub(crate) mod metrics;
 pub(crate) mod notify;

@@ -1,0 +1,151 @@
+//! Which servers are at work, as the others see it.
+//!
+//! A server writes an object of its own, `servers/<server id>`, again and again. One that has not
+//! been written for longer than it promises is of a server that is gone. Ages are differences of
+//! times that the store itself put on objects: no server's clock is believed.
+
+use crate::object::{self, ObjectKind};
+use crate::{ServerId, Store, backend};
+use block::{Error, ErrorKind, Result};
+use bytes::Bytes;
+use object_store::ObjectStoreExt;
+use object_store::path::Path;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The object that is written to learn what time it is for the store.
+const PROBE: &str = "servers/clock";
+/// The longest time that a server may promise, in seconds: a day.
+const LONGEST: u64 = 24 * 3600;
+
+/// What a server's object says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Announcement {
+    server: ServerId,
+    host: String,
+    /// For how many seconds from its writing the server counts as being at work.
+    seconds: u64,
+}
+
+/// A server as it was last seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// The host that it runs on, in its own words.
+    pub host: String,
+    /// How long ago it said that it is at work.
+    pub silent: Duration,
+    /// How long that holds; zero when it said good-bye.
+    pub lease: Duration,
+}
+
+impl Seen {
+    /// Whether it is at work.
+    pub fn is_alive(&self) -> bool {
+        self.silent < self.lease
+    }
+}
+
+/// The servers of a store.
+#[derive(Debug)]
+pub struct Servers<'a> {
+    store: &'a Store,
+}
+
+impl Store {
+    /// The servers that use it.
+    pub fn servers(&self) -> Servers<'_> {
+        Servers { store: self }
+    }
+}
+
+impl Servers<'_> {
+    /// Says that a server is at work, for `lease` from now on, in whole seconds and at most a day;
+    /// with zero that it is not any more.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    pub async fn announce(&self, server: ServerId, host: &str, lease: Duration) -> Result<()> {
+        let announcement = Announcement {
+            server,
+            host: host.chars().take(255).collect(),
+            seconds: lease.as_secs().min(LONGEST),
+        };
+        let body = serde_json::to_vec(&announcement)
+            .map_err(|e| Error::internal("a server's lease cannot be written").with_source(e))?;
+        let key = ObjectKind::Server.key(&server);
+        let bytes = object::encode(self.store.settings(), ObjectKind::Server, &key, &body)?;
+        backend::put_over(self.store.backend(), &key, bytes).await
+    }
+
+    /// What is known of a server; `None` when it was never at work, or its object is damaged.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    pub async fn seen(&self, server: &ServerId) -> Result<Option<Seen>> {
+        let (backend, kind) = (self.store.backend(), ObjectKind::Server);
+        let key = kind.key(server);
+        let body = match object::read(backend, self.store.settings(), kind, &key).await {
+            Ok(body) => body,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                tracing::warn!(%error, "a server's lease cannot be read");
+                return Ok(None);
+            }
+            Err(e) => return Err(e),
+        };
+        let Ok(said) = serde_json::from_slice::<Announcement>(&body) else { return Ok(None) };
+        if said.server != *server {
+            return Ok(None);
+        }
+        let written = self.written(&key).await?;
+        // Written after it was looked at: no server seems livelier than it is.
+        backend::put_over(backend, PROBE, Bytes::from_static(b"clock\n")).await?;
+        let now = self.written(PROBE).await?;
+        let silent = Duration::from_millis(u64::try_from(now - written).unwrap_or(0));
+        let lease = Duration::from_secs(said.seconds.min(LONGEST));
+        Ok(Some(Seen { host: said.host, silent, lease }))
+    }
+
+    /// When an object was written, in milliseconds of the store's clock.
+    async fn written(&self, key: &str) -> Result<i64> {
+        let meta = self.store.backend().head(&Path::from(key)).await;
+        meta.map(|meta| meta.last_modified.timestamp_millis()).map_err(|e| backend::error(key, e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use object_store::memory::InMemory;
+    use std::sync::Arc;
+
+    async fn store() -> Store {
+        let backend = Arc::new(InMemory::new());
+        Store::create(backend, testing::settings(), testing::world(1)).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_server_is_alive_for_as_long_as_it_promised() {
+        let store = store().await;
+        let (here, other) = (ServerId([1; 16]), ServerId([2; 16]));
+        let servers = store.servers();
+        assert_eq!(servers.seen(&here).await.unwrap(), None);
+        servers.announce(here, "lab-3", Duration::from_secs(3600)).await.unwrap();
+        let seen = servers.seen(&here).await.unwrap().unwrap();
+        assert_eq!((seen.host.as_str(), seen.is_alive()), ("lab-3", true));
+        assert_eq!(servers.seen(&other).await.unwrap(), None);
+        servers.announce(here, "lab-3", Duration::ZERO).await.unwrap();
+        assert!(!servers.seen(&here).await.unwrap().unwrap().is_alive());
+    }
+
+    #[tokio::test]
+    async fn a_damaged_lease_holds_nothing() {
+        let store = store().await;
+        let id = ServerId([1; 16]);
+        let key = ObjectKind::Server.key(&id);
+        backend::put_over(store.backend(), &key, Bytes::from_static(b"noise")).await.unwrap();
+        assert_eq!(store.servers().seen(&id).await.unwrap(), None);
+    }
+}
