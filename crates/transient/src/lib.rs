@@ -12,7 +12,10 @@
 //! | [`disk`] | [`HostDisk`], a device or image file, held and read only |
 //! | [`refusal`] | [`Refusal`]: a stable [`Code`] and a sentence |
 //! | [`found`] | [`Found`], what a reader proved free; [`Stamp`], what is re-read before writing |
+//! | [`Table`], [`probe()`] | what a disk is divided into, and what each part holds, by name |
 //! | [`read`](fn@read) | the readers, one per file system |
+//! | [`Scan`] | from disks and images to a report, with the rules for the whole machine |
+//! | [`policy`] | [`Policy`], which of the free ranges are taken |
 
 mod bits;
 mod btrfs;
@@ -32,7 +35,7 @@ mod member;
 mod ntfs;
 mod partition;
 mod plan;
-mod policy;
+pub mod policy;
 mod probe;
 pub mod refusal;
 mod scan;
@@ -49,12 +52,14 @@ pub use found::{Found, FreeList, Kind, Level, Options, Stamp, Volume};
 pub use key::Key;
 pub use layout::{Layout, Lent};
 pub use live::{GiveBack, Given, Live};
+pub use machine::Sleeper;
 pub use member::Member;
 pub use partition::{Partition, Table};
 pub use plan::{Claim, Loan, Plan};
 pub use policy::{Offer, Policy};
 pub use probe::probe;
 pub use refusal::{Code, Refusal};
+pub use scan::{Accepted, DiskReport, Part, Scan, ScanOptions};
 pub use source::{Source, Window};
 pub use state::State;
 pub use stitched::Stitched;

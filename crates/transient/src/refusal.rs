@@ -100,6 +100,9 @@ codes! {
     Orphans = "orphans",
     /// It holds, or its machine holds, a suspended system that will go on from there.
     Hibernated = "hibernated",
+    /// A suspended system may hide where nobody can look, and this file system does not show
+    /// whether it is mounted.
+    HiddenState = "hidden-state",
     /// Old versions (shadow copies, snapshots) may need the bytes that it says are free.
     Snapshots = "snapshots",
     // Its format.

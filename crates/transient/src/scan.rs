@@ -1,1 +1,429 @@
-//! From a disk or image to a report.
+//! From disks and images to a report: what each part holds, and what of it can be borrowed.
+
+use crate::machine::{Node, Sleeper, firmware, may_hide, sleeper};
+use crate::policy::without_margins;
+use crate::probe::refused_purpose;
+use crate::refusal::refuse;
+use crate::{
+    Claim, Code, HostDisk, Kind, Loan, Offer, Options, Policy, Refusal, Source, Table, Volume,
+    Window, ext, probe, read,
+};
+use block::Span;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Everything that was looked at.
+#[derive(Debug)]
+pub struct Scan {
+    /// The disks and images, in the order asked for.
+    pub disks: Vec<DiskReport>,
+    /// Suspended systems. When there is one, nothing is accepted anywhere.
+    pub sleepers: Vec<Sleeper>,
+}
+
+/// A disk or image.
+#[derive(Debug)]
+pub struct DiskReport {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its size in bytes; 0 when it could not be opened.
+    pub size: u64,
+    /// Whether it turns.
+    pub rotational: Option<bool>,
+    /// Its partition table: `gpt`, `mbr`, `none`, or `kernel` where the kernel has read it.
+    pub table: &'static str,
+    /// Why all of it is refused.
+    pub refusal: Option<Refusal>,
+    /// Its partitions, or the one file system on all of it.
+    pub parts: Vec<Part>,
+}
+
+/// A partition, or a whole disk without any.
+#[derive(Debug)]
+pub struct Part {
+    /// How people call it: `/dev/sda1`, `disk.img#1`.
+    pub name: String,
+    /// Its bytes on the disk.
+    pub span: Span,
+    /// What it holds; for ext the reader tells 2, 3 and 4 apart only when it accepts.
+    pub kind: Option<Kind>,
+    /// What can be borrowed, or why nothing.
+    pub verdict: Result<Accepted, Refusal>,
+}
+
+/// A file system with space to borrow.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The open disk; its bytes start `origin` bytes into [`DiskReport`]'s.
+    pub disk: Arc<HostDisk>,
+    /// Where it is, how its free blocks were proven free, and how to tell that it was not used since.
+    pub claim: Claim,
+    /// Bytes of the smallest thing that can be free.
+    pub unit: u32,
+    /// Free bytes in all, before margins.
+    pub free: u64,
+    /// Free ranges without margins, in bytes of `disk`; rising.
+    pub usable: Vec<Span>,
+    /// How people call it.
+    pub volume: Volume,
+}
+
+/// What to look at, and how.
+#[derive(Debug, Clone, Default)]
+pub struct ScanOptions {
+    /// For the readers.
+    pub reader: Options,
+    /// The owner says that no system is suspended where nobody can look (encrypted disks, volume
+    /// managers).
+    pub nothing_hidden: bool,
+}
+
+impl Scan {
+    /// Looks at `targets`, or at all disks of this machine when there are none. Nothing is written.
+    /// Every accepted disk stays held by the scan.
+    pub fn run(targets: &[PathBuf], options: &ScanOptions) -> Self {
+        let mut scan = Self { disks: Vec::new(), sleepers: Vec::new() };
+        let mut hidden = false;
+        for target in targets {
+            scan.disks.push(DiskReport::of_target(target, options));
+        }
+        // Whoever borrows from one disk of a machine must know about all of them.
+        let devices = targets.is_empty() || targets.iter().any(|target| is_device(target));
+        let mut others = Vec::new();
+        if devices {
+            let named: Vec<PathBuf> =
+                targets.iter().map(|t| t.canonicalize().unwrap_or_else(|_| t.clone())).collect();
+            for node in Node::disks() {
+                let report = DiskReport::of_node(&node, &named, options);
+                if targets.is_empty() { &mut scan.disks } else { &mut others }.push(report);
+            }
+            scan.sleepers.extend(firmware());
+        }
+        for part in scan.disks.iter().chain(&others).flat_map(|disk| &disk.parts) {
+            if let Err(refusal) = &part.verdict {
+                scan.sleepers.extend(sleeper(&part.name, refusal));
+                hidden |= may_hide(refusal.code);
+            }
+        }
+        drop(others);
+        scan.apply_rules(hidden && !options.nothing_hidden);
+        scan
+    }
+
+    /// Takes back what was accepted when the machine as a whole does not allow it.
+    fn apply_rules(&mut self, hidden: bool) {
+        for part in self.disks.iter_mut().flat_map(|disk| &mut disk.parts) {
+            if part.verdict.is_err() {
+                continue;
+            }
+            if let Some(sleeper) = self.sleepers.first() {
+                part.verdict = Err(Refusal::new(
+                    Code::Hibernated,
+                    format!(
+                        "a suspended system may use it ({}: {})",
+                        sleeper.place, sleeper.sentence
+                    ),
+                ));
+            } else if hidden && !part.kind.is_some_and(shows_that_it_is_mounted) {
+                part.verdict = Err(Refusal::new(
+                    Code::HiddenState,
+                    "a suspended system may be stored in an encrypted or managed part of this \
+                     machine, and this one does not show whether it is mounted; shut that system down \
+                     and say --nothing-suspended",
+                ));
+            }
+        }
+    }
+
+    /// The accepted parts, with the disk that each is on.
+    pub fn accepted(&self) -> impl Iterator<Item = (&DiskReport, &Part, &Accepted)> {
+        let parts =
+            self.disks.iter().flat_map(|disk| disk.parts.iter().map(move |part| (disk, part)));
+        parts.filter_map(|(disk, part)| Some((disk, part, part.verdict.as_ref().ok()?)))
+    }
+
+    /// What `policy` takes of the accepted parts: a list for each, in their order.
+    pub fn choose(&self, policy: &Policy) -> Vec<Vec<Span>> {
+        let offers = self.accepted().map(|(disk, _, accepted)| Offer {
+            spans: &accepted.usable,
+            rotational: disk.rotational,
+        });
+        policy.choose(&offers.collect::<Vec<_>>())
+    }
+
+    /// The loans that `policy` makes of the accepted parts. Those that lend nothing are left out.
+    pub fn loans(&self, policy: &Policy) -> Vec<Loan> {
+        let taken = self.choose(policy);
+        let lend = |(accepted, spans): (&Accepted, Vec<Span>)| Loan {
+            disk: Arc::clone(&accepted.disk),
+            claim: accepted.claim.clone(),
+            spans,
+        };
+        let pairs = self.accepted().map(|(_, _, accepted)| accepted).zip(taken);
+        pairs.filter(|(_, spans)| !spans.is_empty()).map(lend).collect()
+    }
+}
+
+/// Whether a file system of this kind, mounted when the power went or the system slept, can be told
+/// from one that was unmounted.
+fn shows_that_it_is_mounted(kind: Kind) -> bool {
+    matches!(kind, Kind::Ext2 | Kind::Ext3 | Kind::Ext4 | Kind::Xfs | Kind::Ntfs)
+}
+
+fn is_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
+}
+
+impl DiskReport {
+    fn refused(path: &Path, refusal: Refusal) -> Self {
+        Self {
+            path: path.to_owned(),
+            size: 0,
+            rotational: None,
+            table: "none",
+            refusal: Some(refusal),
+            parts: Vec::new(),
+        }
+    }
+
+    /// A path that the user named.
+    fn of_target(path: &Path, options: &ScanOptions) -> Self {
+        if is_device(path) {
+            let node = device_node(path);
+            return match node {
+                Some(node) => match node.judge(true) {
+                    Ok(()) => Self::of_device(&node, options),
+                    Err(refusal) => Self::refused(path, refusal),
+                },
+                None => Self::refused(
+                    path,
+                    Refusal::new(
+                        Code::ReadError,
+                        format!("the kernel does not know {}", path.display()),
+                    ),
+                ),
+            };
+        }
+        match HostDisk::open(path) {
+            Ok(disk) => Self::of_image(path, &Arc::new(disk), options),
+            Err(refusal) => Self::refused(path, refusal),
+        }
+    }
+
+    /// A disk of this machine that the user did not name, but for the `named` ones, which are held
+    /// already.
+    fn of_node(node: &Node, named: &[PathBuf], options: &ScanOptions) -> Self {
+        let skip = named.contains(&node.path)
+            || node.partitions().iter().any(|(part, ..)| named.contains(&part.path));
+        let judged = node.judge(false).and_then(|()| match skip && named.contains(&node.path) {
+            true => Err(Refusal::new(Code::InUse, "it is looked at already")),
+            false => Ok(()),
+        });
+        if let Err(refusal) = judged {
+            return Self::refused(&node.path, refusal);
+        }
+        let mut report = Self::of_device(node, options);
+        // The running system's own disk.
+        let used = report.parts.iter().find_map(|part| match &part.verdict {
+            Err(refusal) if refusal.code == Code::InUse => Some(part.name.clone()),
+            _ => None,
+        });
+        for part in &mut report.parts {
+            if let (Some(used), Ok(_)) = (&used, &part.verdict) {
+                part.verdict = Err(Refusal::new(
+                    Code::OwnDisk,
+                    format!("this system runs on the same disk ({used}); name it if it is meant"),
+                ));
+            }
+        }
+        report
+    }
+
+    /// A block device: the kernel has read its partition table.
+    fn of_device(node: &Node, options: &ScanOptions) -> Self {
+        let partitions = node.partitions();
+        if partitions.is_empty() {
+            return match HostDisk::open(&node.path) {
+                Ok(disk) if node.parent().is_some() => {
+                    let disk = Arc::new(disk);
+                    let mut report = Self::empty(&node.path, &disk, "none");
+                    let name = node.path.display().to_string();
+                    report.parts.push(Part::new(
+                        name,
+                        &disk,
+                        Span::whole(disk.size()),
+                        None,
+                        options,
+                    ));
+                    report
+                }
+                Ok(disk) => Self::of_image(&node.path, &Arc::new(disk), options),
+                Err(refusal) => Self::refused(&node.path, refusal),
+            };
+        }
+        let mut report = Self::refused(&node.path, Refusal::new(Code::Unknown, ""));
+        report.refusal = None;
+        report.table = "kernel";
+        for (part, _, start, size) in partitions {
+            report.size = report.size.max(start + size);
+            let name = part.path.display().to_string();
+            let span = Span::between(start, start + size);
+            let opened = part.judge(true).and_then(|()| HostDisk::open(&part.path));
+            report.parts.push(match opened {
+                Ok(disk) => {
+                    let disk = Arc::new(disk);
+                    report.rotational = disk.rotational();
+                    let mut found = Part::new(name, &disk, Span::whole(disk.size()), None, options);
+                    found.span = span;
+                    found
+                }
+                Err(refusal) => Part { name, span, kind: None, verdict: Err(refusal) },
+            });
+        }
+        report
+    }
+
+    fn empty(path: &Path, disk: &HostDisk, table: &'static str) -> Self {
+        Self {
+            path: path.to_owned(),
+            size: disk.size(),
+            rotational: disk.rotational(),
+            table,
+            refusal: None,
+            parts: Vec::new(),
+        }
+    }
+
+    /// An image file, or a disk in which the kernel found no partition.
+    fn of_image(path: &Path, disk: &Arc<HostDisk>, options: &ScanOptions) -> Self {
+        let whole = probe(&Window::whole(&**disk));
+        let table = match (&whole, Table::read(&**disk)) {
+            // The boot sector of a file system on the whole disk may look like a broken table.
+            (Ok(_), Err(refusal)) if refusal.code == Code::PartitionTable => Ok(Table::None),
+            (_, table) => table,
+        };
+        let table = match table {
+            Ok(table) => table,
+            Err(refusal) => {
+                return Self { refusal: Some(refusal), ..Self::empty(path, disk, "none") };
+            }
+        };
+        let mut report = Self::empty(path, disk, table.as_str());
+        if table.partitions().is_empty() {
+            let name = path.display().to_string();
+            if table != Table::None {
+                report.refusal = Some(Refusal::new(Code::Unpartitioned, "it has no partition"));
+            } else {
+                report.parts.push(Part::new(name, disk, Span::whole(disk.size()), None, options));
+            }
+            return report;
+        }
+        // A table and something on the whole disk: one of them is stale.
+        let beside = match whole {
+            Ok(kind) => Some(kind.as_str().to_owned()),
+            Err(refusal) if refusal.code == Code::Unknown => None,
+            Err(refusal) => Some(refusal.sentence),
+        };
+        if let Some(beside) = beside {
+            report.refusal = Some(Refusal::new(
+                Code::Ambiguous,
+                format!(
+                    "it has a partition table and, on the whole of it, the marks of something else ({beside})"
+                ),
+            ));
+            return report;
+        }
+        let managed = table.partitions().iter().find_map(|part| refused_purpose(&part.purpose));
+        for part in table.partitions() {
+            let name = format!("{}#{}", path.display(), part.number);
+            report.parts.push(match &managed {
+                Some(refusal) => {
+                    Part { name, span: part.span, kind: None, verdict: Err(refusal.clone()) }
+                }
+                None => Part::new(name, disk, part.span, Some(part.span.offset()), options),
+            });
+        }
+        report
+    }
+}
+
+fn device_node(path: &Path) -> Option<Node> {
+    use std::os::unix::fs::MetadataExt;
+    let device = std::fs::metadata(path).ok()?.rdev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    Node::at(Path::new(&format!("/sys/dev/block/{major}:{minor}")))
+}
+
+impl Part {
+    /// Judges the bytes `span` of a disk. `partition` is where they start when they are not all of
+    /// it.
+    fn new(
+        name: String,
+        disk: &Arc<HostDisk>,
+        span: Span,
+        partition: Option<u64>,
+        options: &ScanOptions,
+    ) -> Self {
+        let base = partition.unwrap_or(0);
+        let judged = Window::part(&**disk, base, span.len())
+            .map_err(|refusal| (None, refusal))
+            .and_then(|window| {
+                let kind = probe(&window).map_err(|refusal| (None, refusal))?;
+                Ok((kind, Accepted::read(kind, disk, &window, options)))
+            });
+        let (kind, verdict) = match judged {
+            Ok((_, Ok(accepted))) => (Some(accepted.claim.kind), Ok(accepted)),
+            Ok((kind, Err(refusal))) => (Some(kind), Err(refusal)),
+            Err((kind, refusal)) => (kind, Err(refusal)),
+        };
+        Self { name, span, kind, verdict }
+    }
+}
+
+impl Accepted {
+    fn read(
+        kind: Kind,
+        disk: &Arc<HostDisk>,
+        window: &Window<'_>,
+        options: &ScanOptions,
+    ) -> Result<Self, Refusal> {
+        if matches!(kind, Kind::Ext2 | Kind::Ext3 | Kind::Ext4) {
+            suspended_swap_file(window)?;
+        }
+        let found = read(kind, window, &options.reader)?;
+        let usable = without_margins(&found.free, window.base(), window.size(), disk.size());
+        if usable.is_empty() {
+            refuse!(NothingFree, "nothing is free but for the first and the last MiB, which stay");
+        }
+        Ok(Self {
+            disk: Arc::clone(disk),
+            claim: Claim {
+                kind: found.kind,
+                level: found.level,
+                base: window.base(),
+                size: window.size(),
+                stamp: found.stamp,
+            },
+            unit: found.unit,
+            free: found.free.iter().map(|span| span.len()).sum::<u64>() + found.dropped,
+            usable,
+            volume: found.volume,
+        })
+    }
+}
+
+/// Refuses a file system with a swap file in which a system is suspended. Whatever cannot be read
+/// on the way is no evidence, and the reader will say what is wrong.
+fn suspended_swap_file(window: &Window<'_>) -> Result<(), Refusal> {
+    match ext::suspended_swap_files(window) {
+        Ok(paths) => match paths.first() {
+            Some(path) => refuse!(
+                Hibernated,
+                "a suspended system is stored in its swap file {path}; start it and shut it down"
+            ),
+            None => Ok(()),
+        },
+        Err(_) => Ok(()),
+    }
+}

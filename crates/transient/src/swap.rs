@@ -39,6 +39,15 @@ fn mark(signature: &[u8]) -> Option<Mark> {
     }
 }
 
+/// How much of a swap space or swap file [`is_suspended`] wants to see, in bytes.
+pub(crate) const HEAD: usize = PAGES[PAGES.len() - 1];
+
+/// Whether the head of a swap space or swap file says that a suspended system is stored in it.
+pub(crate) fn is_suspended(head: &[u8]) -> bool {
+    let signatures = PAGES.iter().filter_map(|page| head.get(page - SIGNATURE..*page));
+    signatures.filter_map(mark).any(|mark| mark == Mark::Suspended)
+}
+
 /// Reads what is free.
 pub(crate) fn read(window: &Window<'_>, _options: &Options) -> Result<Found, Refusal> {
     let head = window.bytes(0, PAGES[PAGES.len() - 1].min(window.size() as usize))?;

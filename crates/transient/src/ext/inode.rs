@@ -55,6 +55,11 @@ impl<'a> Inode<'a> {
         self.raw.iter().all(|byte| *byte == 0)
     }
 
+    /// What lies in the inode itself instead of in blocks; its first part only.
+    pub(super) fn inline(&self) -> Option<&[u8]> {
+        (le32(self.raw, 0x20) & FLAG_INLINE != 0).then(|| &self.raw[0x28..0x64])
+    }
+
     /// Verifies its checksum, where inodes have one.
     pub(super) fn verify(&self) -> Result<(), Refusal> {
         if self.sb.checksums != Checksums::Everything {

@@ -8,6 +8,7 @@
 mod bitmap;
 mod checksum;
 mod deep;
+mod files;
 mod groups;
 mod inode;
 mod journal;
@@ -19,6 +20,7 @@ use block::Span;
 use groups::Groups;
 use superblock::{Checksums, Superblock};
 
+pub(crate) use files::suspended_swap_files;
 pub(crate) use superblock::MAGIC;
 
 /// Reads what is free.

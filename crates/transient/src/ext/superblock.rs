@@ -113,15 +113,23 @@ impl Superblock {
     /// # Errors
     /// Whatever makes the file system's own word no proof.
     pub(super) fn read(window: &Window<'_>) -> Result<Self, Refusal> {
-        let raw = window.bytes(OFFSET, LEN)?;
-        let raw = raw.as_slice();
-        if le16(raw, 0x38) != MAGIC {
-            refuse!(Unknown, "there is no ext superblock");
-        }
+        let raw = raw(window)?;
+        features(le32(&raw, 0x5C), le32(&raw, 0x60), le32(&raw, 0x64))?;
+        let sb = Self::parse(&raw, window)?;
+        state(&raw, le32(&raw, 0x64))?;
+        Ok(sb)
+    }
+
+    /// Reads it without asking for its state and features: good enough to find files, never to
+    /// say what is free.
+    pub(super) fn read_in_any_state(window: &Window<'_>) -> Result<Self, Refusal> {
+        Self::parse(&raw(window)?, window)
+    }
+
+    fn parse(raw: &[u8], window: &Window<'_>) -> Result<Self, Refusal> {
         let compat = le32(raw, 0x5C);
         let incompat = le32(raw, 0x60);
         let ro_compat = le32(raw, 0x64);
-        features(compat, incompat, ro_compat)?;
         let everything = ro_compat & RO_METADATA_CSUM != 0;
         if everything {
             if raw[0x175] != 1 {
@@ -135,7 +143,6 @@ impl Superblock {
                 refuse!(Checksum, "the superblock's checksum does not match; run e2fsck");
             }
         }
-        state(raw, ro_compat)?;
         let mut id = [0; 16];
         id.copy_from_slice(&raw[0x68..0x78]);
         let seed = match incompat & INCOMPAT_CSUM_SEED {
@@ -273,6 +280,15 @@ impl Superblock {
         let shifted = if index == 0 { self.shifted() } else { 0 };
         self.group_start(group) + u64::from(self.has_super(group)) + shifted
     }
+}
+
+/// The bytes of the superblock.
+fn raw(window: &Window<'_>) -> Result<Vec<u8>, Refusal> {
+    let raw = window.bytes(OFFSET, LEN)?;
+    if le16(&raw, 0x38) != MAGIC {
+        refuse!(Unknown, "there is no ext superblock");
+    }
+    Ok(raw)
 }
 
 fn is_power(mut n: u32, base: u32) -> bool {

@@ -160,7 +160,7 @@ impl Header {
 }
 
 /// A GUID as people write it: its first three fields are little-endian.
-pub(crate) fn guid(raw: &[u8]) -> String {
+fn guid(raw: &[u8]) -> String {
     format!(
         "{:08x}-{:04x}-{:04x}-{:02x}{:02x}-{:02x}{:02x}{:02x}{:02x}{:02x}{:02x}",
         le32(raw, 0),

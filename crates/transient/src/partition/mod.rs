@@ -8,8 +8,6 @@ use crate::refusal::refuse;
 use crate::{Refusal, Source, Window};
 use block::Span;
 
-pub(crate) use gpt::guid;
-
 /// A partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
