@@ -36,7 +36,7 @@ pub mod publish;
 pub use environment::Environment;
 pub use patient::{Patience, RetryCounters};
 pub use pieces::{PieceCounters, PieceOptions};
-pub use place::{Link, OpenOptions, Opened, create, is_remote, open};
+pub use place::{Link, OpenOptions, Opened, create, is_remote, layered, open, patient};
 
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;

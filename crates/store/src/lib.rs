@@ -10,6 +10,7 @@
 //! | [`id`] | [`ChunkId`], [`PackId`], [`SegmentId`], [`ManifestId`], [`WriterId`] |
 //! | [`world`] | [`Clock`] and [`Entropy`], passed in by the caller |
 //! | [`settings`] | [`Settings`], the content of `store.json` |
+//! | [`check`] | whether a backend can be trusted with a store |
 //! | [`chunk`] | [`ChunkRef`]: where a chunk is; how it is stored and verified |
 //! | [`bootlist`] | the chunks that a boot reads, in order |
 //! | [`chunker`] | page-CDC: where an image is cut |
@@ -39,6 +40,7 @@
 
 pub mod backend;
 pub mod bootlist;
+pub mod check;
 pub mod chunk;
 pub mod chunker;
 pub mod counters;

@@ -313,3 +313,6 @@ impl ObjectStore for Pieces {
         self.inner.copy_opts(from, to, options).await
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -159,18 +159,34 @@ fn connect(url: &str, place: &Place<'_>, options: &OpenOptions) -> Result<Opened
         Ok(prefix) => Arc::new(PrefixStore::new(bare, prefix)) as Arc<dyn ObjectStore>,
         Err(e) => return Err(Error::invalid(format!("store {url:?}: {e}")).with_source(e)),
     };
+    Ok(match place {
+        Place::Web => layered(bare, url, options, |patient| Arc::new(Published::new(patient))),
+        _ => layered(bare, url, options, |patient| patient),
+    })
+}
+
+/// The layers of a backend over a network in front of `bare`. `place` tells apart the stores whose
+/// pieces lie in one directory; `inner` may put one more layer behind those that join and keep.
+pub fn layered(
+    bare: Arc<dyn ObjectStore>,
+    place: &str,
+    options: &OpenOptions,
+    inner: impl FnOnce(Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore>,
+) -> Opened {
     let patient = Patient::new(bare, options.patience);
     let retries = patient.tally();
-    let backend: Arc<dyn ObjectStore> = match place {
-        Place::Web => Arc::new(Gathered::new(Arc::new(Published::new(Arc::new(patient))))),
-        _ => Arc::new(Gathered::new(Arc::new(patient))),
-    };
+    let backend = Arc::new(Gathered::new(inner(Arc::new(patient))));
     let Some(pieces) = options.pieces.clone().filter(|pieces| pieces.limit > 0) else {
-        return Ok(Opened { backend, link: Link { retries, pieces: None } });
+        return Opened { backend, link: Link { retries, pieces: None } };
     };
-    let pieces = Pieces::new(backend, url.trim_end_matches('/'), pieces);
+    let pieces = Pieces::new(backend, place.trim_end_matches('/'), pieces);
     let link = Link { retries, pieces: Some(pieces.disk()) };
-    Ok(Opened { backend: Arc::new(pieces), link })
+    Opened { backend: Arc::new(pieces), link }
+}
+
+/// A backend that tries again.
+pub fn patient(bare: Arc<dyn ObjectStore>, patience: Patience) -> Arc<dyn ObjectStore> {
+    Arc::new(Patient::new(bare, patience))
 }
 
 /// The backend itself, and the prefix of its keys.

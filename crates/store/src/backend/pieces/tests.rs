@@ -1,0 +1,199 @@
+use super::*;
+use crate::backend::{OpenOptions, Opened, get, get_range, get_range_with, layered};
+use crate::testing::{self, Faults, Unreliable};
+use object_store::ObjectStoreExt;
+use object_store::memory::InMemory;
+use proptest::prelude::*;
+use std::path::Path as FilePath;
+
+/// A remote store with one pack of `len` bytes.
+async fn remote(len: usize) -> (Vec<u8>, Unreliable, Path) {
+    let bytes = testing::noise(5, len);
+    let memory = InMemory::new();
+    let path = Path::from("packs/a");
+    memory.put(&path, bytes.clone().into()).await.unwrap();
+    memory.put(&Path::from("segments/s"), "a segment".into()).await.unwrap();
+    memory.put(&Path::from("refs/r"), "a ref".into()).await.unwrap();
+    (bytes, Unreliable::new(Arc::new(memory), 1, Faults::default()), path)
+}
+
+fn open(remote: &Unreliable, dir: &FilePath, limit: u64) -> Opened {
+    let pieces = Some(PieceOptions { dir: dir.to_owned(), limit });
+    let options = OpenOptions { pieces, ..OpenOptions::default() };
+    layered(Arc::new(remote.clone()), "s3://test", &options, |patient| patient)
+}
+
+fn files(dir: &FilePath) -> Vec<PathBuf> {
+    let folders = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let inside = folders.flat_map(|folder| std::fs::read_dir(folder.path()).unwrap().flatten());
+    let mut files: Vec<_> = inside.map(|file| file.path()).collect();
+    files.sort();
+    files
+}
+
+#[tokio::test]
+async fn what_was_read_once_needs_no_network_even_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bytes, counted, path) = remote(1 << 20).await;
+    let first = open(&counted, dir.path(), 1 << 30);
+    for (offset, len) in [(0, 16), (100_000, 200_000), ((1 << 20) - 5, 5)] {
+        let found = get_range(&*first.backend, &path, offset, len).await.unwrap();
+        assert_eq!(found, bytes[offset as usize..(offset + len) as usize]);
+    }
+    let tail = get_range_with(&*first.backend, &path, 1_000_000, 576, Hint::Exact).await.unwrap();
+    assert_eq!(get(&*first.backend, "segments/s", 100).await.unwrap(), "a segment");
+    counted.set_down(true);
+    let second = open(&counted, dir.path(), 1 << 30);
+    let found = get_range(&*second.backend, &path, 90_000, 250_000).await.unwrap();
+    assert_eq!(found, bytes[90_000..340_000]);
+    let again = get_range_with(&*second.backend, &path, 1_000_000, 576, Hint::Exact).await;
+    assert_eq!(again.unwrap(), tail);
+    assert_eq!(get(&*second.backend, "segments/s", 100).await.unwrap(), "a segment");
+    let counters = second.link.pieces().unwrap();
+    assert_eq!((counters.misses, counters.hits), (0, 5));
+}
+
+#[tokio::test]
+async fn names_are_never_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, counted, _) = remote(10).await;
+    let opened = open(&counted, dir.path(), 1 << 30);
+    for turn in 1..=3 {
+        get(&*opened.backend, "refs/r", 100).await.unwrap();
+        assert_eq!(counted.calls(), turn);
+    }
+    assert!(files(dir.path()).is_empty());
+}
+
+#[tokio::test]
+async fn damaged_cut_and_foreign_files_are_fetched_again() {
+    let (bytes, counted, path) = remote(300_000).await;
+    let damage: [fn(&FilePath); 4] = [
+        |file| {
+            let mut content = std::fs::read(file).unwrap();
+            let middle = content.len() / 2;
+            content[middle] ^= 1;
+            std::fs::write(file, content).unwrap();
+        },
+        |file| {
+            let cut = std::fs::OpenOptions::new().write(true).open(file).unwrap();
+            cut.set_len(cut.metadata().unwrap().len() / 2).unwrap();
+        },
+        |file| std::fs::write(file, "").unwrap(),
+        |file| std::fs::remove_file(file).unwrap(),
+    ];
+    for damage in damage {
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open(&counted, dir.path(), 1 << 30);
+        for _ in 0..2 {
+            let found = get_range(&*opened.backend, &path, 0, 300_000).await.unwrap();
+            assert_eq!(found, bytes);
+            assert_eq!(files(dir.path()).len(), 3);
+            files(dir.path()).iter().for_each(|file| damage(file));
+        }
+        // One file in the place of another.
+        get_range(&*opened.backend, &path, 0, 300_000).await.unwrap();
+        let kept = files(dir.path());
+        std::fs::copy(&kept[0], &kept[1]).unwrap();
+        assert_eq!(get_range(&*opened.backend, &path, 0, 300_000).await.unwrap(), bytes);
+    }
+}
+
+#[tokio::test]
+async fn the_directory_may_go_at_any_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bytes, counted, path) = remote(500_000).await;
+    let opened = open(&counted, &dir.path().join("cache"), 1 << 30);
+    for _ in 0..3 {
+        assert_eq!(
+            get_range(&*opened.backend, &path, 7, 400_000).await.unwrap(),
+            bytes[7..400_007]
+        );
+        std::fs::remove_dir_all(dir.path().join("cache")).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_takes_nothing_is_a_detour() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bytes, counted, path) = remote(500_000).await;
+    // A file stands where the directory should be.
+    let place = dir.path().join("cache");
+    std::fs::write(&place, "in the way").unwrap();
+    let opened = open(&counted, &place, 1 << 30);
+    for _ in 0..2 {
+        assert_eq!(
+            get_range(&*opened.backend, &path, 7, 400_000).await.unwrap(),
+            bytes[7..400_007]
+        );
+    }
+    let counters = opened.link.pieces().unwrap();
+    assert!(counters.not_kept >= 4 && counters.hits == 0, "{counters:?}");
+}
+
+#[tokio::test]
+async fn the_limit_is_kept_and_the_least_recently_used_goes_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bytes, counted, path) = remote(16 << 20).await;
+    let limit = 4 << 20;
+    let opened = open(&counted, dir.path(), limit);
+    get_range(&*opened.backend, &path, 0, 10).await.unwrap();
+    for file in files(dir.path()) {
+        let old = std::fs::File::open(&file).unwrap();
+        old.set_modified(std::time::UNIX_EPOCH).unwrap();
+    }
+    let used = files(dir.path());
+    for offset in (0..16 << 20).step_by(1 << 18) {
+        let found = get_range(&*opened.backend, &path, offset, 1 << 18).await.unwrap();
+        assert_eq!(found, bytes[offset as usize..][..1 << 18]);
+        let total: u64 = files(dir.path()).iter().map(|file| file.metadata().unwrap().len()).sum();
+        assert!(total <= limit + limit / 8, "{total}");
+    }
+    assert!(!files(dir.path()).contains(&used[0]));
+    assert!(opened.link.pieces().unwrap().evicted_bytes > 8 << 20);
+}
+
+#[tokio::test]
+async fn an_object_that_is_written_anew_is_read_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, counted, path) = remote(300_000).await;
+    let opened = open(&counted, dir.path(), 1 << 30);
+    get_range(&*opened.backend, &path, 0, 300_000).await.unwrap();
+    let better = testing::noise(6, 300_000);
+    opened.backend.put(&path, better.clone().into()).await.unwrap();
+    assert_eq!(get_range(&*opened.backend, &path, 0, 300_000).await.unwrap(), better);
+}
+
+#[tokio::test]
+async fn many_readers_of_a_piece_fetch_it_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bytes, counted, path) = remote(1 << 20).await;
+    let opened = open(&counted, dir.path(), 1 << 30);
+    let reads = (0..50u64).map(|n| get_range(&*opened.backend, &path, n * 1000, 900));
+    for (n, found) in futures::future::join_all(reads).await.into_iter().enumerate() {
+        assert_eq!(found.unwrap(), bytes[n * 1000..n * 1000 + 900]);
+    }
+    assert_eq!(counted.calls(), 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+    #[test]
+    fn any_reads_give_what_the_store_has(
+        reads in prop::collection::vec((0u64..900_000, 1u64..300_000), 1..12),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let dir = tempfile::tempdir().unwrap();
+            let (bytes, counted, path) = remote(900_000).await;
+            let opened = open(&counted, dir.path(), 600_000);
+            for (offset, len) in reads {
+                let found = get_range(&*opened.backend, &path, offset, len).await;
+                match bytes.get(offset as usize..(offset + len) as usize) {
+                    Some(right) => assert_eq!(found.unwrap(), right),
+                    None => assert_eq!(found.unwrap_err().kind(), block::ErrorKind::Corrupt),
+                }
+            }
+        });
+    }
+}
