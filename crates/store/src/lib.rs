@@ -20,6 +20,7 @@
 //! | `object` | the frame and the kinds of the other binary objects |
 //! | `pack` | immutable objects that hold chunks in image order |
 //! | [`manifest`] | [`Manifest`]: what an image version or snapshot holds |
+//! | [`stats`] | how much names hold and share |
 //! | `shared` | segments in memory, held once by all manifests |
 //! | [`refs`] | [`Refs`]: the only mutable thing, names that point at manifests |
 //! | `roots` | what a ref keeps in the store |
@@ -28,6 +29,7 @@
 //! | [`servers`] | which servers are at work |
 //! | [`import`] | from a device or a stream to a manifest |
 //! | [`verify`] | reading everything back |
+//! | [`repair`] | healing a store from other ones, and from images |
 //! | `document` | JSON with a checksum: the settings and the key slots |
 //! | `seal` | what an encrypted store does to the bytes that it stores |
 //! | [`secret`] | [`Secret`]: a passphrase or a key file |
@@ -56,6 +58,7 @@ pub mod name;
 mod object;
 mod pack;
 pub mod refs;
+pub mod repair;
 mod roots;
 mod seal;
 pub mod secret;
@@ -63,6 +66,7 @@ mod segment;
 pub mod servers;
 mod session;
 pub mod settings;
+pub mod stats;
 mod shared;
 mod store;
 pub mod testing;

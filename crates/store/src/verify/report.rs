@@ -1,6 +1,6 @@
 //! What a verification of a store found.
 
-use crate::{ChunkRef, ManifestId, PackId, RefKind};
+use crate::{ChunkId, ChunkRef, ManifestId, PackId, RefKind};
 use block::{Error, ErrorKind, Result, Span};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,9 +24,13 @@ pub struct Report {
     pub sampled_permille: u32,
     /// What is missing or damaged, by key; empty when all is well.
     pub faults: Vec<Fault>,
-    /// Chunks that cannot be read any more, by pack: what a repair looks for.
+    /// Chunks that names need of packs that cannot be read as a whole: what a repair keeps of them,
+    /// or looks for.
     #[serde(skip)]
-    pub(crate) lost: BTreeMap<PackId, BTreeSet<Lost>>,
+    pub(crate) unsure: BTreeMap<PackId, BTreeSet<Lost>>,
+    /// Where images show the start of chunks that are lost.
+    #[serde(skip)]
+    pub(crate) shown: BTreeMap<ChunkId, Vec<u64>>,
 }
 
 /// What is wrong with an object.
@@ -87,7 +91,7 @@ impl Report {
     }
 }
 
-/// A chunk that is not where a segment says, ordered by place.
+/// A chunk at the place that a segment says, ordered by place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lost(pub(crate) ChunkRef);
 

@@ -7,8 +7,8 @@ use crate::moved::Moved;
 use crate::object::{self, ObjectKind};
 use crate::segment::{self, Placed, Segment};
 use crate::{
-    ChunkRef, ManifestId, PackId, Progress, RefKind, RefRecord, SegmentId, Store, backend, heal,
-    keys, manifest, pack, settings,
+    ChunkRef, ManifestId, PackId, Progress, RefKind, RefRecord, SegmentId, Store, backend,
+    bootlist, heal, keys, manifest, pack, settings,
 };
 use block::{ErrorKind, Result, Span};
 use bytes::Bytes;
@@ -20,8 +20,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 const PACKS: usize = 4;
 /// Other objects in work at the same time.
 const OBJECTS: usize = 16;
-/// The label of an image that names its boot list.
-pub(crate) const BOOT_LIST: &str = "boot_list";
+/// Places at which an image shows a lost chunk, at the most.
+const SHOWN: usize = 4;
 
 /// What is to be verified.
 #[derive(Debug, Clone, Default)]
@@ -66,7 +66,8 @@ pub(crate) async fn maps(store: &Store) -> Result<Report> {
 struct Hole {
     start: u32,
     blocks: u32,
-    pack: PackId,
+    skip: u32,
+    at: ChunkRef,
 }
 
 struct Scan<'a> {
@@ -234,7 +235,7 @@ impl<'a> Scan<'a> {
                 let size = record.body.size;
                 manifests.entry(manifest).or_insert_with(|| (size, Vec::new())).1.push(holder);
             }
-            if let Some(id) = record.body.labels.get(BOOT_LIST) {
+            if let Some(id) = record.body.labels.get(bootlist::LABEL) {
                 let holder = Holder { kind, name: record.name, manifest: None };
                 self.boot_list(id, &holder).await?;
             }
@@ -344,7 +345,14 @@ impl<'a> Scan<'a> {
         for hole in self.segments.get(&memo).into_iter().flatten() {
             let start = span.offset() + u64::from(hole.start) * PAGE as u64;
             let end = (start + u64::from(hole.blocks) * PAGE as u64).min(span.end());
-            let key = pack::path(&hole.pack).to_string();
+            let key = pack::path(&hole.at.pack).to_string();
+            // Where the chunk stood in the image that it was cut from, if it was this one.
+            if let Some(start) = start.checked_sub(u64::from(hole.skip) * PAGE as u64) {
+                let shown = self.report.shown.entry(hole.at.id).or_default();
+                if shown.len() < SHOWN && !shown.contains(&start) {
+                    shown.push(start);
+                }
+            }
             for holder in holders {
                 self.faults.touch(&key, holder, Some(Span::between(start, end)));
             }
@@ -381,8 +389,8 @@ impl<'a> Scan<'a> {
         let mut holes = Vec::new();
         for piece in pieces {
             if !self.readable(&piece.at).await? {
-                let (start, blocks) = (piece.start, piece.blocks);
-                holes.push(Hole { start, blocks, pack: piece.at.pack });
+                let Placed { start, blocks, skip, at } = *piece;
+                holes.push(Hole { start, blocks, skip, at });
             }
         }
         Ok(holes)
@@ -407,6 +415,7 @@ impl<'a> Scan<'a> {
                 Err(_) => Some(e),
             },
         };
+        self.report.unsure.entry(at.pack).or_default().insert(Lost(*at));
         let Some(failure) = failure else {
             self.good.insert(print);
             return Ok(true);
@@ -421,7 +430,6 @@ impl<'a> Scan<'a> {
             }
         }
         self.faults.count(&key, 1, healable);
-        self.report.lost.entry(at.pack).or_default().insert(Lost(*at));
         self.bad.insert(print);
         Ok(false)
     }

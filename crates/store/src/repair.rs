@@ -1,0 +1,392 @@
+//! Healing a store from other ones, or from image files, by hash.
+//!
+//! First the maps: roots, segments and boot lists come from stores with the same key. Then the
+//! packs: the sound chunks of a damaged one and those that were found elsewhere are written into a
+//! pack again. When that comes out as the same pack it takes the damaged one's place; else it gets
+//! its own name, `moved/<old pack>` leads there, and the old one is removed. What cannot be found is
+//! named, together with those whom it touches.
+
+mod finder;
+
+use crate::chunk;
+use crate::gc::Absent;
+use crate::object::{self, ObjectKind};
+use crate::pack::{self, Builder, Finished, Index};
+use crate::verify::{self, Fault};
+use crate::{ChunkRef, PackId, Progress, Session, Store, backend, heal, moved};
+use block::{Device, Error, ErrorKind, Result};
+use bytes::Bytes;
+use finder::{Finder, Wanted};
+use serde::Serialize;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Roots name segments: so many times another round may find more.
+const ROUNDS: usize = 4;
+
+/// Where a repair looks for what was lost.
+pub enum Source {
+    /// Another store. One with the same key also gives segments, roots and boot lists.
+    Store(Store),
+    /// An image: a file, a block device, an export of a server.
+    Device {
+        /// What people call it.
+        name: String,
+        /// Its bytes.
+        device: Arc<dyn Device>,
+    },
+}
+
+/// What a repair did, or would do.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// Nothing was written.
+    pub dry_run: bool,
+    /// What was missing or damaged before.
+    pub found: Vec<Fault>,
+    /// Objects that are as they were, by key.
+    pub restored: Vec<String>,
+    /// Packs of which the sound and the found chunks are now elsewhere.
+    pub rewritten: Vec<Rewritten>,
+    /// Chunks that came from elsewhere.
+    pub healed_chunks: u64,
+    /// Chunks that some name needs, and that nobody has.
+    pub lost_chunks: u64,
+    /// What is still missing or damaged, and whom it touches.
+    pub left: Vec<Fault>,
+}
+
+/// A pack that came out as other ones.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Rewritten {
+    /// The old pack.
+    pub pack: PackId,
+    /// Where its chunks are now.
+    pub into: Vec<PackId>,
+}
+
+/// Heals what can be healed; with `dry_run` it only says what could be.
+///
+/// # Errors
+/// Those of the store's backend, and of a source that cannot be read at all.
+pub async fn store(
+    store: &Store,
+    sources: &[Source],
+    dry_run: bool,
+    progress: &dyn Progress,
+) -> Result<Report> {
+    let session = if dry_run { None } else { Some(store.session("repair").await?) };
+    let outcome = Repair {
+        store,
+        sources,
+        session: session.as_ref(),
+        progress,
+        report: Report { dry_run, ..Report::default() },
+    }
+    .run()
+    .await;
+    match session {
+        Some(session) => session.close(outcome).await,
+        None => outcome,
+    }
+}
+
+struct Repair<'a> {
+    store: &'a Store,
+    sources: &'a [Source],
+    /// The right to write, unless nothing is to be written.
+    session: Option<&'a Session>,
+    progress: &'a dyn Progress,
+    report: Report,
+}
+
+impl Repair<'_> {
+    async fn run(mut self) -> Result<Report> {
+        let before = verify::maps(self.store).await?;
+        self.report.found = before.faults;
+        for _ in 0..ROUNDS {
+            let faults = verify::maps(self.store).await?.faults;
+            if !self.objects(&faults).await? || self.session.is_none() {
+                break;
+            }
+        }
+        let full = verify::store(self.store, &verify::Options::default(), self.progress).await?;
+        let seen: HashSet<String> =
+            self.report.found.iter().map(|fault| fault.object.clone()).collect();
+        let more = full.faults.iter().filter(|fault| !seen.contains(&fault.object)).cloned();
+        self.report.found.extend(more);
+        // What no name needs is worth restoring as well, when somebody has it.
+        self.objects(&full.faults).await?;
+        let healed = self.packs(&full).await?;
+        self.drop_bad_moves(&full.faults, &healed).await?;
+        self.report.left = match self.session {
+            // Only what is read again is known to be sound.
+            Some(_) if !self.report.found.is_empty() => {
+                verify::store(self.store, &verify::Options::default(), self.progress).await?.faults
+            }
+            _ => {
+                let done: HashSet<&String> = self.report.restored.iter().collect();
+                let left = |fault: &&Fault| !done.contains(&fault.object);
+                self.report.found.iter().filter(left).cloned().collect()
+            }
+        };
+        Ok(self.report)
+    }
+
+    /// Restores roots, segments and boot lists; says whether anything was.
+    async fn objects(&mut self, faults: &[Fault]) -> Result<bool> {
+        let mut any = false;
+        for fault in faults {
+            let key = &fault.object;
+            let Some((kind, id)) = content_key(key) else { continue };
+            if self.report.restored.contains(key) {
+                continue;
+            }
+            for source in self.sources {
+                let Source::Store(other) = source else { continue };
+                if !self.store.shares_ids(other) {
+                    continue;
+                }
+                let Ok(body) = heal::own_content(other, kind, &id).await else { continue };
+                if self.session.is_some() {
+                    let bytes = object::encode(self.store.settings(), kind, key, &body)?;
+                    backend::put_over(self.store.backend(), key, bytes).await?;
+                }
+                self.report.restored.push(key.clone());
+                any = true;
+                break;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Heals packs; gives those that are not damaged any more.
+    async fn packs(&mut self, full: &verify::Report) -> Result<HashSet<PackId>> {
+        let absent = self.session.map(|session| Arc::clone(session.absent())).unwrap_or_default();
+        let mut bad: Vec<PackId> = Vec::new();
+        for fault in &full.faults {
+            // What is about to be deleted is not worth it.
+            if let Ok(pack) = verify::pack_id_of(&fault.object)
+                && !absent.pack(&pack)
+            {
+                bad.push(pack);
+            }
+        }
+        let mut plans = Vec::with_capacity(bad.len());
+        let mut wanted = Wanted::default();
+        for pack in &bad {
+            let plan = self.plan(pack, full).await?;
+            for at in &plan.lost {
+                wanted.lengths.insert(at.id, at.len);
+                let offsets = full.shown.get(&at.id).cloned().unwrap_or_default();
+                wanted.offsets.insert(at.id, offsets);
+            }
+            plans.push(plan);
+        }
+        let bad: HashSet<PackId> = bad.into_iter().collect();
+        let finder =
+            Finder::search(self.store, self.sources, wanted, &bad, self.progress).await?;
+        let mut healed = HashSet::new();
+        for plan in plans {
+            let pack = plan.pack;
+            if self.heal(plan, &finder, full, &absent).await? {
+                healed.insert(pack);
+            }
+        }
+        Ok(healed)
+    }
+
+    /// What of a bad pack is sound, and what is lost.
+    async fn plan(&self, pack: &PackId, full: &verify::Report) -> Result<Plan> {
+        let path = pack::path(pack);
+        let bytes = match backend::get(self.store.backend(), path.as_ref(), pack::MAX_LEN).await {
+            Ok(bytes) => bytes,
+            Err(e) if is_loss(&e) => Bytes::new(),
+            Err(e) => return Err(e),
+        };
+        let settings = self.store.settings();
+        let own = Index::decode(settings, *pack, path.as_ref(), &bytes, bytes.len() as u64);
+        let mut layout: Option<Vec<ChunkRef>> = own.ok().map(|index| index.chunks().collect());
+        for source in self.sources {
+            if let (None, Source::Store(other)) = (&layout, source)
+                && self.store.shares_ids(other)
+                && let Ok(there) = backend::get(other.backend(), path.as_ref(), pack::MAX_LEN).await
+                && let Ok(index) =
+                    Index::decode(settings, *pack, path.as_ref(), &there, there.len() as u64)
+            {
+                layout = Some(index.chunks().collect());
+            }
+        }
+        let needed = full.unsure.get(pack);
+        let layout = layout.unwrap_or_else(|| {
+            let mut known: Vec<ChunkRef> = needed.into_iter().flatten().map(|lost| lost.0).collect();
+            known.dedup_by_key(|at| at.id);
+            known
+        });
+        let sound = |at: &ChunkRef| {
+            let range = at.offset as usize..at.offset as usize + at.stored as usize;
+            let stored = (range.end <= bytes.len()).then(|| bytes.slice(range))?;
+            at.decode(settings, stored.clone()).ok().map(|_| stored)
+        };
+        let chunks: Vec<(ChunkRef, Option<Bytes>)> =
+            layout.into_iter().map(|at| (at, sound(&at))).collect();
+        let mut lost = Vec::new();
+        for (at, stored) in &chunks {
+            if stored.is_none() {
+                lost.push(*at);
+            }
+        }
+        Ok(Plan { pack: *pack, there: !bytes.is_empty(), chunks, lost })
+    }
+
+    /// Writes what there is of a pack; says whether nothing that a name needs is lost.
+    async fn heal(
+        &mut self,
+        plan: Plan,
+        finder: &Finder<'_>,
+        full: &verify::Report,
+        absent: &Absent,
+    ) -> Result<bool> {
+        let Plan { pack, there, chunks, .. } = plan;
+        let needed: HashSet<_> =
+            full.unsure.get(&pack).into_iter().flatten().map(|lost| lost.0.id).collect();
+        let old = match moved::load(self.store, &pack).await {
+            Ok(old) => old,
+            Err(e) if is_loss(&e) => None,
+            Err(e) => return Err(e),
+        };
+        let (mut healed, mut lost) = (0, 0);
+        let mut places: Vec<ChunkRef> = Vec::new();
+        let mut builder = Builder::new();
+        let mut packs: Vec<Finished> = Vec::new();
+        // Chunks of the open pack, which has no id yet.
+        let mut open: Vec<ChunkRef> = Vec::new();
+        for (at, stored) in chunks {
+            let (encoding, stored) = match stored {
+                Some(stored) => (at.encoding, stored),
+                None if !finder.has(&at.id) => {
+                    if let Ok((plain, _)) = heal::follow(self.store, &at).await {
+                        chunk::encode(self.store.settings(), &at.id, plain)?
+                    } else {
+                        lost += u64::from(needed.contains(&at.id));
+                        continue;
+                    }
+                }
+                None => {
+                    healed += 1;
+                    if self.session.is_none() {
+                        continue;
+                    }
+                    if let Some(place) = finder.own(&at.id).filter(|at| !absent.pack(&at.pack)) {
+                        places.push(place);
+                        continue;
+                    }
+                    let Some(plain) = finder.plain(&at.id, at.len).await else {
+                        healed -= 1;
+                        lost += u64::from(needed.contains(&at.id));
+                        continue;
+                    };
+                    chunk::encode(self.store.settings(), &at.id, plain)?
+                }
+            };
+            if builder.is_full() {
+                let full = std::mem::replace(&mut builder, Builder::new());
+                self.finish(full, &mut open, &mut places, &mut packs, absent)?;
+            }
+            let offset = builder.add(at.id, at.len, encoding, &stored);
+            open.push(ChunkRef { offset, stored: stored.len() as u32, encoding, ..at });
+        }
+        if !builder.is_empty() {
+            self.finish(builder, &mut open, &mut places, &mut packs, absent)?;
+        }
+        self.report.healed_chunks += healed;
+        self.report.lost_chunks += lost;
+        let key = pack::path(&pack).to_string();
+        if self.session.is_none() {
+            if lost == 0 {
+                self.report.restored.push(key);
+            }
+            return Ok(lost == 0);
+        }
+        if let [same] = packs.as_slice()
+            && same.id == pack
+        {
+            backend::put_over(self.store.backend(), &key, same.bytes.clone()).await?;
+            self.report.restored.push(key);
+            return Ok(true);
+        }
+        let into: Vec<PackId> = packs.iter().map(|finished| finished.id).collect();
+        for Finished { id, bytes, tail } in packs {
+            let key = pack::path(&id).to_string();
+            backend::put_content(self.store.backend(), &key, bytes, tail).await?;
+        }
+        let before = old.iter().flat_map(|old| old.chunks().collect::<Vec<_>>());
+        let all: Vec<ChunkRef> = places.into_iter().chain(before).collect();
+        if !all.is_empty() {
+            moved::save(self.store, &pack, all).await?;
+        }
+        if there {
+            backend::delete(self.store.backend(), &key).await?;
+        }
+        self.report.rewritten.push(Rewritten { pack, into });
+        Ok(lost == 0)
+    }
+
+    /// Ends a pack; its chunks have places then.
+    fn finish(
+        &self,
+        builder: Builder,
+        open: &mut Vec<ChunkRef>,
+        places: &mut Vec<ChunkRef>,
+        packs: &mut Vec<Finished>,
+        absent: &Absent,
+    ) -> Result<()> {
+        let finished = builder.finish(self.store.settings(), |id| absent.pack(id))?;
+        places.extend(open.drain(..).map(|at| ChunkRef { pack: finished.id, ..at }));
+        packs.push(finished);
+        Ok(())
+    }
+
+    /// Removes `moved` objects that cannot be read and that were not written anew: whoever needs
+    /// them finds nothing in either case, and a collection is not held up.
+    async fn drop_bad_moves(&mut self, faults: &[Fault], healed: &HashSet<PackId>) -> Result<()> {
+        for fault in faults {
+            let key = &fault.object;
+            let name = key.strip_prefix("moved/").map(str::parse::<PackId>);
+            let Some(Ok(pack)) = name else { continue };
+            if self.session.is_some() && !healed.contains(&pack) {
+                match moved::load(self.store, &pack).await {
+                    Err(e) if e.kind() == ErrorKind::Corrupt => {
+                        backend::delete(self.store.backend(), key).await?;
+                    }
+                    _ => {}
+                }
+            }
+            self.report.restored.push(key.clone());
+        }
+        Ok(())
+    }
+}
+
+/// A bad pack: what is sound of it, with its stored bytes, and what is not.
+struct Plan {
+    pack: PackId,
+    there: bool,
+    chunks: Vec<(ChunkRef, Option<Bytes>)>,
+    lost: Vec<ChunkRef>,
+}
+
+/// The kind and the id of an object that is named after its content.
+fn content_key(key: &str) -> Option<(ObjectKind, [u8; 32])> {
+    let (prefix, name) = key.split_once('/')?;
+    let kinds = [ObjectKind::Root, ObjectKind::Segment, ObjectKind::BootList];
+    let kind = kinds.into_iter().find(|kind| kind.prefix() == prefix)?;
+    Some((kind, name.parse::<crate::ManifestId>().ok()?.0))
+}
+
+fn is_loss(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unsupported)
+}
+
+#[cfg(test)]
+mod tests;

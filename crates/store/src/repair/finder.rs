@@ -1,0 +1,191 @@
+//! Looking for chunks that a store has lost.
+
+use super::Source;
+use crate::import::{self, Progress};
+use crate::pack::{self, Index};
+use crate::{ChunkId, ChunkRef, PackId, Store, backend, chunk};
+use block::{Device, Error, ErrorKind, Result, Span, offload};
+use bytes::Bytes;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// What is looked for: the plain length of each chunk, and where images show its start.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    pub(super) lengths: HashMap<ChunkId, u32>,
+    pub(super) offsets: HashMap<ChunkId, Vec<u64>>,
+}
+
+/// Where chunks were found.
+pub(super) struct Finder<'a> {
+    store: &'a Store,
+    sources: &'a [Source],
+    /// In other packs of the store itself.
+    own: HashMap<ChunkId, ChunkRef>,
+    /// In a source.
+    elsewhere: HashMap<ChunkId, (usize, Place)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// In a pack of a store.
+    Pack(ChunkRef),
+    /// At an offset of a device.
+    Device(u64),
+}
+
+impl<'a> Finder<'a> {
+    /// Looks into all packs of the store but for the bad ones, and then into the sources.
+    pub(super) async fn search(
+        store: &'a Store,
+        sources: &'a [Source],
+        wanted: Wanted,
+        bad: &HashSet<PackId>,
+        progress: &dyn Progress,
+    ) -> Result<Self> {
+        let mut finder = Self { store, sources, own: HashMap::new(), elsewhere: HashMap::new() };
+        let lengths = Arc::new(wanted.lengths);
+        if lengths.is_empty() {
+            return Ok(finder);
+        }
+        for at in chunks_of(store, bad).await? {
+            if lengths.get(&at.id) == Some(&at.len) && !finder.own.contains_key(&at.id) {
+                // An index says what ought to be there.
+                if store.read_at(&at).await.is_ok() {
+                    finder.own.insert(at.id, at);
+                }
+            }
+        }
+        for (number, source) in sources.iter().enumerate() {
+            match source {
+                Source::Store(other) if store.shares_ids(other) => {
+                    for at in chunks_of(other, &HashSet::new()).await? {
+                        if lengths.get(&at.id) == Some(&at.len) {
+                            finder.elsewhere.entry(at.id).or_insert((number, Place::Pack(at)));
+                        }
+                    }
+                }
+                Source::Store(other) => finder.rehash(number, other, &lengths, progress).await?,
+                Source::Device { device, .. } => {
+                    finder.at_offsets(number, &**device, &lengths, &wanted.offsets).await?;
+                    let found =
+                        import::search(store, &**device, Arc::clone(&lengths), progress).await?;
+                    for (id, offset) in found {
+                        finder.elsewhere.entry(id).or_insert((number, Place::Device(offset)));
+                    }
+                }
+            }
+        }
+        Ok(finder)
+    }
+
+    /// Looks through a store whose ids are others, chunk by chunk.
+    async fn rehash(
+        &mut self,
+        number: usize,
+        other: &Store,
+        lengths: &Arc<HashMap<ChunkId, u32>>,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        for meta in backend::list(other.backend(), pack::PREFIX).await? {
+            let index = match Index::load(other.backend(), other.settings(), &meta).await {
+                Ok(index) => index,
+                Err(e) if is_loss(&e) => continue,
+                Err(e) => return Err(e),
+            };
+            let path = &meta.location;
+            let Ok(bytes) = backend::get_range(other.backend(), path, 0, meta.size).await else {
+                continue;
+            };
+            let (store, other, lengths) = (self.store.clone(), other.clone(), Arc::clone(lengths));
+            let found = offload(move || {
+                let ours = |at: ChunkRef| {
+                    let from = at.offset as usize..(at.offset + at.stored) as usize;
+                    let plain = at.decode(other.settings(), bytes.slice(from)).ok()?;
+                    let id = chunk::id_of(store.settings(), &plain);
+                    lengths.contains_key(&id).then_some((id, at))
+                };
+                Ok(index.chunks().filter_map(ours).collect::<Vec<_>>())
+            });
+            for (id, at) in found.await? {
+                self.elsewhere.entry(id).or_insert((number, Place::Pack(at)));
+            }
+            progress.advance(meta.size, meta.size);
+        }
+        Ok(())
+    }
+
+    /// Looks where the damaged images show the chunks: the device may be a copy of one of them.
+    async fn at_offsets(
+        &mut self,
+        number: usize,
+        device: &dyn Device,
+        lengths: &HashMap<ChunkId, u32>,
+        offsets: &HashMap<ChunkId, Vec<u64>>,
+    ) -> Result<()> {
+        for (id, offsets) in offsets {
+            let Some(len) = lengths.get(id) else { continue };
+            for offset in offsets {
+                if let Ok(plain) = read_device(device, *offset, *len).await
+                    && chunk::id_of(self.store.settings(), &plain) == *id
+                {
+                    self.elsewhere.entry(*id).or_insert((number, Place::Device(*offset)));
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a chunk was found.
+    pub(super) fn has(&self, id: &ChunkId) -> bool {
+        self.own.contains_key(id) || self.elsewhere.contains_key(id)
+    }
+
+    /// Another place in the store itself.
+    pub(super) fn own(&self, id: &ChunkId) -> Option<ChunkRef> {
+        self.own.get(id).copied()
+    }
+
+    /// The plain bytes of a chunk from where it was found, verified; `None` when nobody has them.
+    pub(super) async fn plain(&self, id: &ChunkId, len: u32) -> Option<Bytes> {
+        let (number, place) = self.elsewhere.get(id)?;
+        let plain = match (&self.sources[*number], place) {
+            (Source::Store(other), Place::Pack(at)) => other.read_at(at).await,
+            (Source::Device { device, .. }, Place::Device(offset)) => {
+                read_device(&**device, *offset, len).await
+            }
+            _ => return None,
+        };
+        let plain = plain.ok()?;
+        let right =
+            plain.len() == len as usize && chunk::id_of(self.store.settings(), &plain) == *id;
+        right.then_some(plain)
+    }
+}
+
+/// Every chunk of every pack whose index can be read.
+async fn chunks_of(store: &Store, without: &HashSet<PackId>) -> Result<Vec<ChunkRef>> {
+    let mut chunks = Vec::new();
+    for meta in backend::list(store.backend(), pack::PREFIX).await? {
+        match Index::load(store.backend(), store.settings(), &meta).await {
+            Ok(index) if without.contains(&index.id) => {}
+            Ok(index) => chunks.extend(index.chunks()),
+            Err(e) if is_loss(&e) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(chunks)
+}
+
+fn is_loss(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unsupported)
+}
+
+/// Reads from a device; what lies behind its end is zero, as in the last chunk of an image.
+async fn read_device(device: &dyn Device, offset: u64, len: u32) -> Result<Bytes> {
+    let mut bytes = vec![0; len as usize];
+    let span = Span::between(offset.min(device.size()), device.size().min(offset + u64::from(len)));
+    device.read(span, &mut bytes[..span.len() as usize]).await?;
+    Ok(bytes.into())
+}

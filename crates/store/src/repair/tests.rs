@@ -1,0 +1,203 @@
+use super::*;
+use crate::testing::{self, noise};
+use crate::{RefBody, RefKind, Settings, import};
+use block::Memory;
+use block::conformance::Sequence;
+use object_store::ObjectStoreExt;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use std::collections::BTreeMap;
+
+struct Lab {
+    backend: Arc<InMemory>,
+    store: Store,
+    image: Vec<u8>,
+}
+
+fn picture() -> Vec<u8> {
+    let mut image = noise(5, 40 * 4096);
+    image.resize(48 * 4096, 0);
+    image.extend((0..60 * 4096).map(|i| (i / 4096 + i / 60 % 13) as u8));
+    image
+}
+
+async fn import(store: &Store, name: &str, image: &[u8]) {
+    let session = testing::session(store).await;
+    let done = import::from_device(&session, &Memory::from(image.to_vec()), &()).await.unwrap();
+    let body = RefBody {
+        manifest: Some(done.manifest),
+        size: done.size,
+        created: testing::NOW,
+        labels: BTreeMap::new(),
+    };
+    session.publish(RefKind::Image, name, body).await.unwrap();
+    session.close(Ok(())).await.unwrap();
+}
+
+async fn lab() -> Lab {
+    let backend = Arc::new(InMemory::new());
+    let store =
+        Store::create(backend.clone(), testing::settings(), testing::world(1)).await.unwrap();
+    let image = picture();
+    import(&store, "debian:1", &image).await;
+    Lab { backend, store, image }
+}
+
+impl Lab {
+    async fn copy(&self) -> Store {
+        Store::open(Arc::new(self.backend.fork()), testing::world(2)).await.unwrap()
+    }
+
+    async fn keys(&self, prefix: &str) -> Vec<String> {
+        let all = backend::list(&*self.backend, prefix).await.unwrap();
+        all.into_iter().map(|meta| meta.location.to_string()).collect()
+    }
+
+    async fn change(&self, key: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        let path = Path::from(key);
+        let mut bytes = self.backend.get(&path).await.unwrap().bytes().await.unwrap().to_vec();
+        change(&mut bytes);
+        self.backend.put(&path, bytes.into()).await.unwrap();
+    }
+
+    async fn remove(&self, key: &str) {
+        self.backend.delete(&Path::from(key)).await.unwrap();
+    }
+
+    async fn repair(&self, sources: &[Source]) -> Report {
+        store(&self.store, sources, false, &()).await.unwrap()
+    }
+
+    async fn is_whole(&self) -> bool {
+        let fresh = Store::open(self.backend.clone(), testing::world(3)).await.unwrap();
+        let clean = verify::store(&fresh, &verify::Options::default(), &()).await.unwrap();
+        clean.is_clean() && self.read(&fresh).await.is_ok_and(|bytes| bytes == self.image)
+    }
+
+    async fn read(&self, store: &Store) -> Result<Vec<u8>> {
+        let record = store.refs().get(RefKind::Image, "debian:1").await?.unwrap();
+        let manifest = store.manifest(&record.body.manifest.unwrap()).await?;
+        let whole = block::Span::whole(manifest.size());
+        let mut bytes = vec![0; manifest.size() as usize];
+        for piece in manifest.pieces(whole).await? {
+            if let crate::Content::Chunk { at, skip } = piece.content {
+                let chunk = store.read_chunk(&at).await?;
+                let target = &mut bytes[piece.span.index_in(whole)];
+                target.copy_from_slice(&chunk[skip as usize..][..piece.span.len() as usize]);
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+fn device(name: &str, bytes: Vec<u8>) -> Source {
+    Source::Device { name: name.to_owned(), device: Arc::new(Memory::from(bytes)) }
+}
+
+#[tokio::test]
+async fn any_damage_to_content_is_healed_from_a_copy_of_the_store() {
+    let lab = lab().await;
+    let source = [Source::Store(lab.copy().await)];
+    let mut random = Sequence::new(3);
+    for prefix in ["packs", "segments", "manifests"] {
+        for key in lab.keys(prefix).await {
+            for _ in 0..6 {
+                let at = random.number() as usize;
+                lab.change(&key, |bytes| {
+                    let at = at % bytes.len();
+                    bytes[at] ^= 0xff;
+                })
+                .await;
+                let report = lab.repair(&source).await;
+                assert_eq!(report.left, [], "{key}");
+                assert!(lab.is_whole().await, "{key}");
+            }
+            lab.remove(&key).await;
+            let dry = store(&lab.store, &source, true, &()).await.unwrap();
+            assert_eq!((dry.found.len(), dry.left.len(), dry.lost_chunks), (1, 0, 0), "{key}");
+            assert!(!lab.is_whole().await, "a dry run wrote something");
+            let report = lab.repair(&source).await;
+            assert_eq!(report.restored, [key.as_str()]);
+            assert!(lab.is_whole().await, "{key} removed");
+        }
+    }
+    for key in ["packs", "segments", "manifests"] {
+        for key in lab.keys(key).await {
+            lab.remove(&key).await;
+        }
+    }
+    assert_eq!(lab.repair(&source).await.left, []);
+    assert!(lab.is_whole().await, "all content removed");
+}
+
+#[tokio::test]
+async fn a_pack_is_healed_from_an_image_in_which_the_data_stands_elsewhere() {
+    let lab = lab().await;
+    let pack = lab.keys("packs").await.remove(0);
+    let mut moved = noise(9, 7 * 4096);
+    moved.extend_from_slice(&lab.image);
+    lab.change(&pack, |bytes| bytes[3000..150_000].fill(1)).await;
+    let report = lab.repair(&[device("moved.raw", moved)]).await;
+    assert!(report.healed_chunks >= 1, "{report:?}");
+    // Cut alike again behind the first cut: all but the start is found.
+    assert!(report.lost_chunks <= 1, "{report:?}");
+    let report = lab.repair(&[device("golden.raw", lab.image.clone())]).await;
+    assert_eq!(report.left, []);
+    assert!(lab.is_whole().await);
+}
+
+#[tokio::test]
+async fn a_pack_whose_index_is_lost_keeps_what_is_sound() {
+    let lab = lab().await;
+    let pack = lab.keys("packs").await.remove(0);
+    lab.change(&pack, |bytes| {
+        let end = bytes.len();
+        bytes[end - 100..].fill(0);
+    })
+    .await;
+    // Nobody is needed for it: the segments say where the chunks are.
+    let report = lab.repair(&[]).await;
+    assert_eq!((report.lost_chunks, report.left.len()), (0, 0), "{report:?}");
+    assert!(lab.is_whole().await);
+}
+
+#[tokio::test]
+async fn a_store_with_another_key_heals_too() {
+    let lab = lab().await;
+    let settings = Settings::generate(&testing::FixedEntropy::new(50)).unwrap();
+    let other =
+        Store::create(Arc::new(InMemory::new()), settings, testing::world(5)).await.unwrap();
+    import(&other, "other:1", &lab.image).await;
+    for pack in lab.keys("packs").await {
+        lab.change(&pack, |bytes| bytes[100..9000].fill(7)).await;
+    }
+    assert_eq!(lab.repair(&[Source::Store(other)]).await.left, []);
+    assert!(lab.is_whole().await);
+}
+
+#[tokio::test]
+async fn what_nobody_has_stays_broken_is_named_and_heals_when_the_image_comes_again() {
+    let lab = lab().await;
+    let pack = lab.keys("packs").await.remove(0);
+    lab.change(&pack, |bytes| bytes[5000] ^= 1).await;
+    let report = lab.repair(&[device("foreign.raw", noise(77, 1 << 20))]).await;
+    assert_eq!((report.healed_chunks, report.lost_chunks), (0, 1));
+    let [left] = report.left.as_slice() else { panic!("{report:?}") };
+    assert_eq!(left.touches[0].name, "debian:1");
+    assert_eq!(left.lost_chunks, 1);
+    // The damaged chunk is in no index any more, so that an import stores it again.
+    import(&lab.store, "debian:2", &lab.image).await;
+    let report = lab.repair(&[]).await;
+    assert_eq!(report.left, [], "{report:?}");
+    assert!(lab.is_whole().await);
+}
+
+#[tokio::test]
+async fn a_repair_ends_its_session_and_repairs_nothing_in_a_sound_store() {
+    let lab = lab().await;
+    let before = lab.keys("packs").await;
+    let report = lab.repair(&[Source::Store(lab.copy().await)]).await;
+    assert_eq!(report, Report::default());
+    assert_eq!(lab.keys("packs").await, before);
+    assert_eq!(lab.keys("pins").await, Vec::<String>::new());
+}
