@@ -4,12 +4,13 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test lint fmt fuzz bench clean
+.PHONY: help build demo test lint fmt fuzz bench bench-store clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
 	@echo "make test    every check and every test"
 	@echo "make bench   beside other NBD servers and the physical limit"
+	@echo "make bench-store   importing, storing, exporting and booting images, beside other tools"
 	@echo "make lint    formatting, clippy, licences, the repository's own rules"
 	@echo "make fmt     format the code"
 	@echo "make fuzz    the fuzz targets, SECONDS=60 each"
@@ -42,6 +43,11 @@ bench:
 	$(CARGO) build --release --locked -p sojourn -p sojourn-bench
 	target/release/sojourn-bench
 	target/release/sojourn-bench reopen
+
+bench-store:
+	@scripts/setup build demo bench bench-store
+	$(CARGO) build --release --locked -p sojourn -p sojourn-bench
+	images=$$(lab/make-bench-images) && target/release/sojourn-bench store $$images
 
 fmt:
 	$(CARGO) fmt --all

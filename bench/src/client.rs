@@ -119,6 +119,18 @@ impl Connection {
         Ok(tally)
     }
 
+    /// Reads at `offset`, and waits for it.
+    pub(crate) fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let length = u32::try_from(buffer.len()).context("a read is too long")?;
+        let mut bytes = [0; wire::REQUEST];
+        Request { kind: wire::READ, cookie: 0, offset, length }.encode(&mut bytes);
+        self.stream.write_all(&bytes).context("cannot send")?;
+        let mut reply = [0; wire::REPLY];
+        self.stream.read_exact(&mut reply).context("no reply")?;
+        check_header(&reply)?;
+        self.stream.read_exact(buffer).context("no data")
+    }
+
     /// Asks for everything answered so far to be made durable, and waits for that.
     pub(crate) fn flush(&mut self) -> Result<()> {
         let mut bytes = [0; wire::REQUEST];

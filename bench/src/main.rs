@@ -17,6 +17,7 @@
 //! | [`contender`] | the servers, and how each is started |
 //! | [`series`] | all windows of a run, their medians |
 //! | [`report`] | tables and JSON |
+//! | [`store`] | stores of images: imports, exports, boots, beside other tools |
 //! | [`reopen`] | opening a disk after a crash |
 
 // Threads, sleeping and the real clock are what a load generator is made of.
@@ -34,6 +35,7 @@ mod raw;
 mod reopen;
 mod report;
 mod series;
+mod store;
 mod wire;
 
 use anyhow::{Context, Result, ensure};
@@ -99,6 +101,8 @@ enum Command {
         #[arg(long, value_name = "SIZE", default_value = "1GiB")]
         private: ByteSize,
     },
+    /// Measures importing, storing, exporting, verifying and booting an image, beside other tools.
+    Store(store::Images),
     /// The raw ping-pong server, started by the benchmark itself.
     #[command(hide = true)]
     RawServer {
@@ -113,6 +117,7 @@ const EXAMPLES: &str = "\
 Examples:
   sojourn-bench                                  the whole table, about five minutes
   sojourn-bench --quick --json /tmp/bench.json   a look, and the figures as data
+  sojourn-bench store A.raw B.raw boot.txt       stores of images; `make bench-store` makes the files
   sojourn-bench reopen                           a disk of 10 GiB with 1 GiB of private blocks
   sojourn-bench --only sojourn-file --load read-8x16 --seconds 10 --rounds 1
                                                  one long window, to be profiled";
@@ -141,11 +146,17 @@ impl Arguments {
             None => tempfile::Builder::new().prefix("sojourn-bench-").tempdir(),
         }
         .context("cannot make a scratch directory; choose another with --dir")?;
+        let sojourn = match &self.sojourn {
+            Some(path) => path.clone(),
+            None => std::env::current_exe()?.with_file_name("sojourn"),
+        };
+        if let Some(Command::Store(images)) = &self.command {
+            let report = store::run(images, &sojourn, scratch.path(), self.rounds)?;
+            print!("{report}");
+            write_json(self.json.as_deref(), &report)?;
+            return Ok(report.all_reached());
+        }
         if let Some(Command::Reopen { disk, private }) = self.command {
-            let sojourn = match self.sojourn {
-                Some(path) => path,
-                None => std::env::current_exe()?.with_file_name("sojourn"),
-            };
             let reopened = reopen::run(&sojourn, scratch.path(), disk.0, private.0)?;
             print!("{reopened}");
             write_json(self.json.as_deref(), &reopened)?;

@@ -1,0 +1,97 @@
+//! Commands that run to their end, and what they cost.
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// Clock ticks of a second in `/proc/PID/stat`: `USER_HZ` is fixed in Linux' interface.
+const TICKS: f64 = 100.0;
+
+/// What a command cost.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Cost {
+    /// CPU seconds, user and system, of the command and all that it waited for.
+    pub(crate) cpu: f64,
+    /// Seconds from start to end.
+    pub(crate) wall: f64,
+}
+
+impl Cost {
+    /// The lesser of each.
+    pub(crate) fn least(self, other: Self) -> Self {
+        Self { cpu: self.cpu.min(other.cpu), wall: self.wall.min(other.wall) }
+    }
+}
+
+/// CPU seconds of all children that ended so far.
+fn of_children() -> Result<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").context("no /proc")?;
+    // The name before the last parenthesis may hold anything; fields 16 and 17 of proc(5) follow.
+    let fields: Vec<&str> =
+        stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok());
+    let (user, system) = ticks(13).zip(ticks(14)).context("/proc/self/stat is short")?;
+    Ok((user + system) / TICKS)
+}
+
+/// Runs a command; fails with what it said when it fails.
+pub(crate) fn run(command: &mut Command) -> Result<Cost> {
+    printed(command).map(|(cost, _)| cost)
+}
+
+/// As [`run`], with what the command printed.
+pub(crate) fn printed(command: &mut Command) -> Result<(Cost, String)> {
+    command.stdin(Stdio::null());
+    let (before, start) = (of_children()?, Instant::now());
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    let cost = Cost { cpu: of_children()? - before, wall: start.elapsed().as_secs_f64() };
+    ensure!(
+        output.status.success(),
+        "{command:?} failed ({}): {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok((cost, String::from_utf8_lossy(&output.stdout).into_owned()))
+}
+
+/// Bytes of a file, or of all files below a directory.
+pub(crate) fn size_of(path: &Path) -> Result<u64> {
+    let metadata = std::fs::symlink_metadata(path)
+        .with_context(|| format!("cannot look at {}", path.display()))?;
+    if !metadata.is_dir() {
+        return Ok(metadata.len());
+    }
+    let mut sum = 0;
+    for entry in std::fs::read_dir(path)? {
+        sum += size_of(&entry?.path())?;
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_command_costs_what_it_used_and_a_failed_one_says_why() {
+        let busy = run(Command::new("sh").args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]));
+        let busy = busy.unwrap();
+        assert!(busy.cpu > 0.0 && busy.cpu < busy.wall * 2.0 + 0.1, "{busy:?}");
+        let idle = run(Command::new("sleep").arg("0.2")).unwrap();
+        assert!(idle.wall >= 0.2 && idle.cpu < 0.1, "{idle:?}");
+        let error = run(Command::new("sh").args(["-c", "echo no luck >&2; exit 3"])).unwrap_err();
+        assert!(error.to_string().contains("no luck"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_is_as_large_as_its_files() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("a")).unwrap();
+        std::fs::write(dir.path().join("a/b"), [0; 1000]).unwrap();
+        std::fs::write(dir.path().join("c"), [0; 24]).unwrap();
+        assert_eq!(size_of(dir.path()).unwrap(), 1024);
+        assert_eq!(size_of(&dir.path().join("c")).unwrap(), 24);
+    }
+}
