@@ -14,12 +14,18 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::{Content, RefBody, RefKind, Store, backend, import, testing, verify};
+use store::{
+    Content, Cost, NewKey, RefBody, RefKind, RefRecord, Secret, Store, backend, bootlist, gc,
+    import, testing,
+};
 
 type Objects = BTreeMap<String, Bytes>;
 
-fn folder() -> std::path::PathBuf {
-    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1")
+/// The two stores: in clear, and encrypted.
+const STORES: [(&str, bool); 2] = [("v1", false), ("v1-encrypted", true)];
+
+fn folder(name: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
 /// Three pages that do not compress, two of zeroes, four that compress, half a kibibyte.
@@ -27,6 +33,13 @@ fn image() -> Vec<u8> {
     let mut bytes = testing::noise(4, 3 * 4096);
     bytes.resize(5 * 4096, 0);
     bytes.extend((0..4 * 4096 + 512).map(|i| (i / 64 % 7) as u8 + b'a'));
+    bytes
+}
+
+/// What an image version and its successor share, behind two pages of zeroes.
+fn shared() -> Vec<u8> {
+    let mut bytes = vec![0; 2 * 4096];
+    bytes.extend((0..4096).map(|i| (i / 32 % 5) as u8 + b'0'));
     bytes
 }
 
@@ -40,60 +53,125 @@ async fn objects(backend: &dyn ObjectStore) -> Objects {
     objects
 }
 
-/// A store with the image, an image version and a disk that was removed.
-async fn write(backend: Arc<dyn ObjectStore>) {
-    let store = Store::create(backend, testing::settings(), testing::world(2)).await.unwrap();
-    let done = import::from_device(&testing::session(&store).await, &Memory::from(image()), &()).await.unwrap();
-    let body = RefBody {
-        manifest: Some(done.manifest),
-        size: done.size,
-        created: testing::NOW,
-        labels: [("source".to_owned(), "example.raw".to_owned())].into(),
+/// What opens the encrypted store.
+fn secret() -> Secret {
+    Secret::passphrase("correct horse battery staple".into()).unwrap()
+}
+
+async fn open(backend: Arc<dyn ObjectStore>) -> Store {
+    Store::open_with(backend, testing::world(3), async || Ok(Some(secret()))).await.unwrap()
+}
+
+/// A store with all kinds of objects: an image version with a boot list, and a disk that was
+/// removed; a pack that a collection rewrote, because an image version of which another one needs a
+/// page was removed; the list of what it condemned, and an import under way.
+async fn write(backend: Arc<dyn ObjectStore>, encrypted: bool) {
+    let world = testing::world(2);
+    let store = if encrypted {
+        let secret = secret();
+        let new = NewKey { name: "first", secret: &secret, cost: Cost::TRIVIAL };
+        let settings = testing::encrypted_settings();
+        let store = Store::create_encrypted(backend, settings, world, &new).await.unwrap();
+        let file = Secret::key_file(vec![7; 32]).unwrap();
+        let new = NewKey { name: "file", secret: &file, cost: Cost::TRIVIAL };
+        store.keys().add(&new).await.unwrap();
+        store
+    } else {
+        Store::create(backend, testing::settings(), world).await.unwrap()
     };
     let refs = store.refs();
-    refs.create(RefKind::Image, "example:1", body.clone()).await.unwrap();
-    refs.create(RefKind::Disk, "gone", body).await.unwrap();
+    let session = store.session("golden").await.unwrap();
+    let import = async |bytes: Vec<u8>| {
+        let done = import::from_device(&session, &Memory::from(bytes), &()).await.unwrap();
+        RefBody {
+            manifest: Some(done.manifest),
+            size: done.size,
+            created: testing::NOW,
+            labels: [("source".to_owned(), "example.raw".to_owned())].into(),
+        }
+    };
+    let mut example = import(image()).await;
+    let manifest = store.manifest(&example.manifest.unwrap()).await.unwrap();
+    let chunks: Vec<_> = manifest.chunks().await.unwrap().iter().rev().map(|at| at.id).collect();
+    let list = bootlist::write(&session, &chunks).await.unwrap();
+    example.labels.insert(bootlist::LABEL.to_owned(), list.to_string());
+    refs.create(RefKind::Image, "example:1", example.clone()).await.unwrap();
+    refs.create(RefKind::Disk, "gone", example).await.unwrap();
     refs.remove(RefKind::Disk, "gone", 1).await.unwrap();
+
+    let old = import([testing::noise(5, 3 * 4096), shared()].concat()).await;
+    refs.create(RefKind::Image, "old:1", old).await.unwrap();
+    let new = import(shared()).await;
+    refs.create(RefKind::Image, "old:2", new).await.unwrap();
+    refs.remove(RefKind::Image, "old:1", 1).await.unwrap();
+    session.close(Ok(())).await.unwrap();
+    gc::collect(&store, &gc::Options::default(), &()).await.unwrap();
+    // Not closed: its pin stays.
+    store.session("import of the next version").await.unwrap();
 }
 
 #[tokio::test]
-async fn writing_gives_the_bytes_of_the_golden_store() {
-    let backend = Arc::new(InMemory::new());
-    write(backend.clone()).await;
-    let written = objects(&*backend).await;
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+async fn writing_gives_the_bytes_of_the_golden_stores() {
+    for (name, encrypted) in STORES {
+        let backend = Arc::new(InMemory::new());
+        write(backend.clone(), encrypted).await;
+        let written = objects(&*backend).await;
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            let _ = std::fs::remove_dir_all(folder(name));
+            for (key, bytes) in &written {
+                let path = folder(name).join(key);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, bytes).unwrap();
+            }
+        }
+        let golden = objects(&*backend::local(folder(name)).unwrap()).await;
+        let keys = |objects: &Objects| objects.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&written), keys(&golden));
         for (key, bytes) in &written {
-            let path = folder().join(key);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, bytes).unwrap();
+            assert!(golden[key] == bytes, "{key} differs");
+        }
+        let folders = |objects: &Objects| {
+            let folder = |key: &String| key.split('/').next().unwrap().to_owned();
+            objects.keys().map(folder).collect::<std::collections::BTreeSet<_>>()
+        };
+        for kind in ["packs", "segments", "manifests", "bootlists", "moved", "condemned", "pins"] {
+            assert!(folders(&written).contains(kind), "{kind}");
         }
     }
-    let golden = objects(&*backend::local(folder()).unwrap()).await;
-    let keys = |objects: &Objects| objects.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(keys(&written), keys(&golden));
-    for (key, bytes) in written {
-        assert!(golden[&key] == bytes, "{key} differs");
-    }
 }
 
 #[tokio::test]
-async fn the_golden_store_is_read() {
-    // A copy: nothing may be written to the original.
-    let backend = Arc::new(InMemory::new());
-    for (key, bytes) in objects(&*backend::local(folder()).unwrap()).await {
-        backend.put(&Path::from(key), bytes.into()).await.unwrap();
+async fn the_golden_stores_are_read() {
+    for (name, encrypted) in STORES {
+        // A copy: nothing may be written to the original.
+        let backend = Arc::new(InMemory::new());
+        for (key, bytes) in objects(&*backend::local(folder(name)).unwrap()).await {
+            backend.put(&Path::from(key), bytes.into()).await.unwrap();
+        }
+        let store = open(backend.clone()).await;
+        assert_eq!(store.settings().is_encrypted(), encrypted);
+        assert!(store.refs().list(RefKind::Disk).await.unwrap().is_empty());
+        let record = store.refs().get(RefKind::Image, "example:1").await.unwrap().unwrap();
+        assert_eq!(record.body.labels["source"], "example.raw");
+        let list = record.body.boot_list().unwrap().unwrap();
+        assert_eq!(bootlist::read(&store, &list).await.unwrap().len(), 2);
+        check(&store, &record, &image()).await;
+        // Also when the pack that its segment names is gone, and only the new one is there.
+        let record = store.refs().get(RefKind::Image, "old:2").await.unwrap().unwrap();
+        let manifest = store.manifest(&record.body.manifest.unwrap()).await.unwrap();
+        let at = manifest.chunks().await.unwrap()[0];
+        backend.delete(&Path::from(format!("packs/{}", at.pack))).await.unwrap();
+        check(&store, &record, &shared()).await;
     }
-    let store = Store::open(backend, testing::world(3)).await.unwrap();
-    assert!(store.refs().list(RefKind::Disk).await.unwrap().is_empty());
-    let record = store.refs().get(RefKind::Image, "example:1").await.unwrap().unwrap();
-    assert_eq!(record.body.labels["source"], "example.raw");
-    let id = record.body.manifest.unwrap();
-    assert_eq!(verify::manifest(&store, &id, &()).await.unwrap().damaged, []);
-    let manifest = store.manifest(&id).await.unwrap();
-    let expected = image();
+}
+
+/// Reads an image version, and compares it.
+async fn check(store: &Store, record: &RefRecord, expected: &[u8]) {
+    let manifest = store.manifest(&record.body.manifest.unwrap()).await.unwrap();
+    let whole = Span::whole(manifest.size());
     assert_eq!(manifest.size(), expected.len() as u64);
-    for piece in manifest.pieces(Span::whole(manifest.size())).await.unwrap() {
-        let bytes = &expected[piece.span.index_in(Span::whole(manifest.size()))];
+    for piece in manifest.pieces(whole).await.unwrap() {
+        let bytes = &expected[piece.span.index_in(whole)];
         match piece.content {
             Content::Hole => assert!(bytes.iter().all(|b| *b == 0)),
             Content::Chunk { at, skip } => {
