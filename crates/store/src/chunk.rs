@@ -104,13 +104,32 @@ impl ChunkRef {
             }
             _ => return Err(self.damaged("it is sealed, and the store is not encrypted")),
         };
+        self.compare(settings, &plain)?;
+        Ok(plain)
+    }
+
+    /// Verifies the chunk's bytes as [`decode`](Self::decode) does, without making them a new home.
+    pub(crate) fn check(&self, settings: &Settings, stored: &[u8]) -> Result<()> {
+        if self.encoding != Encoding::Zstd || settings.is_encrypted() {
+            return self.decode(settings, Bytes::copy_from_slice(stored)).map(|_| ());
+        }
+        CONTEXT.with_borrow_mut(|context| {
+            context
+                .decompress(stored, self.len as usize)
+                .map_err(|e| self.damaged("it does not decompress").with_source(e))?;
+            self.compare(settings, &context.scratch)
+        })
+    }
+
+    /// Whether these are the chunk's bytes.
+    fn compare(&self, settings: &Settings, plain: &[u8]) -> Result<()> {
         if plain.len() != self.len as usize {
             return Err(self.damaged("its length is wrong"));
         }
-        if id_of(settings, &plain) != self.id {
+        if id_of(settings, plain) != self.id {
             return Err(self.damaged("its hash is wrong"));
         }
-        Ok(plain)
+        Ok(())
     }
 
     pub(crate) fn damaged(&self, why: &str) -> Error {
@@ -184,6 +203,19 @@ pub(crate) fn compress(plain: &[u8], level: i32) -> Result<Option<Vec<u8>>> {
         .map_err(|e| Error::internal("zstd does not compress a chunk").with_source(e))
 }
 
+impl Context {
+    /// Puts the plain bytes, which ought to be `len`, into the scratch.
+    fn decompress(&mut self, stored: &[u8], len: usize) -> std::io::Result<()> {
+        let decompressor = match &mut self.decompressor {
+            Some(decompressor) => decompressor,
+            none => none.insert(Decompressor::new()?),
+        };
+        self.scratch.clear();
+        self.scratch.reserve(len);
+        decompressor.decompress_to_buffer(stored, &mut self.scratch).map(|_| ())
+    }
+}
+
 /// The plain bytes, at most `len` of them.
 fn decompress(stored: &[u8], len: usize) -> std::io::Result<Vec<u8>> {
     CONTEXT.with_borrow_mut(|context| {
@@ -237,6 +269,11 @@ mod tests {
             let mut bad = stored.to_vec();
             bad[position] ^= 0x10;
             // A flip in a field that zstd ignores may still give the right bytes.
+            assert_eq!(
+                at.check(&settings, &bad).is_ok(),
+                at.decode(&settings, bad.clone().into()).is_ok(),
+                "both judge alike"
+            );
             match at.decode(&settings, bad.into()) {
                 Ok(plain) => assert_eq!(plain, [5; 65536].as_slice()),
                 Err(e) => {
@@ -257,6 +294,7 @@ mod tests {
     fn decompression_never_gives_more_than_the_known_length() {
         let (settings, at, stored) = sample(&[5; 65536]);
         let short = ChunkRef { len: 4096, ..at };
+        assert_eq!(short.check(&settings, &stored).unwrap_err().kind(), ErrorKind::Corrupt);
         assert_eq!(short.decode(&settings, stored).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 }

@@ -28,6 +28,7 @@
 //! | [`name`] | the rule for names, and [`ImageName`] |
 //! | [`servers`] | which servers are at work |
 //! | [`import`] | from a device or a stream to a manifest |
+//! | [`sweep`] | reading all of an image |
 //! | [`verify`] | reading everything back |
 //! | [`repair`] | healing a store from other ones, and from images |
 //! | `document` | JSON with a checksum: the settings and the key slots |
@@ -69,6 +70,7 @@ pub mod settings;
 pub mod stats;
 mod shared;
 mod store;
+pub mod sweep;
 pub mod testing;
 pub mod verify;
 mod wire;

@@ -174,9 +174,9 @@ impl Store {
     }
 
     /// Counts the outcome of reading a chunk.
-    pub(crate) fn count(&self, at: &ChunkRef, outcome: Result<Bytes>) -> Result<Bytes> {
+    pub(crate) fn count<T>(&self, at: &ChunkRef, outcome: Result<T>) -> Result<T> {
         match &outcome {
-            Ok(plain) => self.inner.tally.chunk(at.stored.into(), plain.len() as u64),
+            Ok(_) => self.inner.tally.chunk(at.stored.into(), at.len.into()),
             Err(_) => self.inner.tally.failure(),
         }
         outcome

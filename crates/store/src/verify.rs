@@ -154,15 +154,15 @@ pub(crate) fn fingerprint(at: &ChunkRef) -> u64 {
 }
 
 /// Chunks of a pack that are read together.
-struct Group {
-    chunks: Vec<ChunkRef>,
-    start: u32,
+pub(crate) struct Group {
+    pub(crate) chunks: Vec<ChunkRef>,
+    pub(crate) start: u32,
     /// The end of the chunk that reaches farthest: a manifest may say that chunks overlap.
-    end: u32,
+    pub(crate) end: u32,
 }
 
 /// Chunks in the order of a pack, joined to reads of a good length.
-fn groups(mut chunks: Vec<ChunkRef>) -> Vec<Group> {
+pub(crate) fn groups(mut chunks: Vec<ChunkRef>) -> Vec<Group> {
     chunks.sort_unstable_by_key(|at| (at.pack, at.offset));
     let mut groups: Vec<Group> = Vec::new();
     for at in chunks {
@@ -202,8 +202,8 @@ async fn check_group(store: &Store, group: Group) -> Result<Vec<(ChunkRef, Resul
     offload(move || {
         let decode = |at: ChunkRef| {
             let from = (at.offset - start) as usize;
-            let stored = bytes.slice(from..from + at.stored as usize);
-            (at, store.count(&at, at.decode(store.settings(), stored)).map(|_| ()))
+            let stored = &bytes[from..from + at.stored as usize];
+            (at, store.count(&at, at.check(store.settings(), stored)))
         };
         Ok(chunks.into_iter().map(decode).collect())
     })
