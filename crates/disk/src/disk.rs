@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use store::{Manifest, ManifestId, RefKind, RefRecord, ServerId, Store};
+use store::{Manifest, ManifestId, RefKind, RefRecord, ServerId, Session, Store};
 
 /// An open disk: a device, and what can be done to it as a whole. The process that has it open
 /// holds its lock until the last handle is dropped.
@@ -79,14 +79,9 @@ impl Disk {
             store.manifest(&record.base).await.map_err(|e| e.context(format!("disk {name:?}")))?;
         let image = Arc::new(Image::new(store.clone(), base, Arc::clone(&cache)));
         let base = Arc::clone(&image);
-        let shadow = Shadow::open(
-            directory.clone(),
-            record.uuid.0,
-            &record.layers,
-            image,
-            record.size,
-        )
-        .await?;
+        let shadow =
+            Shadow::open(directory.clone(), record.uuid.0, &record.layers, image, record.size)
+                .await?;
         let absent = record.attached.clone().filter(|_| record.mode == Mode::Ephemeral);
         let disk = Self {
             directory,
@@ -241,18 +236,33 @@ impl Disk {
 
     /// Makes the disk's ref say what the record will say after `change`, and keep what it says now:
     /// whichever of the two a crash leaves is in the store, and who lost the disk to another server
-    /// gets no further.
+    /// gets no further. The ref is as it was when the session turns out to be taken for dead: then
+    /// what it stored may be gone. No session is needed for what the ref names already.
     ///
     /// # Errors
-    /// As [`publish_base`](Self::publish_base).
-    pub(crate) async fn announce(&self, change: impl FnOnce(&mut Record)) -> Result<()> {
+    /// As [`publish_base`](Self::publish_base) and [`Session::check`].
+    pub(crate) async fn announce(
+        &self,
+        session: Option<&Session>,
+        change: impl FnOnce(&mut Record),
+    ) -> Result<()> {
         let now = self.record();
         let mut next = now.clone();
         change(&mut next);
         if next == now {
             return self.confirm().await;
         }
-        self.publish(&next, &[now.base, now.origin]).await
+        if let Some(session) = session {
+            session.check().await?;
+        }
+        self.publish(&next, &[now.base, now.origin]).await?;
+        if let Some(session) = session
+            && let Err(error) = session.check().await
+        {
+            self.publish_base_or_warn().await;
+            return Err(error);
+        }
+        Ok(())
     }
 
     async fn publish(&self, record: &Record, also: &[ManifestId]) -> Result<()> {

@@ -109,7 +109,8 @@ impl Image {
             return Ok(None);
         }
         let touches = Arc::new(Touches::new(self.size(), limit)?);
-        let before = self.touches.compare_and_swap(&None::<Arc<Touches>>, Some(Arc::clone(&touches)));
+        let before =
+            self.touches.compare_and_swap(&None::<Arc<Touches>>, Some(Arc::clone(&touches)));
         Ok(before.is_none().then_some(touches))
     }
 
@@ -130,8 +131,7 @@ impl Image {
         let (mut asked, mut brought) = (0, 0);
         let mut running = FuturesUnordered::new();
         loop {
-            let most =
-                if self.source.waiting.load(Ordering::Relaxed) > 0 { 1 } else { STREAM };
+            let most = if self.source.waiting.load(Ordering::Relaxed) > 0 { 1 } else { STREAM };
             while running.len() < most && asked < budget {
                 let Some(at) = left.next() else { break };
                 asked += u64::from(at.len);

@@ -110,8 +110,7 @@ impl Disk {
             record.base = id;
             record.size = size;
         };
-        self.announce(onto).await?;
-        session.check().await?;
+        self.announce(Some(session), onto).await?;
         let guard = self.shadow.unless_interrupted("rebase");
         let changed = self
             .change(|record| {

@@ -135,8 +135,7 @@ impl Disk {
         let outcome = async {
             let view = self.freeze(&session, progress).await?;
             let manifest = self.publish_blocks(&session, &view, progress).await?;
-            self.announce(|record| record.base = manifest).await?;
-            session.check().await?;
+            self.announce(Some(&session), |record| record.base = manifest).await?;
             self.settle(manifest).await?;
             self.publish_base().await
         }
@@ -184,7 +183,7 @@ impl Disk {
                 (UUID.to_owned(), record.uuid.to_string()),
             ]),
         };
-        self.announce(|record| record.base = manifest).await?;
+        self.announce(Some(session), |record| record.base = manifest).await?;
         let made = session.publish(RefKind::Snapshot, full, body).await?;
         let info = SnapshotInfo {
             name: name.to_owned(),
@@ -256,7 +255,7 @@ impl Disk {
                 ("source".to_owned(), format!("disk {}", record.name)),
             ]),
         };
-        self.announce(|record| record.base = imported.manifest).await?;
+        self.announce(Some(session), |record| record.base = imported.manifest).await?;
         let made = session.publish(RefKind::Image, &full, body).await?;
         self.settle_or_warn(imported.manifest).await;
         Ok(made)
@@ -277,7 +276,7 @@ impl Disk {
         let session = self.store.session(&format!("rollback of disk {}", record.name)).await?;
         let outcome = async {
             let past = find(&session, &record.name, snapshot, record.uuid).await?;
-            self.replace(past).await
+            self.replace(Some(&session), past).await
         }
         .await;
         session.close(outcome).await
@@ -298,7 +297,7 @@ impl Disk {
         }
         // A rollback to before a rebase may have left it smaller than the image is now.
         let size = record.size.max(self.store.manifest(&record.origin).await?.size());
-        self.replace(Past { manifest: record.origin, size, image: None }).await
+        self.replace(None, Past { manifest: record.origin, size, image: None }).await
     }
 
     /// Removes a snapshot. Disks keep what they hold.
@@ -327,8 +326,7 @@ impl Disk {
                 // Uploads failed many times: what they left must go first.
                 let view = self.shadow.sealed();
                 let manifest = self.publish_blocks(session, &view, progress).await?;
-                self.announce(|record| record.base = manifest).await?;
-                session.check().await?;
+                self.announce(Some(session), |record| record.base = manifest).await?;
                 self.settle(manifest).await?;
             }
             let number = self.record().next_layer;
@@ -386,7 +384,7 @@ impl Disk {
     }
 
     /// Makes the disk show what it was and nothing else.
-    async fn replace(&self, past: Past) -> Result<()> {
+    async fn replace(&self, session: Option<&Session>, past: Past) -> Result<()> {
         let Past { manifest, size, image: stood_on } = past;
         let (manifest, image) = self.image(&manifest).await?;
         let number = self.record().next_layer;
@@ -399,7 +397,7 @@ impl Disk {
             record.base = id;
             record.size = size;
         };
-        self.announce(back).await?;
+        self.announce(session, back).await?;
         let guard = self.shadow.unless_interrupted("rollback or reset");
         let changed = self
             .change(|record| {
