@@ -76,7 +76,9 @@ mod tests {
 
     #[test]
     fn a_busy_command_costs_what_it_used_and_a_failed_one_says_why() {
-        let busy = run(Command::new("sh").args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]));
+        let busy =
+            run(Command::new("sh")
+                .args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]));
         let busy = busy.unwrap();
         assert!(busy.cpu > 0.0 && busy.cpu < busy.wall * 2.0 + 0.1, "{busy:?}");
         let idle = run(Command::new("sleep").arg("0.2")).unwrap();

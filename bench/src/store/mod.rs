@@ -115,8 +115,9 @@ pub(crate) fn run(
     for peer in peer::ALL {
         match peer.ready() {
             Ok(()) => peers.push(peer),
-            Err(error) => left_out
-                .push(LeftOut { tool: peer.name(), reason: format!("{error:#}") }),
+            Err(error) => {
+                left_out.push(LeftOut { tool: peer.name(), reason: format!("{error:#}") })
+            }
         }
     }
     for round in 0..rounds {
@@ -279,7 +280,12 @@ impl fmt::Display for Report {
         for left in &self.left_out {
             writeln!(f, "{:<10} left out: {}", left.tool, left.reason)?;
         }
-        writeln!(f, "\nverify: {:.0} MB in {:.2} CPU s", mb(self.verify.bytes), self.verify.cost.cpu)?;
+        writeln!(
+            f,
+            "\nverify: {:.0} MB in {:.2} CPU s",
+            mb(self.verify.bytes),
+            self.verify.cost.cpu
+        )?;
         write!(f, "the rebuilt image adds {:.1} MB", mb(self.rebuilt.added_bytes))?;
         match self.rebuilt.added_fixed_bytes {
             Some(fixed) => writeln!(f, "; with fixed chunks of 64 KiB {:.1} MB", mb(fixed))?,
@@ -303,8 +309,8 @@ impl fmt::Display for Report {
 
 /// Reads a list of ranges.
 fn ranges(path: &Path) -> Result<Vec<(u64, usize)>> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot use {}", path.display()))?;
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot use {}", path.display()))?;
     let mut list = Vec::new();
     for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
         let (offset, length) = line

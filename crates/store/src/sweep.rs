@@ -125,12 +125,10 @@ mod tests {
     async fn every_byte_comes_once_and_damage_names_its_offset() {
         let backend = Arc::new(InMemory::new());
         let shared = Arc::clone(&backend) as Arc<dyn ObjectStore>;
-        let store =
-            Store::create(shared, testing::settings(), testing::world(1)).await.unwrap();
+        let store = Store::create(shared, testing::settings(), testing::world(1)).await.unwrap();
         let bytes = image();
         let session = testing::session(&store).await;
-        let done =
-            import::from_device(&session, &Memory::from(bytes.clone()), &()).await.unwrap();
+        let done = import::from_device(&session, &Memory::from(bytes.clone()), &()).await.unwrap();
         let manifest = store.manifest(&done.manifest).await.unwrap();
         let (sum, mut found) = (Sum(AtomicU64::new(0)), vec![0; bytes.len()]);
         let mut written = 0;

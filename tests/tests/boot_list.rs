@@ -1,0 +1,82 @@
+//! Boot lists: recorded by a server, kept with the image, used by the next version.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // tests of real processes
+
+use sojourn_tests::{Client, Home, content};
+use std::time::{Duration, Instant};
+
+/// A boot is over after 8 seconds of quiet.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Reads 8 KiB at each of these MiB.
+fn boot(client: &mut Client, image: &[u8], places: impl Iterator<Item = usize>) {
+    for mib in places {
+        for part in 0..8 {
+            let at = (mib << 20) + (part << 17);
+            let bytes = client.read(at as u64, 8192);
+            content::assert_same("read", &bytes, &image[at..at + 8192]);
+        }
+    }
+}
+
+#[test]
+fn a_boot_is_recorded_once_and_its_list_goes_to_the_next_version() {
+    let home = Home::new();
+    let image = content::image(7, 16);
+    home.import("debian", &image);
+    assert!(home.json(&["image", "show", "debian"])["boot_list"].is_null());
+    let none = home.fails(3, &["image", "boot-list", "show", "debian"]);
+    assert!(none.contains("boot-list record"), "{none}");
+    home.disk("alice", "debian");
+    let server = home.serve();
+    let mut client = Client::attach(server.socket(), "alice");
+    boot(&mut client, &image, [3, 0, 8].into_iter());
+    let end = Instant::now() + PATIENCE;
+    let list = loop {
+        let list = home.json(&["image", "show", "debian"])["boot_list"].clone();
+        if !list.is_null() {
+            break list;
+        }
+        assert!(Instant::now() < end, "no boot was recorded\n{}", server.log());
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    assert!(list["chunks"].as_u64().unwrap() >= 16, "{list}");
+    assert_eq!(list["chunks"], list["present_chunks"], "{list}");
+    let ranges = home.run(&["image", "boot-list", "export", "debian", "-"]);
+    let first = ranges.lines().next().unwrap();
+    let (offset, length) = first.split_once(' ').unwrap();
+    let (offset, length): (u64, u64) = (offset.parse().unwrap(), length.parse().unwrap());
+    assert!(offset <= 3 << 20 && offset + length > 3 << 20, "in the order of the reads: {first}");
+    server.stop();
+
+    // The same image, moved by some blocks, with a new part before it.
+    let rebuilt = [content::random(99, 1 << 20), image.clone()].concat();
+    let path = home.path("rebuilt.raw");
+    content::write_sparse(&path, &rebuilt);
+    let path = path.to_string_lossy().into_owned();
+    home.run(&["image", "import", &path, "debian", "--boot-list", "debian:1"]);
+    let next = home.json(&["image", "boot-list", "show", "debian:2"]);
+    let (all, here) = (next["chunks"].as_u64().unwrap(), next["present_chunks"].as_u64().unwrap());
+    assert!(all == list["chunks"].as_u64().unwrap() && here * 10 >= all * 8, "{next}");
+
+    // A disk of it boots from its list, and what it reads is right.
+    home.disk("bob", "debian:2");
+    let server = home.serve();
+    let mut client = Client::attach(server.socket(), "bob");
+    boot(&mut client, &rebuilt, 0..17);
+    server.stop();
+}
+
+#[test]
+fn a_list_of_ranges_is_checked_and_may_be_any_file() {
+    let home = Home::new();
+    home.import("debian", &content::image(3, 8));
+    std::fs::write(home.path("boot.txt"), "# mine\n0 4096\n3145728 131072\n").unwrap();
+    let set = home.json(&["image", "boot-list", "record", "debian", "boot.txt"]);
+    assert!(set["chunks"].as_u64().unwrap() >= 2, "{set}");
+    std::fs::write(home.path("long.txt"), "0 4096\n8388608 1\n").unwrap();
+    let wrong = home.fails(2, &["image", "boot-list", "record", "debian", "long.txt"]);
+    assert!(wrong.contains("long.txt") && wrong.contains("line 2"), "{wrong}");
+    let neither = home.fails(3, &["image", "boot-list", "record", "debian", "nothing"]);
+    assert!(neither.contains("nothing"), "{neither}");
+}
