@@ -33,7 +33,7 @@ lint:
 	scripts/check-repo
 
 test: lint
-	@scripts/setup demo fuzz
+	@scripts/setup demo fuzz s3
 	$(WITH_CARGO) FUZZ_SEED=1 fuzz/run 10
 	lab/make-golden >/dev/null
 	$(CARGO) test --workspace --locked

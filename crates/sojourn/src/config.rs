@@ -17,11 +17,12 @@ const MAXIMUM: u64 = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
-    /// The store: a directory (relative to the home) or a `file://` URL.
+    /// The store: a directory (relative to the home) or a URL.
     pub(crate) store: String,
     /// The key file of an encrypted store (relative to the home).
     pub(crate) key_file: Option<String>,
     pub(crate) cache: Cache,
+    pub(crate) pieces: Pieces,
     pub(crate) serve: Serve,
     pub(crate) limits: Limits,
     pub(crate) log: Log,
@@ -35,6 +36,16 @@ pub(crate) struct Cache {
     pub(crate) size: ByteSize,
     /// What is kept when it is full.
     pub(crate) policy: PolicyKind,
+}
+
+/// `[pieces]`: what is kept on the local disk of a store over a network.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Pieces {
+    /// Its limit; 0 keeps nothing.
+    pub(crate) size: ByteSize,
+    /// The directory (relative to the home).
+    pub(crate) dir: String,
 }
 
 /// `[serve]`: where the server listens, and how it treats disks.
@@ -51,6 +62,8 @@ pub(crate) struct Serve {
     pub(crate) idle_seconds: u64,
     /// Seconds that a graceful stop waits for clients.
     pub(crate) stop_seconds: u64,
+    /// Seconds that readers wait for a store over a network that does not answer.
+    pub(crate) store_seconds: u64,
     /// Seconds after which another server may take the disks of one that fell silent.
     pub(crate) lease_seconds: u64,
     /// Whether boots are recorded, and loaded ahead of the next ones.
@@ -89,6 +102,7 @@ impl Default for Config {
             store: "store".into(),
             key_file: None,
             cache: Cache::default(),
+            pieces: Pieces::default(),
             serve: Serve::default(),
             limits: Limits::default(),
             log: Log::default(),
@@ -102,6 +116,12 @@ impl Default for Cache {
     }
 }
 
+impl Default for Pieces {
+    fn default() -> Self {
+        Self { size: ByteSize(4 << 30), dir: "pieces".into() }
+    }
+}
+
 impl Default for Serve {
     fn default() -> Self {
         Self {
@@ -110,6 +130,7 @@ impl Default for Serve {
             insecure: false,
             idle_seconds: 30,
             stop_seconds: 10,
+            store_seconds: 600,
             lease_seconds: 60,
             boot_lists: true,
         }
@@ -185,6 +206,12 @@ impl Config {
         if self.store.is_empty() {
             return bad("store", "is empty; give a directory or a file:// URL");
         }
+        if !(self.pieces.size.0 == 0 || self.pieces.size.0 >= 16 << 20) {
+            return bad("pieces.size", "must be 0 (nothing is kept) or at least 16MiB");
+        }
+        if self.pieces.dir.is_empty() {
+            return bad("pieces.dir", "is empty; give a directory");
+        }
         if self.limits.connections == 0 {
             return bad("limits.connections", "is 0; at least 1 is needed");
         }
@@ -204,6 +231,7 @@ impl Config {
             ("limits.handshake_seconds", self.limits.handshake_seconds),
             ("serve.idle_seconds", self.serve.idle_seconds),
             ("serve.stop_seconds", self.serve.stop_seconds),
+            ("serve.store_seconds", self.serve.store_seconds),
             ("serve.lease_seconds", self.serve.lease_seconds),
         ] {
             if seconds > 86_400 {
@@ -242,7 +270,7 @@ impl Config {
 const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what each key means.
 # A key that is commented out shows its default.
 
-# Where images live: a directory (relative to this file's home) or a file:// URL.
+# Where images live: a directory (relative to this file's home), or s3://, gs://, az://, https://.
 {STORE}
 
 # The key file of an encrypted store (relative to the home).
@@ -252,6 +280,11 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # size = "256MiB"
 # policy = "fmpq"           # or "lru"
 
+# Parts of a store over a network that are kept on this machine's disk.
+[pieces]
+# size = "4GiB"
+# dir = "pieces"
+
 [serve]
 # nbd = ["unix:nbd.sock"]   # unix:PATH (relative to the home) or HOST:PORT
 # http = "127.0.0.1:9180"   # off unless set: /metrics, /healthz, /v1/status
@@ -259,6 +292,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # idle_seconds = 30         # a disk without clients is closed after this
 # lease_seconds = 60        # fallen silent for this long, another server may take its disks
 # boot_lists = true         # record what boots read, and load it ahead of the next ones
+# store_seconds = 600       # readers wait this long for a store over a network
 # stop_seconds = 10         # a graceful stop waits this long for clients
 
 [limits]
@@ -349,6 +383,8 @@ mod tests {
     fn values_out_of_range_are_refused_by_their_key() {
         for (text, key) in [
             ("store = \"\"", "store"),
+            ("pieces.size = 1", "pieces.size"),
+            ("pieces.dir = \"\"", "pieces.dir"),
             ("limits.connections = 0", "limits.connections"),
             ("limits.request = \"1GiB\"", "limits.request"),
             ("limits.in_flight = 1", "limits.in_flight"),

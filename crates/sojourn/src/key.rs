@@ -86,7 +86,10 @@ fn from_environment(variable: &str) -> Result<Option<Secret>> {
 }
 
 /// Reads a key file.
-fn read(path: &Path) -> Result<Secret> {
+///
+/// # Errors
+/// That of the file; [`Invalid`](block::ErrorKind::Invalid) when it cannot be a key.
+pub(crate) fn read(path: &Path) -> Result<Secret> {
     let io = |e| Error::io(path.display(), e);
     let file = File::open(path).map_err(io)?;
     let mut bytes = Vec::new();

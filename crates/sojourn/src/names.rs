@@ -23,6 +23,15 @@ pub(crate) mod metric {
     pub(crate) const STORE_READS: &str = "store_reads";
     pub(crate) const STORE_READ_BYTES: &str = "store_read_bytes";
     pub(crate) const STORE_FAILURES: &str = "store_failures";
+    pub(crate) const STORE_RETRIES: &str = "store_retries";
+    pub(crate) const STORE_GIVEN_UP: &str = "store_given_up";
+    pub(crate) const PIECE_HITS: &str = "piece_hits";
+    pub(crate) const PIECE_HIT_BYTES: &str = "piece_hit_bytes";
+    pub(crate) const PIECE_MISSES: &str = "piece_misses";
+    pub(crate) const PIECE_MISS_BYTES: &str = "piece_miss_bytes";
+    pub(crate) const PIECES_DAMAGED: &str = "pieces_damaged";
+    pub(crate) const PIECES_NOT_KEPT: &str = "pieces_not_kept";
+    pub(crate) const PIECE_EVICTED_BYTES: &str = "piece_evicted_bytes";
     pub(crate) const OPEN_DISKS: &str = "open_disks";
     pub(crate) const PRIVATE_BYTES: &str = "private_bytes";
 

@@ -152,8 +152,22 @@ fn io_cause(error: &object_store::Error) -> Option<io::ErrorKind> {
 
 /// Reads a whole object of at most `limit` bytes.
 pub(crate) async fn get(backend: &dyn ObjectStore, key: &str, limit: u64) -> Result<Bytes> {
+    get_with(backend, key, limit, None).await
+}
+
+/// As [`get`], with a wish.
+pub(crate) async fn get_with(
+    backend: &dyn ObjectStore,
+    key: &str,
+    limit: u64,
+    hint: Option<Hint>,
+) -> Result<Bytes> {
     let path = Path::from(key);
-    let answer = backend.get_opts(&path, GetOptions::default()).await.map_err(|e| error(key, e))?;
+    let mut options = GetOptions::default();
+    if let Some(hint) = hint {
+        options.extensions.insert(hint);
+    }
+    let answer = backend.get_opts(&path, options).await.map_err(|e| error(key, e))?;
     let size = answer.meta.size;
     if size > limit {
         return Err(Error::corrupt(format!(

@@ -35,6 +35,7 @@
 //! | `seal` | what an encrypted store does to the bytes that it stores |
 //! | [`secret`] | [`Secret`]: a passphrase or a key file |
 //! | [`keys`] | [`Keys`]: who may open an encrypted store |
+//! | [`copy`](mod@copy) | image versions from one store to another |
 //! | [`counters`] | [`Counters`], what was read |
 //! | [`backend`] | opening a backend, and the few operations that the rest needs |
 //! | [`testing`] | a fixed world, a failing backend, bare readers: for tests and fuzzers |
@@ -46,6 +47,7 @@ pub mod bootlist;
 pub mod check;
 pub mod chunk;
 pub mod chunker;
+pub mod copy;
 pub mod counters;
 mod document;
 pub mod gc;

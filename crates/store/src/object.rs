@@ -10,10 +10,11 @@
 //!
 //! What is hashed, where a key is the hash of its object, is the body.
 
+use crate::backend::Hint;
 use crate::seal::TAG;
 use crate::wire::{self, FRAME, Frame, SEALED, damaged};
 use crate::{Settings, backend, manifest, segment};
-use block::{Error, Result};
+use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use object_store::ObjectStore;
 use zerocopy::{FromBytes, IntoBytes};
@@ -193,7 +194,14 @@ pub(crate) async fn read(
     key: &str,
 ) -> Result<Bytes> {
     let bytes = backend::get(backend, key, max_len(kind)).await?;
-    decode(settings, kind, key, bytes)
+    match decode(settings, kind, key, bytes) {
+        // What is kept of the object on a local disk may be older than its repair.
+        Err(e) if e.kind() == ErrorKind::Corrupt => {
+            let fresh = backend::get_with(backend, key, max_len(kind), Some(Hint::Fresh)).await;
+            decode(settings, kind, key, fresh.map_err(|_| e)?)
+        }
+        other => other,
+    }
 }
 
 /// As [`read`], of an object whose key is the hash of its body, which is checked.

@@ -4,6 +4,7 @@
 //! while their lengths are not known yet; its id is the hash of the index, so that the same chunks
 //! in the same order are the same pack.
 
+use crate::backend::Hint;
 use crate::chunker::{MAX_CHUNK, MAX_PAGES, PAGE};
 use crate::seal::TAG;
 use crate::wire::{self, SEALED, damaged, unknown};
@@ -205,14 +206,15 @@ impl Index {
             return Err(damaged(key, "it is longer than a pack can be"));
         }
         let len = TAIL.min(size);
-        let tail = backend::get_range(backend, &meta.location, size - len, len).await?;
+        // Without the chunks before it: many packs' indexes are read for an import.
+        let end = async |len| {
+            let at = size - len;
+            backend::get_range_with(backend, &meta.location, at, len, Hint::Exact).await
+        };
+        let tail = end(len).await?;
         let trailer = trailer(key, &tail, size)?;
         let needed = index_len(trailer) + TRAILER as u64;
-        let tail = if needed <= len {
-            tail
-        } else {
-            backend::get_range(backend, &meta.location, size - needed, needed).await?
-        };
+        let tail = if needed <= len { tail } else { end(needed).await? };
         Self::decode(settings, id, key, &tail, size)
     }
 

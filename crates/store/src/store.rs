@@ -168,7 +168,15 @@ impl Store {
             .with_source(e),
             _ => e,
         })?;
-        let plain = at.decode(self.settings(), stored)?;
+        let plain = match at.decode(self.settings(), stored) {
+            // What is kept of the object on a local disk may be older than its repair.
+            Err(e) if e.kind() == ErrorKind::Corrupt => {
+                let hint = backend::Hint::Fresh;
+                let fresh = backend::get_range_with(self.backend(), &path, offset, len, hint).await;
+                at.decode(self.settings(), fresh.map_err(|_| e)?)?
+            }
+            other => other?,
+        };
         // What is kept must not keep more: a backend may answer with a part of a larger buffer.
         Ok(if plain.is_unique() { plain } else { Bytes::copy_from_slice(&plain) })
     }

@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::control::api::{DiskReply, DiskRequest, DiskView, ElsewhereView, RebaseView};
 use crate::control::client::Client;
-use crate::engine::{Engine, verbs};
+use crate::engine::{Engine, Use, verbs};
 use crate::home::Home;
 use crate::output::{Output, Table, fields, moment};
 use crate::progress::Bar;
@@ -248,7 +248,7 @@ pub(crate) async fn run(verb: &Disk, home: &Home, output: Output) -> Result<()> 
     let reply = match Client::connect(home).await? {
         Some(client) => client.disk(&request).await?,
         None => {
-            let engine = Engine::open(home, &Config::of(home)?).await?;
+            let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
             let reply = verbs::perform(&engine, request).await;
             let closed = engine.open.close_all().await;
             let reply = reply?;

@@ -158,7 +158,11 @@ struct VerifyView {
 
 /// Carries out a verb. Images need no server: versions never change, and refs are made at once.
 pub(crate) async fn run(verb: &Image, home: &Home, output: Output) -> Result<()> {
-    let store = engine::open_store(home, &Config::of(home)?).await?;
+    let what_for = match verb {
+        Image::Verify(_) => engine::Use::Inspection,
+        _ => engine::Use::Command,
+    };
+    let (store, _) = engine::open_store_for(home, &Config::of(home)?, what_for).await?;
     match verb {
         Image::Import(args) => import_image(args, home, &store, output).await,
         Image::List => list(&store, output).await,

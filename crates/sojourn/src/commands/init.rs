@@ -18,12 +18,13 @@ use store::{Cost, NewKey, Settings, Store};
 Examples:
   sojourn init                             store beside the disks, in the home
   sojourn init --store /srv/golden         store elsewhere; shared by several homes if it exists
+  sojourn init --store s3://bucket/golden  in a bucket that exists; credentials as for other tools
   sojourn --home /tmp/try init             everything under /tmp/try
   sojourn init --encrypt                   asks for a passphrase, without which all is lost
   head -c 32 /dev/urandom > /etc/sojourn.key; sojourn init --encrypt --key-file /etc/sojourn.key")]
 pub(crate) struct Args {
-    /// Where images live: a directory or a file:// URL. A store that is already there is used as
-    /// it is [default: the directory `store` in the home]
+    /// Where images live: a directory, or a URL: file://, s3://, gs://, az://, https://. A store
+    /// that is already there is used as it is [default: the directory `store` in the home]
     #[arg(long, value_name = "PATH|URL")]
     pub(crate) store: Option<String>,
     /// Encrypt the new store. Its key file is that of --key-file; else a passphrase is taken from

@@ -2,7 +2,7 @@
 
 use crate::cli::Global;
 use crate::config::Config;
-use crate::engine::Engine;
+use crate::engine::{Engine, Use};
 use crate::home::Home;
 use crate::logging;
 use crate::serve::daemon::Options;
@@ -119,7 +119,7 @@ async fn serve_home(
     if !args.brief() {
         return daemon::run(home, config, args.options(path, global.log.is_some())).await;
     }
-    let engine = Engine::open(home, &config).await?;
+    let engine = Engine::open(home, &config, Use::Server).await?;
     // Not ended with this server: there may be others of this home. It runs out by itself.
     let _lease = Lease::start(&engine, Duration::from_secs(config.serve.lease_seconds)).await?;
     let exports = Arc::new(HomeExports::new(

@@ -20,13 +20,17 @@ use disk::{Disks, Image};
 use open::OpenDisks;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Weak};
-use store::backend::OpenOptions;
+use std::time::Duration;
+use store::backend::{Link, OpenOptions, Opened, Patience, PieceOptions};
 use store::{ManifestId, RefRecord, Store};
 
 /// What a home holds, ready to use. The same for a command and for the server.
 pub(crate) struct Engine {
     pub(crate) store: Store,
+    /// The way to it.
+    pub(crate) link: Link,
     pub(crate) cache: Arc<Cache>,
     pub(crate) disks: Arc<Disks>,
     pub(crate) open: OpenDisks,
@@ -38,8 +42,8 @@ impl Engine {
     ///
     /// # Errors
     /// Those of [`open_store`], and of the entropy source.
-    pub(crate) async fn open(home: &Home, config: &Config) -> Result<Arc<Self>> {
-        let store = open_store(home, config).await?;
+    pub(crate) async fn open(home: &Home, config: &Config, what_for: Use) -> Result<Arc<Self>> {
+        let (store, link) = open_store_for(home, config, what_for).await?;
         let mut seed = [0; 8];
         crate::world::system().entropy.fill(&mut seed)?;
         let cache = Arc::new(Cache::new(cache::Config {
@@ -49,7 +53,7 @@ impl Engine {
         }));
         let disks = Arc::new(Disks::new(home.disks(), store.clone(), Arc::clone(&cache)));
         let open = OpenDisks::new(Arc::clone(&disks));
-        Ok(Arc::new(Self { store, cache, disks, open, images: Mutex::default() }))
+        Ok(Arc::new(Self { store, link, cache, disks, open, images: Mutex::default() }))
     }
 
     /// The read-only device of an image version; one for all who use it.
@@ -73,18 +77,65 @@ impl Engine {
     }
 }
 
-/// Opens the store of a home.
+/// What a store is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// A command that somebody waits for.
+    Command,
+    /// As a command, but everything is read from the store itself and not from what is kept of it.
+    Inspection,
+    /// A server, whose clients rather wait than fail.
+    Server,
+}
+
+/// Opens the backend of a home's store. Nothing is asked over the network yet.
+///
+/// # Errors
+/// As [`store::backend::open`].
+pub(crate) fn backend(home: &Home, config: &Config, what_for: Use) -> Result<Opened> {
+    let options = options(home, config, what_for);
+    store::backend::open(&place(home, &config.store), &options)
+}
+
+/// How a home opens its store.
+pub(crate) fn options(home: &Home, config: &Config, what_for: Use) -> OpenOptions {
+    let patience = match what_for {
+        Use::Command | Use::Inspection => Patience::COMMAND,
+        Use::Server => Patience::lasting(Duration::from_secs(config.serve.store_seconds)),
+    };
+    let pieces = PieceOptions {
+        dir: home.resolve(Path::new(&config.pieces.dir)),
+        limit: config.pieces.size.0,
+    };
+    let pieces = (what_for != Use::Inspection).then_some(pieces);
+    OpenOptions { patience, pieces, ..OpenOptions::default() }
+}
+
+/// Opens the store of a home for a command.
 ///
 /// # Errors
 /// [`NotFound`](block::ErrorKind::NotFound) with the remedy when there is none,
 /// [`Unsupported`](block::ErrorKind::Unsupported) when its format is newer.
 pub(crate) async fn open_store(home: &Home, config: &Config) -> Result<Store> {
+    Ok(open_store_for(home, config, Use::Command).await?.0)
+}
+
+/// Opens the store of a home.
+///
+/// # Errors
+/// As [`open_store`].
+pub(crate) async fn open_store_for(
+    home: &Home,
+    config: &Config,
+    what_for: Use,
+) -> Result<(Store, Link)> {
     let place = place(home, &config.store);
-    let opened = store::backend::open(&place, &OpenOptions::default())?;
+    let opened = backend(home, config, what_for)?;
     let secret = async || crate::key::given(home, config);
-    Store::open_with(opened.backend, crate::world::system(), secret)
+    let store = Store::open_with(opened.backend, crate::world::system(), secret)
         .await
-        .map_err(|e| e.context(format!("store {place}")))
+        .map_err(|e| e.context(format!("store {place}")))?;
+    Ok((store, opened.link))
 }
 
 /// The store's place as an absolute path or a URL.
@@ -92,7 +143,7 @@ pub(crate) fn place(home: &Home, store: &str) -> String {
     if store.contains("://") {
         store.to_owned()
     } else {
-        home.resolve(std::path::Path::new(store)).display().to_string()
+        home.resolve(Path::new(store)).display().to_string()
     }
 }
 

@@ -7,7 +7,7 @@ use super::signals::{Asked, Signals, Switch};
 use super::{http, inherit, limits, listen};
 use crate::config::Config;
 use crate::control;
-use crate::engine::Engine;
+use crate::engine::{Engine, Use};
 use crate::home::Home;
 use crate::logging;
 use block::{Error, Result};
@@ -59,7 +59,7 @@ pub(crate) struct Running {
 pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result<ExitCode> {
     let mut signals = Signals::listen()?;
     let lock = home.lock()?;
-    let engine = Engine::open(home, &config).await?;
+    let engine = Engine::open(home, &config, Use::Server).await?;
     let lease = Duration::from_secs(config.serve.lease_seconds);
     let listeners = bind(home, &config, &options).await?;
     let http_listener = match options.http.or(config.serve.http) {

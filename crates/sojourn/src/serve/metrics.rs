@@ -66,6 +66,23 @@ impl prometheus_client::collector::Collector for Snapshot {
         counter(out, STORE_READS, "Chunks read from the store", s.store.reads)?;
         counter(out, STORE_READ_BYTES, "Stored bytes read from the store", s.store.read_bytes)?;
         counter(out, STORE_FAILURES, "Chunks that the store could not give", s.store.failures)?;
+        let retries = "Requests to the store that failed and were tried again";
+        counter(out, STORE_RETRIES, retries, s.link.retries)?;
+        let given_up = "Requests to the store that were given up";
+        counter(out, STORE_GIVEN_UP, given_up, s.link.given_up)?;
+        if let Some(pieces) = &s.pieces {
+            counter(out, PIECE_HITS, "Parts read from the piece cache", pieces.hits)?;
+            counter(out, PIECE_HIT_BYTES, "Their bytes", pieces.hit_bytes)?;
+            let misses = "Parts that the piece cache did not have";
+            counter(out, PIECE_MISSES, misses, pieces.misses)?;
+            let fetched = "Bytes fetched because the piece cache did not have them";
+            counter(out, PIECE_MISS_BYTES, fetched, pieces.miss_bytes)?;
+            counter(out, PIECES_DAMAGED, "Damaged files of the piece cache", pieces.damaged)?;
+            let not_kept = "Parts that could not be kept on the local disk";
+            counter(out, PIECES_NOT_KEPT, not_kept, pieces.not_kept)?;
+            let evicted = "Bytes that left the piece cache";
+            counter(out, PIECE_EVICTED_BYTES, evicted, pieces.evicted_bytes)?;
+        }
         gauge(out, OPEN_DISKS, "Disks open now", s.open_disks)?;
         self.per_export(out)
     }

@@ -7,6 +7,7 @@ use crate::engine::verbs;
 use block::Result;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use store::backend::{PieceCounters, RetryCounters};
 
 /// A running server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -31,6 +32,10 @@ pub(crate) struct StatusView {
     pub(crate) panics: u64,
     pub(crate) cache: CacheView,
     pub(crate) store: StoreView,
+    /// What was tried again of requests to a store over a network.
+    pub(crate) link: RetryCounters,
+    /// The piece cache; null for a store in a directory.
+    pub(crate) pieces: Option<PieceCounters>,
     /// What clients did, on all exports.
     pub(crate) total: TrafficView,
     /// Disks open now.
@@ -179,6 +184,8 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
             plain_bytes: store.plain_bytes_read,
             failures: store.chunk_failures,
         },
+        link: engine.link.retries(),
+        pieces: engine.link.pieces(),
         total: TrafficView::from(&counters.total),
         open_disks: open.len() as u64,
         exports: exports.into_values().collect(),

@@ -17,17 +17,17 @@ pub(crate) enum Verdict {
 const SAYINGS: &[(&str, ErrorKind, &str)] = &[
     (
         "NoSuchBucket",
-        ErrorKind::NotFound,
+        ErrorKind::Invalid,
         "the bucket does not exist; make it first, or correct the store's URL",
     ),
     (
         "ContainerNotFound",
-        ErrorKind::NotFound,
+        ErrorKind::Invalid,
         "the container does not exist; make it first, or correct the store's URL",
     ),
     (
         "The specified bucket does not exist",
-        ErrorKind::NotFound,
+        ErrorKind::Invalid,
         "the bucket does not exist; make it first, or correct the store's URL",
     ),
     (
@@ -132,11 +132,6 @@ fn words(error: &object_store::Error) -> String {
         cause = at.source();
     }
     text
-}
-
-/// Whether there is no such bucket, rather than no such object.
-pub(crate) fn is_missing_bucket(error: &object_store::Error) -> bool {
-    matches!(meaning(error), Some((ErrorKind::NotFound, _)))
 }
 
 /// Whether the operation may be tried again.

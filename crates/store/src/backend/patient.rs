@@ -15,6 +15,7 @@ use object_store::{
     ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload,
     PutResult, Result,
 };
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -52,7 +53,7 @@ impl Patience {
 }
 
 /// What was tried again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RetryCounters {
     /// Attempts that failed and were repeated.
     pub retries: u64,
@@ -114,7 +115,7 @@ impl Patient {
     /// One removal: what is to be gone is gone.
     async fn remove(&self, location: &Path) -> Result<()> {
         match self.inner.delete(location).await {
-            Err(e @ Error::NotFound { .. }) if !fault::is_missing_bucket(&e) => Ok(()),
+            Err(e @ Error::NotFound { .. }) if fault::meaning(&e).is_none() => Ok(()),
             other => other,
         }
     }

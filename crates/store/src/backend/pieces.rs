@@ -26,6 +26,7 @@ use object_store::{
     PutResult, Result,
 };
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
@@ -49,7 +50,7 @@ pub struct PieceOptions {
 }
 
 /// What a piece cache did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PieceCounters {
     /// Parts that were on the local disk.
     pub hits: u64,
@@ -201,6 +202,19 @@ impl Pieces {
         }
     }
 
+    /// Forgets the parts that a read reaches into: whoever wants it fresh does not believe them.
+    async fn forget_around(&self, path: &Path, options: &GetOptions) {
+        let mut parts = vec![Part::Whole];
+        if let Some(GetRange::Bounded(range)) = &options.range {
+            parts.push(Part::Range(range.start, range.end.saturating_sub(range.start)));
+            let last = range.end.min(range.start.saturating_add(LONGEST)).div_ceil(PIECE);
+            parts.extend((range.start / PIECE..last).map(Part::Piece));
+        }
+        if is_kept(path) {
+            self.disk.forget(parts.into_iter().map(|part| self.name(path, part)).collect()).await;
+        }
+    }
+
     /// Forgets what is kept of an object of `len` bytes that is written anew.
     async fn forget(&self, path: &Path, len: u64) {
         if is_kept(path) {
@@ -272,6 +286,9 @@ impl ObjectStore for Pieces {
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let Some(part) = Self::part(location, &options) else {
+            if options.extensions.get() == Some(&Hint::Fresh) {
+                self.forget_around(location, &options).await;
+            }
             return self.inner.get_opts(location, options).await;
         };
         let name = self.name(location, part);

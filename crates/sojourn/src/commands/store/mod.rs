@@ -1,6 +1,9 @@
 //! `sojourn store`: the store as a whole.
 
+mod check;
+mod copy;
 mod key;
+mod publish;
 
 use crate::home::Home;
 use crate::output::Output;
@@ -10,6 +13,30 @@ use clap::Subcommand;
 /// The verbs of `sojourn store`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Store {
+    /// Try out whether a place can be trusted with a store
+    #[command(after_help = "\
+Examples:
+  sojourn store check s3://bucket/prefix
+  sojourn store check                       the place of this home's store
+
+Every object that it writes is below check/ and removed again. Exit code 10 when the place lacks
+something.")]
+    Check(check::Args),
+    /// Copy image versions to another store
+    #[command(after_help = "\
+Examples:
+  sojourn store copy s3://golden/store /srv/golden              all image versions
+  sojourn store copy /srv/golden s3://golden/store debian:3 ubuntu:1
+
+Either store may be encrypted. A copy that was interrupted is repeated with the same command; what
+the other store has is not stored again. Disks and snapshots are not copied: commit them first.")]
+    Copy(copy::Args),
+    /// Write the listing that readers through a plain web server go by
+    #[command(after_help = "\
+Examples:
+  sojourn store publish                     then serve the store's directory by nginx, say
+  sojourn init --store https://golden.example/store     on a machine that reads it")]
+    Publish,
     /// Who may open an encrypted store
     #[command(subcommand, arg_required_else_help = true)]
     Key(key::Key),
@@ -17,6 +44,9 @@ pub(crate) enum Store {
 
 pub(crate) async fn run(verb: &Store, home: &Home, output: Output) -> Result<()> {
     match verb {
+        Store::Check(args) => check::run(args, home, output).await,
+        Store::Copy(args) => copy::run(args, home, output).await,
+        Store::Publish => publish::run(home, output).await,
         Store::Key(verb) => key::run(verb, home, output).await,
     }
 }

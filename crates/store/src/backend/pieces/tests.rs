@@ -165,6 +165,21 @@ async fn an_object_that_is_written_anew_is_read_anew() {
 }
 
 #[tokio::test]
+async fn what_was_repaired_elsewhere_is_read_anew_when_it_is_asked_for_fresh() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, counted, path) = remote(300_000).await;
+    let opened = open(&counted, dir.path(), 1 << 30);
+    get_range(&*opened.backend, &path, 1000, 5000).await.unwrap();
+    let better = testing::noise(6, 300_000);
+    counted.put(&path, better.clone().into()).await.unwrap();
+    let stale = get_range(&*opened.backend, &path, 1000, 5000).await.unwrap();
+    assert_ne!(stale, better[1000..6000]);
+    let fresh = get_range_with(&*opened.backend, &path, 1000, 5000, Hint::Fresh).await.unwrap();
+    assert_eq!(fresh, better[1000..6000]);
+    assert_eq!(get_range(&*opened.backend, &path, 1000, 5000).await.unwrap(), fresh);
+}
+
+#[tokio::test]
 async fn many_readers_of_a_piece_fetch_it_once() {
     let dir = tempfile::tempdir().unwrap();
     let (bytes, counted, path) = remote(1 << 20).await;

@@ -1,0 +1,143 @@
+//! `sojourn store copy`.
+
+use crate::config::Config;
+use crate::engine::images;
+use crate::home::Home;
+use crate::output::Output;
+use crate::progress::Bar;
+use crate::{key, world};
+use block::{ByteSize, Error, ErrorKind, Result};
+use cache::{Cache, PolicyKind};
+use disk::Image;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use store::backend::OpenOptions;
+use store::copy::Copied;
+use store::{RefKind, RefRecord, Session, Store};
+
+/// Cache of the images that are read, in bytes: a chunk is read once, some in two requests.
+const CACHE: u64 = 32 << 20;
+
+/// Arguments of `sojourn store copy`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The store to read: a directory or a URL
+    pub(crate) from: String,
+    /// The store to write to: a directory or a URL; there has to be a store
+    pub(crate) to: String,
+    /// The versions, NAME[:TAG] [default: all]
+    #[arg(value_name = "IMAGE")]
+    pub(crate) images: Vec<String>,
+    /// The key file of the store that is read [default: as for the home's store]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from_key_file: Option<PathBuf>,
+    /// The key file of the store that is written to [default: as for the home's store]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) to_key_file: Option<PathBuf>,
+}
+
+/// What became of one version.
+#[derive(Serialize)]
+struct CopyView {
+    image: String,
+    size: u64,
+    /// `present`, or `made` and the figures of an import.
+    outcome: Copied,
+}
+
+pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
+    let from = open(&args.from, args.from_key_file.as_ref(), home).await?;
+    let to = open(&args.to, args.to_key_file.as_ref(), home).await?;
+    let records = wanted(&from, &args.images).await?;
+    // What is read must not be collected meanwhile; a store that cannot be written to has to do
+    // without.
+    let reading = match from.session("copy to another store").await {
+        Ok(session) => Some(session),
+        Err(e) if matches!(e.kind(), ErrorKind::Denied | ErrorKind::Unsupported) => None,
+        Err(e) => return Err(e),
+    };
+    let done = copy_all(&from, &to, reading.as_ref(), records).await;
+    let done = match reading {
+        Some(session) => session.close(done).await?,
+        None => done?,
+    };
+    output.print(&done, || {
+        let line = |view: &CopyView| match &view.outcome {
+            Copied::Present => format!("image {} was there\n", view.image),
+            Copied::Made(stats) => format!(
+                "image {} copied: {}, of which {} were new and took {} in the store\n",
+                view.image,
+                ByteSize(view.size),
+                ByteSize(stats.new_bytes),
+                ByteSize(stats.stored_bytes)
+            ),
+        };
+        done.iter().map(line).collect()
+    })
+}
+
+async fn copy_all(
+    from: &Store,
+    to: &Store,
+    reading: Option<&Session>,
+    records: Vec<RefRecord>,
+) -> Result<Vec<CopyView>> {
+    let mut seed = [0; 8];
+    world::system().entropy.fill(&mut seed)?;
+    let seed = u64::from_le_bytes(seed);
+    let cache = cache::Config { capacity: CACHE, policy: PolicyKind::Lru, seed };
+    let cache = Arc::new(Cache::new(cache));
+    let mut done = Vec::new();
+    for record in records {
+        let record = match reading {
+            Some(session) => session.hold(RefKind::Image, &record.name).await?,
+            None => Some(record),
+        };
+        // Removed since the listing.
+        let Some(record) = record else { continue };
+        let manifest = from.manifest(&images::manifest_of(&record)?).await?;
+        let view = Image::new(from.clone(), Arc::clone(&manifest), Arc::clone(&cache));
+        let bar = Bar::bytes(&format!("copying {}", record.name), Some(record.body.size));
+        let session = to.session(&format!("copy of {}", record.name)).await?;
+        let copied = store::copy::version(from, &record, &manifest, &view, &session, &bar).await;
+        let outcome = session.close(copied).await;
+        drop(bar);
+        let outcome = outcome.map_err(|e| e.context(format!("copying image {}", record.name)))?;
+        done.push(CopyView { image: record.name, size: record.body.size, outcome });
+    }
+    Ok(done)
+}
+
+async fn open(url: &str, key_file: Option<&PathBuf>, home: &Home) -> Result<Store> {
+    let opened = store::backend::open(url, &OpenOptions::default())?;
+    let secret = async || match key_file {
+        Some(path) => key::read(path).map(Some),
+        None => {
+            let config = if home.exists() { Config::of(home)? } else { Config::default() };
+            key::given(home, &config)
+        }
+    };
+    let store = Store::open_with(opened.backend, world::system(), secret).await;
+    store.map_err(|e| e.context(format!("store {url}")))
+}
+
+/// The versions that were asked for; all when none was.
+async fn wanted(from: &Store, images: &[String]) -> Result<Vec<RefRecord>> {
+    if images.is_empty() {
+        let listing = from.refs().list(RefKind::Image).await?;
+        if let Some(damaged) = listing.damaged.into_iter().next() {
+            let what = format!("image {}; name the versions to copy without it", damaged.name);
+            return Err(damaged.error.context(what));
+        }
+        if listing.records.is_empty() {
+            return Err(Error::not_found("the store to copy has no images"));
+        }
+        return Ok(listing.records);
+    }
+    let mut records = Vec::new();
+    for image in images {
+        records.push(images::resolve(from, &image.parse()?).await?);
+    }
+    Ok(records)
+}

@@ -1,0 +1,23 @@
+//! `sojourn store publish`.
+
+use crate::config::Config;
+use crate::engine;
+use crate::home::Home;
+use crate::output::Output;
+use block::Result;
+use serde::Serialize;
+
+/// What was published.
+#[derive(Serialize)]
+struct Published {
+    store: String,
+    objects: u64,
+}
+
+pub(crate) async fn run(home: &Home, output: Output) -> Result<()> {
+    let config = Config::of(home)?;
+    let backend = engine::backend(home, &config, engine::Use::Command)?.backend;
+    let objects = store::backend::publish::publish(&*backend).await?;
+    let done = Published { store: engine::place(home, &config.store), objects };
+    output.print(&done, || format!("{}: {} objects are listed", done.store, done.objects))
+}
