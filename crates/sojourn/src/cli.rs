@@ -1,7 +1,7 @@
 //! The command line: global options and the list of commands. Each command's own arguments live
 //! beside its code in [`commands`](crate::commands).
 
-use crate::commands::{completions, disk, image, init, man, serve, status, store};
+use crate::commands::{borrow, completions, disk, image, init, man, serve, status, store};
 use crate::logging::LogFormat;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -62,6 +62,9 @@ pub(crate) enum Command {
     /// The store as a whole
     #[command(subcommand, arg_required_else_help = true)]
     Store(store::Store),
+    /// The free blocks of idle disks as private scratch space
+    #[command(subcommand, arg_required_else_help = true)]
+    Borrow(borrow::Borrow),
     /// Serve disks and images over NBD
     Serve(Box<serve::Args>),
     /// What the running server does

@@ -92,6 +92,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Image(verb) => block_on(commands::image::run(verb, &home()?, output))?,
         Command::Disk(verb) => block_on(commands::disk::run(verb, &home()?, output))?,
         Command::Store(verb) => block_on(commands::store::run(verb, &home()?, output))?,
+        Command::Borrow(verb) => block_on(commands::borrow::run(verb, output))?,
         Command::Status(_) => block_on(commands::status::run(&home()?, output))?,
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args, output),

@@ -16,6 +16,9 @@ const PAGES: [usize; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 const SIGNATURE: usize = 10;
 const BAD_PAGES: usize = 1536;
 
+/// TuxOnIce leaves the signature as it is and writes this at the very start.
+const TUXONICE: &[u8] = b"\xed\xc3\x02\xe9\x98\x56\xe5\x0c";
+
 /// What the last ten bytes of page 0 say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
@@ -25,13 +28,8 @@ enum Mark {
 }
 
 fn mark(signature: &[u8]) -> Option<Mark> {
-    const SUSPENDED: [&[u8]; 5] = [
-        b"S1SUSPEND",
-        b"S2SUSPEND",
-        b"ULSUSPEND",
-        b"LINHIB0001",
-        b"\xed\xc3\x02\xe9\x98\x56\xe5\x0c",
-    ];
+    const SUSPENDED: [&[u8]; 5] =
+        [b"S1SUSPEND", b"S2SUSPEND", b"ULSUSPEND", b"LINHIB0001", TUXONICE];
     match signature {
         b"SWAPSPACE2" => Some(Mark::Current),
         b"SWAP-SPACE" => Some(Mark::Old),
@@ -45,7 +43,7 @@ pub(crate) const HEAD: usize = PAGES[PAGES.len() - 1];
 /// Whether the head of a swap space or swap file says that a suspended system is stored in it.
 pub(crate) fn is_suspended(head: &[u8]) -> bool {
     let signatures = PAGES.iter().filter_map(|page| head.get(page - SIGNATURE..*page));
-    signatures.filter_map(mark).any(|mark| mark == Mark::Suspended)
+    head.starts_with(TUXONICE) || signatures.filter_map(mark).any(|mark| mark == Mark::Suspended)
 }
 
 /// Reads what is free.
@@ -57,7 +55,7 @@ pub(crate) fn read(window: &Window<'_>, _options: &Options) -> Result<Found, Ref
             .filter(|page| **page <= head.len())
             .filter_map(|page| Some((*page, mark(&head[page - SIGNATURE..*page])?)))
     };
-    if marks().any(|(_, mark)| mark == Mark::Suspended) {
+    if is_suspended(&head) {
         refuse!(
             Hibernated,
             "a suspended system is stored in this swap space; start it and shut it down"

@@ -1,6 +1,7 @@
 //! One module per noun or verb: its arguments, and the code that carries them out.
 
 pub(crate) mod boot_list;
+pub(crate) mod borrow;
 pub(crate) mod completions;
 pub(crate) mod disk;
 pub(crate) mod image;

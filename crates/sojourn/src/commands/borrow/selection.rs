@@ -1,0 +1,82 @@
+//! Which disks are borrowed from and how much: what `scan` and `up` have in common.
+
+use block::{ByteSize, Error, Result, offload};
+use std::path::PathBuf;
+use transient::{Level, Options, Policy, Scan, ScanOptions};
+
+/// How much is read to prove that a block is free.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(crate) enum Proof {
+    /// Headers and the map of free space
+    Fast,
+    /// Also every file's own list of blocks
+    Deep,
+}
+
+/// Disks, consent and policy.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Selection {
+    /// Disks, partitions or image files [default: all disks of this machine]
+    #[arg(value_name = "DEVICE|IMAGE")]
+    pub(crate) targets: Vec<PathBuf>,
+    /// Take no more than this, from the largest free ranges on
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) size: Option<ByteSize>,
+    /// How thoroughly to check [default: fast where checksums protect the map of free space, else
+    /// deep]
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    pub(crate) proof: Option<Proof>,
+    /// Take no range smaller than this [default: 256K, 4M on disks that turn]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) min_extent: Option<ByteSize>,
+    /// Take no more ranges than this
+    #[arg(long, value_name = "COUNT", default_value_t = transient::policy::MOST)]
+    pub(crate) max_extents: usize,
+    /// Leave this much of each file system's free space alone
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(crate) reserve: u8,
+    /// Also borrow from btrfs, which does not show whether it is mounted
+    #[arg(long)]
+    pub(crate) btrfs: bool,
+    /// Also borrow from NTFS with shadow copies: "previous versions" of files may be lost
+    #[arg(long)]
+    pub(crate) shadow_copies: bool,
+    /// No system is suspended in an encrypted or managed part of the machine
+    #[arg(long)]
+    pub(crate) nothing_suspended: bool,
+}
+
+impl Selection {
+    /// The policy that was asked for.
+    pub(crate) fn policy(&self) -> Policy {
+        Policy {
+            want: self.size.map(u64::from),
+            floor: self.min_extent.map(u64::from),
+            most: self.max_extents,
+            reserve: self.reserve,
+        }
+    }
+
+    /// Looks at the disks. What is accepted stays held as long as the scan lives.
+    ///
+    /// # Errors
+    /// [`NotFound`](block::ErrorKind::NotFound) when a disk or image that was named does not exist.
+    pub(crate) async fn scan(&self) -> Result<Scan> {
+        for target in &self.targets {
+            std::fs::metadata(target).map_err(|e| Error::io(target.display(), e))?;
+        }
+        let options = ScanOptions {
+            reader: Options {
+                level: self.proof.map(|proof| match proof {
+                    Proof::Fast => Level::Fast,
+                    Proof::Deep => Level::Deep,
+                }),
+                btrfs: self.btrfs,
+                shadow_copies: self.shadow_copies,
+            },
+            nothing_hidden: self.nothing_suspended,
+        };
+        let targets = self.targets.clone();
+        offload(move || Ok(Scan::run(&targets, &options))).await
+    }
+}

@@ -1,0 +1,155 @@
+//! The rules for the whole machine, on images that are looked at together.
+
+#![allow(clippy::unwrap_used)] // a test speaks by panicking
+
+mod common;
+
+use common::{images, must, run, unpack};
+use std::path::{Path, PathBuf};
+use transient::{Code, HostDisk, Level, Options, Policy, Scan, ScanOptions, Source};
+
+fn ext4(dir: &Path, name: &str) -> PathBuf {
+    let image = dir.join(name);
+    must(60, "mke2fs", &["-q", "-F", "-t", "ext4", image.to_str().unwrap(), "16M"]);
+    image
+}
+
+/// The one verdict on each image.
+fn verdicts(images: &[PathBuf], options: &ScanOptions) -> Vec<Option<Code>> {
+    let scan = Scan::run(images, options);
+    let verdict = |disk: &transient::DiskReport| match &disk.refusal {
+        Some(refusal) => Some(refusal.code),
+        None => disk.parts[0].verdict.as_ref().err().map(|refusal| refusal.code),
+    };
+    scan.disks.iter().map(verdict).collect()
+}
+
+#[test]
+fn a_suspended_system_anywhere_refuses_everything() {
+    let Some(images) = images() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let generated =
+        |name: &str| unpack(&images.join(format!("generated/{name}.img.zst")), dir.path());
+    let swap = generated("hib-swap-first1MiB");
+    let exfat = generated("hib-exfat");
+    let clean = ext4(dir.path(), "clean");
+    let options = ScanOptions::default();
+    // exFAT says that it is clean, although the suspended system has it mounted.
+    let together = verdicts(&[exfat.clone(), clean.clone(), swap], &options);
+    assert_eq!(together, [Some(Code::Hibernated); 3]);
+    assert_eq!(verdicts(&[clean], &options), [None]);
+}
+
+#[test]
+fn a_suspended_system_in_a_swap_file_refuses_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = ext4(dir.path(), "root");
+    let other = ext4(dir.path(), "other");
+    let mut swap = vec![0; 1 << 20];
+    swap[4086..4095].copy_from_slice(b"S1SUSPEND");
+    let (file, table) = (dir.path().join("swap"), dir.path().join("fstab"));
+    std::fs::write(&file, &swap).unwrap();
+    std::fs::write(&table, "/var/deep/swap none swap sw 0 0\n").unwrap();
+    let commands = format!(
+        "mkdir etc\nmkdir var\nmkdir var/deep\nwrite {} etc/fstab\nwrite {} var/deep/swap\n",
+        table.display(),
+        file.display()
+    );
+    let script = dir.path().join("script");
+    std::fs::write(&script, commands).unwrap();
+    must(60, "debugfs", &["-w", "-f", script.to_str().unwrap(), root.to_str().unwrap()]);
+    assert!(run(60, "e2fsck", &["-fy", root.to_str().unwrap()]).status.code().unwrap() < 4);
+    let options = ScanOptions::default();
+    assert_eq!(verdicts(&[other.clone(), root.clone()], &options), [Some(Code::Hibernated); 2]);
+    // The same file without the mark is a file like any other.
+    swap[4086..4096].copy_from_slice(b"SWAPSPACE2");
+    std::fs::write(&file, &swap).unwrap();
+    std::fs::write(&script, format!("rm var/deep/swap\nwrite {} var/deep/swap\n", file.display()))
+        .unwrap();
+    must(60, "debugfs", &["-w", "-f", script.to_str().unwrap(), root.to_str().unwrap()]);
+    assert!(run(60, "e2fsck", &["-fy", root.to_str().unwrap()]).status.code().unwrap() < 4);
+    assert_eq!(verdicts(&[other, root], &options), [None; 2]);
+}
+
+#[test]
+fn what_does_not_show_that_it_is_mounted_is_refused_beside_what_cannot_be_looked_into() {
+    let dir = tempfile::tempdir().unwrap();
+    let luks = dir.path().join("luks");
+    let mut bytes = vec![0; 4 << 20];
+    bytes[..6].copy_from_slice(b"LUKS\xba\xbe");
+    std::fs::write(&luks, &bytes).unwrap();
+    let swap = dir.path().join("swap");
+    std::fs::write(&swap, vec![0; 16 << 20]).unwrap();
+    must(60, "mkswap", &["-q", swap.to_str().unwrap()]);
+    let all = [ext4(dir.path(), "clean"), swap, luks];
+    let mut options = ScanOptions::default();
+    let encrypted = Some(Code::Encrypted);
+    assert_eq!(verdicts(&all, &options), [None, Some(Code::HiddenState), encrypted]);
+    options.nothing_hidden = true;
+    assert_eq!(verdicts(&all, &options), [None, None, encrypted]);
+}
+
+#[test]
+fn an_image_that_is_locked_or_behind_a_loop_device_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = ext4(dir.path(), "image");
+    let held = HostDisk::open(&image).unwrap();
+    assert_eq!(
+        verdicts(std::slice::from_ref(&image), &ScanOptions::default()),
+        [Some(Code::InUse)]
+    );
+    drop(held);
+    assert_eq!(verdicts(std::slice::from_ref(&image), &ScanOptions::default()), [None]);
+    let device = run(20, "losetup", &["--find", "--show", "--read-only", image.to_str().unwrap()]);
+    if !device.status.success() {
+        eprintln!("skipped in part: no loop device can be made here");
+        return;
+    }
+    let device = String::from_utf8(device.stdout).unwrap().trim().to_owned();
+    let behind = verdicts(std::slice::from_ref(&image), &ScanOptions::default());
+    // The device itself, named, is looked at although it cannot be written.
+    let itself = HostDisk::open(Path::new(&device)).map(|disk| disk.size());
+    must(20, "losetup", &["--detach", &device]);
+    assert_eq!(behind, [Some(Code::InUse)]);
+    assert_eq!(itself.unwrap(), 16 << 20);
+}
+
+#[test]
+fn partitions_of_an_image_are_judged_one_by_one_and_lent_in_disk_offsets() {
+    let dir = tempfile::tempdir().unwrap();
+    let part = std::fs::read(ext4(dir.path(), "part")).unwrap();
+    let mut disk = vec![0; 48 << 20];
+    for (slot, start, kind) in [(0, 2u32 << 20, 0x83), (1, 20 << 20, 0x83), (2, 40 << 20, 0x82)] {
+        let at = 446 + 16 * slot;
+        let sectors = if slot == 2 { 4u32 << 20 } else { 16 << 20 } / 512;
+        disk[at + 4] = kind;
+        disk[at + 8..at + 12].copy_from_slice(&(start / 512).to_le_bytes());
+        disk[at + 12..at + 16].copy_from_slice(&sectors.to_le_bytes());
+    }
+    disk[510..512].copy_from_slice(&[0x55, 0xAA]);
+    for start in [2 << 20, 20 << 20] {
+        disk[start..start + part.len()].copy_from_slice(&part);
+    }
+    // The second one was not unmounted.
+    disk[(20 << 20) + 1024 + 0x3A] = 0;
+    let image = dir.path().join("disk");
+    std::fs::write(&image, &disk).unwrap();
+    let options = ScanOptions {
+        reader: Options { level: Some(Level::Deep), ..Options::default() },
+        nothing_hidden: false,
+    };
+    let scan = Scan::run(std::slice::from_ref(&image), &options);
+    let report = &scan.disks[0];
+    assert_eq!(report.table, "mbr");
+    let codes: Vec<Option<Code>> =
+        report.parts.iter().map(|part| part.verdict.as_ref().err().map(|r| r.code)).collect();
+    assert!(
+        matches!(codes[..], [None, Some(Code::Unclean | Code::Checksum), Some(Code::Unknown)]),
+        "{codes:?}"
+    );
+    let loans = scan.loans(&Policy { want: Some(3 << 20), ..Policy::default() });
+    assert_eq!(loans.len(), 1);
+    let spans = &loans[0].spans;
+    assert_eq!(spans.iter().map(|span| span.len()).sum::<u64>(), 3 << 20);
+    assert!(spans.iter().all(|span| span.offset() >= 3 << 20 && span.end() <= 17 << 20));
+}
