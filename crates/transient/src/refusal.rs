@@ -150,3 +150,17 @@ impl serde::Serialize for Code {
         serializer.serialize_str(self.as_str())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_code_is_documented_once_and_with_its_meaning() {
+        let page = include_str!("../../../docs/borrow.md");
+        for code in Code::ALL {
+            let row = format!("| `{code}` | {} |", code.meaning());
+            assert_eq!(page.matches(&row).count(), 1, "docs/borrow.md has no row {row}");
+        }
+    }
+}
