@@ -65,7 +65,8 @@ impl Clusters {
     }
 
     /// How many are in use and unclaimed.
-    pub(crate) fn count_set(&self) -> u64 {
+    #[cfg(test)]
+    fn count_set(&self) -> u64 {
         self.words.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 

@@ -35,7 +35,10 @@ const RESERVED: u64 = 64 << 10;
 /// Reads what is free.
 pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refusal> {
     if !options.btrfs {
-        refuse!(NeedsConsent, "btrfs has no mark of being mounted or asleep; it is lent only when asked for");
+        refuse!(
+            NeedsConsent,
+            "btrfs has no mark of being mounted or asleep; it is lent only when asked for"
+        );
     }
     let superblock = superblock::read(window)?;
     let chunks = all_chunks(window, &superblock)?;
@@ -45,7 +48,11 @@ pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refu
         extents: tree_root(&reader, object::EXTENT_TREE)?,
         groups: tree_root(
             &reader,
-            if superblock.block_group_tree { object::BLOCK_GROUP_TREE } else { object::EXTENT_TREE },
+            if superblock.block_group_tree {
+                object::BLOCK_GROUP_TREE
+            } else {
+                object::EXTENT_TREE
+            },
         )?,
         free_space: superblock
             .free_space_tree
@@ -139,12 +146,18 @@ fn device_extents(reader: &Reader<'_>) -> Result<Vec<(u64, Chunk)>, Refusal> {
                 && le64(data, 24) == chunk.len
         });
         if !same {
-            refuse!(Conflict, "the device's extents are not those of the chunks; check it with btrfs check");
+            refuse!(
+                Conflict,
+                "the device's extents are not those of the chunks; check it with btrfs check"
+            );
         }
         Ok(())
     })?;
     if left.next().is_some() {
-        refuse!(Conflict, "a chunk is missing among the device's extents; check it with btrfs check");
+        refuse!(
+            Conflict,
+            "a chunk is missing among the device's extents; check it with btrfs check"
+        );
     }
     Ok(places)
 }
@@ -158,6 +171,3 @@ fn push(list: &mut FreeList, start: u64, end: u64) -> Result<(), Refusal> {
     }
     list.push(at, end)
 }
-
-#[cfg(test)]
-mod tests;

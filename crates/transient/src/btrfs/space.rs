@@ -56,10 +56,10 @@ impl Ranges {
 impl Space<'_> {
     /// The free logical ranges of a chunk. With `both`, the two trees must agree.
     pub(super) fn free(&self, chunk: &Chunk, both: bool) -> Result<Vec<Span>, Refusal> {
-        let listed = self.free_space.map(|root| self.from_free_space(root, chunk)).transpose()?;
+        let listed = self.free_space.map(|root| self.listed_free(root, chunk)).transpose()?;
         let gaps = match &listed {
             Some(_) if !both => None,
-            _ => Some(self.from_extents(chunk)?),
+            _ => Some(self.gaps(chunk)?),
         };
         let free = match (listed, gaps) {
             (Some(listed), Some(gaps)) if listed != gaps => refuse!(
@@ -100,7 +100,7 @@ impl Space<'_> {
         }
     }
 
-    fn from_free_space(&self, root: Root, chunk: &Chunk) -> Result<Ranges, Refusal> {
+    fn listed_free(&self, root: Root, chunk: &Chunk) -> Result<Ranges, Refusal> {
         let sector = self.reader.superblock.sector;
         let mut ranges = Ranges::default();
         let mut expected = None;
@@ -141,7 +141,7 @@ impl Space<'_> {
     }
 
     /// The gaps between all extents of a chunk.
-    fn from_extents(&self, chunk: &Chunk) -> Result<Ranges, Refusal> {
+    fn gaps(&self, chunk: &Chunk) -> Result<Ranges, Refusal> {
         let node = self.reader.superblock.node as u64;
         let mut ranges = Ranges::default();
         let mut at = chunk.logical;

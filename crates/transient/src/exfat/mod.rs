@@ -265,6 +265,3 @@ impl Stream {
         })
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -139,7 +139,10 @@ fn state(window: &Window<'_>, boot: &Boot) -> Result<(), Refusal> {
         ),
     };
     if !media || boot.media < 0xF0 {
-        refuse!(Structure, "the table does not begin with the mark of its medium; check it with its own tool");
+        refuse!(
+            Structure,
+            "the table does not begin with the mark of its medium; check it with its own tool"
+        );
     }
     if marks & clean == 0 {
         refuse!(Unclean, "it was not unmounted; unmount or check it in its own system");
@@ -204,6 +207,3 @@ fn reach(map: &mut Map, cluster: u64, what: &str) -> Result<(), Refusal> {
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests;

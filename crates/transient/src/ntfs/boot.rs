@@ -10,7 +10,6 @@ const MAX_CLUSTER: u64 = 2 << 20;
 /// The geometry, checked against the window. Sizes in bytes, places in clusters.
 #[derive(Debug)]
 pub(super) struct Boot {
-    pub(super) sector: u64,
     pub(super) cluster: u64,
     pub(super) clusters: u64,
     pub(super) size: u64,
@@ -63,7 +62,6 @@ pub(super) fn read(window: &Window<'_>) -> Result<Boot, Refusal> {
         );
     }
     let boot = Boot {
-        sector,
         cluster,
         clusters: size / cluster,
         size,

@@ -115,7 +115,10 @@ fn bitmap(volume: &Ntfs<'_>) -> Result<(Clusters, Stream), Refusal> {
         // Bits behind the last cluster are set.
         for bit in count.max(piece.offset() * 8)..piece.end() * 8 {
             if bits[(bit / 8 - piece.offset()) as usize] >> (bit % 8) & 1 == 0 {
-                refuse!(Structure, "its bitmap knows clusters behind the last; check it with chkdsk");
+                refuse!(
+                    Structure,
+                    "its bitmap knows clusters behind the last; check it with chkdsk"
+                );
             }
         }
         clusters.load(piece.offset() * 8, &bits);
@@ -176,7 +179,10 @@ fn records_in_use(volume: &Ntfs<'_>) -> Result<Clusters, Refusal> {
     let needed = count.div_ceil(8);
     // It grows in steps ahead of the table.
     if value.size() < needed || value.size() > needed + (1 << 20) {
-        refuse!(Structure, "the map of records in use has an impossible size; check it with chkdsk");
+        refuse!(
+            Structure,
+            "the map of records in use has an impossible size; check it with chkdsk"
+        );
     }
     let mut map = Clusters::new(value.size() * 8);
     match value {

@@ -87,7 +87,7 @@ impl<'a> Ntfs<'a> {
             }
         }
         volume.check_length("the file table", &volume.mft)?;
-        if volume.mft.coded || volume.mft.size % volume.boot.record as u64 != 0 {
+        if volume.mft.coded || !volume.mft.size.is_multiple_of(volume.boot.record as u64) {
             refuse!(Structure, "the size of the file table is impossible; check it with chkdsk");
         }
         Ok(volume)

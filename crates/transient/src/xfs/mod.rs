@@ -42,6 +42,3 @@ pub(crate) fn read(window: &Window<'_>, _options: &Options) -> Result<Found, Ref
         volume: superblock.volume,
     })
 }
-
-#[cfg(test)]
-mod tests;

@@ -30,8 +30,6 @@ pub(super) struct Superblock {
     pub(super) blocks: u64,
     pub(super) group_blocks: u64,
     pub(super) groups: u64,
-    /// Bits of a block number within its group, in numbers that name both.
-    pub(super) group_shift: u32,
     pub(super) log_group: u64,
     pub(super) log_block: u64,
     pub(super) log_blocks: u64,
@@ -118,7 +116,6 @@ pub(super) fn read(window: &Window<'_>) -> Result<Superblock, Refusal> {
         blocks,
         group_blocks,
         groups,
-        group_shift,
         log_group: log >> group_shift,
         log_block: log & ((1 << group_shift) - 1),
         log_blocks: u64::from(be32(&head, 96)),
