@@ -8,6 +8,7 @@
 //! | [`home`] | the directory that one server lives in |
 //! | [`key`] | the passphrase or key file of an encrypted store |
 //! | [`config`] | `sojourn.toml` |
+//! | [`borrow`] | borrowed disks in use |
 //! | [`engine`] | store, cache and disks of a home, and the verbs on disks |
 //! | [`control`] | how commands reach the disks that a server has open |
 //! | [`serve`](mod@serve) | exports, listeners, HTTP, signals |
@@ -16,6 +17,7 @@
 //! | [`world`] | the system's clock and randomness |
 //! | [`output`], [`progress`], [`logging`] | what people and programs see |
 
+mod borrow;
 mod cli;
 mod commands;
 mod config;
@@ -92,7 +94,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Image(verb) => block_on(commands::image::run(verb, &home()?, output))?,
         Command::Disk(verb) => block_on(commands::disk::run(verb, &home()?, output))?,
         Command::Store(verb) => block_on(commands::store::run(verb, &home()?, output))?,
-        Command::Borrow(verb) => block_on(commands::borrow::run(verb, output))?,
+        Command::Borrow(verb) => return block_on(commands::borrow::run(verb, home, output))?,
         Command::Status(_) => block_on(commands::status::run(&home()?, output))?,
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args, output),

@@ -1,22 +1,43 @@
 //! `sojourn borrow`: the free blocks of idle disks as private scratch space.
 
+mod down;
 mod map;
 mod scan;
 mod selection;
+mod status;
+mod up;
 
+pub(crate) use selection::Selection;
+
+use crate::home::Home;
 use crate::output::Output;
 use block::Result;
 use clap::Subcommand;
+use std::process::ExitCode;
 
 /// The verbs of `sojourn borrow`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Borrow {
     /// What disks and images hold, and what of them can be borrowed; writes nothing
     Scan(scan::Args),
+    /// Make a private disk of free blocks, and serve it
+    Up(Box<up::Args>),
+    /// Take a borrowed disk down
+    Down(down::Args),
+    /// Which borrowed disks are in use
+    Status(status::Args),
 }
 
-pub(crate) async fn run(verb: &Borrow, output: Output) -> Result<()> {
+pub(crate) async fn run(
+    verb: &Borrow,
+    home: impl FnOnce() -> Result<Home>,
+    output: Output,
+) -> Result<ExitCode> {
     match verb {
-        Borrow::Scan(args) => scan::run(args, output).await,
+        Borrow::Scan(args) => scan::run(args, output).await?,
+        Borrow::Up(args) => return up::run(args, &home()?, output).await,
+        Borrow::Down(args) => down::run(args, &home()?, output).await?,
+        Borrow::Status(args) => status::run(args, &home()?, output).await?,
     }
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,17 @@
+//! Borrowed disks in use: from `borrow up` to `borrow down`.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`place`] | where the room comes from: lent disks, or a directory of a running host |
+//! | [`find`] | which free blocks of which disks are taken |
+//! | [`session`] | one borrowed disk, and what is done when it ends |
+//! | [`control`] | how other commands reach it |
+//! | [`serve`](mod@serve) | the NBD server around it |
+//! | [`report`] | what is told of it |
+
+pub(crate) mod control;
+pub(crate) mod find;
+pub(crate) mod place;
+pub(crate) mod report;
+pub(crate) mod serve;
+pub(crate) mod session;

@@ -1,0 +1,275 @@
+//! `sojourn borrow up`.
+
+use super::selection::Selection;
+use crate::borrow::control::{Paths, directory};
+use crate::borrow::find;
+use crate::borrow::place::{Place, key, lent};
+use crate::borrow::report::StatusView;
+use crate::borrow::serve::{self, Options};
+use crate::borrow::session::{Carried, Session, complain};
+use crate::config::Config;
+use crate::home::Home;
+use crate::output::{Output, fields};
+use crate::serve::brief;
+use crate::serve::file::FileExports;
+use block::lock::{LockFile, Taking};
+use block::{BLOCK, ByteSize, Device, Error, Result};
+use nbd::{Address, ClientOptions, Remote, Uri};
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use tokio::task::JoinSet;
+use transient::dm::Mapper;
+use transient::{GiveBack, State};
+
+/// What a borrowed disk is to the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Form {
+    /// An export of this process
+    Nbd,
+    /// A block device of this machine's kernel
+    Dm,
+}
+
+/// Arguments of `sojourn borrow up`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn borrow up /dev/sda --size 20G
+  sojourn borrow up /dev/sda /dev/sdb --size 100G --as dm
+  sojourn borrow up /dev/sda --state nbd://server/alice --prefetch
+  sojourn borrow up disk.img --size 1G --run 'nbdcopy $uri - | wc -c'
+  sojourn borrow up --live /var/tmp --floor 10G --size 20G
+
+The disks' own system must not be running (but for --live). The disk is encrypted with a key that
+is only in memory: when the process ends, however it ends, nothing can be read any more.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    selection: Selection,
+    /// The borrowed disk's name
+    #[arg(long, default_value = "borrowed")]
+    name: String,
+    /// What it is to be
+    #[arg(long = "as", value_enum, default_value = "nbd", value_name = "FORM")]
+    form: Form,
+    /// Listen here: unix:PATH or HOST:PORT; may be repeated [default: a unix socket in the home]
+    #[arg(long, value_name = "ADDR")]
+    nbd: Vec<Address>,
+    /// Allow addresses that other machines reach, without encryption or authentication
+    #[arg(long)]
+    insecure: bool,
+    /// Run CMD with $uri, $unixsocket and $exportname, and take the disk down when it ends
+    #[arg(long, value_name = "CMD", conflicts_with = "nbd")]
+    run: Option<String>,
+    /// Start with the content of this image file or NBD export, and write changes back to it
+    #[arg(long, value_name = "FILE|URI")]
+    state: Option<String>,
+    /// Copy all of the state in ahead of use, in the background
+    #[arg(long, requires = "state")]
+    prefetch: bool,
+    /// Leave the state's source as it is
+    #[arg(long, requires = "state")]
+    no_write_back: bool,
+    /// Borrow from a running system: a file without a name in this directory
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["targets", "form"])]
+    live: Option<PathBuf>,
+    /// Give room back when less than this is free beside DIR
+    #[arg(long, value_name = "SIZE", default_value = "1G", requires = "live")]
+    floor: ByteSize,
+    /// Give data up too when the running system needs the room: for caches
+    #[arg(long, requires = "live")]
+    give_up_data: bool,
+    /// The owner of the running system agrees that changes to the state depend on its free space
+    #[arg(long, requires = "live")]
+    owner_agrees: bool,
+}
+
+/// Borrows and serves.
+///
+/// # Errors
+/// Why nothing could be borrowed or served.
+pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<ExitCode> {
+    store::check_name("borrowed disk", &args.name)?;
+    args.check()?;
+    let paths = Paths::new(home, &args.name);
+    let _lock = lock(home, &paths, &args.name)?;
+    leave_no_core();
+    let base = match &args.state {
+        Some(state) => Some(open_state(state, args.no_write_back).await?),
+        None => None,
+    };
+    let wanted = args.selection.size.map(|size| size.0);
+    let Some(size) = wanted.or(base.as_ref().map(|base| base.size())) else {
+        return Err(Error::invalid("say how large the borrowed disk is to be: --size SIZE"));
+    };
+    if args.form == Form::Dm {
+        map(args, size, output).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let place = make_place(args, size).await?;
+    let carried = match base {
+        Some(base) => Some(carry(args, base, place.disk())?),
+        None => None,
+    };
+    let session = Session { name: args.name.clone(), place, carried };
+    match &args.run {
+        Some(command) => run_command(session, command).await,
+        None => serve(args, paths, session, output).await,
+    }
+}
+
+impl Args {
+    /// What the option parser cannot know.
+    fn check(&self) -> Result<()> {
+        let writes_back = self.state.is_some() && !self.no_write_back;
+        if self.form == Form::Dm {
+            let wrong = [
+                (self.state.is_some(), "--state"),
+                (self.run.is_some(), "--run"),
+                (!self.nbd.is_empty(), "--nbd"),
+            ];
+            if let Some((_, option)) = wrong.iter().find(|(given, _)| *given) {
+                return Err(Error::invalid(format!(
+                    "{option} is for --as nbd; a kernel device is used by its path"
+                )));
+            }
+        }
+        if writes_back && self.live.is_some() && (self.give_up_data || !self.owner_agrees) {
+            return Err(Error::denied(
+                "a running system may need its room back at any time, so changes to a state are \
+                 not kept there; give --no-write-back, or --owner-agrees without --give-up-data",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Takes the name, so that no two processes serve the same.
+fn lock(home: &Home, paths: &Paths, name: &str) -> Result<LockFile> {
+    let dir = directory(home);
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&dir)
+        .map_err(|e| Error::io(dir.display(), e))?;
+    match LockFile::take(&paths.lock)? {
+        Taking::Ours(lock) => Ok(lock),
+        Taking::Held(holder) => Err(Error::conflict(format!(
+            "a borrowed disk {name} is in use by {holder}; take it down first (`sojourn borrow \
+             down {name}`), or choose another --name"
+        ))),
+        Taking::Replaced => Err(Error::conflict(format!(
+            "{} was replaced just now; try again",
+            paths.lock.display()
+        ))),
+    }
+}
+
+/// What is in the memory of this process is private.
+fn leave_no_core() {
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+}
+
+async fn open_state(state: &str, read_only: bool) -> Result<Arc<dyn Device>> {
+    if state.contains("://") {
+        let uri: Uri = state.parse()?;
+        return Ok(Arc::new(Remote::connect(&uri, ClientOptions::default()).await?));
+    }
+    let options = formats::OpenOptions { format: None, read_only, scratch: std::env::temp_dir() };
+    let opened = formats::open(Path::new(state), options).await;
+    opened.map_err(|e| match e.kind() {
+        block::ErrorKind::Denied if !read_only => {
+            Error::denied(format!("{e}; or leave it as it is with --no-write-back"))
+        }
+        _ => e,
+    })
+}
+
+async fn make_place(args: &Args, size: u64) -> Result<Place> {
+    let policy = if args.give_up_data { GiveBack::Anything } else { GiveBack::Unwritten };
+    match &args.live {
+        Some(dir) => Place::on_host(dir, size, args.floor.0, policy),
+        None => {
+            let plan = find::plan(&args.selection, size).await?;
+            block::offload(move || Place::on_disks(plan, size)).await
+        }
+    }
+}
+
+fn carry(args: &Args, base: Arc<dyn Device>, disk: &Arc<transient::Stitched>) -> Result<Carried> {
+    let write_back = !args.no_write_back;
+    if write_back && base.read_only() {
+        return Err(Error::denied(
+            "the source of the state cannot be written; leave it as it is with --no-write-back",
+        ));
+    }
+    let state = Arc::new(State::new(base, Arc::clone(disk) as _)?);
+    let mut ahead = JoinSet::new();
+    if args.prefetch {
+        let state = Arc::clone(&state);
+        ahead.spawn(async move {
+            if let Err(e) = state.fetch_all(&|_| {}).await {
+                tracing::warn!(error = e.message(), "stopped copying the state in ahead of use");
+            }
+        });
+    }
+    let source = args.state.clone().unwrap_or_default();
+    Ok(Carried { state, source, write_back, ahead })
+}
+
+/// Gives the disk to the kernel, and leaves.
+async fn map(args: &Args, size: u64, output: Output) -> Result<()> {
+    let size = size.next_multiple_of(BLOCK);
+    let mapper = Mapper::open()?;
+    let plan = find::plan(&args.selection, size).await?;
+    let lent = lent(&plan);
+    let name = args.name.clone();
+    let mapped = block::offload(move || mapper.create(&name, plan, size, &key()?)).await?;
+    let view = StatusView { lent, ..StatusView::mapped(mapped) };
+    print(&view, output)
+}
+
+async fn serve(args: &Args, paths: Paths, session: Session, output: Output) -> Result<ExitCode> {
+    let addresses = match args.nbd.is_empty() {
+        true => vec![Address::unix(&paths.nbd)?],
+        false => args.nbd.clone(),
+    };
+    let uri = addresses.first().map(|address| Uri::new(address.clone(), &args.name).to_string());
+    let view = session.status(uri.unwrap_or_default(), 0);
+    let options = Options { paths, addresses, insecure: args.insecure };
+    let down = serve::run(session, options, || print(&view, output)).await?;
+    complain(&down.checked)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Serves while a command runs.
+async fn run_command(session: Session, command: &str) -> Result<ExitCode> {
+    let exports = FileExports::new(session.device(), Path::new(&session.name));
+    let limits = crate::serve::limits(&Config::default());
+    let ended = brief::run(Arc::new(exports), limits, command, &session.name).await;
+    let asked = crate::borrow::report::DownRequest::default();
+    let written = session.write_back(&asked).await;
+    let down = session.end(&asked, *written.as_ref().unwrap_or(&0)).await;
+    written?;
+    complain(&down.checked)?;
+    ended
+}
+
+fn print(view: &StatusView, output: Output) -> Result<()> {
+    output.print(view, || {
+        let mut pairs = vec![
+            ("borrowed", format!("{} as {}", ByteSize(view.size), view.name)),
+            ("address", view.address.clone()),
+        ];
+        for lent in &view.lent {
+            let text =
+                format!("{} in {} extents of {}", ByteSize(lent.bytes), lent.extents, lent.disk);
+            pairs.push(("lent", text));
+        }
+        pairs.push(("end it with", format!("sojourn borrow down {}", view.name)));
+        fields(&pairs)
+    })
+}
