@@ -286,6 +286,11 @@ fn windows_that_sleeps_in_hiberfil_is_refused() {
     std::fs::write(dir.path().join("short"), [0; 100]).unwrap();
     must(60, "ntfscp", &["-f", path(&image), path(&dir.path().join("short")), "hiberfil.sys"]);
     assert_eq!(code(Kind::Ntfs, &image), Code::Hibernated, "shorter than a header");
+    // The same on a volume that is refused for something else.
+    let image = Sparse::load(&image);
+    let mft = u64::from_le_bytes(image.bytes(48, 8).try_into().unwrap()) * 4096;
+    let damaged = with(Kind::Ntfs, &image, &[(mft + 6 * 1024, b"BAAD")]);
+    assert_eq!(damaged.unwrap_err().code, Code::Hibernated, "its bitmap is lost too");
 }
 
 /// The free blocks that xfs_db lists, in bytes; among them those that are kept for the trees, and

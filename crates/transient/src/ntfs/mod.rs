@@ -12,7 +12,7 @@ mod volume;
 use crate::bytes::{le16, le64};
 use crate::clusters::Clusters;
 use crate::refusal::refuse;
-use crate::{Found, FreeList, Kind, Level, Options, Refusal, Stamp, Volume, Window};
+use crate::{Code, Found, FreeList, Kind, Level, Options, Refusal, Stamp, Volume, Window};
 use block::Span;
 use record::{Record, kind};
 use volume::{Ntfs, Stream, Value};
@@ -25,29 +25,42 @@ const FIRST_USER: u64 = 24;
 
 /// Reads what is free.
 pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refusal> {
-    let boot = boot::read(window)?;
+    let volume = Ntfs::open(window, boot::read(window)?)?;
+    prove(&volume, options).or_else(|refusal| {
+        // A sleeping Windows counts for the whole machine, so it is looked for whatever else is
+        // wrong here.
+        if refusal.code != Code::Hibernated {
+            state::log_of_a_sleeper(&volume)?;
+            sleeper(&volume)?;
+        }
+        Err(refusal)
+    })
+}
+
+/// Reads what is free in a volume whose file table is known.
+fn prove(volume: &Ntfs<'_>, options: &Options) -> Result<Found, Refusal> {
+    let window = volume.window;
     if !options.shadow_copies {
         state::shadow_copies(window)?;
     }
-    let volume = Ntfs::open(window, boot)?;
-    mirror(&volume)?;
-    let label = state::flags(&volume)?;
-    state::log(&volume)?;
-    let (mut clusters, map) = bitmap(&volume)?;
+    mirror(volume)?;
+    let label = state::flags(volume)?;
+    state::log(volume)?;
+    let (mut clusters, map) = bitmap(volume)?;
     let mut list = FreeList::new();
     let unit = volume.boot.cluster;
     clusters.push_free(&mut list, 0, unit)?;
-    if let Some(file) = walk(&volume, &mut clusters)? {
-        state::hibernation(&volume, file)?;
+    if let Some(file) = walk(volume, &mut clusters)? {
+        state::hibernation(volume, file)?;
     }
     // The boot sector and shadow copies, the system's file records, the restart pages, the bitmap.
     let mut ranges = vec![Span::whole(16 << 10)];
-    ranges.extend(places(&volume, &volume.mft, FIRST_USER * volume.boot.record as u64));
+    ranges.extend(places(volume, &volume.mft, FIRST_USER * volume.boot.record as u64));
     let log = volume.record(2)?;
     if let Some(Value::Clusters(stream)) = volume.value(&log, kind::DATA, &[])? {
-        ranges.extend(places(&volume, &stream, 64 << 10));
+        ranges.extend(places(volume, &stream, 64 << 10));
     }
-    ranges.extend(places(&volume, &map, 8 << 20));
+    ranges.extend(places(volume, &map, 8 << 20));
     let (free, dropped) = list.finish();
     Ok(Found {
         kind: Kind::Ntfs,
@@ -167,6 +180,36 @@ fn walk(volume: &Ntfs<'_>, clusters: &mut Clusters) -> Result<Option<u64>, Refus
         refuse!(Structure, "files are beyond the end of the file table; check it with chkdsk");
     }
     Ok(hibernation)
+}
+
+/// Refuses a volume with a `hiberfil.sys` in which a system sleeps. Of what is damaged on the way,
+/// nothing is said.
+fn sleeper(volume: &Ntfs<'_>) -> Result<(), Refusal> {
+    let size = volume.boot.record;
+    let mut bytes = vec![0; (1 << 20) / size * size];
+    for piece in Span::whole(volume.records() * size as u64).pieces(bytes.len() as u64) {
+        let bytes = &mut bytes[..piece.len() as usize];
+        if volume.read(&volume.mft, piece.offset(), bytes).is_err() {
+            continue;
+        }
+        for (index, raw) in bytes.chunks_exact(size).enumerate() {
+            let number = piece.offset() / size as u64 + index as u64;
+            let Ok(record) = Record::new(number, raw.to_vec()) else { continue };
+            let Ok(attributes) = record.attributes() else { continue };
+            let named = attributes.iter().any(|attribute| {
+                attribute.kind() == kind::FILE_NAME
+                    && attribute.resident().is_some_and(is_hibernation_file)
+            });
+            if named {
+                let file = record.base().unwrap_or(number);
+                state::hibernation(volume, file).or_else(|refusal| match refusal.code {
+                    Code::Hibernated => Err(refusal),
+                    _ => Ok(()),
+                })?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The file table's own map of records in use.

@@ -72,6 +72,29 @@ pub(super) fn log(volume: &Ntfs<'_>) -> Result<(), Refusal> {
     }
 }
 
+/// Refuses a volume whose log, whole or damaged, is of the version that only a Windows which still
+/// has to go on leaves behind.
+pub(super) fn log_of_a_sleeper(volume: &Ntfs<'_>) -> Result<(), Refusal> {
+    let value = volume.record(2).and_then(|record| volume.value(&record, kind::DATA, &[]));
+    let mut head = vec![0; 8 << 10];
+    if let Ok(Some(Value::Clusters(stream))) = value
+        && volume.read(&stream, 0, &mut head).is_ok()
+        && head
+            .chunks_exact(4 << 10)
+            .any(|page| &page[..4] == b"RSTR" && (le16(page, 0x1C), le16(page, 0x1A)) == (2, 0))
+    {
+        return sleeps();
+    }
+    Ok(())
+}
+
+fn sleeps<T>() -> Result<T, Refusal> {
+    refuse!(
+        Hibernated,
+        "Windows 8 or newer runs on it, was cut off, or was shut down for a fast start; shut it down with shift held, or restart it"
+    )
+}
+
 fn log_stream(volume: &Ntfs<'_>, stream: &Stream) -> Result<(), Refusal> {
     let mut head = vec![0; 64 << 10];
     volume.read(stream, 0, &mut head)?;
@@ -122,10 +145,7 @@ fn restart_page(raw: &[u8]) -> Result<(u64, bool), Refusal> {
     fix_up(&mut page, "a restart page of its log")?;
     let (minor, major) = (le16(&page, 0x1A), le16(&page, 0x1C));
     if (major, minor) == (2, 0) {
-        refuse!(
-            Hibernated,
-            "Windows 8 or newer runs on it, was cut off, or was shut down for a fast start; shut it down with shift held, or restart it"
-        );
+        return sleeps();
     }
     if (major, minor) != (1, 1) {
         refuse!(UnknownFeature, "version {major}.{minor} of its log; only 1.1 is known");
