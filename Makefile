@@ -4,7 +4,7 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test lint fmt fuzz bench bench-store clean
+.PHONY: help build demo test lint fmt fuzz bench bench-store simulate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
@@ -13,6 +13,7 @@ help:
 	@echo "make bench-store   importing, storing, exporting and booting images, beside other tools"
 	@echo "make lint    formatting, clippy, licences, the repository's own rules"
 	@echo "make fmt     format the code"
+	@echo "make simulate  10,000 lives of a store in simulated time, SEEDS=10000"
 	@echo "make fuzz    the fuzz targets, SECONDS=60 each"
 	@echo "make clean   remove what was built and cached"
 
@@ -51,6 +52,11 @@ bench-store:
 
 fmt:
 	$(CARGO) fmt --all
+
+SEEDS ?= 10000
+simulate:
+	@scripts/setup build
+	SIMULATION_SEEDS=$(SEEDS) $(CARGO) test -p store --locked --test simulation any_seed -- --nocapture
 
 SECONDS ?= 60
 fuzz:

@@ -1,0 +1,90 @@
+//! Deterministic simulation: importers, committers, removers, collections, verifications and
+//! readers on one store, on one thread and in simulated time, with faults of the network and
+//! crashes at any request. A seed decides everything, and takes the same course each time.
+//!
+//! `SIMULATION_SEED=17 cargo test -p store --test simulation any_seed` replays one seed, and tells
+//! its course with `SIMULATION_TOLD=1` and `-- --nocapture`;
+//! `SIMULATION_SEEDS=10000` (or `make simulate`) runs so many.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods)] // a test
+
+mod actors;
+mod model;
+mod remote;
+
+use actors::Life;
+use remote::Lie;
+use std::time::{Duration, Instant};
+
+/// Seeds that are run at the least, and for how long more are run.
+const AT_LEAST: u64 = 1000;
+const FOR: Duration = Duration::from_secs(30);
+
+/// Runs a life; gives its course as a number, or what went wrong.
+fn live(seed: u64, lie: Lie) -> Result<u64, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    let _inline = block::offload::Inline::on_this_thread();
+    runtime.block_on(Life::new(seed, lie).run())
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+#[test]
+fn any_seed_loses_nothing_and_leaves_no_garbage() {
+    if let Some(seed) = number("SIMULATION_SEED") {
+        live(seed, Lie::None).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        return;
+    }
+    let (seeds, limit) = match number("SIMULATION_SEEDS") {
+        Some(seeds) => (seeds, Duration::MAX),
+        None => (AT_LEAST, FOR),
+    };
+    // Each run begins where the clock says, so that runs add up.
+    let first =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
+            * 1_000_000;
+    let begun = Instant::now();
+    let mut done = 0;
+    while done < seeds || (limit != Duration::MAX && begun.elapsed() < limit) {
+        let seed = first + done;
+        live(seed, Lie::None).unwrap_or_else(|wrong| {
+            panic!("{wrong}\nreplay with SIMULATION_SEED={seed}");
+        });
+        done += 1;
+    }
+    println!("{done} seeds from {first} in {:?}", begun.elapsed());
+}
+
+#[test]
+fn a_seed_takes_the_same_course_each_time() {
+    for seed in 0..20 {
+        let course = live(seed, Lie::None).unwrap();
+        assert_eq!(live(seed, Lie::None).unwrap(), course, "seed {seed}");
+    }
+}
+
+/// How many of a number of seeds end badly.
+fn caught(lie: Lie) -> usize {
+    (0..400).filter(|seed| live(*seed, lie).is_err()).take(1).count()
+}
+
+#[test]
+fn a_collection_that_does_not_see_pins_is_caught() {
+    assert_eq!(caught(Lie::NoPins), 1);
+}
+
+#[test]
+fn a_collection_that_does_not_look_at_the_names_again_is_caught() {
+    assert_eq!(caught(Lie::OldNames), 1);
+}
+
+#[test]
+fn an_importer_that_relies_on_what_was_condemned_is_caught() {
+    assert_eq!(caught(Lie::NothingCondemned), 1);
+}
