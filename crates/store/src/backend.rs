@@ -21,6 +21,7 @@
 //! | `patient` | [`Patience`]: trying again |
 //! | `gathered` | joining reads |
 //! | `pieces`, `local_disk` | [`PieceOptions`]: the piece cache |
+//! | `staging` | what killed writers leave in a directory |
 //! | [`publish`](mod@publish) | a store behind a plain web server |
 
 mod aws;
@@ -32,10 +33,12 @@ mod patient;
 mod pieces;
 mod place;
 pub mod publish;
+mod staging;
 
 pub use environment::Environment;
 pub use patient::{Patience, RetryCounters};
 pub use pieces::{PieceCounters, PieceOptions};
+pub use staging::sweep_staging;
 pub use place::{Link, OpenOptions, Opened, create, is_remote, layered, open, patient};
 
 use block::{Error, ErrorKind, Result};

@@ -65,6 +65,8 @@ struct Trailer {
 
 const TRAILER: usize = size_of::<Trailer>();
 const ENTRY: usize = size_of::<Entry>();
+/// Bytes that a pack has for each chunk beside what is stored of it.
+pub(crate) const OVERHEAD: u64 = ENTRY as u64;
 /// Bytes of the trailer that are bound to the index: all but checksum and magic.
 const HEAD: usize = 20;
 
@@ -356,13 +358,23 @@ mod tests {
 
     fn sample(chunks: usize) -> (Settings, Finished) {
         let settings = testing::settings();
+        let pack = filled(&settings, chunks).finish(&settings, |_| false).unwrap();
+        (settings, pack)
+    }
+
+    fn filled(settings: &Settings, chunks: usize) -> Builder {
         let mut builder = Builder::new();
         for i in 0..chunks {
-            let plain = [i as u8 + 1; 4096];
-            let packed = chunk::compress(&plain, 3).unwrap().unwrap();
-            builder.add(chunk::id_of(&settings, &plain), 4096, Encoding::Zstd, &packed);
+            add(&mut builder, settings, Bytes::from(vec![i as u8 + 1; 4096]));
         }
-        (settings.clone(), builder.finish(&settings, |_| false).unwrap())
+        builder
+    }
+
+    fn add(builder: &mut Builder, settings: &Settings, plain: Bytes) -> ChunkId {
+        let (id, len) = (chunk::id_of(settings, &plain), plain.len() as u32);
+        let (encoding, stored) = chunk::encode(settings, &id, plain).unwrap();
+        builder.add(id, len, encoding, &stored);
+        id
     }
 
     fn decode(settings: &Settings, id: PackId, bytes: &[u8]) -> Result<Index> {
@@ -371,11 +383,17 @@ mod tests {
 
     #[test]
     fn any_truncation_or_flipped_bit_of_a_pack_is_refused_or_harmless() {
-        let (settings, pack) = sample(3);
-        let whole = decode(&settings, pack.id, &pack.bytes).unwrap();
+        for settings in [testing::settings(), testing::encrypted_settings()] {
+            let pack = filled(&settings, 3).finish(&settings, |_| false).unwrap();
+            any_change_is_refused_or_harmless(&settings, &pack);
+        }
+    }
+
+    fn any_change_is_refused_or_harmless(settings: &Settings, pack: &Finished) {
+        let whole = decode(settings, pack.id, &pack.bytes).unwrap();
         assert_eq!(whole.chunks().len(), 3);
         for len in 0..pack.bytes.len() {
-            assert!(decode(&settings, pack.id, &pack.bytes[..len]).is_err(), "{len} bytes");
+            assert!(decode(settings, pack.id, &pack.bytes[..len]).is_err(), "{len} bytes");
         }
         for at in 0..pack.bytes.len() {
             for bit in 0..8 {
@@ -383,16 +401,39 @@ mod tests {
                 bad[at] ^= 1 << bit;
                 let bad = Bytes::from(bad);
                 // The index is refused, or still true: then each chunk gives its bytes or refuses.
-                let Ok(index) = decode(&settings, pack.id, &bad) else { continue };
+                let Ok(index) = decode(settings, pack.id, &bad) else { continue };
                 for (chunk, original) in index.chunks().zip(whole.chunks()) {
                     assert_eq!(chunk, original);
                     let (start, end) =
                         (chunk.offset as usize, (chunk.offset + chunk.stored) as usize);
-                    if let Ok(plain) = chunk.decode(&settings, bad.slice(start..end)) {
-                        assert_eq!(chunk::id_of(&settings, &plain), chunk.id);
+                    if let Ok(plain) = chunk.decode(settings, bad.slice(start..end)) {
+                        assert_eq!(chunk::id_of(settings, &plain), chunk.id);
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_pack_whose_id_is_taken_gets_another_one_and_is_read() {
+        for settings in [testing::settings(), testing::encrypted_settings()] {
+            let first = filled(&settings, 2).finish(&settings, |_| false).unwrap();
+            let second = filled(&settings, 2).finish(&settings, |id| *id == first.id).unwrap();
+            assert_ne!(first.id, second.id);
+            let read = decode(&settings, second.id, &second.bytes).unwrap();
+            assert_eq!(read.chunks().len(), 2);
+            assert!(decode(&settings, first.id, &second.bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn a_pack_in_clear_does_not_pass_in_an_encrypted_store_nor_the_reverse() {
+        let (plain, encrypted) = (testing::settings(), testing::encrypted_settings());
+        for (writer, reader) in [(&plain, &encrypted), (&encrypted, &plain)] {
+            let pack = filled(writer, 2).finish(writer, |_| false).unwrap();
+            let error = decode(reader, pack.id, &pack.bytes).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            assert!(error.message().contains("encrypted"), "{error}");
         }
     }
 
@@ -431,8 +472,10 @@ mod tests {
         #[test]
         fn a_pack_gives_back_what_a_map_does(
             chunks in prop::collection::vec((1usize..=64, any::<u8>(), any::<bool>()), 1..40),
+            encrypted in any::<bool>(),
         ) {
-            let settings = testing::settings();
+            let settings =
+                if encrypted { testing::encrypted_settings() } else { testing::settings() };
             let mut builder = Builder::new();
             let mut model = HashMap::new();
             for (blocks, byte, noisy) in chunks {
@@ -440,12 +483,7 @@ mod tests {
                 if noisy {
                     plain = testing::noise(u64::from(byte), blocks * PAGE);
                 }
-                let id = chunk::id_of(&settings, &plain);
-                let packed = chunk::compress(&plain, 3).unwrap();
-                match &packed {
-                    Some(packed) => builder.add(id, plain.len() as u32, Encoding::Zstd, packed),
-                    None => builder.add(id, plain.len() as u32, Encoding::Plain, &plain),
-                };
+                let id = add(&mut builder, &settings, Bytes::from(plain.clone()));
                 model.insert(id, plain);
             }
             let pack = builder.finish(&settings, |_| false).unwrap();

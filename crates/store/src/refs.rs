@@ -354,12 +354,20 @@ impl Refs {
 
     /// Checks the record that a listing showed, whatever its kind and its age.
     pub(crate) async fn check_key(&self, key: &str) -> Result<()> {
+        self.read_key(key).await.map(drop)
+    }
+
+    /// Reads the record that a listing showed, whatever its kind and its age; `None` for a removal.
+    pub(crate) async fn read_key(&self, key: &str) -> Result<(RefKind, Option<RefRecord>)> {
         let hidden = self.store.settings().is_encrypted();
         let found = RefKind::ALL.into_iter().find_map(|kind| {
             parse_key(kind, key, hidden).map(|(place, sequence)| (kind, place, sequence))
         });
         match found {
-            Some((kind, place, sequence)) => self.read(kind, place, sequence).await.map(drop),
+            Some((kind, place, sequence)) => {
+                let document = self.read(kind, place, sequence).await?;
+                Ok((kind, document.into_record()))
+            }
             None => Err(damaged(key, "its name is not a record's")),
         }
     }

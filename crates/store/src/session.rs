@@ -46,9 +46,11 @@ struct Inner {
     pinned: Mutex<Pinned>,
 }
 
-/// The session's pin.
+/// The session's pins. An earlier one stays until the end: whoever lists pins while another one is
+/// being written sees one of them.
 struct Pinned {
     id: WriterId,
+    earlier: Vec<WriterId>,
     held: Vec<ManifestId>,
     renewed: Instant,
 }
@@ -75,7 +77,12 @@ impl Store {
             };
             match seen {
                 Ok(Some(absent)) => {
-                    let pinned = Pinned { id, held: Vec::new(), renewed: began };
+                    let pinned = Pinned {
+                        id,
+                        earlier: Vec::new(),
+                        held: Vec::new(),
+                        renewed: began,
+                    };
                     let inner = Arc::new(Inner {
                         store: self.clone(),
                         what,
@@ -116,7 +123,7 @@ async fn keep_renewed(inner: Arc<Inner>) {
 }
 
 impl Inner {
-    /// Writes a pin that also holds `more`, and removes the one before.
+    /// Writes another pin, that also holds `more`.
     async fn replace_pin(&self, more: &[ManifestId]) -> Result<()> {
         let mut pinned = self.pinned.lock().await;
         let mut holds = pinned.held.clone();
@@ -137,10 +144,8 @@ impl Inner {
             pin::delete(&self.store, &fresh).await?;
             return Err(lost(&self.what));
         }
-        *pinned = Pinned { id: fresh, held: holds, renewed };
-        if let Err(error) = pin::delete(&self.store, &old).await {
-            tracing::warn!(what = self.what, %error, "an old pin stays in the store for a day");
-        }
+        pinned.earlier.push(old);
+        (pinned.id, pinned.held, pinned.renewed) = (fresh, holds, renewed);
         Ok(())
     }
 
@@ -232,8 +237,10 @@ impl Session {
     /// That of `outcome`; a pin that cannot be removed is only in the way of the next collection.
     pub async fn close<T>(self, outcome: Result<T>) -> Result<T> {
         let pinned = self.inner.pinned.lock().await;
-        if let Err(error) = pin::delete(self.store(), &pinned.id).await {
-            tracing::warn!(what = self.inner.what, %error, "a pin stays in the store for a day");
+        for id in pinned.earlier.iter().chain([&pinned.id]) {
+            if let Err(error) = pin::delete(self.store(), id).await {
+                tracing::warn!(what = self.inner.what, %error, "a pin stays in the store for a day");
+            }
         }
         outcome
     }

@@ -1,24 +1,23 @@
-//! All names and all pins as they were at one moment.
+//! All names and all pins that there were at one moment, and perhaps some more.
 //!
 //! Something may move from one name to another while names are being listed: a disk is made from an
-//! image that is then removed. So names and pins are read between two listings of their keys, until
-//! both show the same. Every change makes a new key, so that nothing changed in between.
+//! image that is then removed. So names are listed twice, and what counts is each name's newest
+//! record of the first listing and all that the second one has beyond it: among them is the one that
+//! was the newest in between. Pins are read between the two. One that was there, but is gone when it
+//! would be listed, is of a session that has ended, and what that published the second listing has.
 
 use super::pin::{self, Pin};
-use crate::object::ObjectKind;
 use crate::{RefKind, RefRecord, Store, backend};
 use block::{Error, ErrorKind, Result};
+use futures::{StreamExt, stream};
 use object_store::ObjectMeta;
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::collections::BTreeMap;
 
 const REFS: &str = "refs";
-/// Listings that may differ before the census is given up.
-const ATTEMPTS: u32 = 12;
-/// Rises with each attempt.
-const PAUSE: Duration = Duration::from_millis(50);
-/// What names objects that are kept.
-const KINDS: [RefKind; 4] = [RefKind::Image, RefKind::Disk, RefKind::Snapshot, RefKind::Server];
+/// Listings in which rows may have gaps before that is believed.
+const ATTEMPTS: u32 = 4;
+/// Records that are read at the same time.
+const CONCURRENCY: usize = 16;
 
 /// A pin as a listing showed it.
 #[derive(Debug)]
@@ -45,10 +44,19 @@ pub(crate) fn seconds(meta: &ObjectMeta) -> u64 {
     u64::try_from(meta.last_modified.timestamp()).unwrap_or(0)
 }
 
+/// A name's record.
+#[derive(Debug)]
+pub(crate) struct Named {
+    pub(crate) kind: RefKind,
+    pub(crate) record: RefRecord,
+    /// Whether it is the newest one.
+    pub(crate) current: bool,
+}
+
 /// Names and pins.
 #[derive(Debug, Default)]
 pub(crate) struct Census {
-    pub(crate) refs: Vec<(RefKind, RefRecord)>,
+    pub(crate) names: Vec<Named>,
     pub(crate) pins: Vec<Seen>,
     /// Names of which nobody can tell what they keep.
     pub(crate) doubts: Vec<Error>,
@@ -72,55 +80,87 @@ pub(crate) async fn pins(store: &Store) -> Result<Vec<Seen>> {
     Ok(pins)
 }
 
+/// The numbers of the records of each name, `refs/<kind>/<name>`.
+type Rows = BTreeMap<String, Vec<u64>>;
+
 /// Takes a census.
-///
-/// # Errors
-/// [`Unavailable`](ErrorKind::Unavailable) when names change all the time; the store's.
 pub(crate) async fn take(store: &Store) -> Result<Census> {
-    let mut before = keys(store).await?;
-    for attempt in 1..=ATTEMPTS {
-        let mut census = Census { doubts: unknown(&before), ..Census::default() };
-        for kind in KINDS {
-            let listing = store.refs().list(kind).await?;
-            census.refs.extend(listing.records.into_iter().map(|record| (kind, record)));
-            census.doubts.extend(listing.damaged.into_iter().map(|bad| bad.error));
+    let (before, _) = rows(store).await?;
+    let mut census = Census { pins: pins(store).await?, ..Census::default() };
+    let (mut after, mut strange) = rows(store).await?;
+    for _ in 1..ATTEMPTS {
+        if after.values().all(|row| gap(row).is_none()) {
+            break;
         }
-        census.pins = pins(store).await?;
-        let after = keys(store).await?;
-        if before == after {
-            return Ok(census);
-        }
-        before = after;
-        tokio::time::sleep(PAUSE * attempt).await;
+        // Records that were made while they were being listed leave gaps too.
+        (after, strange) = rows(store).await?;
     }
-    Err(Error::unavailable(
-        "the names in the store change too fast to be collected now; try again at a quieter time",
+    census.doubts.extend(strange.iter().map(|key| unknown(key)));
+    let mut keys = Vec::new();
+    for (row, numbers) in &after {
+        if let Some(number) = gap(numbers) {
+            census.doubts.push(Error::corrupt(format!(
+                "{row}: the record {number} is missing; restore it from a backup"
+            )));
+        }
+        let from = before.get(row).and_then(|numbers| numbers.last()).copied().unwrap_or(0);
+        let newest = numbers.last().copied();
+        let wanted = numbers.iter().filter(|number| **number >= from);
+        keys.extend(wanted.map(|number| {
+            (format!("{row}/{number:020}"), Some(*number) == newest)
+        }));
+    }
+    let refs = &store.refs();
+    let mut reads = stream::iter(keys)
+        .map(|(key, current)| async move { (refs.read_key(&key).await, current) })
+        .buffer_unordered(CONCURRENCY);
+    while let Some((read, current)) = reads.next().await {
+        match read {
+            Ok((kind, Some(record))) => census.names.push(Named { kind, record, current }),
+            Ok((_, None)) => {}
+            Err(e) => match e.kind() {
+                ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::NotFound => {
+                    census.doubts.push(e);
+                }
+                _ => return Err(e),
+            },
+        }
+    }
+    drop(reads);
+    Ok(census)
+}
+
+/// Lists all records but those of collections, and the keys that are none.
+async fn rows(store: &Store) -> Result<(Rows, Vec<String>)> {
+    let (mut rows, mut strange) = (Rows::new(), Vec::new());
+    for meta in backend::list(store.backend(), REFS).await? {
+        let key = meta.location.to_string();
+        let mut parts = key.split('/').skip(1);
+        let kind = parts.next().unwrap_or_default();
+        if kind == RefKind::Gc.as_str() {
+            continue;
+        }
+        let number = parts.nth(1).filter(|digits| digits.len() == 20 && parts.next().is_none());
+        let known = RefKind::ALL.iter().any(|known| known.as_str() == kind);
+        match (number.and_then(|digits| digits.parse().ok()), key.rsplit_once('/')) {
+            (Some(number), Some((row, _))) if known => {
+                rows.entry(row.to_owned()).or_default().push(number);
+            }
+            _ => strange.push(key),
+        }
+    }
+    rows.values_mut().for_each(|numbers| numbers.sort_unstable());
+    Ok((rows, strange))
+}
+
+/// The first number that a row lacks.
+fn gap(row: &[u64]) -> Option<u64> {
+    row.windows(2).find(|pair| pair[1] - pair[0] > 1).map(|pair| pair[0] + 1)
+}
+
+fn unknown(key: &str) -> Error {
+    Error::unsupported(format!(
+        "{key} is not a name's record as this build knows them; use a newer sojourn, or remove what \
+         something else wrote"
     ))
-}
-
-/// The keys of all names and pins, but for the records of collections.
-async fn keys(store: &Store) -> Result<BTreeSet<String>> {
-    let collections = format!("{REFS}/{}/", RefKind::Gc);
-    let mut keys = BTreeSet::new();
-    for prefix in [REFS, ObjectKind::Pin.prefix()] {
-        let listed = backend::list(store.backend(), prefix).await?;
-        keys.extend(listed.into_iter().map(|meta| meta.location.to_string()));
-    }
-    keys.retain(|key| !key.starts_with(&collections));
-    Ok(keys)
-}
-
-/// Names of kinds that this build does not know.
-fn unknown(keys: &BTreeSet<String>) -> Vec<Error> {
-    let known = |key: &str| {
-        let kind = key.strip_prefix(REFS).and_then(|rest| rest.strip_prefix('/')?.split_once('/'));
-        kind.is_none_or(|(kind, _)| KINDS.iter().any(|known| known.as_str() == kind))
-    };
-    let strange = keys.iter().find(|key| !known(key));
-    let error = |key: &String| {
-        Error::unsupported(format!(
-            "{key} is a name of a kind that this build does not know; use a newer sojourn"
-        ))
-    };
-    strange.map(error).into_iter().collect()
 }

@@ -11,7 +11,7 @@ use crate::object::ObjectKind;
 use crate::{PackId, Progress, Session, Store, backend};
 use block::{Error, ErrorKind, Result};
 use object_store::ObjectMeta;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// Changes of the state by others that a collection gives way to.
 const ATTEMPTS: usize = 8;
@@ -23,8 +23,7 @@ const SLACK: u64 = 60;
 /// Runs beside everything else, also beside other collections. It may be stopped at any point.
 ///
 /// # Errors
-/// [`Invalid`](ErrorKind::Invalid) for options that make no sense;
-/// [`Unavailable`](ErrorKind::Unavailable) when names change too fast; the store's. What cannot be
+/// [`Invalid`](ErrorKind::Invalid) for options that make no sense; the store's. What cannot be
 /// read is in the report instead, and stops only what it may concern.
 pub async fn collect(store: &Store, options: &Options, progress: &dyn Progress) -> Result<Report> {
     if !(0.0..=1.0).contains(&options.rewrite_below) {
@@ -65,7 +64,7 @@ struct Listed {
     objects: Vec<(Name, ObjectMeta)>,
     packs: Packs,
     /// The lists of condemned objects.
-    lists: HashMap<CondemnedId, ObjectMeta>,
+    lists: BTreeMap<CondemnedId, ObjectMeta>,
 }
 
 impl Round<'_> {
@@ -93,7 +92,7 @@ impl Round<'_> {
         let census = census::take(store).await?;
         let marks = mark::mark(store, &census, &listed.packs, self.progress).await?;
         report.live = Live {
-            names: census.refs.len() as u64,
+            names: census.names.iter().filter(|named| named.current).count() as u64,
             manifests: marks.manifests.len() as u64,
             segments: marks.segments.len() as u64,
             packs: listed.packs.listed.keys().filter(|id| marks.pack(id)).count() as u64,
@@ -140,7 +139,7 @@ impl Round<'_> {
         report: &mut Report,
     ) -> Result<()> {
         let dry = self.options.dry_run;
-        let mut swept = Vec::new();
+        let mut swept: HashMap<CondemnedId, Option<List>> = HashMap::new();
         for list in state.open() {
             // A list that is gone counts as old: there is nothing in it.
             let written = listed.lists.get(&list.id).map_or(0, seconds);
@@ -151,17 +150,31 @@ impl Round<'_> {
                 continue;
             }
             let freed = sweep::sweep(self.store, list, marks, dry).await?;
-            report.freed.objects += freed.objects;
-            report.freed.bytes += freed.bytes;
-            // What could not be judged is found again.
-            swept.push(list.id);
+            let mut amount = Amount::default();
+            freed.iter().for_each(|item| amount.add(item.size.into()));
+            report.freed.objects += amount.objects;
+            report.freed.bytes += amount.bytes;
+            // What is remembered is what was deleted. The rest is in use again; what could not be
+            // judged is found again.
+            let Amount { objects, bytes } = amount;
+            let remembered = match objects {
+                _ if dry => None,
+                0 => None,
+                all if all == list.objects => Some(list.id),
+                _ => Some(CondemnedId(condemned::write(self.store, freed).await?)),
+            };
+            let done = |id| List { id, swept: Some(now), objects, bytes, ..list.clone() };
+            swept.insert(list.id, remembered.map(done));
         }
         if dry || (swept.is_empty() && state.forget(now).0.is_empty()) {
             return Ok(());
         }
         let note = |lists: &mut Vec<List>, _| {
-            let done = lists.iter_mut().filter(|list| swept.contains(&list.id));
-            done.for_each(|list| list.swept = Some(now));
+            let before = std::mem::take(lists);
+            lists.extend(before.into_iter().filter_map(|list| match swept.get(&list.id) {
+                Some(done) => done.clone(),
+                None => Some(list),
+            }));
         };
         let state = self.change(now, note).await?;
         // Lists that no record names: forgotten ones, and those of a collection that was stopped.

@@ -4,7 +4,8 @@
 //! a chunk that something refers to (at most three times that while it grows), and the ids of chunks
 //! in packs that were rewritten.
 
-use super::census::Census;
+use super::census::{Census, Named};
+use crate::bootlist;
 use crate::chunker::{SEGMENT, SEGMENT_PAGES};
 use crate::moved::{self, Moved};
 use crate::object::{self, ObjectKind};
@@ -12,10 +13,8 @@ use crate::segment::{self, Segment};
 use crate::{ChunkId, ChunkRef, ManifestId, PackId, Progress, SegmentId, Store, manifest};
 use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, stream};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// The label of an image version that names its boot list.
-const BOOT_LIST: &str = "boot_list";
 /// Roots and segments that are read at the same time.
 const CONCURRENCY: usize = 8;
 /// Places that may be added before they are sorted and doubles removed.
@@ -60,7 +59,7 @@ pub(crate) struct Marks {
     /// The chunks of packs that were rewritten.
     chunks: HashMap<PackId, HashSet<ChunkId>>,
     /// The packs that were rewritten and that something still refers to.
-    pub(crate) rewritten: HashMap<PackId, Rewritten>,
+    pub(crate) rewritten: BTreeMap<PackId, Rewritten>,
     /// What is damaged or missing, and what therefore cannot be judged.
     pub(crate) doubts: Vec<Doubt>,
 }
@@ -168,7 +167,7 @@ pub(crate) async fn mark(
     }
     // A name for each manifest, to tell people whose it is.
     let mut names: HashMap<ManifestId, String> = HashMap::new();
-    for (kind, record) in &census.refs {
+    for Named { kind, record, .. } in &census.names {
         match record.body.roots() {
             Ok(roots) => {
                 for id in roots {
@@ -180,7 +179,7 @@ pub(crate) async fn mark(
                 marks.doubt(Unsure::Everything, error)?;
             }
         }
-        if let Some(list) = record.body.labels.get(BOOT_LIST) {
+        if let Some(list) = record.body.labels.get(bootlist::LABEL) {
             match crate::id::parse_hex("boot list", list) {
                 Ok(id) => drop(marks.boot_lists.insert(id)),
                 Err(e) => marks.doubt(Unsure::Everything, e)?,
@@ -188,10 +187,9 @@ pub(crate) async fn mark(
         }
     }
     for seen in &census.pins {
-        for pin in &seen.pin {
-            for id in &pin.holds {
-                names.entry(*id).or_insert_with(|| pin.what.clone());
-            }
+        let Some(pin) = &seen.pin else { continue };
+        for id in &pin.holds {
+            names.entry(*id).or_insert_with(|| pin.what.clone());
         }
     }
     marks.manifests.extend(names.keys());
@@ -208,7 +206,9 @@ async fn roots(
     marks: &mut Marks,
     names: &HashMap<ManifestId, String>,
 ) -> Result<()> {
-    let ids: Vec<ManifestId> = names.keys().copied().collect();
+    // In an order that does not depend on chance: a simulation takes the same course again.
+    let mut ids: Vec<ManifestId> = names.keys().copied().collect();
+    ids.sort_unstable();
     let mut reads = stream::iter(ids)
         .map(|id| async move { (id, read_root(store, id).await) })
         .buffer_unordered(CONCURRENCY);
@@ -242,7 +242,8 @@ async fn segments(
     packs: &Packs,
     progress: &dyn Progress,
 ) -> Result<()> {
-    let ids: Vec<SegmentId> = marks.segments.iter().copied().collect();
+    let mut ids: Vec<SegmentId> = marks.segments.iter().copied().collect();
+    ids.sort_unstable();
     let mut reads =
         stream::iter(ids).map(|id| read_segment(store, id)).buffer_unordered(CONCURRENCY);
     while let Some(read) = reads.next().await {
@@ -268,6 +269,7 @@ pub(crate) async fn read_segment(store: &Store, id: SegmentId) -> Result<Segment
 async fn follow(store: &Store, marks: &mut Marks, packs: &Packs) -> Result<()> {
     let mut known: HashMap<PackId, Moved> = HashMap::new();
     let mut work: Vec<PackId> = marks.chunks.keys().copied().collect();
+    work.sort_unstable();
     let mut asked: HashSet<PackId> = HashSet::new();
     while let Some(pack) = work.pop() {
         if asked.insert(pack) {
@@ -277,7 +279,9 @@ async fn follow(store: &Store, marks: &mut Marks, packs: &Packs) -> Result<()> {
             }
         }
         let Some(object) = known.get(&pack) else { continue };
-        let chunks: Vec<ChunkId> = marks.chunks.get(&pack).into_iter().flatten().copied().collect();
+        let mut chunks: Vec<ChunkId> =
+            marks.chunks.get(&pack).into_iter().flatten().copied().collect();
+        chunks.sort_unstable();
         for at in chunks.iter().filter_map(|id| object.find(id)) {
             // A pack that was rewritten again leads on.
             if marks.refer(&at, packs) && !work.contains(&at.pack) {

@@ -21,10 +21,10 @@
 //! | `state` | how far collection is |
 //! | `report` | [`Options`] and [`Report`] |
 
-mod census;
+pub(crate) mod census;
 mod collect;
 mod condemned;
-mod mark;
+pub(crate) mod mark;
 pub(crate) mod pin;
 mod report;
 mod rewrite;

@@ -2,8 +2,8 @@
 //!
 //! The body is a JSON document: `sequence`, the newest record of garbage collection that the session
 //! had seen when it began; `age`, for how many seconds it had been going on when the pin was written;
-//! `what` it does; `holds`, manifests that are kept for it. A pin is never changed. A session writes
-//! another one, and then deletes the one before.
+//! `what` it does; `holds`, manifests that are kept for it. A pin is never changed: a session writes
+//! another one, and deletes all of them at its end.
 
 use crate::object::{self, ObjectKind};
 use crate::wire::damaged;

@@ -89,7 +89,7 @@ pub struct Report {
     pub waiting: Vec<Waiting>,
     /// Old records of names that were deleted.
     pub records: u64,
-    /// Pins of sessions that died.
+    /// Pins that were too old: of sessions that died, or that have newer ones.
     pub pins: u64,
     /// What could not be read: nothing was deleted that it may refer to.
     pub doubts: Vec<String>,

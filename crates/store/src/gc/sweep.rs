@@ -44,9 +44,14 @@ pub(crate) fn obstacle(list: &List, age: u64, grace: u64, sessions: &[&Seen]) ->
     (seconds > 0 || !sessions.is_empty()).then_some(Waiting { garbage, seconds, sessions })
 }
 
-/// Deletes the objects of a list that are still garbage. Marks were made after it was seen that no
-/// session is in the way.
-pub(crate) async fn sweep(store: &Store, list: &List, marks: &Marks, dry: bool) -> Result<Amount> {
+/// Deletes the objects of a list that are still garbage, and returns them. Marks were made after it
+/// was seen that no session is in the way.
+pub(crate) async fn sweep(
+    store: &Store,
+    list: &List,
+    marks: &Marks,
+    dry: bool,
+) -> Result<Vec<Item>> {
     let items = match condemned::read(store, list.id.as_bytes()).await {
         Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
         other => other?,
@@ -57,7 +62,7 @@ pub(crate) async fn sweep(store: &Store, list: &List, marks: &Marks, dry: bool) 
         // Another collection may have been quicker, and the names given again since.
         let state = State::load(store).await?;
         if !state.open().any(|open| open.id == list.id) {
-            return Ok(Amount::default());
+            return Ok(Vec::new());
         }
         // By kind: nothing is left that refers to what is gone.
         for kind in Kind::ALL {
@@ -69,9 +74,7 @@ pub(crate) async fn sweep(store: &Store, list: &List, marks: &Marks, dry: bool) 
                 .await?;
         }
     }
-    let mut freed = Amount::default();
-    items.iter().for_each(|item| freed.add(item.size.into()));
-    Ok(freed)
+    Ok(items)
 }
 
 /// Deletes objects by their keys.
