@@ -454,16 +454,16 @@ impl Keys {
     /// Writes the next document, then deletes those before it.
     async fn replace(&self, mut document: Document) -> Result<()> {
         let backend: Arc<dyn ObjectStore> = self.store.shared_backend();
-        // Above all that is there, also what is not of this master key.
-        let before = sequences(&*backend).await?;
-        let newest = before.first().copied().unwrap_or(0);
         let changed = || {
             Error::conflict("somebody else changed the store's keys; look at them and try again")
         };
-        if newest != document.sequence {
+        // In this order: who changes the keys after the listing takes the number that is tried here.
+        let before = sequences(&*backend).await?;
+        if self.newest().await?.sequence != document.sequence {
             return Err(changed());
         }
-        document.sequence = newest + 1;
+        // Above all that is there, also what is not of this master key.
+        document.sequence = before.first().map_or(1, |newest| newest + 1);
         let bytes = document.encode()?.into();
         match backend::put_new(&*backend, &key(document.sequence), bytes).await? {
             Created::Ours => {}

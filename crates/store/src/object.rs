@@ -234,3 +234,100 @@ pub(crate) async fn write_content(
     backend::put_content(backend, &key, bytes, compare).await?;
     Ok(id)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use block::ErrorKind;
+    use proptest::prelude::*;
+
+    fn both() -> [Settings; 2] {
+        [testing::settings(), testing::encrypted_settings()]
+    }
+
+    #[test]
+    fn any_truncation_or_flipped_bit_of_an_object_of_any_kind_is_refused() {
+        for settings in both() {
+            for kind in ObjectKind::ALL {
+                let good = encode(&settings, kind, "k", b"what it says").unwrap();
+                let read = |bytes: &[u8]| decode(&settings, kind, "k", bytes.to_vec().into());
+                assert_eq!(read(&good).unwrap(), b"what it says".as_slice());
+                for len in 0..good.len() {
+                    assert!(read(&good[..len]).is_err(), "{kind:?}, {len} bytes");
+                }
+                for at in 0..good.len() {
+                    for bit in 0..8 {
+                        let mut bad = good.to_vec();
+                        bad[at] ^= 1 << bit;
+                        assert!(read(&bad).is_err(), "{kind:?}, bit {bit} of byte {at}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_refused_by_its_number_and_unknown_flags_by_theirs() {
+        for settings in both() {
+            let good = encode(&settings, ObjectKind::Pin, "k", b"x").unwrap();
+            for (at, value, says) in [(8, 9, "version 9"), (10, 0x83, "features 0x83")] {
+                let mut newer = good.to_vec();
+                newer[at] = value;
+                let error =
+                    decode(&settings, ObjectKind::Pin, "k", newer.into()).expect_err("newer");
+                assert_eq!(error.kind(), ErrorKind::Unsupported);
+                assert!(error.message().contains(says), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_sealed_object_is_refused_under_another_key_or_kind_and_one_in_clear_always() {
+        let [plain, encrypted] = both();
+        let sealed = encode(&encrypted, ObjectKind::Moved, "moved/a", b"body").unwrap();
+        for (settings, kind, key) in [
+            (&encrypted, ObjectKind::Moved, "moved/b"),
+            (&encrypted, ObjectKind::Pin, "moved/a"),
+            (&plain, ObjectKind::Moved, "moved/a"),
+        ] {
+            let error = decode(settings, kind, key, sealed.clone()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{key}");
+        }
+        let clear = encode(&plain, ObjectKind::Moved, "moved/a", b"body").unwrap();
+        let error = decode(&encrypted, ObjectKind::Moved, "moved/a", clear).unwrap_err();
+        assert!(error.message().contains("not sealed"), "{error}");
+    }
+
+    #[test]
+    fn a_body_that_is_too_long_is_neither_written_nor_read() {
+        for settings in both() {
+            let kind = ObjectKind::Pin;
+            let longest = vec![7; kind.max_body() as usize];
+            let bytes = encode(&settings, kind, "k", &longest).unwrap();
+            assert_eq!(decode(&settings, kind, "k", bytes).unwrap(), longest);
+            let error = encode(&settings, kind, "k", &[7; 4097]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            let error = decode(&settings, kind, "k", vec![7; 5000].into()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn a_body_comes_back_and_its_id_depends_on_it_alone(
+            body in prop::collection::vec(any::<u8>(), 0..2000),
+            which in 0..ObjectKind::ALL.len(),
+        ) {
+            let kind = ObjectKind::ALL[which];
+            for settings in both() {
+                let bytes = encode(&settings, kind, "k", &body).unwrap();
+                prop_assert_eq!(&bytes, &encode(&settings, kind, "k", &body).unwrap());
+                let read = decode(&settings, kind, "k", bytes).unwrap();
+                prop_assert_eq!(id_of(&settings, kind, &read), id_of(&settings, kind, &body));
+                prop_assert_eq!(read, body.clone());
+            }
+        }
+    }
+}

@@ -94,7 +94,7 @@ struct Encryption {
 #[derive(Debug)]
 pub(crate) enum Found {
     /// All there is to know.
-    Open(Settings),
+    Open(Box<Settings>),
     /// The settings of an encrypted store, whose master key is needed.
     Locked(Locked),
 }
@@ -239,7 +239,7 @@ impl Settings {
         match (document.hash_key, document.encryption) {
             (Some(key), None) => {
                 let key = parse_hex("hash key", &key).map_err(|_| damaged("its key is no key"))?;
-                Ok(Found::Open(Self::new(Zeroizing::new(key), level, false)))
+                Ok(Found::Open(Box::new(Self::new(Zeroizing::new(key), level, false))))
             }
             (None, Some(Encryption { algorithm, .. })) if algorithm != ENCRYPTION => {
                 needs("encryption", &algorithm)
@@ -261,7 +261,7 @@ impl Settings {
 pub(crate) async fn check(store: &Store) -> Result<()> {
     let bytes = backend::get(store.backend(), KEY, document::MAX_LEN).await?;
     let ours = match Settings::decode(&bytes)? {
-        Found::Open(settings) => settings == *store.settings(),
+        Found::Open(settings) => *settings == *store.settings(),
         Found::Locked(locked) => {
             store.settings().master().is_some_and(|key| keys::key_id_of(key) == locked.key_id)
         }
@@ -305,7 +305,7 @@ mod tests {
     fn settings_survive_the_object() {
         let settings = sample(false).with_compression_level(7).unwrap();
         match Settings::decode(&settings.encode().unwrap()).unwrap() {
-            Found::Open(found) => assert_eq!(found, settings),
+            Found::Open(found) => assert_eq!(*found, settings),
             Found::Locked(_) => panic!("it is not encrypted"),
         }
         let settings = sample(true).with_compression_level(7).unwrap();

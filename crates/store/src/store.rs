@@ -62,6 +62,9 @@ impl Store {
         let Some(master) = settings.master() else {
             return Err(Error::invalid("settings of a store in clear take no key"));
         };
+        if backend::head(&*backend, settings::KEY).await.is_ok() {
+            return Err(taken(&*backend));
+        }
         // A slot before the store: there is never a store that nobody can open.
         let slot = keys::create(&*backend, &world, master, key).await?;
         let made = Self::claim(Arc::clone(&backend), settings, world).await;
@@ -80,10 +83,7 @@ impl Store {
         let bytes = Bytes::from(settings.encode()?);
         match backend::put_new(&*backend, settings::KEY, bytes).await? {
             Created::Ours => Ok(Self::new(backend, settings, world)),
-            Created::Theirs => Err(Error::conflict(format!(
-                "{backend} has a store already ({}); use it, or choose another place",
-                settings::KEY
-            ))),
+            Created::Theirs => Err(taken(&*backend)),
         }
     }
 
@@ -116,7 +116,7 @@ impl Store {
             _ => e,
         })?;
         let settings = match Settings::decode(&bytes)? {
-            Found::Open(settings) => settings,
+            Found::Open(settings) => *settings,
             Found::Locked(locked) => {
                 let secret = secret().await?.ok_or_else(|| {
                     Error::denied(
@@ -240,6 +240,14 @@ impl Store {
     pub fn world(&self) -> &World {
         &self.inner.world
     }
+}
+
+/// The error of a place that has a store.
+fn taken(backend: &dyn ObjectStore) -> Error {
+    Error::conflict(format!(
+        "{backend} has a store already ({}); use it, or choose another place",
+        settings::KEY
+    ))
 }
 
 impl fmt::Debug for Store {

@@ -3,7 +3,7 @@
 
 use crate::object::{self, ObjectKind};
 use crate::segment::Segment;
-use crate::{Clock, Entropy, Session, Settings, Store, World, chunker, manifest, pack, refs, wire};
+use crate::{Clock, Entropy, Session, Settings, Store, World, chunker, keys, manifest, pack, refs, wire};
 use async_trait::async_trait;
 use block::Result;
 use block::conformance::Sequence;
@@ -196,11 +196,14 @@ pub enum Format {
     Root,
     /// A ref's record.
     Ref,
+    /// The key slots of an encrypted store.
+    Keys,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Settings, Self::Pack, Self::Segment, Self::Root, Self::Ref];
+    pub const ALL: [Self; 6] =
+        [Self::Settings, Self::Pack, Self::Segment, Self::Root, Self::Ref, Self::Keys];
 }
 
 /// Reads an object as if its name were the hash of its content: for fuzzers, which are to get past
@@ -225,6 +228,7 @@ pub fn decode(format: Format, bytes: &[u8]) -> Result<()> {
             let body = object::decode(&settings(), ObjectKind::Root, "root", bytes)?;
             manifest::decode("root", &body).map(|_| ())
         }
+        Format::Keys => keys::check_bytes("keys", bytes),
         Format::Ref => refs::check(&settings(), "ref", bytes),
     }
 }
@@ -238,6 +242,6 @@ pub fn seal(format: Format, bytes: &mut [u8]) {
             }
         }
         Format::Pack => pack::seal(bytes),
-        Format::Settings | Format::Ref => {}
+        Format::Settings | Format::Ref | Format::Keys => {}
     }
 }

@@ -165,6 +165,39 @@ async fn the_golden_stores_are_read() {
     }
 }
 
+#[test]
+fn the_page_about_the_format_shows_these_stores() {
+    let page = include_str!("../../../docs/format.md");
+    let page: String = page.chars().filter(|c| !c.is_whitespace()).collect();
+    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let (plain, encrypted) = (folder("v1"), folder("v1-encrypted"));
+    let json = |path: std::path::PathBuf| {
+        serde_json::from_slice::<serde_json::Value>(&std::fs::read(path).unwrap()).unwrap()
+    };
+    // Both test stores have the same root key.
+    let settings = json(plain.join("store.json"));
+    assert!(page.contains(&format!("masterkey{}", settings["hash_key"].as_str().unwrap())));
+    let settings = json(encrypted.join("store.json"));
+    let id = settings["encryption"]["key_id"].as_str().unwrap();
+    assert!(page.contains(&format!("keyid{id}")));
+    let root = "manifests/2d309de1d9235bd1e76f3c3dd2c0b53c19c24be7e3ca8b42f997b321a3c6eb49";
+    assert!(page.contains(root));
+    assert!(page.contains(&hex(&std::fs::read(encrypted.join(root)).unwrap())));
+    for (folder, pack, from, to) in [
+        (&plain, "f22c82e1", 12642, 12674),
+        (&encrypted, "d1ff01fa", 12320, 12336),
+        (&encrypted, "d1ff01fa", 12570, 12586),
+    ] {
+        let packs = folder.join("packs").read_dir().unwrap();
+        let path = packs
+            .map(|entry| entry.unwrap().path())
+            .find(|path| path.file_name().unwrap().to_string_lossy().starts_with(pack));
+        let bytes = hex(&std::fs::read(path.unwrap()).unwrap()[from..to]);
+        let shown = page.contains(&bytes[..32]) && page.contains(&bytes[bytes.len() - 16..]);
+        assert!(shown, "{bytes}");
+    }
+}
+
 /// Reads an image version, and compares it.
 async fn check(store: &Store, record: &RefRecord, expected: &[u8]) {
     let manifest = store.manifest(&record.body.manifest.unwrap()).await.unwrap();

@@ -8,13 +8,15 @@ use store::testing::{Format, decode, seal};
 /// The object of each format in the golden store.
 fn golden(format: Format) -> Vec<u8> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1");
-    let mut path = folder.join(match format {
-        Format::Settings => "store.json",
-        Format::Pack => "packs",
-        Format::Segment => "segments",
-        Format::Root => "manifests",
-        Format::Ref => "refs/image/example:1",
-    });
+    let encrypted = folder.with_file_name("v1-encrypted");
+    let mut path = match format {
+        Format::Settings => folder.join("store.json"),
+        Format::Pack => folder.join("packs"),
+        Format::Segment => folder.join("segments"),
+        Format::Root => folder.join("manifests"),
+        Format::Ref => folder.join("refs/image/example:1"),
+        Format::Keys => encrypted.join("keys"),
+    };
     if path.is_dir() {
         path = path.read_dir().unwrap().next().unwrap().unwrap().path();
     }

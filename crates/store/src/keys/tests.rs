@@ -109,6 +109,10 @@ async fn what_an_interrupted_creation_left_does_not_keep_the_next_from_being_ope
     super::create(&*backend, &world, &[3; 32], &new("first", &passphrase("lost"))).await.unwrap();
     open(&backend, Some(&passphrase("one"))).await.unwrap();
     assert!(open(&backend, Some(&passphrase("lost"))).await.is_err());
+    let store = open(&backend, Some(&passphrase("one"))).await.unwrap();
+    store.keys().add(&new("second", &key_file(1))).await.unwrap();
+    open(&backend, Some(&key_file(1))).await.unwrap();
+    assert_eq!(sequences(&*backend).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
