@@ -10,7 +10,7 @@ use common::mutate::{Outcome, Seam, count};
 use common::sparse::Sparse;
 use std::path::Path;
 use std::time::Duration;
-use transient::{Kind, Options, Window};
+use transient::{Kind, Level, Options, Window};
 
 const USUAL: u64 = 20_000;
 
@@ -48,6 +48,16 @@ fn damaged_fat16_yields_nothing_in_use() {
 fn damaged_exfat_yields_nothing_in_use() {
     let dir = tempfile::tempdir().unwrap();
     damage("exfat", Kind::Exfat, &make::exfat(dir.path(), &[]));
+}
+
+#[test]
+#[should_panic(expected = "yields bytes in use")]
+fn without_the_walk_over_its_files_damage_to_exfat_goes_unseen() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = Sparse::load(&make::exfat(dir.path(), &[]));
+    let options = Options { level: Some(Level::Fast), ..Options::default() };
+    let found = transient::read(Kind::Exfat, &Window::whole(&image), &options).unwrap();
+    Seam { name: "exfat", kind: Kind::Exfat, options, image, free: found.free }.run(20_000);
 }
 
 #[test]
