@@ -143,6 +143,7 @@ mod tests {
         image
     }
 
+    #[allow(clippy::ptr_arg)] // a slice has no size, and so is no `dyn Source`
     fn read_image(image: &Vec<u8>) -> Result<Found, Refusal> {
         read(&Window::whole(image), &Options::default())
     }

@@ -24,6 +24,7 @@ fn image() -> &'static (Vec<u8>, Vec<block::Span>) {
     })
 }
 
+#[allow(clippy::ptr_arg)] // a slice has no size, and so is no `dyn Source`
 fn code(image: &Vec<u8>) -> Result<(), Code> {
     let options = Options { level: Some(Level::Fast), ..Options::default() };
     read(Kind::Ext4, &Window::whole(image), &options).map(|_| ()).map_err(|refusal| refusal.code)

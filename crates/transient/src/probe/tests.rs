@@ -8,6 +8,7 @@ fn with(size: usize, marks: &[(usize, &[u8])]) -> Vec<u8> {
     disk
 }
 
+#[allow(clippy::ptr_arg)] // a slice has no size, and so is no `dyn Source`
 fn code(disk: &Vec<u8>) -> Result<Kind, Code> {
     probe(&Window::whole(disk)).map_err(|refusal| refusal.code)
 }
