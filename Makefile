@@ -4,7 +4,7 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test lint fmt fuzz bench bench-store simulate clean
+.PHONY: help build demo test lint fmt fuzz bench bench-store simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
@@ -15,6 +15,7 @@ help:
 	@echo "make fmt     format the code"
 	@echo "make simulate  10,000 lives of a store in simulated time, SEEDS=10000"
 	@echo "make fuzz    the fuzz targets, SECONDS=60 each"
+	@echo "make mutate  a million damaged images of every file system that space is borrowed from (hours)"
 	@echo "make clean   remove what was built and cached"
 
 build:
@@ -62,6 +63,11 @@ SECONDS ?= 60
 fuzz:
 	@scripts/setup build fuzz
 	$(WITH_CARGO) fuzz/run $(SECONDS)
+
+MUTATIONS ?= 1000000
+mutate:
+	@scripts/setup build test
+	TRANSIENT_MUTATIONS=$(MUTATIONS) $(CARGO) test --release --locked -p transient --test mutations --test ext_mutations -- --nocapture
 
 clean:
 	$(CARGO) clean
