@@ -15,7 +15,7 @@ help:
 	@echo "make fmt     format the code"
 	@echo "make simulate  10,000 lives of a store in simulated time, SEEDS=10000"
 	@echo "make fuzz    the fuzz targets, SECONDS=60 each"
-	@echo "make mutate  a million damaged images of every file system that space is borrowed from (hours)"
+	@echo "make mutate  a million damaged images of every file system that space is borrowed from (long)"
 	@echo "make clean   remove what was built and cached"
 
 build:
