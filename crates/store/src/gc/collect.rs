@@ -139,7 +139,7 @@ impl Round<'_> {
         report: &mut Report,
     ) -> Result<()> {
         let dry = self.options.dry_run;
-        let mut swept: HashMap<CondemnedId, Option<List>> = HashMap::new();
+        let mut swept: BTreeMap<CondemnedId, Option<List>> = BTreeMap::new();
         for list in state.open() {
             // A list that is gone counts as old: there is nothing in it.
             let written = listed.lists.get(&list.id).map_or(0, seconds);
