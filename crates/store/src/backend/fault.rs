@@ -46,6 +46,12 @@ const SAYINGS: &[(&str, ErrorKind, &str)] = &[
         "the store does not know the access key; check AWS_ACCESS_KEY_ID or the profile",
     ),
     (
+        // versitygw, with the status of an absent object.
+        "XAdminUserNotFound",
+        ErrorKind::Denied,
+        "the store does not know the access key; check AWS_ACCESS_KEY_ID or the profile",
+    ),
+    (
         "SignatureDoesNotMatch",
         ErrorKind::Denied,
         "the store refuses the signature; check AWS_SECRET_ACCESS_KEY (and AWS_REGION)",
