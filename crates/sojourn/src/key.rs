@@ -106,7 +106,7 @@ fn ask(prompt: &str) -> Result<Option<Zeroizing<String>>> {
     let io = |e| Error::io("the terminal", e);
     quiet.terminal.write_all(prompt.as_bytes()).map_err(io)?;
     let typed = line(&mut quiet.terminal);
-    let _ = quiet.terminal.write_all(b"\r\n");
+    let _ = quiet.terminal.write_all(b"\n");
     typed.map(Some)
 }
 
