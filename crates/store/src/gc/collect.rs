@@ -1,7 +1,7 @@
 //! One collection, from the census to the sweep.
 
 use super::census::{self, Seen, seconds};
-use super::condemned::{self, Item, Kind, Name};
+use super::condemned::{self, Absent, Item, Kind, Name};
 use super::mark::{self, Marks, Packs};
 use super::report::{Amount, Live, Options, Report};
 use super::state::{List, State};
@@ -102,7 +102,8 @@ impl Round<'_> {
 
         let living: Vec<&Seen> = living.iter().collect();
         self.sweep(&state, &listed, &living, now, &marks, &mut report).await?;
-        self.condemn(&listed, &living, now, &marks, &mut report).await?;
+        let condemned = state.condemned(store).await?;
+        self.condemn(&listed, &condemned, &living, now, &marks, &mut report).await?;
         Ok(report)
     }
 
@@ -190,6 +191,7 @@ impl Round<'_> {
     async fn condemn(
         &self,
         listed: &Listed,
+        condemned: &Absent,
         living: &[&Seen],
         now: u64,
         marks: &Marks,
@@ -204,8 +206,7 @@ impl Round<'_> {
             })
             .min()
             .unwrap_or(u64::MAX);
-        let absent = self.session.absent();
-        let fresh = |name: &Name| !absent.has(name.kind, name.id);
+        let fresh = |name: &Name| !condemned.has(name.kind, name.id);
         let mut garbage: Vec<Item> = listed
             .objects
             .iter()

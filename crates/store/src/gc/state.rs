@@ -127,8 +127,17 @@ impl State {
     /// What counts as absent for whoever has seen this state. A list that is gone names nothing: it
     /// cannot be swept any more either.
     pub(crate) async fn absent(&self, store: &Store) -> Result<Absent> {
+        Self::named(store, self.lists.clone()).await
+    }
+
+    /// What is condemned, and not deleted yet.
+    pub(crate) async fn condemned(&self, store: &Store) -> Result<Absent> {
+        Self::named(store, self.open().cloned().collect()).await
+    }
+
+    async fn named(store: &Store, lists: Vec<List>) -> Result<Absent> {
         let mut absent = Absent::default();
-        let mut lists = stream::iter(self.lists.clone())
+        let mut lists = stream::iter(lists)
             .map(|list| async move {
                 match condemned::read(store, list.id.as_bytes()).await {
                     Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
