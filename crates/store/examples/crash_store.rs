@@ -1,0 +1,133 @@
+//! Works on a local store until it is killed: the victim of `tests/crash.rs`.
+//!
+//! `crash_store DIRECTORY VERB SEED` with a verb of `import`, `commit`, `remove`, `gc` (beside others)
+//! and `gc-alone`. An image is made of pieces; its label `pieces` says of which, so that anybody can
+//! tell what it must hold.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)] // a test's victim
+
+use block::conformance::Sequence;
+use block::{Error, Memory, Result, Span};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use store::gc::{Options, collect};
+use store::{Grain, RefBody, RefKind, Store, backend, import, testing};
+
+const PAGE: usize = 4096;
+/// Pages of a piece, the last one zero.
+const PIECE: usize = 6;
+/// Different pieces.
+const POOL: u64 = 24;
+
+fn image(pieces: &[u64]) -> Vec<u8> {
+    let piece = |seed: &u64| {
+        let mut bytes = testing::noise(*seed, (PIECE - 1) * PAGE);
+        bytes.resize(PIECE * PAGE, 0);
+        bytes
+    };
+    pieces.iter().flat_map(piece).collect()
+}
+
+fn label(pieces: &[u64]) -> String {
+    pieces.iter().map(u64::to_string).collect::<Vec<_>>().join(" ")
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, directory, verb, seed] = arguments.as_slice() else {
+        panic!("usage: crash_store DIRECTORY VERB SEED");
+    };
+    let seed: u64 = seed.parse().expect("a number");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    if let Err(error) = runtime.block_on(work(directory, verb, seed)) {
+        println!("error {error}");
+    }
+}
+
+async fn work(directory: &str, verb: &str, seed: u64) -> Result<()> {
+    let store = Store::open(backend::local(directory)?, testing::world(seed)).await?;
+    let mut random = Sequence::new(seed);
+    println!("ready");
+    for number in 0.. {
+        let name = format!("{verb}-{seed}:{number}");
+        let outcome = match verb {
+            "import" => import_one(&store, &name, &mut random).await,
+            "commit" => commit_one(&store, &name, &mut random).await,
+            "remove" => remove_one(&store, &mut random).await,
+            _ => gc_one(&store, verb == "gc-alone").await,
+        };
+        match outcome {
+            Ok(true) => println!("done {name}"),
+            Ok(false) => tokio::time::sleep(Duration::from_millis(2)).await,
+            // Another one was quicker, or takes this one for dead.
+            Err(e) => println!("failed {name}: {e}"),
+        }
+    }
+    Ok(())
+}
+
+async fn import_one(store: &Store, name: &str, random: &mut Sequence) -> Result<bool> {
+    let pieces: Vec<u64> = (0..1 + random.below(12)).map(|_| random.below(POOL)).collect();
+    let session = store.session(name).await?;
+    let outcome = async {
+        let device = Memory::from(image(&pieces));
+        let done = import::from_device(&session, &device, &()).await?;
+        let labels = BTreeMap::from([("pieces".to_owned(), label(&pieces))]);
+        let body =
+            RefBody { manifest: Some(done.manifest), size: done.size, created: 0, labels };
+        session.publish(RefKind::Image, name, body).await
+    }
+    .await;
+    session.close(outcome).await.map(|_| true)
+}
+
+async fn commit_one(store: &Store, name: &str, random: &mut Sequence) -> Result<bool> {
+    let listed = store.refs().list(RefKind::Image).await?.records;
+    if listed.is_empty() {
+        return Ok(false);
+    }
+    let base = &listed[random.below(listed.len() as u64) as usize].name;
+    let session = store.session(name).await?;
+    let outcome = async {
+        let Some(found) = session.hold(RefKind::Image, base).await? else { return Ok(false) };
+        let mut pieces: Vec<u64> = found.body.labels["pieces"]
+            .split(' ')
+            .map(|number| number.parse().map_err(|_| Error::corrupt("a label")))
+            .collect::<Result<_>>()?;
+        let at = random.below(pieces.len() as u64) as usize;
+        pieces[at] = random.below(POOL);
+        let view = Memory::from(image(&pieces));
+        let manifest = found.body.manifest.ok_or_else(|| Error::corrupt("no manifest"))?;
+        let manifest = store.manifest(&manifest).await?;
+        let from = (at * PIECE * PAGE) as u64;
+        let changed = [Span::between(from, from + (PIECE * PAGE) as u64)];
+        let grain = if random.below(2) == 0 { Grain::Content } else { Grain::Blocks };
+        let size = manifest.size();
+        let done = import::derive(&session, &manifest, size, &view, &changed, grain, &()).await?;
+        let labels = BTreeMap::from([("pieces".to_owned(), label(&pieces))]);
+        let body = RefBody { manifest: Some(done.manifest), size, created: 0, labels };
+        session.publish(RefKind::Image, name, body).await.map(|_| true)
+    }
+    .await;
+    session.close(outcome).await
+}
+
+async fn remove_one(store: &Store, random: &mut Sequence) -> Result<bool> {
+    let listed = store.refs().list(RefKind::Image).await?.records;
+    if listed.len() < 12 {
+        return Ok(false);
+    }
+    let victim = &listed[random.below(listed.len() as u64) as usize];
+    println!("removing {}", victim.name);
+    store.refs().remove(RefKind::Image, &victim.name, victim.sequence).await.map(|()| true)
+}
+
+async fn gc_one(store: &Store, alone: bool) -> Result<bool> {
+    let stale = Duration::from_secs(if alone { 0 } else { 86_400 });
+    let options = Options { grace: Duration::ZERO, rewrite_below: 0.9, stale, dry_run: false };
+    collect(store, &options, &()).await.map(|_| true)
+}
