@@ -1,7 +1,9 @@
 //! The command line: global options and the list of commands. Each command's own arguments live
 //! beside its code in [`commands`](crate::commands).
 
-use crate::commands::{borrow, completions, disk, image, init, man, serve, status, store};
+use crate::commands::{
+    borrow, completions, disk, image, init, man, repair, serve, status, store, verify,
+};
 use crate::logging::LogFormat;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -67,6 +69,10 @@ pub(crate) enum Command {
     Borrow(borrow::Borrow),
     /// Serve disks and images over NBD
     Serve(Box<serve::Args>),
+    /// Read the store back and check it
+    Verify(verify::Args),
+    /// Heal the store from other stores and from images
+    Repair(repair::Args),
     /// What the running server does
     Status(status::Args),
     /// Print the completion script of a shell

@@ -21,6 +21,9 @@ pub(crate) struct Config {
     pub(crate) store: String,
     /// The key file of an encrypted store (relative to the home).
     pub(crate) key_file: Option<String>,
+    /// Other stores with the same key that are asked for what is missing or damaged: directories
+    /// (relative to the home) or URLs.
+    pub(crate) sources: Vec<String>,
     pub(crate) cache: Cache,
     pub(crate) pieces: Pieces,
     pub(crate) serve: Serve,
@@ -100,6 +103,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             store: "store".into(),
+            sources: Vec::new(),
             key_file: None,
             cache: Cache::default(),
             pieces: Pieces::default(),

@@ -95,6 +95,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Disk(verb) => block_on(commands::disk::run(verb, &home()?, output))?,
         Command::Store(verb) => block_on(commands::store::run(verb, &home()?, output))?,
         Command::Borrow(verb) => return block_on(commands::borrow::run(verb, home, output))?,
+        Command::Verify(args) => block_on(commands::verify::run(args, &home()?, output))?,
+        Command::Repair(args) => block_on(commands::repair::run(args, &home()?, output))?,
         Command::Status(_) => block_on(commands::status::run(&home()?, output))?,
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args, output),

@@ -23,6 +23,8 @@ pub(crate) mod metric {
     pub(crate) const STORE_READS: &str = "store_reads";
     pub(crate) const STORE_READ_BYTES: &str = "store_read_bytes";
     pub(crate) const STORE_FAILURES: &str = "store_failures";
+    pub(crate) const STORE_MOVED: &str = "store_moved";
+    pub(crate) const STORE_HEALED: &str = "store_healed";
     pub(crate) const STORE_RETRIES: &str = "store_retries";
     pub(crate) const STORE_GIVEN_UP: &str = "store_given_up";
     pub(crate) const PIECE_HITS: &str = "piece_hits";

@@ -3,7 +3,7 @@
 use super::boot_list::{self, BootList};
 use crate::config::Config;
 use crate::control::api::ImageView;
-use crate::engine::{self, images};
+use crate::engine::{self, images, sources};
 use crate::home::Home;
 use crate::output::{Output, Table, fields, moment};
 use crate::progress::Bar;
@@ -112,6 +112,9 @@ pub(crate) struct Export {
     /// Replace the file when it exists
     #[arg(long)]
     pub(crate) force: bool,
+    /// Another store with the same key that is asked for what is missing or damaged; may be repeated
+    #[arg(long, value_name = "DIR|URL")]
+    pub(crate) source: Vec<String>,
 }
 
 /// What an import gave.
@@ -168,7 +171,10 @@ pub(crate) async fn run(verb: &Image, home: &Home, output: Output) -> Result<()>
         Image::Import(args) => import_image(args, home, &store, output).await,
         Image::List => list(&store, output).await,
         Image::Show(args) => show(args, &store, output).await,
-        Image::Export(args) => export(args, &store, output).await,
+        Image::Export(args) => {
+            sources::add(&store, &args.source, home, &Config::of(home)?).await?;
+            export(args, &store, output).await
+        }
         Image::Verify(args) => verify(args, &store, output).await,
         Image::Remove(args) => remove(args, &store, output).await,
         Image::BootList(verb) => boot_list::run(verb, &store, output).await,

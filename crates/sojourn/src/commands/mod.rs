@@ -7,6 +7,8 @@ pub(crate) mod disk;
 pub(crate) mod image;
 pub(crate) mod init;
 pub(crate) mod man;
+pub(crate) mod repair;
 pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod store;
+pub(crate) mod verify;

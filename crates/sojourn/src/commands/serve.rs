@@ -61,6 +61,9 @@ pub(crate) struct Args {
     /// The format of --file [default: found by its magic]
     #[arg(long, requires = "file", value_parser = parse_format)]
     pub(crate) format: Option<Format>,
+    /// Another store with the same key that is asked for what is missing or damaged; may be repeated
+    #[arg(long, value_name = "DIR|URL", conflicts_with = "file")]
+    pub(crate) source: Vec<String>,
     /// Refuse writes to --file
     #[arg(long, requires = "file")]
     pub(crate) read_only: bool,
@@ -113,9 +116,12 @@ async fn serve_home(
     args: &Args,
     global: &Global,
     home: &Home,
-    config: Config,
+    mut config: Config,
     path: PathBuf,
 ) -> Result<ExitCode> {
+    for source in &args.source {
+        config.sources.push(in_working_directory(source)?);
+    }
     if !args.brief() {
         return daemon::run(home, config, args.options(path, global.log.is_some())).await;
     }
@@ -131,6 +137,15 @@ async fn serve_home(
     let result = brief(args, exports, &config, name).await;
     engine.open.close_all().await?;
     result
+}
+
+/// A source that the user named, so that it does not depend on where we are.
+fn in_working_directory(source: &str) -> Result<String> {
+    if source.contains("://") {
+        return Ok(source.to_owned());
+    }
+    let path = std::path::absolute(source).map_err(|e| block::Error::io(source, e))?;
+    Ok(path.display().to_string())
 }
 
 async fn serve_file(args: &Args, path: &Path, config: &Config) -> Result<ExitCode> {

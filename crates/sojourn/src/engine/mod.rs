@@ -3,6 +3,7 @@
 //! | module | concept |
 //! |---|---|
 //! | [`open`] | the disks that are open now, and who holds them |
+//! | [`sources`] | other stores that heal this one |
 //! | [`verbs`] | what a [`DiskRequest`](crate::control::api::DiskRequest) does |
 //! | [`boot_list`] | what a boot of an image version reads |
 //! | [`images`] | image versions: finding and describing them |
@@ -10,6 +11,7 @@
 pub(crate) mod boot_list;
 pub(crate) mod images;
 pub(crate) mod open;
+pub(crate) mod sources;
 pub(crate) mod verbs;
 
 use crate::config::Config;
@@ -135,6 +137,7 @@ pub(crate) async fn open_store_for(
     let store = Store::open_with(opened.backend, crate::world::system(), secret)
         .await
         .map_err(|e| e.context(format!("store {place}")))?;
+    sources::add_configured(&store, home, config).await;
     Ok((store, opened.link))
 }
 

@@ -66,6 +66,8 @@ impl prometheus_client::collector::Collector for Snapshot {
         counter(out, STORE_READS, "Chunks read from the store", s.store.reads)?;
         counter(out, STORE_READ_BYTES, "Stored bytes read from the store", s.store.read_bytes)?;
         counter(out, STORE_FAILURES, "Chunks that the store could not give", s.store.failures)?;
+        counter(out, STORE_MOVED, "Chunks read from where their pack was moved", s.store.moved)?;
+        counter(out, STORE_HEALED, "Chunks and maps read from another store", s.store.healed)?;
         let retries = "Requests to the store that failed and were tried again";
         counter(out, STORE_RETRIES, retries, s.link.retries)?;
         let given_up = "Requests to the store that were given up";

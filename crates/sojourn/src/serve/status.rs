@@ -69,6 +69,10 @@ pub(crate) struct StoreView {
     pub(crate) plain_bytes: u64,
     /// Chunks that could not be had.
     pub(crate) failures: u64,
+    /// Chunks that were found where their pack was rewritten to.
+    pub(crate) moved: u64,
+    /// Chunks and maps that were missing or damaged, and came from another store.
+    pub(crate) healed: u64,
 }
 
 /// Requests and bytes.
@@ -183,6 +187,8 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
             read_bytes: store.stored_bytes_read,
             plain_bytes: store.plain_bytes_read,
             failures: store.chunk_failures,
+            moved: store.chunks_moved,
+            healed: store.healed,
         },
         link: engine.link.retries(),
         pieces: engine.link.pieces(),

@@ -1,0 +1,101 @@
+//! `sojourn repair`: what is missing or damaged comes from elsewhere, by hash.
+
+use super::verify::describe;
+use crate::config::Config;
+use crate::engine::{self, sources};
+use crate::home::Home;
+use crate::output::Output;
+use crate::progress::Bar;
+use block::{Device, Error, Result};
+use nbd::{ClientOptions, Remote, Uri};
+use std::path::Path;
+use std::sync::Arc;
+use store::repair::{Report, Source};
+
+/// Arguments of `sojourn repair`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn repair --from /mnt/backup/store            a copy of the store
+  sojourn repair --from s3://bucket/store --dry-run  only say what it could heal
+  sojourn repair --from golden.qcow2 --from /dev/sdb
+  sojourn repair                                     keep what is sound of damaged packs
+
+Everything is verified before it is written. From an image or a device come the chunks that are in
+it, wherever they stand; a store with the same key also gives maps and boot lists. What nobody has
+stays broken and is named with those whom it touches; the exit code is 7 then. Import the image
+again, and repair once more.")]
+pub(crate) struct Args {
+    /// A store (a directory or URL), an image file, a block device, an nbd:// address; may be
+    /// repeated
+    #[arg(long, value_name = "STORE|FILE")]
+    pub(crate) from: Vec<String>,
+    /// Write nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Repairs.
+pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
+    let config = Config::of(home)?;
+    let store = engine::open_store(home, &config).await?;
+    let mut from = Vec::with_capacity(args.from.len());
+    for place in &args.from {
+        from.push(source(place, home, &config).await?);
+    }
+    let bar = Bar::bytes("repairing", None);
+    let report = store::repair::store(&store, &from, args.dry_run, &bar).await?;
+    drop(bar);
+    output.print(&report, || text(&report))?;
+    match report.left.as_slice() {
+        [] => Ok(()),
+        [first, ..] => Err(Error::corrupt(format!(
+            "{} of the store's objects {} missing or damaged ({}); look for another source, or \
+             import the images again and repair once more",
+            report.left.len(),
+            if args.dry_run { "would stay" } else { "are still" },
+            first.object
+        ))),
+    }
+}
+
+async fn source(place: &str, home: &Home, config: &Config) -> Result<Source> {
+    let device: Arc<dyn Device> = if place.starts_with("nbd") && place.contains("://") {
+        let uri: Uri = place.parse()?;
+        Arc::new(Remote::connect(&uri, ClientOptions::default()).await?)
+    } else if place.contains("://") || Path::new(place).is_dir() {
+        return Ok(Source::Store(sources::open(place, home, config).await?));
+    } else {
+        let scratch = home.scratch();
+        std::fs::create_dir_all(&scratch).map_err(|e| Error::io(scratch.display(), e))?;
+        let options = formats::OpenOptions { format: None, read_only: true, scratch };
+        formats::open(Path::new(place), options).await?
+    };
+    Ok(Source::Device { name: place.to_owned(), device })
+}
+
+fn text(report: &Report) -> String {
+    if report.found.is_empty() {
+        return "nothing is missing or damaged\n".to_owned();
+    }
+    let would = if report.dry_run { "would be " } else { "" };
+    let mut text = format!("{} objects were missing or damaged\n", report.found.len());
+    for key in &report.restored {
+        text.push_str(&format!("{key}: {would}restored\n"));
+    }
+    for rewritten in &report.rewritten {
+        text.push_str(&format!(
+            "packs/{}: what is left of it is in {} new packs\n",
+            rewritten.pack,
+            rewritten.into.len()
+        ));
+    }
+    text.push_str(&format!(
+        "{} chunks {would}healed, {} lost\n",
+        report.healed_chunks, report.lost_chunks
+    ));
+    for fault in &report.left {
+        text.push_str(&describe(fault));
+    }
+    text
+}

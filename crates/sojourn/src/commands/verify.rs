@@ -1,0 +1,128 @@
+//! `sojourn verify`: everything in the store, a sample of it, or what some names need.
+
+use crate::config::Config;
+use crate::engine::{self, images, sources};
+use crate::home::Home;
+use crate::output::Output;
+use crate::progress::Bar;
+use block::{ByteSize, Error, Result};
+use std::fmt::Write;
+use store::verify::{Fault, Options, Report, State, Touched};
+use store::{ImageName, RefKind, Store};
+
+/// Parts of an image that are printed of one fault.
+const SHOWN: usize = 4;
+
+/// Arguments of `sojourn verify`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn verify                      every object of the store
+  sojourn verify --sample 1%          all maps and names, and a hundredth of the packs
+  sojourn verify debian:3 alice@monday
+  sojourn verify --source /mnt/copy   also say what a copy of the store could heal
+
+Names each damaged or missing object, the images, disks and snapshots that need it, and where.
+The exit code is 7 when there is any. Run it beside everything else: nothing is locked or changed.")]
+pub(crate) struct Args {
+    /// Verify what these need, not the whole store: NAME[:TAG] of an image, DISK@SNAPSHOT
+    #[arg(value_name = "IMAGE|DISK@SNAP")]
+    pub(crate) names: Vec<String>,
+    /// Read only this part of the packs (or of the chunks that the names need), another one each
+    /// time
+    #[arg(long, value_name = "PERCENT", value_parser = permille)]
+    pub(crate) sample: Option<u32>,
+    /// Another store with the same key: say what it could heal; may be repeated
+    #[arg(long, value_name = "DIR|URL")]
+    pub(crate) source: Vec<String>,
+}
+
+/// Reads a percentage, in thousandths.
+fn permille(text: &str) -> Result<u32> {
+    let wrong = || Error::invalid(format!("{text:?} is not a percentage from 0.1% to 100%"));
+    let number: f64 = text.trim_end_matches('%').parse().map_err(|_| wrong())?;
+    let permille = (number * 10.0).round();
+    if (1.0..=1000.0).contains(&permille) { Ok(permille as u32) } else { Err(wrong()) }
+}
+
+/// Verifies.
+pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
+    let config = Config::of(home)?;
+    let store = engine::open_store(home, &config).await?;
+    sources::add(&store, &args.source, home, &config).await?;
+    let mut names = Vec::with_capacity(args.names.len());
+    for name in &args.names {
+        names.push(resolve(&store, name).await?);
+    }
+    let options = Options { sample_permille: args.sample, names };
+    let bar = Bar::bytes("verifying", None);
+    let report = store::verify::store(&store, &options, &bar).await?;
+    drop(bar);
+    output.print(&report, || text(&report))?;
+    match report.faults.as_slice() {
+        [] => Ok(()),
+        [first, rest @ ..] => Err(Error::corrupt(format!(
+            "{} of the store's objects {}: {}{}; heal them with `sojourn repair --from`, or \
+             restore them from a backup",
+            report.faults.len(),
+            if rest.is_empty() { "is missing or damaged" } else { "are missing or damaged" },
+            first.object,
+            if rest.is_empty() { "" } else { " and others" },
+        ))),
+    }
+}
+
+async fn resolve(store: &Store, name: &str) -> Result<(RefKind, String)> {
+    if name.contains('@') {
+        return Ok((RefKind::Snapshot, name.to_owned()));
+    }
+    let image: ImageName = name.parse()?;
+    Ok((RefKind::Image, images::resolve(store, &image).await?.name))
+}
+
+fn text(report: &Report) -> String {
+    let mut text = format!(
+        "{} names, {} objects, {} packs, {} chunks read: {} in the store, {} of data\n",
+        report.names,
+        report.objects,
+        report.packs,
+        report.chunks,
+        ByteSize(report.stored_bytes),
+        ByteSize(report.bytes),
+    );
+    if report.is_clean() {
+        text.push_str("nothing is missing or damaged\n");
+    }
+    report.faults.iter().for_each(|fault| text.push_str(&describe(fault)));
+    text
+}
+
+/// A fault and whom it touches, in lines.
+pub(crate) fn describe(fault: &Fault) -> String {
+    let state = match fault.state {
+        State::Missing => "missing",
+        State::Damaged => "damaged",
+    };
+    let mut text = format!("{}: {state} at {}: {}\n", fault.object, fault.offset, fault.why);
+    if fault.healable_chunks > 0 {
+        let (some, all) = (fault.healable_chunks, fault.lost_chunks);
+        let _ = writeln!(text, "  sources have {some} of its {all} lost chunks");
+    }
+    if fault.touches.is_empty() {
+        text.push_str("  no name needs what is wrong with it\n");
+    }
+    for touched in &fault.touches {
+        let _ = writeln!(text, "  {} {}{}", touched.kind, touched.name, spans(touched));
+    }
+    text
+}
+
+fn spans(touched: &Touched) -> String {
+    let shown = touched.spans.iter().take(SHOWN);
+    let mut text: String =
+        shown.map(|span| format!(", {} at {}", ByteSize(span.length), span.offset)).collect();
+    if touched.spans.len() > SHOWN {
+        let _ = write!(text, ", and {} more", touched.spans.len() - SHOWN);
+    }
+    text
+}
