@@ -28,12 +28,13 @@ class Guest:
 
     `disk` is an NBD address or a file.  `firmware` boots through SeaBIOS and GRUB from the
     disk alone; otherwise the golden image's kernel and tiny initial RAM disk are given to
-    QEMU.  `network` adds a card on QEMU's user network: the host is 10.0.2.2.
+    QEMU.  `network` adds a card on QEMU's user network: the host is 10.0.2.2.  `more` are
+    further disks, which the guest sees as /dev/vdb, /dev/vdc ...
     Use it as a context manager: leaving kills what still runs.
     """
 
     def __init__(self, golden, disk, *, name="guest", profile="bare", firmware=False, memory=256, cpus=1,
-                 network=False):
+                 network=False, more=()):
         self.name = name
         self.directory = tempfile.mkdtemp(prefix="lab-guest.")
         self.console = os.path.join(self.directory, "console.log")
@@ -49,6 +50,10 @@ class Guest:
         for device in blockdev(disk):
             self.command += ["-blockdev", json.dumps(device)]
         self.command += ["-device", "virtio-blk-pci,id=vd0,drive=disk0,bootindex=1"]
+        for number, path in enumerate(more, 1):
+            for device in blockdev(path, f"disk{number}"):
+                self.command += ["-blockdev", json.dumps(device)]
+            self.command += ["-device", f"virtio-blk-pci,drive=disk{number}"]
         if not firmware:
             parameters = build.manifest(golden)["cmdline"] + " " + PROFILES[profile]
             self.command += ["-kernel", kernel, "-initrd", os.path.join(golden, "initrd-tiny.img"),

@@ -5,10 +5,12 @@ Each scenario is a function of a server that raises LabError, or returns facts.
 """
 
 import os
+import shutil
 
+from . import LabError, owner
 from .golden import build
 from .guest import Guest
-from .shell import free_port
+from .shell import free_port, run as run_command
 
 SCRATCH = 512 << 20
 """Bytes of the disk that the kernel's nbd driver gets."""
@@ -78,7 +80,51 @@ def firmware(server, golden):
     return {"boot_seconds": boot}
 
 
-ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, firmware)}
+LENT = ["--size", "160M", "--min-extent", "256K"]
+"""What the guest borrows of the owner's disk; QEMU's disks say that they turn, so the floor is given."""
+
+
+def device_mapper(server, golden):
+    """The kernel's device-mapper on the free blocks of an owner's ext4: crypt, mkfs, fill, overwrite."""
+    disk, program = (os.path.join(server.sockets, name) for name in ("owner.raw", "program.raw"))
+    sums = owner.make(disk)
+    shutil.copy(server.binary, program)
+    run_command(["strip", program])
+    os.truncate(program, -(-os.path.getsize(program) // 4096) * 4096)
+    report = server.command("borrow", "scan", "--extents", *LENT, disk)
+    lent = [tuple(r) for part in report["disks"][0]["parts"] for r in part["ranges"]]
+    kept, shorter = owner.kept_hash(disk, lent), [(lent[0][0], lent[0][1] - 4096), *lent[1:]]
+    control = owner.kept_hash(disk, shorter)
+    borrow = "/run/sojourn --home /run/home borrow"
+    server.command("disk", "create", "box", "--from", "debian", "--ephemeral")
+    server.start()
+    with Guest(golden, server.uri("box"), memory=512, more=[disk, program]) as guest:
+        guest.start().ready()
+        guest.execute("dd if=/dev/vdc of=/run/sojourn bs=1M && chmod +x /run/sojourn && modprobe dm-crypt")
+        guest.execute(f"{borrow} up /dev/vdb {' '.join(LENT)} --as dm --name lent")
+        guest.execute("mkfs.ext4 -q -m 0 /dev/mapper/lent && mkdir -p /mnt/x && mount /dev/mapper/lent /mnt/x")
+        # Held: by the kernel now, against mounting and against a second loan.
+        for refused in ("mount /dev/vdb /mnt", f"{borrow} up /dev/vdb --size 1M --as dm --name other"):
+            if not guest.execute(refused, check=False)["rc"]:
+                raise LabError(f"{refused!r} was not refused")
+        guest.execute("dd if=/dev/urandom of=/run/pattern bs=1M count=8; i=0; while cp /run/pattern /mnt/x/$i; do "
+                      "i=$((i + 1)); done 2>/dev/null; sync; umount /mnt/x && e2fsck -fn /dev/mapper/lent")
+        guest.execute("while cat /run/pattern; do :; done 2>/dev/null | dd of=/dev/mapper/lent bs=1M "
+                      "iflag=fullblock; sync; cmp -n 8388608 /run/pattern /dev/mapper/lent")
+        status = guest.execute(f"{borrow} status | tail -n 1")["note"]
+        down = guest.execute(f"{borrow} down lent")["note"]
+        guest.execute("! ls /dev/mapper/lent && e2fsck -fn /dev/vdb")
+        guest.poweroff()
+    server.stop()
+    owner.check(disk, sums)
+    if owner.kept_hash(disk, lent) != kept:
+        raise LabError("bytes that were not lent have changed")
+    if owner.kept_hash(disk, shorter) == control:
+        raise LabError("the check does not see a block that was written")
+    return {"extents": len(lent), "files": len(sums), "status": status, "down": down}
+
+
+ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, firmware, device_mapper)}
 
 
 def run(name, server):

@@ -43,3 +43,13 @@ fn a_guest_boots_from_its_disk_alone_through_bios_and_grub() {
     let facts = scenario("firmware");
     assert!(facts["boot_seconds"].as_f64().unwrap() > 0.0, "{facts}");
 }
+
+#[test]
+fn what_the_kernel_borrows_leaves_all_else_as_it_was() {
+    require!("qemu-system-x86_64", "mmdebstrap");
+    let facts = scenario("device-mapper");
+    assert!(facts["extents"].as_u64().unwrap() > 5, "{facts}");
+    assert!(facts["files"].as_u64().unwrap() > 100, "{facts}");
+    assert!(facts["status"].as_str().unwrap().contains("/dev/mapper/lent"), "{facts}");
+    assert!(facts["down"].as_str().unwrap().contains("as it was before"), "{facts}");
+}

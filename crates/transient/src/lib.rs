@@ -16,6 +16,12 @@
 //! | [`read`](fn@read) | the readers, one per file system |
 //! | [`Scan`] | from disks and images to a report, with the rules for the whole machine |
 //! | [`policy`] | [`Policy`], which of the free ranges are taken |
+//! | [`Plan`], [`Member`] | what is lent of which disks, held, looked at again, opened for writing |
+//! | [`Layout`], [`Stitched`], [`Key`] | the one map from logical to physical, the encrypted disk on it |
+//! | [`State`] | state from elsewhere on a borrowed disk, copied in and written back |
+//! | [`Live`] | room of a running host, given back when it falls short |
+//! | [`dm`] | the same disk in the kernel's device-mapper |
+//! | `sys` | the only unsafe code: locked memory, the kernel's keyring, one ioctl |
 
 mod bits;
 mod btrfs;

@@ -1,0 +1,226 @@
+//! Borrowed disks over NBD, with clients and file-system tools that nobody here wrote.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use serde_json::Value;
+use sojourn_tests::{Home, require, tool::shell};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+/// Makes `disk`, an ext4 of 256 MiB with files of which half were deleted, and `sums` of the others.
+const OWNER: &str = r#"
+mkdir files
+for i in $(seq 300); do
+    head -c $((RANDOM * 37 % 900000 + 1000)) /dev/urandom > files/f$i
+done
+truncate -s 256M disk
+mke2fs -q -F -t ext4 -E lazy_itable_init=0,lazy_journal_init=0 -d files disk
+for i in $(seq 1 2 300); do echo "rm f$i"; rm files/f$i; done > script
+debugfs -w -f script disk > log 2>&1
+e2fsck -fy disk >> log 2>&1 || [ $? = 1 ]
+e2fsck -fn disk >> log 2>&1
+(cd files && sha256sum *) > sums
+rm -r files
+"#;
+
+/// Fails unless the owner's file system is clean and its files are what they were.
+const CHECK: &str = r#"
+e2fsck -fn disk > log 2>&1 || { cat log; exit 1; }
+mkdir out
+while read -r _ name; do echo "dump $name out/$name"; done < sums > script
+debugfs -f script disk > log 2>&1
+(cd out && sha256sum --quiet -c ../sums)
+rm -r out
+"#;
+
+/// An owner's disk, and what `size` bytes of it would be.
+struct Owner {
+    home: Home,
+    lent: Vec<(u64, u64)>,
+    before: Vec<u8>,
+}
+
+impl Owner {
+    fn new(size: u64) -> Self {
+        let home = Home::new();
+        shell(home.dir(), &[], OWNER);
+        let report =
+            home.json(&["borrow", "scan", "--extents", "--size", &size.to_string(), "disk"]);
+        let ranges = &report["disks"][0]["parts"][0]["ranges"];
+        let lent =
+            serde_json::from_value(ranges.clone()).unwrap_or_else(|e| panic!("{e}: {report}"));
+        let before = std::fs::read(home.path("disk")).unwrap();
+        Self { home, lent, before }
+    }
+
+    /// Fails when a byte that is not lent has changed; gives how many lent blocks have.
+    fn check(&self) -> usize {
+        let now = std::fs::read(self.home.path("disk")).unwrap();
+        assert_eq!(now.len(), self.before.len());
+        let mut changed = 0;
+        for at in (0..now.len()).step_by(4096) {
+            let block = at..at + 4096;
+            if now[block.clone()] != self.before[block] {
+                let inside =
+                    |(start, len): &(u64, u64)| (*start..start + len).contains(&(at as u64));
+                assert!(self.lent.iter().any(inside), "the block at {at} is not lent");
+                changed += 1;
+            }
+        }
+        shell(self.home.dir(), &[], CHECK);
+        changed
+    }
+
+    /// Starts `borrow up`; it is up when this returns, and ends with `borrow down`.
+    fn up(&self, args: &[&str]) -> Borrowed<'_> {
+        let log = std::fs::File::create(self.home.path("up.log")).unwrap();
+        let mut command = self.home.command();
+        command.args(["borrow", "up"]).args(args).stdout(log.try_clone().unwrap()).stderr(log);
+        let mut child = command.spawn().unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        while self.status().is_none() {
+            let log = || std::fs::read_to_string(self.home.path("up.log")).unwrap();
+            assert!(child.try_wait().unwrap().is_none(), "it ended\n{}", log());
+            assert!(Instant::now() < end, "it does not come up\n{}", log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Borrowed { child, home: &self.home }
+    }
+
+    fn status(&self) -> Option<Value> {
+        self.home.json(&["borrow", "status"]).as_array().unwrap().first().cloned()
+    }
+}
+
+struct Borrowed<'a> {
+    child: std::process::Child,
+    home: &'a Home,
+}
+
+impl Borrowed<'_> {
+    fn down(mut self, args: &[&str]) -> Value {
+        let view = self.home.json(&[&["borrow", "down"], args].concat());
+        assert!(self.child.wait().unwrap().success());
+        for check in view["checked"].as_array().unwrap() {
+            assert_eq!(check["good"], true, "{view}");
+        }
+        view
+    }
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn fio_verifies_a_borrowed_disk_and_the_owner_finds_all_as_it_was() {
+    require!("fio", "mke2fs", "debugfs");
+    let owner = Owner::new(120 << 20);
+    assert!(owner.lent.len() > 3, "{:?}", owner.lent);
+    let borrowed = owner.up(&["disk", "--size", "120M"]);
+    let status = owner.status().unwrap();
+    let uri = status["address"].as_str().unwrap();
+    let fio = r#"for job in "--rw=randwrite --bsrange=4k-64k --size=96m" "--rw=randwrite --bs=512 --size=1m" \
+        "--rw=write --bs=128k --size=96m" "--rw=randtrimwrite --bs=64k --size=32m --iodepth=1"; do
+        fio --output=fio.txt --ioengine=nbd --uri="$U" --thread --verify_fatal=1 --name=job --iodepth=16 \
+            --verify=crc32c $job || { cat fio.txt; exit 1; }
+    done"#;
+    shell(owner.home.dir(), &[("U", uri)], fio);
+    let written = owner.status().unwrap()["written"].as_u64().unwrap();
+    assert!(written > 32 << 20, "{written}");
+    borrowed.down(&[]);
+    assert!(owner.check() > 5000, "the lent blocks were used");
+    // Given back: what was lent is a hole, and nothing else is.
+    let borrowed = owner.up(&["disk", "--size", "120M"]);
+    let view = borrowed.down(&["--discard"]);
+    assert_eq!(view["discarded"], 120 << 20);
+    owner.check();
+    let file = std::fs::File::open(owner.home.path("disk")).unwrap();
+    for (start, len) in &owner.lent {
+        let mut bytes = vec![1; *len as usize];
+        file.read_exact_at(&mut bytes, *start).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn a_killed_borrower_leaves_nothing_to_clean_up() {
+    require!("nbdcopy", "mke2fs", "debugfs");
+    let owner = Owner::new(32 << 20);
+    let mut borrowed = owner.up(&["disk", "--size", "32M"]);
+    let second = owner.home.fails(4, &["borrow", "up", "disk", "--size", "1M"]);
+    assert!(second.contains("in use by process"), "{second}");
+    let held = owner.home.fails(4, &["borrow", "up", "disk", "--size", "1M", "--name", "other"]);
+    assert!(held.contains("in-use"), "{held}");
+    let uri = owner.status().unwrap()["address"].as_str().unwrap().to_owned();
+    let write = r#"head -c 33554432 < <(yes secret) > data; nbdcopy data "$U""#;
+    shell(owner.home.dir(), &[("U", &uri)], write);
+    borrowed.child.kill().unwrap();
+    borrowed.child.wait().unwrap();
+    assert!(owner.status().is_none());
+    assert!(owner.check() > 4000);
+    let bytes = std::fs::read(owner.home.path("disk")).unwrap();
+    assert!(!bytes.windows(14).any(|w| w == b"secret\nsecret\n"), "plain text is left");
+    let again = owner.up(&["disk", "--size", "32M"]);
+    shell(owner.home.dir(), &[("U", &uri)], r#"nbdcopy "$U" - | tr -d '\0' | wc -c | grep -qx 0"#);
+    again.down(&[]);
+}
+
+#[test]
+fn state_comes_with_the_disk_and_only_what_changed_goes_back() {
+    require!("nbdcopy", "mke2fs", "debugfs", "qemu-io");
+    let owner = Owner::new(16 << 20);
+    shell(owner.home.dir(), &[], "head -c 16M /dev/urandom > state; cp state old");
+    for (options, written) in [(&["--no-write-back"][..], false), (&["--prefetch"][..], true)] {
+        let up = owner.up(&[&["disk", "--state", "state"], options].concat());
+        let uri = owner.status().unwrap()["address"].as_str().unwrap().to_owned();
+        let change = r#"nbdcopy "$U" now && cmp now old
+            qemu-io -f raw -c 'write -P 7 8k 8k' -c 'write -P 9 1000001 3' "$U" > log"#;
+        shell(owner.home.dir(), &[("U", &uri)], change);
+        let view = up.down(&[]);
+        assert_eq!(view["written_back"], if written { 3 * 4096 } else { 0 }, "{view}");
+        let cmp = r#"printf '\11\11\11' | dd of=old bs=1 seek=1000001 conv=notrunc 2>/dev/null
+            head -c 8192 /dev/zero | tr '\0' '\7' | dd of=old bs=4096 seek=2 conv=notrunc 2>/dev/null; cmp state old"#;
+        shell(owner.home.dir(), &[], if written { cmp } else { "cmp state old" });
+    }
+    owner.check();
+}
+
+#[test]
+fn a_running_host_lends_a_file_without_a_name() {
+    require!("nbdcopy");
+    let home = Home::new();
+    let refused =
+        home.fails(8, &["borrow", "up", "--live", ".", "--size", "16M", "--floor", "1000T"]);
+    assert!(refused.contains("floor"), "{refused}");
+    shell(home.dir(), &[], "head -c 8M /dev/urandom > state");
+    let persistent = ["borrow", "up", "--live", ".", "--floor", "1M", "--state", "state"];
+    let refused = home.fails(9, &persistent);
+    assert!(refused.contains("--owner-agrees"), "{refused}");
+    let script = r#"nbdcopy state "$uri" && nbdcopy "$uri" back && cmp -n 8388608 state back; ls"#;
+    let args = ["borrow", "up", "--live", ".", "--floor", "1M", "--size", "8M", "--run", script];
+    let listed = home.run(&args);
+    let names: Vec<&str> = listed.split_whitespace().collect();
+    assert_eq!(names, ["back", "home", "state"], "{listed}");
+}
+
+#[test]
+fn what_cannot_be_borrowed_is_refused_with_its_reason() {
+    require!("mke2fs");
+    let home = Home::new();
+    shell(home.dir(), &[], "truncate -s 64M disk && mke2fs -q -F -t ext4 disk && cp disk small");
+    let up = |disk: &str, size: &str| home.fails(8, &["borrow", "up", disk, "--size", size]);
+    let error = up("small", "1G");
+    assert!(error.contains("can be borrowed; ask for less"), "{error}");
+    // The superblock's state: errors.
+    let file = std::fs::OpenOptions::new().write(true).open(home.path("disk")).unwrap();
+    file.write_all_at(&[2], 1024 + 0x3a).unwrap();
+    let before = std::fs::read(home.path("disk")).unwrap();
+    let error = home.fails(9, &["borrow", "up", "disk", "--size", "1M"]);
+    assert!(error.contains("lends nothing"), "{error}");
+    assert!(std::fs::read(home.path("disk")).unwrap() == before);
+    assert!(home.fails(3, &["borrow", "down"]).contains("no borrowed disk"));
+}
