@@ -77,8 +77,7 @@ async fn import_one(store: &Store, name: &str, random: &mut Sequence) -> Result<
         let device = Memory::from(image(&pieces));
         let done = import::from_device(&session, &device, &()).await?;
         let labels = BTreeMap::from([("pieces".to_owned(), label(&pieces))]);
-        let body =
-            RefBody { manifest: Some(done.manifest), size: done.size, created: 0, labels };
+        let body = RefBody { manifest: Some(done.manifest), size: done.size, created: 0, labels };
         session.publish(RefKind::Image, name, body).await
     }
     .await;

@@ -77,12 +77,8 @@ impl Store {
             };
             match seen {
                 Ok(Some(absent)) => {
-                    let pinned = Pinned {
-                        id,
-                        earlier: Vec::new(),
-                        held: Vec::new(),
-                        renewed: began,
-                    };
+                    let pinned =
+                        Pinned { id, earlier: Vec::new(), held: Vec::new(), renewed: began };
                     let inner = Arc::new(Inner {
                         store: self.clone(),
                         what,

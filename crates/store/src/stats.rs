@@ -131,9 +131,9 @@ pub async fn collect(store: &Store, progress: &dyn Progress) -> Result<Stats> {
             stats.other_bytes += meta.size;
         }
     }
-    stats.garbage_bytes = stats.pack_bytes.saturating_sub(
-        stats.data.stored_bytes + stats.data.chunks * pack::OVERHEAD,
-    );
+    stats.garbage_bytes = stats
+        .pack_bytes
+        .saturating_sub(stats.data.stored_bytes + stats.data.chunks * pack::OVERHEAD);
     Ok(stats)
 }
 
@@ -158,9 +158,8 @@ impl Tally {
         progress: &dyn Progress,
     ) -> Result<()> {
         let segments = read_root(store, id).await?;
-        let mut reads = stream::iter(segments)
-            .map(|id| read_segment(store, id))
-            .buffered(CONCURRENCY);
+        let mut reads =
+            stream::iter(segments).map(|id| read_segment(store, id)).buffered(CONCURRENCY);
         let mut first = Ok(());
         while let Some(read) = reads.next().await {
             progress.advance(chunker::SEGMENT, 0);
@@ -226,18 +225,14 @@ mod tests {
     #[tokio::test]
     async fn what_is_shared_is_counted_once_and_what_is_not_by_its_owner() {
         let backend = Arc::new(InMemory::new());
-        let store =
-            Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
+        let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
         publish(&store, RefKind::Image, "a:1", image(&[1, 2, 3])).await;
         publish(&store, RefKind::Image, "a:2", image(&[2, 3, 4, 4])).await;
         publish(&store, RefKind::Disk, "d", image(&[2, 3, 4, 4])).await;
         publish(&store, RefKind::Snapshot, "d@s", image(&[7])).await;
         let stats = collect(&store, &()).await.unwrap();
-        let chunks = |count: u64| Data {
-            chunks: count,
-            bytes: count * 16384,
-            stored_bytes: count * 16384,
-        };
+        let chunks =
+            |count: u64| Data { chunks: count, bytes: count * 16384, stored_bytes: count * 16384 };
         let found: Vec<_> =
             stats.holdings.iter().map(|h| (h.name.as_str(), h.data, h.own)).collect();
         assert_eq!(

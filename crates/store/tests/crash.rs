@@ -48,7 +48,9 @@ impl Oracle {
         // The last line may be cut off: it was not said then.
         for line in lines.map_while(Result::ok) {
             match line.split_once(' ') {
-                Some(("done", name)) if name.starts_with("import") || name.starts_with("commit") => {
+                Some(("done", name))
+                    if name.starts_with("import") || name.starts_with("commit") =>
+                {
                     self.made.insert(name.to_owned());
                 }
                 Some(("removing", name)) => drop(self.removed.insert(name.to_owned())),

@@ -84,7 +84,8 @@ mod tests {
     fn only_old_files_that_were_being_written_are_deleted() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("refs/disk/a")).unwrap();
-        let names = ["packs#1", "refs/disk/a/00000000000000000001#12", "refs/x", "a#b", "store.json"];
+        let names =
+            ["packs#1", "refs/disk/a/00000000000000000001#12", "refs/x", "a#b", "store.json"];
         for name in names {
             fs::write(dir.path().join(name), "12345").unwrap();
         }

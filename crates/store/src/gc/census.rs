@@ -106,9 +106,7 @@ pub(crate) async fn take(store: &Store) -> Result<Census> {
         let from = before.get(row).and_then(|numbers| numbers.last()).copied().unwrap_or(0);
         let newest = numbers.last().copied();
         let wanted = numbers.iter().filter(|number| **number >= from);
-        keys.extend(wanted.map(|number| {
-            (format!("{row}/{number:020}"), Some(*number) == newest)
-        }));
+        keys.extend(wanted.map(|number| (format!("{row}/{number:020}"), Some(*number) == newest)));
     }
     let refs = &store.refs();
     let mut reads = stream::iter(keys)

@@ -358,8 +358,7 @@ async fn run(steps: Vec<Step>) {
             Step::Derive(at, from, piece) if at < writers.len() && from < names.len() => {
                 let writer = &mut writers[at];
                 let name = names.keys().nth(from).unwrap();
-                let Some(found) =
-                    writer.session.hold(RefKind::Image, name).await.ok().flatten()
+                let Some(found) = writer.session.hold(RefKind::Image, name).await.ok().flatten()
                 else {
                     continue;
                 };

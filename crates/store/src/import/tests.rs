@@ -223,7 +223,9 @@ async fn a_stream_gives_the_manifest_of_the_device() {
 async fn sizes_that_no_disk_has_are_refused() {
     let (store, _) = fresh().await;
     for size in [0, 1, 511, 513, (256 << 40) + 512] {
-        let error = from_device(&testing::session(&store).await, &Sparse::new(size), &()).await.unwrap_err();
+        let error = from_device(&testing::session(&store).await, &Sparse::new(size), &())
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{size}");
     }
 }
@@ -246,7 +248,9 @@ async fn holes_are_never_read_and_change_nothing() {
             _ => Fault::None,
         }
     };
-    let found = from_device(&testing::session(&store).await, &Faulty::new(sparse, only_data), &()).await.unwrap();
+    let found = from_device(&testing::session(&store).await, &Faulty::new(sparse, only_data), &())
+        .await
+        .unwrap();
     assert_eq!(found.manifest, dense.manifest);
     assert_eq!(found.stats.zero, dense.stats.zero);
 }
@@ -553,8 +557,17 @@ async fn many_small_changes_do_not_break_an_extent_to_pieces() {
         let changed = [Span::between(page as u64 * BLOCK, (page as u64 + 1) * BLOCK)];
         let view = Memory::from(bytes.clone());
         let size = bytes.len() as u64;
-        let derived =
-            derive(&testing::session(&store).await, &manifest, size, &view, &changed, Grain::Blocks, &()).await.unwrap();
+        let derived = derive(
+            &testing::session(&store).await,
+            &manifest,
+            size,
+            &view,
+            &changed,
+            Grain::Blocks,
+            &(),
+        )
+        .await
+        .unwrap();
         base = derived.manifest;
         let manifest = store.manifest(&base).await.unwrap();
         assert!(manifest.pieces(Span::whole(size)).await.unwrap().len() <= 4);
@@ -591,7 +604,10 @@ async fn a_small_change_of_a_large_image_reads_and_stores_little() {
         };
         let view = Faulty::new(large.clone(), count);
         let size = large.size;
-        let done = derive(&testing::session(&store).await, &manifest, size, &view, &changed, grain, &()).await.unwrap();
+        let done =
+            derive(&testing::session(&store).await, &manifest, size, &view, &changed, grain, &())
+                .await
+                .unwrap();
         let found = store.manifest(&done.manifest).await.unwrap();
         for segment in 0..8 {
             let start = segment * SEGMENT;
@@ -623,10 +639,20 @@ async fn bad_changes_are_refused() {
         vec![span(8192, 12288), span(0, 4096)],
         vec![span(0, 65536)],
     ] {
-        let error = derive(&testing::session(&store).await, &base, 32768, &view, &changed, Grain::Content, &()).await;
+        let error = derive(
+            &testing::session(&store).await,
+            &base,
+            32768,
+            &view,
+            &changed,
+            Grain::Content,
+            &(),
+        )
+        .await;
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Invalid, "{changed:?}");
     }
-    let larger = derive(&testing::session(&store).await, &base, 65536, &view, &[], Grain::Blocks, &()).await;
+    let larger =
+        derive(&testing::session(&store).await, &base, 65536, &view, &[], Grain::Blocks, &()).await;
     assert_eq!(larger.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
@@ -644,7 +670,8 @@ async fn all_futures_may_move_between_threads() {
     moves(from_stream(&testing::session(&store).await, bytes.as_slice(), nobody)).await.unwrap();
     let base = moves(store.manifest(&done.manifest)).await.unwrap();
     let whole = [Span::whole(size)];
-    let same = moves(derive(&testing::session(&store).await, &base, size, &*view, &whole, Grain::Content, nobody));
+    let session = testing::session(&store).await;
+    let same = moves(derive(&session, &base, size, &*view, &whole, Grain::Content, nobody));
     assert_eq!(same.await.unwrap().manifest, done.manifest);
     moves(verify::manifest(&store, &done.manifest, nobody)).await.unwrap();
     moves(base.pieces(Span::whole(size))).await.unwrap();
