@@ -2,7 +2,7 @@
 //! beside its code in [`commands`](crate::commands).
 
 use crate::commands::{
-    borrow, completions, disk, image, init, man, repair, serve, status, store, verify,
+    borrow, completions, disk, gc, image, init, man, repair, serve, status, store, verify,
 };
 use crate::logging::LogFormat;
 use clap::{Parser, Subcommand};
@@ -67,6 +67,8 @@ pub(crate) enum Command {
     /// The free blocks of idle disks as private scratch space
     #[command(subcommand, arg_required_else_help = true)]
     Borrow(borrow::Borrow),
+    /// Delete what no image, disk or snapshot needs any more
+    Gc(gc::Args),
     /// Serve disks and images over NBD
     Serve(Box<serve::Args>),
     /// Read the store back and check it

@@ -93,6 +93,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Init(args) => block_on(commands::init::run(args, &home()?, output))?,
         Command::Image(verb) => block_on(commands::image::run(verb, &home()?, output))?,
         Command::Disk(verb) => block_on(commands::disk::run(verb, &home()?, output))?,
+        Command::Gc(args) => block_on(commands::gc::run(args, &home()?, output))?,
         Command::Store(verb) => block_on(commands::store::run(verb, &home()?, output))?,
         Command::Borrow(verb) => return block_on(commands::borrow::run(verb, home, output))?,
         Command::Verify(args) => block_on(commands::verify::run(args, &home()?, output))?,

@@ -4,6 +4,7 @@ pub(crate) mod boot_list;
 pub(crate) mod borrow;
 pub(crate) mod completions;
 pub(crate) mod disk;
+pub(crate) mod gc;
 pub(crate) mod image;
 pub(crate) mod init;
 pub(crate) mod man;

@@ -4,6 +4,7 @@ mod check;
 mod copy;
 mod key;
 mod publish;
+mod stats;
 
 use crate::home::Home;
 use crate::output::Output;
@@ -40,6 +41,12 @@ Examples:
     /// Who may open an encrypted store
     #[command(subcommand, arg_required_else_help = true)]
     Key(key::Key),
+    /// How much each image, disk and snapshot holds, and how much of it they share
+    #[command(after_help = "\
+Examples:
+  sojourn store stats
+  sojourn --json store stats | jq .garbage_bytes")]
+    Stats,
 }
 
 pub(crate) async fn run(verb: &Store, home: &Home, output: Output) -> Result<()> {
@@ -48,5 +55,6 @@ pub(crate) async fn run(verb: &Store, home: &Home, output: Output) -> Result<()>
         Store::Copy(args) => copy::run(args, home, output).await,
         Store::Publish => publish::run(home, output).await,
         Store::Key(verb) => key::run(verb, home, output).await,
+        Store::Stats => stats::run(home, output).await,
     }
 }

@@ -1,0 +1,75 @@
+//! Garbage collection and figures of the store through the command line.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test speaks by panicking
+
+mod common;
+
+use common::{Lab, MIB, content};
+
+#[test]
+fn what_was_removed_is_found_kept_for_the_grace_period_and_then_deleted() {
+    let (lab, golden) = Lab::with_image();
+    lab.file("second.raw", &content(8 * MIB, 2));
+    lab.line("image import second.raw other").ok();
+    let clean = lab.json("gc");
+    assert_eq!(clean["found"]["objects"], 0);
+    assert_eq!(clean["live"]["names"], 2);
+    lab.line("image remove other:1").ok();
+
+    let stats = lab.json("store stats");
+    let garbage = stats["garbage_bytes"].as_u64().unwrap();
+    assert!(garbage > 0, "{stats}");
+    let dry = lab.json("gc --dry-run");
+    let found = lab.json("gc");
+    assert!(dry["found"]["objects"].as_u64().unwrap() >= 3, "{dry}");
+    assert_eq!(dry["found"], found["found"]);
+    assert_eq!(found["freed"]["objects"], 0);
+    let waiting = lab.json("gc");
+    assert_eq!(waiting["found"]["objects"], 0);
+    let seconds = waiting["waiting"][0]["seconds"].as_u64().unwrap();
+    assert!((80_000..=86_400).contains(&seconds), "{waiting}");
+
+    let text = lab.line("gc --grace 0s").ok();
+    assert!(text.contains("deleted: ") && text.contains("objects"), "{text}");
+    assert!(lab.json("store stats")["garbage_bytes"].as_u64().unwrap() < garbage);
+    let last = lab.json("gc --grace 0s");
+    assert_eq!((&last["found"]["objects"], &last["freed"]["objects"]), (&0.into(), &0.into()));
+    lab.line("image export debian out.raw").ok();
+    assert!(std::fs::read(lab.path("out.raw")).unwrap() == golden);
+    assert_eq!(lab.line("gc --grace soon").code, 2);
+    assert_eq!(lab.line("gc --rewrite-below 120%").code, 2);
+}
+
+#[test]
+fn disks_and_snapshots_keep_what_they_stand_on() {
+    let (lab, golden) = Lab::with_image();
+    lab.line("disk create alice --from debian").ok();
+    lab.line("disk snapshot alice monday").ok();
+    lab.line("gc --grace 0s --stale 0s").ok();
+    lab.line("disk rollback alice monday").ok();
+    lab.line("disk commit alice copy").ok();
+    lab.line("gc --grace 0s --stale 0s --rewrite-below 100%").ok();
+    lab.line("image export copy out.raw").ok();
+    assert!(std::fs::read(lab.path("out.raw")).unwrap() == golden);
+    let stats = lab.json("store stats");
+    let kinds: Vec<&str> =
+        stats["holdings"].as_array().unwrap().iter().map(|h| h["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["image", "image", "disk", "snapshot"]);
+    assert_eq!(stats["logical_bytes"], 4 * 8 * MIB);
+    assert_eq!(stats["holdings"][0]["own"]["bytes"], 0, "all is shared");
+}
+
+#[test]
+fn damage_is_named_and_stops_what_it_concerns() {
+    let (lab, _) = Lab::with_image();
+    lab.file("second.raw", &content(8 * MIB, 2));
+    lab.line("image import second.raw other").ok();
+    lab.line("image remove other:1").ok();
+    let record = lab.home().join("store/refs/image/debian:1/00000000000000000001");
+    let good = std::fs::read(&record).unwrap();
+    std::fs::write(&record, "damage").unwrap();
+    lab.line("gc --grace 0s").fails(7, &["debian:1", "repair"]);
+    std::fs::write(&record, good).unwrap();
+    let freed = lab.json("gc --grace 0s");
+    assert!(freed["freed"]["objects"].as_u64().unwrap() >= 3, "{freed}");
+}
