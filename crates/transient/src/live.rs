@@ -20,6 +20,9 @@ use std::sync::Arc;
 #[cfg(test)]
 mod tests;
 
+/// Says how many bytes are free beside a file.
+type Free = Box<dyn Fn(&File) -> Result<u64> + Send + Sync>;
+
 /// What is given back at a time, in bytes.
 const PIECE: u64 = 16 << 20;
 
@@ -48,7 +51,7 @@ pub struct Live {
     floor: u64,
     policy: GiveBack,
     /// Bytes free on the file system; asked for at every look.
-    free: Box<dyn Fn(&File) -> Result<u64> + Send + Sync>,
+    free: Free,
     state: RwLock<Blocks>,
 }
 
@@ -78,7 +81,7 @@ impl Live {
         size: u64,
         floor: u64,
         policy: GiveBack,
-        free: Box<dyn Fn(&File) -> Result<u64> + Send + Sync>,
+        free: Free,
     ) -> Result<Self> {
         let named = |e: rustix::io::Errno| match e {
             rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR => Error::unsupported(format!(

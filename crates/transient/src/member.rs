@@ -109,9 +109,9 @@ impl Device for Member {
         if mode.only_if_fast {
             return Err(Error::unsupported("a lent disk is zeroed byte by byte"));
         }
-        const ZEROES: [u8; 64 << 10] = [0; 64 << 10];
-        for piece in span.pieces(ZEROES.len() as u64) {
-            self.write(piece, &ZEROES[..piece.len() as usize], durability).await?;
+        let zeroes = vec![0; 64 << 10];
+        for piece in span.pieces(zeroes.len() as u64) {
+            self.write(piece, &zeroes[..piece.len() as usize], durability).await?;
         }
         Ok(())
     }
