@@ -76,13 +76,7 @@ impl Live {
         Self::with_free(dir, size, floor, policy, Box::new(free_bytes))
     }
 
-    fn with_free(
-        dir: &Path,
-        size: u64,
-        floor: u64,
-        policy: GiveBack,
-        free: Free,
-    ) -> Result<Self> {
+    fn with_free(dir: &Path, size: u64, floor: u64, policy: GiveBack, free: Free) -> Result<Self> {
         let named = |e: rustix::io::Errno| match e {
             rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR => Error::unsupported(format!(
                 "{}: this file system has no files without names, or cannot allocate room ahead; \
