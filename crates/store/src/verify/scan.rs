@@ -85,6 +85,10 @@ struct Scan<'a> {
     moved: HashMap<PackId, Moved>,
     /// Segments that were looked at: what is lost of them.
     segments: HashMap<(SegmentId, u32), Vec<Hole>>,
+    /// Roots and segments that were read to follow names.
+    maps: HashSet<u64>,
+    /// Every object of the store is read, whoever needs it.
+    whole: bool,
     /// Chunks are not looked at.
     blind: bool,
 }
@@ -106,6 +110,8 @@ impl<'a> Scan<'a> {
             bad: HashSet::new(),
             moved: HashMap::new(),
             segments: HashMap::new(),
+            maps: HashSet::new(),
+            whole: false,
             blind: false,
         })
     }
@@ -144,6 +150,7 @@ impl<'a> Scan<'a> {
 
     /// Reads every object of the store.
     async fn objects(&mut self) -> Result<()> {
+        self.whole = true;
         let mut packs = Vec::new();
         let mut others = Vec::new();
         for meta in backend::list_all(self.store.backend()).await? {
@@ -270,8 +277,8 @@ impl<'a> Scan<'a> {
         holders: &[Holder],
         span: Span,
     ) -> Result<Option<Bytes>> {
-        self.report.objects += u64::from(!self.good.contains(&fingerprint_of(key)));
-        self.good.insert(fingerprint_of(key));
+        // Where every object is read, it was counted then.
+        self.report.objects += u64::from(self.maps.insert(fingerprint_of(key)) && !self.whole);
         let failure = match heal::own_content(self.store, kind, id).await {
             Ok(body) => return Ok(Some(body)),
             Err(e) => e,

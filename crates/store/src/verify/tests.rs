@@ -127,7 +127,9 @@ async fn a_changed_byte_anywhere_in_any_object_is_found_and_never_read_as_data()
             let good = lab.get(&key).await;
             let near = |at: usize| at < 40 || at + 60 > good.len();
             let some: Vec<usize> = (0..good.len())
-                .filter(|at| (near(*at) && random.number().is_multiple_of(3)) || random.number() % 4096 < 3)
+                .filter(|at| {
+                    (near(*at) && random.number().is_multiple_of(3)) || random.number() % 4096 < 3
+                })
                 .collect();
             for at in some {
                 let mut bad = good.clone();
