@@ -267,7 +267,7 @@ impl Disk {
 
     async fn publish(&self, record: &Record, also: &[ManifestId]) -> Result<()> {
         let refs = self.store.refs();
-        let body = fence::body(record, Some(self.server), also);
+        let body = fence::body(record, self.server, also);
         let name = &record.name;
         loop {
             let outcome = match refs.get(RefKind::Disk, name).await? {

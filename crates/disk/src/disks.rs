@@ -128,12 +128,12 @@ impl Disks {
             next_layer: 2,
             attached: None,
             epoch: 1,
-            left: None,
+            left: Vec::new(),
         };
         let server = self.server().await?;
         let (home, copy) = (self.directory.clone(), record.clone());
         let _lock = offload(move || build(&home, &copy, |left| left.base == left.origin)).await?;
-        let body = fence::body(&record, Some(server), &[]);
+        let body = fence::body(&record, server, &[]);
         if let Err(error) = session.publish(RefKind::Disk, name, body).await {
             if error.kind() == ErrorKind::Conflict {
                 // Somebody else was first, with the same store.
@@ -289,8 +289,8 @@ impl Disks {
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) when there is no such disk or snapshot,
-    /// [`Conflict`](ErrorKind::Conflict) while it is in use; those of the store and the file system.
-    /// Nothing was given up then.
+    /// [`Conflict`](ErrorKind::Conflict) while it is in use, [`Fenced`](ErrorKind::Fenced) when
+    /// another server took it; those of the store and the file system. Nothing was given up then.
     pub async fn recover(&self, name: &str, snapshot: Option<&str>) -> Result<()> {
         check_name("disk", name)?;
         let session = self.store.session(&format!("recovery of disk {name}")).await?;
@@ -316,9 +316,9 @@ impl Disks {
         })
         .await?;
         let found = self.store.refs().get(RefKind::Disk, name).await?;
-        let mut record = match (record, found) {
+        let mut record = match (record, &found) {
             (Some(record), _) => record,
-            (None, Some(found)) => from_ref(&found)?,
+            (None, Some(found)) => from_ref(found)?,
             (None, None) => {
                 return Err(Error::corrupt(format!(
                     "disk {name:?}: its disk.json is damaged and the store does not know it; remove it"
@@ -342,6 +342,15 @@ impl Disks {
             }
         }
         record.attached = None;
+        if let Some(found) = found {
+            // As in `Disk::announce`: kept in the store before the disk stands on it, and nothing is
+            // given up of a disk that another server has.
+            let server = self.server().await?;
+            fence::check(&found, record.uuid, Tenure { server, epoch: record.epoch }, &directory)?;
+            session.check().await?;
+            let body = fence::body(&record, server, &found.body.roots()?);
+            self.store.refs().update(RefKind::Disk, name, found.sequence, body).await?;
+        }
         offload(move || {
             let _lock = lock;
             let layer = record.next_layer.max(highest_layer(&directory)?.saturating_add(1));
@@ -463,7 +472,7 @@ pub(crate) fn from_ref(found: &RefRecord) -> Result<Record> {
         next_layer: 1,
         attached: None,
         epoch: fence::held(found)?.epoch,
-        left: None,
+        left: Vec::new(),
     })
 }
 

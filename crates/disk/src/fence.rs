@@ -16,6 +16,8 @@ use store::{Entropy, ManifestId, RefBody, RefRecord, ServerId};
 /// The labels of a disk's ref.
 pub(crate) const UUID: &str = "uuid";
 const HOLDER: &str = "holder";
+/// The server that released it, in place of a holder.
+const RELEASED: &str = "released_by";
 const EPOCH: &str = "epoch";
 
 /// The file that says which server the disks of a directory belong to.
@@ -33,23 +35,32 @@ pub(crate) struct Tenure {
 pub(crate) struct Held {
     /// `None`: it was released.
     pub(crate) by: Option<ServerId>,
+    /// Who released it.
+    released_by: Option<ServerId>,
     pub(crate) epoch: u64,
 }
 
 /// What the ref of a disk says. `also` are manifests that are to be kept beside those that the
 /// record names.
-pub(crate) fn body(record: &Record, holder: Option<ServerId>, also: &[ManifestId]) -> RefBody {
+pub(crate) fn body(record: &Record, holder: ServerId, also: &[ManifestId]) -> RefBody {
+    named(record, (HOLDER, holder), also)
+}
+
+/// What the ref of a disk says that a server released.
+pub(crate) fn released(record: &Record, server: ServerId) -> RefBody {
+    named(record, (RELEASED, server), &[])
+}
+
+fn named(record: &Record, (label, server): (&str, ServerId), also: &[ManifestId]) -> RefBody {
     let mut labels = BTreeMap::from([
         ("image".to_owned(), record.image.to_string()),
         ("mode".to_owned(), record.mode.to_string()),
         (RefBody::ORIGIN.to_owned(), record.origin.to_string()),
         (UUID.to_owned(), record.uuid.to_string()),
         (EPOCH.to_owned(), record.epoch.to_string()),
+        (label.to_owned(), server.to_string()),
     ]);
-    if let Some(holder) = holder {
-        labels.insert(HOLDER.to_owned(), holder.to_string());
-    }
-    let mut keep: Vec<ManifestId> = also.iter().copied().chain(record.left).collect();
+    let mut keep: Vec<ManifestId> = also.iter().chain(&record.left).copied().collect();
     keep.retain(|id| *id != record.base && *id != record.origin);
     keep.sort();
     keep.dedup();
@@ -66,10 +77,10 @@ pub(crate) fn body(record: &Record, holder: Option<ServerId>, also: &[ManifestId
 /// [`Corrupt`](block::ErrorKind::Corrupt) when its labels make no sense.
 pub(crate) fn held(found: &RefRecord) -> Result<Held> {
     let labels = &found.body.labels;
-    let by = labels.get(HOLDER).map(|id| id.parse()).transpose();
+    let server = |label| labels.get(label).map(|id| id.parse()).transpose();
     let epoch = labels.get(EPOCH).and_then(|epoch| epoch.parse().ok());
-    match (by, epoch) {
-        (Ok(by), Some(epoch)) => Ok(Held { by, epoch }),
+    match (server(HOLDER), server(RELEASED), epoch) {
+        (Ok(by), Ok(released_by), Some(epoch)) => Ok(Held { by, released_by, epoch }),
         _ => Err(Error::corrupt(format!(
             "the ref of disk {} does not say who holds it; restore it from a backup",
             found.name
@@ -90,9 +101,10 @@ pub(crate) fn check(found: &RefRecord, uuid: Uuid, tenure: Tenure, directory: &P
             directory.display()
         )));
     }
-    let Held { by, epoch } = held(found)?;
-    // One that was released and not yet cleared away is free for whoever is first.
-    if epoch == tenure.epoch && by.is_none_or(|by| by == tenure.server) {
+    let Held { by, released_by, epoch } = held(found)?;
+    // Who released it and has not cleared it away yet may go on. Nobody else: a directory of the same
+    // epoch may be left from a try to take it that came to nothing, and hold an older state.
+    if epoch == tenure.epoch && by.or(released_by) == Some(tenure.server) {
         return Ok(());
     }
     let by = by.map_or("nobody".to_owned(), |by| format!("server {by}"));

@@ -12,7 +12,10 @@ use crate::{DiskInfo, Elsewhere};
 use block::{Error, ErrorKind, Result, offload};
 use std::fs;
 use std::path::Path;
-use store::{RefKind, RefRecord, ServerId, check_name};
+use store::{RefKind, RefRecord, ServerId, Session, check_name};
+
+/// The most manifests that are kept for servers from which a disk was taken.
+const MOST_LEFT: usize = 64;
 
 impl Disks {
     /// Makes a disk this server's that the store knows and that nobody holds any more: it goes on
@@ -38,9 +41,12 @@ impl Disks {
                 if !force {
                     self.check_gone(&found, holder, server).await?;
                 }
-                found.body.manifest
+                // Its record may be one step behind the ref, and so name any of these.
+                let mut roots = found.body.roots()?;
+                roots.truncate(MOST_LEFT);
+                roots
             }
-            None => None,
+            None => Vec::new(),
         };
         let epoch = held.epoch.saturating_add(1);
         let record = Record { layers: vec![1], next_layer: 2, epoch, left, ..from_ref(&found)? };
@@ -52,7 +58,7 @@ impl Disks {
             build(&home, &copy, |left| left.uuid == copy.uuid && left.epoch == copy.epoch)
         })
         .await?;
-        let body = fence::body(&record, Some(server), &[]);
+        let body = fence::body(&record, server, &[]);
         if let Err(error) = refs.update(RefKind::Disk, name, found.sequence, body).await {
             if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) {
                 let (home, name) = (self.directory.clone(), name.to_owned());
@@ -99,6 +105,8 @@ impl Disks {
     pub async fn release(&self, name: &str) -> Result<()> {
         let disk = self.open(name).await?;
         disk.publish_all(&()).await?;
+        // Here first: what the store gives up now must not be named again after a crash.
+        disk.change(|record| record.left.clear()).await?;
         disk.close().await?;
         let record = disk.record();
         let refs = self.store.refs();
@@ -107,8 +115,8 @@ impl Disks {
         })?;
         let tenure = Tenure { server: self.server().await?, epoch: record.epoch };
         fence::check(&found, record.uuid, tenure, &self.directory.join(name))?;
-        let record = Record { left: None, ..record };
-        refs.update(RefKind::Disk, name, found.sequence, fence::body(&record, None, &[])).await?;
+        let body = fence::released(&record, tenure.server);
+        refs.update(RefKind::Disk, name, found.sequence, body).await?;
         let (home, name) = (self.directory.clone(), name.to_owned());
         // The lock goes with the disk, after its directory.
         offload(move || clear(&home, &name)).await
@@ -123,7 +131,15 @@ impl Disks {
     pub async fn keep(&self, name: &str, new: &str) -> Result<DiskInfo> {
         check_name("disk", name)?;
         check_name("disk", new)?;
+        let session = self.store.session(&format!("keeping disk {name} as {new}")).await?;
+        let outcome = self.keep_in(&session, name, new).await;
+        session.close(outcome).await
+    }
+
+    async fn keep_in(&self, session: &Session, name: &str, new: &str) -> Result<DiskInfo> {
         let server = self.server().await?;
+        // What the taken disk keeps for this one stays until this one has its own ref.
+        session.hold(RefKind::Disk, name).await?;
         let (directory, own) = (self.directory.join(name), name.to_owned());
         let at = directory.clone();
         let (_lock, record) = offload(move || {
@@ -141,8 +157,8 @@ impl Disks {
         }
         let place = self.directory.join(new);
         let known = refs.get(RefKind::Disk, new).await?;
-        let record = Record { name: new.to_owned(), epoch: 1, left: None, ..record };
-        let body = fence::body(&record, Some(server), &[]);
+        let record = Record { name: new.to_owned(), epoch: 1, left: Vec::new(), ..record };
+        let body = fence::body(&record, server, &[]);
         if place.exists() || known.as_ref().is_some_and(|known| known.body != body) {
             return Err(taken(new));
         }

@@ -123,6 +123,8 @@ impl Disk {
             .await;
         if let Err(error) = changed {
             guard.done();
+            // Whoever takes the disk goes on with what it is, not with what it was to become.
+            self.publish_base_or_warn().await;
             return Err(error);
         }
         *self.base.lock() = Arc::clone(&new_image);

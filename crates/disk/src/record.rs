@@ -69,9 +69,9 @@ pub(crate) struct Record {
     pub(crate) attached: Option<String>,
     /// Grows with each change of the server that holds the disk.
     pub(crate) epoch: u64,
-    /// What the server stood on from which this one took the disk: kept in the store for what was
-    /// left there.
-    pub(crate) left: Option<ManifestId>,
+    /// What servers from which the disk was taken may stand on: kept in the store for what was left
+    /// there.
+    pub(crate) left: Vec<ManifestId>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -220,7 +220,7 @@ mod tests {
             next_layer: 6,
             attached: Some("pid:12".into()),
             epoch: 4,
-            left: None,
+            left: vec![ManifestId::from([3; 32])],
         }
     }
 

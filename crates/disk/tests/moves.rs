@@ -183,3 +183,110 @@ async fn a_lost_directory_is_taken_again_by_its_own_server() {
     here.disks.take("web", true).await.unwrap();
     assert_eq!(bytes(&*here.open("web").await).await, published);
 }
+
+#[tokio::test]
+async fn a_take_that_came_to_nothing_leaves_no_right_to_a_disk_that_others_then_had() {
+    let (here, there) = two().await;
+    let third = here.beside(78).await;
+    here.backend.allow(0);
+    there.disks.take("web", true).await.unwrap_err();
+    here.backend.allow(u64::MAX);
+    assert_eq!(there.disks.open("web").await.unwrap_err().kind(), ErrorKind::Fenced);
+
+    third.disks.take("web", true).await.unwrap();
+    let disk = third.open("web").await;
+    write(&disk, 7, 0x77).await;
+    let held = bytes(&*disk).await;
+    drop(disk);
+    third.disks.release("web").await.unwrap();
+
+    // The directory has the epoch of the one that released it, and what was there before.
+    assert_eq!(there.disks.open("web").await.unwrap_err().kind(), ErrorKind::Fenced);
+    there.disks.remove("web").await.unwrap();
+    there.disks.take("web", false).await.unwrap();
+    assert_eq!(bytes(&*there.open("web").await).await, held);
+}
+
+#[tokio::test]
+async fn whoever_released_a_disk_goes_on_with_it_when_its_directory_is_still_there() {
+    let (here, _) = two().await;
+    let disk = here.open("web").await;
+    write(&disk, 7, 0x77).await;
+    disk.snapshot("before", &()).await.unwrap();
+    let held = bytes(&*disk).await;
+    disk.close().await.unwrap();
+    drop(disk);
+    let (place, kept) = (here.directory.path().join("disks/web"), tempfile::tempdir().unwrap());
+    let copy = |from: &std::path::Path, to: &std::path::Path| {
+        for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    };
+    copy(&place, kept.path());
+    here.disks.release("web").await.unwrap();
+    std::fs::create_dir(&place).unwrap();
+    copy(kept.path(), &place);
+    assert_eq!(bytes(&*here.open("web").await).await, held);
+    assert!(here.disks.elsewhere().await.unwrap().is_empty(), "it is held again");
+}
+
+#[tokio::test]
+async fn what_any_earlier_holder_may_stand_on_is_kept_until_the_disk_is_released() {
+    let (here, there) = two().await;
+    let third = here.beside(78).await;
+    let found = async || here.store.refs().get(RefKind::Disk, "web").await.unwrap().unwrap();
+    let disk = here.open("web").await;
+    write(&disk, 7, 0x77).await;
+    disk.snapshot("before", &()).await.unwrap();
+    let first = found().await.body.manifest.unwrap();
+
+    there.disks.take("web", true).await.unwrap();
+    let disk = there.open("web").await;
+    write(&disk, 8, 0x88).await;
+    disk.snapshot("between", &()).await.unwrap();
+    let second = found().await.body.manifest.unwrap();
+
+    third.disks.take("web", true).await.unwrap();
+    let disk = third.open("web").await;
+    write(&disk, 9, 0x99).await;
+    disk.snapshot("after", &()).await.unwrap();
+    drop(disk);
+    let roots = found().await.body.roots().unwrap();
+    assert!(roots.contains(&first) && roots.contains(&second), "{roots:?}");
+
+    third.disks.release("web").await.unwrap();
+    let roots = found().await.body.roots().unwrap();
+    assert!(!roots.contains(&first) && !roots.contains(&second), "{roots:?}");
+}
+
+#[tokio::test]
+async fn a_rollback_that_fails_here_is_not_what_another_server_goes_on_with() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    disk.snapshot("first", &()).await.unwrap();
+    write(&disk, 7, 0x77).await;
+    disk.snapshot("second", &()).await.unwrap();
+    let held = bytes(&*disk).await;
+    // The record cannot be replaced.
+    let blocked = here.directory.path().join("disks/web/disk.json.new");
+    std::fs::create_dir(&blocked).unwrap();
+    disk.rollback("first").await.unwrap_err();
+    assert_eq!(bytes(&*disk).await, held);
+    there.disks.take("web", true).await.unwrap();
+    assert_eq!(bytes(&*there.open("web").await).await, held);
+}
+
+#[tokio::test]
+async fn a_recovery_gives_nothing_up_of_a_disk_that_another_server_took() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    write(&disk, 7, 0x77).await;
+    let held = bytes(&*disk).await;
+    disk.close().await.unwrap();
+    drop(disk);
+    there.disks.take("web", true).await.unwrap();
+    let refused = here.disks.recover("web", None).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Fenced);
+    here.disks.keep("web", "mine").await.unwrap();
+    assert_eq!(bytes(&*here.open("mine").await).await, held);
+}
