@@ -145,6 +145,10 @@ impl LocalDisk {
                     self.make_room().await;
                 }
             }
+            // Somebody deleted the directory, or made room, in the middle: the next may be kept.
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                self.tally.not_kept.fetch_add(1, Ordering::Relaxed);
+            }
             Err(e) => {
                 self.tally.not_kept.fetch_add(1, Ordering::Relaxed);
                 *self.paused.lock() = Some(Instant::now() + PAUSE);
@@ -234,13 +238,16 @@ fn save(path: &Path, name: &[u8; 32], bytes: &[u8], serial: u64) -> io::Result<(
 /// Removes the files that were not used for longest until the rest is well below `limit`; returns
 /// the bytes that were removed.
 fn evict(dir: &Path, limit: u64) -> u64 {
-    let mut files: Vec<(i64, u64, PathBuf)> = Vec::new();
+    let mut files: Vec<((i64, i64, bool), u64, PathBuf)> = Vec::new();
     let folders = fs::read_dir(dir).into_iter().flatten().flatten();
     for folder in folders.filter(|entry| entry.file_name().len() == 2) {
         let entries = fs::read_dir(folder.path()).into_iter().flatten().flatten();
         files.extend(entries.filter_map(|entry| {
             let meta = entry.metadata().ok()?;
-            meta.is_file().then(|| (meta.mtime(), meta.len(), entry.path()))
+            let path = entry.path();
+            // Of those of the same moment, the ones that are being written go last.
+            let used = (meta.mtime(), meta.mtime_nsec(), path.extension().is_some());
+            meta.is_file().then_some((used, meta.len(), path))
         }));
     }
     let total: u64 = files.iter().map(|(_, len, _)| len).sum();
