@@ -1,8 +1,20 @@
-//! The settings and the key slots of an encrypted store, as documents and behind the opening.
+//! The settings and the key slots of an encrypted store; boot lists, where chunks were moved, what is
+//! condemned, pins and servers' leases.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use store::testing::{Format, decode};
+
+/// By the second and higher bits of the first byte.
+const FORMATS: [Format; 7] = [
+    Format::Keys,
+    Format::Settings,
+    Format::BootList,
+    Format::Moved,
+    Format::Condemned,
+    Format::Pin,
+    Format::Server,
+];
 
 /// A document with the right checksum: what `format.md` says of its last member.
 fn sealed(rest: &[u8]) -> Vec<u8> {
@@ -14,7 +26,11 @@ fn sealed(rest: &[u8]) -> Vec<u8> {
 
 fuzz_target!(|data: &[u8]| {
     let Some((mode, rest)) = data.split_first() else { return };
-    let bytes = if mode & 1 == 0 { rest.to_vec() } else { sealed(rest) };
-    let format = if mode & 2 == 0 { Format::Keys } else { Format::Settings };
+    let format = FORMATS[usize::from(mode >> 1) % FORMATS.len()];
+    let bytes = match format.magic() {
+        _ if mode & 1 == 0 => rest.to_vec(),
+        Some(magic) => sojourn_fuzz::seal(&magic, 1, rest),
+        None => sealed(rest),
+    };
     let _ = decode(format, &bytes);
 });

@@ -5,6 +5,7 @@
 //! times that the store itself put on objects: no server's clock is believed.
 
 use crate::object::{self, ObjectKind};
+use crate::wire::damaged;
 use crate::{ServerId, Store, backend};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -26,6 +27,17 @@ struct Announcement {
     host: String,
     /// For how many seconds from its writing the server counts as being at work.
     seconds: u64,
+}
+
+impl Announcement {
+    fn decode(key: &str, body: &[u8]) -> Result<Self> {
+        serde_json::from_slice(body).map_err(|e| damaged(key, &format!("not its format: {e}")))
+    }
+}
+
+/// Checks the body of a server's object.
+pub(crate) fn check(key: &str, body: &[u8]) -> Result<()> {
+    Announcement::decode(key, body).map(drop)
 }
 
 /// A server as it was last seen.
@@ -94,7 +106,7 @@ impl Servers<'_> {
             }
             Err(e) => return Err(e),
         };
-        let Ok(said) = serde_json::from_slice::<Announcement>(&body) else { return Ok(None) };
+        let Ok(said) = Announcement::decode(&key, &body) else { return Ok(None) };
         if said.server != *server {
             return Ok(None);
         }

@@ -1,9 +1,14 @@
 //! A fixed world, failing backends and the bare readers of the formats, for the tests and fuzzers of
 //! this and other crates.
 
+use crate::gc::{Pin, condemned};
+use crate::moved::Moved;
 use crate::object::{self, ObjectKind};
 use crate::segment::Segment;
-use crate::{Clock, Entropy, Session, Settings, Store, World, chunker, keys, manifest, pack, refs, wire};
+use crate::{
+    Clock, Entropy, Session, Settings, Store, World, bootlist, chunker, keys, manifest, pack, refs,
+    servers, wire,
+};
 use async_trait::async_trait;
 use block::Result;
 use block::conformance::Sequence;
@@ -198,12 +203,54 @@ pub enum Format {
     Ref,
     /// The key slots of an encrypted store.
     Keys,
+    /// A boot list.
+    BootList,
+    /// Where the chunks of a rewritten pack are.
+    Moved,
+    /// A list of condemned objects.
+    Condemned,
+    /// A session's pin.
+    Pin,
+    /// A server's lease.
+    Server,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Settings, Self::Pack, Self::Segment, Self::Root, Self::Ref, Self::Keys];
+    pub const ALL: [Self; 11] = [
+        Self::Settings,
+        Self::Pack,
+        Self::Segment,
+        Self::Root,
+        Self::Ref,
+        Self::Keys,
+        Self::BootList,
+        Self::Moved,
+        Self::Condemned,
+        Self::Pin,
+        Self::Server,
+    ];
+
+    /// The magic of the objects that have a frame.
+    pub const fn magic(self) -> Option<[u8; 8]> {
+        match self.framed() {
+            Some(kind) => Some(kind.magic()),
+            None => None,
+        }
+    }
+
+    const fn framed(self) -> Option<ObjectKind> {
+        match self {
+            Self::Segment => Some(ObjectKind::Segment),
+            Self::Root => Some(ObjectKind::Root),
+            Self::BootList => Some(ObjectKind::BootList),
+            Self::Moved => Some(ObjectKind::Moved),
+            Self::Condemned => Some(ObjectKind::Condemned),
+            Self::Pin => Some(ObjectKind::Pin),
+            Self::Server => Some(ObjectKind::Server),
+            Self::Settings | Self::Pack | Self::Ref | Self::Keys => None,
+        }
+    }
 }
 
 /// Reads an object as if its name were the hash of its content: for fuzzers, which are to get past
@@ -211,23 +258,30 @@ impl Format {
 ///
 /// # Errors
 /// That of the format's reader.
+///
+/// # Panics
+/// When what was read contradicts itself.
 pub fn decode(format: Format, bytes: &[u8]) -> Result<()> {
+    let body = |kind| object::decode(&settings(), kind, "object", bytes.to_vec().into());
     match format {
         Format::Settings => Settings::decode(bytes).map(|_| ()),
         Format::Pack => pack::Index::decode_unnamed(&settings(), bytes).map(|_| ()),
         Format::Segment => {
             let blocks = chunker::SEGMENT_PAGES as u32;
-            let bytes = bytes.to_vec().into();
-            let body = object::decode(&settings(), ObjectKind::Segment, "segment", bytes)?;
-            let segment = Segment::decode("segment", body, blocks)?;
+            let segment = Segment::decode("segment", body(ObjectKind::Segment)?, blocks)?;
             segment.all().for_each(drop);
             Ok(())
         }
-        Format::Root => {
-            let bytes = bytes.to_vec().into();
-            let body = object::decode(&settings(), ObjectKind::Root, "root", bytes)?;
-            manifest::decode("root", &body).map(|_| ())
+        Format::Root => manifest::decode("root", &body(ObjectKind::Root)?).map(|_| ()),
+        Format::BootList => bootlist::decode("list", &body(ObjectKind::BootList)?).map(|_| ()),
+        Format::Moved => {
+            let moved = Moved::decode("moved", body(ObjectKind::Moved)?)?;
+            assert!(moved.chunks().all(|at| moved.find(&at.id) == Some(at)), "it finds its chunks");
+            Ok(())
         }
+        Format::Condemned => condemned::decode("list", body(ObjectKind::Condemned)?).map(|_| ()),
+        Format::Pin => Pin::decode("pin", &body(ObjectKind::Pin)?).map(|_| ()),
+        Format::Server => servers::check("server", &body(ObjectKind::Server)?),
         Format::Keys => keys::check_bytes("keys", bytes),
         Format::Ref => refs::check(&settings(), "ref", bytes),
     }
@@ -235,13 +289,11 @@ pub fn decode(format: Format, bytes: &[u8]) -> Result<()> {
 
 /// Puts the right checksum into an object that was changed, where the format has one in binary.
 pub fn seal(format: Format, bytes: &mut [u8]) {
-    match format {
-        Format::Segment | Format::Root => {
-            if let Some((head, body)) = bytes.split_at_mut_checked(wire::FRAME) {
-                head[12..16].copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
-            }
-        }
-        Format::Pack => pack::seal(bytes),
-        Format::Settings | Format::Ref | Format::Keys => {}
+    if format == Format::Pack {
+        pack::seal(bytes);
+    } else if format.framed().is_some()
+        && let Some((head, body)) = bytes.split_at_mut_checked(wire::FRAME)
+    {
+        head[12..16].copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
     }
 }

@@ -133,12 +133,16 @@ fn encode(random: [u8; 16], items: &[Item]) -> Vec<u8> {
     body
 }
 
-fn decode(key: &str, body: Bytes) -> Result<Vec<Item>> {
+/// Checks the body of a list.
+pub(crate) fn decode(key: &str, body: Bytes) -> Result<Vec<Item>> {
     let (header, rows) =
         Header::ref_from_prefix(&body).map_err(|_| damaged(key, "it is too short"))?;
     let entries =
         <[Entry]>::ref_from_bytes(rows).map_err(|_| damaged(key, "its objects are cut off"))?;
-    if header.reserved != [0; 4] || entries.len() != header.objects.get() as usize {
+    if header.reserved != [0; 4]
+        || entries.len() != header.objects.get() as usize
+        || entries.len() > MAX_OBJECTS
+    {
         return Err(damaged(key, "its lengths do not match its size"));
     }
     let mut items: Vec<Item> = Vec::with_capacity(entries.len());

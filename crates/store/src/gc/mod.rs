@@ -23,7 +23,7 @@
 
 pub(crate) mod census;
 mod collect;
-mod condemned;
+pub(crate) mod condemned;
 pub(crate) mod mark;
 pub(crate) mod pin;
 mod report;

@@ -44,7 +44,12 @@ impl Pin {
     pub(crate) async fn read(store: &Store, key: &str) -> Result<Self> {
         let (backend, settings) = (store.backend(), store.settings());
         let body = object::read(backend, settings, ObjectKind::Pin, key).await?;
-        serde_json::from_slice(&body).map_err(|e| damaged(key, &format!("not its format: {e}")))
+        Self::decode(key, &body)
+    }
+
+    /// Reads the body of a pin.
+    pub(crate) fn decode(key: &str, body: &[u8]) -> Result<Self> {
+        serde_json::from_slice(body).map_err(|e| damaged(key, &format!("not its format: {e}")))
     }
 }
 
