@@ -29,15 +29,20 @@ impl Bits {
     /// Sets or clears the bits of every block that `span` touches.
     #[inline]
     pub(crate) fn put(&self, span: Span, value: bool) {
+        if span.is_empty() {
+            return;
+        }
         let mut block = span.offset() / BLOCK;
         let end = span.end().div_ceil(BLOCK);
         while block < end {
             let count = (end - block).min(WORD - block % WORD);
             let mask = (u64::MAX >> (WORD - count)) << (block % WORD);
             if let Some(word) = self.words.get((block / WORD) as usize) {
-                if value {
+                // Most are as wanted already; looking is cheaper.
+                let now = word.load(Ordering::Acquire);
+                if value && now & mask != mask {
                     word.fetch_or(mask, Ordering::AcqRel);
-                } else {
+                } else if !value && now & mask != 0 {
                     word.fetch_and(!mask, Ordering::AcqRel);
                 }
             }
@@ -98,6 +103,13 @@ mod tests {
                 assert_eq!(run.end(), looked.end().min((blocks.start + same) * BLOCK));
                 assert_eq!(bits.all(looked), blocks.clone().all(|b| model[b as usize]));
             }
+        }
+        for value in [true, false] {
+            let count = bits.count();
+            (0..BLOCKS)
+                .map(|block| block * BLOCK + 5)
+                .for_each(|at| bits.put(Span::between(at, at), value));
+            assert_eq!(bits.count(), count, "an empty span touches no block");
         }
         assert_eq!(bits.count(), model.iter().filter(|set| **set).count() as u64);
     }

@@ -10,22 +10,20 @@
 //! it: a block is then never decrypted while half of it is new. Members are read and written in whole
 //! blocks only, so no access ever touches a page that is not lent.
 //!
-//! There is one path for reading and one for writing; the fast half of the trait runs it with the
-//! order not to wait.
+//! The fast half of the trait holds no lock while it waits, because it never waits: it allocates
+//! nothing, and copies only to encrypt. What it cannot do at once (a member has to wait, a write ends
+//! inside a block) the other half does.
 
 use crate::bits::Bits;
 use crate::key::{Cipher, Key};
-use crate::layout::Layout;
+use crate::layout::{Layout, Place};
 use crate::xts::Xts;
 use async_trait::async_trait;
 use block::{
     Attempt, BLOCK, Device, Durability, Error, Extent, ExtentKind, Limits, Result, Span, ZeroMode,
     extent,
 };
-use parking_lot::Mutex;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use tokio::sync::RwLock;
 
 #[cfg(test)]
@@ -35,10 +33,8 @@ mod tests;
 const REGION: u64 = 1 << 20;
 const LOCKS: usize = 64;
 
-/// Bytes that are encrypted at a time, and of a scratch buffer.
+/// Bytes that are encrypted at a time, and the most of a region's buffer.
 const CHUNK: u64 = 128 << 10;
-/// Scratch buffers that are kept.
-const SPARE: usize = 16;
 
 /// Lent ranges as one device; see the module's text.
 pub struct Stitched {
@@ -47,8 +43,8 @@ pub struct Stitched {
     size: u64,
     cipher: Option<Cipher>,
     written: Bits,
-    regions: [RwLock<()>; LOCKS],
-    scratch: Mutex<Vec<Vec<u8>>>,
+    /// Who holds one alone encrypts in its buffer, so that writing allocates nothing.
+    regions: [RwLock<Vec<u8>>; LOCKS],
 }
 
 impl Stitched {
@@ -87,8 +83,7 @@ impl Stitched {
             size,
             cipher: key.map(Key::expand).transpose()?,
             written: Bits::new(size),
-            regions: std::array::from_fn(|_| RwLock::new(())),
-            scratch: Mutex::default(),
+            regions: std::array::from_fn(|_| RwLock::default()),
         })
     }
 
@@ -102,7 +97,7 @@ impl Stitched {
         &self.layout
     }
 
-    fn region(&self, offset: u64) -> &RwLock<()> {
+    fn region(&self, offset: u64) -> &RwLock<Vec<u8>> {
         &self.regions[(offset / REGION) as usize % LOCKS]
     }
 
@@ -110,43 +105,51 @@ impl Stitched {
         self.cipher.as_ref().map(Cipher::xts).transpose()
     }
 
-    async fn read_parts(&self, span: Span, buf: &mut [u8], wait: bool) -> Result<Attempt> {
-        for region in span.pieces(REGION) {
-            let lock = self.region(region.offset());
-            let _shared = match lock.try_read() {
-                Ok(guard) => guard,
-                Err(_) if wait => lock.read().await,
-                Err(_) => return Ok(Attempt::WouldWait),
-            };
-            let mut at = region.offset();
-            while at < region.end() {
-                let (run, written) = self.written.run(Span::between(at, region.end()));
-                let out = &mut buf[run.index_in(span)];
-                if !written {
-                    out.fill(0);
-                } else if self.get(run, out, wait).await? == Attempt::WouldWait {
-                    return Ok(Attempt::WouldWait);
-                }
-                at = run.end();
+    /// Where the parts of `span` are, in order: each with its place on a member.
+    fn places(&self, span: Span) -> impl Iterator<Item = Result<(Span, Place)>> {
+        let mut at = span.offset();
+        std::iter::from_fn(move || {
+            (at < span.end()).then(|| {
+                let place = self.layout.map(Span::between(at, span.end()))?;
+                let here = Span::between(at, at + place.physical.len());
+                at = here.end();
+                Ok((here, place))
+            })
+        })
+    }
+
+    /// Reads a part of a region whose lock the caller holds, if no member has to wait.
+    #[inline]
+    fn read_now(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
+        let mut at = span.offset();
+        while at < span.end() {
+            let (run, written) = self.written.run(Span::between(at, span.end()));
+            let out = &mut buf[run.index_in(span)];
+            if !written {
+                out.fill(0);
+            } else if self.get_now(run, out)? == Attempt::WouldWait {
+                return Ok(Attempt::WouldWait);
             }
+            at = run.end();
         }
         Ok(Attempt::Done)
     }
 
-    /// Reads written blocks, or parts of them.
-    async fn get(&self, span: Span, out: &mut [u8], wait: bool) -> Result<Attempt> {
-        let Some(xts) = self.xts()? else { return self.fetch(span, out, wait).await };
+    /// Reads written blocks, or parts of them, if no member has to wait.
+    #[inline]
+    fn get_now(&self, span: Span, out: &mut [u8]) -> Result<Attempt> {
+        let Some(xts) = self.xts()? else { return self.fetch_now(span, out) };
         for part in cut(span) {
             let out = &mut out[part.index_in(span)];
             if part.is_aligned(BLOCK) {
-                if self.fetch(part, out, wait).await? == Attempt::WouldWait {
+                if self.fetch_now(part, out)? == Attempt::WouldWait {
                     return Ok(Attempt::WouldWait);
                 }
                 for_each_block(part, out, |number, bytes| xts.decrypt(number, bytes));
             } else {
                 let around = part.align_outward(BLOCK);
                 let mut bytes = [0; BLOCK as usize];
-                if self.fetch(around, &mut bytes, wait).await? == Attempt::WouldWait {
+                if self.fetch_now(around, &mut bytes)? == Attempt::WouldWait {
                     return Ok(Attempt::WouldWait);
                 }
                 xts.decrypt(around.offset() / BLOCK, &mut bytes);
@@ -156,134 +159,115 @@ impl Stitched {
         Ok(Attempt::Done)
     }
 
-    /// Reads what the members hold.
-    async fn fetch(&self, span: Span, out: &mut [u8], wait: bool) -> Result<Attempt> {
+    /// Reads what the members hold, if none has to wait.
+    #[inline]
+    fn fetch_now(&self, span: Span, out: &mut [u8]) -> Result<Attempt> {
+        for place in self.places(span) {
+            let (here, place) = place?;
+            let out = &mut out[here.index_in(span)];
+            if self.members[place.member].try_read(place.physical, out)? == Attempt::WouldWait {
+                return Ok(Attempt::WouldWait);
+            }
+        }
+        Ok(Attempt::Done)
+    }
+
+    /// Reads as [`read_now`](Self::read_now), waiting for members.
+    async fn read_waiting(&self, span: Span, buf: &mut [u8]) -> Result<()> {
         let mut at = span.offset();
         while at < span.end() {
-            let place = self.layout.map(Span::between(at, span.end()))?;
-            let here = Span::between(at, at + place.physical.len());
-            let out = &mut out[here.index_in(span)];
-            let member = &self.members[place.member];
+            let (run, written) = self.written.run(Span::between(at, span.end()));
+            let out = &mut buf[run.index_in(span)];
+            let around = run.align_outward(BLOCK);
+            if !written {
+                out.fill(0);
+            } else if run == around {
+                self.get_waiting(run, out).await?;
+            } else {
+                let mut bytes = vec![0; around.len() as usize];
+                self.get_waiting(around, &mut bytes).await?;
+                out.copy_from_slice(&bytes[run.index_in(around)]);
+            }
+            at = run.end();
+        }
+        Ok(())
+    }
+
+    /// Reads whole written blocks, waiting for members.
+    async fn get_waiting(&self, span: Span, out: &mut [u8]) -> Result<()> {
+        for place in self.places(span) {
+            let (here, place) = place?;
+            let (member, out) = (&self.members[place.member], &mut out[here.index_in(span)]);
             if member.try_read(place.physical, out)? == Attempt::WouldWait {
-                if !wait {
-                    return Ok(Attempt::WouldWait);
-                }
                 member.read(place.physical, out).await?;
             }
-            at = here.end();
         }
-        Ok(Attempt::Done)
+        if let Some(xts) = self.xts()? {
+            for_each_block(span, out, |number, bytes| xts.decrypt(number, bytes));
+        }
+        Ok(())
     }
 
-    async fn write_parts(
-        &self,
-        span: Span,
-        data: &[u8],
-        durability: Durability,
-        wait: bool,
-    ) -> Result<Attempt> {
-        for region in span.pieces(REGION) {
-            let lock = self.region(region.offset());
-            let _alone = match lock.try_write() {
-                Ok(guard) => guard,
-                Err(_) if wait => lock.write().await,
-                Err(_) => return Ok(Attempt::WouldWait),
-            };
-            let data = &data[region.index_in(span)];
-            // What has to be read is read before anything is written.
-            let mut edges = [None; 2];
-            for (edge, part) in edges.iter_mut().zip(cut(region).filter(|p| !p.is_aligned(BLOCK))) {
-                let around = part.align_outward(BLOCK);
-                let mut bytes = [0; BLOCK as usize];
-                if self.written.get(around.offset())
-                    && self.get(around, &mut bytes, wait).await? == Attempt::WouldWait
-                {
-                    return Ok(Attempt::WouldWait);
-                }
-                bytes[part.index_in(around)].copy_from_slice(&data[part.index_in(region)]);
-                *edge = Some((around, bytes));
-            }
-            for part in cut(region).filter(|part| part.is_aligned(BLOCK)) {
-                let data = &data[part.index_in(region)];
-                if self.put(part, data, durability, wait).await? == Attempt::WouldWait {
-                    return Ok(Attempt::WouldWait);
-                }
-            }
-            for (around, bytes) in edges.iter().flatten() {
-                if self.put(*around, bytes, durability, wait).await? == Attempt::WouldWait {
-                    return Ok(Attempt::WouldWait);
-                }
+    /// Writes whole blocks of a region that the caller holds alone, if no member has to wait.
+    #[inline]
+    fn put_now(&self, span: Span, data: &[u8], scratch: &mut Vec<u8>) -> Result<Attempt> {
+        let Some(xts) = self.xts()? else { return self.store_now(span, data) };
+        for chunk in span.pieces(CHUNK) {
+            scratch.clear();
+            scratch.extend_from_slice(&data[chunk.index_in(span)]);
+            for_each_block(chunk, scratch, |number, bytes| xts.encrypt(number, bytes));
+            if self.store_now(chunk, scratch)? == Attempt::WouldWait {
+                return Ok(Attempt::WouldWait);
             }
         }
         Ok(Attempt::Done)
     }
 
-    /// Writes whole blocks.
-    async fn put(
-        &self,
-        span: Span,
-        data: &[u8],
-        durability: Durability,
-        wait: bool,
-    ) -> Result<Attempt> {
-        let attempt = match self.xts()? {
-            None => self.store(span, data, durability, wait).await?,
-            Some(xts) if data.len() == BLOCK as usize => {
-                let mut bytes = [0; BLOCK as usize];
-                bytes.copy_from_slice(data);
-                xts.encrypt(span.offset() / BLOCK, &mut bytes);
-                self.store(span, &bytes, durability, wait).await?
-            }
-            Some(xts) => {
-                let mut scratch = self.scratch.lock().pop().unwrap_or_default();
-                let mut attempt = Attempt::Done;
-                for chunk in span.pieces(CHUNK) {
-                    scratch.clear();
-                    scratch.extend_from_slice(&data[chunk.index_in(span)]);
-                    for_each_block(chunk, &mut scratch, |number, bytes| xts.encrypt(number, bytes));
-                    attempt = self.store(chunk, &scratch, durability, wait).await?;
-                    if attempt == Attempt::WouldWait {
-                        break;
-                    }
-                }
-                let mut spare = self.scratch.lock();
-                if spare.len() < SPARE {
-                    spare.push(scratch);
-                }
-                attempt
-            }
-        };
-        if attempt == Attempt::Done {
-            self.written.put(span, true);
-        }
-        Ok(attempt)
-    }
-
-    /// Writes to the members.
-    async fn store(
-        &self,
-        span: Span,
-        data: &[u8],
-        durability: Durability,
-        wait: bool,
-    ) -> Result<Attempt> {
-        let mut at = span.offset();
-        while at < span.end() {
-            let place = self.layout.map(Span::between(at, span.end()))?;
-            let here = Span::between(at, at + place.physical.len());
+    /// Writes what the members are to hold, if none has to wait.
+    #[inline]
+    fn store_now(&self, span: Span, data: &[u8]) -> Result<Attempt> {
+        for place in self.places(span) {
+            let (here, place) = place?;
             let data = &data[here.index_in(span)];
-            let member = &self.members[place.member];
-            let tried = durability == Durability::Buffered
-                && member.try_write(place.physical, data)? == Attempt::Done;
-            if !tried {
-                if !wait {
-                    return Ok(Attempt::WouldWait);
-                }
-                member.write(place.physical, data, durability).await?;
+            if self.members[place.member].try_write(place.physical, data)? == Attempt::WouldWait {
+                return Ok(Attempt::WouldWait);
             }
-            at = here.end();
         }
+        self.written.put(span, true);
         Ok(Attempt::Done)
+    }
+
+    /// Writes a part of a region that the caller holds alone, waiting for members.
+    async fn write_waiting(
+        &self,
+        span: Span,
+        data: &[u8],
+        durability: Durability,
+        scratch: &mut Vec<u8>,
+    ) -> Result<()> {
+        for chunk in span.pieces(CHUNK) {
+            let whole = chunk.align_outward(BLOCK);
+            scratch.clear();
+            scratch.resize(whole.len() as usize, 0);
+            // What has to be read is read before anything of the chunk is written.
+            for edge in cut(chunk).filter(|part| !part.is_aligned(BLOCK)) {
+                let around = edge.align_outward(BLOCK);
+                if self.written.get(around.offset()) {
+                    self.get_waiting(around, &mut scratch[around.index_in(whole)]).await?;
+                }
+            }
+            scratch[chunk.index_in(whole)].copy_from_slice(&data[chunk.index_in(span)]);
+            if let Some(xts) = self.xts()? {
+                for_each_block(whole, scratch, |number, bytes| xts.encrypt(number, bytes));
+            }
+            for place in self.places(whole) {
+                let (here, place) = place?;
+                let data = &scratch[here.index_in(whole)];
+                self.members[place.member].write(place.physical, data, durability).await?;
+            }
+            self.written.put(whole, true);
+        }
+        Ok(())
     }
 
     /// Forgets whole blocks: from now on they read as zeroes. The members are told.
@@ -305,12 +289,9 @@ impl Stitched {
 
     /// Tells the members that they need not keep the whole blocks that `span` touches.
     async fn tell(&self, span: Span) -> Result<()> {
-        let span = span.align_outward(BLOCK);
-        let mut at = span.offset();
-        while at < span.end() {
-            let place = self.layout.map(Span::between(at, span.end()))?;
+        for place in self.places(span.align_outward(BLOCK)) {
+            let (_, place) = place?;
             self.members[place.member].discard(place.physical, Durability::Buffered).await?;
-            at += place.physical.len();
         }
         Ok(())
     }
@@ -343,14 +324,6 @@ fn for_each_block(span: Span, bytes: &mut [u8], mut each: impl FnMut(u64, &mut [
     }
 }
 
-/// The result of work that was told not to wait.
-fn now(work: impl Future<Output = Result<Attempt>>) -> Result<Attempt> {
-    match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(result) => result,
-        Poll::Pending => Ok(Attempt::WouldWait),
-    }
-}
-
 #[async_trait]
 impl Device for Stitched {
     fn size(&self) -> u64 {
@@ -362,23 +335,44 @@ impl Device for Stitched {
     }
 
     fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
-        now(self.read_parts(span, buf, false))
+        for region in span.pieces(REGION) {
+            let Ok(_shared) = self.region(region.offset()).try_read() else {
+                return Ok(Attempt::WouldWait);
+            };
+            if self.read_now(region, &mut buf[region.index_in(span)])? == Attempt::WouldWait {
+                return Ok(Attempt::WouldWait);
+            }
+        }
+        Ok(Attempt::Done)
     }
 
     fn try_write(&self, span: Span, data: &[u8]) -> Result<Attempt> {
-        // Nothing may have been done when it has to wait, so all is under one lock.
-        if span.pieces(REGION).nth(1).is_some() {
+        // Nothing may have been done when it has to wait: all is under one lock, and no block is
+        // read to be completed.
+        if !span.is_aligned(BLOCK) || span.pieces(REGION).nth(1).is_some() {
             return Ok(Attempt::WouldWait);
         }
-        now(self.write_parts(span, data, Durability::Buffered, false))
+        match self.region(span.offset()).try_write() {
+            Ok(mut scratch) => self.put_now(span, data, &mut scratch),
+            Err(_) => Ok(Attempt::WouldWait),
+        }
     }
 
     async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        self.read_parts(span, buf, true).await.map(|_| ())
+        for region in span.pieces(REGION) {
+            let _shared = self.region(region.offset()).read().await;
+            self.read_waiting(region, &mut buf[region.index_in(span)]).await?;
+        }
+        Ok(())
     }
 
     async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
-        self.write_parts(span, data, durability, true).await.map(|_| ())
+        for region in span.pieces(REGION) {
+            let mut scratch = self.region(region.offset()).write().await;
+            let data = &data[region.index_in(span)];
+            self.write_waiting(region, data, durability, &mut scratch).await?;
+        }
+        Ok(())
     }
 
     async fn flush(&self) -> Result<()> {
@@ -409,7 +403,7 @@ impl Device for Stitched {
         let zeroes = [0; 2 * BLOCK as usize];
         for part in [head, tail] {
             let zeroes = &zeroes[..part.len() as usize];
-            let _done = self.write_parts(part, zeroes, durability, true).await?;
+            self.write(part, zeroes, durability).await?;
         }
         match whole {
             Some(whole) => self.forget(whole).await,

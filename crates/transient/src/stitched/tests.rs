@@ -2,6 +2,7 @@ use super::*;
 use crate::Lent;
 use block::conformance::{self, SIZE, Sequence};
 use block::{ErrorKind, Fault, Faulty, Memory, Operation};
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
