@@ -2,7 +2,7 @@
 //! before the first byte is read.
 
 use crate::refusal::refuse;
-use crate::{Code, Refusal, Source};
+use crate::{Code, Refusal, Source, sys};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -130,6 +130,43 @@ fn lock(file: &File, path: &Path) -> Result<(), Refusal> {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => refuse!(InUse, "another program has locked {}", path.display()),
         Err(e) => Err(unreadable(path, &e.into())),
+    }?;
+    // QEMU locks ranges of an image, which is another kind of lock.
+    match sys::has_locked_ranges(file) {
+        Ok(false) => Ok(()),
+        Ok(true) => refuse!(InUse, "another program has locked a part of {}", path.display()),
+        Err(e) => Err(unreadable(path, &e)),
+    }
+}
+
+/// A disk that is not held: others may have it, and write to it.
+pub(crate) struct Unheld {
+    file: File,
+    size: u64,
+}
+
+impl Unheld {
+    /// Opens it for reading.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+        let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?;
+        Ok(Self { file, size })
+    }
+
+    /// Forgets what was cached of it before others could write.
+    pub(crate) fn refresh(&self) {
+        let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
+    }
+}
+
+impl Source for Unheld {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buf, offset)
     }
 }
 

@@ -1,7 +1,7 @@
 //! This machine: its disks, and whether a suspended system waits on it.
 
 use crate::refusal::refuse;
-use crate::{Code, Refusal};
+use crate::{Code, Kind, Refusal};
 use std::path::{Path, PathBuf};
 
 /// Where a suspended system was found.
@@ -74,16 +74,48 @@ impl Node {
         self.text(name)?.parse().ok()
     }
 
+    /// Whether something larger stands on it, such as a volume group.
+    fn is_held(&self) -> bool {
+        let holders = std::fs::read_dir(self.sysfs.join("holders"));
+        holders.is_ok_and(|mut held| held.next().is_some())
+    }
+
+    /// Whether something larger stands on it or on one of its partitions: not all that is stored
+    /// there need be visible from above.
+    pub(crate) fn is_held_somewhere(&self) -> bool {
+        self.is_held() || self.partitions().iter().any(|(part, ..)| part.is_held())
+    }
+
+    /// Whether what is written to it is first copied for a snapshot, or takes room from a pool. LVM
+    /// says so in the names of the layers below.
+    fn shares_its_room(&self) -> bool {
+        let Ok(below) = std::fs::read_dir(self.sysfs.join("slaves")) else { return false };
+        let uuids = below
+            .flatten()
+            .filter_map(|layer| std::fs::read_to_string(layer.path().join("dm/uuid")).ok());
+        uuids.map(|uuid| uuid.trim_end().to_owned()).any(|uuid| {
+            uuid.starts_with("LVM-")
+                && ["-real", "-cow", "-tpool"].iter().any(|layer| uuid.ends_with(layer))
+        })
+    }
+
     /// Refuses disks that nothing can be written in place on, and, unless the user named the disk,
     /// those that are somebody else's business.
     pub(crate) fn judge(&self, named: bool) -> Result<(), Refusal> {
         let path = self.path.display();
-        if self.text("queue/zoned").is_some_and(|zoned| zoned != "none") {
+        // A partition has no queue of its own.
+        let zoned = self.text("queue/zoned").or_else(|| self.parent()?.text("queue/zoned"));
+        if zoned.is_some_and(|zoned| zoned != "none") {
             refuse!(Zoned, "{path} is a zoned disk: it cannot be overwritten in place");
         }
-        if std::fs::read_dir(self.sysfs.join("holders")).is_ok_and(|mut held| held.next().is_some())
-        {
+        if self.is_held() {
             refuse!(InUse, "{path} is part of something larger that is in use");
+        }
+        if self.shares_its_room() {
+            refuse!(
+                Snapshots,
+                "{path} has LVM snapshots, is one, or is thin: writing to it takes room from others"
+            );
         }
         if named {
             return Ok(());
@@ -121,7 +153,55 @@ pub(crate) fn sleeper(place: &str, refusal: &Refusal) -> Option<Sleeper> {
         .then(|| Sleeper { place: place.to_owned(), sentence: refusal.sentence.clone() })
 }
 
-/// Whether a suspended system could hide in what was refused like this.
-pub(crate) fn may_hide(code: Code) -> bool {
-    matches!(code, Code::Encrypted | Code::VolumeManager | Code::RaidMember | Code::CacheMember)
+/// Whether a suspended system could hide in what was refused like this: its swap space or swap file
+/// was not seen.
+pub(crate) fn may_hide(kind: Option<Kind>, code: Code) -> bool {
+    match code {
+        Code::Encrypted | Code::VolumeManager | Code::RaidMember | Code::CacheMember => true,
+        Code::OtherFileSystem | Code::Ambiguous | Code::PartitionTable => true,
+        Code::ReadError | Code::OutsideDisk | Code::OutsideFileSystem | Code::TooMuchWork => true,
+        Code::InUse | Code::Hibernated | Code::NothingFree => false,
+        _ => match kind {
+            // No files are read there; one that is clean was unmounted, so nothing sleeps on it.
+            Some(Kind::Xfs | Kind::Btrfs) => true,
+            // Files may not have been found in it.
+            Some(Kind::Ext2 | Kind::Ext3 | Kind::Ext4 | Kind::Ntfs) => matches!(
+                code,
+                Code::Checksum | Code::Structure | Code::Geometry | Code::UnknownFeature
+            ),
+            _ => false,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_that_shares_its_room_and_a_partition_of_a_zoned_disk_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let node =
+            |name: &str| Node { path: PathBuf::from("/dev/x"), sysfs: dir.path().join(name) };
+        for (name, uuid) in
+            [("plain", "LVM-abc"), ("thin", "LVM-abc-tpool"), ("old", "LVM-abc-real")]
+        {
+            let below = dir.path().join(name).join("slaves/dm-1/dm");
+            std::fs::create_dir_all(&below).unwrap();
+            std::fs::write(below.join("uuid"), format!("{uuid}\n")).unwrap();
+        }
+        assert_eq!(node("plain").judge(true), Ok(()));
+        assert_eq!(node("thin").judge(true).unwrap_err().code, Code::Snapshots);
+        assert_eq!(node("old").judge(true).unwrap_err().code, Code::Snapshots);
+        std::fs::create_dir_all(dir.path().join("sdz/queue")).unwrap();
+        std::fs::create_dir_all(dir.path().join("sdz/sdz1")).unwrap();
+        std::fs::write(dir.path().join("sdz/queue/zoned"), "host-managed\n").unwrap();
+        for (name, value) in [("partition", "1\n"), ("start", "2048\n"), ("size", "4096\n")] {
+            std::fs::write(dir.path().join("sdz/sdz1").join(name), value).unwrap();
+        }
+        assert_eq!(node("sdz/sdz1").judge(true).unwrap_err().code, Code::Zoned);
+        assert!(!node("sdz").is_held_somewhere());
+        std::fs::create_dir_all(dir.path().join("sdz/sdz1/holders/dm-0")).unwrap();
+        assert!(node("sdz").is_held_somewhere());
+    }
 }

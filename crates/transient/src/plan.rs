@@ -1,14 +1,13 @@
 //! What is lent of which disks, held from the first look until the end.
 
+use crate::disk::Unheld;
 use crate::{
     Code, HostDisk, Key, Kind, Layout, Lent, Level, Member, Options, Refusal, Source, Stamp,
     Stitched, Window,
 };
 use block::{BLOCK, Device, Error, Result, Span};
-use std::fs::File;
-use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
 /// What one file system lends.
@@ -98,27 +97,10 @@ impl Released {
     /// Looks again whether every file system is as it was; see [`Plan::check`].
     pub(crate) fn check(&self) -> Result<()> {
         for (disk, claim) in &self.checks {
-            // What was cached before others could write is not asked.
-            let _ = rustix::fs::fadvise(&disk.file, 0, None, rustix::fs::Advice::DontNeed);
+            disk.refresh();
             claim.check(disk)?;
         }
         Ok(())
-    }
-}
-
-/// A disk that others may have.
-struct Unheld {
-    file: File,
-    size: u64,
-}
-
-impl Source for Unheld {
-    fn size(&self) -> u64 {
-        self.size
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(buf, offset)
     }
 }
 
@@ -205,10 +187,9 @@ impl Plan {
     /// # Errors
     /// Those of opening the disks another time.
     pub(crate) fn release(self) -> Result<Released> {
-        let open = |disk: &Arc<HostDisk>| {
+        let open = |disk: &Arc<HostDisk>| -> Result<Unheld> {
             let again = format!("/proc/self/fd/{}", disk.file().as_raw_fd());
-            let file = File::open(again).map_err(|e| Error::io(disk.path().display(), e))?;
-            Ok(Unheld { file, size: disk.size() })
+            Unheld::open(Path::new(&again)).map_err(|e| Error::io(disk.path().display(), e))
         };
         let mut checks = Vec::new();
         for loan in self.loans {

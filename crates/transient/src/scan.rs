@@ -1,12 +1,13 @@
 //! From disks and images to a report: what each part holds, and what of it can be borrowed.
 
+use crate::disk::Unheld;
 use crate::machine::{Node, Sleeper, firmware, may_hide, sleeper};
 use crate::policy::without_margins;
 use crate::probe::refused_purpose;
 use crate::refusal::refuse;
 use crate::{
     Claim, Code, HostDisk, Kind, Loan, Offer, Options, Policy, Refusal, Source, Table, Volume,
-    Window, ext, probe, read,
+    Window, ext, probe, read, swap,
 };
 use block::Span;
 use std::path::{Path, PathBuf};
@@ -83,35 +84,46 @@ impl Scan {
     /// Every accepted disk stays held by the scan.
     pub fn run(targets: &[PathBuf], options: &ScanOptions) -> Self {
         let mut scan = Self { disks: Vec::new(), sleepers: Vec::new() };
-        let mut hidden = false;
         for target in targets {
             scan.disks.push(DiskReport::of_target(target, options));
         }
         // Whoever borrows from one disk of a machine must know about all of them.
         let devices = targets.is_empty() || targets.iter().any(|target| is_device(target));
         let mut others = Vec::new();
+        let mut hidden = None;
         if devices {
             let named: Vec<PathBuf> =
                 targets.iter().map(|t| t.canonicalize().unwrap_or_else(|_| t.clone())).collect();
             for node in Node::disks() {
+                if node.is_held_somewhere() {
+                    hidden.get_or_insert_with(|| node.path.display().to_string());
+                }
                 let report = DiskReport::of_node(&node, &named, options);
                 if targets.is_empty() { &mut scan.disks } else { &mut others }.push(report);
             }
             scan.sleepers.extend(firmware());
         }
-        for part in scan.disks.iter().chain(&others).flat_map(|disk| &disk.parts) {
-            if let Err(refusal) = &part.verdict {
-                scan.sleepers.extend(sleeper(&part.name, refusal));
-                hidden |= may_hide(refusal.code);
+        for disk in scan.disks.iter().chain(&others) {
+            if disk.may_hide() {
+                hidden.get_or_insert_with(|| disk.path.display().to_string());
+            }
+            for part in &disk.parts {
+                if let Err(refusal) = &part.verdict {
+                    scan.sleepers.extend(sleeper(&part.name, refusal));
+                    if may_hide(part.kind, refusal.code) {
+                        hidden.get_or_insert_with(|| part.name.clone());
+                    }
+                }
             }
         }
         drop(others);
-        scan.apply_rules(hidden && !options.nothing_hidden);
+        scan.apply_rules(hidden.filter(|_| !options.nothing_hidden).as_deref());
         scan
     }
 
-    /// Takes back what was accepted when the machine as a whole does not allow it.
-    fn apply_rules(&mut self, hidden: bool) {
+    /// Takes back what was accepted when the machine as a whole does not allow it. `hidden` is a
+    /// place that could not be looked into.
+    fn apply_rules(&mut self, hidden: Option<&str>) {
         for part in self.disks.iter_mut().flat_map(|disk| &mut disk.parts) {
             if part.verdict.is_err() {
                 continue;
@@ -124,12 +136,16 @@ impl Scan {
                         sleeper.place, sleeper.sentence
                     ),
                 ));
-            } else if hidden && !part.kind.is_some_and(shows_that_it_is_mounted) {
+            } else if let Some(place) = hidden
+                && !part.kind.is_some_and(shows_that_it_is_mounted)
+            {
                 part.verdict = Err(Refusal::new(
                     Code::HiddenState,
-                    "a suspended system may be stored in an encrypted or managed part of this \
-                     machine, and this one does not show whether it is mounted; shut that system down \
-                     and say --nothing-suspended",
+                    format!(
+                        "a suspended system may be stored in {place}, which is not looked into, and \
+                         this one does not show whether it is mounted; shut that system down and \
+                         say --nothing-suspended"
+                    ),
                 ));
             }
         }
@@ -165,9 +181,9 @@ impl Scan {
 }
 
 /// Whether a file system of this kind, mounted when the power went or the system slept, can be told
-/// from one that was unmounted.
+/// from one that was unmounted. NTFS cannot: ntfs-3g leaves no mark.
 fn shows_that_it_is_mounted(kind: Kind) -> bool {
-    matches!(kind, Kind::Ext2 | Kind::Ext3 | Kind::Ext4 | Kind::Xfs | Kind::Ntfs)
+    matches!(kind, Kind::Ext2 | Kind::Ext3 | Kind::Ext4 | Kind::Xfs)
 }
 
 fn is_device(path: &Path) -> bool {
@@ -176,6 +192,14 @@ fn is_device(path: &Path) -> bool {
 }
 
 impl DiskReport {
+    /// Whether a suspended system could be stored where the refusal of the whole disk forbade to
+    /// look. A device that is in use is used by this system, which is not suspended.
+    fn may_hide(&self) -> bool {
+        self.refusal.as_ref().is_some_and(|refusal| {
+            may_hide(None, refusal.code) || (refusal.code == Code::InUse && !is_device(&self.path))
+        })
+    }
+
     fn refused(path: &Path, refusal: Refusal) -> Self {
         Self {
             path: path.to_owned(),
@@ -214,16 +238,22 @@ impl DiskReport {
     /// A disk of this machine that the user did not name, but for the `named` ones, which are held
     /// already.
     fn of_node(node: &Node, named: &[PathBuf], options: &ScanOptions) -> Self {
-        let skip = named.contains(&node.path)
-            || node.partitions().iter().any(|(part, ..)| named.contains(&part.path));
-        let judged = node.judge(false).and_then(|()| match skip && named.contains(&node.path) {
-            true => Err(Refusal::new(Code::InUse, "it is looked at already")),
-            false => Ok(()),
-        });
-        if let Err(refusal) = judged {
+        if named.contains(&node.path) {
+            return Self::refused(&node.path, Refusal::new(Code::InUse, "it is looked at already"));
+        }
+        if let Err(refusal) = node.judge(true) {
             return Self::refused(&node.path, refusal);
         }
         let mut report = Self::of_device(node, options);
+        if let Err(refusal) = node.judge(false) {
+            // It lends nothing; but a suspended system may be stored there all the same.
+            let looked = report.parts.into_iter().filter(|part| {
+                let why = part.verdict.as_ref().err().map(|refusal| refusal.code);
+                why.is_some_and(|code| code == Code::Hibernated || may_hide(part.kind, code))
+            });
+            let parts = looked.collect();
+            return Self { parts, ..Self::refused(&node.path, refusal) };
+        }
         // The running system's own disk.
         let used = report.parts.iter().find_map(|part| match &part.verdict {
             Err(refusal) if refusal.code == Code::InUse => Some(part.name.clone()),
@@ -249,13 +279,11 @@ impl DiskReport {
                     let disk = Arc::new(disk);
                     let mut report = Self::empty(&node.path, &disk, "none");
                     let name = node.path.display().to_string();
-                    report.parts.push(Part::new(
-                        name,
-                        &disk,
-                        Span::whole(disk.size()),
-                        None,
-                        options,
-                    ));
+                    let mut part = Part::new(name, &disk, Span::whole(disk.size()), None, options);
+                    if let Some(whole) = node.parent() {
+                        part.refuse_for(around(&whole));
+                    }
+                    report.parts.push(part);
                     report
                 }
                 Ok(disk) => Self::of_image(&node.path, &Arc::new(disk), options),
@@ -281,6 +309,10 @@ impl DiskReport {
                 Err(refusal) => Part { name, span, kind: None, verdict: Err(refusal) },
             });
         }
+        let around = around(node);
+        for part in &mut report.parts {
+            part.refuse_for(around.clone());
+        }
         report
     }
 
@@ -298,12 +330,9 @@ impl DiskReport {
     /// An image file, or a disk in which the kernel found no partition.
     fn of_image(path: &Path, disk: &Arc<HostDisk>, options: &ScanOptions) -> Self {
         let whole = probe(&Window::whole(&**disk));
-        let table = match (&whole, Table::read(&**disk)) {
-            // The boot sector of a file system on the whole disk may look like a broken table.
-            (Ok(_), Err(refusal)) if refusal.code == Code::PartitionTable => Ok(Table::None),
-            (_, table) => table,
-        };
-        let table = match table {
+        // Under a damaged table, the file system of the whole disk is stale: tools that write tables
+        // leave the boot sector and the superblock of what was there before.
+        let table = match Table::read(&**disk) {
             Ok(table) => table,
             Err(refusal) => {
                 return Self { refusal: Some(refusal), ..Self::empty(path, disk, "none") };
@@ -319,22 +348,11 @@ impl DiskReport {
             }
             return report;
         }
-        // A table and something on the whole disk: one of them is stale.
-        let beside = match whole {
-            Ok(kind) => Some(kind.as_str().to_owned()),
-            Err(refusal) if refusal.code == Code::Unknown => None,
-            Err(refusal) => Some(refusal.sentence),
-        };
-        if let Some(beside) = beside {
-            report.refusal = Some(Refusal::new(
-                Code::Ambiguous,
-                format!(
-                    "it has a partition table and, on the whole of it, the marks of something else ({beside})"
-                ),
-            ));
+        if let Err(refusal) = nothing_beside(whole) {
+            report.refusal = Some(refusal);
             return report;
         }
-        let managed = table.partitions().iter().find_map(|part| refused_purpose(&part.purpose));
+        let managed = managed(&table);
         for part in table.partitions() {
             let name = format!("{}#{}", path.display(), part.number);
             report.parts.push(match &managed {
@@ -345,6 +363,51 @@ impl DiskReport {
             });
         }
         report
+    }
+}
+
+/// Refuses a disk with a partition table and something on the whole of it: one of them is stale, or
+/// the disk is a member of a set.
+fn nothing_beside(whole: Result<Kind, Refusal>) -> Result<(), Refusal> {
+    let beside = match whole {
+        Ok(kind) => kind.as_str().to_owned(),
+        Err(refusal) if refusal.code == Code::Unknown => return Ok(()),
+        Err(refusal) => refusal.sentence,
+    };
+    refuse!(
+        Ambiguous,
+        "it has a partition table and, on the whole of it, the marks of something else ({beside})"
+    )
+}
+
+/// The purpose of a partition that refuses its disk.
+fn managed(table: &Table) -> Option<Refusal> {
+    table.partitions().iter().find_map(|part| refused_purpose(&part.purpose))
+}
+
+/// Refuses a partitioned disk of this machine for what is not to be seen in its partitions. It is
+/// not held: its partitions are.
+fn around(disk: &Node) -> Result<(), Refusal> {
+    let path = disk.path.display();
+    let source = Unheld::open(&disk.path)
+        .map_err(|e| Refusal::new(Code::ReadError, format!("cannot open {path}: {e}")))?;
+    nothing_beside(probe(&Window::whole(&source)))?;
+    let mut spans: Vec<Span> = disk
+        .partitions()
+        .into_iter()
+        .filter_map(|(_, _, start, size)| {
+            // Of an extended partition, the kernel shows its first sectors.
+            (size > 4096).then(|| Span::between(start, start.saturating_add(size)))
+        })
+        .collect();
+    spans.sort_unstable();
+    if spans.windows(2).any(|pair| pair[0].end() > pair[1].offset()) {
+        refuse!(PartitionTable, "partitions of {path} overlap");
+    }
+    // Tables that are not read here are the kernel's business.
+    match Table::read(&source).ok().and_then(|table| managed(&table)) {
+        Some(refusal) => Err(refusal),
+        None => Ok(()),
     }
 }
 
@@ -369,7 +432,9 @@ impl Part {
         let judged = Window::part(&**disk, base, span.len())
             .map_err(|refusal| (None, refusal))
             .and_then(|window| {
-                let kind = probe(&window).map_err(|refusal| (None, refusal))?;
+                // The mark of a suspended system is believed whatever else is there.
+                let kind = probe(&window)
+                    .map_err(|refusal| (None, swap::awake(&window).err().unwrap_or(refusal)))?;
                 Ok((kind, Accepted::read(kind, disk, &window, options)))
             });
         let (kind, verdict) = match judged {
@@ -378,6 +443,13 @@ impl Part {
             Err((kind, refusal)) => (kind, Err(refusal)),
         };
         Self { name, span, kind, verdict }
+    }
+
+    /// Takes back what was accepted, for what is wrong around it.
+    fn refuse_for(&mut self, around: Result<(), Refusal>) {
+        if let (Ok(_), Err(refusal)) = (&self.verdict, around) {
+            self.verdict = Err(refusal);
+        }
     }
 }
 
@@ -420,7 +492,8 @@ fn suspended_swap_file(window: &Window<'_>) -> Result<(), Refusal> {
         Ok(paths) => match paths.first() {
             Some(path) => refuse!(
                 Hibernated,
-                "a suspended system is stored in its swap file {path}; start it and shut it down"
+                "a suspended system is stored in its swap file {}; start it and shut it down",
+                path.escape_debug()
             ),
             None => Ok(()),
         },

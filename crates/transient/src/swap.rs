@@ -46,6 +46,20 @@ pub(crate) fn is_suspended(head: &[u8]) -> bool {
     head.starts_with(TUXONICE) || signatures.filter_map(mark).any(|mark| mark == Mark::Suspended)
 }
 
+/// Refuses when the mark of a suspended system is there.
+///
+/// # Errors
+/// [`Code::Hibernated`](crate::Code::Hibernated), and those of reading.
+pub(crate) fn awake(window: &Window<'_>) -> Result<(), Refusal> {
+    if is_suspended(&window.bytes(0, HEAD.min(window.size() as usize))?) {
+        refuse!(
+            Hibernated,
+            "a suspended system is stored in this swap space; start it and shut it down"
+        );
+    }
+    Ok(())
+}
+
 /// Reads what is free.
 pub(crate) fn read(window: &Window<'_>, _options: &Options) -> Result<Found, Refusal> {
     let head = window.bytes(0, PAGES[PAGES.len() - 1].min(window.size() as usize))?;
@@ -55,12 +69,7 @@ pub(crate) fn read(window: &Window<'_>, _options: &Options) -> Result<Found, Ref
             .filter(|page| **page <= head.len())
             .filter_map(|page| Some((*page, mark(&head[page - SIGNATURE..*page])?)))
     };
-    if is_suspended(&head) {
-        refuse!(
-            Hibernated,
-            "a suspended system is stored in this swap space; start it and shut it down"
-        );
-    }
+    awake(window)?;
     let mut found = marks();
     let page = match (found.next(), found.next()) {
         (Some((page, Mark::Current)), None) => page,

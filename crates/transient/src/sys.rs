@@ -1,4 +1,5 @@
-//! System calls that need `unsafe`: locking memory, the kernel's keyring, device-mapper's ioctl.
+//! System calls that need `unsafe`: locking memory, the kernel's keyring, device-mapper's ioctl,
+//! asking for locks (rustix cannot be told of one that belongs to no process).
 //!
 //! Why each is sound is written at its call. Nothing else in this crate is unsafe.
 
@@ -33,6 +34,16 @@ pub(crate) fn unlock<T>(value: &T) {
         let _ = libc::madvise(start, len, libc::MADV_DODUMP);
         let _ = libc::munlock(start, len);
     }
+}
+
+/// Whether somebody else has locked a range of the file, for a process or for an open file.
+pub(crate) fn has_locked_ranges(file: &File) -> io::Result<bool> {
+    // SAFETY: `flock` is integers only, for which zero is a value: from the start to the end.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    // SAFETY: F_GETLK reads and writes one `flock`, which is live, and changes no lock.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) })?;
+    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
 }
 
 /// A key of type `logon` in this process's keyring: the kernel can use it, nobody can read it.

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{images, must, run, unpack};
+use common::{images, make, must, run, unpack};
 use std::path::{Path, PathBuf};
 use transient::{Code, HostDisk, Level, Options, Policy, Scan, ScanOptions, Source};
 
@@ -87,6 +87,84 @@ fn what_does_not_show_that_it_is_mounted_is_refused_beside_what_cannot_be_looked
     assert_eq!(verdicts(&all, &options), [None, Some(Code::HiddenState), encrypted]);
     options.nothing_hidden = true;
     assert_eq!(verdicts(&all, &options), [None, None, encrypted]);
+}
+
+#[test]
+fn a_suspended_system_under_the_mark_of_something_else_is_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let swap = dir.path().join("swap");
+    let mut bytes = vec![0; 16 << 20];
+    // What was there before the swap space.
+    bytes[..4].copy_from_slice(b"XFSB");
+    bytes[4086..4095].copy_from_slice(b"S1SUSPEND");
+    std::fs::write(&swap, &bytes).unwrap();
+    let all = [ext4(dir.path(), "clean"), swap];
+    assert_eq!(verdicts(&all, &ScanOptions::default()), [Some(Code::Hibernated); 2]);
+}
+
+#[test]
+fn swap_files_that_are_not_looked_into_may_hide_a_suspended_system() {
+    let dir = tempfile::tempdir().unwrap();
+    let btrfs = make::btrfs(dir.path(), &[]);
+    let ntfs = dir.path().join("ntfs");
+    std::fs::File::create(&ntfs).unwrap().set_len(32 << 20).unwrap();
+    must(60, "mkntfs", &["-q", "-F", "-Q", ntfs.to_str().unwrap()]);
+    // A disk that cannot be judged at all hides as much.
+    let torn = dir.path().join("torn");
+    let mut bytes = vec![0; 4 << 20];
+    bytes[446 + 4] = 0xEE;
+    bytes[446 + 8] = 1;
+    bytes[446 + 12..446 + 16].copy_from_slice(&8191u32.to_le_bytes());
+    bytes[510..512].copy_from_slice(&[0x55, 0xAA]);
+    std::fs::write(&torn, &bytes).unwrap();
+    let clean = ext4(dir.path(), "clean");
+    let options = ScanOptions::default();
+    assert_eq!(verdicts(&[ntfs.clone(), clean.clone()], &options), [None; 2]);
+    for (beside, code) in [(btrfs, Code::NeedsConsent), (torn, Code::PartitionTable)] {
+        let all = [ntfs.clone(), clean.clone(), beside];
+        let expected = [Some(Code::HiddenState), None, Some(code)];
+        assert_eq!(verdicts(&all, &options), expected);
+        let options = ScanOptions { nothing_hidden: true, ..ScanOptions::default() };
+        assert_eq!(verdicts(&all, &options), [None, None, Some(code)]);
+    }
+}
+
+#[test]
+fn a_file_system_under_a_damaged_partition_table_is_taken_for_stale() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = ext4(dir.path(), "disk");
+    let mut bytes = std::fs::read(&image).unwrap();
+    bytes[446 + 4] = 0x83;
+    bytes[446 + 8..446 + 12].copy_from_slice(&8192u32.to_le_bytes());
+    // It ends behind the end of the disk.
+    bytes[446 + 12..446 + 16].copy_from_slice(&(1u32 << 20).to_le_bytes());
+    bytes[510..512].copy_from_slice(&[0x55, 0xAA]);
+    std::fs::write(&image, &bytes).unwrap();
+    assert_eq!(verdicts(&[image], &ScanOptions::default()), [Some(Code::PartitionTable)]);
+}
+
+#[test]
+fn an_image_that_a_virtual_machine_has_open_is_refused() {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+    let dir = tempfile::tempdir().unwrap();
+    let image = ext4(dir.path(), "image");
+    // QEMU's own way to open a disk, with its locks.
+    let mut machine = Command::new("qemu-io")
+        .args(["-f", "raw"])
+        .arg(&image)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|e| panic!("qemu-io: {e}; scripts/setup test installs it"));
+    machine.stdin.as_mut().unwrap().write_all(b"read 0 512\n").unwrap();
+    let mut line = String::new();
+    BufReader::new(machine.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let images = [image];
+    assert_eq!(verdicts(&images, &ScanOptions::default()), [Some(Code::InUse)]);
+    drop(machine.stdin.take());
+    machine.wait().unwrap();
+    assert_eq!(verdicts(&images, &ScanOptions::default()), [None]);
 }
 
 #[test]

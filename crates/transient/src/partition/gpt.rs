@@ -72,6 +72,15 @@ fn table(window: &Window<'_>, raw: &[u8], sector: u64) -> Result<Vec<Partition>,
     {
         refuse!(PartitionTable, "the two copies of its GPT differ");
     }
+    let usable = primary.first_usable..=primary.last_usable;
+    for header in [&primary, &backup] {
+        let last = header.entries_at + (entries.len() as u64).div_ceil(sector).saturating_sub(1);
+        if usable.contains(&header.own)
+            || (header.entries_at <= *usable.end() && last >= *usable.start())
+        {
+            refuse!(PartitionTable, "its GPT lies where partitions may be");
+        }
+    }
     let mut list = Vec::new();
     for (index, entry) in entries.chunks_exact(primary.entry_size as usize).enumerate() {
         if entry[..16].iter().all(|byte| *byte == 0) {

@@ -49,8 +49,8 @@ fn entries(raw: &[u8]) -> Option<Vec<Entry>> {
 pub(super) fn primary(raw: &[u8], window: &Window<'_>) -> Option<Vec<Entry>> {
     let list = entries(raw)?;
     let fits = |entry: &Entry| entry.start > 0 && entry.count > 0;
-    // One entry at sector 0 would be the disk in itself: a file system with boot code.
-    let table = !list.is_empty() && list.iter().all(fits) && window.size() > SECTOR;
+    // Where no entry fits it is boot code. Where one does, those that do not are damage: see `read`.
+    let table = list.iter().any(fits) && window.size() > SECTOR;
     table.then_some(list)
 }
 
@@ -82,6 +82,9 @@ pub(super) fn read(window: &Window<'_>, primary: &[Entry]) -> Result<Vec<Partiti
 }
 
 fn partition(window: &Window<'_>, entry: Entry) -> Result<Partition, Refusal> {
+    if entry.start == 0 || entry.count == 0 {
+        refuse!(PartitionTable, "partition {} is empty or begins before the disk", entry.number);
+    }
     // 2^32 sectors of 512 bytes: no overflow.
     let (start, end) = (entry.start * SECTOR, (entry.start + entry.count) * SECTOR);
     if end > window.size() {
@@ -102,6 +105,10 @@ fn logical(
 ) -> Result<(), Refusal> {
     let mut at = container.start;
     for number in 5..5 + MAX_LOGICAL {
+        let record = Span::between(at * SECTOR, (at + 1) * SECTOR);
+        if list.iter().any(|partition| partition.span.intersect(record).is_some()) {
+            refuse!(PartitionTable, "a partition lies on the boot record at sector {at}");
+        }
         let raw = window.bytes(at * SECTOR, SECTOR as usize)?;
         let Some(found) = entries(&raw) else {
             refuse!(PartitionTable, "its chain of logical partitions breaks at sector {at}");
@@ -114,7 +121,6 @@ fn logical(
         for entry in own {
             let entry = Entry { number, start: at + entry.start, ..entry };
             let partition = partition(window, entry)?;
-            let record = Span::between(at * SECTOR, (at + 1) * SECTOR);
             if bounds.intersect(partition.span) != Some(partition.span)
                 || partition.span.intersect(record).is_some()
             {

@@ -99,6 +99,36 @@ fn partitions_that_overlap_or_leave_the_disk_are_refused() {
 }
 
 #[test]
+fn no_partition_lies_on_a_partition_table() {
+    // The first logical partition reaches over the boot record of the second one.
+    let mut disk = mbr_disk();
+    record(&mut disk, 1000, &[entry(0x83, 8, 600), entry(0x05, 600, 600)]);
+    assert_eq!(Table::read(&disk).unwrap_err().code, Code::PartitionTable);
+    let mut disk = gpt_disk(4096, 512, &[(100, 200)]);
+    for own in [1, 4095] {
+        let raw = &mut disk[own * 512..own * 512 + 92];
+        raw[40..48].copy_from_slice(&33u64.to_le_bytes());
+        raw[16..20].fill(0);
+        let sum = gpt::crc32(raw);
+        raw[16..20].copy_from_slice(&sum.to_le_bytes());
+    }
+    let refusal = Table::read(&disk).unwrap_err();
+    assert!(refusal.sentence.contains("where partitions may be"), "{refusal}");
+}
+
+#[test]
+fn an_entry_that_cannot_be_beside_one_that_can_is_damage_and_not_boot_code() {
+    for odd in [entry(0x83, 0, 10), entry(0x83, 2000, 0)] {
+        let mut disk = mbr_disk();
+        record(&mut disk, 0, &[entry(0x83, 64, 900), odd]);
+        assert_eq!(Table::read(&disk).unwrap_err().code, Code::PartitionTable);
+        let mut disk = mbr_disk();
+        record(&mut disk, 0, &[odd, [0; 16]]);
+        assert_eq!(Table::read(&disk).unwrap(), Table::None);
+    }
+}
+
+#[test]
 fn a_gpt_is_read_with_sectors_of_512_and_of_4096_bytes() {
     for sector in [512, 4096] {
         let disk = gpt_disk(4096, sector, &[(100, 199), (300, 399)]);
