@@ -236,9 +236,20 @@ impl Disks {
             }
             other => other?,
         };
-        self.forget_names(name, tenure).await?;
+        // A damaged record does not say whether another server took the disk; its ref does.
+        if tenure.is_some() || !self.is_of_another(name).await? {
+            self.forget_names(name, tenure).await?;
+        }
         let (home, name) = (self.directory.clone(), name.to_owned());
         offload(move || clear(&home, &name)).await
+    }
+
+    /// Whether another server holds a disk.
+    async fn is_of_another(&self, name: &str) -> Result<bool> {
+        match self.store.refs().get(RefKind::Disk, name).await? {
+            Some(found) => Ok(!fence::held(&found)?.is_of(self.server().await?)),
+            None => Ok(false),
+        }
     }
 
     /// Removes what the store knows of a disk whose directory is lost, its snapshots included. The

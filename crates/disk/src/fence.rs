@@ -40,6 +40,13 @@ pub(crate) struct Held {
     pub(crate) epoch: u64,
 }
 
+impl Held {
+    /// Whether a server holds it, or was the last to.
+    pub(crate) fn is_of(&self, server: ServerId) -> bool {
+        self.by.or(self.released_by) == Some(server)
+    }
+}
+
 /// What the ref of a disk says. `also` are manifests that are to be kept beside those that the
 /// record names.
 pub(crate) fn body(record: &Record, holder: ServerId, also: &[ManifestId]) -> RefBody {
@@ -101,12 +108,13 @@ pub(crate) fn check(found: &RefRecord, uuid: Uuid, tenure: Tenure, directory: &P
             directory.display()
         )));
     }
-    let Held { by, released_by, epoch } = held(found)?;
+    let held = held(found)?;
     // Who released it and has not cleared it away yet may go on. Nobody else: a directory of the same
     // epoch may be left from a try to take it that came to nothing, and hold an older state.
-    if epoch == tenure.epoch && by.or(released_by) == Some(tenure.server) {
+    if held.epoch == tenure.epoch && held.is_of(tenure.server) {
         return Ok(());
     }
+    let Held { by, epoch, .. } = held;
     let by = by.map_or("nobody".to_owned(), |by| format!("server {by}"));
     Err(Error::fenced(format!(
         "disk {name:?} was taken from this server and is held by {by} now (epoch {epoch}, here \

@@ -1,5 +1,7 @@
 //! A disk goes from one server to another, and an earlier holder is kept out.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)] // tests speak by panicking
+
 mod common;
 
 use block::{Device, Durability, ErrorKind, Span};
@@ -289,4 +291,22 @@ async fn a_recovery_gives_nothing_up_of_a_disk_that_another_server_took() {
     assert_eq!(refused.kind(), ErrorKind::Fenced);
     here.disks.keep("web", "mine").await.unwrap();
     assert_eq!(bytes(&*here.open("mine").await).await, held);
+}
+
+#[tokio::test]
+async fn removing_a_damaged_disk_leaves_the_one_alone_that_another_server_took() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    write(&disk, 7, 0x77).await;
+    disk.snapshot("before", &()).await.unwrap();
+    let held = bytes(&*disk).await;
+    drop(disk);
+    there.disks.take("web", true).await.unwrap();
+    std::fs::write(here.directory.path().join("disks/web/disk.json"), "{}").unwrap();
+    here.disks.remove("web").await.unwrap();
+    assert!(here.disks.list().await.unwrap().is_empty());
+    assert!(here.store.refs().get(RefKind::Disk, "web").await.unwrap().is_some());
+    let taken = there.open("web").await;
+    assert_eq!(bytes(&*taken).await, held);
+    assert_eq!(taken.info().snapshots.len(), 1);
 }
