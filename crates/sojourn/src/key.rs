@@ -24,6 +24,11 @@ const NEW_PASSPHRASE: &str = "SOJOURN_NEW_PASSPHRASE";
 /// # Errors
 /// That of reading the key file; [`Invalid`](block::ErrorKind::Invalid) for an impossible secret.
 pub(crate) fn given(home: &Home, config: &Config) -> Result<Option<Secret>> {
+    given_for(home, config, "the store")
+}
+
+/// As [`given`]; `store` is what the terminal calls it.
+pub(crate) fn given_for(home: &Home, config: &Config, store: &str) -> Result<Option<Secret>> {
     if let Some(path) = home.key_file() {
         return read(path).map(Some);
     }
@@ -33,7 +38,7 @@ pub(crate) fn given(home: &Home, config: &Config) -> Result<Option<Secret>> {
     if let Some(path) = &config.key_file {
         return read(&home.resolve(Path::new(path))).map(Some);
     }
-    ask("Passphrase of the store: ")?.map(passphrase).transpose()
+    ask(&format!("Passphrase of {store}: "))?.map(passphrase).transpose()
 }
 
 /// What is to open a new store: as [`given`], but a passphrase is asked for twice.

@@ -5,6 +5,50 @@
 mod common;
 
 use common::Lab;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+/// The address of a web server for the files of a directory.
+fn web(directory: PathBuf) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            let Some(Ok(request)) = lines.next() else { continue };
+            let headers: Vec<String> =
+                lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+            let (head, rest) = answer(&directory, &request, &headers);
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&rest));
+        }
+    });
+    address
+}
+
+fn answer(directory: &Path, request: &str, headers: &[String]) -> (String, Vec<u8>) {
+    let end = "Connection: close\r\n\r\n";
+    let mut words = request.split(' ');
+    let (method, path) = (words.next().unwrap(), words.next().unwrap());
+    let Ok(bytes) = std::fs::read(directory.join(path.trim_start_matches('/'))) else {
+        return (format!("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n{end}"), Vec::new());
+    };
+    let range = headers.iter().find_map(|line| {
+        let line = line.to_lowercase();
+        let (first, last) = line.strip_prefix("range: bytes=")?.split_once('-')?;
+        let last = last.parse().map_or(bytes.len() - 1, |last: usize| last.min(bytes.len() - 1));
+        Some((first.parse::<usize>().ok()?, last))
+    });
+    let (status, part) = match range {
+        Some((first, last)) => (
+            format!("206 Partial Content\r\nContent-Range: bytes {first}-{last}/{}", bytes.len()),
+            &bytes[first..=last],
+        ),
+        None => ("200 OK".to_owned(), &bytes[..]),
+    };
+    let length = part.len();
+    let rest = if method == "HEAD" { Vec::new() } else { part.to_vec() };
+    (format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n{end}"), rest)
+}
 
 #[test]
 fn a_directory_can_be_trusted_with_a_store_and_is_left_as_it_was() {
@@ -44,6 +88,33 @@ fn images_are_copied_once_into_a_store_with_another_key() {
 }
 
 #[test]
+fn any_number_of_versions_is_copied_between_two_encrypted_stores() {
+    let (lab, other) = (Lab::empty(), Lab::empty());
+    std::fs::write(lab.path("from.key"), [5; 32]).unwrap();
+    std::fs::write(other.path("to.key"), [7; 32]).unwrap();
+    lab.line("--key-file from.key init --encrypt").ok();
+    other.line("--key-file to.key init --encrypt").ok();
+    // More than one session can hold.
+    for version in 1..=33 {
+        lab.file("one.raw", &common::content(4096, version));
+        lab.line(&format!("--key-file from.key image import one.raw debian:{version}")).ok();
+    }
+    let (from, to) = (lab.home().join("store"), other.home().join("store"));
+    let key = lab.path("from.key");
+    let line = format!(
+        "store copy {} {} --from-key-file {} --to-key-file to.key",
+        from.display(),
+        to.display(),
+        key.display()
+    );
+    assert_eq!(other.json(&line).as_array().unwrap().len(), 33);
+    other.line("--key-file to.key image export debian:33 out.raw").ok();
+    assert!(std::fs::read(other.path("out.raw")).unwrap() == common::content(4096, 33));
+    let wrong = line.replace(" to.key", &format!(" {}", key.display()));
+    other.line(&wrong).fails(9, &["wrong key file", &to.display().to_string()]);
+}
+
+#[test]
 fn publishing_lists_every_object() {
     let (lab, _) = Lab::with_image();
     let store = lab.home().join("store");
@@ -53,4 +124,16 @@ fn publishing_lists_every_object() {
     }
     let text = std::fs::read_to_string(store.join("listing")).unwrap();
     assert!(text.starts_with("sojourn-listing 1 ") && text.contains(" refs/image/debian:1/"));
+}
+
+#[test]
+fn images_are_served_from_a_store_that_is_read_only() {
+    let (lab, golden) = Lab::with_image();
+    lab.line("store publish").ok();
+    let other = Lab::empty();
+    let address = web(lab.home().join("store"));
+    other.line(&format!("init --store {address}")).ok();
+    other.line("image export debian out.raw").ok();
+    assert!(std::fs::read(other.path("out.raw")).unwrap() == golden);
+    other.line("serve --export debian:1 --run true").ok();
 }

@@ -2,7 +2,7 @@
 //! disks they took.
 
 use crate::engine::Engine;
-use block::Result;
+use block::{ErrorKind, Result};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -16,15 +16,23 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Starts to renew the lease, three times in its `time`.
+    /// Starts to renew the lease, three times in its `time`. A store that cannot be written to, such
+    /// as one behind a web server, has its images served without one.
     ///
     /// # Errors
     /// Those of the store, and of the directory of the disks.
     pub(crate) async fn start(engine: &Arc<Engine>, time: Duration) -> Result<Self> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        announce(engine, &host, time).await?;
+        let lost = match announce(engine, &host, time).await {
+            Ok(()) => false,
+            Err(e) if e.kind() == ErrorKind::Denied => {
+                tracing::warn!(error = e.message(), "no lease: only images can be used");
+                true
+            }
+            Err(e) => return Err(e),
+        };
         let mut renewing = JoinSet::new();
-        renewing.spawn(renew(Arc::clone(engine), host.clone(), time));
+        renewing.spawn(renew(Arc::clone(engine), host.clone(), time, lost));
         Ok(Self { engine: Arc::clone(engine), host, renewing })
     }
 
@@ -42,18 +50,27 @@ async fn announce(engine: &Engine, host: &str, time: Duration) -> Result<()> {
     engine.store.servers().announce(server, host, time).await
 }
 
-async fn renew(engine: Arc<Engine>, host: String, time: Duration) {
+/// Renews the lease for ever; `lost` when there is none now, which was said already.
+async fn renew(engine: Arc<Engine>, host: String, time: Duration, mut lost: bool) {
     let mut tick = tokio::time::interval(time / 3);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tick.tick().await;
     loop {
         tick.tick().await;
-        if let Err(e) = announce(&engine, &host, time).await {
-            tracing::warn!(
-                error = e.message(),
-                "cannot renew the lease; another server may take the disks when it runs out"
-            );
+        match announce(&engine, &host, time).await {
+            Ok(()) => lost = false,
+            Err(e) => {
+                if !std::mem::replace(&mut lost, true) {
+                    tracing::warn!(
+                        error = e.message(),
+                        "cannot renew the lease; another server may take the disks when it runs out"
+                    );
+                }
+            }
         }
-        engine.open.confirm().await;
+        // A store that is slow to answer for many disks must not be in the way of the next renewal.
+        if tokio::time::timeout(time / 3, engine.open.confirm()).await.is_err() {
+            tracing::warn!("the store does not say in time who holds the disks; it is asked again");
+        }
     }
 }

@@ -50,18 +50,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     let from = open(&args.from, args.from_key_file.as_ref(), home).await?;
     let to = open(&args.to, args.to_key_file.as_ref(), home).await?;
     let records = wanted(&from, &args.images).await?;
-    // What is read must not be collected meanwhile; a store that cannot be written to has to do
-    // without.
-    let reading = match from.session("copy to another store").await {
-        Ok(session) => Some(session),
-        Err(e) if matches!(e.kind(), ErrorKind::Denied | ErrorKind::Unsupported) => None,
-        Err(e) => return Err(e),
-    };
-    let done = copy_all(&from, &to, reading.as_ref(), records).await;
-    let done = match reading {
-        Some(session) => session.close(done).await?,
-        None => done?,
-    };
+    let done = copy_all(&from, &to, records).await?;
     output.print(&done, || {
         let line = |view: &CopyView| match &view.outcome {
             Copied::Present => format!("image {} was there\n", view.image),
@@ -77,12 +66,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     })
 }
 
-async fn copy_all(
-    from: &Store,
-    to: &Store,
-    reading: Option<&Session>,
-    records: Vec<RefRecord>,
-) -> Result<Vec<CopyView>> {
+async fn copy_all(from: &Store, to: &Store, records: Vec<RefRecord>) -> Result<Vec<CopyView>> {
     let mut seed = [0; 8];
     world::system().entropy.fill(&mut seed)?;
     let seed = u64::from_le_bytes(seed);
@@ -90,23 +74,44 @@ async fn copy_all(
     let cache = Arc::new(Cache::new(cache));
     let mut done = Vec::new();
     for record in records {
-        let record = match reading {
-            Some(session) => session.hold(RefKind::Image, &record.name).await?,
-            None => Some(record),
+        // What is read must not be collected meanwhile; a store that cannot be written to has to do
+        // without. One session for each version: it can hold only so many.
+        let reading = match from.session(&format!("copy of {} elsewhere", record.name)).await {
+            Ok(session) => Some(session),
+            Err(e) if matches!(e.kind(), ErrorKind::Denied | ErrorKind::Unsupported) => None,
+            Err(e) => return Err(e),
         };
-        // Removed since the listing.
-        let Some(record) = record else { continue };
-        let manifest = from.manifest(&images::manifest_of(&record)?).await?;
-        let view = Image::new(from.clone(), Arc::clone(&manifest), Arc::clone(&cache));
-        let bar = Bar::bytes(&format!("copying {}", record.name), Some(record.body.size));
-        let session = to.session(&format!("copy of {}", record.name)).await?;
-        let copied = store::copy::version(from, &record, &manifest, &view, &session, &bar).await;
-        let outcome = session.close(copied).await;
-        drop(bar);
-        let outcome = outcome.map_err(|e| e.context(format!("copying image {}", record.name)))?;
-        done.push(CopyView { image: record.name, size: record.body.size, outcome });
+        let copied = copy_one(from, to, reading.as_ref(), record, &cache).await;
+        done.extend(match reading {
+            Some(session) => session.close(copied).await?,
+            None => copied?,
+        });
     }
     Ok(done)
+}
+
+/// Copies a version; `None` when it was removed since the listing.
+async fn copy_one(
+    from: &Store,
+    to: &Store,
+    reading: Option<&Session>,
+    record: RefRecord,
+    cache: &Arc<Cache>,
+) -> Result<Option<CopyView>> {
+    let record = match reading {
+        Some(session) => session.hold(RefKind::Image, &record.name).await?,
+        None => Some(record),
+    };
+    let Some(record) = record else { return Ok(None) };
+    let manifest = from.manifest(&images::manifest_of(&record)?).await?;
+    let view = Image::new(from.clone(), Arc::clone(&manifest), Arc::clone(cache));
+    let bar = Bar::bytes(&format!("copying {}", record.name), Some(record.body.size));
+    let session = to.session(&format!("copy of {}", record.name)).await?;
+    let copied = store::copy::version(from, &record, &manifest, &view, &session, &bar).await;
+    let outcome = session.close(copied).await;
+    drop(bar);
+    let outcome = outcome.map_err(|e| e.context(format!("copying image {}", record.name)))?;
+    Ok(Some(CopyView { image: record.name, size: record.body.size, outcome }))
 }
 
 async fn open(url: &str, key_file: Option<&PathBuf>, home: &Home) -> Result<Store> {
@@ -115,7 +120,7 @@ async fn open(url: &str, key_file: Option<&PathBuf>, home: &Home) -> Result<Stor
         Some(path) => key::read(path).map(Some),
         None => {
             let config = if home.exists() { Config::of(home)? } else { Config::default() };
-            key::given(home, &config)
+            key::given_for(home, &config, &format!("store {url}"))
         }
     };
     let store = Store::open_with(opened.backend, world::system(), secret).await;
