@@ -1,5 +1,8 @@
 //! Two servers on one store: a disk goes from one to the other, released or taken by force.
 
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+#![allow(clippy::disallowed_methods, reason = "leases run out in real time")]
+
 use sojourn_tests::{Client, Home, content};
 use std::time::{Duration, Instant};
 
