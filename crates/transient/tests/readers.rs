@@ -7,6 +7,9 @@ mod common;
 
 use block::Span;
 use common::mutate::{is_subset, well_formed};
+use common::oracle::{
+    btrfs_in_use, clear_bits, clusters_of_files, joined, merged, numbers, xfs_db,
+};
 use common::sparse::{Changed, Sparse};
 use common::{each, hash, images, make, must, run, unpack};
 use std::path::Path;
@@ -46,32 +49,6 @@ fn path(image: &Path) -> &str {
     image.to_str().unwrap()
 }
 
-/// The numbers in a line of text.
-fn numbers(line: &str) -> Vec<u64> {
-    line.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
-}
-
-/// Sorts and joins ranges that touch.
-fn joined(mut list: Vec<Span>) -> Vec<Span> {
-    list.sort_unstable();
-    let mut whole: Vec<Span> = Vec::new();
-    for span in list {
-        match whole.last_mut() {
-            Some(last) if last.end() == span.offset() => {
-                *last = Span::between(last.offset(), span.end());
-            }
-            _ => whole.push(span),
-        }
-    }
-    whole
-}
-
-/// The free ranges of a bitmap in which a set bit is a unit in use.
-fn clear_bits(map: &[u8], count: u64, unit: u64) -> Vec<Span> {
-    let clear = (0..count).filter(|bit| map[(bit / 8) as usize] >> (bit % 8) & 1 == 0);
-    joined(clear.map(|bit| Span::between(bit * unit, (bit + 1) * unit)).collect())
-}
-
 #[test]
 fn swap_space_is_free_but_for_its_header() {
     let dir = tempfile::tempdir().unwrap();
@@ -81,21 +58,6 @@ fn swap_space_is_free_but_for_its_header() {
     assert_eq!(found.volume.label.as_deref(), Some("scratch"));
     let uuid = must(10, "swaplabel", &[path(&image)]);
     assert!(uuid.contains(&found.volume.uuid.unwrap()), "{uuid}");
-}
-
-/// What mtools says that the files of a FAT use, as ranges of clusters.
-fn clusters_of_files(image: &Path) -> Vec<(u64, u64)> {
-    let list = must(60, "mdir", &["-/", "-b", "-a", "-i", path(image), "::/"]);
-    let mut ranges = Vec::new();
-    for name in list.lines().map(|line| line.trim_end_matches('/')) {
-        let text = must(60, "mshowfat", &["-i", path(image), name]);
-        for range in text.split('<').skip(1) {
-            let range = numbers(range.split('>').next().unwrap());
-            ranges.push((range[0], *range.last().unwrap()));
-        }
-    }
-    assert!(ranges.len() > 20, "{list}");
-    ranges
 }
 
 #[test]
@@ -121,7 +83,9 @@ fn fat_agrees_with_mtools_and_fsck() {
         let whole = |at: usize| half(at) | half(at + 2) << 16;
         let fat = if bits == 32 { whole(36) } else { half(22) };
         let data = (half(14) + u64::from(head[16]) * fat) * half(11) + half(17) * 32;
-        for (first, last) in clusters_of_files(&image) {
+        let files = clusters_of_files(&image);
+        assert!(files.len() > 20);
+        for (first, last) in files {
             let used = Span::between(data + (first - 2) * unit, data + (last - 1) * unit);
             assert!(found.free.iter().all(|span| span.intersect(used).is_none()), "{used:?}");
         }
@@ -203,6 +167,7 @@ fn exfat_in_doubt_is_refused() {
     let root = heap + (u64::from(number(96)) - 2) * 4096;
     assert_eq!(refused(&[(root + 96 + 40, &[7])]), Code::Checksum, "an entry set");
     assert_eq!(refused(&[(root + 96, &[0x84])]), Code::UnknownFeature);
+    assert_eq!(refused(&[(root + 96 + 33, &[0])]), Code::Structure, "clusters that cannot be");
     // A bad cluster is not free, and is not an error.
     let bad = with(Kind::Exfat, &image, &[(fat + 4 * 2500, &[0xF7, 0xFF, 0xFF, 0xFF])]).unwrap();
     let lost = Span::between(heap + 2498 * 4096, heap + 2499 * 4096);
@@ -250,7 +215,10 @@ fn ntfs_in_doubt_is_refused() {
     assert_eq!(refused(&[(mft + flags, &[0x80])]), Code::Structure, "the copy differs");
     assert_eq!(refused(&[(0x0D, &[4])]), Code::Structure, "the copy of the boot sector differs");
     // The flags of a file record, and the list of those in use.
-    assert_eq!(refused(&[(mft + 64 * 1024 + 0x16, &[0])]), Code::Conflict);
+    assert_eq!(refused(&[(mft + 64 * 1024 + 0x16, &[0])]), Code::Structure);
+    // One of the system's files that nothing else leads to.
+    assert_eq!(refused(&[(mft + 9 * 1024, b"BAAD")]), Code::Structure);
+    assert_eq!(refused(&[(mft + 13 * 1024, b"BAAD")]), Code::Structure, "kept for the system");
     // A shadow copy's header with a catalogue.
     let id =
         [0x6B, 0x87, 0x08, 0x38, 0x76, 0xC1, 0x48, 0x4E, 0xB7, 0xAE, 4, 4, 0x6E, 0x6C, 0xC7, 0x52];
@@ -291,34 +259,6 @@ fn windows_that_sleeps_in_hiberfil_is_refused() {
     let mft = u64::from_le_bytes(image.bytes(48, 8).try_into().unwrap()) * 4096;
     let damaged = with(Kind::Ntfs, &image, &[(mft + 6 * 1024, b"BAAD")]);
     assert_eq!(damaged.unwrap_err().code, Code::Hibernated, "its bitmap is lost too");
-}
-
-/// The free blocks that xfs_db lists, in bytes; among them those that are kept for the trees, and
-/// how many these are.
-fn xfs_db(image: &Path) -> (Vec<Span>, u64) {
-    let print = |what: &str| {
-        must(60, "xfs_db", &["-r", "-c", "sb 0", "-c", &format!("p {what}"), path(image)])
-    };
-    let [block, group, groups] =
-        ["blocksize", "agblocks", "agcount"].map(|what| numbers(&print(what))[0]);
-    let mut list = Vec::new();
-    for line in must(60, "xfs_db", &["-r", "-c", "freesp -d", path(image)]).lines().skip(1) {
-        let line = numbers(line);
-        // The rows of the histogram behind the list have more columns.
-        if let [number, start, len] = line[..] {
-            let start = (number * group + start) * block;
-            list.push(Span::between(start, start + len * block));
-        }
-    }
-    let kept = (0..groups).map(|number| {
-        let text = must(
-            60,
-            "xfs_db",
-            &["-r", "-c", &format!("agf {number}"), "-c", "p flcount", path(image)],
-        );
-        numbers(&text)[0] * block
-    });
-    (list, kept.sum())
 }
 
 #[test]
@@ -375,6 +315,40 @@ fn xfs_in_doubt_is_refused() {
     assert_eq!(refused(&[(log + 100 * 512, &[0, 0, 0, 1])]), Code::NeedsReplay, "written behind");
 }
 
+#[test]
+fn windows_may_sleep_in_a_volume_whose_files_are_not_all_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let path_of = make::ntfs(dir.path(), &[]);
+    let content = dir.path().join("content");
+    for (name, head) in [("HiberFil.SYS", b"HIBR"), ("hiberfil.sys", &[0; 4])] {
+        std::fs::write(&content, [&head[..], &[0; 20_000]].concat()).unwrap();
+        must(60, "ntfscp", &["-f", path(&path_of), path(&content), name]);
+    }
+    // The one that sleeps comes first.
+    assert_eq!(code(Kind::Ntfs, &path_of), Code::Hibernated, "the other one is clean");
+    let image = Sparse::load(&path_of);
+    let mft = u64::from_le_bytes(image.bytes(48, 8).try_into().unwrap()) * 4096;
+    let named = |name: &str| {
+        let name: Vec<u8> = name.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let is_it = |at: &u64| image.bytes(*at, 1024).windows(name.len()).any(|w| w == name);
+        (24..100).map(|number| mft + number * 1024).find(is_it).unwrap()
+    };
+    let (asleep, clean) = (named("HiberFil.SYS"), named("hiberfil.sys"));
+    assert!(asleep < clean);
+    // How much of it was written, as the file system knows; Windows writes it without asking.
+    let bytes = image.bytes(asleep, 1024);
+    let mut data = usize::from(u16::from_le_bytes([bytes[0x14], bytes[0x15]]));
+    while bytes[data] != 0x80 {
+        data += usize::from(u16::from_le_bytes([bytes[data + 4], bytes[data + 5]]));
+    }
+    let unwritten = [(asleep + data as u64 + 0x38, &[0; 8][..])];
+    assert_eq!(with(Kind::Ntfs, &image, &unwritten).unwrap_err().code, Code::Hibernated);
+    // Its record is lost: nobody can say.
+    let lost = with(Kind::Ntfs, &image, &[(asleep, b"BAAD")]).unwrap_err();
+    assert_eq!(lost.code, Code::Structure);
+    assert!(lost.sentence.contains("may sleep"), "{lost}");
+}
+
 /// CRC-32C, bit by bit.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |sum, byte| {
@@ -382,48 +356,6 @@ fn crc32c(bytes: &[u8]) -> u32 {
             if sum & 1 == 1 { (sum >> 1) ^ 0x82F6_3B78 } else { sum >> 1 }
         })
     })
-}
-
-/// What `btrfs inspect-internal dump-tree` says is in use: every extent at every place of its
-/// chunk, the first MiB, and the copies of the superblock.
-fn btrfs_in_use(image: &Path, node: u64) -> Vec<Span> {
-    let dump = |tree: &str| {
-        must(120, "btrfs", &["inspect-internal", "dump-tree", "-t", tree, path(image)])
-    };
-    // Logical start, length, places.
-    let mut chunks: Vec<(u64, u64, Vec<u64>)> = Vec::new();
-    for line in dump("chunk").lines() {
-        if let Some(rest) = line.split("CHUNK_ITEM ").nth(1) {
-            chunks.push((numbers(rest)[0], 0, Vec::new()));
-        } else if let Some(rest) = line.trim_start().strip_prefix("length ") {
-            chunks.last_mut().unwrap().1 = numbers(rest)[0];
-        } else if line.trim_start().starts_with("stripe ") {
-            chunks.last_mut().unwrap().2.push(numbers(line)[2]);
-        }
-    }
-    let mut used = vec![Span::whole(1 << 20), Span::between(64 << 20, (64 << 20) + 65536)];
-    for line in dump("extent").lines().filter(|line| line.contains("item ")) {
-        let Some(key) = line.split('(').nth(1).map(|key| key.split(')').next().unwrap()) else {
-            continue;
-        };
-        let values = numbers(key);
-        let len = if key.contains("METADATA_ITEM") {
-            node
-        } else if key.contains(" EXTENT_ITEM") {
-            values[1]
-        } else {
-            continue;
-        };
-        let (logical, _, places) = chunks
-            .iter()
-            .find(|(start, size, _)| (*start..start + size).contains(&values[0]))
-            .unwrap();
-        used.extend(places.iter().map(|place| {
-            let start = place + values[0] - logical;
-            Span::between(start, start + len)
-        }));
-    }
-    used
 }
 
 #[test]
@@ -456,21 +388,6 @@ fn btrfs_agrees_with_its_tool() {
             }
         }
     }
-}
-
-/// Sorts and joins ranges that touch or overlap.
-fn merged(mut list: Vec<Span>) -> Vec<Span> {
-    list.sort_unstable();
-    let mut whole: Vec<Span> = Vec::new();
-    for span in list {
-        match whole.last_mut() {
-            Some(last) if last.end() >= span.offset() => {
-                *last = Span::between(last.offset(), last.end().max(span.end()));
-            }
-            _ => whole.push(span),
-        }
-    }
-    whole
 }
 
 #[test]

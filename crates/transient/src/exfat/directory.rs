@@ -185,6 +185,16 @@ fn file(
                 entry[0]
             );
         }
+        // Not every system looks at the flag that a file can have clusters.
+        if entry[0] == kind::STREAM
+            && entry[1] & 1 == 0
+            && (le32(&entry, 20) != 0 || le64(&entry, 24) != 0)
+        {
+            refuse!(
+                Structure,
+                "a file has clusters and says that it can have none; check it with its own tool"
+            );
+        }
         // Names have no room for a place.
         if entry[0] != kind::NAME
             && let Some(stream) = Stream::from_entry(&entry)

@@ -23,17 +23,37 @@ const ROOT: u64 = 5;
 /// Records below are the system's own.
 const FIRST_USER: u64 = 24;
 
+/// Records from here to [`FIRST_USER`] are the system's, but need not be in use.
+const FIRST_SPARE: u64 = 12;
+/// The most files whose name is `hiberfil.sys` but for its case.
+const MAX_HIBERNATION: usize = 64;
+
+/// Whether a look for a sleeping Windows saw all files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    All,
+    Part,
+}
+
 /// Reads what is free.
 pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refusal> {
     let volume = Ntfs::open(window, boot::read(window)?)?;
     prove(&volume, options).or_else(|refusal| {
+        if refusal.code == Code::Hibernated {
+            return Err(refusal);
+        }
         // A sleeping Windows counts for the whole machine, so it is looked for whatever else is
         // wrong here.
-        if refusal.code != Code::Hibernated {
-            state::log_of_a_sleeper(&volume)?;
-            sleeper(&volume)?;
+        state::log_of_a_sleeper(&volume)?;
+        match sleeper(&volume)? {
+            Seen::All => Err(refusal),
+            // Said as damage, which whoever looks for a sleeper takes for a place to hide.
+            Seen::Part => refuse!(
+                Structure,
+                "{}; and of its files not all are seen, so Windows may sleep in it",
+                refusal.sentence
+            ),
         }
-        Err(refusal)
     })
 }
 
@@ -50,7 +70,7 @@ fn prove(volume: &Ntfs<'_>, options: &Options) -> Result<Found, Refusal> {
     let mut list = FreeList::new();
     let unit = volume.boot.cluster;
     clusters.push_free(&mut list, 0, unit)?;
-    if let Some(file) = walk(volume, &mut clusters)? {
+    for file in walk(volume, &mut clusters)? {
         state::hibernation(volume, file)?;
     }
     // The boot sector and shadow copies, the system's file records, the restart pages, the bitmap.
@@ -142,12 +162,12 @@ fn bitmap(volume: &Ntfs<'_>) -> Result<(Clusters, Stream), Refusal> {
     Ok((clusters, stream))
 }
 
-/// Reads every file record in use and claims the clusters of all attributes. Returns the record of
-/// `hiberfil.sys`.
-fn walk(volume: &Ntfs<'_>, clusters: &mut Clusters) -> Result<Option<u64>, Refusal> {
+/// Reads every file record in use and claims the clusters of all attributes. Returns the records of
+/// all files that are called `hiberfil.sys`: names that differ in case only can stand side by side.
+fn walk(volume: &Ntfs<'_>, clusters: &mut Clusters) -> Result<Vec<u64>, Refusal> {
     let size = volume.boot.record;
     let in_use = records_in_use(volume)?;
-    let mut hibernation = None;
+    let mut hibernation = Vec::new();
     let mut bytes = vec![0; (1 << 20) / size * size];
     let total = volume.records() * size as u64;
     for piece in Span::whole(total).pieces(bytes.len() as u64) {
@@ -157,7 +177,7 @@ fn walk(volume: &Ntfs<'_>, clusters: &mut Clusters) -> Result<Option<u64>, Refus
             let number = piece.offset() / size as u64 + index as u64;
             let marked = in_use.is_set(number);
             if marked != Record::in_use(raw) {
-                if !marked || number >= FIRST_USER {
+                if !marked || !is_spare(number, raw) {
                     refuse!(
                         Conflict,
                         "file record {number} and the map of records in use differ; check it with chkdsk"
@@ -171,7 +191,13 @@ fn walk(volume: &Ntfs<'_>, clusters: &mut Clusters) -> Result<Option<u64>, Refus
             }
             let record = Record::new(number, raw.to_vec())?;
             if let Some(file) = claim(volume, &record, clusters)? {
-                hibernation = Some(file);
+                if hibernation.len() >= MAX_HIBERNATION {
+                    refuse!(
+                        Hibernated,
+                        "more than {MAX_HIBERNATION} of its files are called hiberfil.sys"
+                    );
+                }
+                hibernation.push(file);
             }
         }
     }
@@ -182,34 +208,54 @@ fn walk(volume: &Ntfs<'_>, clusters: &mut Clusters) -> Result<Option<u64>, Refus
     Ok(hibernation)
 }
 
-/// Refuses a volume with a `hiberfil.sys` in which a system sleeps. Of what is damaged on the way,
-/// nothing is said.
-fn sleeper(volume: &Ntfs<'_>) -> Result<(), Refusal> {
+/// Whether a record that is marked as in use, and is not, is one that the system keeps for itself.
+fn is_spare(number: u64, raw: &[u8]) -> bool {
+    (FIRST_SPARE..FIRST_USER).contains(&number) && raw.starts_with(b"FILE")
+}
+
+/// Refuses a volume with a `hiberfil.sys` in which a system sleeps, or of which nobody can say. Of
+/// what is damaged on the way, nothing is said but that not all was seen.
+fn sleeper(volume: &Ntfs<'_>) -> Result<Seen, Refusal> {
     let size = volume.boot.record;
+    // Without the map of records in use, each of them counts.
+    let in_use = records_in_use(volume).ok();
+    let behind = in_use.as_ref().is_some_and(|map| map.none_from(volume.records()));
+    let mut seen = if behind { Seen::All } else { Seen::Part };
     let mut bytes = vec![0; (1 << 20) / size * size];
     for piece in Span::whole(volume.records() * size as u64).pieces(bytes.len() as u64) {
         let bytes = &mut bytes[..piece.len() as usize];
         if volume.read(&volume.mft, piece.offset(), bytes).is_err() {
+            seen = Seen::Part;
             continue;
         }
         for (index, raw) in bytes.chunks_exact(size).enumerate() {
             let number = piece.offset() / size as u64 + index as u64;
-            let Ok(record) = Record::new(number, raw.to_vec()) else { continue };
-            let Ok(attributes) = record.attributes() else { continue };
+            let record = Record::new(number, raw.to_vec());
+            let names = record.as_ref().map(Record::attributes);
+            let Ok(Ok(attributes)) = names else {
+                let marked = in_use.as_ref().is_none_or(|map| map.is_set(number));
+                if Record::in_use(raw) || (marked && !is_spare(number, raw)) {
+                    seen = Seen::Part;
+                }
+                continue;
+            };
             let named = attributes.iter().any(|attribute| {
                 attribute.kind() == kind::FILE_NAME
                     && attribute.resident().is_some_and(is_hibernation_file)
             });
-            if named {
+            if named && let Ok(record) = &record {
                 let file = record.base().unwrap_or(number);
                 state::hibernation(volume, file).or_else(|refusal| match refusal.code {
                     Code::Hibernated => Err(refusal),
-                    _ => Ok(()),
+                    _ => {
+                        seen = Seen::Part;
+                        Ok(())
+                    }
                 })?;
             }
         }
     }
-    Ok(())
+    Ok(seen)
 }
 
 /// The file table's own map of records in use.

@@ -164,7 +164,9 @@ pub(super) fn hibernation(volume: &Ntfs<'_>, file: u64) -> Result<(), Refusal> {
     let record = volume.record(file)?;
     let mut head = [0; 4096];
     match volume.value(&record, kind::DATA, &[])? {
-        Some(Value::Clusters(stream)) if stream.size >= 4096 && !stream.coded => {
+        Some(Value::Clusters(mut stream)) if stream.size >= 4096 && !stream.coded => {
+            // Windows writes it past the file system, which need not know how much of it it wrote.
+            stream.initialised = stream.size;
             volume.read(&stream, 0, &mut head)?;
         }
         _ => refuse!(

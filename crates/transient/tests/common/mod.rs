@@ -7,6 +7,7 @@
 pub(crate) mod exfat;
 pub(crate) mod make;
 pub(crate) mod mutate;
+pub(crate) mod oracle;
 pub(crate) mod sparse;
 
 use block::Span;

@@ -177,7 +177,7 @@ impl Seam {
 }
 
 /// The processor time of this thread: unlike the clock's, it does not grow while others run.
-fn processor_time() -> Duration {
+pub(crate) fn processor_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanoseconds = text.split(' ').next().and_then(|number| number.parse().ok());
     Duration::from_nanos(nanoseconds.unwrap_or(0))
