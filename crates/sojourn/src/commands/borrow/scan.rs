@@ -5,7 +5,9 @@ use super::selection::Selection;
 use crate::output::{Output, Table};
 use block::{ByteSize, Error, Result, Span};
 use serde::Serialize;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use transient::{Accepted, Code, Level, Part, Refusal, Scan};
 
@@ -26,7 +28,7 @@ pub(crate) struct Args {
     /// Draw what is used, free and lent on each disk
     #[arg(long)]
     map: bool,
-    /// Write that picture to a file
+    /// Write that picture to a new file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// With --json, list the ranges that would be lent
@@ -110,7 +112,15 @@ pub(crate) async fn run(args: &Args, output: Output) -> Result<()> {
     let lent = scan.choose(&args.selection.policy());
     let view = View::new(&scan, &lent, args.extents);
     if let Some(path) = &args.svg {
-        std::fs::write(path, svg(&Map::of(&scan, &lent)))
+        // A file that exists may be a disk.
+        let mut file = File::create_new(path).map_err(|e| match e.kind() {
+            io::ErrorKind::AlreadyExists => Error::conflict(format!(
+                "{} exists, and scan overwrites nothing; give the picture another name",
+                path.display()
+            )),
+            _ => Error::io(path.display(), e),
+        })?;
+        file.write_all(svg(&Map::of(&scan, &lent)).as_bytes())
             .map_err(|e| Error::io(path.display(), e))?;
     }
     output.print(&view, || {

@@ -41,7 +41,7 @@ pub(crate) struct Selection {
     /// Also borrow from NTFS with shadow copies: "previous versions" of files may be lost
     #[arg(long)]
     pub(crate) shadow_copies: bool,
-    /// No system is suspended in an encrypted or managed part of the machine
+    /// No system is suspended where nobody can look, such as in an encrypted part of the machine
     #[arg(long)]
     pub(crate) nothing_suspended: bool,
 }
