@@ -469,6 +469,12 @@ impl Keys {
             Created::Ours => {}
             Created::Theirs => return Err(changed()),
         }
+        // Others may have changed them more than once since the listing, and deleted what stood
+        // there: then this one counts for nobody.
+        if sequences(&*backend).await?.first().is_some_and(|newest| *newest > document.sequence) {
+            delete(&*backend, document.sequence).await?;
+            return Err(changed());
+        }
         for sequence in before {
             delete(&*backend, sequence).await.map_err(|e| {
                 e.context(

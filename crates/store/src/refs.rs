@@ -38,14 +38,11 @@ pub enum RefKind {
     Snapshot,
     /// How far garbage collection is: one name, `store`.
     Gc,
-    /// A server's session, by its id.
-    Server,
 }
 
 impl RefKind {
     /// All of them.
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Image, Self::Disk, Self::Snapshot, Self::Gc, Self::Server];
+    pub(crate) const ALL: [Self; 4] = [Self::Image, Self::Disk, Self::Snapshot, Self::Gc];
 
     /// The kind in words, as it stands in keys.
     pub const fn as_str(self) -> &'static str {
@@ -54,7 +51,6 @@ impl RefKind {
             Self::Disk => "disk",
             Self::Snapshot => "snapshot",
             Self::Gc => "gc",
-            Self::Server => "server",
         }
     }
 
@@ -72,7 +68,6 @@ impl RefKind {
             Self::Disk => check_name("disk", name),
             Self::Snapshot => parts('@', "disk", "snapshot"),
             Self::Gc => check_name("collection", name),
-            Self::Server => check_name("server", name),
         }
     }
 }
