@@ -415,3 +415,47 @@ async fn a_published_store_is_read_through_a_plain_web_server() {
     let path = object_store::path::Path::from("packs/x");
     assert!(opened.backend.put(&path, "x".into()).await.is_err());
 }
+
+/// The suite on any store over a network: `STORE_TEST_URL` names it, credentials are where they
+/// always are, and the command `STORE_TEST_DISTURB` breaks a part of it in the middle, which it is
+/// built to survive. scripts/test-ceph sets all that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_named_by_the_environment() {
+    let Ok(url) = std::env::var("STORE_TEST_URL") else {
+        eprintln!("skipped: no STORE_TEST_URL; make test-ceph sets it");
+        return;
+    };
+    let patience = Patience::lasting(Duration::from_secs(180));
+    let options = OpenOptions { patience, ..OpenOptions::default() };
+    let open = |part: &str| backend::open(&format!("{url}/{part}"), &options).unwrap();
+    conformance(open("whole").backend).await;
+    eprintln!("passed while all was well");
+
+    let opened = open("disturbed");
+    let store = Store::create(Arc::clone(&opened.backend), testing::settings(), testing::world(1))
+        .await
+        .unwrap();
+    let mut records = Vec::new();
+    for seed in 1..=9 {
+        let disturb = async {
+            let command = std::env::var("STORE_TEST_DISTURB").ok().filter(|_| seed == 4)?;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            Some(Command::new("sh").args(["-c", &command]).status().unwrap())
+        };
+        let name = format!("image:{seed}");
+        let ((record, _), disturbed) =
+            tokio::join!(imported(&store, content(seed), &name), disturb);
+        if let Some(status) = disturbed {
+            assert!(status.success(), "the disturbance itself failed: {status}");
+            eprintln!("disturbed in the middle of an import");
+        }
+        records.push(record);
+    }
+    let again = Store::open(opened.backend, testing::world(2)).await.unwrap();
+    for (seed, record) in (1..).zip(&records) {
+        holds(&again, record, &content(seed)).await;
+    }
+    eprintln!("nothing was lost; {:?}", opened.link.retries());
+    conformance(open("after").backend).await;
+    eprintln!("passed without the part that was broken");
+}
