@@ -78,15 +78,16 @@ const SAYINGS: &[(&str, ErrorKind, &str)] = &[
         "the bucket is in another region; set AWS_REGION to it",
     ),
     (
+        // Before the address, which Google's machines have too.
+        "computeMetadata",
+        ErrorKind::Denied,
+        "there are no credentials; set GOOGLE_APPLICATION_CREDENTIALS to a key file",
+    ),
+    (
         "169.254.169.254",
         ErrorKind::Denied,
         "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE \
          and ~/.aws/credentials (AWS_SKIP_SIGNATURE=true for a public bucket)",
-    ),
-    (
-        "metadata.google.internal",
-        ErrorKind::Denied,
-        "there are no credentials; set GOOGLE_APPLICATION_CREDENTIALS to a key file",
     ),
     (
         "AuthenticationFailed",
