@@ -17,14 +17,14 @@ pub struct Lent {
 /// and no byte is lent twice.
 #[derive(Debug)]
 pub struct Layout {
-    pieces: Vec<Piece>,
+    lent: Vec<Lent>,
+    /// Where each starts on the disk.
+    starts: Vec<u64>,
+    /// The disk cut into equal parts of `1 << shift` bytes, about as many as there are ranges: the
+    /// range that each begins in. It leaves little to be searched; what it says is checked.
+    parts: Vec<u32>,
+    shift: u32,
     capacity: u64,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Piece {
-    logical: u64,
-    lent: Lent,
 }
 
 /// Where the start of a logical range is.
@@ -41,7 +41,7 @@ impl Layout {
     /// [`Invalid`](block::ErrorKind::Invalid) when there is none, one is empty, not in whole
     /// blocks, outside its member, or overlaps another.
     pub fn new(lent: &[Lent], sizes: &[u64]) -> Result<Self> {
-        let mut pieces = Vec::with_capacity(lent.len());
+        let mut starts = Vec::with_capacity(lent.len());
         let mut capacity = 0u64;
         for lent in lent {
             let span = lent.span;
@@ -60,7 +60,7 @@ impl Layout {
                     lent.member
                 )));
             }
-            pieces.push(Piece { logical: capacity, lent: *lent });
+            starts.push(capacity);
             capacity = capacity
                 .checked_add(span.len())
                 .ok_or_else(|| Error::invalid("the lent ranges are larger than any disk"))?;
@@ -76,10 +76,19 @@ impl Layout {
                 )));
             }
         }
-        if pieces.is_empty() {
+        if lent.is_empty() {
             return Err(Error::invalid("nothing is lent; there is no disk to make of it"));
         }
-        Ok(Self { pieces, capacity })
+        let shift = (capacity / lent.len() as u64).ilog2();
+        let mut number = 0;
+        let parts = (0..=(capacity >> shift) + 1).map(|part| {
+            while starts.get(number + 1).is_some_and(|start| start >> shift < part) {
+                number += 1;
+            }
+            number as u32
+        });
+        let parts = parts.collect();
+        Ok(Self { lent: lent.to_vec(), starts, parts, shift, capacity })
     }
 
     /// Bytes lent in all.
@@ -89,7 +98,7 @@ impl Layout {
 
     /// The lent ranges, in the order of the disk.
     pub fn lent(&self) -> impl Iterator<Item = Lent> + '_ {
-        self.pieces.iter().map(|piece| piece.lent)
+        self.lent.iter().copied()
     }
 
     /// Where `logical` starts, and how much of it is there in one range.
@@ -101,10 +110,15 @@ impl Layout {
     /// [`Internal`](block::ErrorKind::Internal) for what is not on the disk.
     #[inline]
     pub(crate) fn map(&self, logical: Span) -> Result<Place> {
-        let behind = self.pieces.partition_point(|piece| piece.logical <= logical.offset());
-        let piece = behind.checked_sub(1).and_then(|at| self.pieces.get(at));
-        if let Some(Piece { logical: start, lent }) = piece {
-            let skip = logical.offset() - start;
+        let offset = logical.offset();
+        let part = (offset >> self.shift) as usize;
+        let number = |part| self.parts.get(part).map_or(0, |number| *number as usize);
+        let (first, last) = (number(part), number(part + 1));
+        // The range that starts last, but not behind the offset.
+        let more = self.starts.get(first + 1..=last).unwrap_or_default();
+        let number = first + more.partition_point(|start| *start <= offset);
+        if let (Some(start), Some(lent)) = (self.starts.get(number), self.lent.get(number)) {
+            let skip = offset.checked_sub(*start).unwrap_or(u64::MAX);
             if skip < lent.span.len() {
                 let from = lent.span.offset() + skip;
                 let physical =

@@ -148,9 +148,11 @@ proptest! {
         });
         let disk = disk(members.collect(), &ranges, SIZE, Some(&key(seed)));
         run(conformance::against_bytes(&*disk, vec![0; SIZE as usize], seed));
+        // One member may lend next to nothing, but not all of them.
+        let uses: usize = log.iter().map(|log| log.lock().len()).sum();
+        prop_assert!(uses > 1000, "the members were used {} times only", uses);
         for (member, log) in log.iter().enumerate() {
             let log = log.lock();
-            prop_assert!(log.len() > 100, "the members were used");
             for span in &*log {
                 let inside = ranges
                     .iter()
