@@ -4,11 +4,12 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test lint fmt fuzz bench bench-store bench-borrow simulate mutate clean
+.PHONY: help build demo test test-ceph lint fmt fuzz bench bench-store bench-borrow simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
 	@echo "make test    every check and every test"
+	@echo "make test-ceph   the stores' tests on Ceph with three OSDs, one of them killed (some minutes)"
 	@echo "make bench   beside other NBD servers and the physical limit"
 	@echo "make bench-store   importing, storing, exporting and booting images, beside other tools"
 	@echo "make bench-borrow   finding free blocks, and disks made of them, beside e2fsprogs, OpenSSL and plain files"
@@ -40,6 +41,10 @@ test: lint
 	$(WITH_CARGO) FUZZ_SEED=1 fuzz/run 10
 	lab/make-golden >/dev/null
 	$(CARGO) test --workspace --locked
+
+test-ceph:
+	@scripts/setup build ceph
+	scripts/test-ceph
 
 bench:
 	@scripts/setup build bench
