@@ -1,6 +1,7 @@
 //! `sojourn store`: checking a place, copying to another store, publishing.
 
 #![allow(clippy::unwrap_used)] // a test speaks by panicking
+#![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
 mod common;
 
@@ -136,4 +137,23 @@ fn images_are_served_from_a_store_that_is_read_only() {
     other.line("image export debian out.raw").ok();
     assert!(std::fs::read(other.path("out.raw")).unwrap() == golden);
     other.line("serve --export debian:1 --run true").ok();
+}
+
+#[test]
+fn a_bucket_without_credentials_is_refused_at_once_with_the_remedy() {
+    let lab = Lab::empty();
+    for (url, remedy) in [
+        ("s3://bucket/p", "AWS_ACCESS_KEY_ID"),
+        ("gs://bucket/p", "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("az://bucket/p", "AZURE_STORAGE_ACCOUNT_KEY"),
+    ] {
+        let start = std::time::Instant::now();
+        for verb in ["store check", "init --store"] {
+            let mut command = lab.command(verb.split(' ').chain([url]));
+            command.env_clear().env("HOME", lab.path("nobody"));
+            common::Done::from(command.output().unwrap()).fails(9, &["no credentials", remedy]);
+        }
+        // A machine's own credentials are asked for at an address that may never answer.
+        assert!(start.elapsed().as_secs() < 20, "{url}: {:?}", start.elapsed());
+    }
 }
