@@ -5,6 +5,7 @@ mod report;
 mod scan;
 
 use crate::chunker::{PAGE, SEGMENT};
+use crate::heal;
 use crate::segment::{self, Placed};
 use crate::{ChunkRef, ManifestId, Progress, Store, backend, pack};
 use block::{Error, ErrorKind, Result, Span, offload};
@@ -118,7 +119,10 @@ async fn check(
             report.chunks += 1;
             report.bytes += u64::from(at.len);
             stored += u64::from(at.stored);
-            if let Err(e) = outcome {
+            // What was moved is found there by readers.
+            if let Err(e) = outcome
+                && heal::follow(store, &at).await.is_err()
+            {
                 damaged.insert(at, report.damaged.len());
                 let object = pack::path(&at.pack).to_string();
                 let (spans, why) = (Vec::new(), found(e)?);

@@ -32,11 +32,11 @@ impl Seen {
     pub(crate) fn sequence(&self) -> u64 {
         self.pin.as_ref().map_or(0, |pin| pin.sequence)
     }
+}
 
-    /// How many seconds before `now`, the store's time, it was written.
-    pub(crate) fn silent(&self, now: u64) -> u64 {
-        now.saturating_sub(seconds(&self.meta))
-    }
+/// How many seconds before `now`, the store's time, an object was written.
+pub(crate) fn silent(meta: &ObjectMeta, now: u64) -> u64 {
+    now.saturating_sub(seconds(meta))
 }
 
 /// When an object was written, in Unix seconds of the store's clock.
@@ -63,7 +63,7 @@ pub(crate) struct Census {
 }
 
 /// Reads all pins.
-pub(crate) async fn pins(store: &Store) -> Result<Vec<Seen>> {
+async fn pins(store: &Store) -> Result<Vec<Seen>> {
     let mut pins = Vec::new();
     for meta in pin::list(store).await? {
         let pin = match Pin::read(store, meta.location.as_ref()).await {

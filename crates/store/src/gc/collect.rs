@@ -5,7 +5,8 @@ use super::condemned::{self, Absent, Item, Kind, Name};
 use super::mark::{self, Marks, Packs};
 use super::report::{Amount, Live, Options, Report};
 use super::state::{List, State};
-use super::{rewrite, sweep, trim};
+use super::sweep::{self, Swept};
+use super::{pin, rewrite, trim};
 use crate::id::CondemnedId;
 use crate::object::ObjectKind;
 use crate::{PackId, Progress, Session, Store, backend};
@@ -17,6 +18,9 @@ use std::collections::BTreeMap;
 const ATTEMPTS: usize = 8;
 /// Seconds by which clocks of the store's parts may differ.
 const SLACK: u64 = 60;
+/// Lists that wait to be swept at the most: the record of all of them has a limit. With more,
+/// garbage is condemned later.
+const MAX_OPEN: usize = 200;
 
 /// Finds what nothing refers to and condemns it; deletes what was condemned long enough ago.
 ///
@@ -75,21 +79,22 @@ impl Round<'_> {
         let now = seconds(&backend::head(store.backend(), &own).await?);
         report.records = trim::trim(store, now, options.dry_run).await?;
 
-        // The order counts: objects and lists, then pins, then names.
-        let listed = self.list().await?;
+        // The order counts: objects, the record and its lists, pins and names, what was moved.
+        let mut listed = self.list().await?;
         let state = State::load(store).await?;
+        listed.packs.absent = state.absent(store).await?;
+        listed.lists = self.lists().await?;
         let stale = options.stale.as_secs();
-        let (dead, living): (Vec<Seen>, Vec<Seen>) = census::pins(store)
-            .await?
-            .into_iter()
-            .filter(|seen| seen.meta.location.as_ref() != own)
-            .partition(|seen| seen.silent(now) >= stale);
+        let mut dead = pin::list(store).await?;
+        dead.retain(|meta| meta.location.as_ref() != own && census::silent(meta, now) >= stale);
         report.pins = dead.len() as u64;
         if !options.dry_run {
-            let keys = dead.iter().map(|seen| seen.meta.location.to_string()).collect();
+            let keys = dead.iter().map(|meta| meta.location.to_string()).collect();
             sweep::delete(store, keys).await?;
         }
+        // A session that was renewed meanwhile lives: it has looked for the pin before since.
         let census = census::take(store).await?;
+        self.list_moved(&mut listed).await?;
         let marks = mark::mark(store, &census, &listed.packs, self.progress).await?;
         report.live = Live {
             names: census.names.iter().filter(|named| named.current).count() as u64,
@@ -100,33 +105,50 @@ impl Round<'_> {
         };
         report.doubts = marks.doubts.iter().map(|doubt| doubt.error.message().into()).collect();
 
-        let living: Vec<&Seen> = living.iter().collect();
+        let gone = |seen: &Seen| dead.iter().any(|meta| meta.location == seen.meta.location);
+        let living: Vec<&Seen> = census
+            .pins
+            .iter()
+            .filter(|seen| seen.meta.location.as_ref() != own && !gone(seen))
+            .collect();
         self.sweep(&state, &listed, &living, now, &marks, &mut report).await?;
         let condemned = state.condemned(store).await?;
         self.condemn(&listed, &condemned, &living, now, &marks, &mut report).await?;
         Ok(report)
     }
 
-    /// Lists everything that could be garbage.
+    /// Lists everything that could be garbage, but for what says where chunks are now.
     async fn list(&self) -> Result<Listed> {
         let mut listed = Listed::default();
-        for kind in Kind::ALL {
+        for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Moved) {
             for meta in backend::list(self.store.backend(), kind.prefix()).await? {
                 // Anything else in there is not ours to delete.
                 let Some(id) = id_in(&meta) else { continue };
-                match kind {
-                    Kind::Pack => drop(listed.packs.listed.insert(PackId(id), meta.size)),
-                    Kind::Moved => drop(listed.packs.rewritten.insert(PackId(id))),
-                    _ => {}
+                if kind == Kind::Pack {
+                    listed.packs.listed.insert(PackId(id), meta.size);
                 }
                 listed.objects.push((Name { kind, id }, meta));
             }
         }
-        let lists = ObjectKind::Condemned.prefix();
-        for meta in backend::list(self.store.backend(), lists).await? {
-            listed.lists.extend(id_in(&meta).map(|id| (CondemnedId(id), meta)));
-        }
         Ok(listed)
+    }
+
+    /// Lists what says where chunks are now. After the pins: whoever wrote one later has a pin, and
+    /// that holds back what could be deleted without knowing of it.
+    async fn list_moved(&self, listed: &mut Listed) -> Result<()> {
+        for meta in backend::list(self.store.backend(), Kind::Moved.prefix()).await? {
+            let Some(id) = id_in(&meta) else { continue };
+            listed.packs.rewritten.insert(PackId(id));
+            listed.objects.push((Name { kind: Kind::Moved, id }, meta));
+        }
+        Ok(())
+    }
+
+    /// The lists of condemned objects. After the record: then those that it names and that are not
+    /// there are gone.
+    async fn lists(&self) -> Result<BTreeMap<CondemnedId, ObjectMeta>> {
+        let listed = backend::list(self.store.backend(), ObjectKind::Condemned.prefix()).await?;
+        Ok(listed.into_iter().filter_map(|meta| Some((CondemnedId(id_in(&meta)?), meta))).collect())
     }
 
     /// Deletes what was condemned long enough ago.
@@ -140,7 +162,7 @@ impl Round<'_> {
         report: &mut Report,
     ) -> Result<()> {
         let dry = self.options.dry_run;
-        let mut swept: BTreeMap<CondemnedId, Option<List>> = BTreeMap::new();
+        let mut swept: BTreeMap<CondemnedId, Vec<List>> = BTreeMap::new();
         for list in state.open() {
             // A list that is gone counts as old: there is nothing in it.
             let written = listed.lists.get(&list.id).map_or(0, seconds);
@@ -150,31 +172,35 @@ impl Round<'_> {
                 report.waiting.push(waiting);
                 continue;
             }
-            let freed = sweep::sweep(self.store, list, marks, dry).await?;
-            let mut amount = Amount::default();
-            freed.iter().for_each(|item| amount.add(item.size.into()));
+            let Swept { freed, unjudged } = sweep::sweep(self.store, list, marks, dry).await?;
+            let amount = Amount::of(&freed);
             report.freed.objects += amount.objects;
             report.freed.bytes += amount.bytes;
-            // What is remembered is what was deleted. The rest is in use again; what could not be
-            // judged is found again.
-            let Amount { objects, bytes } = amount;
-            let remembered = match objects {
-                _ if dry => None,
-                0 => None,
-                all if all == list.objects => Some(list.id),
-                _ => Some(CondemnedId(condemned::write(self.store, freed).await?)),
-            };
-            let done = |id| List { id, swept: Some(now), objects, bytes, ..list.clone() };
-            swept.insert(list.id, remembered.map(done));
+            if dry || (freed.is_empty() && !unjudged.is_empty()) {
+                continue;
+            }
+            // What was deleted is remembered. What could not be judged stays condemned: another
+            // collection may know better, and be about to delete it. The rest is in use again.
+            let mut parts = Vec::new();
+            for (items, swept) in [(freed, Some(now)), (unjudged, None)] {
+                let Amount { objects, bytes } = Amount::of(&items);
+                let id = match objects {
+                    0 => continue,
+                    all if all == list.objects => list.id,
+                    _ => CondemnedId(condemned::write(self.store, items).await?),
+                };
+                parts.push(List { id, swept, objects, bytes, ..list.clone() });
+            }
+            swept.insert(list.id, parts);
         }
         if dry || (swept.is_empty() && state.forget(now).0.is_empty()) {
             return Ok(());
         }
         let note = |lists: &mut Vec<List>, _| {
             let before = std::mem::take(lists);
-            lists.extend(before.into_iter().filter_map(|list| match swept.get(&list.id) {
-                Some(done) => done.clone(),
-                None => Some(list),
+            lists.extend(before.into_iter().flat_map(|list| match swept.get(&list.id) {
+                Some(parts) if list.swept.is_none() => parts.clone(),
+                _ => vec![list],
             }));
         };
         let state = self.change(now, note).await?;
@@ -230,6 +256,13 @@ impl Round<'_> {
             garbage.iter().for_each(|item| report.found.add(item.size.into()));
             report.found.objects += report.rewritten.objects;
             report.found.bytes += report.rewritten.bytes;
+            return Ok(());
+        }
+        let state = State::load(self.store).await?;
+        if state.open().count() >= MAX_OPEN {
+            tracing::warn!(
+                "garbage is condemned when earlier one is deleted: too much of it waits"
+            );
             return Ok(());
         }
         let done = rewrite::rewrite(self.session, &mostly_garbage, marks, self.progress).await?;

@@ -5,6 +5,7 @@
 //! in packs that were rewritten.
 
 use super::census::{Census, Named};
+use super::condemned::Absent;
 use crate::bootlist;
 use crate::chunker::{SEGMENT, SEGMENT_PAGES};
 use crate::moved::{self, Moved};
@@ -35,6 +36,15 @@ pub(crate) struct Packs {
     pub(crate) listed: HashMap<PackId, u64>,
     /// Those that have a `moved` object.
     pub(crate) rewritten: HashSet<PackId>,
+    /// What is, or was, condemned: it may go at any time, and stands in for nothing.
+    pub(crate) absent: Absent,
+}
+
+impl Packs {
+    /// Whether a pack can stand in for another one.
+    fn stays(&self, id: &PackId) -> bool {
+        self.listed.contains_key(id) && !self.absent.pack(id)
+    }
 }
 
 /// A pack that was rewritten, and what still refers to it.
@@ -295,14 +305,14 @@ async fn follow(store: &Store, marks: &mut Marks, packs: &Packs) -> Result<()> {
             let mut place = known.get(pack).and_then(|object| object.find(id));
             for _ in 1..moved::MAX_STEPS {
                 place = match place {
-                    Some(at) if !packs.listed.contains_key(&at.pack) => {
+                    Some(at) if !packs.stays(&at.pack) => {
                         known.get(&at.pack).and_then(|object| object.find(id))
                     }
                     other => other,
                 };
             }
             match place {
-                Some(at) if packs.listed.contains_key(&at.pack) && at.pack != *pack => {
+                Some(at) if packs.stays(&at.pack) && at.pack != *pack => {
                     found.targets.insert(at.pack);
                 }
                 _ => found.left += 1,

@@ -1,5 +1,6 @@
 //! What a collection did, or would do.
 
+use super::condemned::Item;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -38,6 +39,12 @@ pub struct Amount {
 }
 
 impl Amount {
+    pub(crate) fn of(items: &[Item]) -> Self {
+        let mut amount = Self::default();
+        items.iter().for_each(|item| amount.add(item.size.into()));
+        amount
+    }
+
     pub(crate) fn add(&mut self, bytes: u64) {
         self.objects += 1;
         self.bytes += bytes;

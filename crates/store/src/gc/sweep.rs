@@ -12,22 +12,39 @@ use futures::{StreamExt, TryStreamExt, stream};
 /// Deletions at the same time.
 const CONCURRENCY: usize = 16;
 
-/// Whether an object may be deleted, as far as marks tell.
-pub(crate) fn is_garbage(marks: &Marks, kind: Kind, id: &[u8; 32]) -> bool {
+/// Whether nothing that marks know of refers to an object.
+fn is_unmarked(marks: &Marks, kind: Kind, id: &[u8; 32]) -> bool {
+    match kind {
+        Kind::Manifest => !marks.manifests.contains(&ManifestId(*id)),
+        Kind::Segment => !marks.segments.contains(&SegmentId(*id)),
+        Kind::BootList => !marks.boot_lists.contains(id),
+        Kind::Pack => !marks.needs(&PackId(*id)),
+        Kind::Moved => !marks.pack(&PackId(*id)),
+    }
+}
+
+/// Whether marks know of all that may refer to objects of a kind.
+fn is_judged(marks: &Marks, kind: Kind) -> bool {
     let unsure = marks.unsure();
-    let judged = match kind {
+    match kind {
         Kind::Manifest | Kind::BootList => unsure < Some(Unsure::Everything),
         Kind::Segment => unsure < Some(Unsure::Segments),
         Kind::Pack | Kind::Moved => unsure.is_none(),
-    };
-    judged
-        && match kind {
-            Kind::Manifest => !marks.manifests.contains(&ManifestId(*id)),
-            Kind::Segment => !marks.segments.contains(&SegmentId(*id)),
-            Kind::BootList => !marks.boot_lists.contains(id),
-            Kind::Pack => !marks.needs(&PackId(*id)),
-            Kind::Moved => !marks.pack(&PackId(*id)),
-        }
+    }
+}
+
+/// Whether an object may be deleted, as far as marks tell.
+pub(crate) fn is_garbage(marks: &Marks, kind: Kind, id: &[u8; 32]) -> bool {
+    is_judged(marks, kind) && is_unmarked(marks, kind, id)
+}
+
+/// What became of the objects of a list, but for those that are in use again.
+#[derive(Debug, Default)]
+pub(crate) struct Swept {
+    /// Deleted.
+    pub(crate) freed: Vec<Item>,
+    /// Not deleted, because something that may refer to them cannot be read.
+    pub(crate) unjudged: Vec<Item>,
 }
 
 /// Why a list cannot be swept yet; `None` when it can. `age` is how many seconds ago it was written.
@@ -44,29 +61,26 @@ pub(crate) fn obstacle(list: &List, age: u64, grace: u64, sessions: &[&Seen]) ->
     (seconds > 0 || !sessions.is_empty()).then_some(Waiting { garbage, seconds, sessions })
 }
 
-/// Deletes the objects of a list that are still garbage, and returns them. Marks were made after it
-/// was seen that no session is in the way.
-pub(crate) async fn sweep(
-    store: &Store,
-    list: &List,
-    marks: &Marks,
-    dry: bool,
-) -> Result<Vec<Item>> {
+/// Deletes the objects of a list that are still garbage. Marks were made after it was seen that no
+/// session is in the way.
+pub(crate) async fn sweep(store: &Store, list: &List, marks: &Marks, dry: bool) -> Result<Swept> {
     let items = match condemned::read(store, list.id.as_bytes()).await {
         Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
         other => other?,
     };
-    let items: Vec<Item> =
-        items.into_iter().filter(|item| is_garbage(marks, item.name.kind, &item.name.id)).collect();
+    let unmarked =
+        items.into_iter().filter(|item| is_unmarked(marks, item.name.kind, &item.name.id));
+    let (freed, unjudged): (Vec<Item>, Vec<Item>) =
+        unmarked.partition(|item| is_judged(marks, item.name.kind));
     if !dry {
         // Another collection may have been quicker, and the names given again since.
         let state = State::load(store).await?;
         if !state.open().any(|open| open.id == list.id) {
-            return Ok(Vec::new());
+            return Ok(Swept::default());
         }
         // By kind: nothing is left that refers to what is gone.
         for kind in Kind::ALL {
-            let names = items.iter().map(|item| item.name).filter(|name| name.kind == kind);
+            let names = freed.iter().map(|item| item.name).filter(|name| name.kind == kind);
             stream::iter(names.map(Ok::<_, Error>))
                 .try_for_each_concurrent(CONCURRENCY, |name| async move {
                     backend::delete(store.backend(), &name.key()).await
@@ -74,7 +88,7 @@ pub(crate) async fn sweep(
                 .await?;
         }
     }
-    Ok(items)
+    Ok(Swept { freed, unjudged })
 }
 
 /// Deletes objects by their keys.

@@ -1,7 +1,8 @@
 use super::*;
 use crate::testing::{self, Clocked, noise};
 use crate::{
-    Content, Grain, ManifestId, RefBody, RefKind, Session, Store, backend, import, pack, verify,
+    Content, Cost, Grain, ManifestId, NewKey, RefBody, RefKind, Secret, Session, Store, backend,
+    import, pack, verify,
 };
 use block::{ErrorKind, Memory, Span};
 use object_store::path::Path;
@@ -58,7 +59,10 @@ async fn remove(store: &Store, name: &str) {
 /// What a name means, read anew.
 async fn read(backend: &Clocked, name: &str) -> Vec<u8> {
     let shared: Arc<dyn ObjectStore> = Arc::new(backend.clone());
-    let store = Store::open(shared, testing::world(9)).await.unwrap();
+    read_from(&Store::open(shared, testing::world(9)).await.unwrap(), name).await
+}
+
+async fn read_from(store: &Store, name: &str) -> Vec<u8> {
     let found = store.refs().get(RefKind::Image, name).await.unwrap().unwrap();
     let manifest = store.manifest(&found.body.manifest.unwrap()).await.unwrap();
     let mut bytes = Vec::new();
@@ -303,6 +307,82 @@ async fn a_rewriting_that_was_stopped_before_the_old_pack_was_condemned_is_finis
     assert_eq!(report.rewritten, Amount::default(), "it was done already");
     assert_eq!(count(&backend, pack::PREFIX).await, 1);
     assert_eq!(read(&backend, "a:2").await, image(&[2]));
+}
+
+#[tokio::test]
+async fn a_rewritten_pack_stays_while_the_one_in_its_place_is_condemned() {
+    let (store, backend) = fresh().await;
+    publish(&store, "a:1", &[1, 2, 3, 4, 5, 6]).await;
+    publish(&store, "a:2", &[2]).await;
+    remove(&store, "a:1").await;
+    let before = backend::list(&backend, pack::PREFIX).await.unwrap();
+    assert_eq!(gc(&store, Options::default()).await.rewritten.objects, 1);
+    // Another collection found the new pack before anything led to it.
+    let packs = backend::list(&backend, pack::PREFIX).await.unwrap();
+    let new = packs.iter().find(|meta| before.iter().all(|old| old.location != meta.location));
+    let new = new.unwrap().location.filename().unwrap().parse::<crate::PackId>().unwrap();
+    let name = condemned::Name { kind: condemned::Kind::Pack, id: new.0 };
+    let list = condemned::write(&store, vec![condemned::Item { name, size: 1 }]).await.unwrap();
+    let state = State::load(&store).await.unwrap();
+    let (id, sequence) = (crate::id::CondemnedId(list), state.sequence + 1);
+    let lists = [
+        state.lists.clone(),
+        vec![state::List { id, sequence, objects: 1, bytes: 1, swept: None }],
+    ];
+    state.replace(&store, lists.concat()).await.unwrap();
+
+    gc(&store, now()).await;
+    assert_eq!(count(&backend, pack::PREFIX).await, 2, "either may be needed");
+    gc(&store, now()).await;
+    assert_eq!(count(&backend, pack::PREFIX).await, 1);
+    assert_eq!(read(&backend, "a:2").await, image(&[2]));
+}
+
+#[tokio::test]
+async fn what_could_not_be_judged_stays_condemned() {
+    let (store, backend) = fresh().await;
+    publish(&store, "a:1", &[1, 2, 3]).await;
+    publish(&store, "b:1", &[4, 5]).await;
+    remove(&store, "b:1").await;
+    let found = gc(&store, Options::default()).await.found;
+    assert_eq!(found.objects, 3);
+    backend.advance(DAY);
+    let strange = Path::from("refs/parcel/x/00000000000000000001");
+    backend.put(&strange, "?".into()).await.unwrap();
+    let report = gc(&store, Options::default()).await;
+    assert_eq!((report.freed, report.doubts.len()), (Amount::default(), 1));
+    // A collection that knows better may be at its deletion.
+    let session = testing::session(&store).await;
+    store_in(&session, &[4, 5]).await;
+    assert_eq!(count(&backend, pack::PREFIX).await, 3, "it is stored again");
+    session.close(Ok(())).await.unwrap();
+    backend.delete(&strange).await.unwrap();
+    assert_eq!(gc(&store, Options::default()).await.freed, found);
+}
+
+#[tokio::test]
+async fn an_encrypted_store_is_collected_and_what_is_left_is_read() {
+    let backend = Clocked::new(testing::NOW);
+    let shared: Arc<dyn ObjectStore> = Arc::new(backend.clone());
+    let secret = || Secret::key_file(noise(77, 40)).unwrap();
+    let key = NewKey { name: "test", secret: &secret(), cost: Cost::NORMAL };
+    let (settings, world) = (testing::encrypted_settings(), testing::world(1));
+    let store = Store::create_encrypted(shared.clone(), settings, world, &key).await.unwrap();
+    publish(&store, "a:1", &[1, 2, 3, 4, 5, 6]).await;
+    publish(&store, "a:2", &[2, 9]).await;
+    publish(&store, "b:1", &[7]).await;
+    remove(&store, "a:1").await;
+    remove(&store, "b:1").await;
+    let options = Options::default();
+    let found = gc(&store, options).await;
+    assert_eq!((found.rewritten.objects, found.doubts.len()), (1, 0));
+    backend.advance(DAY);
+    assert_eq!(gc(&store, options).await.freed, found.found);
+    let clean = gc(&store, options).await;
+    assert_eq!((clean.found, clean.freed), (Amount::default(), Amount::default()));
+    assert_eq!(count(&backend, "pins").await, 0);
+    let reader = Store::open_with(shared, testing::world(2), async || Ok(Some(secret()))).await;
+    assert_eq!(read_from(&reader.unwrap(), "a:2").await, image(&[2, 9]));
 }
 
 #[derive(Debug, Clone)]
