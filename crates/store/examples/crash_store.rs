@@ -1,17 +1,19 @@
 //! Works on a local store until it is killed: the victim of `tests/crash.rs`.
 //!
-//! `crash_store DIRECTORY VERB SEED` with a verb of `import`, `commit`, `remove`, `gc` (beside others)
-//! and `gc-alone`. An image is made of pieces; its label `pieces` says of which, so that anybody can
-//! tell what it must hold.
+//! `crash_store DIRECTORY VERB SEED` with a verb of `import`, `commit`, `copy` (from the store beside
+//! it, `source`), `remove`, `gc` (beside others) and `gc-alone`. An image is made of pieces; its label
+//! `pieces` says of which, so that anybody can tell what it must hold.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)] // a test's victim
 
 use block::conformance::Sequence;
 use block::{Error, Memory, Result, Span};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
+use store::copy::{self, Copied};
 use store::gc::{Options, collect};
-use store::{Grain, RefBody, RefKind, Store, backend, import, testing};
+use store::{Grain, RefBody, RefKind, Store, backend, import, sweep, testing};
 
 const PAGE: usize = 4096;
 /// Pages of a piece, the last one zero.
@@ -51,18 +53,21 @@ fn main() {
 async fn work(directory: &str, verb: &str, seed: u64) -> Result<()> {
     let store = Store::open(backend::local(directory)?, testing::world(seed)).await?;
     let mut random = Sequence::new(seed);
+    let beside = Path::new(directory).with_file_name("source");
+    let source = Store::open(backend::local(&beside)?, testing::world(seed | 1 << 50)).await?;
     println!("ready");
     for number in 0.. {
         let name = format!("{verb}-{seed}:{number}");
         let outcome = match verb {
             "import" => import_one(&store, &name, &mut random).await,
             "commit" => commit_one(&store, &name, &mut random).await,
+            "copy" => copy_one(&source, &store, &mut random).await,
             "remove" => remove_one(&store, &mut random).await,
             _ => gc_one(&store, verb == "gc-alone").await,
         };
         match outcome {
-            Ok(true) => println!("done {name}"),
-            Ok(false) => tokio::time::sleep(Duration::from_millis(2)).await,
+            Ok(Some(made)) => println!("done {made}"),
+            Ok(None) => tokio::time::sleep(Duration::from_millis(2)).await,
             // Another one was quicker, or takes this one for dead.
             Err(e) => println!("failed {name}: {e}"),
         }
@@ -70,7 +75,7 @@ async fn work(directory: &str, verb: &str, seed: u64) -> Result<()> {
     Ok(())
 }
 
-async fn import_one(store: &Store, name: &str, random: &mut Sequence) -> Result<bool> {
+async fn import_one(store: &Store, name: &str, random: &mut Sequence) -> Result<Option<String>> {
     let pieces: Vec<u64> = (0..1 + random.below(12)).map(|_| random.below(POOL)).collect();
     let session = store.session(name).await?;
     let outcome = async {
@@ -81,18 +86,18 @@ async fn import_one(store: &Store, name: &str, random: &mut Sequence) -> Result<
         session.publish(RefKind::Image, name, body).await
     }
     .await;
-    session.close(outcome).await.map(|_| true)
+    session.close(outcome).await.map(|record| Some(record.name))
 }
 
-async fn commit_one(store: &Store, name: &str, random: &mut Sequence) -> Result<bool> {
+async fn commit_one(store: &Store, name: &str, random: &mut Sequence) -> Result<Option<String>> {
     let listed = store.refs().list(RefKind::Image).await?.records;
     if listed.is_empty() {
-        return Ok(false);
+        return Ok(None);
     }
     let base = &listed[random.below(listed.len() as u64) as usize].name;
     let session = store.session(name).await?;
     let outcome = async {
-        let Some(found) = session.hold(RefKind::Image, base).await? else { return Ok(false) };
+        let Some(found) = session.hold(RefKind::Image, base).await? else { return Ok(None) };
         let mut pieces: Vec<u64> = found.body.labels["pieces"]
             .split(' ')
             .map(|number| number.parse().map_err(|_| Error::corrupt("a label")))
@@ -109,24 +114,55 @@ async fn commit_one(store: &Store, name: &str, random: &mut Sequence) -> Result<
         let done = import::derive(&session, &manifest, size, &view, &changed, grain, &()).await?;
         let labels = BTreeMap::from([("pieces".to_owned(), label(&pieces))]);
         let body = RefBody { manifest: Some(done.manifest), size, created: 0, labels };
-        session.publish(RefKind::Image, name, body).await.map(|_| true)
+        session.publish(RefKind::Image, name, body).await.map(|record| Some(record.name))
     }
     .await;
     session.close(outcome).await
 }
 
-async fn remove_one(store: &Store, random: &mut Sequence) -> Result<bool> {
+/// Copies a version that the other store has, and that may be removed there meanwhile.
+async fn copy_one(from: &Store, to: &Store, random: &mut Sequence) -> Result<Option<String>> {
+    let listed = from.refs().list(RefKind::Image).await?.records;
+    if listed.is_empty() {
+        return Ok(None);
+    }
+    let name = &listed[random.below(listed.len() as u64) as usize].name;
+    let reading = from.session("copy elsewhere").await?;
+    let outcome = async {
+        let Some(found) = reading.hold(RefKind::Image, name).await? else { return Ok(None) };
+        let manifest = found.body.manifest.ok_or_else(|| Error::corrupt("no manifest"))?;
+        let manifest = from.manifest(&manifest).await?;
+        let mut bytes = vec![0; manifest.size() as usize];
+        let whole = Span::whole(manifest.size());
+        sweep::read(from, &manifest, &(), async |span, data| {
+            bytes[span.index_in(whole)].copy_from_slice(&data);
+            Ok(())
+        })
+        .await?;
+        let session = to.session("copy").await?;
+        let view = Memory::from(bytes);
+        let copied = copy::version(from, &found, &manifest, &view, &session, &()).await;
+        Ok(match session.close(copied).await? {
+            Copied::Made(_) => Some(found.name),
+            Copied::Present => None,
+        })
+    }
+    .await;
+    reading.close(outcome).await
+}
+
+async fn remove_one(store: &Store, random: &mut Sequence) -> Result<Option<String>> {
     let listed = store.refs().list(RefKind::Image).await?.records;
     if listed.len() < 12 {
-        return Ok(false);
+        return Ok(None);
     }
     let victim = &listed[random.below(listed.len() as u64) as usize];
     println!("removing {}", victim.name);
-    store.refs().remove(RefKind::Image, &victim.name, victim.sequence).await.map(|()| true)
+    store.refs().remove(RefKind::Image, &victim.name, victim.sequence).await.map(|()| None)
 }
 
-async fn gc_one(store: &Store, alone: bool) -> Result<bool> {
+async fn gc_one(store: &Store, alone: bool) -> Result<Option<String>> {
     let stale = Duration::from_secs(if alone { 0 } else { 86_400 });
     let options = Options { grace: Duration::ZERO, rewrite_below: 0.9, stale, dry_run: false };
-    collect(store, &options, &()).await.map(|_| true)
+    collect(store, &options, &()).await.map(|_| None)
 }

@@ -150,41 +150,46 @@ async fn whatever_is_killed_no_name_is_broken_and_no_garbage_stays() {
     let mut random = Sequence::new(seed);
     let victim = victim();
     let directory = tempfile::tempdir().unwrap();
-    let place = directory.path();
-    let settings = Settings::generate(&testing::FixedEntropy::new(seed)).unwrap();
-    let backend = backend::local(place).unwrap();
-    Store::create(backend, settings, testing::world(seed)).await.unwrap();
-    let mut oracle = Oracle::default();
-    let (mut kills, mut rounds, mut most) = (0, 0, 0);
+    // Versions are copied from the second store to the first one.
+    let places = ["store", "source"].map(|name| directory.path().join(name));
+    for (place, seed) in places.iter().zip(seed..) {
+        let settings = Settings::generate(&testing::FixedEntropy::new(seed)).unwrap();
+        std::fs::create_dir(place).unwrap();
+        let backend = backend::local(place).unwrap();
+        Store::create(backend, settings, testing::world(seed)).await.unwrap();
+    }
+    let mut oracles = [Oracle::default(), Oracle::default()];
+    let (mut kills, mut copies, mut rounds, mut most) = (0, 0, 0, 0);
     while kills < KILLS {
         // Alone a collection takes the killed ones for dead, so that it has something to delete.
         let verbs: Vec<&str> = if random.below(3) == 0 {
-            vec![["import", "commit", "gc-alone", "gc-alone"][random.below(4) as usize]]
+            vec![["import", "commit", "copy", "gc-alone", "gc-alone"][random.below(5) as usize]]
         } else {
-            let any = ["import", "import", "commit", "remove", "gc", "gc"];
-            (0..2 + random.below(3)).map(|_| any[random.below(6) as usize]).collect()
+            let any = ["import", "import", "commit", "copy", "copy", "remove", "gc", "gc"];
+            (0..2 + random.below(3)).map(|_| any[random.below(8) as usize]).collect()
         };
-        let children: Vec<Child> = verbs
-            .iter()
-            .map(|verb| {
-                kills += 1;
-                spawn(&victim, place, verb, (rounds << 16) + kills)
-            })
-            .collect();
-        for child in children {
+        let mut children = Vec::new();
+        for verb in verbs {
+            // Copies need something to copy, and somebody who takes it away.
+            let at = usize::from(verb != "copy" && random.below(3) == 0);
+            kills += 1;
+            copies += u64::from(verb == "copy");
+            children.push((at, spawn(&victim, &places[at], verb, (rounds << 16) + kills)));
+        }
+        for (at, child) in children {
             tokio::time::sleep(Duration::from_micros(random.below(40_000))).await;
-            oracle.hear(child);
+            oracles[at].hear(child);
         }
         rounds += 1;
-        if rounds % 12 == 0 {
-            most = most.max(check(place, &oracle).await);
-            clean(place).await;
-            check(place, &oracle).await;
+        if rounds % 12 == 0 || kills >= KILLS {
+            for (place, oracle) in places.iter().zip(&oracles) {
+                most = most.max(check(place, oracle).await);
+                clean(place).await;
+                check(place, oracle).await;
+            }
         }
     }
-    most = most.max(check(place, &oracle).await);
-    clean(place).await;
-    check(place, &oracle).await;
-    println!("{kills} kills, {} images made, {most} at a time at most", oracle.made.len());
-    assert!(oracle.made.len() > 20, "the victims were killed before they did anything");
+    let made = oracles.map(|oracle| oracle.made.len());
+    println!("{kills} kills, {copies} of copies; {made:?} images made, {most} at a time at most");
+    assert!(made[0] > 20 && made[1] > 5, "the victims were killed before they did anything");
 }
