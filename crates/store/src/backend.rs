@@ -38,8 +38,8 @@ mod staging;
 pub use environment::Environment;
 pub use patient::{Patience, RetryCounters};
 pub use pieces::{PieceCounters, PieceOptions};
-pub use staging::sweep_staging;
 pub use place::{Link, OpenOptions, Opened, create, is_remote, layered, open, patient};
+pub use staging::sweep_staging;
 
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;

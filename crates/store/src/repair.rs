@@ -184,8 +184,7 @@ impl Repair<'_> {
             plans.push(plan);
         }
         let bad: HashSet<PackId> = bad.into_iter().collect();
-        let finder =
-            Finder::search(self.store, self.sources, wanted, &bad, self.progress).await?;
+        let finder = Finder::search(self.store, self.sources, wanted, &bad, self.progress).await?;
         let mut healed = HashSet::new();
         for plan in plans {
             let pack = plan.pack;
@@ -219,7 +218,8 @@ impl Repair<'_> {
         }
         let needed = full.unsure.get(pack);
         let layout = layout.unwrap_or_else(|| {
-            let mut known: Vec<ChunkRef> = needed.into_iter().flatten().map(|lost| lost.0).collect();
+            let mut known: Vec<ChunkRef> =
+                needed.into_iter().flatten().map(|lost| lost.0).collect();
             known.dedup_by_key(|at| at.id);
             known
         });
