@@ -57,7 +57,7 @@ fn a_home_is_made_once() {
 #[test]
 fn a_store_that_this_build_cannot_open_makes_no_home() {
     let lab = Lab::empty();
-    lab.line("init --store s3://bucket").fails(10, &["s3://bucket"]);
+    lab.line("init --store ftp://host/store").fails(10, &["ftp://host/store"]);
     assert!(!lab.home().exists());
 }
 
