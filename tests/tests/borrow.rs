@@ -1,6 +1,7 @@
 //! Borrowed disks over NBD, with clients and file-system tools that nobody here wrote.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+#![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
 use serde_json::Value;
 use sojourn_tests::{Home, require, tool::shell};

@@ -75,6 +75,7 @@ fn a_server_whose_disk_was_taken_publishes_nothing_and_fails_its_guest() {
     assert_eq!(client.write(3 << 20, &[0x33; 4096]), 0);
     here.run(&["disk", "snapshot", "alice", "good"]);
     assert_eq!(client.write(4 << 20, &[0x44; 4096]), 0);
+    assert_eq!(client.flush(), 0);
     there.run(&["disk", "take", "--force", "alice"]);
 
     here.fails(5, &["disk", "snapshot", "alice", "late"]);

@@ -338,8 +338,7 @@ mod tests {
             .filter(|line| line.contains(" = ") || line.starts_with('['))
             .map(|line| format!("{}\n", line.trim_start_matches("# ")))
             .collect();
-        let mut expected = Config::default();
-        expected.key_file = Some("store.key".into());
+        let mut expected = Config { key_file: Some("store.key".into()), ..Config::default() };
         expected.serve.http = Some("127.0.0.1:9180".parse().unwrap());
         assert_eq!(Config::parse(&uncommented).unwrap(), expected);
     }

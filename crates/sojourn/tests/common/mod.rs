@@ -236,6 +236,7 @@ pub fn content(size: u64, seed: u64) -> Vec<u8> {
 }
 
 /// Whether a program that a test needs is installed; says so when not.
+#[allow(clippy::print_stdout, reason = "a skipped test says so")]
 pub fn have(program: &str) -> bool {
     let found = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()));

@@ -215,6 +215,8 @@ impl ObjectStore for Gathered {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::single_range_in_vec_init)] // one range is asked for at a time
+
     use super::*;
     use crate::backend::Patience;
     use crate::backend::patient::Patient;
