@@ -26,7 +26,7 @@ fn check(id: &blake3::Hash) {
 }
 
 /// The part of an object that its id is the hash of: the body, without the frame.
-fn hashed(mode: &u8, rest: &[u8]) -> &[u8] {
+fn hashed(mode: u8, rest: &[u8]) -> &[u8] {
     if mode & 2 == 0 { rest.get(16..).unwrap_or_default() } else { rest }
 }
 
@@ -34,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
     let Some(([mode, blocks @ ..], rest)) = data.split_first_chunk::<3>() else { return };
     let objects = Objects::shared();
     if mode & 1 == 0 {
-        let id = objects.id("manifest", hashed(mode, rest));
+        let id = objects.id("manifest", hashed(*mode, rest));
         let root = if mode & 2 == 0 { rest.to_vec() } else { seal(b"SOJROOT\n", 1, rest) };
         let key = format!("manifests/{id}");
         objects.put(&key, root);
@@ -42,7 +42,7 @@ fuzz_target!(|data: &[u8]| {
         objects.remove(&key);
         return;
     }
-    let segment_id = objects.id("segment", hashed(mode, rest));
+    let segment_id = objects.id("segment", hashed(*mode, rest));
     let segment = if mode & 2 == 0 { rest.to_vec() } else { seal(b"SOJSEGM\n", 1, rest) };
     let size = (u64::from(u16::from_le_bytes(*blocks)) + 1) * 4096;
     let mut body = size.to_le_bytes().to_vec();

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -56,16 +57,16 @@ pub(crate) fn printed(command: &mut Command) -> Result<(Cost, String)> {
     Ok((cost, String::from_utf8_lossy(&output.stdout).into_owned()))
 }
 
-/// Bytes of a file, or of all files below a directory.
-pub(crate) fn size_of(path: &Path) -> Result<u64> {
+/// Bytes that a file takes on disk, or a directory with all that is below it, as du counts them: many
+/// small files cost more than their lengths.
+pub(crate) fn room_of(path: &Path) -> Result<u64> {
     let metadata = std::fs::symlink_metadata(path)
         .with_context(|| format!("cannot look at {}", path.display()))?;
-    if !metadata.is_dir() {
-        return Ok(metadata.len());
-    }
-    let mut sum = 0;
-    for entry in std::fs::read_dir(path)? {
-        sum += size_of(&entry?.path())?;
+    let mut sum = metadata.blocks() * 512;
+    if metadata.is_dir() {
+        for entry in std::fs::read_dir(path)? {
+            sum += room_of(&entry?.path())?;
+        }
     }
     Ok(sum)
 }
@@ -88,12 +89,15 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_as_large_as_its_files() {
+    fn a_directory_takes_the_room_of_its_files_and_its_own() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("a")).unwrap();
-        std::fs::write(dir.path().join("a/b"), [0; 1000]).unwrap();
-        std::fs::write(dir.path().join("c"), [0; 24]).unwrap();
-        assert_eq!(size_of(dir.path()).unwrap(), 1024);
-        assert_eq!(size_of(&dir.path().join("c")).unwrap(), 24);
+        std::fs::write(dir.path().join("a/b"), vec![1; 1 << 20]).unwrap();
+        let file = room_of(&dir.path().join("a/b")).unwrap();
+        assert!(file >= 1 << 20, "{file}");
+        std::fs::write(dir.path().join("c"), [1; 24]).unwrap();
+        let small = room_of(&dir.path().join("c")).unwrap();
+        assert!(room_of(dir.path()).unwrap() >= file + small);
+        assert!(room_of(&dir.path().join("absent")).is_err());
     }
 }

@@ -184,11 +184,11 @@ fn verify(sojourn: &Path, home: &Path, rounds: usize) -> Result<Verify> {
 
 fn rebuilt(sojourn: &Path, images: &Images, home: &Path, scratch: &Path) -> Result<Rebuilt> {
     let store = home.join("store");
-    let before = command::size_of(&store)?;
+    let before = command::room_of(&store)?;
     command::run(
         peer::sojourn(sojourn, home).args(["image", "import"]).arg(&images.rebuilt).arg("b"),
     )?;
-    let added_bytes = command::size_of(&store)? - before;
+    let added_bytes = command::room_of(&store)? - before;
     let added_fixed_bytes = match Peer::Borg.ready() {
         Ok(()) => Some(peer::growth_with_fixed_chunks(
             &images.image,

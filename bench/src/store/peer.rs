@@ -138,7 +138,7 @@ impl Peer {
                 (import, Some(command::run(&mut convert)?))
             }
         };
-        Ok(Outcome { import, stored_bytes: command::size_of(&store)?, export })
+        Ok(Outcome { import, stored_bytes: command::room_of(&store)?, export })
     }
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn growth_with_fixed_chunks(first: &Path, second: &Path, dir: &Path) 
         let mut create = borg(dir);
         create.args(["create", "--compression=zstd,2", "--chunker-params=fixed,65536", &archive]);
         command::run(create.arg(image))?;
-        *size = command::size_of(&store)?;
+        *size = command::room_of(&store)?;
     }
     std::fs::remove_dir_all(dir)?;
     Ok(sizes[1] - sizes[0])

@@ -110,6 +110,9 @@ impl ChunkRef {
 
     /// Verifies the chunk's bytes as [`decode`](Self::decode) does, without making them a new home.
     pub(crate) fn check(&self, settings: &Settings, stored: &[u8]) -> Result<()> {
+        if self.encoding == Encoding::Plain && !settings.is_encrypted() {
+            return self.compare(settings, stored);
+        }
         if self.encoding != Encoding::Zstd || settings.is_encrypted() {
             return self.decode(settings, Bytes::copy_from_slice(stored)).map(|_| ());
         }
