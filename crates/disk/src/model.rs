@@ -94,6 +94,9 @@ pub struct DiskInfo {
 pub struct Elsewhere {
     /// Its name.
     pub name: String,
+    /// Why nothing but the name is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
     /// The image version that it stands on.
     pub image: String,
     /// Its size in bytes.

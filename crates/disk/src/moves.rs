@@ -10,8 +10,10 @@ use crate::fence::{self, Tenure};
 use crate::record::Record;
 use crate::{DiskInfo, Elsewhere};
 use block::{Error, ErrorKind, Result, offload};
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
+use store::servers::Seen;
 use store::{RefKind, RefRecord, ServerId, Session, check_name};
 
 /// The most manifests that are kept for servers from which a disk was taken.
@@ -193,23 +195,52 @@ impl Disks {
         }
     }
 
-    /// The disks that the store knows and that are not here, by name.
+    /// The disks that the store knows and that are not here, by name; those whose ref cannot be read
+    /// say why.
     ///
     /// # Errors
     /// Those of the store and the file system.
     pub async fn elsewhere(&self) -> Result<Vec<Elsewhere>> {
         let server = self.server().await?;
-        let mut others = Vec::new();
-        for found in self.store.refs().list(RefKind::Disk).await?.records {
-            let held = fence::held(&found)?;
+        let listing = self.store.refs().list(RefKind::Disk).await?;
+        let damaged = |name, error: &Error| Elsewhere {
+            name,
+            error: Some(error.message().to_owned()),
+            image: String::new(),
+            size: 0,
+            created: 0,
+            holder: None,
+            host: None,
+            alive: false,
+        };
+        let mut others: Vec<Elsewhere> =
+            listing.damaged.into_iter().map(|bad| damaged(bad.name, &bad.error)).collect();
+        // Each server is asked after once, however many disks it holds.
+        let mut servers: HashMap<ServerId, Option<Seen>> = HashMap::new();
+        for found in listing.records {
+            let held = match fence::held(&found) {
+                Ok(held) => held,
+                Err(error) => {
+                    others.push(damaged(found.name, &error));
+                    continue;
+                }
+            };
             if held.by == Some(server) && self.directory.join(&found.name).exists() {
                 continue;
             }
             let seen = match held.by {
-                Some(holder) => self.store.servers().seen(&holder).await?,
                 None => None,
+                Some(holder) => match servers.get(&holder) {
+                    Some(seen) => seen.clone(),
+                    None => {
+                        let seen = self.store.servers().seen(&holder).await?;
+                        servers.insert(holder, seen.clone());
+                        seen
+                    }
+                },
             };
             others.push(Elsewhere {
+                error: None,
                 image: found.body.labels.get("image").cloned().unwrap_or_default(),
                 name: found.name,
                 size: found.body.size,
@@ -219,6 +250,7 @@ impl Disks {
                 alive: seen.is_some_and(|seen| seen.is_alive()),
             });
         }
+        others.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(others)
     }
 }

@@ -310,3 +310,17 @@ async fn removing_a_damaged_disk_leaves_the_one_alone_that_another_server_took()
     assert_eq!(bytes(&*taken).await, held);
     assert_eq!(taken.info().snapshots.len(), 1);
 }
+
+#[tokio::test]
+async fn a_disk_whose_ref_is_damaged_hides_no_other() {
+    let (here, there) = two().await;
+    here.create("mail", "debian", Mode::Persistent).await.unwrap();
+    let refs = here.store.refs();
+    let found = refs.get(RefKind::Disk, "mail").await.unwrap().unwrap();
+    let mut body = found.body;
+    body.labels.remove("epoch");
+    refs.update(RefKind::Disk, "mail", found.sequence, body).await.unwrap();
+    let listed = there.disks.elsewhere().await.unwrap();
+    let told: Vec<_> = listed.iter().map(|d| (d.name.as_str(), d.error.is_some())).collect();
+    assert_eq!(told, [("mail", true), ("web", false)]);
+}

@@ -308,6 +308,10 @@ fn table(disks: &[DiskView]) -> String {
 fn elsewhere(disks: &[ElsewhereView]) -> String {
     let mut table = Table::new(&["NAME", "IMAGE", ">SIZE", "CREATED", "HELD BY"]);
     for disk in disks {
+        if let Some(error) = &disk.error {
+            table.row([disk.name.clone(), format!("damaged: {error}")]);
+            continue;
+        }
         let holder = match (&disk.holder, &disk.host) {
             (None, _) => "nobody".to_owned(),
             (Some(id), None) => format!("server {id}"),

@@ -121,6 +121,9 @@ pub(crate) struct ElsewhereView {
     pub(crate) host: Option<String>,
     /// Whether that server is at work.
     pub(crate) alive: bool,
+    /// Why nothing but the name is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) error: Option<String>,
 }
 
 /// A snapshot of a disk.

@@ -141,8 +141,8 @@ impl From<DiskInfo> for DiskView {
 
 impl From<Elsewhere> for ElsewhereView {
     fn from(found: Elsewhere) -> Self {
-        let Elsewhere { name, image, size, created, holder, host, alive } = found;
-        Self { name, image, size, created, holder, host, alive }
+        let Elsewhere { name, error, image, size, created, holder, host, alive } = found;
+        Self { name, image, size, created, holder, host, alive, error }
     }
 }
 
