@@ -44,6 +44,15 @@ impl Drop for Busy {
     }
 }
 
+/// An image whose reads are recorded, or would be.
+struct Recording(Arc<Image>);
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        self.0.stop_recording();
+    }
+}
+
 impl Boots {
     /// Nothing boots yet.
     pub(crate) fn new(engine: Arc<Engine>, enabled: bool) -> Self {
@@ -58,10 +67,13 @@ impl Boots {
         }
         let busy = Busy(Arc::clone(&self.busy), id);
         let engine = Arc::clone(&self.engine);
+        // From here on, so that the guest's very first reads are noted too.
+        let touches = image.record(MOST);
+        let recording = Recording(image);
         let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
         tasks.spawn(async move {
-            if let Err(error) = attend(&engine, image).await {
+            if let Err(error) = attend(&engine, recording, touches).await {
                 tracing::warn!(error = error.message(), "boots of an image are not helped");
             }
             drop(busy);
@@ -69,7 +81,12 @@ impl Boots {
     }
 }
 
-async fn attend(engine: &Engine, image: Arc<Image>) -> Result<()> {
+async fn attend(
+    engine: &Engine,
+    recording: Recording,
+    touches: Result<Option<Arc<Touches>>>,
+) -> Result<()> {
+    let image = Arc::clone(&recording.0);
     let id = image.manifest().id();
     let listing = engine.store.refs().list(store::RefKind::Image).await?;
     let mut versions: Vec<RefRecord> =
@@ -82,6 +99,7 @@ async fn attend(engine: &Engine, image: Arc<Image>) -> Result<()> {
         // One that cannot be read is as good as none.
         match boot_list::of(&engine.store, record).await {
             Ok(Some(list)) => {
+                drop(recording);
                 let began = Instant::now();
                 let bytes = image.bring(&list, engine.cache.stats().capacity / 2).await?;
                 let seconds = began.elapsed().as_secs_f64();
@@ -94,10 +112,9 @@ async fn attend(engine: &Engine, image: Arc<Image>) -> Result<()> {
             Err(error) => tracing::warn!(error = error.message(), "a boot list is not used"),
         }
     }
-    let Some(touches) = image.record(MOST)? else { return Ok(()) };
+    let Some(touches) = touches? else { return Ok(()) };
     let whole = watch(&touches).await;
-    image.stop_recording();
-    drop(image);
+    drop((image, recording));
     if !whole {
         return Ok(());
     }
