@@ -1,0 +1,63 @@
+//! What a trace says of itself as a whole.
+
+use serde::{Deserialize, Serialize};
+
+/// A disk of a trace.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Disk {
+    /// Its name; empty when not known.
+    pub name: String,
+    /// Its size in bytes; 0 when not known.
+    pub size: u64,
+}
+
+/// What a trace says of itself as a whole.
+///
+/// Some formats name clients and disks only as they go. The lists then grow with each batch: they
+/// are complete once [`Source::read`](crate::Source::read) has returned `false`, and at any time
+/// they hold every client and disk that was read so far.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Header {
+    /// The clients' names, empty when not known; `Request::client` is the index.
+    pub clients: Vec<String>,
+    /// The disks; `Request::disk` is the index.
+    pub disks: Vec<Disk>,
+    /// How many requests there are, when the format knows it ahead.
+    pub requests: Option<u64>,
+    /// Whether `Request::time` is a time. When not, it counts requests: 0, 1, 2, ….
+    pub times: bool,
+    /// Whether `Request::latency` was measured (where it is not 0).
+    pub latencies: bool,
+    /// Whether `Request::op` is known. When not, every request is a read.
+    pub ops: bool,
+    /// All offsets and lengths are multiples of this many bytes; 1 when nothing is known.
+    pub alignment: u32,
+    /// Free text: where it comes from, what was done to it. One fact a line.
+    pub notes: String,
+}
+
+impl Default for Header {
+    /// Nothing named, everything real.
+    fn default() -> Self {
+        Self {
+            clients: Vec::new(),
+            disks: Vec::new(),
+            requests: None,
+            times: true,
+            latencies: false,
+            ops: true,
+            alignment: 1,
+            notes: String::new(),
+        }
+    }
+}
+
+impl Header {
+    /// Adds a line to the notes.
+    pub fn note(&mut self, line: &str) {
+        if !self.notes.is_empty() && !self.notes.ends_with('\n') {
+            self.notes.push('\n');
+        }
+        self.notes.push_str(line);
+    }
+}

@@ -1,0 +1,24 @@
+//! Traces of block requests: one record, our columnar file format, everybody else's formats, and
+//! what is counted and changed on the way through.
+//!
+//! This crate may know what a block request is and how files of them look. It must not know where
+//! requests come from or what is done with them: no clock, no threads, no network, no policy.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`request`] | [`Request`], its [`Op`] and [`Flags`] |
+//! | [`header`] | [`Header`], what a trace says of itself |
+//! | [`source`] | [`Source`], requests in batches; [`Memory`] |
+//! | [`open`](mod@open) | [`open()`], any format |
+
+pub mod format;
+pub mod header;
+pub mod open;
+pub mod request;
+pub mod source;
+
+pub use format::Format;
+pub use header::{Disk, Header};
+pub use open::{OpenOptions, open};
+pub use request::{Flags, Op, Request};
+pub use source::{Memory, Source};
