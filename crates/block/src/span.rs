@@ -27,6 +27,7 @@ impl Span {
     }
 
     /// The whole of a device of `size` bytes.
+    #[inline]
     pub const fn whole(size: u64) -> Self {
         Self { offset: 0, len: size }
     }
@@ -35,33 +36,39 @@ impl Span {
     ///
     /// # Panics
     /// When `end < start`: the two come from other spans, so this is a fault of the caller.
+    #[inline]
     pub const fn between(start: u64, end: u64) -> Self {
         assert!(start <= end, "a span ends before it starts");
         Self { offset: start, len: end - start }
     }
 
     /// Where it starts, in bytes.
+    #[inline]
     pub const fn offset(self) -> u64 {
         self.offset
     }
 
     /// Its length in bytes.
     #[allow(clippy::len_without_is_empty)]
+    #[inline]
     pub const fn len(self) -> u64 {
         self.len
     }
 
     /// Where it ends: the offset of the first byte behind it.
+    #[inline]
     pub const fn end(self) -> u64 {
         self.offset + self.len
     }
 
     /// Whether it holds no byte.
+    #[inline]
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
 
     /// The bytes that both have, if any.
+    #[inline]
     pub fn intersect(self, other: Self) -> Option<Self> {
         let start = self.offset.max(other.offset);
         let end = self.end().min(other.end());
@@ -72,23 +79,27 @@ impl Span {
     ///
     /// # Panics
     /// When the span starts before `origin`.
+    #[inline]
     pub const fn relative_to(self, origin: u64) -> Self {
         assert!(self.offset >= origin, "a span starts before its origin");
         Self { offset: self.offset - origin, len: self.len }
     }
 
     /// Splits at `at`: what lies before it and what lies behind it.
+    #[inline]
     pub fn split_at(self, at: u64) -> (Self, Self) {
         let at = at.clamp(self.offset, self.end());
         (Self::between(self.offset, at), Self::between(at, self.end()))
     }
 
     /// Whether both ends are multiples of `grain`.
+    #[inline]
     pub const fn is_aligned(self, grain: u64) -> bool {
         self.offset.is_multiple_of(grain) && self.len.is_multiple_of(grain)
     }
 
     /// The largest part whose ends are multiples of `grain`; `None` when there is no such part.
+    #[inline]
     pub fn align_inward(self, grain: u64) -> Option<Self> {
         let start = self.offset.checked_next_multiple_of(grain)?;
         let end = self.end() / grain * grain;
@@ -97,6 +108,7 @@ impl Span {
 
     /// The smallest span with ends at multiples of `grain` that holds this one. The end may lie
     /// beyond a device whose size is not such a multiple.
+    #[inline]
     pub fn align_outward(self, grain: u64) -> Self {
         let start = self.offset / grain * grain;
         let end = self.end().checked_next_multiple_of(grain).unwrap_or(u64::MAX);
@@ -104,6 +116,7 @@ impl Span {
     }
 
     /// The span cut at every multiple of `grain`, in order.
+    #[inline]
     pub fn pieces(self, grain: u64) -> impl Iterator<Item = Self> + Clone {
         let mut rest = self;
         std::iter::from_fn(move || {
@@ -121,6 +134,7 @@ impl Span {
     ///
     /// # Panics
     /// When the span does not lie inside `outer`.
+    #[inline]
     pub fn index_in(self, outer: Self) -> std::ops::Range<usize> {
         assert!(
             outer.offset <= self.offset && self.end() <= outer.end(),

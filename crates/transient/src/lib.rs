@@ -44,6 +44,7 @@ mod plan;
 pub mod policy;
 mod probe;
 pub mod refusal;
+mod region;
 mod scan;
 pub mod source;
 mod state;

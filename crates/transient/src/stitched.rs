@@ -6,17 +6,18 @@
 //! the key, so after a crash there is nothing but ciphertext that nobody can read.
 //!
 //! # How it keeps the device contract
-//! The disk is cut into regions with a lock each. Writers hold their region alone, readers share
-//! it: a block is then never decrypted while half of it is new. Members are read and written in whole
-//! blocks only, so no access ever touches a page that is not lent.
+//! The disk is cut into regions, each with one writer at a time and readers that notice one: a block
+//! is then never taken for read while half of it is new. Members are read and written in whole blocks
+//! only, so no access ever touches a page that is not lent.
 //!
-//! The fast half of the trait holds no lock while it waits, because it never waits: it allocates
-//! nothing, and copies only to encrypt. What it cannot do at once (a member has to wait, a write ends
+//! The fast half of the trait never waits: it allocates nothing, reads without a lock, and copies only
+//! to encrypt. What it cannot do at once (a member has to wait, somebody writes there, a write ends
 //! inside a block) the other half does.
 
 use crate::bits::Bits;
 use crate::key::{Cipher, Key};
 use crate::layout::{Layout, Place};
+use crate::region::Region;
 use crate::xts::Xts;
 use async_trait::async_trait;
 use block::{
@@ -24,14 +25,13 @@ use block::{
     extent,
 };
 use std::sync::Arc;
-use tokio::sync::RwLock;
 
 #[cfg(test)]
 mod tests;
 
-/// What one lock covers, in bytes; locks are shared by regions far apart.
+/// What a region covers, in bytes; regions far apart are the same one.
 const REGION: u64 = 1 << 20;
-const LOCKS: usize = 64;
+const REGIONS: usize = 64;
 
 /// Bytes that are encrypted at a time, and the most of a region's buffer.
 const CHUNK: u64 = 128 << 10;
@@ -44,7 +44,7 @@ pub struct Stitched {
     cipher: Option<Cipher>,
     written: Bits,
     /// Who holds one alone encrypts in its buffer, so that writing allocates nothing.
-    regions: [RwLock<Vec<u8>>; LOCKS],
+    regions: [Region<Vec<u8>>; REGIONS],
 }
 
 impl Stitched {
@@ -83,7 +83,7 @@ impl Stitched {
             size,
             cipher: key.map(Key::expand).transpose()?,
             written: Bits::new(size),
-            regions: std::array::from_fn(|_| RwLock::default()),
+            regions: std::array::from_fn(|_| Region::default()),
         })
     }
 
@@ -97,8 +97,9 @@ impl Stitched {
         &self.layout
     }
 
-    fn region(&self, offset: u64) -> &RwLock<Vec<u8>> {
-        &self.regions[(offset / REGION) as usize % LOCKS]
+    #[inline]
+    fn region(&self, offset: u64) -> &Region<Vec<u8>> {
+        &self.regions[(offset / REGION) as usize % REGIONS]
     }
 
     fn xts(&self) -> Result<Option<&Xts>> {
@@ -118,7 +119,7 @@ impl Stitched {
         })
     }
 
-    /// Reads a part of a region whose lock the caller holds, if no member has to wait.
+    /// Reads a part of a region, if no member has to wait. The caller knows whether somebody writes.
     #[inline]
     fn read_now(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
         let mut at = span.offset();
@@ -273,7 +274,7 @@ impl Stitched {
     /// Forgets whole blocks: from now on they read as zeroes. The members are told.
     async fn forget(&self, span: Span) -> Result<()> {
         for region in span.pieces(REGION) {
-            let _alone = self.region(region.offset()).write().await;
+            let _alone = self.region(region.offset()).alone().await;
             let mut at = region.offset();
             while at < region.end() {
                 let (run, written) = self.written.run(Span::between(at, region.end()));
@@ -335,11 +336,11 @@ impl Device for Stitched {
     }
 
     fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
-        for region in span.pieces(REGION) {
-            let Ok(_shared) = self.region(region.offset()).try_read() else {
-                return Ok(Attempt::WouldWait);
-            };
-            if self.read_now(region, &mut buf[region.index_in(span)])? == Attempt::WouldWait {
+        for part in span.pieces(REGION) {
+            let region = self.region(part.offset());
+            let Some(since) = region.look() else { return Ok(Attempt::WouldWait) };
+            let attempt = self.read_now(part, &mut buf[part.index_in(span)])?;
+            if attempt == Attempt::WouldWait || !region.undisturbed(since) {
                 return Ok(Attempt::WouldWait);
             }
         }
@@ -352,15 +353,15 @@ impl Device for Stitched {
         if !span.is_aligned(BLOCK) || span.pieces(REGION).nth(1).is_some() {
             return Ok(Attempt::WouldWait);
         }
-        match self.region(span.offset()).try_write() {
-            Ok(mut scratch) => self.put_now(span, data, &mut scratch),
-            Err(_) => Ok(Attempt::WouldWait),
+        match self.region(span.offset()).try_alone() {
+            Some(mut scratch) => self.put_now(span, data, &mut scratch),
+            None => Ok(Attempt::WouldWait),
         }
     }
 
     async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
         for region in span.pieces(REGION) {
-            let _shared = self.region(region.offset()).read().await;
+            let _shared = self.region(region.offset()).shared().await;
             self.read_waiting(region, &mut buf[region.index_in(span)]).await?;
         }
         Ok(())
@@ -368,7 +369,7 @@ impl Device for Stitched {
 
     async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
         for region in span.pieces(REGION) {
-            let mut scratch = self.region(region.offset()).write().await;
+            let mut scratch = self.region(region.offset()).alone().await;
             let data = &data[region.index_in(span)];
             self.write_waiting(region, data, durability, &mut scratch).await?;
         }
