@@ -1,0 +1,34 @@
+//! How a server behaves under load, by arithmetic: closed queueing networks.
+//!
+//! This crate may know service demands, centres, clients and hit ratios. It must not know where
+//! the numbers come from: it reads no clock, no trace and no server.
+//!
+//! A closed network has a fixed number of clients. Each thinks, asks, waits for the answer and
+//! thinks again; an answer takes a *demand* of service at each *centre* (a processor, a disk, a
+//! link), where the clients queue. All times are in seconds, all rates per second.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`network`] | [`Network`] of [`Centre`]s, and its [`Solution`] for a number of clients |
+//! | `mva` | the exact solution, by mean value analysis |
+//! | `convolution` | the exact solution with centres of several servers |
+//! | [`multiclass`] | the exact solution for clients of several kinds |
+//! | [`bounds`] | [`Bounds`]: asymptotes and the knee |
+//! | [`profile`] | [`Profile`]: the demands of a storage server by block size, hit or miss |
+//! | [`file`](mod@file) | a profile as a TOML file |
+//! | [`fit`] | demands from measurements, by the utilisation law |
+//! | [`predict`] | a profile and a hit-ratio curve: how many clients, and what to buy next |
+
+pub mod bounds;
+mod convolution;
+pub mod file;
+pub mod fit;
+pub mod multiclass;
+mod mva;
+pub mod network;
+pub mod predict;
+pub mod profile;
+
+pub use bounds::Bounds;
+pub use network::{Centre, CentreUse, Kind, Network, Solution};
+pub use profile::{Demand, Profile, ProfileCentre};

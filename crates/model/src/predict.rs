@@ -1,0 +1,229 @@
+//! How many clients a server holds, and what to buy next: a [`Profile`] joined with the hit ratio
+//! of its cache by size.
+
+use crate::network::{Kind, MOST_CLIENTS, MOST_CLIENTS_SERVERS, Network, Solution};
+use crate::profile::{Demand, Profile};
+use block::{Error, Result};
+
+/// Hit ratio by cache size: linear between the points, from 0 at size 0, level behind the last.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HitCurve(Vec<(u64, f64)>);
+
+impl HitCurve {
+    /// A curve of these points: cache size in bytes, hit ratio 0 to 1.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) without points, and for ratios that are none.
+    pub fn new(mut points: Vec<(u64, f64)>) -> Result<Self> {
+        points.sort_by_key(|(size, _)| *size);
+        points.dedup_by_key(|(size, _)| *size);
+        if points.is_empty() {
+            return Err(Error::invalid("a hit-ratio curve without points"));
+        }
+        if let Some((size, hit)) = points.iter().find(|(_, hit)| !(0.0..=1.0).contains(hit)) {
+            return Err(Error::invalid(format!("a hit ratio of {hit} at {size} bytes")));
+        }
+        Ok(Self(points))
+    }
+
+    /// The hit ratio of a cache of `size` bytes.
+    pub fn at(&self, size: u64) -> f64 {
+        let right = self.0.partition_point(|(bytes, _)| *bytes < size);
+        let Some((x1, y1)) = self.0.get(right).copied() else {
+            return self.0.last().map_or(0.0, |(_, hit)| *hit);
+        };
+        let (x0, y0) = if right == 0 { (0, 0.0) } else { self.0[right - 1] };
+        if x1 == x0 {
+            return y1;
+        }
+        y0 + (y1 - y0) * (size - x0) as f64 / (x1 - x0) as f64
+    }
+}
+
+/// What is asked of a server.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Question {
+    /// Bytes of a request.
+    pub block: u64,
+    /// Seconds between an answer and the next request of a client.
+    pub think: f64,
+    /// The mean response that is still good, in seconds.
+    pub target: f64,
+    /// The most clients that matter.
+    pub most: u32,
+}
+
+/// A server with a cache of some size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Holding {
+    /// The hit ratio.
+    pub hit: f64,
+    /// The network that was solved.
+    pub network: Network,
+    /// The solutions for 1, 2, … `most` clients.
+    pub solutions: Vec<Solution>,
+    /// How many clients get the response asked for; 0: not even one. At most `most`.
+    pub clients: u32,
+}
+
+/// A change that makes a server faster, and how many clients it then holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Purchase {
+    /// What is changed.
+    pub what: Change,
+    /// How many clients get the response asked for.
+    pub clients: u32,
+}
+
+/// A change of a server.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// Twice the memory.
+    Memory,
+    /// The centre of this name twice as fast; with several servers: twice as many.
+    Centre(String),
+}
+
+impl Question {
+    /// A server with this profile whose cache has this hit ratio.
+    ///
+    /// # Errors
+    /// As [`Profile::network`] and [`Network::sweep`].
+    pub fn answer(&self, profile: &Profile, hit: f64) -> Result<Holding> {
+        let network = profile.network(self.block, hit, self.think)?;
+        let solutions = network.sweep(self.most)?;
+        // The response of a closed network never falls with more clients.
+        let clients = solutions.partition_point(|one| one.response <= self.target) as u32;
+        Ok(Holding { hit, network, solutions, clients })
+    }
+
+    /// What each change brings, best first; those that bring nothing are left out.
+    ///
+    /// # Errors
+    /// As [`answer`](Self::answer).
+    pub fn purchases(
+        &self,
+        profile: &Profile,
+        hit: f64,
+        hit_of_twice: f64,
+    ) -> Result<Vec<Purchase>> {
+        let now = self.answer(profile, hit)?.clients;
+        let memory = self.answer(profile, hit_of_twice)?.clients;
+        let mut all = vec![Purchase { what: Change::Memory, clients: memory }];
+        for at in 0..profile.centres.len() {
+            let mut better = profile.clone();
+            let centre = &mut better.centres[at];
+            match centre.kind {
+                Kind::Delay => continue,
+                Kind::Queue => {
+                    centre.request = halved(&centre.request)?;
+                    centre.miss = halved(&centre.miss)?;
+                }
+                Kind::Servers(count) => centre.kind = Kind::Servers((count * 2).min(1024)),
+            }
+            let what = Change::Centre(centre.name.clone());
+            all.push(Purchase { what, clients: self.answer(&better, hit)?.clients });
+        }
+        all.retain(|purchase| purchase.clients > now);
+        all.sort_by_key(|purchase| std::cmp::Reverse(purchase.clients));
+        Ok(all)
+    }
+
+    /// The lowest hit ratio at which `clients` get the response asked for; `None` when not even a
+    /// cache that has everything is enough.
+    ///
+    /// # Errors
+    /// As [`answer`](Self::answer).
+    pub fn needed_hit(&self, profile: &Profile, clients: u32) -> Result<Option<f64>> {
+        let good = |hit: f64| -> Result<bool> {
+            let solution = profile.network(self.block, hit, self.think)?.solve(clients)?;
+            Ok(solution.response <= self.target)
+        };
+        if !good(1.0)? {
+            return Ok(None);
+        }
+        let (mut low, mut high) = (0.0, 1.0);
+        if good(0.0)? {
+            return Ok(Some(0.0));
+        }
+        while high - low > 1e-6 {
+            let middle = (low + high) / 2.0;
+            if good(middle)? { high = middle } else { low = middle }
+        }
+        Ok(Some(high))
+    }
+}
+
+/// The most clients that can be computed for a profile.
+pub fn most_clients(profile: &Profile) -> u32 {
+    let several = profile.centres.iter().any(|c| matches!(c.kind, Kind::Servers(_)));
+    if several { MOST_CLIENTS_SERVERS } else { MOST_CLIENTS }
+}
+
+fn halved(demand: &Demand) -> Result<Demand> {
+    Demand::points(demand.as_points().iter().map(|(bytes, s)| (*bytes, small(s / 2.0))).collect())
+}
+
+/// Times below what a network takes are none.
+fn small(seconds: f64) -> f64 {
+    if seconds < 1e-15 { 0.0 } else { seconds }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn question(target: f64) -> Question {
+        Question { block: 4096, think: 0.0, target, most: 200 }
+    }
+
+    #[test]
+    fn curves_are_linear_between_points_and_level_behind() {
+        let curve = HitCurve::new(vec![(200, 0.6), (100, 0.5)]).unwrap();
+        for (size, hit) in [(0, 0.0), (50, 0.25), (100, 0.5), (150, 0.55), (200, 0.6), (999, 0.6)] {
+            assert!((curve.at(size) - hit).abs() < 1e-12, "{size}");
+        }
+        assert!(HitCurve::new(vec![]).is_err());
+        assert!(HitCurve::new(vec![(1, 1.5)]).is_err());
+        assert_eq!(HitCurve::new(vec![(0, 0.5)]).unwrap().at(0), 0.5);
+    }
+
+    /// The demands of Table 1 at 4 KiB: the response is below a local disk's 6.76 ms from these hit
+    /// ratios on, and never at 50 clients.
+    #[test]
+    fn the_papers_server_needs_these_hit_ratios_to_beat_a_local_disk() {
+        let profile = Profile::transcom().unwrap();
+        let question = question(6.76e-3);
+        for (clients, hit) in
+            [(1, 0.088), (5, 0.80), (10, 0.90), (15, 0.934), (20, 0.951), (30, 0.967)]
+        {
+            let needed = question.needed_hit(&profile, clients).unwrap().unwrap();
+            assert!((needed - hit).abs() < 1e-3, "{clients}: {needed}");
+            assert!(question.answer(&profile, needed).unwrap().clients >= clients);
+            assert!(question.answer(&profile, needed - 0.01).unwrap().clients < clients);
+        }
+        assert_eq!(question.needed_hit(&profile, 50).unwrap(), None);
+    }
+
+    #[test]
+    fn the_bottleneck_is_what_to_buy_first() {
+        let profile = Profile::transcom().unwrap();
+        let question = question(10e-3);
+        let first = |hit| question.purchases(&profile, hit, hit).unwrap().remove(0).what;
+        assert_eq!(first(0.5), Change::Centre("disk".into()));
+        assert_eq!(first(1.0), Change::Centre("network".into()));
+        let bought = question.purchases(&profile, 0.5, 0.99).unwrap();
+        assert_eq!(bought[0].what, Change::Memory);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn a_better_cache_never_holds_fewer_clients(a in 0.0f64..=1.0, b in 0.0f64..=1.0) {
+            let profile = Profile::transcom().unwrap();
+            let hold = |hit| question(8e-3).answer(&profile, hit).unwrap().clients;
+            prop_assert!(hold(a.min(b)) <= hold(a.max(b)));
+        }
+    }
+}
