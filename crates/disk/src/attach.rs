@@ -165,9 +165,14 @@ impl Disk {
     ///
     /// # Errors
     /// [`Conflict`](block::ErrorKind::Conflict), naming the holder, when another client has it or
-    /// is waited for, or while the disk is being changed as a whole.
+    /// is waited for, or while the disk is being changed as a whole;
+    /// [`Unavailable`](block::ErrorKind::Unavailable) to a client whose writes lay in borrowed room
+    /// of an earlier process.
     pub async fn attach(self: &Arc<Self>, client: &str) -> Result<Attachment> {
         {
+            if let Some(away) = &self.away {
+                away.check(self.name())?;
+            }
             let mut state = self.lease.state.lock();
             if let Some(busy) = state.busy {
                 return Err(Error::conflict(format!(

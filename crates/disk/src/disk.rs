@@ -1,6 +1,7 @@
 //! An open disk.
 
 use crate::attach::Lease;
+use crate::away::{Away, Kept, Room, cannot_keep};
 use crate::fence::{self, Tenure};
 use crate::maplog::Failure;
 use crate::record::Record;
@@ -27,6 +28,8 @@ pub struct Disk {
     pub(crate) store: Store,
     pub(crate) cache: Arc<Cache>,
     pub(crate) shadow: Shadow,
+    /// Where the private blocks are, when not in the shadow's files.
+    pub(crate) away: Option<Away>,
     /// What `disk.json` says.
     record: Arc<Mutex<Record>>,
     /// Held while the record is being replaced.
@@ -44,6 +47,17 @@ pub struct Disk {
     _lock: LockFile,
 }
 
+/// What the disks of a home have in common.
+#[derive(Clone)]
+pub(crate) struct Terms {
+    /// How long an ephemeral disk waits for a client that was lost.
+    pub(crate) linger: Duration,
+    /// Whose shadow it is.
+    pub(crate) server: ServerId,
+    /// Where ephemeral disks keep their private blocks, when not in their files.
+    pub(crate) room: Option<Arc<dyn Room>>,
+}
+
 impl fmt::Debug for Disk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Disk({})", self.directory.display())
@@ -58,8 +72,7 @@ impl Disk {
         lock: LockFile,
         store: Store,
         cache: Arc<Cache>,
-        linger: Duration,
-        server: ServerId,
+        terms: Terms,
     ) -> Result<Self> {
         let at = directory.clone();
         let record = offload(move || {
@@ -83,18 +96,21 @@ impl Disk {
             Shadow::open(directory.clone(), record.uuid.0, &record.layers, image, record.size)
                 .await?;
         let absent = record.attached.clone().filter(|_| record.mode == Mode::Ephemeral);
+        let room = terms.room.filter(|_| record.mode == Mode::Ephemeral);
+        let away = room.map(|room| Away::new(room, &shadow, absent.is_some())).transpose()?;
         let disk = Self {
             directory,
             store,
             cache,
             shadow,
+            away,
             record: Arc::new(Mutex::new(record)),
             replacing: Arc::default(),
             base: Mutex::new(base),
             snapshots: Mutex::new(Vec::new()),
             changing: tokio::sync::Mutex::new(()),
-            lease: Lease::new(linger, absent),
-            server,
+            lease: Lease::new(terms.linger, absent),
+            server: terms.server,
             read: AtomicU64::new(0),
             written: AtomicU64::new(0),
             _lock: lock,
@@ -118,7 +134,7 @@ impl Disk {
 
     /// What the disk is.
     pub fn info(&self) -> DiskInfo {
-        describe(&self.record.lock(), self.shadow.room(), self.snapshots.lock().clone())
+        describe(&self.record.lock(), self.room(), self.snapshots.lock().clone())
     }
 
     /// What its guest did since it was opened.
@@ -126,8 +142,34 @@ impl Disk {
         Counters {
             read: self.read.load(Ordering::Relaxed),
             written: self.written.load(Ordering::Relaxed),
-            private: self.shadow.room(),
+            private: self.room(),
         }
+    }
+
+    /// Whether its private blocks lie in borrowed [`Room`]: they end with this process.
+    pub fn is_away(&self) -> bool {
+        self.away.is_some()
+    }
+
+    /// Room that the private blocks take, in bytes.
+    fn room(&self) -> u64 {
+        self.shadow.room() + self.away.as_ref().map_or(0, Away::bytes)
+    }
+
+    /// Refuses what needs private blocks that can be kept.
+    ///
+    /// # Errors
+    /// [`Denied`](block::ErrorKind::Denied) when they lie in borrowed room.
+    pub(crate) fn check_keeps(&self, what: &str) -> Result<()> {
+        match &self.away {
+            Some(_) => Err(cannot_keep(self.name(), what)),
+            None => Ok(()),
+        }
+    }
+
+    /// Forgets what lies in borrowed room, and shows what the files hold now. Nobody is attached.
+    pub(crate) fn renew(&self) -> Result<()> {
+        self.away.as_ref().map_or(Ok(()), |away| away.renew(&self.shadow))
     }
 
     /// Flushes, and leaves the files so that the next opening is quick and any loss is noticed.
@@ -139,12 +181,17 @@ impl Disk {
         self.shadow.close().await
     }
 
-    /// Makes the disk larger; what is new reads as zeroes. Allowed while it is in use.
+    /// Makes the disk larger; what is new reads as zeroes. Allowed while it is in use, unless its
+    /// private blocks lie in borrowed room.
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for a size below the present one, not in sectors, or beyond
     /// 256 TiB; those of the file system.
     pub async fn grow(&self, size: u64) -> Result<()> {
+        let _excluded = match &self.away {
+            Some(_) => Some(self.lease.exclude(self.name(), "growth")?),
+            None => None,
+        };
         let _changing = self.changing.lock().await;
         check_size(size)?;
         let now = self.shadow.size();
@@ -157,7 +204,7 @@ impl Disk {
         self.change(|record| record.size = size).await?;
         self.shadow.set_size(size);
         self.publish_base_or_warn().await;
-        Ok(())
+        self.renew()
     }
 
     /// A copy of the record.
@@ -340,6 +387,30 @@ pub(crate) fn room(directory: &Path, record: &Record) -> u64 {
     paths.filter_map(|path| std::fs::metadata(path).ok()).map(|m| m.blocks() * 512).sum()
 }
 
+/// What takes a client's requests.
+enum Layer<'a> {
+    Files(&'a Shadow),
+    Away(Arc<Kept>),
+}
+
+impl Layer<'_> {
+    fn device(&self) -> &dyn Device {
+        match self {
+            Self::Files(shadow) => *shadow,
+            Self::Away(kept) => &*kept.device,
+        }
+    }
+}
+
+impl Disk {
+    fn layer(&self) -> Layer<'_> {
+        match &self.away {
+            Some(away) => Layer::Away(Arc::clone(&away.front())),
+            None => Layer::Files(&self.shadow),
+        }
+    }
+}
+
 #[async_trait]
 impl Device for Disk {
     fn size(&self) -> u64 {
@@ -347,11 +418,17 @@ impl Device for Disk {
     }
 
     fn limits(&self) -> Limits {
-        self.shadow.limits()
+        match &self.away {
+            Some(away) => away.front().device.limits(),
+            None => self.shadow.limits(),
+        }
     }
 
     fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
-        let attempt = self.shadow.try_read(span, buf)?;
+        let attempt = match &self.away {
+            Some(away) => away.front().device.try_read(span, buf)?,
+            None => self.shadow.try_read(span, buf)?,
+        };
         if attempt == Attempt::Done {
             self.read.fetch_add(span.len(), Ordering::Relaxed);
         }
@@ -359,7 +436,10 @@ impl Device for Disk {
     }
 
     fn try_write(&self, span: Span, data: &[u8]) -> Result<Attempt> {
-        let attempt = self.shadow.try_write(span, data)?;
+        let attempt = match &self.away {
+            Some(away) => away.front().device.try_write(span, data)?,
+            None => self.shadow.try_write(span, data)?,
+        };
         if attempt == Attempt::Done {
             self.written.fetch_add(span.len(), Ordering::Relaxed);
         }
@@ -367,34 +447,34 @@ impl Device for Disk {
     }
 
     async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        self.shadow.read(span, buf).await?;
+        self.layer().device().read(span, buf).await?;
         self.read.fetch_add(span.len(), Ordering::Relaxed);
         Ok(())
     }
 
     async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
-        self.shadow.write(span, data, durability).await?;
+        self.layer().device().write(span, data, durability).await?;
         self.written.fetch_add(span.len(), Ordering::Relaxed);
         Ok(())
     }
 
     async fn flush(&self) -> Result<()> {
-        self.shadow.flush().await
+        self.layer().device().flush().await
     }
 
     async fn discard(&self, span: Span, durability: Durability) -> Result<()> {
-        self.shadow.discard(span, durability).await
+        self.layer().device().discard(span, durability).await
     }
 
     async fn zero(&self, span: Span, mode: ZeroMode, durability: Durability) -> Result<()> {
-        self.shadow.zero(span, mode, durability).await
+        self.layer().device().zero(span, mode, durability).await
     }
 
     async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
-        self.shadow.extents(span, limit).await
+        self.layer().device().extents(span, limit).await
     }
 
     async fn prefetch(&self, span: Span) -> Result<()> {
-        self.shadow.prefetch(span).await
+        self.layer().device().prefetch(span).await
     }
 }

@@ -5,7 +5,7 @@
 //! was not reported as created: creating it again replaces it as long as it holds nothing private,
 //! and opening it makes the ref.
 
-use crate::disk::{describe, room};
+use crate::disk::{Terms, describe, room};
 use crate::fence::{self, Tenure, UUID};
 use crate::layer::Layer;
 use crate::lock;
@@ -13,7 +13,7 @@ use crate::maplog::{Failure, Identity};
 use crate::record::{Record, Uuid};
 use crate::shadow::check_size;
 use crate::snapshot::{self, manifest_of};
-use crate::{CreateOptions, Disk, DiskInfo, Mode, Resident};
+use crate::{CreateOptions, Disk, DiskInfo, Mode, Resident, Room};
 use block::lock::LockFile;
 use block::{Error, ErrorKind, Result, offload};
 use cache::Cache;
@@ -33,19 +33,27 @@ pub struct Disks {
     pub(crate) store: Store,
     cache: Arc<Cache>,
     linger: Duration,
+    room: Option<Arc<dyn Room>>,
     server: OnceCell<ServerId>,
 }
 
 impl Disks {
     /// The disks in `directory`, which is made with the first one.
     pub fn new(directory: PathBuf, store: Store, cache: Arc<Cache>) -> Self {
-        Self { directory, store, cache, linger: LINGER, server: OnceCell::new() }
+        Self { directory, store, cache, linger: LINGER, room: None, server: OnceCell::new() }
     }
 
     /// The same, with another time that ephemeral disks wait for a lost client (30 s by default).
     #[must_use]
     pub fn with_linger(mut self, linger: Duration) -> Self {
         self.linger = linger;
+        self
+    }
+
+    /// The same, with ephemeral disks that keep their private blocks in `room`.
+    #[must_use]
+    pub fn with_room(mut self, room: Arc<dyn Room>) -> Self {
+        self.room = Some(room);
         self
     }
 
@@ -204,7 +212,8 @@ impl Disks {
         let lock = offload(move || lock_existing(&at, &own)).await?;
         let (store, cache) = (self.store.clone(), Arc::clone(&self.cache));
         let server = self.server().await?;
-        Disk::open(directory, name, lock, store, cache, self.linger, server).await.map(Arc::new)
+        let terms = Terms { linger: self.linger, server, room: self.room.clone() };
+        Disk::open(directory, name, lock, store, cache, terms).await.map(Arc::new)
     }
 
     /// Removes a disk with its snapshots. Images stay, also those committed from it.

@@ -19,6 +19,7 @@
 //! | `fence` | which server holds a disk, and how an earlier one is kept out |
 //! | `moves` | taking, releasing and keeping disks: from one server to another |
 //! | `disk` | [`Disk`], an open one |
+//! | `away` | [`Room`], private blocks that lie elsewhere than in the home |
 //! | `attach` | [`Attachment`], one client writes a disk; when an ephemeral one is reset |
 //! | `snapshot` | snapshot, commit, roll back |
 //! | `rebase` | onto another version of the image |
@@ -28,6 +29,7 @@
 //! `docs/shadow-format.md` describes the files, and why what was flushed is kept.
 
 mod attach;
+mod away;
 mod blockmap;
 mod compare;
 mod disk;
@@ -47,6 +49,7 @@ mod stack;
 mod touches;
 
 pub use attach::{Attachment, Ending};
+pub use away::{Kept, Room};
 pub use disk::Disk;
 pub use disks::Disks;
 pub use image::Image;

@@ -132,6 +132,7 @@ impl Disk {
         guard.done();
         self.shadow.set_size(size);
         self.publish_base_or_warn().await;
+        self.renew()?;
         Ok(RebaseReport {
             image: target.name,
             kept: total(&mine),

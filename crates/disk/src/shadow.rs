@@ -236,6 +236,11 @@ impl Shadow {
         self.inner.stack.load().layers.iter().all(|layer| layer.is_empty())
     }
 
+    /// The same shadow for another user of it.
+    pub(crate) fn handle(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+
     pub(crate) fn directory(&self) -> &Path {
         &self.inner.directory
     }

@@ -147,10 +147,12 @@ impl Disk {
     /// in the snapshot, later ones are not.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) when the disk has a snapshot of this name; those of
+    /// [`Conflict`](block::ErrorKind::Conflict) when the disk has a snapshot of this name,
+    /// [`Denied`](block::ErrorKind::Denied) when its private blocks lie in borrowed room; those of
     /// the store. The disk is as it was then.
     pub async fn snapshot(&self, name: &str, progress: &dyn Progress) -> Result<SnapshotInfo> {
         store::check_name("snapshot", name)?;
+        self.check_keeps("snapshot")?;
         let _changing = self.changing.lock().await;
         let full = format!("{}@{name}", self.name());
         let session = self.store.session(&format!("snapshot {full}")).await?;
@@ -200,8 +202,11 @@ impl Disk {
     /// tag. The disk goes on unchanged, and belongs to the version that it came from.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) when the version exists; those of the store.
+    /// [`Conflict`](block::ErrorKind::Conflict) when the version exists,
+    /// [`Denied`](block::ErrorKind::Denied) when private blocks lie in borrowed room; those of the
+    /// store.
     pub async fn commit(&self, to: &ImageName, progress: &dyn Progress) -> Result<RefRecord> {
+        self.check_keeps("image version")?;
         let _changing = self.changing.lock().await;
         let session = self.store.session(&format!("commit of disk {}", self.name())).await?;
         let outcome = self.commit_in(&session, to, progress).await;
@@ -293,6 +298,7 @@ impl Disk {
         let _changing = self.changing.lock().await;
         let record = self.record();
         if record.base == record.origin && self.shadow.is_empty() && !self.shadow.has_failed() {
+            self.renew()?;
             return self.change(|record| record.attached = None).await;
         }
         // A rollback to before a rebase may have left it smaller than the image is now.
@@ -419,7 +425,7 @@ impl Disk {
         guard.done();
         self.discard_layers(dropped).await;
         self.publish_base_or_warn().await;
-        Ok(())
+        self.renew()
     }
 
     /// Removes the files of layers that the record does not name any more.

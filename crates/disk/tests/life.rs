@@ -607,3 +607,68 @@ async fn an_ephemeral_disk_of_a_killed_server_waits_for_its_client_too() {
     }
     same(&bytes(&*disk).await, &image);
 }
+
+#[tokio::test]
+async fn borrowed_room_keeps_what_an_ephemeral_disk_writes_and_its_files_nothing() {
+    let (mut home, image) = home().await;
+    home.create("e", "golden", Mode::Ephemeral).await.unwrap();
+    home.create("p", "golden", Mode::Persistent).await.unwrap();
+    home.with_room(Duration::from_secs(30)).await;
+    let (disk, persistent) = (home.open("e").await, home.open("p").await);
+    assert!(disk.is_away() && !persistent.is_away());
+    put(&persistent, 1, 1).await;
+    assert!(persistent.info().private_bytes > 0 && persistent.snapshot("s", &()).await.is_ok());
+    let attachment = disk.attach("vm").await.unwrap();
+    put(&disk, 1, 1).await;
+    disk.flush().await.unwrap();
+    let written = bytes(&*disk).await;
+    assert_ne!(written, image);
+    assert!(disk.info().private_bytes > 0);
+    let file = home.directory.path().join("disks/e/0001.data");
+    assert_eq!(std::fs::metadata(file).unwrap().len(), 0, "nothing is written to the home");
+    // What is to be kept cannot be made of it.
+    assert_eq!(kind(disk.snapshot("s", &()).await), ErrorKind::Denied);
+    assert_eq!(kind(disk.commit(&"golden".parse().unwrap(), &()).await), ErrorKind::Denied);
+    assert_eq!(kind(disk.grow(disk.size() + 4096).await), ErrorKind::Conflict);
+    assert_eq!(bytes(&*disk).await, written);
+    attachment.detach(Ending::Clean).await.unwrap();
+    same(&bytes(&*disk).await, &image);
+    assert_eq!(disk.info().private_bytes, 0);
+    // Its size is that of the disk, whenever it changes.
+    disk.grow(disk.size() + 4096).await.unwrap();
+    assert_eq!(bytes(&*disk).await.len(), image.len() + 4096);
+}
+
+#[tokio::test]
+async fn a_client_whose_writes_are_gone_with_borrowed_room_is_told() {
+    let (mut home, image) = home().await;
+    home.create("e", "golden", Mode::Ephemeral).await.unwrap();
+    home.with_room(Duration::from_secs(30)).await;
+    let disk = home.open("e").await;
+    let attachment = disk.attach("vm").await.unwrap();
+    put(&disk, 1, 1).await;
+    // A client that is cut off for a moment finds all of it.
+    attachment.detach(Ending::Lost).await.unwrap();
+    let written = bytes(&*disk).await;
+    let attachment = disk.attach("vm").await.unwrap();
+    assert!(bytes(&*disk).await == written && written != image);
+    // The server is stopped under it.
+    disk.close().await.unwrap();
+    drop((attachment, disk));
+    home.with_room(Duration::from_millis(100)).await;
+    let disk = home.open("e").await;
+    let error = disk.attach("vm").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.message().contains("is gone"), "{error}");
+    let reset = async {
+        while disk.holder().is_some() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        () = reset => {}
+        () = disk.expire() => unreachable!("it never returns"),
+    }
+    disk.attach("vm").await.unwrap();
+    same(&bytes(&*disk).await, &image);
+}

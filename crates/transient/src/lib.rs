@@ -18,7 +18,8 @@
 //! | [`policy`] | [`Policy`], which of the free ranges are taken |
 //! | [`Plan`], [`Member`] | what is lent of which disks, held, looked at again, opened for writing |
 //! | [`Layout`], [`Stitched`], [`Key`] | the one map from logical to physical, the encrypted disk on it |
-//! | [`State`] | state from elsewhere on a borrowed disk, copied in and written back |
+//! | [`State`] | state from elsewhere on a borrowed disk, copied in and written back; or the shadow of a base |
+//! | [`Pool`], [`Thin`] | one borrowed disk shared by devices that take room as they are written |
 //! | [`Live`] | room of a running host, given back when it falls short |
 //! | [`dm`] | the same disk in the kernel's device-mapper |
 //! | `sys` | the only unsafe code: locked memory, the kernel's keyring, one ioctl |
@@ -42,6 +43,7 @@ mod ntfs;
 mod partition;
 mod plan;
 pub mod policy;
+mod pool;
 mod probe;
 pub mod refusal;
 mod region;
@@ -64,6 +66,7 @@ pub use member::Member;
 pub use partition::{Partition, Table};
 pub use plan::{Claim, Loan, Plan};
 pub use policy::{Offer, Policy};
+pub use pool::{Pool, Thin};
 pub use probe::probe;
 pub use refusal::{Code, Refusal};
 pub use scan::{Accepted, DiskReport, Part, Scan, ScanOptions};

@@ -4,6 +4,9 @@
 //! The borrowed disk is the private place of the blocks of a *base*: any image or disk. A block is
 //! read from the base the first time and kept; what is written stays on the borrowed disk until
 //! [`write_back`](State::write_back). What was not written back is lost with the key.
+//!
+//! As the [shadow](State::shadow) of a base it keeps only what is written, and leaves the rest to the
+//! base.
 
 use crate::bits::Bits;
 use async_trait::async_trait;
@@ -32,7 +35,17 @@ pub struct State {
     here: Bits,
     /// Those of them that the base does not have like that.
     changed: Bits,
+    keep: Keep,
     regions: [RwLock<()>; LOCKS],
+}
+
+/// Which blocks of the base come to the borrowed disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    /// Those that were read or written.
+    Used,
+    /// Those that were written.
+    Written,
 }
 
 impl State {
@@ -43,6 +56,19 @@ impl State {
     /// [`NoSpace`](block::ErrorKind::NoSpace) when it is not;
     /// [`Unsupported`](block::ErrorKind::Unsupported) for a base with sectors larger than a block.
     pub fn new(base: Arc<dyn Device>, place: Arc<dyn Device>) -> Result<Self> {
+        Self::keeping(Keep::Used, base, place)
+    }
+
+    /// A base that does not change, and on `place` what is written over it. It is read from the base
+    /// however often it is wanted: for bases that are fast or cached themselves.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn shadow(base: Arc<dyn Device>, place: Arc<dyn Device>) -> Result<Self> {
+        Self::keeping(Keep::Written, base, place)
+    }
+
+    fn keeping(keep: Keep, base: Arc<dyn Device>, place: Arc<dyn Device>) -> Result<Self> {
         let size = base.size();
         if place.size() < size {
             return Err(Error::no_space(format!(
@@ -62,6 +88,7 @@ impl State {
             size,
             here: Bits::new(size),
             changed: Bits::new(size),
+            keep,
             regions: std::array::from_fn(|_| RwLock::new(())),
         })
     }
@@ -202,6 +229,22 @@ impl State {
         self.here.put(span, true);
     }
 
+    /// Reads each block from where it is. A block that comes here meanwhile is being written, so its
+    /// bytes in the base are as good as the new ones.
+    async fn read_both(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        let mut at = span.offset();
+        while at < span.end() {
+            let (run, here) = self.here.run(Span::between(at, span.end()));
+            let (side, out) =
+                (if here { &self.place } else { &self.base }, &mut buf[run.index_in(span)]);
+            if side.try_read(run, out)? == Attempt::WouldWait {
+                side.read(run, out).await?;
+            }
+            at = run.end();
+        }
+        Ok(())
+    }
+
     async fn zero_parts(&self, span: Span, mode: ZeroMode, durability: Durability) -> Result<()> {
         for part in span.pieces(REGION) {
             let alone = self.region(part.offset()).write().await;
@@ -226,10 +269,16 @@ impl Device for State {
     }
 
     fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
-        if self.here.all(span) {
-            return self.place.try_read(span, buf);
+        if span.is_empty() {
+            return Ok(Attempt::Done);
         }
-        Ok(Attempt::WouldWait)
+        match self.here.run(span) {
+            (run, true) if run == span => self.place.try_read(span, buf),
+            (run, false) if run == span && self.keep == Keep::Written => {
+                self.base.try_read(span, buf)
+            }
+            _ => Ok(Attempt::WouldWait),
+        }
     }
 
     fn try_write(&self, span: Span, data: &[u8]) -> Result<Attempt> {
@@ -250,6 +299,9 @@ impl Device for State {
     }
 
     async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        if self.keep == Keep::Written {
+            return self.read_both(span, buf).await;
+        }
         for part in span.pieces(REGION) {
             if !self.here.all(part) {
                 let alone = self.region(part.offset()).write().await;

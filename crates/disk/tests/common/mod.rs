@@ -2,12 +2,14 @@
 
 #![allow(dead_code, unreachable_pub)] // every test file uses a part of it
 
+use async_trait::async_trait;
 use block::conformance::Sequence;
-use block::{Device, Memory, Result, Span};
+use block::{BLOCK, Device, Durability, Extent, Memory, Result, Span, ZeroMode};
 use cache::{Cache, Config, PolicyKind};
-use disk::{CreateOptions, Disk, DiskInfo, Disks, Image, Mode};
+use disk::{CreateOptions, Disk, DiskInfo, Disks, Image, Kept, Mode, Room};
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +61,14 @@ impl Home {
     pub fn linger(&mut self, linger: Duration) {
         let place = self.directory.path().join("disks");
         self.disks = Disks::new(place, self.store.clone(), cache()).with_linger(linger);
+    }
+
+    /// Another process on the same files, with borrowed room.
+    pub async fn with_room(&mut self, linger: Duration) {
+        self.again().await;
+        let place = self.directory.path().join("disks");
+        let disks = Disks::new(place, self.store.clone(), cache());
+        self.disks = disks.with_linger(linger).with_room(Arc::new(Borrowed));
     }
 
     /// Imports `bytes` as the image version `name`.
@@ -113,4 +123,67 @@ pub fn golden(seed: u64, blocks: u64) -> Vec<u8> {
     }
     bytes.resize(bytes.len() + 512, 3);
     bytes
+}
+
+/// Room for private blocks in memory.
+pub struct Borrowed;
+
+impl Room for Borrowed {
+    fn over(&self, base: Arc<dyn Device>) -> Result<Kept> {
+        let device = Arc::new(Over { base, blocks: Mutex::default() });
+        let counted = Arc::clone(&device);
+        let bytes = Box::new(move || counted.blocks.lock().len() as u64 * BLOCK);
+        Ok(Kept { device, bytes })
+    }
+}
+
+/// Blocks over a base.
+struct Over {
+    base: Arc<dyn Device>,
+    blocks: Mutex<BTreeMap<u64, Vec<u8>>>,
+}
+
+#[async_trait]
+impl Device for Over {
+    fn size(&self) -> u64 {
+        self.base.size()
+    }
+
+    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        self.base.read(span, buf).await?;
+        for piece in span.pieces(BLOCK) {
+            if let Some(block) = self.blocks.lock().get(&(piece.offset() / BLOCK)) {
+                let at = (piece.offset() % BLOCK) as usize;
+                buf[piece.index_in(span)].copy_from_slice(&block[at..at + piece.len() as usize]);
+            }
+        }
+        Ok(())
+    }
+
+    async fn write(&self, span: Span, data: &[u8], _: Durability) -> Result<()> {
+        for piece in span.pieces(BLOCK) {
+            let whole = piece.align_outward(BLOCK).split_at(self.size()).0;
+            let mut block = vec![0; whole.len() as usize];
+            self.read(whole, &mut block).await?;
+            block[piece.index_in(whole)].copy_from_slice(&data[piece.index_in(span)]);
+            self.blocks.lock().insert(whole.offset() / BLOCK, block);
+        }
+        Ok(())
+    }
+
+    async fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn discard(&self, _: Span, _: Durability) -> Result<()> {
+        Ok(())
+    }
+
+    async fn zero(&self, span: Span, _: ZeroMode, durability: Durability) -> Result<()> {
+        self.write(span, &vec![0; span.len() as usize], durability).await
+    }
+
+    async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
+        self.base.extents(span, limit).await
+    }
 }
