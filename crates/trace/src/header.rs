@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Clients and disks of a trace at most: their numbers can index an array.
+pub const MAX_PARTIES: u32 = 1 << 20;
+
 /// A disk of a trace.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Disk {
@@ -32,8 +35,15 @@ pub struct Header {
     pub ops: bool,
     /// All offsets and lengths are multiples of this many bytes; 1 when nothing is known.
     pub alignment: u32,
+    /// Whether the trace was finished. When not, its recorder was killed: all whole blocks are there.
+    #[serde(skip, default = "yes")]
+    pub complete: bool,
     /// Free text: where it comes from, what was done to it. One fact a line.
     pub notes: String,
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl Default for Header {
@@ -47,6 +57,7 @@ impl Default for Header {
             latencies: false,
             ops: true,
             alignment: 1,
+            complete: true,
             notes: String::new(),
         }
     }

@@ -9,16 +9,20 @@
 //! | [`request`] | [`Request`], its [`Op`] and [`Flags`] |
 //! | [`header`] | [`Header`], what a trace says of itself |
 //! | [`source`] | [`Source`], requests in batches; [`Memory`] |
+//! | [`create`], [`Writer`] | our own format, written |
 //! | [`open`](mod@open) | [`open()`], any format |
 
 pub mod format;
 pub mod header;
+mod native;
 pub mod open;
 pub mod request;
 pub mod source;
 
 pub use format::Format;
 pub use header::{Disk, Header};
+pub use native::column::Effort;
+pub use native::writer::{Writer, create};
 pub use open::{OpenOptions, open};
 pub use request::{Flags, Op, Request};
 pub use source::{Memory, Source};

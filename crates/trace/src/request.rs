@@ -88,10 +88,13 @@ impl Flags {
     }
 }
 
+/// Where the largest device ends, in bytes: 2^63.
+pub(crate) const PLACES: u64 = 1 << 63;
+
 /// One request as a block device saw it.
 ///
-/// Every [`Source`](crate::Source) promises that `offset + length` is at most 2^63, and that times
-/// do not go back.
+/// Every [`Source`](crate::Source) promises that `offset + length` is at most 2^63, that `client` and
+/// `disk` are below [`MAX_PARTIES`](crate::header::MAX_PARTIES), and that times do not go back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Request {
     /// When it arrived, in nanoseconds since the trace's start.

@@ -9,7 +9,7 @@ pub trait Source: Send {
     fn header(&self) -> &Header;
 
     /// Clears `batch` and fills it with the next requests, in order of time; `false` at the end,
-    /// with `batch` empty. A batch is not empty otherwise, and holds some ten thousand at most.
+    /// with `batch` empty. Otherwise a batch holds 1 to 65,536 requests.
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) or [`Corrupt`](block::ErrorKind::Corrupt) with the

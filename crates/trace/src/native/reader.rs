@@ -1,0 +1,254 @@
+//! Reading a file, whole or cut off, from a disk or from a pipe.
+
+use super::block::{self as blocks, BlockReader};
+use super::frame::{self, Entry, HEAD, Head, Index, Kind, TRAILER};
+use crate::{Header, Request, Source};
+use block::{Error, Result};
+use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// Input that can be positioned.
+pub(crate) trait Seekable: Read + Seek {}
+impl<T: Read + Seek> Seekable for T {}
+
+/// A trace in our format.
+pub(crate) struct Reader<R> {
+    input: R,
+    path: PathBuf,
+    at: u64,
+    /// Where the blocks end, when that is known.
+    end: Option<u64>,
+    header: Header,
+    blocks: BlockReader,
+    payload: Vec<u8>,
+    last: u64,
+    read: u64,
+    done: bool,
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads from a pipe: the header is the first one, and grows.
+    pub(crate) fn stream(input: R, path: PathBuf) -> Result<Self> {
+        let mut reader = Self::raw(input, path)?;
+        reader.prologue()?;
+        match reader.next_frame()? {
+            Some((at, Kind::Header)) => {
+                reader.header = frame::parse_header(&reader.payload, at)
+                    .map_err(|e| e.context(reader.path.display()))?;
+            }
+            Some((at, _)) => return Err(reader.corrupt(at, "the first frame is no header")),
+            None => return Err(reader.corrupt(reader.at, "the trace ends before its header")),
+        }
+        Ok(reader)
+    }
+
+    fn raw(input: R, path: PathBuf) -> Result<Self> {
+        Ok(Self {
+            input,
+            path,
+            at: 0,
+            end: None,
+            header: Header::default(),
+            blocks: BlockReader::new()?,
+            payload: Vec::new(),
+            last: 0,
+            read: 0,
+            done: false,
+        })
+    }
+
+    fn prologue(&mut self) -> Result<()> {
+        let mut bytes = [0; HEAD];
+        let n = frame::fill(&mut self.input, &mut bytes).map_err(|e| self.io(e))?;
+        if n < HEAD {
+            return Err(self.corrupt(0, "the trace ends in its prologue"));
+        }
+        frame::check_prologue(&bytes).map_err(|e| e.context(self.path.display()))?;
+        self.at = HEAD as u64;
+        Ok(())
+    }
+
+    /// Reads a frame into `payload`; where it stands and its kind. `None` where the input ends.
+    fn next_frame(&mut self) -> Result<Option<(u64, Kind)>> {
+        let at = self.at;
+        if self.end.is_some_and(|end| at >= end) {
+            return Ok(None);
+        }
+        let mut bytes = [0; HEAD];
+        let n = frame::fill(&mut self.input, &mut bytes).map_err(|e| self.io(e))?;
+        if n < HEAD {
+            return Ok(None);
+        }
+        let head = Head::parse(&bytes, at).map_err(|e| e.context(self.path.display()))?;
+        let whole = frame::payload(&mut self.input, head.length, &mut self.payload)
+            .map_err(|e| self.io(e))?;
+        if !whole {
+            return Ok(None);
+        }
+        head.check(&self.payload, at).map_err(|e| e.context(self.path.display()))?;
+        self.at += (HEAD as u64) + u64::from(head.length);
+        Ok(Some((at, head.kind)))
+    }
+
+    fn io(&self, error: std::io::Error) -> Error {
+        Error::io(self.path.display(), error)
+    }
+
+    fn corrupt(&self, at: u64, what: &str) -> Error {
+        Error::corrupt(format!("{}: offset {at}: {what}", self.path.display()))
+    }
+}
+
+impl<R: Seekable> Reader<R> {
+    /// Reads a file. Blocks that lie wholly outside `times` (ns) are skipped.
+    pub(crate) fn file(input: R, path: PathBuf, times: Option<Range<u64>>) -> Result<Self> {
+        let mut reader = Self::raw(input, path)?;
+        reader.prologue()?;
+        let length = reader.seek(SeekFrom::End(0))?;
+        let index = match reader.finished(length)? {
+            Some(index) => index,
+            None => reader.scan(length)?,
+        };
+        reader.seek(SeekFrom::Start(index.header))?;
+        reader.at = index.header;
+        match reader.next_frame()? {
+            Some((at, Kind::Header)) => {
+                let complete = reader.header.complete;
+                reader.header = frame::parse_header(&reader.payload, at)
+                    .map_err(|e| e.context(reader.path.display()))?;
+                reader.header.complete = complete;
+                reader.header.requests = Some(index.requests);
+            }
+            _ => return Err(reader.corrupt(index.header, "there is no header")),
+        }
+        let inside = |entry: &&Entry| {
+            times.as_ref().is_none_or(|t| entry.last >= t.start && entry.first < t.end)
+        };
+        let first = index.entries.iter().find(inside);
+        let last = index.entries.iter().rfind(inside);
+        let (Some(first), Some(last)) = (first, last) else {
+            reader.done = true;
+            return Ok(reader);
+        };
+        reader.end = Some(last.offset + 1);
+        reader.at = first.offset;
+        reader.seek(SeekFrom::Start(first.offset))?;
+        if times.is_some() {
+            let chosen = index.entries.iter().filter(inside).map(|e| u64::from(e.requests));
+            reader.header.requests = Some(chosen.sum());
+        }
+        Ok(reader)
+    }
+
+    fn seek(&mut self, to: SeekFrom) -> Result<u64> {
+        self.input.seek(to).map_err(|e| Error::io(self.path.display(), e))
+    }
+
+    /// The index of a file that was finished.
+    fn finished(&mut self, length: u64) -> Result<Option<Index>> {
+        let Some(trailer_at) = length.checked_sub(TRAILER as u64) else { return Ok(None) };
+        self.seek(SeekFrom::Start(trailer_at))?;
+        let mut bytes = [0; TRAILER];
+        let n = frame::fill(&mut self.input, &mut bytes).map_err(|e| self.io(e))?;
+        let Some(at) = (n == TRAILER).then(|| frame::parse_trailer(&bytes)).flatten() else {
+            return Ok(None);
+        };
+        if at >= trailer_at || at < HEAD as u64 {
+            return Err(self.corrupt(trailer_at, "the trailer points outside the file"));
+        }
+        self.at = at;
+        self.seek(SeekFrom::Start(at))?;
+        match self.next_frame()? {
+            Some((_, Kind::Index)) => Index::parse(&self.payload, at)
+                .map(Some)
+                .map_err(|e| e.context(self.path.display())),
+            _ => Err(self.corrupt(at, "there is no index")),
+        }
+    }
+
+    /// The index of a file that was not finished: of all its whole frames.
+    fn scan(&mut self, length: u64) -> Result<Index> {
+        self.header.complete = false;
+        let mut frames: Vec<(Kind, Entry)> = Vec::new();
+        let mut at = HEAD as u64;
+        while at + (HEAD as u64) <= length {
+            self.seek(SeekFrom::Start(at))?;
+            let mut bytes = [0; HEAD];
+            let n = frame::fill(&mut self.input, &mut bytes).map_err(|e| self.io(e))?;
+            // What follows the last whole frame may be anything after a power loss.
+            let Some(head) = (n == HEAD).then(|| Head::parse(&bytes, at).ok()).flatten() else {
+                break;
+            };
+            let next = at + (HEAD as u64) + u64::from(head.length);
+            if next > length {
+                break;
+            }
+            let mut entry = Entry { offset: at, requests: 0, first: 0, last: 0 };
+            if head.kind == Kind::Block {
+                let mut start = [0; blocks::HEAD];
+                let n = frame::fill(&mut self.input, &mut start).map_err(|e| self.io(e))?;
+                let (count, first, last) = blocks::summary(&start[..n])
+                    .map_err(|e| e.context(format!("{}: offset {at}", self.path.display())))?;
+                entry = Entry { requests: count as u32, first, last, ..entry };
+            }
+            frames.push((head.kind, entry));
+            at = next;
+        }
+        // The last frames may be there in length alone.
+        while let Some((_, entry)) = frames.last() {
+            self.seek(SeekFrom::Start(entry.offset))?;
+            self.at = entry.offset;
+            if self.next_frame().is_ok_and(|frame| frame.is_some()) {
+                break;
+            }
+            frames.pop();
+        }
+        let header = frames.iter().rfind(|(kind, _)| *kind == Kind::Header);
+        let header = header.map(|(_, entry)| entry.offset).ok_or_else(|| {
+            self.corrupt(at, "the trace ends before its header; nothing of it can be read")
+        })?;
+        let of_blocks = frames.into_iter().filter(|(kind, _)| *kind == Kind::Block);
+        let entries: Vec<Entry> = of_blocks.map(|(_, entry)| entry).collect();
+        let requests = entries.iter().map(|e| u64::from(e.requests)).sum();
+        Ok(Index { requests, header, entries })
+    }
+}
+
+impl<R: Read + Send> Source for Reader<R> {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
+        batch.clear();
+        while !self.done {
+            match self.next_frame()? {
+                Some((at, Kind::Block)) => {
+                    self.blocks
+                        .decode(&self.payload, self.last, batch)
+                        .map_err(|e| e.context(format!("{}: offset {at}", self.path.display())))?;
+                    self.read += batch.len() as u64;
+                    self.last = batch.last().map_or(self.last, |r| r.time);
+                    return Ok(true);
+                }
+                Some((at, Kind::Header)) => {
+                    // A file's last header is known already.
+                    if self.end.is_none() {
+                        self.header = frame::parse_header(&self.payload, at)
+                            .map_err(|e| e.context(self.path.display()))?;
+                    }
+                }
+                Some((_, Kind::Index)) => self.done = true,
+                None => {
+                    self.done = true;
+                    if self.end.is_none() {
+                        self.header.complete = false;
+                        self.header.requests = Some(self.read);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+}

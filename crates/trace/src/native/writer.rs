@@ -1,0 +1,176 @@
+//! Writing a file.
+
+use super::FULL;
+use super::block::BlockWriter;
+use super::column::Effort;
+use super::frame::{self, Entry, Index, Kind};
+use crate::header::MAX_PARTIES;
+use crate::request::PLACES;
+use crate::{Disk, Header, Request};
+use block::{Error, Result};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Makes a file in our format, in place of what was there.
+///
+/// # Errors
+/// Those of the file.
+pub fn create(path: &Path, header: Header, effort: Effort) -> Result<Writer<BufWriter<File>>> {
+    let file = File::create(path).map_err(|e| Error::io(path.display(), e))?;
+    Writer::new(BufWriter::with_capacity(1 << 20, file), path, header, effort)
+}
+
+/// Writes requests, in order of time, in our format.
+///
+/// What was pushed is in the file after [`flush`](Self::flush); without [`finish`](Self::finish)
+/// the file can be read up to there, and says that it is not whole.
+pub struct Writer<W: Write> {
+    out: W,
+    path: PathBuf,
+    at: u64,
+    header: Header,
+    header_changed: bool,
+    blocks: BlockWriter,
+    pending: Vec<Request>,
+    payload: Vec<u8>,
+    index: Index,
+    last: u64,
+    clients: u32,
+    disks: u32,
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a file; `path` is for messages.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn new(out: W, path: impl Into<PathBuf>, header: Header, effort: Effort) -> Result<Self> {
+        let mut writer = Self {
+            out,
+            path: path.into(),
+            at: 0,
+            header: Header { requests: None, ..header },
+            header_changed: true,
+            blocks: BlockWriter::new(effort)?,
+            pending: Vec::with_capacity(FULL),
+            payload: Vec::new(),
+            index: Index::default(),
+            last: 0,
+            clients: 0,
+            disks: 0,
+        };
+        writer.raw(&frame::prologue())?;
+        writer.write_header()?;
+        Ok(writer)
+    }
+
+    /// The header, to change: it is written again with the next block.
+    pub fn header_mut(&mut self) -> &mut Header {
+        self.header_changed = true;
+        &mut self.header
+    }
+
+    /// How many requests were pushed.
+    pub fn requests(&self) -> u64 {
+        self.index.requests + self.pending.len() as u64
+    }
+
+    /// Adds a request.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) when its time is before the last one's, or it is out
+    /// of range; those of the output.
+    pub fn push(&mut self, request: &Request) -> Result<()> {
+        if request.time < self.last {
+            return Err(Error::invalid(format!(
+                "{}: request {} is of {} ns, but the one before it of {} ns; sort them first",
+                self.path.display(),
+                self.requests() + 1,
+                request.time,
+                self.last
+            )));
+        }
+        let outside = request.offset.checked_add(request.length.into()).is_none_or(|e| e > PLACES);
+        if outside || request.client.max(request.disk) >= MAX_PARTIES {
+            return Err(Error::invalid(format!(
+                "{}: request {} has a place, client or disk beyond the limit of the format",
+                self.path.display(),
+                self.requests() + 1
+            )));
+        }
+        self.last = request.time;
+        self.clients = self.clients.max(request.client + 1);
+        self.disks = self.disks.max(request.disk + 1);
+        self.pending.push(*request);
+        if self.pending.len() == FULL {
+            self.write_block()?;
+        }
+        Ok(())
+    }
+
+    /// Writes out what was pushed, in a short block.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn flush(&mut self) -> Result<()> {
+        self.write_block()?;
+        self.out.flush().map_err(|e| Error::io(self.path.display(), e))
+    }
+
+    /// Writes the rest, the final header, the index; returns the output.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn finish(mut self) -> Result<W> {
+        self.write_block()?;
+        let (clients, disks) = (self.clients as usize, self.disks as usize);
+        self.header.clients.resize(self.header.clients.len().max(clients), String::new());
+        self.header.disks.resize(self.header.disks.len().max(disks), Disk::default());
+        self.header.requests = Some(self.index.requests);
+        self.write_header()?;
+        let index = self.at;
+        let payload = self.index.payload();
+        self.frame(Kind::Index, &payload)?;
+        self.raw(&frame::trailer(index))?;
+        self.out.flush().map_err(|e| Error::io(self.path.display(), e))?;
+        Ok(self.out)
+    }
+
+    fn write_block(&mut self) -> Result<()> {
+        let (Some(first), Some(last)) = (self.pending.first(), self.pending.last()) else {
+            return Ok(());
+        };
+        let requests = self.pending.len() as u32;
+        let entry = Entry { offset: 0, requests, first: first.time, last: last.time };
+        if self.header_changed {
+            self.write_header()?;
+        }
+        let mut payload = std::mem::take(&mut self.payload);
+        self.blocks.encode(&self.pending, &mut payload)?;
+        self.index.entries.push(Entry { offset: self.at, ..entry });
+        self.index.requests += u64::from(requests);
+        self.frame(Kind::Block, &payload)?;
+        self.payload = payload;
+        self.pending.clear();
+        Ok(())
+    }
+
+    fn write_header(&mut self) -> Result<()> {
+        self.index.header = self.at;
+        self.header_changed = false;
+        let payload = frame::header_payload(&self.header)?;
+        self.frame(Kind::Header, &payload)
+    }
+
+    fn frame(&mut self, kind: Kind, payload: &[u8]) -> Result<()> {
+        let head = frame::head(kind, payload).map_err(|e| e.context(self.path.display()))?;
+        self.raw(&head)?;
+        self.raw(payload)
+    }
+
+    fn raw(&mut self, bytes: &[u8]) -> Result<()> {
+        self.at += bytes.len() as u64;
+        self.out.write_all(bytes).map_err(|e| Error::io(self.path.display(), e))
+    }
+}
