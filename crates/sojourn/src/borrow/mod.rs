@@ -8,6 +8,7 @@
 //! | [`control`] | how other commands reach it |
 //! | [`serve`](mod@serve) | the NBD server around it |
 //! | [`report`] | what is told of it |
+//! | [`shadow`] | borrowed room for the disks of a server |
 
 pub(crate) mod control;
 pub(crate) mod find;
@@ -15,3 +16,4 @@ pub(crate) mod place;
 pub(crate) mod report;
 pub(crate) mod serve;
 pub(crate) mod session;
+pub(crate) mod shadow;

@@ -34,6 +34,12 @@ pub(crate) fn key() -> Result<Key> {
     Key::generate(|bytes| entropy.fill(bytes))
 }
 
+/// Keeps core dumps away: what is in the memory of this process is private.
+pub(crate) fn leave_no_core() {
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+}
+
 impl Place {
     /// A disk of `size` bytes on the loans of a plan.
     ///

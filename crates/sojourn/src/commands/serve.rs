@@ -1,5 +1,6 @@
 //! `sojourn serve`.
 
+use crate::borrow::shadow::{Shadows, Wanted};
 use crate::cli::Global;
 use crate::config::Config;
 use crate::engine::{Engine, Use};
@@ -10,7 +11,7 @@ use crate::serve::exports::HomeExports;
 use crate::serve::file::FileExports;
 use crate::serve::lease::Lease;
 use crate::serve::{brief, daemon, plain};
-use block::{Device, Result};
+use block::{ByteSize, Device, Error, Result};
 use formats::Format;
 use nbd::Address;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,7 @@ Examples:
   sojourn serve --nbd 127.0.0.1:10809 --http 127.0.0.1:9180
   sojourn serve --export alice --run 'nbdcopy $uri alice.raw'
   sojourn serve --file disk.qcow2 --run 'nbdinfo $uri'
+  sojourn serve --shadow borrowed --borrow /dev/sda --borrow-size 100G
   nbdinfo -- [ sojourn serve --export alice ]       by socket activation
   nbdsh -c 'h.connect_command([\"sojourn\", \"serve\", \"--export\", \"alice\", \"--single\"])'
 
@@ -67,6 +69,29 @@ pub(crate) struct Args {
     /// Refuse writes to --file
     #[arg(long, requires = "file")]
     pub(crate) read_only: bool,
+    /// Where ephemeral disks keep what their clients write. In borrowed room it is gone when the
+    /// server ends, flushed or not; persistent disks always keep theirs in the home
+    #[arg(long, value_enum, default_value = "home", value_name = "PLACE", conflicts_with = "file")]
+    pub(crate) shadow: Place,
+    /// Borrow from this disk, partition or image whose system is not running, or from this directory
+    /// of the running one; may be repeated
+    #[arg(long, value_name = "DEVICE|IMAGE|DIR", required_if_eq("shadow", "borrowed"))]
+    pub(crate) borrow: Vec<PathBuf>,
+    /// Borrow so much
+    #[arg(long, value_name = "SIZE", requires = "borrow", required_if_eq("shadow", "borrowed"))]
+    pub(crate) borrow_size: Option<ByteSize>,
+    /// No system is suspended where nobody can look, such as in an encrypted part of the machine
+    #[arg(long, requires = "borrow")]
+    pub(crate) nothing_suspended: bool,
+}
+
+/// Where private blocks of ephemeral disks lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Place {
+    /// In the home
+    Home,
+    /// On free blocks of other disks
+    Borrowed,
 }
 
 fn parse_format(text: &str) -> block::Result<Format> {
@@ -75,6 +100,9 @@ fn parse_format(text: &str) -> block::Result<Format> {
 
 /// Serves in the way that was asked for.
 pub(crate) async fn run(args: &Args, global: &Global) -> Result<ExitCode> {
+    if args.shadow == Place::Home && !args.borrow.is_empty() {
+        return Err(Error::invalid("--borrow is for --shadow borrowed; say that too"));
+    }
     let home = Home::of(global)?;
     let path = args.config.clone().unwrap_or_else(|| home.config());
     let config = match (&args.file, &args.config) {
@@ -108,7 +136,15 @@ impl Args {
             http: self.http,
             insecure: self.insecure,
             default_export: self.export.clone(),
+            borrow: self.wanted(),
         }
+    }
+
+    /// What is to be borrowed, if anything.
+    fn wanted(&self) -> Option<Wanted> {
+        let size = self.borrow_size.filter(|_| self.shadow == Place::Borrowed)?;
+        let targets = self.borrow.clone();
+        Some(Wanted { targets, size, nothing_suspended: self.nothing_suspended })
     }
 }
 
@@ -125,7 +161,12 @@ async fn serve_home(
     if !args.brief() {
         return daemon::run(home, config, args.options(path, global.log.is_some())).await;
     }
-    let engine = Engine::open(home, &config, Use::Server).await?;
+    let shadows = match args.wanted() {
+        Some(wanted) => Some(Shadows::borrow(&wanted).await?),
+        None => None,
+    };
+    let room = shadows.as_ref().map(Shadows::room);
+    let engine = Engine::open_with(home, &config, Use::Server, room).await?;
     // Not ended with this server: there may be others of this home. It runs out by itself.
     let _lease = Lease::start(&engine, Duration::from_secs(config.serve.lease_seconds)).await?;
     let exports = Arc::new(HomeExports::new(
@@ -136,6 +177,9 @@ async fn serve_home(
     let name = args.export.as_deref().unwrap_or_default();
     let result = brief(args, exports, &config, name).await;
     engine.open.close_all().await?;
+    if let Some(shadows) = shadows {
+        shadows.end().await?;
+    }
     result
 }
 

@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::home::Home;
 use block::{Error, Result};
 use cache::Cache;
-use disk::{Disks, Image};
+use disk::{Disks, Image, Room};
 use open::OpenDisks;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -45,6 +45,19 @@ impl Engine {
     /// # Errors
     /// Those of [`open_store`], and of the entropy source.
     pub(crate) async fn open(home: &Home, config: &Config, what_for: Use) -> Result<Arc<Self>> {
+        Self::open_with(home, config, what_for, None).await
+    }
+
+    /// The same; ephemeral disks keep their private blocks in `room`, if there is one.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) async fn open_with(
+        home: &Home,
+        config: &Config,
+        what_for: Use,
+        room: Option<Arc<dyn Room>>,
+    ) -> Result<Arc<Self>> {
         let (store, link) = open_store_for(home, config, what_for).await?;
         let mut seed = [0; 8];
         crate::world::system().entropy.fill(&mut seed)?;
@@ -53,7 +66,11 @@ impl Engine {
             policy: config.cache.policy,
             seed: u64::from_le_bytes(seed),
         }));
-        let disks = Arc::new(Disks::new(home.disks(), store.clone(), Arc::clone(&cache)));
+        let disks = Disks::new(home.disks(), store.clone(), Arc::clone(&cache));
+        let disks = Arc::new(match room {
+            Some(room) => disks.with_room(room),
+            None => disks,
+        });
         let open = OpenDisks::new(Arc::clone(&disks));
         Ok(Arc::new(Self { store, link, cache, disks, open, images: Mutex::default() }))
     }

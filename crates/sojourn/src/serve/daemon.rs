@@ -5,6 +5,7 @@ use super::lease::Lease;
 use super::notify::notify;
 use super::signals::{Asked, Signals, Switch};
 use super::{http, inherit, limits, listen};
+use crate::borrow::shadow::{Shadows, Wanted};
 use crate::config::Config;
 use crate::control;
 use crate::engine::{Engine, Use};
@@ -37,6 +38,8 @@ pub(crate) struct Options {
     pub(crate) insecure: bool,
     /// What a client gets that names no export.
     pub(crate) default_export: Option<String>,
+    /// Where ephemeral disks keep their private blocks, when not in the home.
+    pub(crate) borrow: Option<Wanted>,
 }
 
 /// A running server, as its HTTP handlers see it.
@@ -59,7 +62,12 @@ pub(crate) struct Running {
 pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result<ExitCode> {
     let mut signals = Signals::listen()?;
     let lock = home.lock()?;
-    let engine = Engine::open(home, &config, Use::Server).await?;
+    let shadows = match &options.borrow {
+        Some(wanted) => Some(Shadows::borrow(wanted).await?),
+        None => None,
+    };
+    let room = shadows.as_ref().map(Shadows::room);
+    let engine = Engine::open_with(home, &config, Use::Server, room).await?;
     let lease = Duration::from_secs(config.serve.lease_seconds);
     let listeners = bind(home, &config, &options).await?;
     let http_listener = match options.http.or(config.serve.http) {
@@ -143,6 +151,9 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         return Err(Error::internal("a listener ended by itself; see the log"));
     }
     result?;
+    if let Some(shadows) = shadows {
+        shadows.end().await?;
+    }
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }

@@ -45,7 +45,8 @@ impl HomeExports {
             self.boots.begin(image);
         }
         let info = held.info();
-        let description = format!("disk on {}, {}", info.image, info.mode);
+        let away = if held.is_away() { ", private blocks borrowed" } else { "" };
+        let description = format!("disk on {}, {}{away}", info.image, info.mode);
         let device: Arc<dyn Device> = Arc::clone(held.disk()) as _;
         Ok(Box::new(DiskSession {
             device,

@@ -47,6 +47,21 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
+    /// `size` bytes of these disks, with the usual policy.
+    pub(crate) fn of(targets: &[PathBuf], size: ByteSize, nothing_suspended: bool) -> Self {
+        Self {
+            targets: targets.to_vec(),
+            size: Some(size),
+            proof: None,
+            min_extent: None,
+            max_extents: transient::policy::MOST,
+            reserve: 0,
+            btrfs: false,
+            shadow_copies: false,
+            nothing_suspended,
+        }
+    }
+
     /// The policy that was asked for.
     pub(crate) fn policy(&self) -> Policy {
         Policy {

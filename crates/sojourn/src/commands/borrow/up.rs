@@ -3,7 +3,7 @@
 use super::selection::Selection;
 use crate::borrow::control::{Paths, directory};
 use crate::borrow::find;
-use crate::borrow::place::{Place, key, lent};
+use crate::borrow::place::{Place, key, leave_no_core, lent};
 use crate::borrow::report::StatusView;
 use crate::borrow::serve::{self, Options};
 use crate::borrow::session::{Carried, Session, complain};
@@ -165,12 +165,6 @@ fn lock(home: &Home, paths: &Paths, name: &str) -> Result<LockFile> {
             paths.lock.display()
         ))),
     }
-}
-
-/// What is in the memory of this process is private.
-fn leave_no_core() {
-    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
-    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
 }
 
 async fn open_state(state: &str, read_only: bool) -> Result<Arc<dyn Device>> {
