@@ -20,7 +20,7 @@ pub mod uri;
 mod socket;
 
 pub use address::Address;
-pub use client::{ClientOptions, Remote};
+pub use client::{ClientOptions, Remote, Terms, negotiate};
 pub use server::{
     Counters, Ending, ExportSummary, Exports, Limits, Listener, Peer, Purpose, Server, Session,
     Traffic, Transport,

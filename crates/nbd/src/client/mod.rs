@@ -21,12 +21,13 @@ use async_trait::async_trait;
 use block::{Device, Durability, Error, Extent, ExtentKind, Limits, Result, Span, ZeroMode};
 use bytes::Bytes;
 use futures::future::try_join_all;
-use negotiate::Terms;
 use std::sync::Arc;
 use std::time::Duration;
 use table::{Answer, Order};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
+
+pub use negotiate::{Terms, negotiate};
 
 /// Payload bytes that may be under way at a time, in units of [`UNIT`].
 const WINDOW: u32 = (64 << 20) / UNIT as u32;

@@ -18,17 +18,22 @@ const LONGEST_PAYLOAD: u32 = 32 << 20;
 
 /// What was agreed with the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Terms {
-    pub(super) size: u64,
-    pub(super) flags: u16,
-    pub(super) style: ReplyStyle,
+pub struct Terms {
+    /// The size of the export, in bytes.
+    pub size: u64,
+    /// See [`export_flags`](crate::codec::constants::export_flags).
+    pub flags: u16,
+    /// How replies look.
+    pub style: ReplyStyle,
     /// The number of `base:allocation`, when it was agreed on.
-    pub(super) allocation: Option<u32>,
-    pub(super) limits: Limits,
+    pub allocation: Option<u32>,
+    /// The sizes of requests that the server takes.
+    pub limits: Limits,
 }
 
 impl Terms {
-    pub(super) fn has(&self, flag: u16) -> bool {
+    /// Whether the export has a flag.
+    pub fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 
@@ -43,11 +48,12 @@ impl Terms {
     }
 }
 
-/// Agrees with the server at the other end of `stream` to use `export`.
+/// Agrees with the server at the other end of `stream` to use `export`. For programs that drive the
+/// connection themselves, with the [`codec`](crate::codec); [`Remote`](crate::Remote) is for the rest.
 ///
 /// # Errors
 /// The server's refusal, or what is wrong with its answers.
-pub(super) async fn negotiate<S>(stream: &mut S, export: &str) -> Result<Terms>
+pub async fn negotiate<S>(stream: &mut S, export: &str) -> Result<Terms>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
