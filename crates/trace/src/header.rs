@@ -12,6 +12,10 @@ pub struct Disk {
     pub name: String,
     /// Its size in bytes; 0 when not known.
     pub size: u64,
+    /// What it was made from, such as `debian:3`; empty when not known. Disks of one base have the
+    /// same content where nobody has written.
+    #[serde(default)]
+    pub base: String,
 }
 
 /// What a trace says of itself as a whole.
@@ -64,6 +68,12 @@ impl Default for Header {
 }
 
 impl Header {
+    /// A number that changes when the header does, while it is read: it only grows.
+    pub(crate) fn growth(&self) -> usize {
+        let flags = usize::from(self.times) + usize::from(self.complete) * 2;
+        self.clients.len() + self.disks.len() + self.notes.len() + flags
+    }
+
     /// Adds a line to the notes.
     pub fn note(&mut self, line: &str) {
         if !self.notes.is_empty() && !self.notes.ends_with('\n') {

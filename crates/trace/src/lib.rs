@@ -10,19 +10,27 @@
 //! | [`header`] | [`Header`], what a trace says of itself |
 //! | [`source`] | [`Source`], requests in batches; [`Memory`] |
 //! | [`create`], [`Writer`] | our own format, written |
-//! | [`open`](mod@open) | [`open()`], any format |
+//! | [`format`](mod@format), [`open`](mod@open) | [`Format`]s, and [`open()`] for any of them |
+//! | [`merge`], [`transform`] | several traces as one; cut, sample, anonymize |
 
+mod foreign;
 pub mod format;
 pub mod header;
+mod input;
+pub mod merge;
 mod native;
 pub mod open;
 pub mod request;
+mod sort;
 pub mod source;
+pub mod transform;
 
 pub use format::Format;
 pub use header::{Disk, Header};
+pub use merge::{Merged, SameDisks};
 pub use native::column::Effort;
 pub use native::writer::{Writer, create};
-pub use open::{OpenOptions, open};
+pub use open::{OpenOptions, guess, open, read};
 pub use request::{Flags, Op, Request};
 pub use source::{Memory, Source};
+pub use transform::{Anonymous, Cut, Sample, Selection};

@@ -1,19 +1,45 @@
 //! Opening a trace of any format.
 
+use crate::foreign::intake::{Intake, Times};
+use crate::foreign::lines::{self, LineFormat, Lines};
+use crate::foreign::records::{self, RecordFormat, Records};
+use crate::foreign::{Foreign, blkparse, csv, fio, ids32, load, msr, numbers, oracle, spc, vscsi};
+use crate::input::{self, Input};
+use crate::native::{MAGIC, reader::Reader};
+use crate::sort;
 use crate::{Format, Source};
 use block::{Error, Result};
-use std::path::Path;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Bytes read at a time.
+const BUFFER: usize = 256 << 10;
 
 /// How to open a trace.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// The format; guessed from the content when not given.
     pub format: Option<Format>,
     /// Bytes added to each offset, so that a partition that began in the middle of a block is
     /// aligned again.
     pub shift: u64,
-    /// Put requests in order of time first, when they are not.
+    /// Put requests in order of time, when they are not. Takes about 200 MiB of memory, and room
+    /// for a compact copy in the directory for temporary files when there are more than four
+    /// million requests.
     pub sort: bool,
+    /// Bytes of a block where a format numbers blocks (ids, ids32, oracle-general); 1 or more.
+    pub unit: u32,
+    /// Only these times (ns) are needed: a file in our own format skips blocks that lie wholly
+    /// outside. Others may still be read.
+    pub times: Option<Range<u64>>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self { format: None, shift: 0, sort: false, unit: block::BLOCK as u32, times: None }
+    }
 }
 
 /// Opens a trace: format guessed or given; gzip, xz and zstd are taken off.
@@ -22,6 +48,179 @@ pub struct OpenOptions {
 /// Those of the file; [`Invalid`](block::ErrorKind::Invalid) when the format is not known, naming
 /// what was tried.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Source + Send>> {
-    let _ = options;
-    Err(Error::unsupported(format!("{}: not a trace of a known format", path.display())))
+    let input = input::open(path)?;
+    let named = path.to_path_buf();
+    if options.format.is_none_or(|f| f == Format::Sojourn) && is_ours(&input.sample) {
+        let source: Box<dyn Source + Send> = match input.compressed {
+            true => Box::new(Reader::stream(input.reader, named)?),
+            false => {
+                let file = File::open(path).map_err(|e| Error::io(path.display(), e))?;
+                let buffered = BufReader::with_capacity(BUFFER, file);
+                Box::new(Reader::file(buffered, named, options.times.clone())?)
+            }
+        };
+        return Ok(shifted(source, options.shift));
+    }
+    from_input(input, named, options)
+}
+
+/// Reads a trace that is not, or cannot be, a file: a pipe, or bytes in memory. `name` is for
+/// messages.
+///
+/// # Errors
+/// As [`open`].
+pub fn read(
+    input: Box<dyn Read + Send>,
+    name: &str,
+    options: &OpenOptions,
+) -> Result<Box<dyn Source + Send>> {
+    let input = input::of(input).map_err(|e| Error::io(name, e))?;
+    let named = PathBuf::from(name);
+    if options.format.is_none_or(|f| f == Format::Sojourn) && is_ours(&input.sample) {
+        return Ok(shifted(Box::new(Reader::stream(input.reader, named)?), options.shift));
+    }
+    from_input(input, named, options)
+}
+
+/// Which format a file is in.
+///
+/// # Errors
+/// As [`open`].
+pub fn guess(path: &Path, options: &OpenOptions) -> Result<Format> {
+    let input = input::open(path)?;
+    match options.format {
+        Some(format) => Ok(format),
+        None => guess_from(&input, &path.to_path_buf(), options),
+    }
+}
+
+fn is_ours(sample: &[u8]) -> bool {
+    sample.starts_with(&MAGIC)
+}
+
+fn from_input(
+    input: Input,
+    path: PathBuf,
+    options: &OpenOptions,
+) -> Result<Box<dyn Source + Send>> {
+    if options.unit == 0 {
+        return Err(Error::invalid("blocks of 0 bytes; give a unit of 1 or more"));
+    }
+    let format = match options.format {
+        Some(format) => format,
+        None => guess_from(&input, &path, options)?,
+    };
+    let text = |parser: Box<dyn LineFormat>, input: Input, path: PathBuf| {
+        let buffered = BufReader::with_capacity(BUFFER, input.reader);
+        Box::new(Lines::new(buffered, path, parser, intake(format, options)))
+            as Box<dyn Foreign + Send>
+    };
+    let source = match parser(format, &input.sample, options) {
+        Some(Parser::Lines(parser)) => text(parser, input, path),
+        Some(Parser::Records(parser)) => {
+            let mut intake = intake(format, options);
+            intake.header.ops = matches!(format, Format::Vscsi);
+            Box::new(Records::new(input.reader, path, parser, intake))
+        }
+        None => {
+            return Err(Error::invalid(format!(
+                "{}: not a trace in Sojourn's format",
+                path.display()
+            )));
+        }
+    };
+    match options.sort {
+        true => sort::sorted(source),
+        false => Ok(source),
+    }
+}
+
+/// A parser of either kind.
+enum Parser {
+    Lines(Box<dyn LineFormat>),
+    Records(Box<dyn RecordFormat>),
+}
+
+fn parser(format: Format, sample: &[u8], options: &OpenOptions) -> Option<Parser> {
+    let unit = options.unit;
+    Some(match format {
+        Format::Sojourn => return None,
+        Format::Fio => Parser::Lines(Box::new(fio::Fio::default())),
+        Format::Blkparse => Parser::Lines(Box::new(blkparse::Blkparse::default())),
+        Format::Load => Parser::Lines(Box::new(load::Load::default())),
+        Format::Msr => Parser::Lines(Box::new(msr::Msr::default())),
+        Format::Spc => Parser::Lines(Box::new(spc::Spc)),
+        Format::Csv => Parser::Lines(Box::new(csv::Csv::default())),
+        Format::Mqsim => Parser::Lines(Box::new(numbers::Mqsim)),
+        Format::Lis => Parser::Lines(Box::new(numbers::Lis)),
+        Format::Ids => Parser::Lines(Box::new(numbers::Ids { unit })),
+        Format::Vscsi => {
+            let two = records::understands(
+                &sample[..sample.len().min(40)],
+                Box::new(vscsi::Vscsi::Two),
+                intake(format, options),
+            );
+            Parser::Records(Box::new(if two { vscsi::Vscsi::Two } else { vscsi::Vscsi::One }))
+        }
+        Format::OracleGeneral => Parser::Records(Box::new(oracle::Oracle { unit, number: 0 })),
+        Format::Ids32 => Parser::Records(Box::new(ids32::Ids32 { unit })),
+    })
+}
+
+fn intake(format: Format, options: &OpenOptions) -> Intake {
+    let times = match format {
+        Format::Lis | Format::Ids | Format::Ids32 => Times::None,
+        Format::Msr | Format::Vscsi | Format::OracleGeneral => Times::Absolute,
+        _ => Times::Relative,
+    };
+    let mut intake = Intake::new(times, options.shift, options.sort);
+    intake.header.alignment = match format {
+        Format::Ids | Format::Ids32 | Format::OracleGeneral => options.unit,
+        Format::Blkparse | Format::Load | Format::Mqsim | Format::Lis => 512,
+        _ => 1,
+    };
+    if !options.shift.is_multiple_of(u64::from(intake.header.alignment)) {
+        intake.header.alignment = 1;
+    }
+    intake
+}
+
+fn guess_from(input: &Input, path: &Path, options: &OpenOptions) -> Result<Format> {
+    let sample = &input.sample;
+    if is_ours(sample) {
+        return Ok(Format::Sojourn);
+    }
+    if sample.is_empty() {
+        return Err(Error::invalid(format!("{}: it is empty, not a trace", path.display())));
+    }
+    // Order matters only to say which format is meant; requests out of order are no reason not
+    // to know a format.
+    let relaxed = OpenOptions { sort: true, ..options.clone() };
+    let text = !sample.contains(&0);
+    let fits = |format: &Format| match (format, parser(*format, sample, options)) {
+        (Format::Ids32, _) | (_, None) => false,
+        (_, Some(Parser::Lines(parser))) => {
+            text && lines::understands(sample, input.whole, parser, intake(*format, &relaxed))
+        }
+        (_, Some(Parser::Records(parser))) => {
+            !text && records::understands(sample, parser, intake(*format, &relaxed))
+        }
+    };
+    Format::ALL.into_iter().find(fits).ok_or_else(|| {
+        let tried = Format::ALL.iter().filter(|f| **f != Format::Ids32).map(|f| f.as_str());
+        let tried: Vec<_> = tried.collect();
+        Error::invalid(format!(
+            "{}: not a trace of a known format (tried {}); if it is one, say which with --format",
+            path.display(),
+            tried.join(", ")
+        ))
+    })
+}
+
+/// Our own format with a shift.
+fn shifted(source: Box<dyn Source + Send>, shift: u64) -> Box<dyn Source + Send> {
+    match shift {
+        0 => source,
+        _ => Box::new(crate::transform::Shifted::new(source, shift)),
+    }
 }

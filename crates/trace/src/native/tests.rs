@@ -161,7 +161,7 @@ fn names_that_come_late_are_kept() {
             writer.flush().unwrap();
             let header = writer.header_mut();
             header.clients = vec!["late".into()];
-            header.disks = vec![Disk { name: "d".into(), size: 1 << 30 }];
+            header.disks = vec![Disk { name: "d".into(), size: 1 << 30, base: "b:1".into() }];
             header.note("a note");
         }
         writer.push(request).unwrap();

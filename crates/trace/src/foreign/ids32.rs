@@ -1,0 +1,25 @@
+//! An array of little-endian 32-bit block numbers. Any file could be one, so it is never guessed.
+
+use super::Parsed;
+use super::intake::Raw;
+use super::records::RecordFormat;
+use crate::native::frame::u32_at;
+
+/// A trace being read.
+#[derive(Debug)]
+pub(crate) struct Ids32 {
+    /// Bytes of a block.
+    pub(crate) unit: u32,
+}
+
+impl RecordFormat for Ids32 {
+    fn size(&self) -> usize {
+        4
+    }
+
+    fn record(&mut self, bytes: &[u8]) -> Parsed<Option<Raw>> {
+        let unit = u64::from(self.unit);
+        let offset = u64::from(u32_at(bytes, 0)) * unit;
+        Ok(Some(Raw { offset, length: unit, ..Raw::default() }))
+    }
+}

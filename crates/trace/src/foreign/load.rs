@@ -1,0 +1,63 @@
+//! blkreplay's `.load`: text up to a line that begins with `start ;`, then
+//! `seconds ; sector ; sectors ; R|W ; replay delay ; replay duration`.
+
+use super::blkparse::kind;
+use super::fields::{number, seconds, shown, split};
+use super::intake::{Intake, Raw};
+use super::lines::LineFormat;
+use super::{Parsed, SECTOR};
+use crate::Request;
+
+/// Lines before the table at most.
+const PREAMBLE: usize = 1000;
+
+/// A load being read.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    preamble: usize,
+    begun: bool,
+}
+
+impl LineFormat for Load {
+    fn line(&mut self, line: &[u8], intake: &mut Intake, out: &mut Vec<Request>) -> Parsed<()> {
+        let (fields, count) = split::<4>(line, b';');
+        if !self.begun {
+            let titles = line.trim_ascii_start().starts_with(b"start") && count >= 4;
+            let numbers = count >= 4 && seconds(fields[0], "time").is_ok();
+            self.begun = titles || numbers;
+            self.preamble += 1;
+            if titles {
+                return Ok(());
+            }
+            if !numbers {
+                return match self.preamble > PREAMBLE {
+                    true => Err("no line that begins with 'start ;' so far".to_owned()),
+                    false => Ok(()),
+                };
+            }
+        }
+        if line.trim_ascii_start().starts_with(b"#") {
+            return Ok(());
+        }
+        if count < 4 {
+            return Err(format!("{} is not 'seconds ; sector ; sectors ; R|W ; …'", shown(line)));
+        }
+        let sectors = |field, what: &str| {
+            number(field, what)?
+                .checked_mul(SECTOR)
+                .ok_or_else(|| format!("the {what} is too large"))
+        };
+        // Converted from blktrace, whose letters it keeps: RA is a read ahead.
+        let word = fields[3].trim_ascii();
+        let (op, flags) = kind(word).ok_or_else(|| format!("{} is no operation", shown(word)))?;
+        let raw = Raw {
+            time: seconds(fields[0], "time")?,
+            offset: sectors(fields[1], "sector")?,
+            length: sectors(fields[2], "number of sectors")?,
+            op,
+            flags,
+            ..Raw::default()
+        };
+        intake.accept(&raw, out)
+    }
+}

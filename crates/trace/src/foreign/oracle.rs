@@ -1,0 +1,46 @@
+//! libCacheSim's "oracleGeneral" records, 24 bytes, little-endian: u32 seconds, u64 object, u32
+//! size, i64 number of the next request for the same object, -1 when there is none.
+//!
+//! Objects are opaque: each becomes one block of a unit of bytes, whatever its size, so that every
+//! record stays one reference.
+
+use super::intake::Raw;
+use super::records::RecordFormat;
+use super::{Parsed, SECOND};
+use crate::native::frame::{u32_at, u64_at};
+use crate::request::PLACES;
+
+/// Bytes of a record.
+pub(crate) const RECORD: usize = 24;
+
+/// A trace being read.
+#[derive(Debug)]
+pub(crate) struct Oracle {
+    /// Bytes of a block; at least 1.
+    pub(crate) unit: u32,
+    pub(crate) number: i64,
+}
+
+impl RecordFormat for Oracle {
+    fn size(&self) -> usize {
+        RECORD
+    }
+
+    fn record(&mut self, bytes: &[u8]) -> Parsed<Option<Raw>> {
+        let next = u64_at(bytes, 16).cast_signed();
+        self.number += 1;
+        // i64::MAX is what some converters write for "never".
+        if next < -1 || (next != -1 && next <= self.number - 1) {
+            return Err(format!("request {} is followed by request {next}", self.number - 1));
+        }
+        let size = u32_at(bytes, 12);
+        if size == 0 {
+            return Err("an object of no size".to_owned());
+        }
+        let unit = u64::from(self.unit);
+        // Hashed numbers are folded into the range of places.
+        let offset = (u64_at(bytes, 4) % (PLACES / unit)) * unit;
+        let time = u64::from(u32_at(bytes, 0)) * SECOND;
+        Ok(Some(Raw { time, offset, length: unit, ..Raw::default() }))
+    }
+}

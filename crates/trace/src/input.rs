@@ -1,0 +1,57 @@
+//! A file's bytes, whatever it is compressed with, and a look at the first of them.
+
+use block::{Error, Result};
+use std::fs::File;
+use std::io::{self, BufReader, Cursor, Read};
+use std::path::Path;
+
+/// Bytes that are looked at to tell the format.
+pub(crate) const SAMPLE: usize = 64 << 10;
+
+/// An open file: its first bytes, and a reader of all of them.
+pub(crate) struct Input {
+    pub(crate) sample: Vec<u8>,
+    /// The sample is the whole of it.
+    pub(crate) whole: bool,
+    pub(crate) reader: Box<dyn Read + Send>,
+    /// What it was compressed with.
+    pub(crate) compressed: bool,
+}
+
+/// Opens a file and takes its compression off.
+pub(crate) fn open(path: &Path) -> Result<Input> {
+    let file = File::open(path).map_err(|e| Error::io(path.display(), e))?;
+    let is_dir = file.metadata().map_err(|e| Error::io(path.display(), e))?.is_dir();
+    if is_dir {
+        return Err(Error::invalid(format!("{}: a directory, not a trace", path.display())));
+    }
+    of(Box::new(file)).map_err(|e| Error::io(path.display(), e))
+}
+
+/// As [`open`], of any input.
+pub(crate) fn of(mut raw: Box<dyn Read + Send>) -> io::Result<Input> {
+    let (first, _) = sample(&mut raw, 6)?;
+    let magic = first.clone();
+    let raw = Cursor::new(first).chain(raw);
+    let (mut reader, compressed): (Box<dyn Read + Send>, bool) = match magic.as_slice() {
+        [0x1f, 0x8b, ..] => {
+            (Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::new(raw))), true)
+        }
+        [0xfd, b'7', b'z', b'X', b'Z', 0] => {
+            (Box::new(lzma_rust2::XzReader::new(BufReader::new(raw), true)), true)
+        }
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => (Box::new(zstd::Decoder::new(raw)?), true),
+        _ => (Box::new(raw), false),
+    };
+    let (sample, whole) = sample(&mut reader, SAMPLE)?;
+    let reader = Box::new(Cursor::new(sample.clone()).chain(reader));
+    Ok(Input { sample, whole, reader, compressed })
+}
+
+/// Up to `size` bytes, and whether the input ended before.
+fn sample(reader: &mut dyn Read, size: usize) -> io::Result<(Vec<u8>, bool)> {
+    let mut bytes = Vec::with_capacity(size);
+    reader.take(size as u64).read_to_end(&mut bytes)?;
+    let whole = bytes.len() < size;
+    Ok((bytes, whole))
+}

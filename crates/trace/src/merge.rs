@@ -1,0 +1,187 @@
+//! Several sources as one, by time.
+
+use crate::header::MAX_PARTIES;
+use crate::{Header, Request, Source};
+use block::{Error, Result};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Requests of several sources in order of time; those of one time in order of the sources.
+pub(crate) struct Interleaved<S> {
+    sources: Vec<Part<S>>,
+    /// (time, source) of each source's next request.
+    next: BinaryHeap<Reverse<(u64, usize)>>,
+    started: bool,
+}
+
+struct Part<S> {
+    source: S,
+    batch: Vec<Request>,
+    at: usize,
+}
+
+impl<S: Source> Part<S> {
+    /// The time of the next request, reading on when needed.
+    fn peek(&mut self) -> Result<Option<u64>> {
+        if self.at == self.batch.len() {
+            self.at = 0;
+            if !self.source.read(&mut self.batch)? {
+                return Ok(None);
+            }
+        }
+        Ok(self.batch.get(self.at).map(|r| r.time))
+    }
+}
+
+impl<S: Source> Interleaved<S> {
+    pub(crate) fn new(sources: impl IntoIterator<Item = S>) -> Self {
+        let part = |source| Part { source, batch: Vec::new(), at: 0 };
+        let sources = sources.into_iter().map(part).collect();
+        Self { sources, next: BinaryHeap::new(), started: false }
+    }
+
+    /// Fills the batch, saying to `each` which source a request is from.
+    pub(crate) fn fill(
+        &mut self,
+        batch: &mut Vec<Request>,
+        mut each: impl FnMut(usize, &S, &mut Request) -> Result<()>,
+    ) -> Result<bool> {
+        batch.clear();
+        if !self.started {
+            self.started = true;
+            for (index, part) in self.sources.iter_mut().enumerate() {
+                self.next.extend(part.peek()?.map(|time| Reverse((time, index))));
+            }
+        }
+        while batch.len() < crate::source::BATCH {
+            let Some(Reverse((_, index))) = self.next.pop() else { break };
+            let part = &mut self.sources[index];
+            // As long as nobody else comes before, without the heap.
+            let limit = self.next.peek().map(|Reverse(other)| *other);
+            loop {
+                let mut request = part.batch[part.at];
+                part.at += 1;
+                each(index, &part.source, &mut request)?;
+                batch.push(request);
+                let Some(time) = part.peek()? else { break };
+                let full = batch.len() >= crate::source::BATCH;
+                if full || limit.is_some_and(|other| (time, index) > other) {
+                    self.next.push(Reverse((time, index)));
+                    break;
+                }
+            }
+        }
+        Ok(!batch.is_empty())
+    }
+}
+
+/// Whether disks of several traces are the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SameDisks {
+    /// Each trace has its own.
+    No,
+    /// Those of the same name are the same; so are all that have none.
+    ByName,
+}
+
+/// Several traces as one: each trace's clients stay clients of their own.
+pub struct Merged {
+    inner: Interleaved<Box<dyn Source + Send>>,
+    header: Header,
+    names: Vec<String>,
+    same: SameDisks,
+    /// The numbers that each trace's clients and disks got.
+    clients: Vec<Vec<Option<u32>>>,
+    disks: Vec<Vec<Option<u32>>>,
+}
+
+impl Merged {
+    /// Traces with their names, which tell clients apart.
+    pub fn new(traces: Vec<(String, Box<dyn Source + Send>)>, same: SameDisks) -> Self {
+        let all = |wanted: fn(&Header) -> bool| traces.iter().all(|(_, s)| wanted(s.header()));
+        let any = |wanted: fn(&Header) -> bool| traces.iter().any(|(_, s)| wanted(s.header()));
+        let mut header = Header {
+            times: all(|h| h.times),
+            latencies: any(|h| h.latencies),
+            ops: any(|h| h.ops),
+            complete: all(|h| h.complete),
+            ..Header::default()
+        };
+        let counts: Option<Vec<u64>> = traces.iter().map(|(_, s)| s.header().requests).collect();
+        header.requests = counts.map(|counts| counts.iter().sum());
+        // The greatest power of two that divides all.
+        let zeroes = traces.iter().map(|(_, s)| s.header().alignment.trailing_zeros());
+        header.alignment = 1 << zeroes.min().unwrap_or(0).min(31);
+        for (name, source) in &traces {
+            header.note(&format!("merged from {name}"));
+            source.header().notes.lines().for_each(|line| header.note(&format!("{name}: {line}")));
+        }
+        let (names, sources): (Vec<_>, Vec<_>) = traces.into_iter().unzip();
+        let count = names.len();
+        Self {
+            inner: Interleaved::new(sources),
+            header,
+            names,
+            same,
+            clients: vec![Vec::new(); count],
+            disks: vec![Vec::new(); count],
+        }
+    }
+}
+
+/// The number that was given to a party, or a new one.
+fn renumber(map: &mut Vec<Option<u32>>, number: u32, new: impl FnOnce() -> usize) -> Result<u32> {
+    let at = number as usize;
+    if let Some(Some(known)) = map.get(at) {
+        return Ok(*known);
+    }
+    let known = u32::try_from(new()).ok().filter(|n| *n < MAX_PARTIES).ok_or_else(|| {
+        Error::invalid(format!("more than {MAX_PARTIES} clients or disks in all; merge fewer"))
+    })?;
+    if map.len() <= at {
+        map.resize(at + 1, None);
+    }
+    map[at] = Some(known);
+    Ok(known)
+}
+
+/// The name of a client of a trace.
+fn client_name(trace: &str, client: &str) -> String {
+    match client {
+        "" => trace.to_owned(),
+        named => format!("{trace}/{named}"),
+    }
+}
+
+impl Source for Merged {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
+        let Self { inner, header, names, same, clients, disks } = self;
+        inner.fill(batch, |index, source, request| {
+            let (client, disk) = (request.client as usize, request.disk as usize);
+            request.client = renumber(&mut clients[index], request.client, || {
+                let name = source.header().clients.get(client).map_or("", String::as_str);
+                header.clients.push(client_name(&names[index], name));
+                header.clients.len() - 1
+            })?;
+            request.disk = renumber(&mut disks[index], request.disk, || {
+                let new = source.header().disks.get(disk).cloned().unwrap_or_default();
+                let known = header.disks.iter().position(|d| d.name == new.name);
+                match known.filter(|_| *same == SameDisks::ByName) {
+                    Some(known) => {
+                        header.disks[known].size = header.disks[known].size.max(new.size);
+                        known
+                    }
+                    None => {
+                        header.disks.push(new);
+                        header.disks.len() - 1
+                    }
+                }
+            })?;
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,329 @@
+//! What is changed on the way through: cut, sample, anonymize.
+
+use crate::request::PLACES;
+use crate::{Disk, Header, Op, Request, Source};
+use block::{Error, Result};
+use std::ops::Range;
+
+/// A source whose places are moved up.
+pub(crate) struct Shifted<S> {
+    source: S,
+    shift: u64,
+    header: Header,
+    growth: usize,
+}
+
+impl<S: Source> Shifted<S> {
+    pub(crate) fn new(source: S, shift: u64) -> Self {
+        let header = header_of(&source, shift);
+        Self { growth: source.header().growth(), source, shift, header }
+    }
+}
+
+fn header_of(source: &impl Source, shift: u64) -> Header {
+    let mut header = source.header().clone();
+    if !shift.is_multiple_of(u64::from(header.alignment)) {
+        header.alignment = 1;
+    }
+    header
+}
+
+impl<S: Source> Source for Shifted<S> {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
+        let more = self.source.read(batch)?;
+        for request in batch.iter_mut().filter(|r| r.op != Op::Flush) {
+            let end = request.end().checked_add(self.shift).filter(|end| *end <= PLACES);
+            end.ok_or_else(|| Error::invalid("a request ends beyond 2^63 with this shift"))?;
+            request.offset += self.shift;
+        }
+        if self.source.header().growth() != self.growth {
+            self.growth = self.source.header().growth();
+            self.header = header_of(&self.source, self.shift);
+        }
+        Ok(more)
+    }
+}
+
+/// Which requests to keep.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// Only these times, in nanoseconds.
+    pub times: Option<Range<u64>>,
+    /// Only these clients; empty: all.
+    pub clients: Vec<u32>,
+    /// Only these disks; empty: all.
+    pub disks: Vec<u32>,
+    /// Only these operations; empty: all.
+    pub ops: Vec<Op>,
+    /// Only so many.
+    pub requests: Option<u64>,
+}
+
+/// A part of a source. Times begin at 0 again where a range of times was asked for.
+pub struct Cut<S> {
+    source: S,
+    selection: Selection,
+    header: Header,
+    growth: usize,
+    kept: u64,
+}
+
+impl<S: Source> Cut<S> {
+    /// The requests of `source` that `selection` holds.
+    pub fn new(source: S, selection: Selection) -> Self {
+        let header = Header { requests: None, ..source.header().clone() };
+        Self { growth: source.header().growth(), source, selection, header, kept: 0 }
+    }
+}
+
+impl<S: Source> Source for Cut<S> {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
+        let of = &self.selection;
+        let most = of.requests.unwrap_or(u64::MAX);
+        loop {
+            let more = self.kept < most && self.source.read(batch)?;
+            if self.source.header().growth() != self.growth {
+                self.growth = self.source.header().growth();
+                self.header = Header { requests: None, ..self.source.header().clone() };
+            }
+            if !more {
+                batch.clear();
+                return Ok(false);
+            }
+            let past = of.times.as_ref().is_some_and(|t| batch.iter().all(|r| r.time >= t.end));
+            let (kept, start) = (&mut self.kept, of.times.as_ref().map_or(0, |t| t.start));
+            batch.retain_mut(|r| {
+                let keep = of.times.as_ref().is_none_or(|t| t.contains(&r.time))
+                    && (of.clients.is_empty() || of.clients.contains(&r.client))
+                    && (of.disks.is_empty() || of.disks.contains(&r.disk))
+                    && (of.ops.is_empty() || of.ops.contains(&r.op))
+                    && *kept < most;
+                *kept += u64::from(keep);
+                r.time = r.time.saturating_sub(start);
+                keep
+            });
+            if !batch.is_empty() {
+                return Ok(true);
+            }
+            if past {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// Spreads a number over all 64 bits (the finalizer of MurmurHash3, A. Appleby).
+pub(crate) fn mix(mut x: u64) -> u64 {
+    x ^= x >> 33;
+    x = x.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    x ^= x >> 33;
+    x = x.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    x ^ (x >> 33)
+}
+
+/// One of `n` places: whatever is kept of a disk is kept always (C. Waldspurger et al., "Efficient
+/// MRC Construction with SHARDS", FAST 2015), so that a cache of 1/n of the size sees what the
+/// cache would have seen. A request keeps those of its pieces that are chosen, as several requests
+/// where they are not neighbours; one of `n` flushes is kept.
+pub struct Sample<S> {
+    source: S,
+    n: u64,
+    grain: u64,
+    header: Header,
+    growth: Option<usize>,
+    taken: Vec<Request>,
+    flushes: u64,
+}
+
+impl<S: Source> Sample<S> {
+    /// One of `n` pieces of `grain` bytes.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) when either is 0.
+    pub fn new(source: S, n: u64, grain: u64) -> Result<Self> {
+        if n == 0 || grain == 0 {
+            return Err(Error::invalid(
+                "a sample of one in 0, or pieces of 0 bytes; give 1 or more",
+            ));
+        }
+        let header = Header::default();
+        let mut sample =
+            Self { source, n, grain, header, growth: None, taken: Vec::new(), flushes: 0 };
+        sample.update();
+        Ok(sample)
+    }
+
+    fn update(&mut self) {
+        let growth = Some(self.source.header().growth());
+        if std::mem::replace(&mut self.growth, growth) == growth {
+            return;
+        }
+        self.header = Header { requests: None, ..self.source.header().clone() };
+        self.header.note(&format!("a sample of 1 in {} pieces of {} bytes", self.n, self.grain));
+    }
+
+    fn keeps(&self, disk: u32, piece: u64) -> bool {
+        mix(piece ^ u64::from(disk).rotate_left(40)).is_multiple_of(self.n)
+    }
+}
+
+impl<S: Source> Source for Sample<S> {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
+        /// Requests of a batch at most.
+        const MOST: usize = 16 << 10;
+        // What a source's batch came to may be more than a batch.
+        while self.taken.is_empty() {
+            if !self.source.read(batch)? {
+                self.update();
+                batch.clear();
+                return Ok(false);
+            }
+            let mut taken = std::mem::take(&mut self.taken);
+            for request in batch.iter() {
+                if request.op == Op::Flush {
+                    self.flushes += 1;
+                    if self.flushes.is_multiple_of(self.n) {
+                        taken.push(*request);
+                    }
+                    continue;
+                }
+                let (mut at, end) = (request.offset, request.end());
+                let begun = taken.len();
+                while at < end {
+                    let next = (at / self.grain + 1).saturating_mul(self.grain).min(end);
+                    if self.keeps(request.disk, at / self.grain) {
+                        let length = (next - at) as u32;
+                        match taken[begun..].last_mut() {
+                            Some(last) if last.end() == at => last.length += length,
+                            _ => taken.push(Request { offset: at, length, ..*request }),
+                        }
+                    }
+                    at = next;
+                }
+            }
+            taken.reverse();
+            self.taken = taken;
+        }
+        self.update();
+        batch.clear();
+        while batch.len() < MOST {
+            let Some(request) = self.taken.pop() else { break };
+            batch.push(request);
+        }
+        Ok(true)
+    }
+}
+
+/// A trace that says less of where it comes from: names and notes go, and with a key the places
+/// are shuffled, in extents of 1 MiB, so that what is where cannot be told.
+pub struct Anonymous<S> {
+    source: S,
+    key: Option<u64>,
+    header: Header,
+    growth: Option<usize>,
+    taken: Vec<Request>,
+}
+
+/// What places are shuffled in, in bytes.
+const EXTENT: u64 = 1 << 20;
+
+impl<S: Source> Anonymous<S> {
+    /// Without names and notes; places shuffled by `key`, if given.
+    pub fn new(source: S, key: Option<u64>) -> Self {
+        let header = Header::default();
+        let mut anonymous = Self { source, key, header, growth: None, taken: Vec::new() };
+        anonymous.update();
+        anonymous
+    }
+
+    fn update(&mut self) {
+        let header = self.source.header();
+        let growth = Some(header.growth());
+        if std::mem::replace(&mut self.growth, growth) == growth {
+            return;
+        }
+        let numbered = |what: &str, n: usize| format!("{what}{n}");
+        self.header = Header {
+            clients: (0..header.clients.len()).map(|n| numbered("client", n)).collect(),
+            disks: (0..header.disks.len())
+                .map(|n| Disk {
+                    name: numbered("disk", n),
+                    // The shuffled places of a disk may lie beyond its end.
+                    size: if self.key.is_some() { 0 } else { header.disks[n].size },
+                    base: String::new(),
+                })
+                .collect(),
+            notes: "anonymized".to_owned(),
+            ..header.clone()
+        };
+        if self.key.is_some() {
+            self.header.requests = None;
+            self.header.note("places shuffled in extents of 1 MiB");
+        }
+    }
+}
+
+/// A place among 2^32 for another one, by a key: four rounds of a Feistel network.
+fn shuffle(extent: u64, disk: u32, key: u64) -> u64 {
+    let (mut left, mut right) = ((extent >> 16) & 0xffff, extent & 0xffff);
+    for round in 0..4 {
+        let mixed = mix(key ^ mix((u64::from(disk) << 24) | (round << 16) | right));
+        (left, right) = (right, left ^ (mixed & 0xffff));
+    }
+    (extent & !0xffff_ffff) | (left << 16) | right
+}
+
+impl<S: Source> Source for Anonymous<S> {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
+        const MOST: usize = 16 << 10;
+        let Some(key) = self.key else {
+            let more = self.source.read(batch)?;
+            self.update();
+            return Ok(more);
+        };
+        if self.taken.is_empty() {
+            if !self.source.read(batch)? {
+                self.update();
+                return Ok(false);
+            }
+            for request in batch.iter() {
+                if request.op == Op::Flush {
+                    self.taken.push(*request);
+                    continue;
+                }
+                let (mut at, end) = (request.offset, request.end());
+                while at < end {
+                    let next = ((at / EXTENT + 1) * EXTENT).min(end);
+                    let offset = shuffle(at / EXTENT, request.disk, key) * EXTENT + at % EXTENT;
+                    let length = (next - at) as u32;
+                    self.taken.push(Request { offset, length, ..*request });
+                    at = next;
+                }
+            }
+            self.taken.reverse();
+        }
+        self.update();
+        batch.clear();
+        while batch.len() < MOST {
+            let Some(request) = self.taken.pop() else { break };
+            batch.push(request);
+        }
+        Ok(true)
+    }
+}

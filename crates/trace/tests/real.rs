@@ -1,0 +1,69 @@
+//! Real traces, where they are at hand: numbers of requests as those who published them count.
+
+use std::path::PathBuf;
+use trace::{Format, Op, OpenOptions, Request};
+
+/// The folder of traces beside the repository.
+fn folder() -> Option<PathBuf> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
+    if !folder.is_dir() {
+        eprintln!("skipped: there are no traces in ../shared/traces");
+        return None;
+    }
+    Some(folder)
+}
+
+fn count(path: &str, options: &OpenOptions, mut each: impl FnMut(&Request)) -> (Format, u64) {
+    let path = folder().unwrap().join(path);
+    let format = trace::guess(&path, options).unwrap();
+    let mut source = trace::open(&path, options).unwrap();
+    let (mut batch, mut requests) = (Vec::new(), 0);
+    while source.read(&mut batch).unwrap() {
+        requests += batch.len() as u64;
+        batch.iter().for_each(&mut each);
+    }
+    assert_eq!(source.header().requests, Some(requests));
+    (format, requests)
+}
+
+#[test]
+fn published_traces_are_recognised_and_have_as_many_requests_as_published() {
+    if folder().is_none() {
+        return;
+    }
+    for (path, format, requests) in [
+        ("arc/P3.lis.zst", Format::Lis, 238_578),
+        ("arc/OLTP.lis.zst", Format::Lis, 914_145),
+        ("cloudphysics/cloudPhysicsIO.vscsi.zst", Format::Vscsi, 113_872),
+        ("blkreplay/linux-mysql.load.gz", Format::Load, 80_794),
+        ("blkreplay/windows-shared-server.load.gz", Format::Load, 1_371),
+        ("mqsim/wsrch-small.trace", Format::Mqsim, 24_783),
+        ("mqsim/tpcc-small.trace", Format::Mqsim, 6_999),
+        ("lirs/loop.trace.gz", Format::Ids, 505_500),
+        ("lirs/sprite.trace.gz", Format::Ids, 133_996),
+        ("boot/idle.csv.zst", Format::Csv, 1_062 + 249 + 48),
+        ("vm/boot-base.csv.gz", Format::Csv, 1_289),
+    ] {
+        let got = count(path, &OpenOptions::default(), |_| ());
+        assert_eq!(got, (format, requests), "{path}");
+    }
+    let ids = OpenOptions { format: Some(Format::Ids32), ..OpenOptions::default() };
+    assert_eq!(count("cloudphysics/w106.trace.xz", &ids, |_| ()).1, 5_292_456);
+}
+
+#[test]
+fn a_shift_aligns_a_partition_and_reads_are_told_from_writes() {
+    if folder().is_none() {
+        return;
+    }
+    let mut aligned = 0;
+    let shift = OpenOptions { shift: 512, ..OpenOptions::default() };
+    let (mut reads, mut blocks) = (0u64, 0u64);
+    let (_, requests) = count("cloudphysics/cloudPhysicsIO.vscsi.zst", &shift, |r| {
+        aligned += u64::from(r.offset.is_multiple_of(4096));
+        reads += u64::from(r.op == Op::Read);
+        blocks += r.end().div_ceil(4096) - r.offset / 4096;
+    });
+    assert!(aligned > requests / 2, "{aligned} of {requests}");
+    assert_eq!(((reads as f64 * 1000.0 / requests as f64).round(), blocks), (413.0, 1_053_519));
+}
