@@ -1,0 +1,35 @@
+//! Replaying traces: emulated clients, thousands of them, against any NBD server.
+//!
+//! This crate may know traces, the protocol and sockets. It must not know which server it talks to
+//! nor how results are shown. It uses whatever runtime it is called in; a connection is one task,
+//! whatever number of clients and requests it carries.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`script`] | [`Script`], what the clients do: a trace in memory |
+//! | [`plan`] | [`Plan`], how it is replayed: clients, exports, pace |
+//! | [`run`](mod@run) | [`run()`], doing it |
+//! | `connection` | the clients of one connection |
+//! | `replies` | the parser of what comes in |
+//! | `timer` | waking at exact times |
+//! | [`pattern`] | what writes hold |
+//! | `verify` | what reads must find |
+//! | [`histogram`] | [`Histogram`] of times |
+//! | [`tally`] | what is counted, and the [`Report`] |
+
+mod connection;
+pub mod histogram;
+pub mod pattern;
+pub mod plan;
+mod replies;
+pub mod run;
+pub mod script;
+pub mod tally;
+mod timer;
+mod verify;
+
+pub use histogram::{Histogram, Summary};
+pub use plan::{Pace, Plan};
+pub use run::{Hub, run};
+pub use script::{Script, Selection};
+pub use tally::{Lateness, OpReport, Progress, Report, Verified};

@@ -1,0 +1,194 @@
+//! Doing it: connections, one task each, a common start, and the report.
+
+use crate::connection::{self, Connection};
+use crate::plan::{Carried, Pace, Plan};
+use crate::script::Script;
+use crate::tally::{Lateness, Progress, Report, Tally, Verified};
+use crate::timer::Timer;
+use block::{Error, Result};
+use futures::stream::{StreamExt, TryStreamExt};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// Connections that are made at a time.
+const CONNECTING: usize = 32;
+/// Length of a buffer for replies.
+const BUFFER: usize = 256 << 10;
+
+/// Where to look while it runs.
+#[derive(Clone, Debug, Default)]
+pub struct Hub(Arc<Mutex<Tally>>);
+
+impl Hub {
+    /// How far the replay is.
+    pub fn progress(&self) -> Progress {
+        self.lock().progress()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tally> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What all connections share.
+pub(crate) struct Shared {
+    pub(crate) plan: Plan,
+    pub(crate) script: Arc<Script>,
+    pub(crate) timer: Timer,
+    pub(crate) stopping: AtomicBool,
+    /// Clients that had not done everything at the end.
+    pub(crate) left: AtomicU64,
+    hub: Hub,
+    start: OnceLock<Instant>,
+    /// Buffers for replies: as many as are needed at a time, not one for each connection.
+    buffers: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Shared {
+    /// When it began; before that, the moment at which it is asked for the first time.
+    pub(crate) fn start(&self) -> Instant {
+        *self.start.get_or_init(Instant::now)
+    }
+
+    pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.hub.lock()
+    }
+
+    /// Whether an answer at `now` is counted.
+    pub(crate) fn in_window(&self, now: u64) -> bool {
+        u128::from(now) >= self.plan.warm_up.as_nanos()
+            && self.plan.until.is_none_or(|until| u128::from(now) <= until.as_nanos())
+    }
+
+    pub(crate) fn take_buffer(&self) -> Vec<u8> {
+        let kept = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        kept.unwrap_or_else(|| vec![0; BUFFER])
+    }
+
+    pub(crate) fn give_buffer(&self, buffer: Vec<u8>) {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+    }
+
+    fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        self.timer.wake_all();
+    }
+}
+
+/// Replays `script`. When `stop` completes, nothing more is sent, and the report tells what was
+/// done until then. All tasks run where this is called: for exact figures, in a runtime of its own.
+///
+/// # Errors
+/// Plans that cannot be carried out; servers that cannot be reached, refuse an export, break the
+/// protocol or close a connection. A request that a server answers with an error is counted, not an
+/// error.
+pub async fn run(
+    script: Arc<Script>,
+    plan: Plan,
+    hub: &Hub,
+    stop: impl Future<Output = ()>,
+) -> Result<Report> {
+    let carried = plan.connections(&script)?;
+    let count = carried.len();
+    let shared = Arc::new(Shared {
+        timer: Timer::new(count)?,
+        stopping: AtomicBool::new(false),
+        left: AtomicU64::new(0),
+        hub: hub.clone(),
+        start: OnceLock::new(),
+        buffers: Mutex::new(Vec::new()),
+        script,
+        plan,
+    });
+    let mut stop = pin!(stop);
+    let connections = tokio::select! {
+        connections = connect(&shared, carried) => connections?,
+        () = &mut stop => return Err(Error::unavailable("stopped before it began")),
+    };
+    shared.start();
+    let mut tasks = JoinSet::new();
+    for connection in connections {
+        tasks.spawn(connection.drive());
+    }
+    let finish = async {
+        while let Some(ended) = tasks.join_next().await {
+            ended.map_err(|e| Error::internal(format!("a connection's task failed: {e}")))??;
+        }
+        Ok(())
+    };
+    let mut finish = pin!(finish);
+    let mut timer = pin!(shared.timer.drive());
+    tokio::select! {
+        done = &mut finish => done?,
+        failed = &mut timer => failed?,
+        () = &mut stop => {
+            shared.stop();
+            finish.await?;
+        }
+    }
+    Ok(report(&shared, count as u32))
+}
+
+async fn connect(shared: &Arc<Shared>, carried: Vec<Carried>) -> Result<Vec<Connection>> {
+    let opened = carried.into_iter().enumerate().map(|(number, one)| async move {
+        let link = connection::open(shared, &one.export).await?;
+        Ok::<_, Error>((number, one, link))
+    });
+    let opened: Vec<_> =
+        futures::stream::iter(opened).buffer_unordered(CONNECTING).try_collect().await?;
+    let connections = opened
+        .into_iter()
+        .map(|(number, one, link)| Connection::new(shared, number, one.export, &one.clients, link));
+    connections.collect()
+}
+
+fn report(shared: &Shared, connections: u32) -> Report {
+    let (plan, tally) = (&shared.plan, shared.tally());
+    let warm_up = plan.warm_up.as_secs_f64();
+    let end = match plan.until {
+        Some(until) if !shared.stopping.load(Ordering::Relaxed) => {
+            // It may also have run out of requests before.
+            if shared.left.load(Ordering::Relaxed) > 0 || plan.repeat {
+                until.as_secs_f64()
+            } else {
+                until.as_secs_f64().min(tally.last as f64 / 1e9)
+            }
+        }
+        _ => tally.last as f64 / 1e9,
+    };
+    let seconds = (end - warm_up).max(0.0);
+    let ops = tally.ops();
+    let requests: u64 = ops.iter().map(|op| op.requests).sum();
+    let time: f64 = ops.iter().map(|op| op.latency.mean_us * op.requests as f64).sum();
+    let (planned, late) = match plan.pace {
+        Pace::Times(speed) => {
+            (Some(shared.script.duration as f64 / 1e9 / speed), Some(tally.late.summary()))
+        }
+        Pace::Fast => (None, None),
+    };
+    Report {
+        clients: plan.clients,
+        connections,
+        seconds,
+        planned_seconds: planned,
+        requests,
+        answers: tally.answers,
+        throughput: if seconds > 0.0 { requests as f64 / seconds } else { 0.0 },
+        bytes: ops.iter().map(|op| op.bytes).sum(),
+        errors: tally.errors,
+        first_error: tally.first_error.clone(),
+        unsupported: tally.unsupported,
+        mean_us: if requests > 0 { time / requests as f64 } else { 0.0 },
+        ops,
+        lateness: Lateness { all: late, own: tally.own.summary() },
+        verified: plan.verify.then(|| Verified {
+            grains: tally.verified,
+            wrong: tally.wrong,
+            first_wrong: tally.first_wrong.clone(),
+        }),
+        complete: plan.repeat || shared.left.load(Ordering::Relaxed) == 0,
+    }
+}
