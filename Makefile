@@ -4,12 +4,13 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-ceph lint fmt fuzz bench bench-store bench-borrow simulate mutate clean
+.PHONY: help build demo test test-ceph test-e2fsprogs lint fmt fuzz bench bench-store bench-borrow simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
 	@echo "make test    every check and every test"
 	@echo "make test-ceph   the stores' tests on Ceph with three OSDs, one of them killed (some minutes)"
+	@echo "make test-e2fsprogs   finding free blocks on all test images of e2fsprogs, E2FSPROGS=CHECKOUT"
 	@echo "make bench   beside other NBD servers and the physical limit"
 	@echo "make bench-store   importing, storing, exporting and booting images, beside other tools"
 	@echo "make bench-borrow   finding free blocks, and disks made of them, beside e2fsprogs, OpenSSL and plain files"
@@ -45,6 +46,12 @@ test: lint
 test-ceph:
 	@scripts/setup build ceph
 	scripts/test-ceph
+
+E2FSPROGS ?=
+test-e2fsprogs:
+	@scripts/setup build test
+	@[ -d "$(E2FSPROGS)/tests" ] || { echo "say where e2fsprogs is checked out: E2FSPROGS=DIR" >&2; exit 2; }
+	E2FSPROGS_TESTS="$(abspath $(E2FSPROGS))/tests" $(CARGO) test -p transient --locked --test ext -- --nocapture e2fsprogs
 
 bench:
 	@scripts/setup build bench

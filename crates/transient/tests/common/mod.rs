@@ -148,6 +148,21 @@ pub(crate) fn each<T: Send + Sync>(items: &[T], work: impl Fn(&T) + Sync) {
     });
 }
 
+/// The same on items that it changes.
+pub(crate) fn each_mut<T: Send>(items: &mut [T], work: impl Fn(&mut T) + Sync) {
+    let half = items.len().div_ceil(2).max(1);
+    std::thread::scope(|scope| {
+        for part in items.chunks_mut(half) {
+            scope.spawn(|| part.iter_mut().for_each(&work));
+        }
+    });
+}
+
+/// Says what a test counted.
+pub(crate) fn say(text: &str) {
+    eprintln!("{text}");
+}
+
 /// The free ranges that dumpe2fs lists, in bytes.
 pub(crate) fn dumpe2fs(image: &Path) -> Vec<Span> {
     let text = must(60, "dumpe2fs", &[image.to_str().unwrap()]);
