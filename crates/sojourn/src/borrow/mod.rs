@@ -7,11 +7,13 @@
 //! | [`session`] | one borrowed disk, and what is done when it ends |
 //! | [`control`] | how other commands reach it |
 //! | [`serve`](mod@serve) | the NBD server around it |
+//! | [`kernel`] | swap space, file systems and state on a disk in the kernel |
 //! | [`report`] | what is told of it |
 //! | [`shadow`] | borrowed room for the disks of a server |
 
 pub(crate) mod control;
 pub(crate) mod find;
+pub(crate) mod kernel;
 pub(crate) mod place;
 pub(crate) mod report;
 pub(crate) mod serve;

@@ -4,7 +4,7 @@ use crate::output::{Table, fields};
 use block::ByteSize;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use transient::dm::Mapped;
+use transient::dm::{Mapped, Purpose};
 
 /// A borrowed disk in use.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -16,7 +16,10 @@ pub(crate) struct StatusView {
     pub(crate) address: String,
     /// The process that serves it; null when the kernel does.
     pub(crate) pid: Option<u32>,
-    /// Its size in bytes.
+    /// The block device that is swap space; null when none is.
+    #[serde(default)]
+    pub(crate) swap: Option<String>,
+    /// Its size in bytes, swap space included.
     pub(crate) size: u64,
     /// Bytes that hold data; null where only the kernel knows.
     pub(crate) written: Option<u64>,
@@ -42,10 +45,12 @@ impl StatusView {
             lent[at].1.bytes += span.len();
             lent[at].1.extents += 1;
         }
+        let swap = mapped.parts.iter().find(|part| part.purpose == Purpose::Swap);
         Self {
+            address: super::kernel::files(&mapped).0.display().to_string(),
+            swap: swap.map(|part| part.node.display().to_string()),
             name: mapped.name,
             kind: "dm".to_owned(),
-            address: mapped.node.display().to_string(),
             pid: None,
             size: mapped.size,
             written: None,

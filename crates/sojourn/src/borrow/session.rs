@@ -39,6 +39,7 @@ impl Session {
             name: self.name.clone(),
             kind: "nbd".to_owned(),
             address,
+            swap: None,
             pid: Some(std::process::id()),
             size: self.device().size(),
             written: Some(self.place.disk().written()),

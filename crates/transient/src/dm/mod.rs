@@ -26,6 +26,8 @@ const NODES: &str = "/dev/mapper";
 const IDENTITY: &str = "SOJOURN-";
 /// What the name of the device below the encrypted one ends with.
 const BELOW: &str = "-lent";
+/// What the identity of a part of one starts with.
+const PART: &str = "SOJOURN-PART:";
 /// Bytes of a sector in tables.
 const SECTOR: u64 = 512;
 /// Room for a first try of a reply.
@@ -50,6 +52,46 @@ pub struct Mapped {
     pub users: u32,
     /// The lent ranges, and the device that each is on.
     pub lent: Vec<(u64, Span)>,
+    /// Its number.
+    pub device: u64,
+    /// What it was [carved](Mapper::carve) into.
+    pub parts: Vec<Carved>,
+}
+
+/// A part of a borrowed disk, as a block device of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Carved {
+    /// What it is for.
+    pub purpose: Purpose,
+    /// Its block device.
+    pub node: PathBuf,
+    /// Its number.
+    pub device: u64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Programs and file systems that have it open.
+    pub users: u32,
+}
+
+/// What a part of a borrowed disk is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Swap space.
+    Swap,
+    /// A file system, or the state of a disk.
+    Files,
+}
+
+impl Purpose {
+    const ALL: [Self; 2] = [Self::Swap, Self::Files];
+
+    /// The word that names it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Swap => "swap",
+            Self::Files => "files",
+        }
+    }
 }
 
 impl Mapper {
@@ -148,7 +190,63 @@ impl Mapper {
             lent.push(parse_linear(&target)?);
         }
         let node = Path::new(NODES).join(name);
-        Ok(Mapped { name: name.to_owned(), node, size, users: status.open_count(), lent })
+        let parts = self.parts(name)?;
+        let users = status.open_count().saturating_sub(parts.len() as u32)
+            + parts.iter().map(|part| part.users).sum::<u32>();
+        let (name, device) = (name.to_owned(), status.device());
+        Ok(Mapped { name, node, size, users, lent, device, parts })
+    }
+
+    fn parts(&self, name: &str) -> Result<Vec<Carved>> {
+        let mut parts = Vec::new();
+        for purpose in Purpose::ALL {
+            let (part, identity) = part_names(name, purpose);
+            let status = match self.call(Command::Status, Message::new(&part, 0, 0)?) {
+                Ok(status) if status.uuid() == identity => status,
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+                _ => continue,
+            };
+            let size = self.table(&part)?.iter().map(|target| target.length * SECTOR).sum();
+            let node = Path::new(NODES).join(&part);
+            let (device, users) = (status.device(), status.open_count());
+            parts.push(Carved { purpose, node, device, size, users });
+        }
+        Ok(parts)
+    }
+
+    /// Cuts the first `swap` bytes of the borrowed disk `name` off as swap space: both pieces become
+    /// block devices of their own, `name-swap` and `name-files`.
+    ///
+    /// # Errors
+    /// [`Invalid`](ErrorKind::Invalid) for a size that is not in blocks, or leaves nothing;
+    /// [`Conflict`](ErrorKind::Conflict) when a name is taken; those of the kernel.
+    pub fn carve(&self, name: &str, swap: u64) -> Result<Mapped> {
+        let whole = self.look(name)?;
+        if swap == 0 || swap >= whole.size || !swap.is_multiple_of(block::BLOCK) {
+            return Err(Error::invalid(format!(
+                "{swap} bytes of swap space cannot be cut off a borrowed disk of {}; give a multiple \
+                 of 4 KiB that leaves something",
+                whole.size
+            )));
+        }
+        let (major, minor) = (rustix::fs::major(whole.device), rustix::fs::minor(whole.device));
+        let pieces =
+            [(Purpose::Swap, Span::whole(swap)), (Purpose::Files, Span::between(swap, whole.size))];
+        for (purpose, span) in pieces {
+            let (part, identity) = part_names(name, purpose);
+            let message = Message::new(&part, 0, 0)?.identity(&identity)?;
+            self.call(Command::Create, message)?;
+            let target = Target {
+                start: 0,
+                length: span.len() / SECTOR,
+                kind: "linear".to_owned(),
+                parameters: format!("{major}:{minor} {}", span.offset() / SECTOR),
+            };
+            self.call(Command::Load, Message::with_table(&part, 0, &[target])?)?;
+            let made = self.call(Command::Suspend, Message::new(&part, 0, 0)?)?;
+            node(&part, made.device())?;
+        }
+        self.look(name)
     }
 
     /// All borrowed disks that the kernel holds.
@@ -171,14 +269,14 @@ impl Mapper {
     /// [`Conflict`](ErrorKind::Conflict) while it is in use.
     pub fn remove(&self, name: &str) -> Result<()> {
         let mapped = self.look(name)?;
+        for part in &mapped.parts {
+            let (name, _) = part_names(name, part.purpose);
+            self.call(Command::Remove, Message::new(&name, 0, 0)?)?;
+            remove_node(&part.node)?;
+        }
         self.call(Command::Remove, Message::new(name, 0, 0)?)?;
         self.call(Command::Remove, Message::new(&format!("{name}{BELOW}"), 0, 0)?)?;
-        match std::fs::remove_file(&mapped.node) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::io(mapped.node.display(), e))
-            }
-            _ => Ok(()),
-        }
+        remove_node(&mapped.node)
     }
 
     fn make(&self, name: &str) -> Result<Message> {
@@ -272,6 +370,20 @@ fn parse_linear(target: &Target) -> Result<(u64, Span)> {
         (target.kind == "linear").then(|| (device, Span::between(start, end)))
     })();
     parsed.ok_or_else(|| Error::corrupt(format!("{target:?} is not of a borrowed disk")))
+}
+
+/// The name of a part of the borrowed disk `name`, and its identity.
+fn part_names(name: &str, purpose: Purpose) -> (String, String) {
+    let word = purpose.as_str();
+    (format!("{name}-{word}"), format!("{PART}{name}:{word}"))
+}
+
+/// Removes the node of a mapped device where udev has not.
+fn remove_node(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path.display(), e)),
+        _ => Ok(()),
+    }
 }
 
 /// Makes the node of a mapped device where udev does not.

@@ -1,13 +1,15 @@
 //! `sojourn borrow down`.
 
+use super::up::open_state;
 use crate::borrow::control::{Reply, Request, ask};
+use crate::borrow::kernel::{self, StateRecord};
 use crate::borrow::place::recheck_devices;
 use crate::borrow::report::{DownRequest, DownView};
 use crate::borrow::session::complain;
 use crate::home::Home;
 use crate::output::Output;
 use block::{Error, ErrorKind, Result};
-use transient::dm::Mapper;
+use transient::dm::{Mapped, Mapper};
 
 /// Arguments of `sojourn borrow down`.
 #[derive(Debug, clap::Args)]
@@ -17,7 +19,8 @@ Examples:
   sojourn borrow down scratch --discard
 
 What was changed of a state is written back first; the disk stays up when that fails. Then the key
-is dropped, and the owner's file systems are looked at again.")]
+is dropped, and the owner's file systems are looked at again. On a disk of the kernel, swap space is
+switched off and file systems are unmounted before all of that.")]
 pub(crate) struct Args {
     /// The borrowed disk
     #[arg(default_value = "borrowed")]
@@ -41,24 +44,57 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     let view = match ask(home, &args.name, &Request::Down(asked)).await? {
         Some(Reply::Down(view)) => view,
         Some(_) => return Err(Error::internal("the borrowed disk gave another answer")),
-        None => {
-            let (name, discard) = (args.name.clone(), args.discard);
-            block::offload(move || unmap(&name, discard)).await?
-        }
+        None => unmap(args, home).await?,
     };
     output.print(&view, || view.describe())?;
     complain(&view.checked)
 }
 
 /// Takes down what the kernel holds.
-fn unmap(name: &str, discard: bool) -> Result<DownView> {
+async fn unmap(args: &Args, home: &Home) -> Result<DownView> {
+    let name = args.name.as_str();
     let none = || Error::not_found(format!("no borrowed disk {name}; see `sojourn borrow status`"));
     let mapper = Mapper::open().map_err(|_| none())?;
     let mapped = match mapper.look(name) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Err(none()),
         other => other?,
     };
+    kernel::stop_users(&mapped).await?;
+    let written_back = write_back(args, home, &mapped).await?;
     mapper.remove(name)?;
-    let (discarded, checked) = recheck_devices(&mapped.lent, discard)?;
-    Ok(DownView { name: name.to_owned(), written_back: 0, discarded, checked })
+    StateRecord::remove(home, name)?;
+    let discard = args.discard;
+    let (discarded, checked) =
+        block::offload(move || recheck_devices(&mapped.lent, discard)).await?;
+    Ok(DownView { name: name.to_owned(), written_back, discarded, checked })
+}
+
+/// Writes the state back to where it came from, if there is one.
+async fn write_back(args: &Args, home: &Home, mapped: &Mapped) -> Result<u64> {
+    if args.drop_changes {
+        return Ok(0);
+    }
+    let Some(record) = StateRecord::load(home, &args.name)? else { return Ok(0) };
+    let written = async {
+        let state = open_state(&record.source, false).await?;
+        if state.size() != record.size {
+            return Err(Error::conflict(format!(
+                "{} had {} bytes and has {} now",
+                record.source,
+                record.size,
+                state.size()
+            )));
+        }
+        kernel::write_back(mapped, &*state).await
+    };
+    written.await.map_err(|e| {
+        Error::new(
+            e.kind(),
+            format!(
+                "{e}; nothing is lost, {} stays, unmounted: try again, or give the changes up with \
+                 --drop-changes",
+                args.name
+            ),
+        )
+    })
 }

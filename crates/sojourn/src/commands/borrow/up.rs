@@ -3,7 +3,8 @@
 use super::selection::Selection;
 use crate::borrow::control::{Paths, directory};
 use crate::borrow::find;
-use crate::borrow::place::{Place, key, leave_no_core, lent};
+use crate::borrow::kernel::{self, FileSystem, Setup, StateRecord};
+use crate::borrow::place::{Place, leave_no_core, lent};
 use crate::borrow::report::StatusView;
 use crate::borrow::serve::{self, Options};
 use crate::borrow::session::{Carried, Session, complain};
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::task::JoinSet;
-use transient::dm::Mapper;
+use transient::dm::{Mapped, Mapper};
 use transient::{GiveBack, State};
 
 /// What a borrowed disk is to the machine.
@@ -41,6 +42,7 @@ Examples:
   sojourn borrow up /dev/sda /dev/sdb --size 100G --as dm
   sojourn borrow up /dev/sda --state nbd://server/alice --prefetch
   sojourn borrow up disk.img --size 1G --run 'nbdcopy $uri - | wc -c'
+  sojourn borrow up /dev/sda --size 20G --as dm --swap 4G --mkfs ext4 --mount /home
   sojourn borrow up --live /var/tmp --floor 10G --size 20G
 
 The disks' own system must not be running (but for --live). The disk is encrypted with a key that
@@ -72,6 +74,15 @@ pub(crate) struct Args {
     /// Leave the state's source as it is
     #[arg(long, requires = "state")]
     no_write_back: bool,
+    /// With --as dm, use the first part of the disk as swap space
+    #[arg(long, value_name = "SIZE")]
+    swap: Option<ByteSize>,
+    /// With --as dm, make a file system on the disk, or on what swap space leaves of it
+    #[arg(long, value_enum, value_name = "KIND", conflicts_with = "state")]
+    mkfs: Option<FileSystem>,
+    /// With --as dm, mount that file system, or the one that the state holds, here
+    #[arg(long, value_name = "DIR")]
+    mount: Option<PathBuf>,
     /// Borrow from a running system: a file without a name in this directory
     #[arg(long, value_name = "DIR", conflicts_with_all = ["targets", "form"])]
     live: Option<PathBuf>,
@@ -101,11 +112,13 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<Exit
         None => None,
     };
     let wanted = args.selection.size.map(|size| size.0);
-    let Some(size) = wanted.or(base.as_ref().map(|base| base.size())) else {
+    let swap = args.swap.map_or(0, |swap| swap.0.next_multiple_of(BLOCK));
+    let needed = base.as_ref().map(|base| base.size().next_multiple_of(BLOCK) + swap);
+    let Some(size) = wanted.or(needed) else {
         return Err(Error::invalid("say how large the borrowed disk is to be: --size SIZE"));
     };
     if args.form == Form::Dm {
-        map(args, size, output).await?;
+        map(args, home, size, base, output).await?;
         return Ok(ExitCode::SUCCESS);
     }
     let place = make_place(args, size).await?;
@@ -125,15 +138,25 @@ impl Args {
     fn check(&self) -> Result<()> {
         let writes_back = self.state.is_some() && !self.no_write_back;
         if self.form == Form::Dm {
-            let wrong = [
-                (self.state.is_some(), "--state"),
-                (self.run.is_some(), "--run"),
-                (!self.nbd.is_empty(), "--nbd"),
-            ];
+            let wrong = [(self.run.is_some(), "--run"), (!self.nbd.is_empty(), "--nbd")];
             if let Some((_, option)) = wrong.iter().find(|(given, _)| *given) {
                 return Err(Error::invalid(format!(
                     "{option} is for --as nbd; a kernel device is used by its path"
                 )));
+            }
+            if self.mount.is_some() && self.mkfs.is_none() && self.state.is_none() {
+                return Err(Error::invalid(
+                    "a fresh borrowed disk has no file system to mount; say --mkfs too",
+                ));
+            }
+        } else {
+            let wrong = [
+                (self.swap.is_some(), "--swap"),
+                (self.mkfs.is_some(), "--mkfs"),
+                (self.mount.is_some(), "--mount"),
+            ];
+            if let Some((_, option)) = wrong.iter().find(|(given, _)| *given) {
+                return Err(Error::invalid(format!("{option} is for --as dm; say that too")));
             }
         }
         if writes_back && self.live.is_some() && (self.give_up_data || !self.owner_agrees) {
@@ -167,7 +190,11 @@ fn lock(home: &Home, paths: &Paths, name: &str) -> Result<LockFile> {
     }
 }
 
-async fn open_state(state: &str, read_only: bool) -> Result<Arc<dyn Device>> {
+/// Opens the source of a state.
+///
+/// # Errors
+/// Those of the file or the server.
+pub(crate) async fn open_state(state: &str, read_only: bool) -> Result<Arc<dyn Device>> {
     if state.contains("://") {
         let uri: Uri = state.parse()?;
         return Ok(Arc::new(Remote::connect(&uri, ClientOptions::default()).await?));
@@ -195,10 +222,8 @@ async fn make_place(args: &Args, size: u64) -> Result<Place> {
 
 fn carry(args: &Args, base: Arc<dyn Device>, disk: &Arc<transient::Stitched>) -> Result<Carried> {
     let write_back = !args.no_write_back;
-    if write_back && base.read_only() {
-        return Err(Error::denied(
-            "the source of the state cannot be written; leave it as it is with --no-write-back",
-        ));
+    if write_back {
+        must_be_writable(&*base)?;
     }
     let state = Arc::new(State::new(base, Arc::clone(disk) as _)?);
     let mut ahead = JoinSet::new();
@@ -215,15 +240,75 @@ fn carry(args: &Args, base: Arc<dyn Device>, disk: &Arc<transient::Stitched>) ->
 }
 
 /// Gives the disk to the kernel, and leaves.
-async fn map(args: &Args, size: u64, output: Output) -> Result<()> {
+async fn map(
+    args: &Args,
+    home: &Home,
+    size: u64,
+    base: Option<Arc<dyn Device>>,
+    output: Output,
+) -> Result<()> {
     let size = size.next_multiple_of(BLOCK);
-    let mapper = Mapper::open()?;
+    let swap = args.swap.map(|swap| swap.0.next_multiple_of(BLOCK));
+    let room = size.saturating_sub(swap.unwrap_or(0));
+    if let Some(base) = &base {
+        if base.size() > room {
+            return Err(Error::no_space(format!(
+                "the state has {} bytes and there would be {room} for it; borrow more (--size)",
+                base.size()
+            )));
+        }
+        if !args.no_write_back {
+            must_be_writable(&**base)?;
+        }
+    }
+    Mapper::open()?;
     let plan = find::plan(&args.selection, size).await?;
     let lent = lent(&plan);
-    let name = args.name.clone();
-    let mapped = block::offload(move || mapper.create(&name, plan, size, &key()?)).await?;
+    // What an earlier disk of this name left, when the machine stopped under it.
+    StateRecord::remove(home, &args.name)?;
+    let setup = Setup { swap, make: args.mkfs, mount: args.mount.clone() };
+    let mapped = kernel::up(&args.name, plan, size, &setup, base.as_deref()).await?;
+    if let (Some(source), false, Some(base)) = (&args.state, args.no_write_back, &base)
+        && let Err(error) = record(home, args, source, base.size())
+    {
+        take_back(&mapped).await;
+        return Err(error);
+    }
     let view = StatusView { lent, ..StatusView::mapped(mapped) };
     print(&view, output)
+}
+
+/// Notes where the state goes back to.
+fn record(home: &Home, args: &Args, source: &str, size: u64) -> Result<()> {
+    let source = match source.contains("://") {
+        true => source.to_owned(),
+        // `borrow down` may be called elsewhere.
+        false => {
+            let path = std::path::absolute(source).map_err(|e| Error::io(source, e))?;
+            path.display().to_string()
+        }
+    };
+    StateRecord { source, size }.save(home, &args.name)
+}
+
+/// Undoes what was done so far.
+async fn take_back(mapped: &Mapped) {
+    let undone = async {
+        kernel::stop_users(mapped).await?;
+        Mapper::open()?.remove(&mapped.name)
+    };
+    if let Err(error) = undone.await {
+        tracing::error!(error = error.message(), "the borrowed disk stays; see `borrow status`");
+    }
+}
+
+fn must_be_writable(base: &dyn Device) -> Result<()> {
+    if base.read_only() {
+        return Err(Error::denied(
+            "the source of the state cannot be written; leave it as it is with --no-write-back",
+        ));
+    }
+    Ok(())
 }
 
 async fn serve(args: &Args, paths: Paths, session: Session, output: Output) -> Result<ExitCode> {
@@ -258,6 +343,9 @@ fn print(view: &StatusView, output: Output) -> Result<()> {
             ("borrowed", format!("{} as {}", ByteSize(view.size), view.name)),
             ("address", view.address.clone()),
         ];
+        if let Some(swap) = &view.swap {
+            pairs.push(("swap space", swap.clone()));
+        }
         for lent in &view.lent {
             let text =
                 format!("{} in {} extents of {}", ByteSize(lent.bytes), lent.extents, lent.disk);
