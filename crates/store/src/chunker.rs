@@ -3,18 +3,22 @@
 //! A rebuilt image has most of its files at other places; cut points that follow the content find
 //! them again. Cutting only between pages keeps every 4 KiB read inside one chunk.
 //!
-//! # The algorithm, `page-cdc-16-64-256`
+//! # The algorithm, `page-cdc-32-96-256-tails`
 //!
-//! The image is a sequence of pages of 4096 bytes; the last one is padded with zeroes. From the
-//! start, for each page in turn:
+//! The image is a sequence of pages of 4096 bytes; the last one is padded with zeroes. A page has a
+//! tail when its last 16 bytes are zero: in a file system it is the last of a file, most of the
+//! time, and what lies between two files is where rebuilt images differ. From the start, for each
+//! page in turn:
 //!
 //! 1. A page of zeroes is a hole. It ends the chunk before it, if there is one, and belongs to none.
 //! 2. Any other page joins the chunk. The chunk ends behind this page
 //!    * when it has 64 pages (256 KiB), or
 //!    * when the page is the last one of a segment (its number + 1 is a multiple of 65536) or of
 //!      the image, or
-//!    * when it has at least 4 pages (16 KiB) and the page's hash is at most
-//!      `u64::MAX / 13`, rounded down. 13 makes the mean 64 KiB: 3 + 13 pages.
+//!    * when it has at least 8 pages (32 KiB), and the page has a tail or its hash is at most
+//!      `u64::MAX / 17`, rounded down (17 makes the mean of what has no tails 96 KiB, less what
+//!      the upper bound cuts: 7 + 17 pages), or
+//!    * when it has at least 2 pages, the page has a tail, and the page before it has none.
 //!
 //! So a cut depends only on the bytes since the cut before, and two images that differ in one
 //! place are cut alike again soon behind it.
@@ -28,8 +32,10 @@
 
 /// Bytes of a page: cuts fall only at multiples of this.
 pub const PAGE: usize = block::BLOCK as usize;
-/// The fewest pages of a chunk that ends by its content.
-pub const MIN_PAGES: u32 = 4;
+/// The fewest pages of a chunk that ends by a page's hash.
+pub const MIN_PAGES: u32 = 8;
+/// The fewest pages of a chunk that ends with a file.
+pub const MIN_TAIL_PAGES: u32 = 2;
 /// The most pages of a chunk.
 pub const MAX_PAGES: u32 = 64;
 /// The most bytes of a chunk.
@@ -39,7 +45,9 @@ pub const SEGMENT_PAGES: u64 = 65536;
 /// Bytes of a segment: 256 MiB.
 pub const SEGMENT: u64 = SEGMENT_PAGES * PAGE as u64;
 
-const MEAN_PAGES: u32 = 16;
+const MEAN_PAGES: u32 = 24;
+/// As many zeroes at a page's end make a tail.
+const TAIL: usize = 16;
 const THRESHOLD: u64 = u64::MAX / (MEAN_PAGES - MIN_PAGES + 1) as u64;
 const M: u64 = 0x9e37_79b9_7f4a_7c15;
 const LANES: [u64; 4] =
@@ -56,33 +64,39 @@ pub enum Verdict {
     Cut,
 }
 
-/// The state of the chunking: how many pages the current chunk has.
+/// The state of the chunking.
 #[derive(Debug, Clone, Default)]
 pub struct Cutter {
+    /// Pages of the current chunk.
     pages: u32,
+    /// Whether its last page has a tail.
+    tail: bool,
 }
 
 impl Cutter {
     /// Takes page number `page` of the image, whose bytes are `bytes` ([`PAGE`] of them).
     pub fn page(&mut self, page: u64, bytes: &[u8]) -> Verdict {
         if is_zero(bytes) {
-            self.pages = 0;
+            self.end();
             return Verdict::Hole;
         }
         self.pages += 1;
+        let tail = bytes.last_chunk() == Some(&[0; TAIL]);
         let cut = self.pages >= MAX_PAGES
             || (page + 1).is_multiple_of(SEGMENT_PAGES)
-            || (self.pages >= MIN_PAGES && page_hash(bytes) <= THRESHOLD);
+            || (self.pages >= MIN_TAIL_PAGES && tail && !self.tail)
+            || (self.pages >= MIN_PAGES && (tail || page_hash(bytes) <= THRESHOLD));
         if cut {
-            self.pages = 0;
+            self.end();
             return Verdict::Cut;
         }
+        self.tail = tail;
         Verdict::Join
     }
 
     /// Ends the current chunk: a hole or the end of the image follows.
     pub fn end(&mut self) {
-        self.pages = 0;
+        *self = Self::default();
     }
 
     /// Whether the next page starts a chunk.
@@ -141,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_16_to_256_kib_and_64_kib_in_the_mean() {
+    fn chunks_without_tails_are_32_to_256_kib_and_88_kib_in_the_mean() {
         let ends = cuts(&pages(1, 16384));
         let mut last = 0;
         for end in &ends {
@@ -149,7 +163,7 @@ mod tests {
             last = *end;
         }
         let mean = last as f64 / ends.len() as f64;
-        assert!((14.0..17.0).contains(&mean), "{mean}");
+        assert!((21.0..23.5).contains(&mean), "{mean}");
     }
 
     #[test]
@@ -164,9 +178,31 @@ mod tests {
     }
 
     #[test]
+    fn a_chunk_ends_with_a_file() {
+        let ends = |tails: &[usize]| {
+            let mut image = pages(4, 12);
+            for page in tails {
+                image[(page + 1) * PAGE - TAIL..(page + 1) * PAGE].fill(0);
+            }
+            cuts(&image)
+        };
+        let plain = ends(&[]);
+        assert_eq!(plain, ends(&[0]), "one page is too little");
+        assert_eq!(ends(&[3])[0], 4);
+        assert_eq!(ends(&[0, 1, 2, 4])[0], 5, "only the first of a row of tails ends a small chunk");
+        // Where every page has a tail (a table, memory), chunks do not become tiny.
+        assert_eq!(ends(&(0..12).collect::<Vec<_>>()), [8]);
+    }
+
+    #[test]
     fn the_cuts_of_the_worked_example_do_not_change() {
         assert_eq!(page_hash(&pages(1, 1)), 0x166d_5c4b_1a58_06a8);
-        assert_eq!(cuts(&pages(1, 128)), [7, 14, 38, 74, 100]);
+        let mut image = pages(1, 128);
+        assert_eq!(cuts(&image), [38, 74, 102]);
+        for page in [3, 4, 50, 75] {
+            image[page * PAGE - TAIL..page * PAGE].fill(0);
+        }
+        assert_eq!(cuts(&image), [3, 38, 50, 74, 102]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ const FORM: Form = Form {
     version: VERSION,
     remedy: "restore it from a backup (without it the store cannot be read)",
 };
-const CHUNKING: &str = "page-cdc-16-64-256";
+const CHUNKING: &str = "page-cdc-32-96-256-tails";
 const COMPRESSION: &str = "zstd";
 const ENCRYPTION: &str = "aes-256-gcm-siv";
 
