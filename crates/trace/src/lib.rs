@@ -11,8 +11,10 @@
 //! | [`source`] | [`Source`], requests in batches; [`Memory`] |
 //! | [`create`], [`Writer`] | our own format, written |
 //! | [`format`](mod@format), [`open`](mod@open) | [`Format`]s, and [`open()`] for any of them |
+//! | [`export`](mod@export) | writing formats that others read |
 //! | [`merge`], [`transform`] | several traces as one; cut, sample, anonymize |
 
+pub mod export;
 mod foreign;
 pub mod format;
 pub mod header;
@@ -25,6 +27,7 @@ mod sort;
 pub mod source;
 pub mod transform;
 
+pub use export::{ExportOptions, Exported, export, format_of};
 pub use format::Format;
 pub use header::{Disk, Header};
 pub use merge::{Merged, SameDisks};

@@ -79,7 +79,7 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn what_was_written_is_read(all in requests(), every in 1usize..200, low: bool) {
         let effort = if low { Effort::Low } else { Effort::Normal };

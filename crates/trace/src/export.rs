@@ -1,0 +1,379 @@
+//! Writing traces: our own format, and those that others read.
+
+use crate::native::column::Effort;
+use crate::native::writer::Writer;
+use crate::transform::mix;
+use crate::{Flags, Format, Header, Op, Request, Source};
+use block::{Error, Result};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// How to write a trace.
+#[derive(Clone, Debug)]
+pub struct ExportOptions {
+    /// The format: Sojourn, Fio, Load, Csv or OracleGeneral.
+    pub format: Format,
+    /// Bytes of a block where the format numbers blocks (oracle-general); 1 or more.
+    pub unit: u32,
+}
+
+/// What was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct Exported {
+    /// Requests read.
+    pub requests: u64,
+    /// Records or lines written for them.
+    pub records: u64,
+    /// Requests that the format has no word for, and that were left out.
+    pub left_out: u64,
+}
+
+/// The format that a file's name asks for: `.sjt`, `.iolog`, `.load`, `.csv`, `.oracleGeneral`,
+/// with `.gz` or `.zst` behind it (but for `.sjt` and `.oracleGeneral`).
+pub fn format_of(path: &Path) -> Option<Format> {
+    let name = path.file_name()?.to_string_lossy().to_lowercase();
+    let name = name.trim_end_matches(".gz").trim_end_matches(".zst");
+    let (_, extension) = name.rsplit_once('.')?;
+    match extension {
+        "sjt" => Some(Format::Sojourn),
+        "iolog" | "fio" => Some(Format::Fio),
+        "load" => Some(Format::Load),
+        "csv" => Some(Format::Csv),
+        "oraclegeneral" => Some(Format::OracleGeneral),
+        _ => None,
+    }
+}
+
+/// Writes all of a source to a file, which is there under its name only when it is whole; `-` is
+/// the standard output.
+///
+/// # Errors
+/// Those of the source and of the file; [`Unsupported`](block::ErrorKind::Unsupported) for a format
+/// that is only read.
+pub fn export(source: &mut dyn Source, path: &Path, options: &ExportOptions) -> Result<Exported> {
+    let direct = path.as_os_str() == "-" || path.metadata().is_ok_and(|m| !m.is_file());
+    if direct && options.format == Format::OracleGeneral {
+        return Err(Error::unsupported("oracle-general is written to a file alone, not to a pipe"));
+    }
+    if path.as_os_str() == "-" {
+        return write(source, Box::new(io::stdout()), path, options);
+    }
+    if direct {
+        let file = File::options().write(true).open(path);
+        let file = file.map_err(|e| Error::io(path.display(), e))?;
+        return write(source, Box::new(file), path, options);
+    }
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = Partial(PathBuf::from(partial));
+    let file = File::options().read(true).write(true).create(true).truncate(true).open(&partial.0);
+    let file = file.map_err(|e| Error::io(partial.0.display(), e))?;
+    let done = match options.format {
+        Format::OracleGeneral => oracle(source, &file, path, options.unit)?,
+        _ => write(source, compressed(file, path)?, path, options)?,
+    };
+    std::fs::rename(&partial.0, path).map_err(|e| Error::io(path.display(), e))?;
+    Ok(done)
+}
+
+/// A file that goes when it is not renamed.
+struct Partial(PathBuf);
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Where bytes go, and what has to be done at the end.
+trait Sink: Write {
+    fn finish(self: Box<Self>) -> io::Result<()>;
+}
+
+impl Sink for File {
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Sink for io::Stdout {
+    fn finish(mut self: Box<Self>) -> io::Result<()> {
+        self.flush()
+    }
+}
+
+impl Sink for flate2::write::GzEncoder<File> {
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        (*self).finish().map(drop)
+    }
+}
+
+impl Sink for zstd::Encoder<'static, File> {
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        (*self).finish().map(drop)
+    }
+}
+
+/// Compresses on the way as the file's name asks for.
+fn compressed(file: File, path: &Path) -> Result<Box<dyn Sink>> {
+    let name = path.to_string_lossy().to_lowercase();
+    Ok(if name.ends_with(".gz") {
+        Box::new(flate2::write::GzEncoder::new(file, flate2::Compression::default()))
+    } else if name.ends_with(".zst") {
+        Box::new(zstd::Encoder::new(file, 3).map_err(|e| Error::io(path.display(), e))?)
+    } else {
+        Box::new(file)
+    })
+}
+
+fn write(
+    source: &mut dyn Source,
+    out: Box<dyn Sink>,
+    path: &Path,
+    options: &ExportOptions,
+) -> Result<Exported> {
+    let mut out = BufWriter::with_capacity(256 << 10, out);
+    let done = match options.format {
+        Format::Sojourn => native(source, &mut out, path)?,
+        Format::Fio => text(source, &mut out, path, &mut Fio::default())?,
+        Format::Load => text(source, &mut out, path, &mut Load::default())?,
+        Format::Csv => text(source, &mut out, path, &mut Csv)?,
+        format => {
+            return Err(Error::unsupported(format!(
+                "{format} is only read; write sojourn, fio, load, csv or oracle-general"
+            )));
+        }
+    };
+    let out = out.into_inner().map_err(io::IntoInnerError::into_error);
+    out.and_then(Sink::finish).map_err(|e| Error::io(path.display(), e))?;
+    Ok(done)
+}
+
+fn native(source: &mut dyn Source, out: &mut dyn Write, path: &Path) -> Result<Exported> {
+    let mut writer = Writer::new(out, path, source.header().clone(), Effort::Normal)?;
+    let mut batch = Vec::new();
+    while source.read(&mut batch)? {
+        for request in &batch {
+            writer.push(request)?;
+        }
+    }
+    *writer.header_mut() = source.header().clone();
+    let requests = writer.requests();
+    writer.finish()?;
+    Ok(Exported { requests, records: requests, left_out: 0 })
+}
+
+/// A text format that is written.
+trait TextWriter {
+    /// What comes before the requests.
+    fn begin(&mut self, header: &Header, out: &mut dyn Write) -> io::Result<()>;
+
+    /// Writes a request; `false` when the format has no word for it.
+    fn request(
+        &mut self,
+        header: &Header,
+        request: &Request,
+        out: &mut dyn Write,
+    ) -> io::Result<bool>;
+
+    /// What comes behind them.
+    fn end(&mut self, header: &Header, out: &mut dyn Write) -> io::Result<()> {
+        let _ = (header, out);
+        Ok(())
+    }
+}
+
+fn text(
+    source: &mut dyn Source,
+    out: &mut dyn Write,
+    path: &Path,
+    format: &mut dyn TextWriter,
+) -> Result<Exported> {
+    let failed = |e: io::Error| match e.kind() {
+        io::ErrorKind::Unsupported => Error::unsupported(format!("{}: {e}", path.display())),
+        _ => Error::io(path.display(), e),
+    };
+    let mut done = Exported::default();
+    format.begin(source.header(), out).map_err(failed)?;
+    let mut batch = Vec::new();
+    while source.read(&mut batch)? {
+        for request in &batch {
+            let written = format.request(source.header(), request, out).map_err(failed)?;
+            done.requests += 1;
+            done.records += u64::from(written);
+            done.left_out += u64::from(!written);
+        }
+    }
+    format.end(source.header(), out).map_err(failed)?;
+    Ok(done)
+}
+
+/// A name that can stand in a column: without separators, and never empty.
+fn name(known: Option<&String>, what: &str, number: u32) -> String {
+    match known.filter(|name| !name.is_empty()) {
+        None => format!("{what}{number}"),
+        Some(name) => {
+            let special = |c: char| c.is_whitespace() || c.is_control() || ",;\"#".contains(c);
+            name.chars().map(|c| if special(c) { '_' } else { c }).collect()
+        }
+    }
+}
+
+fn disk_name(header: &Header, number: u32) -> String {
+    name(header.disks.get(number as usize).map(|d| &d.name), "disk", number)
+}
+
+/// All that we know, in columns.
+struct Csv;
+
+impl TextWriter for Csv {
+    fn begin(&mut self, _: &Header, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "time_ns,client,disk,op,offset,length,latency_ns,flags")
+    }
+
+    fn request(&mut self, header: &Header, r: &Request, out: &mut dyn Write) -> io::Result<bool> {
+        let client = name(header.clients.get(r.client as usize), "client", r.client);
+        let disk = disk_name(header, r.disk);
+        let (time, op, offset, length) = (r.time, r.op.letter(), r.offset, r.length);
+        write!(out, "{time},{client},{disk},{op},{offset},{length},{},", r.latency)?;
+        let words = [(Flags::FUA, "FUA"), (Flags::FAILED, "FAILED"), (Flags::LATE, "LATE")];
+        let set: Vec<_> = words.iter().filter(|(f, _)| r.flags.has(*f)).map(|(_, w)| *w).collect();
+        writeln!(out, "{}", set.join("|"))?;
+        Ok(true)
+    }
+}
+
+/// fio's iolog: version 3, or version 2 for a trace without times. fio knows no zeroing: that is
+/// written as a trim.
+#[derive(Default)]
+struct Fio {
+    version: u8,
+    opened: Vec<bool>,
+}
+
+impl TextWriter for Fio {
+    fn begin(&mut self, header: &Header, out: &mut dyn Write) -> io::Result<()> {
+        self.version = if header.times { 3 } else { 2 };
+        writeln!(out, "fio version {} iolog", self.version)
+    }
+
+    fn request(&mut self, header: &Header, r: &Request, out: &mut dyn Write) -> io::Result<bool> {
+        let file = disk_name(header, r.disk);
+        let at = match self.version {
+            3 => format!("{} ", r.time / 1000),
+            _ => String::new(),
+        };
+        let index = r.disk as usize;
+        if self.opened.len() <= index {
+            self.opened.resize(index + 1, false);
+        }
+        if !std::mem::replace(&mut self.opened[index], true) {
+            writeln!(out, "{at}{file} add\n{at}{file} open")?;
+        }
+        let action = match r.op {
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::Flush => "sync",
+            Op::Trim | Op::Zero => "trim",
+        };
+        writeln!(out, "{at}{file} {action} {} {}", r.offset, r.length)?;
+        Ok(true)
+    }
+
+    fn end(&mut self, header: &Header, out: &mut dyn Write) -> io::Result<()> {
+        // fio takes the time before a close as time to wait.
+        for (index, _) in self.opened.iter().enumerate().filter(|(_, opened)| **opened) {
+            let at = if self.version == 3 { "0 " } else { "" };
+            writeln!(out, "{at}{} close", disk_name(header, index as u32))?;
+        }
+        Ok(())
+    }
+}
+
+/// blkreplay's `.load`: reads and writes of one disk, in sectors.
+#[derive(Default)]
+struct Load {
+    disk: Option<u32>,
+}
+
+impl TextWriter for Load {
+    fn begin(&mut self, header: &Header, out: &mut dyn Write) -> io::Result<()> {
+        for line in header.notes.lines() {
+            writeln!(out, "{}", line.replace(';', ","))?;
+        }
+        writeln!(out, "start ; sector; length ; op ;  replay_delay=0 ; replay_duration=0")
+    }
+
+    fn request(&mut self, _: &Header, r: &Request, out: &mut dyn Write) -> io::Result<bool> {
+        if *self.disk.get_or_insert(r.disk) != r.disk {
+            let why = "a .load has one disk, this trace several; cut one out with --disk";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        let op = match r.op {
+            Op::Read => 'R',
+            Op::Write => 'W',
+            _ => return Ok(false),
+        };
+        let (first, behind) = (r.offset / 512, r.end().div_ceil(512));
+        let (seconds, rest) = (r.time / 1_000_000_000, r.time % 1_000_000_000);
+        writeln!(out, "{seconds}.{rest:09} ; {first} ; {} ; {op} ; 0.0 ; 0.0", behind - first)?;
+        Ok(true)
+    }
+}
+
+/// libCacheSim's records: one for each block of each read and write, with the number of the next
+/// record of the same block, which is filled in from the end.
+fn oracle(source: &mut dyn Source, file: &File, path: &Path, unit: u32) -> Result<Exported> {
+    const RECORD: usize = crate::foreign::oracle::RECORD;
+    const CHUNK: usize = 64 << 10;
+    let failed = |e| Error::io(path.display(), e);
+    let unit = u64::from(unit.max(1));
+    let mut done = Exported::default();
+    let mut out = BufWriter::with_capacity(1 << 20, file);
+    let mut batch = Vec::new();
+    while source.read(&mut batch)? {
+        for r in &batch {
+            done.requests += 1;
+            if !matches!(r.op, Op::Read | Op::Write) {
+                done.left_out += 1;
+                continue;
+            }
+            let seconds = u32::try_from(r.time / 1_000_000_000).unwrap_or(u32::MAX);
+            // Disks beyond the first lie elsewhere in the range of numbers.
+            let disk = if r.disk == 0 { 0 } else { mix(r.disk.into()) << 40 };
+            for block in r.offset / unit..r.end().div_ceil(unit) {
+                let mut record = [0; RECORD];
+                record[..4].copy_from_slice(&seconds.to_le_bytes());
+                record[4..12].copy_from_slice(&(block.wrapping_add(disk)).to_le_bytes());
+                record[12..16].copy_from_slice(&(unit as u32).to_le_bytes());
+                record[16..].copy_from_slice(&(-1i64).to_le_bytes());
+                out.write_all(&record).map_err(failed)?;
+                done.records += 1;
+            }
+        }
+    }
+    out.flush().map_err(failed)?;
+    drop(out);
+    let mut next: HashMap<u64, i64> = HashMap::new();
+    let mut end = done.records;
+    let mut buffer = vec![0; CHUNK * RECORD];
+    while end > 0 {
+        let start = end.saturating_sub(CHUNK as u64);
+        let part = &mut buffer[..(end - start) as usize * RECORD];
+        let offset = start * RECORD as u64;
+        file.read_exact_at(part, offset).map_err(failed)?;
+        for (index, record) in part.chunks_exact_mut(RECORD).enumerate().rev() {
+            let number = (start + index as u64).cast_signed();
+            let id = crate::native::frame::u64_at(record, 4);
+            if let Some(later) = next.insert(id, number) {
+                record[16..].copy_from_slice(&later.to_le_bytes());
+            }
+        }
+        file.write_all_at(part, offset).map_err(failed)?;
+        end = start;
+    }
+    Ok(done)
+}
