@@ -2,7 +2,8 @@
 //! beside its code in [`commands`](crate::commands).
 
 use crate::commands::{
-    borrow, completions, disk, gc, image, init, man, repair, serve, status, store, verify,
+    borrow, completions, disk, gc, image, init, man, model, repair, replay, serve, status, store,
+    verify,
 };
 use crate::logging::LogFormat;
 use clap::{Parser, Subcommand};
@@ -77,6 +78,11 @@ pub(crate) enum Command {
     Repair(repair::Args),
     /// What the running server does
     Status(status::Args),
+    /// Replay a trace by many clients against any NBD server
+    Replay(Box<replay::Args>),
+    /// How a server behaves under load, by arithmetic
+    #[command(subcommand, arg_required_else_help = true)]
+    Model(model::Model),
     /// Print the completion script of a shell
     Completions(completions::Args),
     /// Write the manual pages into a directory

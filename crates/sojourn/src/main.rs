@@ -14,6 +14,7 @@
 //! | [`serve`](mod@serve) | exports, listeners, HTTP, signals |
 //! | [`descriptors`] | how many files and sockets may be open |
 //! | [`names`] | the names of metrics and log fields |
+//! | [`lists`] | lists, ranges and times on the command line |
 //! | [`world`] | the system's clock and randomness |
 //! | [`output`], [`progress`], [`logging`] | what people and programs see |
 
@@ -26,6 +27,7 @@ mod descriptors;
 mod engine;
 mod home;
 mod key;
+mod lists;
 mod logging;
 mod names;
 mod output;
@@ -99,6 +101,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Verify(args) => block_on(commands::verify::run(args, &home()?, output))?,
         Command::Repair(args) => block_on(commands::repair::run(args, &home()?, output))?,
         Command::Status(_) => block_on(commands::status::run(&home()?, output))?,
+        Command::Replay(args) => commands::replay::run(args, output),
+        Command::Model(verb) => commands::model::run(verb, output),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args, output),
         Command::Serve(_) => Ok(()),

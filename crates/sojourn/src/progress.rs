@@ -44,6 +44,34 @@ impl Bar {
         Self(bar)
     }
 
+    /// A bar that counts requests.
+    pub(crate) fn requests(what: &str, total: Option<u64>) -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self(ProgressBar::hidden());
+        }
+        let bar = match total {
+            Some(total) => ProgressBar::new(total),
+            None => ProgressBar::new_spinner(),
+        };
+        let template = match total {
+            Some(_) => "{prefix} {wide_bar} {human_pos}/{human_len} {per_sec} {eta} {msg}",
+            None => "{prefix} {spinner} {human_pos} {per_sec} {elapsed} {msg}",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.set_prefix(what.to_owned());
+        Self(bar)
+    }
+
+    /// Moves the bar to `done`, and tells of errors.
+    pub(crate) fn at(&self, done: u64, errors: u64) {
+        self.0.set_position(done);
+        if errors > 0 {
+            self.0.set_message(format!("{errors} errors"));
+        }
+    }
+
     /// Moves the bar by `bytes`.
     pub(crate) fn moved(&self, bytes: u64) {
         self.0.inc(bytes);

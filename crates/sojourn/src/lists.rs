@@ -1,0 +1,184 @@
+//! Lists, ranges and times, as people write them on the command line.
+
+use block::{ByteSize, Error, Result};
+use std::time::Duration;
+
+/// The most items of a list.
+const MOST: usize = 100_000;
+
+/// Whole numbers: `1-100`, `1,2,5`, `10-50:10`; ascending, each once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Numbers(pub(crate) Vec<u32>);
+
+/// Shares from 0 to 1: `0.95`, `95%`, `0-1:0.05`; ascending, each once.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Shares(pub(crate) Vec<f64>);
+
+/// Sizes: `4K,8K`, and `1G-16G` for 1, 2, 4, 8 and 16 GiB; ascending, each once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sizes(pub(crate) Vec<u64>);
+
+impl std::str::FromStr for Numbers {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let bad = || {
+            Error::invalid(format!(
+                "{text:?} is no list of numbers: write it as 8, 1-100, 10-50:10 or 1,2,5"
+            ))
+        };
+        let number = |text: &str| text.trim().parse::<u32>().map_err(|_| bad());
+        let mut all = Vec::new();
+        for item in text.split(',') {
+            let (range, step) = item.split_once(':').unwrap_or((item, "1"));
+            let (from, to) = range.split_once('-').unwrap_or((range, range));
+            let (from, to, step) = (number(from)?, number(to)?, number(step)?);
+            if from > to || step == 0 || (to - from) as usize / step as usize >= MOST {
+                return Err(bad());
+            }
+            all.extend((from..=to).step_by(step as usize));
+            limit(all.len())?;
+        }
+        all.sort_unstable();
+        all.dedup();
+        Ok(Self(all))
+    }
+}
+
+impl std::str::FromStr for Shares {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let bad = || {
+            Error::invalid(format!(
+                "{text:?} is no list of shares from 0 to 1: write it as 0.95, 95%, 0-1:0.05 or 0,0.9"
+            ))
+        };
+        let number = |text: &str| -> Result<f64> {
+            let text = text.trim();
+            let (digits, scale) = text.strip_suffix('%').map_or((text, 1.0), |rest| (rest, 0.01));
+            digits.parse::<f64>().map(|number| number * scale).map_err(|_| bad())
+        };
+        let share = |text: &str| {
+            number(text).and_then(|n| if (0.0..=1.0).contains(&n) { Ok(n) } else { Err(bad()) })
+        };
+        let mut all = Vec::new();
+        for item in text.split(',') {
+            let Some((from, rest)) = item.split_once('-') else {
+                all.push(share(item)?);
+                continue;
+            };
+            let (to, step) = rest.split_once(':').ok_or_else(bad)?;
+            let (from, to, step) = (share(from)?, share(to)?, share(step)?);
+            if from > to || step < 1e-5 {
+                return Err(bad());
+            }
+            let count = ((to - from) / step + 1e-9) as u32;
+            // Rounded, so that 0.05 nineteen times is 0.95.
+            let at = |i: u32| ((from + f64::from(i) * step) * 1e9).round() / 1e9;
+            all.extend((0..=count).map(|i| at(i).min(1.0)));
+            limit(all.len())?;
+        }
+        all.sort_by(f64::total_cmp);
+        all.dedup();
+        Ok(Self(all))
+    }
+}
+
+impl std::str::FromStr for Sizes {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut all = Vec::new();
+        for item in text.split(',') {
+            let Some((from, to)) = item.split_once('-') else {
+                all.push(item.parse::<ByteSize>()?.0);
+                continue;
+            };
+            let (from, to) = (from.parse::<ByteSize>()?.0, to.parse::<ByteSize>()?.0);
+            if from == 0 || from > to {
+                return Err(Error::invalid(format!("{item:?} is no range of sizes: write 1G-16G")));
+            }
+            let doubled = std::iter::successors(Some(from), |size| size.checked_mul(2));
+            all.extend(doubled.take_while(|size| *size < to));
+            all.push(to);
+        }
+        limit(all.len())?;
+        all.sort_unstable();
+        all.dedup();
+        Ok(Self(all))
+    }
+}
+
+fn limit(length: usize) -> Result<()> {
+    if length > MOST {
+        return Err(Error::invalid(format!("a list of more than {MOST} items: give fewer")));
+    }
+    Ok(())
+}
+
+/// Reads a time: `20ms`, `1.5s`, `2m`, `500us`; up to a year.
+pub(crate) fn duration(text: &str) -> Result<Duration> {
+    const UNITS: [(&str, f64); 6] =
+        [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+    let bad = || {
+        Error::invalid(format!("{text:?} is not a time: write it as 500us, 20ms, 1.5s, 2m or 1h"))
+    };
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
+    let (number, unit) = text.split_at(split);
+    let scale = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(bad)?.1;
+    let seconds = number.parse::<f64>().map_err(|_| bad())? * scale;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(time) if seconds <= 366.0 * 86_400.0 => Ok(time),
+        _ => Err(bad()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn lists_are_read_as_people_write_them() {
+        let numbers = |text: &str| text.parse::<Numbers>().unwrap().0;
+        assert_eq!(numbers("3"), [3]);
+        assert_eq!(numbers("5,1-3,2"), [1, 2, 3, 5]);
+        assert_eq!(numbers("10-35:10"), [10, 20, 30]);
+        let shares = |text: &str| text.parse::<Shares>().unwrap().0;
+        assert_eq!(shares("95%,0"), [0.0, 0.95]);
+        assert_eq!(shares("0.9-1:0.05"), [0.9, 0.95, 1.0]);
+        assert_eq!(shares("0-1:0.05")[19], 0.95);
+        let sizes = |text: &str| text.parse::<Sizes>().unwrap().0;
+        assert_eq!(sizes("8K,4K"), [4096, 8192]);
+        assert_eq!(sizes("1M-5M"), [1 << 20, 2 << 20, 4 << 20, 5 << 20]);
+        assert_eq!(duration("1.5s").unwrap(), Duration::from_millis(1500));
+        assert_eq!(duration("20ms").unwrap(), Duration::from_millis(20));
+    }
+
+    #[test]
+    fn what_is_no_list_is_refused_with_an_example() {
+        for bad in ["", "x", "5-1", "1-5:0", "1-4294967295", "1.5", "-1"] {
+            assert!(bad.parse::<Numbers>().unwrap_err().message().contains("1-100"), "{bad}");
+        }
+        for bad in ["", "1.1", "-0.1", "nan", "0-1", "0-1:0", "1-0:0.1", "101%"] {
+            assert!(bad.parse::<Shares>().unwrap_err().message().contains("95%"), "{bad}");
+        }
+        for bad in ["", "4Q", "0-4K", "8K-4K"] {
+            assert!(bad.parse::<Sizes>().is_err(), "{bad}");
+        }
+        for bad in ["", "5", "ms", "1d", "1.2.3s", "-1s", "99999h"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "[-0-9.,:%KMGsmh]{0,24}") {
+            let _ = text.parse::<Numbers>();
+            let _ = text.parse::<Shares>();
+            let _ = text.parse::<Sizes>();
+            let _ = duration(&text);
+        }
+    }
+}
