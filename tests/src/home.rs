@@ -97,9 +97,14 @@ impl Home {
 
     /// Starts a server of this home.
     pub fn serve(&self) -> Server {
+        self.serve_with(&[])
+    }
+
+    /// The same with more options.
+    pub fn serve_with(&self, more: &[&str]) -> Server {
         let socket = self.path("nbd.sock");
         let mut command = self.command();
-        command.arg("serve").arg("--nbd").arg(format!("unix:{}", socket.display()));
+        command.arg("serve").arg("--nbd").arg(format!("unix:{}", socket.display())).args(more);
         Server::start(command, socket, self.path("log"))
     }
 

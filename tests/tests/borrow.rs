@@ -209,6 +209,54 @@ fn a_running_host_lends_a_file_without_a_name() {
 }
 
 #[test]
+fn ephemeral_disks_keep_what_is_written_on_borrowed_blocks_and_nothing_at_home() {
+    require!("fio", "qemu-io", "mke2fs", "debugfs");
+    let owner = Owner::new(64 << 20);
+    let home = &owner.home;
+    shell(home.dir(), &[], "head -c 32M /dev/urandom > golden");
+    home.run(&["image", "import", "golden", "golden"]);
+    home.run(&["disk", "create", "kiosk", "--from", "golden", "--ephemeral"]);
+    home.disk("alice", "golden");
+    let options = ["--shadow", "borrowed", "--borrow", "disk", "--borrow-size", "64M"];
+    let refused = home.fails(2, &["serve", "--borrow", "disk", "--borrow-size", "1M"]);
+    assert!(refused.contains("--shadow borrowed"), "{refused}");
+    let mut server = home.serve_with(&options);
+    assert!(server.log().contains("it is gone when this server ends"), "{}", server.log());
+    let (kiosk, alice) = (server.uri("kiosk"), server.uri("alice"));
+    let held = home.fails(4, &["borrow", "up", "disk", "--size", "1M"]);
+    assert!(held.contains("in-use"), "{held}");
+    // Each client leaves: the next one finds the image, and the room of the one before.
+    for _ in 0..3 {
+        let use_ = r#"nbdcopy "$U" now && cmp now golden
+            qemu-io -f raw -c 'write -P 7 0 30M' -c 'read -P 7 0 30M' -c 'write -P 8 31M 512' -c flush "$U" > log
+            ! grep -i -e error -e fail log"#;
+        shell(home.dir(), &[("U", &kiosk)], use_);
+    }
+    let error = home.fails(9, &["disk", "snapshot", "kiosk", "s"]);
+    assert!(error.contains("keeps nothing"), "{error}");
+    shell(home.dir(), &[("U", &alice)], r#"qemu-io -f raw -c 'write -P 7 0 1M' "$U" > log"#);
+    home.run(&["disk", "snapshot", "alice", "s"]);
+    let files = "home/disks/kiosk/0001.data";
+    assert_eq!(std::fs::metadata(home.path(files)).unwrap().len(), 0, "nothing at home");
+    // It leaves without a goodbye, and is waited for.
+    let fio = r#"fio --output=fio.txt --ioengine=nbd --uri="$U" --thread --verify_fatal=1 --name=job \
+        --iodepth=16 --verify=crc32c --rw=randwrite --bsrange=4k-64k --size=24m || { cat fio.txt; exit 1; }"#;
+    shell(home.dir(), &[("U", &kiosk)], fio);
+    server.assert_alive();
+    server.stop();
+    assert!(owner.check() > 5000, "the lent blocks were used");
+    let bytes = std::fs::read(home.path("disk")).unwrap();
+    assert!(!bytes.windows(4096).any(|w| w.iter().all(|b| *b == 7)), "plain text is left");
+    let server = home.serve_with(&options);
+    shell(home.dir(), &[("U", &alice)], r#"qemu-io -f raw -c 'read -P 7 0 1M' "$U" > log"#);
+    let gone = r#"! nbdcopy "$U" now"#;
+    shell(home.dir(), &[("U", &kiosk)], gone);
+    assert!(server.log().contains("is gone with the server"), "{}", server.log());
+    server.kill();
+    owner.check();
+}
+
+#[test]
 fn what_cannot_be_borrowed_is_refused_with_its_reason() {
     require!("mke2fs");
     let home = Home::new();
