@@ -114,6 +114,9 @@ def device_mapper(server, golden):
         status = guest.execute(f"{borrow} status | tail -n 1")["note"]
         down = guest.execute(f"{borrow} down lent")["note"]
         guest.execute("! ls /dev/mapper/lent && e2fsck -fn /dev/vdb")
+        early_setup(guest, borrow)
+        state = kernel_state(guest, borrow)
+        guest.execute("! ls /dev/mapper | grep -v control && e2fsck -fn /dev/vdb")
         guest.poweroff()
     server.stop()
     owner.check(disk, sums)
@@ -121,7 +124,32 @@ def device_mapper(server, golden):
         raise LabError("bytes that were not lent have changed")
     if owner.kept_hash(disk, shorter) == control:
         raise LabError("the check does not see a block that was written")
-    return {"extents": len(lent), "files": len(sums), "status": status, "down": down}
+    return {"extents": len(lent), "files": len(sums), "status": status, "down": down, "state": state}
+
+
+def early_setup(guest, borrow):
+    """Swap space and a home on one borrowed disk; nobody takes it down while a program is there."""
+    guest.execute(f"{borrow} up /dev/vdb {' '.join(LENT)} --as dm --swap 32M --mkfs ext4 --mount /mnt/x")
+    guest.execute("mountpoint /mnt/x && grep -q partition /proc/swaps && cp -r /usr/share/common-licenses /mnt/x && sync")
+    guest.execute("sleep 1000 9>/mnt/x/open & echo $! > /run/sleeper; while [ ! -e /mnt/x/open ]; do sleep 0.1; done")
+    busy = guest.execute(f"{borrow} down", check=False)
+    if busy["rc"] != 4:
+        raise LabError(f"a file system in use was taken down: {busy}")
+    guest.execute("test -e /mnt/x/open && kill $(cat /run/sleeper) && sleep 0.5")
+    guest.execute(f"{borrow} down && ! mountpoint /mnt/x && ! grep -q partition /proc/swaps")
+
+
+def kernel_state(guest, borrow):
+    """State is copied onto a disk of the kernel; what was changed goes back and nothing else."""
+    guest.execute("head -c 20M /dev/urandom > /run/state && cp /run/state /run/expected")
+    guest.execute(f"{borrow} up /dev/vdb {' '.join(LENT)} --as dm --state /run/state --swap 16M")
+    guest.execute("cmp -n 20971520 /run/state /dev/mapper/borrowed-files")
+    for target in ("/dev/mapper/borrowed-files", "/run/expected"):
+        guest.execute(f"for at in 3 700 701; do echo changed | dd of={target} bs=4096 seek=$at conv=notrunc; done; sync")
+    guest.execute("! cmp /run/state /run/expected")
+    down = guest.execute(f"{borrow} --json down | grep -o 'written_back[^,]*'")["note"]
+    guest.execute("cmp /run/state /run/expected")
+    return down
 
 
 ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, firmware, device_mapper)}

@@ -52,4 +52,6 @@ fn what_the_kernel_borrows_leaves_all_else_as_it_was() {
     assert!(facts["files"].as_u64().unwrap() > 100, "{facts}");
     assert!(facts["status"].as_str().unwrap().contains("/dev/mapper/lent"), "{facts}");
     assert!(facts["down"].as_str().unwrap().contains("as it was before"), "{facts}");
+    // Three blocks of 4 KiB were changed.
+    assert!(facts["state"].as_str().unwrap().contains("12288"), "{facts}");
 }

@@ -117,10 +117,19 @@ fn swap_files_that_are_not_looked_into_may_hide_a_suspended_system() {
     bytes[446 + 12..446 + 16].copy_from_slice(&8191u32.to_le_bytes());
     bytes[510..512].copy_from_slice(&[0x55, 0xAA]);
     std::fs::write(&torn, &bytes).unwrap();
+    // So does an NTFS that has lost the sector that it is known by.
+    let headless = dir.path().join("headless");
+    let mut bytes = std::fs::read(&ntfs).unwrap();
+    bytes[..512].fill(0);
+    std::fs::write(&headless, &bytes).unwrap();
     let clean = ext4(dir.path(), "clean");
     let options = ScanOptions::default();
     assert_eq!(verdicts(&[ntfs.clone(), clean.clone()], &options), [None; 2]);
-    for (beside, code) in [(btrfs, Code::NeedsConsent), (torn, Code::PartitionTable)] {
+    for (beside, code) in [
+        (btrfs, Code::NeedsConsent),
+        (torn, Code::PartitionTable),
+        (headless, Code::OtherFileSystem),
+    ] {
         let all = [ntfs.clone(), clean.clone(), beside];
         let expected = [Some(Code::HiddenState), None, Some(code)];
         assert_eq!(verdicts(&all, &options), expected);

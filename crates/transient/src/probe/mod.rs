@@ -5,7 +5,7 @@
 
 mod marks;
 
-use crate::bytes::{le16, le32};
+use crate::bytes::{le16, le32, le64};
 use crate::refusal::refuse;
 use crate::{Code, Kind, Refusal, Window, ext};
 use marks::{ANYWHERE, MARKS, Mark, Place};
@@ -27,6 +27,10 @@ pub fn probe(window: &Window<'_>) -> Result<Kind, Refusal> {
         }
     }
     others.extend(computed(window, &head)?);
+    // Whoever formats a partition anew leaves the copy where it is.
+    if kinds.is_empty() && others.is_empty() && headless_ntfs(window)? {
+        others.push((Code::OtherFileSystem, "an NTFS without its first sector"));
+    }
     // What stands around file systems is said first: there may be one inside.
     others.sort_by_key(|(code, _)| *code == Code::OtherFileSystem);
     match (kinds.as_slice(), others.as_slice()) {
@@ -170,6 +174,22 @@ fn computed(window: &Window<'_>, head: &Head) -> Result<Vec<(Code, &'static str)
         }
     }
     Ok(found)
+}
+
+/// Whether the copy of the boot sector that ends an NTFS is there and says that it does.
+fn headless_ntfs(window: &Window<'_>) -> Result<bool, Refusal> {
+    for sector in [512, 1024, 2048, 4096] {
+        let Some(at) = (window.size() / sector * sector).checked_sub(sector) else { continue };
+        let copy = window.bytes(at, 512)?;
+        if &copy[3..11] == b"NTFS    "
+            && copy[510..] == [0x55, 0xAA]
+            && u64::from(le16(&copy, 11)) == sector
+            && le64(&copy, 40).checked_mul(sector) == Some(at)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// ZFS has four labels of 256 KiB, two at each end; the second half of each is a ring of

@@ -52,3 +52,25 @@ fn two_bytes_by_chance_do_not_make_a_file_system_ambiguous() {
     // The count of free inodes of ext lies where Minix has its magic number.
     assert_eq!(code(&with(1 << 20, &[(1080, b"\x53\xef"), (1040, b"\x7f\x13")])), Ok(Kind::Ext4));
 }
+
+#[test]
+fn an_ntfs_without_its_first_sector_is_known_by_the_copy_of_it() {
+    for sector in [512u16, 4096] {
+        let size = 8 << 20;
+        let at = size - usize::from(sector);
+        let mut copy = vec![0; 512];
+        copy[3..11].copy_from_slice(b"NTFS    ");
+        copy[11..13].copy_from_slice(&sector.to_le_bytes());
+        copy[40..48].copy_from_slice(&(at as u64 / u64::from(sector)).to_le_bytes());
+        copy[510..].copy_from_slice(&[0x55, 0xAA]);
+        let lost = with(size, &[(at, &copy)]);
+        let refusal = probe(&Window::whole(&lost)).unwrap_err();
+        assert_eq!(refusal.code, Code::OtherFileSystem);
+        assert!(refusal.sentence.contains("without its first sector"), "{refusal}");
+        // Of a partition at the end of a disk, it says nothing about the disk.
+        let disk = with(size + (1 << 20), &[(at + (1 << 20), &copy)]);
+        assert_eq!(code(&disk), Err(Code::Unknown));
+        // What was formatted since has left it there.
+        assert_eq!(code(&with(size, &[(at, &copy), (1080, b"\x53\xef")])), Ok(Kind::Ext4));
+    }
+}
