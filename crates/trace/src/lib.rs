@@ -2,7 +2,7 @@
 //! what is counted and changed on the way through.
 //!
 //! This crate may know what a block request is and how files of them look. It must not know where
-//! requests come from or what is done with them: no clock, no threads, no network, no policy.
+//! requests come from or what is done with them: no threads, no network, no policy.
 //!
 //! | module | concept |
 //! |---|---|
@@ -12,6 +12,8 @@
 //! | [`create`], [`Writer`] | our own format, written |
 //! | [`format`](mod@format), [`open`](mod@open) | [`Format`]s, and [`open()`] for any of them |
 //! | [`export`](mod@export) | writing formats that others read |
+//! | [`stats`] | what a trace is like |
+//! | [`record`] | a layer that notes requests, and what writes them |
 //! | [`merge`], [`transform`] | several traces as one; cut, sample, anonymize |
 
 pub mod export;
@@ -22,9 +24,11 @@ mod input;
 pub mod merge;
 mod native;
 pub mod open;
+pub mod record;
 pub mod request;
 mod sort;
 pub mod source;
+pub mod stats;
 pub mod transform;
 
 pub use export::{ExportOptions, Exported, export, format_of};

@@ -90,7 +90,7 @@ pub fn guess(path: &Path, options: &OpenOptions) -> Result<Format> {
     let input = input::open(path)?;
     match options.format {
         Some(format) => Ok(format),
-        None => guess_from(&input, &path.to_path_buf(), options),
+        None => guess_from(&input, path, options),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Real traces, where they are at hand: numbers of requests as those who published them count.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
 use std::path::PathBuf;
 use trace::{Format, Op, OpenOptions, Request};
 

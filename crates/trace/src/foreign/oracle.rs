@@ -30,7 +30,7 @@ impl RecordFormat for Oracle {
         let next = u64_at(bytes, 16).cast_signed();
         self.number += 1;
         // i64::MAX is what some converters write for "never".
-        if next < -1 || (next != -1 && next <= self.number - 1) {
+        if next < -1 || (next != -1 && next < self.number) {
             return Err(format!("request {} is followed by request {next}", self.number - 1));
         }
         let size = u32_at(bytes, 12);

@@ -71,6 +71,11 @@ impl<W: Write> Writer<W> {
         &mut self.header
     }
 
+    /// The output.
+    pub(crate) fn output(&self) -> &W {
+        &self.out
+    }
+
     /// How many requests were pushed.
     pub fn requests(&self) -> u64 {
         self.index.requests + self.pending.len() as u64

@@ -1,0 +1,175 @@
+//! Gathers what connections noted and writes it in order of time.
+
+use super::Recorder;
+use crate::native::column::Effort;
+use crate::native::writer::Writer;
+use crate::{Flags, Header, Request};
+use block::{Error, Result};
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Nanoseconds that a request may take and still get its place.
+const PATIENCE: u64 = 1_000_000_000;
+/// Requests that are held for their place at most: 160 MiB.
+const HELD: usize = 4 << 20;
+/// Buffers that are kept for the next requests.
+const SPARES: usize = 64;
+
+/// Writes what a [`Recorder`] gathers. Requests are noted when they are answered; so that they
+/// come in the order in which they began, they are held for a second. One that took longer is put
+/// where the trace has got to, with [`Flags::LATE`].
+pub struct Collector<W: Write> {
+    recorder: Arc<Recorder>,
+    writer: Writer<Counting<W>>,
+    path: PathBuf,
+    held: Vec<Request>,
+    /// The time that was written up to.
+    written: u64,
+    /// Bytes at which recording ends.
+    limit: u64,
+    late: u64,
+    clients: usize,
+    disks: usize,
+}
+
+/// Counts bytes on the way.
+struct Counting<W> {
+    inner: W,
+    bytes: u64,
+}
+
+impl<W: Write> Write for Counting<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let n = self.inner.write(bytes)?;
+        self.bytes += n as u64;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl<W: Write> Collector<W> {
+    /// Writes to `out`; `path` is for messages. At `limit` bytes it ends with an error.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn new(
+        recorder: Arc<Recorder>,
+        out: W,
+        path: impl Into<PathBuf>,
+        limit: u64,
+        notes: &str,
+    ) -> Result<Self> {
+        let path = path.into();
+        let header = Header { latencies: true, notes: notes.to_owned(), ..Header::default() };
+        let out = Counting { inner: out, bytes: 0 };
+        let writer = Writer::new(out, &path, header, Effort::Low)?;
+        let (held, written, late) = (Vec::new(), 0, 0);
+        Ok(Self { recorder, writer, path, held, written, limit, late, clients: 0, disks: 0 })
+    }
+
+    /// Requests written so far, and bytes.
+    pub fn written(&self) -> (u64, u64) {
+        (self.writer.requests(), self.writer.output().bytes)
+    }
+
+    /// Takes what was noted and writes what has its place. Call it some times a second.
+    ///
+    /// # Errors
+    /// Those of the output; [`NoSpace`](block::ErrorKind::NoSpace) at the limit.
+    pub fn pass(&mut self) -> Result<()> {
+        let now = self.recorder.now();
+        self.gather();
+        let mut until = now.saturating_sub(PATIENCE);
+        if self.held.len() > HELD {
+            until = self.held[self.held.len() - HELD].time;
+        }
+        self.write(until)?;
+        if self.writer.output().bytes >= self.limit {
+            return Err(Error::no_space(format!(
+                "{}: the trace has reached its limit of {} bytes; move it away and record again",
+                self.path.display(),
+                self.limit
+            )));
+        }
+        Ok(())
+    }
+
+    /// Writes everything, and the end of the file; gives the output back.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn finish(mut self) -> Result<W> {
+        self.gather();
+        self.write(u64::MAX)?;
+        let (dropped, late) = (self.recorder.dropped(), self.late);
+        let header = self.writer.header_mut();
+        if dropped > 0 {
+            header.note(&format!("{dropped} requests were dropped: the recorder was too slow"));
+        }
+        if late > 0 {
+            header.note(&format!("{late} requests took so long that they come late"));
+        }
+        Ok(self.writer.finish()?.inner)
+    }
+
+    /// Takes all that was noted, and puts it in order.
+    fn gather(&mut self) {
+        let mut buffers = std::mem::take(&mut *self.recorder.full.lock());
+        let mut taps = std::mem::take(&mut *self.recorder.taps.lock());
+        taps.retain(|tap| {
+            let Some(tap) = tap.upgrade() else { return false };
+            let mut buffer = tap.buffer.lock();
+            if !buffer.is_empty() {
+                self.held.extend_from_slice(&buffer);
+                buffer.clear();
+            }
+            true
+        });
+        self.recorder.taps.lock().append(&mut taps);
+        for buffer in &mut buffers {
+            self.held.append(buffer);
+        }
+        buffers.truncate(SPARES);
+        {
+            let mut spare = self.recorder.spare.lock();
+            if spare.len() < SPARES {
+                spare.append(&mut buffers);
+            }
+        }
+        // Late ones are first: they are moved to where the trace has got to.
+        self.held.sort_by_key(|r| r.time);
+        let late = self.held.partition_point(|r| r.time < self.written);
+        for request in &mut self.held[..late] {
+            let moved = u32::try_from(self.written - request.time).unwrap_or(u32::MAX);
+            request.latency = request.latency.saturating_sub(moved).max(1);
+            request.time = self.written;
+            request.flags = request.flags.with(Flags::LATE);
+        }
+        self.late += late as u64;
+        let parties = self.recorder.parties.lock();
+        if (parties.clients.len(), parties.disks.len()) != (self.clients, self.disks) {
+            (self.clients, self.disks) = (parties.clients.len(), parties.disks.len());
+            let header = self.writer.header_mut();
+            header.clients.clone_from(&parties.clients);
+            header.disks.clone_from(&parties.disks);
+        }
+    }
+
+    /// Writes what began before `until`.
+    fn write(&mut self, until: u64) -> Result<()> {
+        let count = self.held.partition_point(|r| r.time < until);
+        for request in &self.held[..count] {
+            self.writer.push(request)?;
+        }
+        if let Some(last) = self.held[..count].last() {
+            self.written = last.time;
+            self.writer.flush()?;
+        }
+        self.held.drain(..count);
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+//! Recording: a layer that notes every request of a device, and what gathers the notes and writes
+//! them in order of time.
+//!
+//! A client never waits for the recorder. Each connection notes into a buffer of its own; full
+//! buffers are handed over, and where nobody takes them fast enough they are emptied and counted as
+//! dropped. The caller calls [`Collector::pass`] now and then, away from the threads that serve.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`layer`] | [`Recorded`], the layer |
+//! | [`collector`] | [`Collector`], which writes |
+
+mod collector;
+mod layer;
+
+#[cfg(test)]
+mod tests;
+
+pub use collector::Collector;
+pub use layer::Recorded;
+
+use crate::{Disk, Request};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use tokio::time::Instant;
+
+/// Requests of a buffer.
+const BUFFER: usize = 1024;
+/// Buffers that wait for the collector at most: 80 MiB.
+const WAITING: usize = 2048;
+
+/// Where the connections of a server note their requests.
+#[derive(Debug)]
+pub struct Recorder {
+    start: Instant,
+    parties: Mutex<Parties>,
+    full: Mutex<Vec<Vec<Request>>>,
+    spare: Mutex<Vec<Vec<Request>>>,
+    taps: Mutex<Vec<Weak<Tap>>>,
+    dropped: AtomicU64,
+}
+
+/// The clients and disks that were seen.
+#[derive(Debug, Default)]
+struct Parties {
+    clients: Vec<String>,
+    client_numbers: HashMap<String, u32>,
+    disks: Vec<Disk>,
+    disk_numbers: HashMap<String, u32>,
+}
+
+/// The buffer of one connection.
+#[derive(Debug)]
+struct Tap {
+    recorder: Arc<Recorder>,
+    client: u32,
+    disk: u32,
+    buffer: Mutex<Vec<Request>>,
+}
+
+impl Recorder {
+    /// A recorder whose trace begins now.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            start: Instant::now(),
+            parties: Mutex::default(),
+            full: Mutex::default(),
+            spare: Mutex::default(),
+            taps: Mutex::default(),
+            dropped: AtomicU64::new(0),
+        })
+    }
+
+    /// Nanoseconds since the start.
+    fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Requests that were not recorded because nobody took them in time.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// A buffer for a connection of `client` to `disk`. `None` when there are more of them than a
+    /// trace can name.
+    fn tap(self: &Arc<Self>, client: &str, disk: &Disk) -> Option<Arc<Tap>> {
+        let (client, disk) = {
+            let Parties { clients, client_numbers, disks, disk_numbers } =
+                &mut *self.parties.lock();
+            let full = |count: usize| count >= crate::header::MAX_PARTIES as usize;
+            let client = match client_numbers.get(client) {
+                Some(number) => *number,
+                None if full(clients.len()) => return None,
+                None => {
+                    clients.push(client.to_owned());
+                    let number = clients.len() as u32 - 1;
+                    client_numbers.insert(client.to_owned(), number);
+                    number
+                }
+            };
+            let disk = match disk_numbers.get(&disk.name) {
+                Some(number) => *number,
+                None if full(disks.len()) => return None,
+                None => {
+                    disks.push(disk.clone());
+                    let number = disks.len() as u32 - 1;
+                    disk_numbers.insert(disk.name.clone(), number);
+                    number
+                }
+            };
+            (client, disk)
+        };
+        let buffer = Mutex::new(Vec::with_capacity(BUFFER));
+        let tap = Arc::new(Tap { recorder: Arc::clone(self), client, disk, buffer });
+        self.taps.lock().push(Arc::downgrade(&tap));
+        Some(tap)
+    }
+
+    /// Takes a full buffer and gives an empty one; drops its requests when too many wait.
+    fn hand_over(&self, buffer: &mut Vec<Request>) {
+        let mut full = self.full.lock();
+        if full.len() >= WAITING {
+            self.dropped.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+            buffer.clear();
+            return;
+        }
+        let empty = self.spare.lock().pop().unwrap_or_else(|| Vec::with_capacity(BUFFER));
+        full.push(std::mem::replace(buffer, empty));
+    }
+}
+
+impl Tap {
+    #[inline]
+    fn note(&self, request: Request) {
+        let mut buffer = self.buffer.lock();
+        buffer.push(Request { client: self.client, disk: self.disk, ..request });
+        if buffer.len() >= BUFFER {
+            self.recorder.hand_over(&mut buffer);
+        }
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        let buffer = self.buffer.get_mut();
+        if !buffer.is_empty() {
+            self.recorder.hand_over(buffer);
+        }
+    }
+}
