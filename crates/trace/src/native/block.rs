@@ -137,7 +137,7 @@ impl BlockReader {
                 }
             }
             gap = self.scratch[LENGTH][n - 1];
-            before = check(&self.scratch, n, before)?;
+            before = check(&self.columns, &self.scratch, n, before)?;
             assemble(&self.scratch, n, out);
             from += n;
         }
@@ -149,14 +149,23 @@ impl BlockReader {
 }
 
 /// Checks what every request promises; returns the last time.
-fn check(columns: &[[u64; CHUNK]; COLUMNS], n: usize, before: u64) -> Result<u64> {
-    let most = |column: usize| columns[column][..n].iter().fold(0, |most: u64, v| most.max(*v));
+fn check(
+    kinds: &[Column; COLUMNS],
+    columns: &[[u64; CHUNK]; COLUMNS],
+    n: usize,
+    before: u64,
+) -> Result<u64> {
+    // All bits that any value has: enough for limits that are powers of two.
+    let bits = |column: usize| match kinds[column].constant() {
+        Some(value) => value,
+        None => columns[column][..n].iter().fold(0, |bits: u64, v| bits | *v),
+    };
     let word = u64::from(u32::MAX);
-    let parties = u64::from(MAX_PARTIES);
-    if most(CLIENT) >= parties || most(DISK) >= parties {
+    if bits(CLIENT).max(bits(DISK)) >= u64::from(MAX_PARTIES) {
         return Err(Error::corrupt("a client or disk beyond the limit of the format"));
     }
-    if most(OP) >= Op::ALL.len() as u64 || most(FLAGS) > u64::from(Flags::KNOWN.0) {
+    let most = columns[OP][..n].iter().fold(0, |most: u64, op| most.max(*op));
+    if most >= Op::ALL.len() as u64 || bits(FLAGS) > u64::from(Flags::KNOWN.0) {
         return Err(Error::unsupported(
             "an operation or flag that this version does not know; use a newer one",
         ));
@@ -166,7 +175,7 @@ fn check(columns: &[[u64; CHUNK]; COLUMNS], n: usize, before: u64) -> Result<u64
     let outside = ends.fold(false, |outside, (offset, length)| {
         outside | (*offset > PLACES) | (offset.wrapping_add(*length) > PLACES)
     });
-    if most(LENGTH) > word || most(LATENCY) > word || outside {
+    if bits(LENGTH) > word || bits(LATENCY) > word || outside {
         return Err(Error::corrupt("a length, latency or offset beyond the limit of the format"));
     }
     let times = &columns[TIME][..n];

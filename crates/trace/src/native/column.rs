@@ -1,8 +1,8 @@
 //! One column of a block: transformed so that its numbers get small, cut into byte planes (all
-//! lowest bytes, then all second bytes, …), each column compressed when that makes it shorter.
+//! lowest bytes, then all second bytes, …), each plane compressed when that makes it shorter.
 //!
-//! High planes of small numbers are all zero and vanish; the others compress well and fast, since
-//! bytes of one significance look alike.
+//! High planes of small numbers are all zero and vanish; bytes of one significance look alike, so
+//! what can be compressed is, and what cannot (the lowest bytes of times) costs nothing to read.
 
 use super::frame::{u32_at, u64_at};
 use block::{Error, Result};
@@ -69,7 +69,7 @@ pub enum Effort {
 pub(crate) struct Encoder {
     compressor: Compressor<'static>,
     effort: Effort,
-    planes: Vec<u8>,
+    plane: Vec<u8>,
     packed: Vec<u8>,
     best: Vec<u8>,
     small: Vec<u64>,
@@ -86,7 +86,7 @@ impl Encoder {
         Ok(Self {
             compressor,
             effort,
-            planes: Vec::new(),
+            plane: Vec::new(),
             packed: Vec::new(),
             best: Vec::new(),
             small: Vec::new(),
@@ -166,36 +166,33 @@ impl Encoder {
         };
         let widest = self.small.iter().fold(0, |all, x| all | x);
         let planes = (u64::BITS - widest.leading_zeros()).div_ceil(8) as usize;
-        self.planes.clear();
-        for plane in 0..planes {
-            self.planes.extend(self.small.iter().map(|x| (x >> (8 * plane)) as u8));
-        }
         self.packed.clear();
         self.packed.resize(HEAD, 0);
         for value in table.iter().flatten() {
             self.packed.extend_from_slice(&value.to_le_bytes());
         }
-        let start = self.packed.len();
-        let mut compressed = 0;
-        if !self.planes.is_empty() {
-            self.packed.resize(start + zstd::zstd_safe::compress_bound(self.planes.len()), 0);
+        let lengths = self.packed.len();
+        self.packed.resize(lengths + 4 * planes, 0);
+        for plane in 0..planes {
+            self.plane.clear();
+            self.plane.extend(self.small.iter().map(|x| (x >> (8 * plane)) as u8));
+            let start = self.packed.len();
+            self.packed.resize(start + zstd::zstd_safe::compress_bound(self.plane.len()), 0);
             let size = self
                 .compressor
-                .compress_to_buffer(&self.planes, &mut self.packed[start..])
+                .compress_to_buffer(&self.plane[..], &mut self.packed[start..])
                 .map_err(|e| Error::io("cannot compress a trace's column", e))?;
             self.packed.truncate(start + size);
-            compressed = 1;
-            if size >= self.planes.len() {
+            // Little gain is not worth the time that decompressing takes.
+            if size > self.plane.len() / 16 * 15 {
                 self.packed.truncate(start);
-                self.packed.extend_from_slice(&self.planes);
-                compressed = 0;
+                self.packed.extend_from_slice(&self.plane);
             }
+            let stored = (self.packed.len() - start) as u32;
+            self.packed[lengths + 4 * plane..][..4].copy_from_slice(&stored.to_le_bytes());
         }
-        let stored = (self.packed.len() - start) as u32;
         self.packed[0] = transform as u8;
         self.packed[1] = planes as u8;
-        self.packed[2] = compressed;
-        self.packed[4..8].copy_from_slice(&stored.to_le_bytes());
         self.packed[8..16].copy_from_slice(&base.to_le_bytes());
         self.packed[16..24].copy_from_slice(&scale.to_le_bytes());
         Ok(())
@@ -278,11 +275,10 @@ impl Column {
             _ => return Err(wrong("is of an unknown kind; a newer version may read it")),
         };
         self.planes = usize::from(head[1]);
-        let (compression, stored) = (head[2], u32_at(head, 4) as usize);
         (self.base, self.scale) = (u64_at(head, 8), u64_at(head, 16));
         self.carry = self.base;
         self.count = count;
-        if self.planes > 8 || compression > 1 || head[3] != 0 {
+        if self.planes > 8 || head[2..8] != [0; 6] {
             return Err(wrong("is of an unknown kind; a newer version may read it"));
         }
         let mut rest = rest;
@@ -300,22 +296,20 @@ impl Column {
             self.table.resize(MAX_TABLE, u64::MAX);
             rest = behind;
         }
-        let Some((data, behind)) = rest.split_at_checked(stored) else {
+        let Some((lengths, mut rest)) = rest.split_at_checked(4 * self.planes) else {
             return Err(wrong("is cut off"));
         };
-        let size = self.planes * count;
-        if compression == 0 || size == 0 {
-            if stored != size {
-                return Err(wrong("is not as long as its values"));
-            }
-            self.data.clear();
-            self.data.extend_from_slice(data);
-        } else {
-            self.data.resize(size, 0);
-            let read = decompressor.decompress_to_buffer(data, &mut self.data[..]);
-            if read.ok() != Some(size) {
+        self.data.resize(self.planes * count, 0);
+        for (plane, length) in self.data.chunks_exact_mut(count).zip(lengths.chunks_exact(4)) {
+            let Some((stored, behind)) = rest.split_at_checked(u32_at(length, 0) as usize) else {
+                return Err(wrong("is cut off"));
+            };
+            if stored.len() == count {
+                plane.copy_from_slice(stored);
+            } else if decompressor.decompress_to_buffer(stored, plane).ok() != Some(count) {
                 return Err(wrong("cannot be decompressed"));
             }
+            rest = behind;
         }
         if self.transform == Transform::Table && self.planes == 1 {
             let largest = self.data.iter().copied().max().unwrap_or(0);
@@ -323,7 +317,7 @@ impl Column {
                 return Err(wrong("points outside its table"));
             }
         }
-        *bytes = behind;
+        *bytes = rest;
         Ok(())
     }
 
