@@ -134,6 +134,58 @@ impl Script {
         Ok(script)
     }
 
+    /// Random reads of `block` bytes, aligned to them, in `span` of a disk: so many by each of
+    /// `clients`. The same `seed` gives the same reads.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) when `span` has no room for a block, and for nothing
+    /// to do.
+    pub fn random_reads(
+        clients: u32,
+        reads: u32,
+        block: u32,
+        span: block::Span,
+        seed: u64,
+    ) -> Result<Self> {
+        let blocks = span.len() / u64::from(block.max(1));
+        let total = u64::from(clients) * u64::from(reads);
+        if blocks == 0 || block == 0 || total == 0 || total > MOST_REQUESTS {
+            return Err(Error::invalid(format!(
+                "{total} random reads of {block} bytes in {} bytes: give room for one block, and \
+                 1 to {MOST_REQUESTS} reads",
+                span.len()
+            )));
+        }
+        let parts = (0..clients).map(|client| {
+            // splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
+            // OOPSLA 2014).
+            let mut state = seed ^ (u64::from(client) << 32);
+            let mut next = || {
+                state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                let mut z = state;
+                z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+                z ^ (z >> 31)
+            };
+            let mut step = || Step {
+                time: 0,
+                offset: span.offset() + next() % blocks * u64::from(block),
+                length: block,
+                op: Op::Read,
+                durable: false,
+            };
+            Part {
+                client: client.to_string(),
+                disk: "0".to_owned(),
+                steps: (0..reads).map(|_| step()).collect(),
+                end: span.end(),
+                longest: block,
+                changes: false,
+            }
+        });
+        Ok(Self { parts: parts.collect(), times: false, duration: 0, skipped: 0 })
+    }
+
     /// Clients of the trace; one that used several disks counts as several.
     pub fn clients(&self) -> usize {
         self.parts.len()
@@ -218,6 +270,30 @@ mod tests {
         assert_eq!(script.parts[1].client, "1");
         let reads = load(requests, Selection { reads_only: true, ..Selection::default() }).unwrap();
         assert_eq!((reads.requests(), reads.changes()), (1, false));
+    }
+
+    #[test]
+    fn random_reads_stay_in_their_span_and_repeat_with_their_seed() {
+        let span = block::Span::between(8192, 8192 + 65536 + 100);
+        let script = Script::random_reads(3, 1000, 4096, span, 7).unwrap();
+        assert_eq!((script.clients(), script.requests(), script.changes()), (3, 3000, false));
+        let offsets = |script: &Script, part: usize| -> Vec<u64> {
+            script.parts[part].steps.iter().map(|step| step.offset).collect()
+        };
+        for part in 0..3 {
+            let mut seen = offsets(&script, part);
+            assert!(
+                seen.iter().all(|at| at % 4096 == 0 && (span.offset()..span.end()).contains(at))
+            );
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!(seen.len(), 16, "every block is read");
+        }
+        assert_ne!(offsets(&script, 0), offsets(&script, 1));
+        let again = Script::random_reads(3, 1000, 4096, span, 7).unwrap();
+        assert_eq!(offsets(&script, 2), offsets(&again, 2));
+        assert!(Script::random_reads(1, 1, 65536 * 2, span, 7).is_err());
+        assert!(Script::random_reads(0, 1, 4096, span, 7).is_err());
     }
 
     #[test]

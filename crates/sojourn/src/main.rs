@@ -102,7 +102,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Repair(args) => block_on(commands::repair::run(args, &home()?, output))?,
         Command::Status(_) => block_on(commands::status::run(&home()?, output))?,
         Command::Replay(args) => commands::replay::run(args, output),
-        Command::Model(verb) => commands::model::run(verb, output),
+        Command::Model(verb) => {
+            let given = cli.global.home.is_some().then(home).transpose()?;
+            commands::model::run(verb, given.as_ref(), output)
+        }
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args, output),
         Command::Serve(_) => Ok(()),

@@ -123,8 +123,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
     let mut source = trace::open(&args.trace, &options)?;
     let selection =
         Selection { first: args.first, reads_only: args.reads_only, ..Selection::default() };
-    let script =
-        Script::load(&mut source, selection).map_err(|e| e.context(args.trace.display()))?;
+    let script = Script::load(&mut source, selection)?;
     drop((source, bar));
     let skipped = script.skipped();
     let mut plan = Plan::new(args.target.clone(), &script);

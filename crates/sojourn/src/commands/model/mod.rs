@@ -1,9 +1,12 @@
 //! `sojourn model`: how a server behaves under load, by arithmetic.
 
 mod classes;
+mod fit;
+mod measure;
 mod plots;
 mod solve;
 
+use crate::home::Home;
 use crate::output::Output;
 use block::{Error, Result};
 use clap::Subcommand;
@@ -16,11 +19,14 @@ use std::path::Path;
 pub(crate) enum Model {
     /// Throughput, response and utilisations for numbers of clients, hit ratios and block sizes
     Solve(solve::Args),
+    /// Measure the demands of a running server
+    Fit(Box<fit::Args>),
 }
 
-pub(crate) fn run(verb: &Model, output: Output) -> Result<()> {
+pub(crate) fn run(verb: &Model, home: Option<&Home>, output: Output) -> Result<()> {
     match verb {
         Model::Solve(args) => solve::run(args, output),
+        Model::Fit(args) => fit::run(args, home, output),
     }
 }
 

@@ -1,0 +1,487 @@
+//! `sojourn model fit`: the demands of a real server, measured.
+
+use super::measure::{Watched, Work, interface};
+use super::write_file;
+use crate::commands::replay::drive;
+use crate::control::client::Client;
+use crate::home::Home;
+use crate::lists::{Numbers, Sizes, duration};
+use crate::output::{Output, Table};
+use block::{ByteSize, Error, Result, Span};
+use model::fit::{Busy, Hidden, Load, Measured, hidden, utilisation_law};
+use model::{Centre, Demand, Kind, Network, Profile, ProfileCentre};
+use nbd::Uri;
+use replay::{Plan, Report, Script};
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Reads of all clients together in one script; clients begin again when they are through.
+const READS: u32 = 400_000;
+/// The part of a run that is not counted, in parts of the whole.
+const WARM_UP: u32 = 5;
+/// A hidden queue below this share of the whole response is none.
+const NOTHING: f64 = 0.005;
+
+/// Arguments of `sojourn model fit`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn model fit 'nbd://server/debian' --pid 4711 --out server.toml
+  sojourn model fit 'nbd+unix:///debian?socket=/srv/sojourn/nbd.sock' --home /srv/sojourn \\
+      --block 4K,32K --disk sda --out server.toml
+
+Reads at random from the export, only reads: first a part that fits the server's cache, again and
+again, then all of it. Processor, disk and network are measured by the utilisation law where they can
+be watched; what remains of the response is a queue and a delay, found from how the throughput grows
+with the clients. Then it reads with other numbers of clients and says how far the model is off.
+docs/model.md tells more.")]
+pub(crate) struct Args {
+    /// The export: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH
+    pub(crate) target: Uri,
+    /// Where to write the profile
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: PathBuf,
+    /// Bytes of a request
+    #[arg(long, value_name = "LIST", default_value = "4K")]
+    pub(crate) block: Sizes,
+    /// Numbers of clients to measure at
+    #[arg(long, value_name = "LIST", default_value = "1,4,16")]
+    pub(crate) loads: Numbers,
+    /// Numbers of clients to check at
+    #[arg(long, value_name = "LIST", default_value = "2,8,32")]
+    pub(crate) check: Numbers,
+    /// How long each number of clients is measured
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration)]
+    pub(crate) time: Duration,
+    /// How much of the export is read for hits: less than the server's cache
+    #[arg(long, value_name = "SIZE", default_value = "16M")]
+    pub(crate) hot: ByteSize,
+    /// Measure hits alone: of a server without a cache, or all of whose data fit in it
+    #[arg(long)]
+    pub(crate) hits_only: bool,
+    /// The server's process on this machine [default: the server of --home, if it runs]
+    #[arg(long, value_name = "PID")]
+    pub(crate) pid: Option<u32>,
+    /// The disk that the server's store is on, as in /proc/diskstats
+    #[arg(long, value_name = "DISK")]
+    pub(crate) disk: Option<String>,
+    /// The network interface between server and clients
+    #[arg(long, value_name = "NAME")]
+    pub(crate) network: Option<String>,
+    /// The interface's speed in bits a second [default: what it says]
+    #[arg(long, value_name = "BITS", requires = "network")]
+    pub(crate) speed: Option<u64>,
+}
+
+/// One measured load.
+#[derive(Debug, Clone, Serialize)]
+struct Run {
+    block: u64,
+    clients: u32,
+    /// The share of look-ups that the cache answered.
+    hit: f64,
+    throughput: f64,
+    response_ms: f64,
+    /// What the profile says.
+    predicted_throughput: f64,
+    predicted_response_ms: f64,
+    /// The difference in throughput, as a share.
+    error: f64,
+    /// Whether the profile was made from it.
+    used: bool,
+    #[serde(skip)]
+    work: Work,
+    /// Processor time of the load generator.
+    #[serde(skip)]
+    own: f64,
+    #[serde(skip)]
+    answers: f64,
+}
+
+#[derive(Serialize)]
+struct View {
+    profile: String,
+    /// The largest difference in throughput at numbers of clients that the profile was not made
+    /// from, as a share.
+    worst_error: f64,
+    runs: Vec<Run>,
+}
+
+pub(super) fn run(args: &Args, home: Option<&Home>, output: Output) -> Result<()> {
+    let status = home.map_or(Ok(None), lookups)?;
+    let watched = Watched {
+        pid: args.pid.or(status.map(|status| status.pid)),
+        disk: args.disk.clone(),
+        network: match &args.network {
+            Some(name) => Some(interface(name, args.speed)?),
+            None => None,
+        },
+    };
+    let lab = Lab { args, watched, home: home.filter(|_| status.is_some()) };
+    let mut profile = Profile { name: args.target.to_string(), centres: Vec::new() };
+    let mut runs = Vec::new();
+    for block in &args.block.0 {
+        let (centres, mut measured) = lab.block(*block)?;
+        merge(&mut profile, centres)?;
+        runs.append(&mut measured);
+    }
+    let worst = runs.iter().filter(|run| !run.used).map(|run| run.error.abs()).fold(0.0, f64::max);
+    let notes = format!(
+        "Measured by sojourn model fit {} at {:?} clients for {:?} each.\n\
+         At {:?} clients, which it was not made from, throughput differs by at most {:.1} %.",
+        env!("CARGO_PKG_VERSION"),
+        args.loads.0,
+        args.time,
+        args.check.0,
+        worst * 100.0
+    );
+    write_file(&args.out, &model::file::render(&profile, &notes)?)?;
+    let view = View { profile: args.out.display().to_string(), worst_error: worst, runs };
+    output.print(&view, || text(&view))
+}
+
+/// Look-ups in a server's cache so far.
+#[derive(Debug, Clone, Copy)]
+struct Lookups {
+    pid: u32,
+    hits: u64,
+    misses: u64,
+}
+
+/// Those of the server of this home; `None` when none runs.
+fn lookups(home: &Home) -> Result<Option<Lookups>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Error::io("cannot start the runtime", e))?;
+    runtime.block_on(async {
+        let Some(client) = Client::connect(home).await? else { return Ok(None) };
+        let status = client.status().await?;
+        let (hits, misses) = (status.cache.hits, status.cache.misses);
+        Ok(Some(Lookups { pid: status.pid, hits, misses }))
+    })
+}
+
+/// What is measured with what.
+struct Lab<'a> {
+    args: &'a Args,
+    watched: Watched,
+    home: Option<&'a Home>,
+}
+
+impl Lab<'_> {
+    /// Measures one block size: its centres, and all runs.
+    fn block(&self, block: u64) -> Result<(Vec<ProfileCentre>, Vec<Run>)> {
+        let size = self.size(block)?;
+        let hot = Span::whole(self.args.hot.0.min(size));
+        // Brings the hot part into the cache.
+        self.run(block, 1, hot, 0)?;
+        let mut hits = Vec::new();
+        for clients in self.all() {
+            hits.push(self.run(block, clients, hot, u64::from(clients))?);
+        }
+        let mut misses = Vec::new();
+        if !self.args.hits_only {
+            if size < self.args.hot.0.saturating_mul(4) {
+                return Err(Error::invalid(format!(
+                    "the export has {}, which is not much more than the hot part of {}: give a \
+                     smaller --hot, a larger export, or --hits-only",
+                    ByteSize(size),
+                    self.args.hot
+                )));
+            }
+            for clients in self.all() {
+                let seed = 1_000_000 + u64::from(clients);
+                misses.push(self.run(block, clients, Span::whole(size), seed)?);
+            }
+            if self.home.is_none() {
+                // Nobody says how often the cache was hit: hits always, misses always.
+                hits.iter_mut().for_each(|run| run.hit = 1.0);
+                misses.iter_mut().for_each(|run| run.hit = 0.0);
+            }
+        }
+        self.fit(block, hits, misses)
+    }
+
+    fn all(&self) -> Vec<u32> {
+        let mut all = [self.args.loads.0.as_slice(), &self.args.check.0].concat();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    fn size(&self, block: u64) -> Result<u64> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|e| Error::io("cannot start the runtime", e))?;
+        let connect = nbd::Remote::connect(&self.args.target, nbd::ClientOptions::default());
+        let size = runtime.block_on(async {
+            let remote = connect.await?;
+            let size = block::Device::size(&remote);
+            remote.close().await;
+            Ok::<_, Error>(size)
+        })?;
+        if size < block || block > 32 << 20 {
+            return Err(Error::invalid(format!(
+                "{} has {} bytes: give blocks that fit, of 32 MiB at most",
+                self.args.target, size
+            )));
+        }
+        Ok(size)
+    }
+
+    /// Reads at random in `span` with so many clients, one request each.
+    fn run(&self, block: u64, clients: u32, span: Span, seed: u64) -> Result<Run> {
+        if clients == 0 {
+            return Err(Error::invalid("0 clients measure nothing: give 1 or more"));
+        }
+        let reads = (READS / clients).max(1);
+        let script = Script::random_reads(clients, reads, block as u32, span, seed)?;
+        let mut plan = Plan::new(self.args.target.clone(), &script);
+        plan.repeat = true;
+        plan.warm_up = self.args.time / WARM_UP;
+        plan.until = Some(self.args.time + plan.warm_up);
+        let before = (self.watched.look()?, self.home.map_or(Ok(None), lookups)?);
+        let (report, own) = drive(Arc::new(script), plan, 1)?;
+        let after = (self.watched.look()?, self.home.map_or(Ok(None), lookups)?);
+        if let Some(first) = report.first_error {
+            return Err(Error::unavailable(format!("a read failed: {first}")));
+        }
+        let hit = match (before.1, after.1) {
+            (Some(before), Some(after)) => {
+                let hits = after.hits.saturating_sub(before.hits) as f64;
+                let all = hits + after.misses.saturating_sub(before.misses) as f64;
+                if all > 0.0 { hits / all } else { 1.0 }
+            }
+            _ => 1.0,
+        };
+        Ok(measured(block, clients, hit, &report, after.0.since(before.0), own))
+    }
+
+    /// The centres that explain these runs, which learn what they say of them.
+    fn fit(
+        &self,
+        block: u64,
+        mut hits: Vec<Run>,
+        mut misses: Vec<Run>,
+    ) -> Result<(Vec<ProfileCentre>, Vec<Run>)> {
+        let used = |run: &&Run| self.args.loads.0.contains(&run.clients);
+        let mut centres = Vec::new();
+        for (name, watched, kind, work) in self.resources() {
+            if !watched {
+                continue;
+            }
+            let busy = |run: &Run| Busy {
+                per_answer: work(run) / run.answers.max(1.0),
+                hit: run.hit,
+                answers: run.answers,
+            };
+            let loads: Vec<Busy> = hits.iter().chain(&misses).filter(used).map(busy).collect();
+            let Measured { request, miss, .. } = utilisation_law(&loads)?;
+            centres.push(centre(name, kind, block, request, miss)?);
+        }
+        let own: f64 = hits.iter().filter(used).map(|run| run.own / run.answers.max(1.0)).sum();
+        let own = own / hits.iter().filter(used).count().max(1) as f64;
+        let loads = loads_of(&centres, own, hits.iter().filter(used), |_| 1.0)?;
+        let path = hidden(&loads)?;
+        let response = 1.0 / loads.iter().map(|load| load.throughput).fold(0.0, f64::max);
+        add(&mut centres, "path", block, path, response, false)?;
+        if !misses.is_empty() {
+            let visits = |run: &Run| 1.0 - run.hit;
+            let missing: Vec<&Run> =
+                misses.iter().filter(used).filter(|run| visits(run) > 0.01).collect();
+            if missing.is_empty() {
+                return Err(Error::invalid(
+                    "the cache answered everything: the export fits in it; give --hits-only, or \
+                     an export that does not fit",
+                ));
+            }
+            let loads = loads_of(&centres, own, missing.into_iter(), visits)?;
+            let response = 1.0 / loads.iter().map(|load| load.throughput).fold(0.0, f64::max);
+            add(&mut centres, "backend", block, hidden(&loads)?, response, true)?;
+        }
+        let profile = Profile { name: "fit".to_owned(), centres };
+        let mut runs = Vec::new();
+        for mut run in hits.drain(..).chain(misses.drain(..)) {
+            run.used = self.args.loads.0.contains(&run.clients);
+            let mut network = profile.network(block, run.hit, 0.0)?.centres().to_vec();
+            network.push(generator(own));
+            let solution = Network::new(0.0, network)?.solve(run.clients)?;
+            run.predicted_throughput = solution.throughput;
+            run.predicted_response_ms = solution.response * 1e3;
+            run.error = solution.throughput / run.throughput - 1.0;
+            runs.push(run);
+        }
+        Ok((profile.centres, runs))
+    }
+
+    /// What may be watched: name, whether it is, its kind, and its work in a run.
+    fn resources(&self) -> [(&'static str, bool, Kind, fn(&Run) -> f64); 3] {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;
+        let cpu = if cores > 1 { Kind::Servers(cores.min(1024)) } else { Kind::Queue };
+        let Watched { pid, disk, network } = &self.watched;
+        [
+            ("cpu", pid.is_some(), cpu, |run| run.work.cpu),
+            ("disk", disk.is_some(), Kind::Queue, |run| run.work.disk),
+            ("network", network.is_some(), Kind::Queue, |run| run.work.network),
+        ]
+    }
+}
+
+fn measured(block: u64, clients: u32, hit: f64, report: &Report, work: Work, own: Duration) -> Run {
+    Run {
+        block,
+        clients,
+        hit,
+        throughput: report.throughput,
+        response_ms: report.mean_us / 1e3,
+        predicted_throughput: 0.0,
+        predicted_response_ms: 0.0,
+        error: 0.0,
+        used: false,
+        work,
+        own: own.as_secs_f64(),
+        answers: report.answers as f64,
+    }
+}
+
+/// The load generator: part of what was measured, not of the server.
+fn generator(demand: f64) -> Centre {
+    Centre { name: "load generator".to_owned(), kind: Kind::Queue, demand }
+}
+
+fn centre(name: &str, kind: Kind, block: u64, request: f64, miss: f64) -> Result<ProfileCentre> {
+    let demand = |seconds: f64| match seconds < 1e-9 {
+        true => Ok(Demand::default()),
+        false => Demand::points(vec![(block, seconds)]),
+    };
+    Ok(ProfileCentre {
+        name: name.to_owned(),
+        kind,
+        request: demand(request)?,
+        miss: demand(miss)?,
+    })
+}
+
+/// The measured loads with the centres that are known.
+fn loads_of<'a>(
+    centres: &[ProfileCentre],
+    own: f64,
+    runs: impl Iterator<Item = &'a Run>,
+    visits: impl Fn(&Run) -> f64,
+) -> Result<Vec<Load>> {
+    runs.map(|run| {
+        let known = centres.iter().map(|centre| Centre {
+            name: centre.name.clone(),
+            kind: centre.kind,
+            demand: centre.request.at(run.block) + (1.0 - run.hit) * centre.miss.at(run.block),
+        });
+        Ok(Load {
+            clients: run.clients,
+            throughput: run.throughput,
+            known: known.chain([generator(own)]).collect(),
+            think: 0.0,
+            visits: visits(run),
+        })
+    })
+    .collect()
+}
+
+/// Adds what was found behind what could be seen.
+fn add(
+    centres: &mut Vec<ProfileCentre>,
+    name: &str,
+    block: u64,
+    found: Hidden,
+    response: f64,
+    of_misses: bool,
+) -> Result<()> {
+    for (suffix, kind, seconds) in
+        [("", Kind::Queue, found.queue), (" delay", Kind::Delay, found.delay)]
+    {
+        if seconds > response * NOTHING {
+            let (request, miss) = if of_misses { (0.0, seconds) } else { (seconds, 0.0) };
+            centres.push(centre(&format!("{name}{suffix}"), kind, block, request, miss)?);
+        }
+    }
+    Ok(())
+}
+
+/// Adds the centres of another block size.
+fn merge(profile: &mut Profile, centres: Vec<ProfileCentre>) -> Result<()> {
+    for centre in centres {
+        match profile.centres.iter_mut().find(|known| known.name == centre.name) {
+            Some(known) => {
+                known.request = joined(&known.request, &centre.request)?;
+                known.miss = joined(&known.miss, &centre.miss)?;
+            }
+            None => profile.centres.push(centre),
+        }
+    }
+    Ok(())
+}
+
+fn joined(a: &Demand, b: &Demand) -> Result<Demand> {
+    Demand::points([a.as_points(), b.as_points()].concat())
+}
+
+fn text(view: &View) -> String {
+    let mut table = Table::new(&[
+        ">BLOCK",
+        ">HITS",
+        ">CLIENTS",
+        ">REQUESTS/S",
+        ">PREDICTED",
+        ">RESPONSE MS",
+        ">PREDICTED",
+        ">ERROR",
+        "USED",
+    ]);
+    for run in &view.runs {
+        table.row([
+            ByteSize(run.block).to_string(),
+            format!("{:.1} %", run.hit * 100.0),
+            run.clients.to_string(),
+            format!("{:.1}", run.throughput),
+            format!("{:.1}", run.predicted_throughput),
+            format!("{:.4}", run.response_ms),
+            format!("{:.4}", run.predicted_response_ms),
+            format!("{:+.1} %", run.error * 100.0),
+            if run.used { "to fit" } else { "to check" }.to_owned(),
+        ]);
+    }
+    let mut text = table.render();
+    let _ = write!(
+        text,
+        "\n{} is written; where it was checked, throughput differs by at most {:.1} %",
+        view.profile,
+        view.worst_error * 100.0
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn block_sizes_come_together_in_one_profile() {
+        let mut profile = Profile { name: "x".to_owned(), centres: Vec::new() };
+        let one = |name: &str, block, request, miss| {
+            vec![centre(name, Kind::Queue, block, request, miss).unwrap()]
+        };
+        merge(&mut profile, one("cpu", 4096, 1e-3, 0.0)).unwrap();
+        merge(&mut profile, one("cpu", 8192, 2e-3, 5e-3)).unwrap();
+        merge(&mut profile, one("disk", 8192, 0.0, 1e-3)).unwrap();
+        assert_eq!(profile.centres.len(), 2);
+        assert_eq!(profile.centres[0].request.as_points().len(), 2);
+        assert!((profile.centres[0].request.at(6144) - 1.5e-3).abs() < 1e-9);
+        assert!((profile.centres[0].miss.at(1) - 5e-3).abs() < 1e-9);
+        let text = model::file::render(&profile, "note").unwrap();
+        assert_eq!(model::file::parse(&text).unwrap().profile.centres.len(), 2);
+    }
+}
