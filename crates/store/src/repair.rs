@@ -110,7 +110,8 @@ impl Repair<'_> {
                 break;
             }
         }
-        let full = verify::store(self.store, &verify::Options::default(), self.progress).await?;
+        let options = verify::Options { deep: true, ..verify::Options::default() };
+        let full = verify::store(self.store, &options, self.progress).await?;
         let seen: HashSet<String> =
             self.report.found.iter().map(|fault| fault.object.clone()).collect();
         let more = full.faults.iter().filter(|fault| !seen.contains(&fault.object)).cloned();
@@ -122,7 +123,7 @@ impl Repair<'_> {
         self.report.left = match self.session {
             // Only what is read again is known to be sound.
             Some(_) if !self.report.found.is_empty() => {
-                verify::store(self.store, &verify::Options::default(), self.progress).await?.faults
+                verify::store(self.store, &options, self.progress).await?.faults
             }
             _ => {
                 let done: HashSet<&String> = self.report.restored.iter().collect();

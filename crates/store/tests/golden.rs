@@ -180,13 +180,13 @@ fn the_page_about_the_format_shows_these_stores() {
     let settings = json(encrypted.join("store.json"));
     let id = settings["encryption"]["key_id"].as_str().unwrap();
     assert!(page.contains(&format!("keyid{id}")));
-    let root = "manifests/2d309de1d9235bd1e76f3c3dd2c0b53c19c24be7e3ca8b42f997b321a3c6eb49";
+    let root = "manifests/c58aa5fe3410e9abdefed792d54e8434f0f135b80f6b726942f73d93d295b090";
     assert!(page.contains(root));
     assert!(page.contains(&hex(&std::fs::read(encrypted.join(root)).unwrap())));
     for (folder, pack, from, to) in [
-        (&plain, "f22c82e1", 12642, 12674),
-        (&encrypted, "d1ff01fa", 12320, 12336),
-        (&encrypted, "d1ff01fa", 12570, 12586),
+        (&plain, "b13a2dc9", 12650, 12682),
+        (&encrypted, "d93030d4", 12320, 12336),
+        (&encrypted, "d93030d4", 12570, 12586),
     ] {
         let packs = folder.join("packs").read_dir().unwrap();
         let path = packs

@@ -18,6 +18,7 @@ const SHOWN: usize = 4;
 #[command(after_help = "\
 Examples:
   sojourn verify                      every object of the store
+  sojourn verify --deep               and what faulty memory may have written
   sojourn verify --sample 1%          all maps and names, and a hundredth of the packs
   sojourn verify debian:3 alice@monday
   sojourn verify --source /mnt/copy   also say what a copy of the store could heal
@@ -32,6 +33,9 @@ pub(crate) struct Args {
     /// time
     #[arg(long, value_name = "PERCENT", value_parser = permille)]
     pub(crate) sample: Option<u32>,
+    /// Decompress every chunk and compare its id: finds what was written wrong, too
+    #[arg(long)]
+    pub(crate) deep: bool,
     /// Another store with the same key: say what it could heal; may be repeated
     #[arg(long, value_name = "DIR|URL")]
     pub(crate) source: Vec<String>,
@@ -54,7 +58,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     for name in &args.names {
         names.push(resolve(&store, name).await?);
     }
-    let options = Options { sample_permille: args.sample, names };
+    let options = Options { sample_permille: args.sample, names, deep: args.deep };
     let bar = Bar::bytes("verifying", None);
     let report = store::verify::store(&store, &options, &bar).await?;
     drop(bar);

@@ -36,11 +36,17 @@ pub(crate) fn id_of(key: &str) -> Result<PackId> {
         .ok_or_else(|| damaged(key, "its name is not a pack's"))
 }
 
-/// Reads a pack and verifies all of it; `None` when it is gone since it was listed.
+/// Reads a pack and verifies all of it; `None` when it is gone since it was listed. Chunks whose
+/// stored bytes have their checksum are sound; with `deep` they are opened, decompressed and
+/// compared with their ids whatever it says.
 ///
 /// # Errors
 /// The backend's, when they say nothing of the pack.
-pub(super) async fn whole(store: &Store, meta: &ObjectMeta) -> Result<Option<Read>> {
+pub(super) async fn whole(
+    store: &Store,
+    meta: &ObjectMeta,
+    deep: bool,
+) -> Result<Option<Read>> {
     let key = meta.location.to_string();
     let id = match id_of(&key) {
         Ok(id) => id,
@@ -51,7 +57,7 @@ pub(super) async fn whole(store: &Store, meta: &ObjectMeta) -> Result<Option<Rea
         Err(e) => return unread(e),
     };
     let store = store.clone();
-    offload(move || Ok(Some(check(&store, id, &key, &bytes)))).await
+    offload(move || Ok(Some(check(&store, id, &key, &bytes, deep)))).await
 }
 
 /// Reads a pack's index, and takes its chunks for sound.
@@ -75,7 +81,7 @@ fn unread(error: Error) -> Result<Option<Read>> {
     }
 }
 
-fn check(store: &Store, id: PackId, key: &str, bytes: &Bytes) -> Read {
+fn check(store: &Store, id: PackId, key: &str, bytes: &Bytes, deep: bool) -> Read {
     let (settings, size) = (store.settings(), bytes.len() as u64);
     let index = match Index::decode(settings, id, key, bytes, size) {
         Ok(index) => index,
@@ -88,10 +94,14 @@ fn check(store: &Store, id: PackId, key: &str, bytes: &Bytes) -> Read {
         bytes: 0,
         fault: pack::check_head(key, bytes).err().map(|e| (0, e)),
     };
-    for at in index.chunks() {
+    for (at, checksum) in index.chunks().zip(index.checksums()) {
         read.chunks += 1;
         let stored = &bytes[at.offset as usize..(at.offset + at.stored) as usize];
-        match at.check(settings, stored) {
+        let same = !deep
+            && at.encoding.is_sealed() == settings.is_encrypted()
+            && crc32c::crc32c(stored) == checksum;
+        // What is not as it was written may still give its bytes.
+        match if same { Ok(()) } else { at.check(settings, stored) } {
             Ok(()) => {
                 read.bytes += u64::from(at.len);
                 read.good.push(fingerprint(&at));

@@ -31,6 +31,10 @@ pub struct Options {
     pub sample_permille: Option<u32>,
     /// What these names need; the whole store when there are none.
     pub names: Vec<(RefKind, String)>,
+    /// Whole packs: every chunk is opened, decompressed and compared with its id, which also finds
+    /// what was written wrong. Otherwise its stored bytes are compared with their checksum, which
+    /// finds what changed since. What is read for names is always compared with the ids.
+    pub deep: bool,
 }
 
 /// Verifies a store: everything that is in it, or what some names need. The other stores that were
@@ -91,6 +95,8 @@ struct Scan<'a> {
     whole: bool,
     /// Chunks are not looked at.
     blind: bool,
+    /// Chunks of whole packs are decompressed.
+    deep: bool,
 }
 
 impl<'a> Scan<'a> {
@@ -113,6 +119,7 @@ impl<'a> Scan<'a> {
             maps: HashSet::new(),
             whole: false,
             blind: false,
+            deep: options.deep,
         })
     }
 
@@ -185,7 +192,7 @@ impl<'a> Scan<'a> {
     }
 
     async fn packs(&mut self, packs: Vec<ObjectMeta>) -> Result<()> {
-        let store = self.store;
+        let (store, deep) = (self.store, self.deep);
         let number = |meta: &ObjectMeta| fingerprint_of(meta.location.as_ref());
         let mut chosen: Vec<bool> = packs.iter().map(|meta| self.chosen(number(meta))).collect();
         // A sample that reads nothing says nothing.
@@ -197,7 +204,7 @@ impl<'a> Scan<'a> {
         let mut reads = stream::iter(packs.into_iter().zip(chosen))
             .map(|(meta, chosen)| async move {
                 let read = match chosen {
-                    true => packs::whole(store, &meta).await,
+                    true => packs::whole(store, &meta, deep).await,
                     false => packs::index(store, &meta).await,
                 };
                 (meta, chosen, read)

@@ -103,6 +103,23 @@ impl Lab {
 }
 
 #[tokio::test]
+async fn what_was_written_wrong_is_found_when_chunks_are_compared_with_their_ids() {
+    let lab = lab(false).await;
+    let mut pack = crate::pack::Builder::new();
+    let plain = noise(21, 4096);
+    let id = crate::chunk::id_of(lab.store.settings(), &plain);
+    pack.add(id, 4096, crate::Encoding::Plain, &noise(22, 4096));
+    let pack = pack.finish(lab.store.settings(), |_| false).unwrap();
+    let key = crate::pack::path(&pack.id).to_string();
+    lab.put(&key, pack.bytes.to_vec()).await;
+    assert!(lab.verify().await.is_clean(), "it is as it was written");
+    let deep = Options { deep: true, ..Options::default() };
+    let report = store(&lab.store, &deep, &()).await.unwrap();
+    let [fault] = report.faults.as_slice() else { panic!("{:?}", report.faults) };
+    assert_eq!((fault.object.as_str(), fault.offset), (key.as_str(), 16));
+}
+
+#[tokio::test]
 async fn a_sound_store_is_clean_and_all_of_it_is_read() {
     for encrypted in [false, true] {
         let lab = lab(encrypted).await;
