@@ -1,0 +1,283 @@
+//! Block devices of this machine, real ones as far as the kernel is concerned: loop devices with
+//! partitions. One test after the other, because a scan of devices looks at all of them.
+
+#![allow(clippy::unwrap_used)] // a test speaks by panicking
+#![allow(clippy::print_stderr)] // says what was skipped
+
+mod common;
+
+use block::{BLOCK, Device, Durability, Span};
+use common::{must, run};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use transient::{Code, HostDisk, Key, Plan, Policy, Scan, ScanOptions};
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+const PART: u64 = 16 << 20;
+/// Where the partitions start.
+const STARTS: [u64; 2] = [2 << 20, 20 << 20];
+
+/// An image behind a loop device.
+#[allow(dead_code, reason = "the directory and the turn are held, not read")]
+struct Loop {
+    node: PathBuf,
+    image: PathBuf,
+    dir: tempfile::TempDir,
+    alone: Option<MutexGuard<'static, ()>>,
+}
+
+impl Loop {
+    /// `None` after saying that none can be made here.
+    fn new(bytes: &[u8], partitions: &[u64]) -> Option<Self> {
+        let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut device = Self::another(bytes, partitions)?;
+        device.alone = Some(alone);
+        Some(device)
+    }
+
+    /// One more, beside one that this test has.
+    fn another(bytes: &[u8], partitions: &[u64]) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        std::fs::write(&image, bytes).unwrap();
+        let made = run(20, "losetup", &["--find", "--show", image.to_str().unwrap()]);
+        if !made.status.success() {
+            eprintln!(
+                "skipped: no loop device can be made here (root and the loop driver are needed)"
+            );
+            return None;
+        }
+        let node = PathBuf::from(String::from_utf8(made.stdout).unwrap().trim());
+        let device = Self { node, image, dir, alone: None };
+        for (number, start) in partitions.iter().enumerate() {
+            let (number, start) = ((number + 1).to_string(), (start / 512).to_string());
+            let length = (PART / 512).to_string();
+            must(20, "addpart", &[device.node.to_str().unwrap(), &number, &start, &length]);
+        }
+        Some(device)
+    }
+
+    fn part(&self, number: u32) -> PathBuf {
+        PathBuf::from(format!("{}p{number}", self.node.display()))
+    }
+
+    fn scan(&self) -> Scan {
+        Scan::run(std::slice::from_ref(&self.node), &ScanOptions::default())
+    }
+
+    /// What is said of each of its parts.
+    fn codes(&self) -> Vec<Option<Code>> {
+        let scan = self.scan();
+        let code = |part: &transient::Part| part.verdict.as_ref().err().map(|why| why.code);
+        scan.disks[0].parts.iter().map(code).collect()
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let node = self.node.to_str().unwrap();
+        for number in ["1", "2"] {
+            run(20, "delpart", &[node, number]); // they would be there for the next user of the device
+        }
+        run(20, "losetup", &["--detach", node]);
+    }
+}
+
+/// A disk of 40 MiB with two ext4 partitions, and a table that says so.
+fn partitioned() -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("part");
+    must(60, "mke2fs", &["-q", "-F", "-t", "ext4", image.to_str().unwrap(), "16M"]);
+    let part = std::fs::read(image).unwrap();
+    let mut disk = vec![0; 40 << 20];
+    for (slot, start) in STARTS.into_iter().enumerate() {
+        let at = 446 + 16 * slot;
+        disk[at + 4] = 0x83;
+        disk[at + 8..at + 12].copy_from_slice(&((start / 512) as u32).to_le_bytes());
+        disk[at + 12..at + 16].copy_from_slice(&((PART / 512) as u32).to_le_bytes());
+        disk[start as usize..][..part.len()].copy_from_slice(&part);
+    }
+    disk[510..512].copy_from_slice(&[0x55, 0xAA]);
+    disk
+}
+
+#[test]
+fn partitions_of_a_device_are_held_as_long_as_they_are_looked_at() {
+    let disk = partitioned();
+    let Some(device) = Loop::new(&disk, &STARTS) else { return };
+    let scan = device.scan();
+    let report = &scan.disks[0];
+    assert_eq!(report.table, "kernel");
+    let spans: Vec<Span> = report.parts.iter().map(|part| part.span).collect();
+    assert_eq!(spans, STARTS.map(|start| Span::between(start, start + PART)));
+    assert_eq!(scan.accepted().count(), 2, "{scan:?}");
+    for number in [1, 2] {
+        assert_eq!(HostDisk::open(&device.part(number)).unwrap_err().code, Code::InUse);
+    }
+    drop(scan);
+    assert!(HostDisk::open(&device.part(1)).is_ok());
+    assert!(std::fs::read(&device.image).unwrap() == disk, "something was written");
+}
+
+/// Mounts where this process does not see it.
+struct Mounted(Child);
+
+impl Mounted {
+    fn new(node: &Path, place: &Path) -> Self {
+        let script = r#"mount -t ext4 "$0" "$1" && echo mounted && read -r _"#;
+        let mut child = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", script])
+            .args([node, place])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "mounted\n");
+        Self(child)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_partition_that_is_mounted_where_nobody_sees_it_is_refused_and_no_other() {
+    let Some(device) = Loop::new(&partitioned(), &STARTS) else { return };
+    let place = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(&device.part(1), place.path());
+    let seen = std::fs::read_to_string("/proc/mounts").unwrap();
+    assert!(!seen.contains(device.node.to_str().unwrap()));
+    assert_eq!(device.codes(), [Some(Code::InUse), None]);
+    drop(mounted);
+    assert_eq!(device.codes(), [None, None]);
+    // Not while it is lent, either.
+    let scan = device.scan();
+    let node = device.part(2);
+    let refused = run(20, "unshare", &["--mount", "mount", node.to_str().unwrap(), "/mnt"]);
+    assert!(!refused.status.success(), "it was mounted while it was held");
+    drop(scan);
+}
+
+#[test]
+fn marks_on_the_whole_of_a_partitioned_device_refuse_its_partitions() {
+    let mut disk = partitioned();
+    disk[..4].copy_from_slice(b"XFSB");
+    let Some(device) = Loop::new(&disk, &STARTS) else { return };
+    assert_eq!(device.codes(), [Some(Code::Ambiguous); 2]);
+    // Named by itself, a partition is judged by its disk too.
+    let alone = Scan::run(&[device.part(1)], &ScanOptions::default());
+    assert_eq!(alone.disks[0].parts[0].verdict.as_ref().unwrap_err().code, Code::Ambiguous);
+}
+
+#[test]
+fn a_suspended_system_on_a_device_that_was_not_named_refuses_the_one_that_was() {
+    let Some(device) = Loop::new(&partitioned(), &STARTS) else { return };
+    assert_eq!(device.codes(), [None, None]);
+    let mut swap = vec![0; 4 << 20];
+    swap[4086..4095].copy_from_slice(b"S1SUSPEND");
+    let asleep = Loop::another(&swap, &[]).unwrap();
+    assert_eq!(device.codes(), [Some(Code::Hibernated); 2]);
+    drop(asleep);
+    // What nobody can look into hides one, for those that do not show that they are mounted.
+    let mut luks = vec![0; 4 << 20];
+    luks[..6].copy_from_slice(b"LUKS\xba\xbe");
+    let hidden = Loop::another(&luks, &[]).unwrap();
+    assert_eq!(device.codes(), [None, None], "ext4 shows it");
+    let mut fresh = vec![0; 16 << 20];
+    fresh[4086..4096].copy_from_slice(b"SWAPSPACE2");
+    fresh[1024..1028].copy_from_slice(&1u32.to_le_bytes());
+    fresh[1028..1032].copy_from_slice(&4095u32.to_le_bytes());
+    let swap = Loop::another(&fresh, &[]).unwrap();
+    assert_eq!(swap.codes(), [Some(Code::HiddenState)]);
+    let name = hidden.node.display().to_string();
+    drop(hidden);
+    // This machine's own disks may hide one too.
+    let sentences = format!("{:?}", swap.scan().disks);
+    assert!(!sentences.contains(&name), "{sentences}");
+    let consent = ScanOptions { nothing_hidden: true, ..ScanOptions::default() };
+    let scan = Scan::run(std::slice::from_ref(&swap.node), &consent);
+    assert_eq!(scan.accepted().count(), 1, "{scan:?}");
+}
+
+#[tokio::test]
+async fn a_device_keeps_all_that_is_not_lent_and_is_told_of_what_is_free_again() {
+    let disk = partitioned();
+    let Some(device) = Loop::new(&disk, &STARTS) else { return };
+    let scan = device.scan();
+    let policy = Policy { want: Some(6 << 20), ..Policy::default() };
+    let plan = Plan::new(scan.loans(&policy)).unwrap();
+    drop(scan);
+    let key = Key::generate(|bytes| {
+        bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);
+        Ok(())
+    });
+    let (stitched, members) = plan.stitch(6 << 20, &key.unwrap()).unwrap();
+    let whole = Span::whole(6 << 20);
+    stitched.write(whole, &vec![7; 6 << 20], Durability::Buffered).await.unwrap();
+    stitched.flush().await.unwrap();
+    // Where each lent range is on the disk, and not on its partition.
+    let lent: Vec<Span> = plan
+        .lent()
+        .iter()
+        .map(|lent| {
+            let path = plan.disks()[lent.member].path();
+            let start = if path == device.part(1) { STARTS[0] } else { STARTS[1] };
+            Span::between(start + lent.span.offset(), start + lent.span.end())
+        })
+        .collect();
+    let kept = |now: &[u8]| {
+        let mut at = 0;
+        for span in
+            lent.iter().copied().chain([Span::between(disk.len() as u64, disk.len() as u64)])
+        {
+            let part = at as usize..span.offset() as usize;
+            assert!(now[part.clone()] == disk[part], "bytes before {} changed", span.offset());
+            at = span.end();
+        }
+    };
+    let now = || {
+        must(20, "blockdev", &["--flushbufs", device.node.to_str().unwrap()]);
+        std::fs::read(&device.image).unwrap()
+    };
+    let written = now();
+    kept(&written);
+    let in_blocks = |span: &Span| span.pieces(BLOCK).collect::<Vec<_>>();
+    for block in lent.iter().flat_map(in_blocks) {
+        let place = block.index_in(Span::whole(disk.len() as u64));
+        assert!(written[place.clone()] != disk[place], "the block at {} is unused", block.offset());
+    }
+    let room = std::fs::metadata(&device.image).unwrap().blocks();
+    drop(stitched);
+    for lent in plan.lent() {
+        members[lent.member].trim(lent.span).unwrap();
+    }
+    for loan in plan.loans() {
+        loan.recheck().unwrap();
+    }
+    drop((plan, members));
+    let given = now();
+    kept(&given);
+    let zero = |span: &Span| {
+        given[span.index_in(Span::whole(disk.len() as u64))].iter().all(|byte| *byte == 0)
+    };
+    assert!(lent.iter().all(zero), "what was discarded reads as zeroes");
+    let after = std::fs::metadata(&device.image).unwrap().blocks();
+    assert!(after + (6 << 20) / 512 <= room, "{after} blocks of {room} are left");
+    for number in [1, 2] {
+        must(60, "e2fsck", &["-fn", device.part(number).to_str().unwrap()]);
+    }
+    let file = std::fs::File::open(&device.node).unwrap();
+    let mut head = [0; 512];
+    file.read_exact_at(&mut head, 0).unwrap();
+    assert!(head[..] == disk[..512]);
+}
