@@ -3,7 +3,7 @@
 
 use crate::commands::{
     borrow, completions, disk, gc, image, init, man, model, repair, replay, serve, status, store,
-    verify,
+    trace, verify,
 };
 use crate::logging::LogFormat;
 use clap::{Parser, Subcommand};
@@ -78,6 +78,9 @@ pub(crate) enum Command {
     Repair(repair::Args),
     /// What the running server does
     Status(status::Args),
+    /// Traces of block requests
+    #[command(subcommand, arg_required_else_help = true)]
+    Trace(Box<trace::Trace>),
     /// Replay a trace by many clients against any NBD server
     Replay(Box<replay::Args>),
     /// How a server behaves under load, by arithmetic

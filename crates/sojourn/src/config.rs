@@ -27,6 +27,7 @@ pub(crate) struct Config {
     pub(crate) cache: Cache,
     pub(crate) pieces: Pieces,
     pub(crate) serve: Serve,
+    pub(crate) trace: Trace,
     pub(crate) limits: Limits,
     pub(crate) log: Log,
 }
@@ -73,6 +74,17 @@ pub(crate) struct Serve {
     pub(crate) boot_lists: bool,
 }
 
+/// `[trace]`: a recording of what clients ask.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Trace {
+    /// The directory (relative to the home) that every run of the server writes a file to; none:
+    /// nothing is recorded.
+    pub(crate) dir: Option<String>,
+    /// Where a file ends.
+    pub(crate) size: ByteSize,
+}
+
 /// `[limits]`: what one client, and all together, may ask for.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -108,6 +120,7 @@ impl Default for Config {
             cache: Cache::default(),
             pieces: Pieces::default(),
             serve: Serve::default(),
+            trace: Trace::default(),
             limits: Limits::default(),
             log: Log::default(),
         }
@@ -138,6 +151,12 @@ impl Default for Serve {
             lease_seconds: 60,
             boot_lists: true,
         }
+    }
+}
+
+impl Default for Trace {
+    fn default() -> Self {
+        Self { dir: None, size: ByteSize(1 << 30) }
     }
 }
 
@@ -215,6 +234,12 @@ impl Config {
         }
         if self.pieces.dir.is_empty() {
             return bad("pieces.dir", "is empty; give a directory");
+        }
+        if self.trace.dir.as_deref() == Some("") {
+            return bad("trace.dir", "is empty; give a directory, or leave it out");
+        }
+        if self.trace.size.0 < 1 << 20 {
+            return bad("trace.size", "must be at least 1MiB");
         }
         if self.limits.connections == 0 {
             return bad("limits.connections", "is 0; at least 1 is needed");
@@ -299,6 +324,11 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # store_seconds = 600       # readers wait this long for a store over a network
 # stop_seconds = 10         # a graceful stop waits this long for clients
 
+# What clients ask, recorded.
+[trace]
+# dir = "traces"            # off unless set: every run of the server writes a file here
+# size = "1GiB"             # where a file ends
+
 [limits]
 # connections = 4096
 # handshake_seconds = 30
@@ -339,6 +369,7 @@ mod tests {
             .map(|line| format!("{}\n", line.trim_start_matches("# ")))
             .collect();
         let mut expected = Config { key_file: Some("store.key".into()), ..Config::default() };
+        expected.trace.dir = Some("traces".into());
         expected.serve.http = Some("127.0.0.1:9180".parse().unwrap());
         assert_eq!(Config::parse(&uncommented).unwrap(), expected);
     }
@@ -387,6 +418,7 @@ mod tests {
         for (text, key) in [
             ("store = \"\"", "store"),
             ("pieces.size = 1", "pieces.size"),
+            ("trace.size = 1", "trace.size"),
             ("pieces.dir = \"\"", "pieces.dir"),
             ("limits.connections = 0", "limits.connections"),
             ("limits.request = \"1GiB\"", "limits.request"),

@@ -122,6 +122,12 @@ pub trait Session: Send + Sync {
         None
     }
 
+    /// What the export was made from, such as an image version: exports of the same origin have
+    /// the same content where nobody has written.
+    fn origin(&self) -> Option<&str> {
+        None
+    }
+
     /// Ends the session. None of its requests is in flight any more. A graceful stop flushes before
     /// it; other ends do not.
     async fn close(self: Box<Self>, ending: Ending);

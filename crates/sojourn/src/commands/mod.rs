@@ -14,4 +14,5 @@ pub(crate) mod replay;
 pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod store;
+pub(crate) mod trace;
 pub(crate) mod verify;

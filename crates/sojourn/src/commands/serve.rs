@@ -10,6 +10,7 @@ use crate::serve::daemon::Options;
 use crate::serve::exports::HomeExports;
 use crate::serve::file::FileExports;
 use crate::serve::lease::Lease;
+use crate::serve::record::{Recording, recorded};
 use crate::serve::{brief, daemon, plain};
 use block::{ByteSize, Device, Error, Result};
 use formats::Format;
@@ -66,6 +67,10 @@ pub(crate) struct Args {
     /// Another store with the same key that is asked for what is missing or damaged; may be repeated
     #[arg(long, value_name = "DIR|URL", conflicts_with = "file")]
     pub(crate) source: Vec<String>,
+    /// Record what clients ask in this file, which must not exist; `trace.dir` of the configuration
+    /// records every run
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
     /// Refuse writes to --file
     #[arg(long, requires = "file")]
     pub(crate) read_only: bool,
@@ -136,6 +141,7 @@ impl Args {
             http: self.http,
             insecure: self.insecure,
             default_export: self.export.clone(),
+            trace: self.trace.clone(),
             borrow: self.wanted(),
         }
     }
@@ -175,7 +181,11 @@ async fn serve_home(
         config.serve.boot_lists,
     ));
     let name = args.export.as_deref().unwrap_or_default();
-    let result = brief(args, exports, &config, name).await;
+    let recording = Recording::wanted(args.trace.as_deref(), &config, Some(home))?;
+    let result = brief(args, recorded(recording.as_ref(), exports), &config, name).await;
+    if let Some(recording) = &recording {
+        recording.finish().await;
+    }
     engine.open.close_all().await?;
     if let Some(shadows) = shadows {
         shadows.end().await?;
@@ -201,12 +211,16 @@ async fn serve_file(args: &Args, path: &Path, config: &Config) -> Result<ExitCod
     let device = formats::open(path, options).await?;
     let exports = FileExports::new(Arc::clone(&device), path);
     let name = exports.name().to_owned();
-    let exports = Arc::new(exports);
+    let recording = Recording::wanted(args.trace.as_deref(), config, None)?;
+    let exports = recorded(recording.as_ref(), Arc::new(exports));
     let result = if args.brief() {
         brief(args, exports, config, &name).await
     } else {
         plain::run(exports, config, &args.nbd, args.insecure).await
     };
+    if let Some(recording) = &recording {
+        recording.finish().await;
+    }
     if !device.read_only() {
         device.flush().await?;
     }

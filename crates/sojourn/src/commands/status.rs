@@ -56,6 +56,15 @@ fn describe(status: &StatusView) -> String {
             format!("{} read in {} chunks", ByteSize(status.store.read_bytes), status.store.reads),
         ),
     ]);
+    if let Some(trace) = &status.trace {
+        let state = match &trace.error {
+            Some(error) => format!("ended: {error}"),
+            None => format!("{} dropped", trace.dropped),
+        };
+        let size = ByteSize(trace.bytes);
+        let line = format!("{}, {} requests, {size}, {state}", trace.file, trace.requests);
+        text.push_str(&fields(&[("recording", line)]));
+    }
     if !status.exports.is_empty() {
         let mut table = Table::new(&[
             "EXPORT", ">CLIENTS", ">READS", ">READ", ">WRITES", ">WRITTEN", ">PRIVATE", ">ERRORS",

@@ -3,6 +3,7 @@
 use super::exports::HomeExports;
 use super::lease::Lease;
 use super::notify::notify;
+use super::record::{Recording, recorded};
 use super::signals::{Asked, Signals, Switch};
 use super::{http, inherit, limits, listen};
 use crate::borrow::shadow::{Shadows, Wanted};
@@ -38,6 +39,8 @@ pub(crate) struct Options {
     pub(crate) insecure: bool,
     /// What a client gets that names no export.
     pub(crate) default_export: Option<String>,
+    /// Where to record what clients ask, whatever the configuration says.
+    pub(crate) trace: Option<PathBuf>,
     /// Where ephemeral disks keep their private blocks, when not in the home.
     pub(crate) borrow: Option<Wanted>,
 }
@@ -51,6 +54,7 @@ pub(crate) struct Running {
     pub(crate) listeners: Vec<String>,
     pub(crate) http: Option<SocketAddr>,
     pub(crate) started: Instant,
+    pub(crate) recording: Option<Recording>,
     /// Verbs that are being carried out.
     pub(crate) verbs: Mutex<JoinSet<()>>,
 }
@@ -83,14 +87,17 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         options.default_export.clone(),
         config.serve.boot_lists,
     );
+    let recording = Recording::wanted(options.trace.as_deref(), &config, Some(home))?;
+    let exports = recorded(recording.as_ref(), Arc::new(exports));
     let running = Arc::new(Running {
         home: home.clone(),
         engine: Arc::clone(&engine),
-        nbd: Server::new(Arc::new(exports), limits(&config)),
+        nbd: Server::new(exports, limits(&config)),
         cache_policy: config.cache.policy,
         listeners: listeners.iter().map(|listener| listener.address().to_string()).collect(),
         http: http_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
         started: Instant::now(),
+        recording,
         verbs: Mutex::default(),
     });
 
@@ -165,6 +172,9 @@ async fn finish(running: &Running, mut tasks: JoinSet<Result<()>>, lease: Lease)
             tracing::error!(error = e.message(), "a listener failed");
         }
     }
+    if let Some(recording) = &running.recording {
+        recording.finish().await;
+    }
     let mut verbs = std::mem::take(&mut *running.verbs.lock());
     while verbs.join_next().await.is_some() {}
     let closed = running.engine.open.close_all().await;
@@ -221,6 +231,7 @@ fn reload(config: &mut Config, options: &Options) {
             for (key, changed) in [
                 ("store", new.store != config.store),
                 ("cache", new.cache != config.cache),
+                ("trace", new.trace != config.trace),
                 ("limits", new.limits != config.limits),
                 ("serve.nbd", new.serve.nbd != config.serve.nbd),
                 ("serve.http", new.serve.http != config.serve.http),

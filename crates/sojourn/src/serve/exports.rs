@@ -52,6 +52,7 @@ impl HomeExports {
             device,
             name: name.to_owned(),
             description,
+            origin: info.image.to_string(),
             attachment,
             _held: held,
         }))
@@ -145,6 +146,7 @@ struct DiskSession {
     device: Arc<dyn Device>,
     name: String,
     description: String,
+    origin: String,
     attachment: Option<Attachment>,
     _held: Held,
 }
@@ -161,6 +163,10 @@ impl Session for DiskSession {
 
     fn description(&self) -> Option<&str> {
         Some(&self.description)
+    }
+
+    fn origin(&self) -> Option<&str> {
+        Some(&self.origin)
     }
 
     async fn close(mut self: Box<Self>, ending: Ending) {
@@ -194,6 +200,10 @@ impl Session for ImageSession {
 
     fn description(&self) -> Option<&str> {
         Some(&self.description)
+    }
+
+    fn origin(&self) -> Option<&str> {
+        Some(&self.name)
     }
 
     async fn close(self: Box<Self>, _ending: Ending) {}

@@ -9,6 +9,8 @@
 //! | [`plain`] | listeners without a home: `--file` |
 //! | [`boots`] | what boots read is recorded, and loaded ahead of the next ones |
 //! | [`listen`] | which addresses may be listened on |
+//! | [`record`] | a trace of what clients ask |
+//! | [`forward`] | another server's exports |
 //! | [`inherit`], [`notify`] | sockets from, and notices to, the service manager |
 //! | [`lease`] | the others on the store learn that the server is at work |
 //! | [`signals`] | what stops and reloads a server |
@@ -19,6 +21,7 @@ pub(crate) mod brief;
 pub(crate) mod daemon;
 pub(crate) mod exports;
 pub(crate) mod file;
+pub(crate) mod forward;
 pub(crate) mod http;
 pub(crate) mod inherit;
 pub(crate) mod lease;
@@ -26,6 +29,7 @@ pub(crate) mod listen;
 pub(crate) mod metrics;
 pub(crate) mod notify;
 pub(crate) mod plain;
+pub(crate) mod record;
 pub(crate) mod signals;
 pub(crate) mod status;
 

@@ -2,6 +2,7 @@
 //! in docs/cli.md and do not change.
 
 use super::daemon::Running;
+use super::record::{Recording, RecordingView};
 use crate::control::api::{DiskReply, DiskRequest};
 use crate::engine::verbs;
 use block::Result;
@@ -38,6 +39,8 @@ pub(crate) struct StatusView {
     pub(crate) pieces: Option<PieceCounters>,
     /// What clients did, on all exports.
     pub(crate) total: TrafficView,
+    /// The recording of what clients ask; null when there is none.
+    pub(crate) trace: Option<RecordingView>,
     /// Disks open now.
     pub(crate) open_disks: u64,
     /// Exports that a client has used since the start, and all disks.
@@ -193,6 +196,7 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
         link: engine.link.retries(),
         pieces: engine.link.pieces(),
         total: TrafficView::from(&counters.total),
+        trace: running.recording.as_ref().map(Recording::view),
         open_disks: open.len() as u64,
         exports: exports.into_values().collect(),
     })

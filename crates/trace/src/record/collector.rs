@@ -98,11 +98,12 @@ impl<W: Write> Collector<W> {
         Ok(())
     }
 
-    /// Writes everything, and the end of the file; gives the output back.
+    /// Writes everything, and the end of the file; gives the output back, and how many requests
+    /// and bytes it holds.
     ///
     /// # Errors
     /// Those of the output.
-    pub fn finish(mut self) -> Result<W> {
+    pub fn finish(mut self) -> Result<(W, u64, u64)> {
         self.gather();
         self.write(u64::MAX)?;
         let (dropped, late) = (self.recorder.dropped(), self.late);
@@ -113,7 +114,9 @@ impl<W: Write> Collector<W> {
         if late > 0 {
             header.note(&format!("{late} requests took so long that they come late"));
         }
-        Ok(self.writer.finish()?.inner)
+        let requests = self.writer.requests();
+        let out = self.writer.finish()?;
+        Ok((out.inner, requests, out.bytes))
     }
 
     /// Takes all that was noted, and puts it in order.

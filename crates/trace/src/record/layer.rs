@@ -22,12 +22,18 @@ impl<D: Device> Recorded<D> {
 
     #[inline]
     fn begin(&self) -> u64 {
-        self.tap.as_ref().map_or(0, |tap| tap.recorder.now())
+        match &self.tap {
+            Some(tap) if !tap.recorder.is_stopped() => tap.recorder.now(),
+            _ => 0,
+        }
     }
 
     #[inline]
     fn note(&self, start: u64, op: Op, span: Span, durability: Durability, failed: bool) {
         let Some(tap) = &self.tap else { return };
+        if tap.recorder.is_stopped() {
+            return;
+        }
         let mut flags = Flags::NONE;
         if durability == Durability::Durable {
             flags = flags.with(Flags::FUA);

@@ -22,7 +22,7 @@ pub use layer::Recorded;
 use crate::{Disk, Request};
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::time::Instant;
 
@@ -40,6 +40,7 @@ pub struct Recorder {
     spare: Mutex<Vec<Vec<Request>>>,
     taps: Mutex<Vec<Weak<Tap>>>,
     dropped: AtomicU64,
+    stopped: AtomicBool,
 }
 
 /// The clients and disks that were seen.
@@ -70,6 +71,7 @@ impl Recorder {
             spare: Mutex::default(),
             taps: Mutex::default(),
             dropped: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
         })
     }
 
@@ -81,6 +83,15 @@ impl Recorder {
     /// Requests that were not recorded because nobody took them in time.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// From now on nothing is noted.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
     }
 
     /// A buffer for a connection of `client` to `disk`. `None` when there are more of them than a

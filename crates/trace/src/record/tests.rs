@@ -14,12 +14,14 @@ fn span(offset: u64, len: u64) -> Span {
 }
 
 fn finish(collector: Collector<Vec<u8>>) -> (Header, Vec<Request>) {
-    let bytes = collector.finish().unwrap();
+    let (bytes, requests, length) = collector.finish().unwrap();
+    assert_eq!(length, bytes.len() as u64);
     let mut source = read(Box::new(Cursor::new(bytes)), "t", &OpenOptions::default()).unwrap();
     let (mut all, mut batch) = (Vec::new(), Vec::new());
     while source.read(&mut batch).unwrap() {
         all.extend_from_slice(&batch);
     }
+    assert_eq!(all.len() as u64, requests);
     (source.header().clone(), all)
 }
 

@@ -1,0 +1,263 @@
+//! `sojourn trace convert`, `cut`, `sample`, `merge`, `anonymize`: one trace from others.
+
+use super::{Reading, stem};
+use crate::lists::{Numbers, duration};
+use crate::output::Output;
+use crate::progress::Bar;
+use block::{ByteSize, Error, Result};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Duration;
+use trace::{
+    Anonymous, ExportOptions, Exported, Format, Merged, Op, SameDisks, Selection, Source, format_of,
+};
+
+/// How a trace is written.
+#[derive(Debug, clap::Args)]
+struct Writing {
+    /// The file to write: NAME.sjt, .iolog, .load, .csv or .oracleGeneral, text formats with .gz or
+    /// .zst behind it; - is the standard output
+    out: PathBuf,
+    /// Its format: sojourn, fio, load, csv, oracle-general [default: by its name, else sojourn]
+    #[arg(long, value_name = "FORMAT")]
+    to: Option<Format>,
+}
+
+impl Writing {
+    fn write(&self, source: &mut dyn Source, unit: u32, output: Output) -> Result<()> {
+        let to_pipe = self.out.as_os_str() == "-";
+        let format = self.to.or_else(|| format_of(&self.out)).unwrap_or(Format::Sojourn);
+        let bar = Bar::waiting("writing");
+        let done = trace::export(source, &self.out, &ExportOptions { format, unit })?;
+        drop(bar);
+        if to_pipe {
+            return Ok(());
+        }
+        let view = View { file: self.out.display().to_string(), format, done };
+        output.print(&view, || text(&view))
+    }
+}
+
+/// What is printed.
+#[derive(Serialize)]
+struct View {
+    file: String,
+    format: Format,
+    #[serde(flatten)]
+    done: Exported,
+}
+
+fn text(view: &View) -> String {
+    let Exported { requests, records, left_out } = view.done;
+    let mut text = format!("{}: {requests} requests as {}", view.file, view.format);
+    if left_out > 0 {
+        text.push_str(&format!("; {left_out} left out, which the format has no word for"));
+    }
+    if records != requests && records + left_out != requests {
+        text.push_str(&format!("; {records} records"));
+    }
+    text
+}
+
+/// Arguments of `sojourn trace convert`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn trace convert web.load.gz web.sjt
+  sojourn trace convert P6.lis.zst P6.sjt --shift 2K
+  sojourn trace convert boot.sjt boot.iolog
+  blkparse -i sda | sojourn trace convert - sda.sjt --sort")]
+pub(crate) struct Convert {
+    /// The trace; - is the standard input
+    trace: PathBuf,
+    #[command(flatten)]
+    writing: Writing,
+    #[command(flatten)]
+    reading: Reading,
+}
+
+pub(super) fn convert(args: &Convert, output: Output) -> Result<()> {
+    let mut source = args.reading.open(&args.trace)?;
+    args.writing.write(&mut source, args.reading.unit, output)
+}
+
+/// Arguments of `sojourn trace cut`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn trace cut day.sjt morning.sjt --from 8h --until 10h
+  sojourn trace cut day.sjt writes.sjt --op write --client 0-3
+  sojourn trace cut day.sjt head.csv --first 1000")]
+pub(crate) struct Cut {
+    /// The trace; - is the standard input
+    trace: PathBuf,
+    #[command(flatten)]
+    writing: Writing,
+    #[command(flatten)]
+    reading: Reading,
+    /// Leave out what is before this time; times then begin there
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    from: Option<Duration>,
+    /// Leave out what is at this time or later
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    until: Option<Duration>,
+    /// Only these clients, by number: 0, 1-5, 2,7
+    #[arg(long, value_name = "LIST")]
+    client: Option<Numbers>,
+    /// Only these disks, by number
+    #[arg(long, value_name = "LIST")]
+    disk: Option<Numbers>,
+    /// Only these operations: read, write, flush, trim, zero; may be repeated
+    #[arg(long, value_name = "OP", value_parser = operation)]
+    op: Vec<Op>,
+    /// Only so many requests
+    #[arg(long, value_name = "N")]
+    first: Option<u64>,
+}
+
+fn operation(text: &str) -> Result<Op> {
+    Op::ALL.into_iter().find(|op| op.as_str() == text).ok_or_else(|| {
+        Error::invalid(format!(
+            "{text:?} is no operation; there are read, write, flush, trim, zero"
+        ))
+    })
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+pub(super) fn cut(args: &Cut, output: Output) -> Result<()> {
+    let times = (args.from.is_some() || args.until.is_some())
+        .then(|| args.from.map_or(0, nanoseconds)..args.until.map_or(u64::MAX, nanoseconds));
+    let options = trace::OpenOptions { times: times.clone(), ..args.reading.options() };
+    let source = args.reading.open_with(&args.trace, &options)?;
+    if times.is_some() && !source.header().times {
+        return Err(Error::invalid(format!(
+            "{}: a trace without times cannot be cut by time; give --first",
+            args.trace.display()
+        )));
+    }
+    let selection = Selection {
+        times,
+        clients: args.client.clone().map(|list| list.0).unwrap_or_default(),
+        disks: args.disk.clone().map(|list| list.0).unwrap_or_default(),
+        ops: args.op.clone(),
+        requests: args.first,
+    };
+    let mut cut = trace::Cut::new(source, selection);
+    args.writing.write(&mut cut, args.reading.unit, output)
+}
+
+/// Arguments of `sojourn trace sample`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn trace sample huge.sjt small.sjt --one-in 64
+
+Places are chosen by hash, so that a block is in the sample always or never. A cache of one 64th of
+the size sees in it about the hit ratio that the whole cache sees in the whole trace.")]
+pub(crate) struct Sample {
+    /// The trace; - is the standard input
+    trace: PathBuf,
+    #[command(flatten)]
+    writing: Writing,
+    #[command(flatten)]
+    reading: Reading,
+    /// Keep one place of so many
+    #[arg(long, value_name = "N")]
+    one_in: u64,
+    /// The size of a place
+    #[arg(long, value_name = "SIZE", default_value = "4K")]
+    place: ByteSize,
+}
+
+pub(super) fn sample(args: &Sample, output: Output) -> Result<()> {
+    let source = args.reading.open(&args.trace)?;
+    let mut sample = trace::Sample::new(source, args.one_in, args.place.0)?;
+    args.writing.write(&mut sample, args.reading.unit, output)
+}
+
+/// Arguments of `sojourn trace merge`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn trace merge storm.sjt office-a.csv.zst office-b.csv.zst --same-disks
+  sojourn trace merge all.sjt monday.sjt tuesday.sjt")]
+pub(crate) struct Merge {
+    #[command(flatten)]
+    writing: Writing,
+    /// The traces
+    #[arg(required = true)]
+    traces: Vec<PathBuf>,
+    #[command(flatten)]
+    reading: Reading,
+    /// Disks of the same name are the same disk, and so are all that have none; otherwise each
+    /// trace has its own
+    #[arg(long)]
+    same_disks: bool,
+}
+
+pub(super) fn merge(args: &Merge, output: Output) -> Result<()> {
+    let open = |path: &PathBuf| Ok((stem(path), args.reading.open(path)?));
+    let traces: Vec<_> = args.traces.iter().map(open).collect::<Result<_>>()?;
+    let same = if args.same_disks { SameDisks::ByName } else { SameDisks::No };
+    let mut merged = Merged::new(traces, same);
+    args.writing.write(&mut merged, args.reading.unit, output)
+}
+
+/// Arguments of `sojourn trace anonymize`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn trace anonymize ours.sjt public.sjt
+  sojourn trace anonymize ours.sjt public.sjt --places
+
+Names of clients, disks and images go, and notes; with --places so does what lies where: each MiB of
+a disk is moved to another place by a random key that is not kept.")]
+pub(crate) struct Anonymize {
+    /// The trace; - is the standard input
+    trace: PathBuf,
+    #[command(flatten)]
+    writing: Writing,
+    #[command(flatten)]
+    reading: Reading,
+    /// Shuffle places too
+    #[arg(long)]
+    places: bool,
+}
+
+pub(super) fn anonymize(args: &Anonymize, output: Output) -> Result<()> {
+    let source = args.reading.open(&args.trace)?;
+    let key = if args.places { Some(key()?) } else { None };
+    let mut anonymous = Anonymous::new(source, key);
+    args.writing.write(&mut anonymous, args.reading.unit, output)
+}
+
+/// A random number.
+fn key() -> Result<u64> {
+    let mut bytes = [0; 8];
+    crate::world::system().entropy.fill(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn a_file_says_its_format_by_its_name() {
+        for (name, format) in [
+            ("a/b.sjt", Some(Format::Sojourn)),
+            ("x.y.iolog", Some(Format::Fio)),
+            ("x.load.gz", Some(Format::Load)),
+            ("x.CSV.zst", Some(Format::Csv)),
+            ("x.oracleGeneral", Some(Format::OracleGeneral)),
+            ("x.bin", None),
+            ("-", None),
+        ] {
+            assert_eq!(format_of(Path::new(name)), format, "{name}");
+        }
+    }
+}

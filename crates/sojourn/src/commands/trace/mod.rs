@@ -1,0 +1,124 @@
+//! `sojourn trace`: traces of block requests: looked at, counted, changed, recorded.
+//!
+//! | module | verbs |
+//! |---|---|
+//! | [`info`] | `info` |
+//! | [`stats`], [`page`] | `stats`, and its HTML report |
+//! | [`change`] | `convert`, `cut`, `sample`, `merge`, `anonymize` |
+//! | [`record`] | `record` |
+
+mod change;
+mod info;
+mod page;
+mod record;
+mod stats;
+
+use crate::output::Output;
+use block::{ByteSize, Result};
+use clap::Subcommand;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use trace::{Format, OpenOptions, Source};
+
+/// What to do with a trace.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Trace {
+    /// What a trace is: its format, clients, disks, length
+    Info(info::Args),
+    /// Count what a trace is like: sizes, mixes, working set, order, distances, sharing
+    Stats(stats::Args),
+    /// Write a trace in another format
+    Convert(change::Convert),
+    /// Take a part of a trace: of its time, clients, disks, operations
+    Cut(change::Cut),
+    /// Take one of N places of a trace, for caches of one Nth of the size
+    Sample(change::Sample),
+    /// Join traces by time; the clients of each stay clients of their own
+    Merge(change::Merge),
+    /// Take out names and notes, and places on demand
+    Anonymize(change::Anonymize),
+    /// Record what clients ask of any NBD server, from a place between them
+    Record(record::Args),
+}
+
+/// Carries a verb out.
+pub(crate) fn run(verb: &Trace, output: Output) -> Result<ExitCode> {
+    match verb {
+        Trace::Info(args) => info::run(args, output),
+        Trace::Stats(args) => stats::run(args, output),
+        Trace::Convert(args) => change::convert(args, output),
+        Trace::Cut(args) => change::cut(args, output),
+        Trace::Sample(args) => change::sample(args, output),
+        Trace::Merge(args) => change::merge(args, output),
+        Trace::Anonymize(args) => change::anonymize(args, output),
+        Trace::Record(args) => return crate::block_on(record::run(args, output))?,
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How a trace is read.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Reading {
+    /// The trace's format: sojourn, fio, blkparse, load, msr, spc, csv, mqsim, lis, ids, vscsi,
+    /// oracle-general, ids32 [default: guessed]
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<Format>,
+    /// Bytes to add to each offset, so that a partition is aligned again
+    #[arg(long, value_name = "SIZE", default_value = "0")]
+    shift: ByteSize,
+    /// Put the requests of an unsorted trace in order of time; takes 200 MiB of memory
+    #[arg(long)]
+    sort: bool,
+    /// The size of a block where a format numbers blocks (ids, ids32, oracle-general)
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = unit)]
+    unit: u32,
+}
+
+/// Reads the size of a block.
+fn unit(text: &str) -> Result<u32> {
+    let size = text.parse::<ByteSize>()?.0;
+    u32::try_from(size).ok().filter(|size| (1..=1 << 30).contains(size)).ok_or_else(|| {
+        block::Error::invalid(format!("a block of {text}; give 1 byte to 1 GiB, such as 4K"))
+    })
+}
+
+impl Reading {
+    fn options(&self) -> OpenOptions {
+        OpenOptions {
+            format: self.format,
+            shift: self.shift.0,
+            sort: self.sort,
+            unit: self.unit,
+            times: None,
+        }
+    }
+
+    fn open(&self, path: &Path) -> Result<Box<dyn Source + Send>> {
+        self.open_with(path, &self.options())
+    }
+
+    fn open_with(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Source + Send>> {
+        let source = match path.as_os_str() == "-" {
+            true => trace::read(Box::new(std::io::stdin()), "standard input", options)?,
+            false => trace::open(path, options)?,
+        };
+        if !source.header().complete {
+            tracing::warn!(
+                trace = %path.display(),
+                "the trace was not finished: its recorder was killed; what it wrote is read"
+            );
+        }
+        Ok(source)
+    }
+}
+
+/// What a trace is called: its file's name up to the first dot.
+fn stem(path: &Path) -> String {
+    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    name.split('.').next().unwrap_or_default().to_owned()
+}
+
+/// Writes an HTML report.
+fn write_page(path: &PathBuf, page: &report::Report) -> Result<()> {
+    std::fs::write(path, page.render()).map_err(|e| block::Error::io(path.display(), e))
+}

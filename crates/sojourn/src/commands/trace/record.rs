@@ -1,0 +1,63 @@
+//! `sojourn trace record`: between clients and any NBD server.
+
+use crate::config::Config;
+use crate::output::Output;
+use crate::serve::forward::ForwardExports;
+use crate::serve::plain;
+use crate::serve::record::{Recording, RecordingView};
+use block::{ByteSize, Error, Result};
+use nbd::{Address, Uri};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Arguments of `sojourn trace record`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn trace record day.sjt --listen unix:/run/traced.sock --to nbd+unix:///disk?socket=/run/nbd.sock
+  sojourn trace record day.sjt --listen 127.0.0.1:10810 --to nbd://server/disk
+
+Clients connect to --listen instead of to the server; every one gets a connection of its own to the
+server. Interrupt it to end the trace. A server of Sojourn's own records itself, at less cost:
+`sojourn serve --trace day.sjt`.")]
+pub(crate) struct Args {
+    /// The file to write; it must not exist
+    out: PathBuf,
+    /// Listen here for clients: unix:PATH or HOST:PORT; may be repeated
+    #[arg(long, value_name = "ADDR", required = true)]
+    listen: Vec<Address>,
+    /// The server: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH; clients may name
+    /// others of its exports
+    #[arg(long, value_name = "URI")]
+    to: Uri,
+    /// End the trace at this size
+    #[arg(long, value_name = "SIZE", default_value = "16G")]
+    limit: ByteSize,
+    /// Allow addresses that other machines reach, without encryption or authentication
+    #[arg(long)]
+    insecure: bool,
+}
+
+pub(super) async fn run(args: &Args, output: Output) -> Result<ExitCode> {
+    let notes = format!("recorded between clients and {}", args.to);
+    let recording = Recording::start(&args.out, args.limit.0, &notes)?;
+    let exports = recording.exports(Arc::new(ForwardExports::new(args.to.clone())));
+    let served = plain::run(exports, &Config::default(), &args.listen, args.insecure).await;
+    let view = recording.finish().await;
+    let code = served?;
+    output.print(&view, || text(&view))?;
+    match &view.error {
+        Some(error) => Err(Error::unavailable(format!("the trace ended early: {error}"))),
+        None => Ok(code),
+    }
+}
+
+fn text(view: &RecordingView) -> String {
+    let RecordingView { file, requests, bytes, dropped, .. } = view;
+    let mut text = format!("{file}: {requests} requests in {}", ByteSize(*bytes));
+    if *dropped > 0 {
+        text.push_str(&format!("; {dropped} came too fast and are missing"));
+    }
+    text
+}

@@ -1,0 +1,60 @@
+//! Another server's exports: every client gets a connection of its own to that server.
+
+use async_trait::async_trait;
+use block::{Device, Result};
+use nbd::{ClientOptions, Ending, ExportSummary, Exports, Peer, Purpose, Remote, Session, Uri};
+use std::sync::Arc;
+
+/// The exports of another server.
+pub(crate) struct ForwardExports {
+    to: Uri,
+}
+
+impl ForwardExports {
+    /// Forwards to the server of `to`, whose export is the default one.
+    pub(crate) fn new(to: Uri) -> Self {
+        Self { to }
+    }
+}
+
+#[async_trait]
+impl Exports for ForwardExports {
+    async fn list(&self, _peer: &Peer) -> Result<Vec<ExportSummary>> {
+        let description = format!("forwarded to {}", self.to);
+        Ok(vec![ExportSummary { name: self.to.export.clone(), description }])
+    }
+
+    async fn open(&self, name: &str, _peer: &Peer, _purpose: Purpose) -> Result<Box<dyn Session>> {
+        let name = if name.is_empty() { &self.to.export } else { name };
+        let uri = Uri::new(self.to.address.clone(), name);
+        let remote = Arc::new(Remote::connect(&uri, ClientOptions::default()).await?);
+        let device: Arc<dyn Device> = Arc::clone(&remote) as _;
+        Ok(Box::new(ForwardSession { name: name.to_owned(), device, remote }))
+    }
+}
+
+struct ForwardSession {
+    name: String,
+    device: Arc<dyn Device>,
+    remote: Arc<Remote>,
+}
+
+#[async_trait]
+impl Session for ForwardSession {
+    fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn close(self: Box<Self>, _ending: Ending) {
+        let Self { device, remote, .. } = *self;
+        drop(device);
+        // Others may still hold the device for a moment; then the connection just ends.
+        if let Some(remote) = Arc::into_inner(remote) {
+            remote.close().await;
+        }
+    }
+}
