@@ -319,9 +319,19 @@ impl Refs {
         }
     }
 
-    /// The newest number of each place below a prefix, or what is wrong with its row, from one
-    /// listing.
+    /// The newest number of each place below a prefix, or what is wrong with its row.
     async fn rows(&self, prefix: &str, kind: RefKind) -> Result<BTreeMap<String, Result<u64>>> {
+        let rows = self.listed(prefix, kind).await?;
+        if rows.values().all(Result::is_ok) {
+            return Ok(rows);
+        }
+        // A listing that ran beside the trimming of a row may show a gap in it; the next one
+        // does not.
+        self.listed(prefix, kind).await
+    }
+
+    /// As [`rows`](Self::rows), from one listing.
+    async fn listed(&self, prefix: &str, kind: RefKind) -> Result<BTreeMap<String, Result<u64>>> {
         let mut rows: BTreeMap<String, Row> = BTreeMap::new();
         for meta in backend::list(self.store.backend(), prefix).await? {
             let key = meta.location.as_ref();

@@ -5,12 +5,15 @@ use crate::remote::{Lie, Nature, Remote};
 use block::conformance::Sequence;
 use block::{ErrorKind, Memory, Span};
 use object_store::ObjectStore;
+use object_store::memory::InMemory;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use store::testing::{Clocked, Faults, FixedClock, FixedEntropy, NOW, Unreliable};
-use store::{Grain, ManifestId, RefBody, RefKind, Store, World, gc, import, testing, verify};
+use store::{
+    Grain, ManifestId, RefBody, RefKind, RefRecord, Store, World, copy, gc, import, testing, verify,
+};
 use tokio::task::JoinSet;
 
 const HOUR: u64 = 3600;
@@ -33,6 +36,8 @@ pub(crate) struct Life {
     /// When the last collection began, in simulated seconds.
     collected: Arc<Mutex<u64>>,
     wrong: Arc<Mutex<Option<String>>>,
+    /// Another store, from which images are copied; it has no faults.
+    elsewhere: Arc<InMemory>,
 }
 
 fn world(seed: u64) -> World {
@@ -52,6 +57,7 @@ impl Life {
             lie,
             collected: Arc::default(),
             wrong: Arc::default(),
+            elsewhere: Arc::default(),
         }
     }
 
@@ -79,6 +85,9 @@ impl Life {
             testing::settings(),
             world(self.number()),
         );
+        made.await.map_err(|e| e.to_string())?;
+        let settings = testing::settings();
+        let made = Store::create(self.elsewhere.clone(), settings, world(self.number()));
         made.await.map_err(|e| e.to_string())?;
         for _ in 0..ROUNDS {
             let mut actors = JoinSet::new();
@@ -132,7 +141,8 @@ impl Life {
         let act = async {
             let Ok(store) = Store::open(backend, world(self.number())).await else { return };
             match role {
-                0..30 => self.import(&store).await,
+                0..22 => self.import(&store).await,
+                22..30 => self.copy(&store).await,
                 30..50 => self.derive(&store).await,
                 50..75 => self.collect(&store).await,
                 75..85 => self.remove(&store).await,
@@ -157,6 +167,52 @@ impl Life {
         };
         let published = published.await;
         let _ = session.close(published).await;
+    }
+
+    /// Copies an image from the other store; one who failed tries again, as people do.
+    async fn copy(&self, store: &Store) {
+        let content: Content = Arc::new(model::image(&mut self.dice.lock()));
+        let image = Memory::from(content.to_vec());
+        let Ok(from) = Store::open(self.elsewhere.clone(), world(self.number())).await else {
+            return self.fail("the other store does not open".into());
+        };
+        for _ in 0..2 {
+            let name = self.model.lock().fresh(RefKind::Image);
+            let record = match self.elsewhere(&from, &name, &image).await {
+                Ok(record) => record,
+                Err(e) => return self.fail(format!("the other store: {e}")),
+            };
+            let Ok(session) = store.session("copy").await else { continue };
+            self.model.lock().set(RefKind::Image, &name, There::Unknown, &content);
+            let copied = async {
+                let id = record.body.manifest.ok_or_else(|| block::Error::invalid("no image"))?;
+                let manifest = from.manifest(&id).await?;
+                copy::version(&from, &record, &manifest, &image, &session, &()).await
+            };
+            let copied = copied.await;
+            let done = copied.is_ok();
+            let _ = session.close(copied.map(|_| ())).await;
+            if done {
+                return self.model.lock().published(RefKind::Image, &name);
+            }
+        }
+    }
+
+    /// An image in the other store.
+    async fn elsewhere(
+        &self,
+        from: &Store,
+        name: &str,
+        image: &Memory,
+    ) -> block::Result<RefRecord> {
+        let session = from.session("import").await?;
+        let made = async {
+            let done = import::from_device(&session, image, &()).await?;
+            session.publish(RefKind::Image, name, body(done.manifest, done.size)).await
+        };
+        let record = made.await?;
+        session.close(Ok(())).await?;
+        Ok(record)
     }
 
     async fn publish(
