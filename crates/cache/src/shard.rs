@@ -2,7 +2,7 @@
 
 use crate::concurrent::Key;
 use crate::flight::Flights;
-use crate::policy::history::ByFingerprint;
+use crate::policy::slotted::ByFingerprint;
 use crate::policy::{Policy, PolicyKind};
 use bytes::Bytes;
 
@@ -87,6 +87,7 @@ impl Shard {
             self.policy.remove(slot);
             self.vacate(slot);
         }
+        self.policy.miss(fingerprint);
         while self.bytes + charge > self.capacity {
             let Some(slot) = self.policy.evict() else { return };
             self.vacate(slot);

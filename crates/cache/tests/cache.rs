@@ -44,7 +44,7 @@ async fn a_value_is_loaded_once_and_then_held() {
 
 #[tokio::test]
 async fn a_hundred_simultaneous_callers_share_one_load() {
-    let cache = Arc::new(cache(1 << 20, PolicyKind::Fmpq));
+    let cache = Arc::new(cache(1 << 20, PolicyKind::FMPQ));
     let loads = Arc::new(AtomicUsize::new(0));
     let gate = Arc::new(Semaphore::new(0));
     let mut callers = JoinSet::new();
@@ -153,7 +153,7 @@ async fn a_value_larger_than_the_cache_is_given_but_not_held() {
 
 #[tokio::test]
 async fn a_cache_of_no_capacity_holds_nothing_and_still_loads() {
-    let cache = cache(0, PolicyKind::Fmpq);
+    let cache = cache(0, PolicyKind::FMPQ);
     put(&cache, 1, Bytes::from_static(b"x")).await;
     put(&cache, 2, Bytes::new()).await;
     assert_eq!(cache.get(&key(1)), None);
@@ -163,7 +163,7 @@ async fn a_cache_of_no_capacity_holds_nothing_and_still_loads() {
 
 #[tokio::test]
 async fn a_large_cache_is_filled_through_all_its_shards() {
-    let cache = cache(1 << 30, PolicyKind::Fmpq);
+    let cache = cache(1 << 30, PolicyKind::FMPQ);
     let value = Bytes::from(vec![0; 65536]);
     for number in 0..32_768 {
         put(&cache, number, value.clone()).await;

@@ -145,7 +145,7 @@ impl Load {
 async fn run(directory: &Path, seed: u64) -> Result<()> {
     let store = store(directory, seed).await?;
     image(&store).await?;
-    let cache = Arc::new(Cache::new(Config { capacity: 16 << 20, policy: PolicyKind::Fmpq, seed }));
+    let cache = Arc::new(Cache::new(Config { capacity: 16 << 20, policy: PolicyKind::FMPQ, seed }));
     let disks = Disks::new(directory.join("disks"), store, cache);
     if disks.list().await?.is_empty() {
         disks.create(DISK, &"golden".parse()?, CreateOptions::default()).await?;

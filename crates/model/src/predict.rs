@@ -1,9 +1,12 @@
 //! How many clients a server holds, and what to buy next: a [`Profile`] joined with the hit ratio
 //! of its cache by size.
 
-use crate::network::{Kind, MOST_CLIENTS, MOST_CLIENTS_SERVERS, Network, Solution};
+use crate::network::{Kind, MOST_CLIENTS, MOST_CLIENTS_SERVERS, MOST_SERVERS, Network, Solution};
 use crate::profile::{Demand, Profile};
 use block::{Error, Result};
+
+/// The most steps of solving for each number of clients anew.
+const MOST_STEPS: u64 = 4_000_000;
 
 /// Hit ratio by cache size: linear between the points, from 0 at size 0, level behind the last.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +43,61 @@ impl HitCurve {
     }
 }
 
+/// How the clients of a cache share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// All ask for the same data, as machines of one golden image do: more clients need no more
+    /// cache.
+    Shared,
+    /// Each asks for data of its own: the cache of a curve that comes from so many clients is
+    /// divided among more of them.
+    Private {
+        /// The clients that the curve comes from, at least 1.
+        clients: u32,
+    },
+}
+
+/// The hit ratios of a server's cache by the number of its clients.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Hits {
+    /// The same for all.
+    Same(f64),
+    /// For 1, 2, 3, … clients; never rising.
+    By(Vec<f64>),
+}
+
+impl Hits {
+    /// Those of a cache of `memory` bytes for up to `most` clients, when a share of all requests
+    /// (`never`, 0 to 1) never misses, such as writes.
+    pub fn of(curve: &HitCurve, memory: u64, sharing: Sharing, never: f64, most: u32) -> Self {
+        let effective = |memory: u64| never + (1.0 - never) * curve.at(memory);
+        match sharing {
+            Sharing::Shared => Self::Same(effective(memory)),
+            Sharing::Private { clients } => {
+                let each = |n: u32| memory as f64 * f64::from(clients.max(1)) / f64::from(n);
+                // Linear interpolation of a curve that has steps is not always monotone.
+                let mut lowest: f64 = 1.0;
+                let by = (1..=most).map(|n| {
+                    lowest = lowest.min(effective(each(n) as u64));
+                    lowest
+                });
+                Self::By(by.collect())
+            }
+        }
+    }
+
+    /// The hit ratio with so many clients (from 1 on).
+    pub fn at(&self, clients: u32) -> f64 {
+        match self {
+            Self::Same(hit) => *hit,
+            Self::By(all) => {
+                let index = (clients.max(1) as usize - 1).min(all.len().saturating_sub(1));
+                all.get(index).copied().unwrap_or(0.0)
+            }
+        }
+    }
+}
+
 /// What is asked of a server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Question {
@@ -56,9 +114,9 @@ pub struct Question {
 /// A server with a cache of some size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Holding {
-    /// The hit ratio.
+    /// The hit ratio with so many clients as it holds (with one, when it holds none).
     pub hit: f64,
-    /// The network that was solved.
+    /// The network at that hit ratio.
     pub network: Network,
     /// The solutions for 1, 2, … `most` clients.
     pub solutions: Vec<Solution>,
@@ -85,30 +143,39 @@ pub enum Change {
 }
 
 impl Question {
-    /// A server with this profile whose cache has this hit ratio.
+    /// A server with this profile whose cache has these hit ratios.
     ///
     /// # Errors
     /// As [`Profile::network`] and [`Network::sweep`].
-    pub fn answer(&self, profile: &Profile, hit: f64) -> Result<Holding> {
-        let network = profile.network(self.block, hit, self.think)?;
-        let solutions = network.sweep(self.most)?;
+    pub fn answer(&self, profile: &Profile, hits: &Hits) -> Result<Holding> {
+        let network = |n: u32| profile.network(self.block, hits.at(n), self.think);
+        let solutions = match hits {
+            Hits::Same(_) => network(1)?.sweep(self.most)?,
+            Hits::By(_) => {
+                let steps = u64::from(self.most) * u64::from(self.most);
+                if steps > MOST_STEPS {
+                    return Err(Error::invalid(format!(
+                        "{} clients with data of their own: at most {} are computed",
+                        self.most,
+                        MOST_STEPS.isqrt()
+                    )));
+                }
+                (1..=self.most).map(|n| network(n)?.solve(n)).collect::<Result<_>>()?
+            }
+        };
         // The response of a closed network never falls with more clients.
         let clients = solutions.partition_point(|one| one.response <= self.target) as u32;
-        Ok(Holding { hit, network, solutions, clients })
+        let hit = hits.at(clients);
+        Ok(Holding { hit, network: network(clients.max(1))?, solutions, clients })
     }
 
     /// What each change brings, best first; those that bring nothing are left out.
     ///
     /// # Errors
     /// As [`answer`](Self::answer).
-    pub fn purchases(
-        &self,
-        profile: &Profile,
-        hit: f64,
-        hit_of_twice: f64,
-    ) -> Result<Vec<Purchase>> {
-        let now = self.answer(profile, hit)?.clients;
-        let memory = self.answer(profile, hit_of_twice)?.clients;
+    pub fn purchases(&self, profile: &Profile, hits: &Hits, twice: &Hits) -> Result<Vec<Purchase>> {
+        let now = self.answer(profile, hits)?.clients;
+        let memory = self.answer(profile, twice)?.clients;
         let mut all = vec![Purchase { what: Change::Memory, clients: memory }];
         for at in 0..profile.centres.len() {
             let mut better = profile.clone();
@@ -119,10 +186,12 @@ impl Question {
                     centre.request = halved(&centre.request)?;
                     centre.miss = halved(&centre.miss)?;
                 }
-                Kind::Servers(count) => centre.kind = Kind::Servers((count * 2).min(1024)),
+                Kind::Servers(count) => {
+                    centre.kind = Kind::Servers((count * 2).min(MOST_SERVERS));
+                }
             }
             let what = Change::Centre(centre.name.clone());
-            all.push(Purchase { what, clients: self.answer(&better, hit)?.clients });
+            all.push(Purchase { what, clients: self.answer(&better, hits)?.clients });
         }
         all.retain(|purchase| purchase.clients > now);
         all.sort_by_key(|purchase| std::cmp::Reverse(purchase.clients));
@@ -200,8 +269,10 @@ mod tests {
         {
             let needed = question.needed_hit(&profile, clients).unwrap().unwrap();
             assert!((needed - hit).abs() < 1e-3, "{clients}: {needed}");
-            assert!(question.answer(&profile, needed).unwrap().clients >= clients);
-            assert!(question.answer(&profile, needed - 0.01).unwrap().clients < clients);
+            assert!(question.answer(&profile, &Hits::Same(needed)).unwrap().clients >= clients);
+            assert!(
+                question.answer(&profile, &Hits::Same(needed - 0.01)).unwrap().clients < clients
+            );
         }
         assert_eq!(question.needed_hit(&profile, 50).unwrap(), None);
     }
@@ -210,11 +281,33 @@ mod tests {
     fn the_bottleneck_is_what_to_buy_first() {
         let profile = Profile::transcom().unwrap();
         let question = question(10e-3);
-        let first = |hit| question.purchases(&profile, hit, hit).unwrap().remove(0).what;
+        let first = |hit| {
+            let hits = Hits::Same(hit);
+            question.purchases(&profile, &hits, &hits).unwrap().remove(0).what
+        };
         assert_eq!(first(0.5), Change::Centre("disk".into()));
         assert_eq!(first(1.0), Change::Centre("network".into()));
-        let bought = question.purchases(&profile, 0.5, 0.99).unwrap();
+        let bought = question.purchases(&profile, &Hits::Same(0.5), &Hits::Same(0.99)).unwrap();
         assert_eq!(bought[0].what, Change::Memory);
+    }
+
+    #[test]
+    fn private_data_divide_the_cache_and_shared_data_do_not() {
+        let curve = HitCurve::new(vec![(1000, 0.9)]).unwrap();
+        let shared = Hits::of(&curve, 500, Sharing::Shared, 0.2, 100);
+        assert_eq!(shared, Hits::Same(0.2 + 0.8 * 0.45));
+        let private = Hits::of(&curve, 1000, Sharing::Private { clients: 2 }, 0.0, 100);
+        for (clients, hit) in [(1, 0.9), (2, 0.9), (4, 0.45), (8, 0.225), (999, 0.018)] {
+            assert!((private.at(clients) - hit).abs() < 1e-3, "{clients}");
+        }
+        let profile = Profile::transcom().unwrap();
+        let question = Question { most: 100, ..question(20e-3) };
+        let held = |hits| question.answer(&profile, &hits).unwrap();
+        let (few, many) = (held(private), held(Hits::Same(0.9)));
+        assert!(few.clients < many.clients);
+        assert_eq!(few.solutions[1], many.solutions[1], "two clients see the same cache");
+        let error = Question { most: 5000, ..question }.answer(&profile, &Hits::By(vec![0.5]));
+        assert!(error.is_err());
     }
 
     proptest! {
@@ -222,7 +315,7 @@ mod tests {
         #[test]
         fn a_better_cache_never_holds_fewer_clients(a in 0.0f64..=1.0, b in 0.0f64..=1.0) {
             let profile = Profile::transcom().unwrap();
-            let hold = |hit| question(8e-3).answer(&profile, hit).unwrap().clients;
+            let hold = |hit| question(8e-3).answer(&profile, &Hits::Same(hit)).unwrap().clients;
             prop_assert!(hold(a.min(b)) <= hold(a.max(b)));
         }
     }

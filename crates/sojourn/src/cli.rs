@@ -2,8 +2,8 @@
 //! beside its code in [`commands`](crate::commands).
 
 use crate::commands::{
-    borrow, completions, disk, gc, image, init, man, model, repair, replay, serve, status, store,
-    trace, verify,
+    borrow, completions, disk, gc, image, init, man, model, predict, repair, replay, serve, status,
+    store, trace, verify,
 };
 use crate::logging::LogFormat;
 use clap::{Parser, Subcommand};
@@ -86,6 +86,8 @@ pub(crate) enum Command {
     /// How a server behaves under load, by arithmetic
     #[command(subcommand, arg_required_else_help = true)]
     Model(model::Model),
+    /// How many clients a server holds, and what to buy next
+    Predict(Box<predict::Args>),
     /// Print the completion script of a shell
     Completions(completions::Args),
     /// Write the manual pages into a directory

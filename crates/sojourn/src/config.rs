@@ -129,7 +129,7 @@ impl Default for Config {
 
 impl Default for Cache {
     fn default() -> Self {
-        Self { size: ByteSize(256 << 20), policy: PolicyKind::Fmpq }
+        Self { size: ByteSize(256 << 20), policy: PolicyKind::FMPQ }
     }
 }
 

@@ -2,11 +2,14 @@
 //! `cargo run --release -p trace --example bench_trace -- FILE…`
 //!
 //! Each file is read as it is, written in Sojourn's format to a temporary file, and that is read.
+//! Before, what recording costs a request: on the thread that answers it, and beside.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
+use block::{Attempt, Device, Memory, Span};
 use std::path::Path;
-use trace::{Effort, Header, OpenOptions, Request, create, open};
+use trace::record::{Collector, Recorded, Recorder};
+use trace::{Disk, Effort, Header, OpenOptions, Request, create, open};
 
 /// Seconds of processor time that this process has used.
 fn cpu() -> f64 {
@@ -39,7 +42,51 @@ fn write(path: &Path, requests: &[Request], effort: Effort) -> f64 {
     cpu() - before
 }
 
+/// What recording adds to a request, in nanoseconds of processor time.
+fn record() {
+    const ROUNDS: u64 = 50;
+    const REQUESTS: u64 = 50_000;
+    let reads = |device: &dyn Device| {
+        let mut buffer = [0; 4096];
+        let before = cpu();
+        for i in 0..REQUESTS {
+            let place = mix(i) % 256 * 4096;
+            let span = Span::within(place, 4096, 1 << 20).unwrap();
+            assert!(device.try_read(span, &mut buffer).unwrap() == Attempt::Done);
+        }
+        (cpu() - before) * 1e9
+    };
+    let plain = Memory::new(1 << 20);
+    let recorder = Recorder::new();
+    let device = Recorded::new(Memory::new(1 << 20), &recorder, "c", &Disk::default());
+    let mut collector = Collector::new(recorder, std::io::sink(), "sink", u64::MAX, "").unwrap();
+    let (mut alone, mut noted, mut beside) = (0.0, 0.0, 0.0);
+    for _ in 0..ROUNDS {
+        alone += reads(&plain);
+        noted += reads(&device);
+        let before = cpu();
+        collector.pass().unwrap();
+        beside += (cpu() - before) * 1e9;
+    }
+    let before = cpu();
+    let (_, requests, _) = collector.finish().unwrap();
+    beside += (cpu() - before) * 1e9;
+    let each = |total: f64| total / requests as f64;
+    println!(
+        "recording: {:.0} ns on the way, {:.0} ns beside, over {:.0} ns",
+        each(noted - alone),
+        each(beside),
+        each(alone)
+    );
+}
+
+/// Spreads a number.
+fn mix(x: u64) -> u64 {
+    x.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
+}
+
 fn main() {
+    record();
     let dir = tempfile::tempdir().unwrap();
     let ours = dir.path().join("trace.sjt");
     for path in std::env::args().skip(1) {

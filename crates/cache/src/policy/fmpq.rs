@@ -16,24 +16,39 @@
 //! between 3 and 8 times the entries is best (too short is far worse than too long), a history of
 //! once or twice the entries is enough, and none at all costs 4 to 12 points of hits.
 
-use super::Policy;
-use super::history::History;
-use super::list::{Links, List};
+use super::rings::Rings;
+use super::{Algorithm, Forgotten, Ratio, Room};
+
+/// The most queues there can be: counts are kept up to 2^24.
+const QUEUES: usize = 24;
+
+/// The list of what left and is remembered, behind all queues.
+const HISTORY: u8 = QUEUES as u8;
+
+/// The longest lifetime, in accesses: times are compared modulo 2^32.
+const LONGEST: usize = 1 << 30;
 
 /// The parameters of FMPQ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Parameters {
-    /// The number of queues: 1 (which is LRU) to 32.
-    pub queues: usize,
-    /// How long an entry stays in a queue without a use, as a multiple of the cache's entries.
-    pub lifetime: u64,
+    /// The number of queues: 1 (which is LRU) to 24.
+    pub queues: u8,
+    /// How long an entry stays in a queue without a use, as a multiple of the cache's entries; at
+    /// most 2^30 accesses.
+    pub lifetime: Ratio,
     /// The length of the history, as a multiple of the cache's entries; 0 for none.
-    pub history: usize,
+    pub history: Ratio,
+}
+
+impl Parameters {
+    /// The defaults.
+    pub const DEFAULT: Self =
+        Self { queues: 8, lifetime: Ratio::times(4), history: Ratio::times(2) };
 }
 
 impl Default for Parameters {
     fn default() -> Self {
-        Self { queues: 8, lifetime: 4, history: 2 }
+        Self::DEFAULT
     }
 }
 
@@ -45,115 +60,142 @@ impl Default for Parameters {
 #[derive(Debug)]
 pub struct Fmpq {
     parameters: Parameters,
-    entries: Vec<Entry>,
-    links: Links,
-    queues: Vec<List>,
-    history: History,
+    queues: u8,
+    /// Each entry's count, and as its stamp the access at which it came to its queue.
+    rings: Rings<{ QUEUES + 1 }>,
     len: usize,
     /// The number of entries of the full cache.
     full: usize,
-    /// Accesses so far.
-    now: u64,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    fingerprint: u64,
-    /// The access after which it has not been used for the lifetime.
-    expires: u64,
-    count: u32,
-    queue: u32,
+    lifetime: u32,
+    /// Accesses so far, modulo 2^32.
+    now: u32,
+    /// No head of a queue expires before this access.
+    due: u32,
+    forgotten: Forgotten,
 }
 
 impl Fmpq {
-    /// A policy for a cache of about `entries` entries.
-    pub fn new(entries: u32, parameters: Parameters) -> Self {
-        let full = entries.max(1) as usize;
-        Self {
-            entries: Vec::with_capacity(full),
-            links: Links::new(entries),
-            queues: vec![List::EMPTY; parameters.queues.clamp(1, 32)],
-            history: History::new(full.saturating_mul(parameters.history)),
-            len: 0,
-            full,
-            now: 0,
+    /// An empty cache.
+    pub fn new(room: Room, parameters: Parameters) -> Self {
+        let mut new = Self {
             parameters,
+            queues: parameters.queues.clamp(1, QUEUES as u8),
+            rings: Rings::new(room.ids),
+            len: 0,
+            full: 0,
+            lifetime: 0,
+            now: 0,
+            due: 0,
+            forgotten: room.forgotten(),
+        };
+        new.set_full(room.entries.max(1) as usize);
+        new
+    }
+
+    fn set_full(&mut self, full: usize) {
+        if full != self.full {
+            self.full = full;
+            self.set_lifetime(self.parameters.lifetime.of(full));
         }
     }
 
-    fn expiry(&self) -> u64 {
-        self.now.saturating_add(self.parameters.lifetime.saturating_mul(self.full as u64))
+    /// Changes how long an entry stays in a queue without a use, in accesses.
+    pub(super) fn set_lifetime(&mut self, lifetime: usize) {
+        self.lifetime = lifetime.min(LONGEST) as u32;
+        self.due = self.now;
     }
 
-    /// Puts `slot`, which is in no queue, where its count says.
-    fn enqueue(&mut self, slot: u32, fingerprint: u64, count: u32) {
-        let queue = count.max(1).ilog2().min(self.queues.len() as u32 - 1);
-        let entry = Entry { fingerprint, expires: self.expiry(), count, queue };
-        if slot as usize >= self.entries.len() {
-            self.entries.resize(slot as usize + 1, entry);
+    /// The number of entries of the full cache.
+    pub(super) fn full(&self) -> usize {
+        self.full
+    }
+
+    /// Whether `id` left and is remembered.
+    pub(super) fn remembers(&self, id: u32) -> bool {
+        self.rings.list(id) == HISTORY
+    }
+
+    /// Puts `id`, which is in no list, where its count says.
+    fn enqueue(&mut self, id: u32, count: u32) {
+        self.rings.set_count(id, count);
+        self.rings.set_stamp(id, self.now);
+        let queue = (count.max(1).ilog2() as u8).min(self.queues - 1);
+        self.rings.push_tail(queue, id);
+        self.now = self.now.wrapping_add(1);
+        if self.now.wrapping_sub(self.due) < LONGEST as u32 {
+            self.demote();
         }
-        self.entries[slot as usize] = entry;
-        self.queues[queue as usize].push_tail(&mut self.links, slot);
     }
 
-    fn dequeue(&mut self, slot: u32) -> Entry {
-        let entry = self.entries[slot as usize];
-        self.queues[entry.queue as usize].remove(&mut self.links, slot);
-        entry
-    }
-
-    /// Ends an access: heads that were not used for the lifetime go one queue down.
-    fn advance(&mut self) {
-        self.now += 1;
-        let expires = self.expiry();
-        for queue in 1..self.queues.len() {
-            let Some(slot) = self.queues[queue].head() else { continue };
-            if self.entries[slot as usize].expires < self.now {
-                self.queues[queue].remove(&mut self.links, slot);
-                self.queues[queue - 1].push_tail(&mut self.links, slot);
-                let entry = &mut self.entries[slot as usize];
-                entry.queue = queue as u32 - 1;
-                entry.expires = expires;
+    /// Moves the heads that were not used for the lifetime one queue down, one of each queue.
+    fn demote(&mut self) {
+        self.due = self.now.wrapping_add(self.lifetime + 1);
+        for queue in 1..self.queues {
+            let Some(id) = self.rings.head(queue) else { continue };
+            if self.age(id) > self.lifetime {
+                self.rings.move_to_tail(queue - 1, id);
+                self.rings.set_stamp(id, self.now);
+            }
+            if let Some(head) = self.rings.head(queue) {
+                let left = (self.lifetime + 1).saturating_sub(self.age(head)).max(1);
+                let due = self.now.wrapping_add(left);
+                if self.due.wrapping_sub(due) < u32::MAX / 2 {
+                    self.due = due;
+                }
             }
         }
     }
 
-    fn drop_entry(&mut self, slot: u32) -> Entry {
-        self.len -= 1;
-        self.dequeue(slot)
+    fn age(&self, id: u32) -> u32 {
+        self.now.wrapping_sub(self.rings.stamp(id))
     }
 }
 
-impl Policy for Fmpq {
-    fn hit(&mut self, slot: u32) {
-        let entry = self.dequeue(slot);
-        self.enqueue(slot, entry.fingerprint, entry.count.saturating_add(1));
-        self.advance();
+impl Algorithm for Fmpq {
+    const REMEMBERS: bool = true;
+
+    fn holds(&self, id: u32) -> bool {
+        self.rings.list(id) < HISTORY
     }
 
-    fn insert(&mut self, slot: u32, fingerprint: u64) {
-        let count = self.history.recall(fingerprint).unwrap_or(0).saturating_add(1);
-        self.enqueue(slot, fingerprint, count);
+    fn hit(&mut self, id: u32) {
+        self.rings.take(id);
+        self.enqueue(id, self.rings.count(id) + 1);
+    }
+
+    fn insert(&mut self, id: u32, _: u64) {
+        self.rings.reserve(id);
+        let mut count = 1;
+        if self.rings.list(id) == HISTORY {
+            self.rings.take(id);
+            count += self.rings.count(id);
+        }
         self.len += 1;
-        self.advance();
+        self.enqueue(id, count);
     }
 
     fn evict(&mut self) -> Option<u32> {
-        let slot = self.queues.iter().find_map(List::head)?;
-        self.full = self.len;
-        let entry = self.drop_entry(slot);
-        let limit = self.full.saturating_mul(self.parameters.history);
-        if limit > 0 {
-            self.history.remember(entry.fingerprint, entry.count, limit);
+        let id = (0..self.queues).find_map(|queue| self.rings.head(queue))?;
+        self.set_full(self.len);
+        self.len -= 1;
+        self.rings.move_to_tail(HISTORY, id);
+        while self.rings.len(HISTORY) as usize > self.parameters.history.of(self.full) {
+            let Some(old) = self.rings.pop_head(HISTORY) else { break };
+            self.forgotten.push(old);
         }
-        Some(slot)
+        Some(id)
     }
 
-    fn remove(&mut self, slot: u32) {
-        self.drop_entry(slot);
+    fn remove(&mut self, id: u32) {
+        self.rings.take(id);
+        self.len -= 1;
     }
 
     fn len(&self) -> usize {
         self.len
+    }
+
+    fn forgotten(&mut self) -> Option<u32> {
+        self.forgotten.pop()
     }
 }

@@ -1,46 +1,46 @@
 //! Least recently used: the yardstick, and right for a cache with no cache before it.
 
-use super::Policy;
-use super::list::{Links, List};
+use super::rings::{NOWHERE, Rings};
+use super::{Algorithm, Room};
+
+const HELD: u8 = 0;
 
 /// Evicts the entry whose last access is the longest ago.
 #[derive(Debug)]
-pub struct Lru {
-    links: Links,
-    order: List,
-    len: usize,
-}
+pub struct Lru(Rings<1>);
 
 impl Lru {
-    /// A policy for a cache of about `entries` entries.
-    pub fn new(entries: u32) -> Self {
-        Self { links: Links::new(entries), order: List::EMPTY, len: 0 }
+    /// An empty cache.
+    pub fn new(room: Room) -> Self {
+        Self(Rings::new(room.ids))
     }
 }
 
-impl Policy for Lru {
-    fn hit(&mut self, slot: u32) {
-        self.order.remove(&mut self.links, slot);
-        self.order.push_tail(&mut self.links, slot);
+impl Algorithm for Lru {
+    const REMEMBERS: bool = false;
+
+    fn holds(&self, id: u32) -> bool {
+        self.0.list(id) != NOWHERE
     }
 
-    fn insert(&mut self, slot: u32, _: u64) {
-        self.order.push_tail(&mut self.links, slot);
-        self.len += 1;
+    fn hit(&mut self, id: u32) {
+        self.0.move_to_tail(HELD, id);
+    }
+
+    fn insert(&mut self, id: u32, _: u64) {
+        self.0.reserve(id);
+        self.0.push_tail(HELD, id);
     }
 
     fn evict(&mut self) -> Option<u32> {
-        let slot = self.order.head()?;
-        self.remove(slot);
-        Some(slot)
+        self.0.pop_head(HELD)
     }
 
-    fn remove(&mut self, slot: u32) {
-        self.order.remove(&mut self.links, slot);
-        self.len -= 1;
+    fn remove(&mut self, id: u32) {
+        self.0.take(id);
     }
 
     fn len(&self) -> usize {
-        self.len
+        self.0.len(HELD) as usize
     }
 }

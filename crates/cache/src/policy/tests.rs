@@ -1,10 +1,13 @@
 //! What every policy promises, and what each of them decides, against models that are slow and
 //! plain.
 
-use super::fmpq::Parameters;
+mod models;
+
+use super::slotted::Slotted;
 use super::*;
+use models::Model;
 use proptest::prelude::*;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 /// A cache of entries of one size over a policy: what a simulator does.
 struct Simulated {
@@ -26,6 +29,7 @@ impl Simulated {
             self.policy.hit(*slot);
             return true;
         }
+        self.policy.miss(key);
         if self.slots.len() == self.capacity {
             let slot = self.policy.evict().expect("a full cache has an entry to evict");
             assert!(self.slots.remove(&self.keys[slot as usize]).is_some(), "evicted twice");
@@ -55,93 +59,6 @@ impl Simulated {
     }
 }
 
-/// A model says of each access whether it hits.
-trait Model {
-    fn access(&mut self, key: u64) -> bool;
-    fn remove(&mut self, key: u64);
-}
-
-struct LruModel {
-    capacity: usize,
-    order: VecDeque<u64>,
-}
-
-impl Model for LruModel {
-    fn access(&mut self, key: u64) -> bool {
-        let hit = self.order.contains(&key);
-        self.order.retain(|other| *other != key);
-        if self.order.len() == self.capacity {
-            self.order.pop_front();
-        }
-        self.order.push_back(key);
-        hit
-    }
-    fn remove(&mut self, key: u64) {
-        self.order.retain(|other| *other != key);
-    }
-}
-
-/// FMPQ by its definition, with vectors for queues.
-struct FmpqModel {
-    capacity: usize,
-    parameters: Parameters,
-    /// Key, count, and the access at which it expires.
-    queues: Vec<VecDeque<(u64, u32, u64)>>,
-    history: VecDeque<(u64, u32)>,
-    now: u64,
-}
-
-impl FmpqModel {
-    fn new(capacity: usize, parameters: Parameters) -> Self {
-        let queues = vec![VecDeque::new(); parameters.queues];
-        Self { capacity, parameters, queues, history: VecDeque::new(), now: 0 }
-    }
-
-    fn take(&mut self, key: u64) -> Option<u32> {
-        self.queues.iter_mut().find_map(|queue| {
-            let at = queue.iter().position(|entry| entry.0 == key)?;
-            queue.remove(at).map(|entry| entry.1)
-        })
-    }
-}
-
-impl Model for FmpqModel {
-    fn access(&mut self, key: u64) -> bool {
-        let lifetime = self.parameters.lifetime * self.capacity as u64;
-        let found = self.take(key);
-        let count = match found {
-            Some(count) => count + 1,
-            None => {
-                if self.queues.iter().map(VecDeque::len).sum::<usize>() == self.capacity {
-                    let lowest = self.queues.iter_mut().find(|queue| !queue.is_empty());
-                    let (victim, count, _) = lowest.unwrap().pop_front().unwrap();
-                    self.history.push_back((victim, count));
-                    while self.history.len() > self.parameters.history * self.capacity {
-                        self.history.pop_front();
-                    }
-                }
-                let known = self.history.iter().position(|entry| entry.0 == key);
-                known.and_then(|at| self.history.remove(at)).map_or(0, |entry| entry.1) + 1
-            }
-        };
-        let level = (count.ilog2() as usize).min(self.queues.len() - 1);
-        self.queues[level].push_back((key, count, self.now + lifetime));
-        self.now += 1;
-        for level in 1..self.queues.len() {
-            if self.queues[level].front().is_some_and(|head| head.2 < self.now)
-                && let Some((key, count, _)) = self.queues[level].pop_front()
-            {
-                self.queues[level - 1].push_back((key, count, self.now + lifetime));
-            }
-        }
-        found.is_some()
-    }
-
-    fn remove(&mut self, key: u64) {
-        self.take(key);
-    }
-}
-
 /// Accesses of which some keys are much more frequent than others, and a few removals.
 fn trace() -> impl Strategy<Value = Vec<(u64, bool)>> {
     let key = prop_oneof![3 => 0u64..6, 2 => 0u64..20, 1 => 0u64..60];
@@ -166,26 +83,86 @@ fn decide_alike(
     }
 }
 
+/// Policies with parameters as varied as a small cache can tell.
+fn kind() -> impl Strategy<Value = PolicyKind> {
+    let part = || (0u32..=100).prop_map(Ratio::hundredths);
+    let times = || (0u32..=400).prop_map(Ratio::hundredths);
+    prop_oneof![
+        Just(PolicyKind::Arc),
+        Just(PolicyKind::Clock),
+        (part(), part(), 1u32..4)
+            .prop_map(|(new, old, mean)| PolicyKind::Fbr(fbr::Parameters { new, old, mean })),
+        Just(PolicyKind::Fifo),
+        (1u8..9, times(), times()).prop_map(|(queues, lifetime, history)| {
+            PolicyKind::Fmpq(fmpq::Parameters { queues, lifetime, history })
+        }),
+        Just(PolicyKind::Lfu),
+        (part(), times())
+            .prop_map(|(queue, history)| PolicyKind::Lirs(lirs::Parameters { queue, history })),
+        Just(PolicyKind::Lru),
+        (1u8..9, times())
+            .prop_map(|(queues, history)| PolicyKind::Mq(mq::Parameters { queues, history })),
+        (part(), times(), 1u8..4).prop_map(|(small, history, promote)| {
+            PolicyKind::S3Fifo(s3fifo::Parameters { small, history, promote })
+        }),
+        Just(PolicyKind::Sieve),
+        (part(), times())
+            .prop_map(|(inside, outside)| PolicyKind::TwoQ(twoq::Parameters { inside, outside })),
+        (part(), part()).prop_map(|(window, protected)| {
+            PolicyKind::WTinyLfu(wtinylfu::Parameters { window, protected })
+        }),
+    ]
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
     #[test]
-    fn lru_decides_as_its_model(capacity in 1usize..24, trace in trace()) {
-        let mut model = LruModel { capacity, order: VecDeque::new() };
-        decide_alike(Box::new(Lru::new(capacity as u32)), &mut model, capacity, &trace);
+    fn every_policy_decides_as_its_model(kind in kind(), capacity in 1usize..24, trace in trace()) {
+        let mut model = models::of(kind, capacity);
+        decide_alike(kind.build(capacity as u32), model.as_mut(), capacity, &trace);
     }
 
     #[test]
-    fn fmpq_decides_as_its_model(
-        capacity in 1usize..24, queues in 1usize..9, lifetime in 1u64..6, history in 0usize..4,
-        trace in trace(),
-    ) {
-        let parameters = Parameters { queues, lifetime, history };
-        let mut model = FmpqModel::new(capacity, parameters);
-        decide_alike(Box::new(Fmpq::new(capacity as u32, parameters)), &mut model, capacity, &trace);
+    fn names_and_parameters_are_read_as_they_are_written(kind in kind()) {
+        prop_assert_eq!(kind.to_string().parse::<PolicyKind>().unwrap(), kind);
+        prop_assert_eq!(PolicyKind::try_from(String::from(kind)).unwrap(), kind);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded(kind in kind(), trace in trace()) {
+        struct Names<'a>(&'a [(u64, bool)]);
+        impl Visitor for Names<'_> {
+            type Output = usize;
+            fn visit<A: Algorithm + 'static>(self, algorithm: A) -> usize {
+                let mut policy = Slotted::new(algorithm);
+                let mut slots = HashMap::new();
+                let mut most = 0;
+                for (key, _) in self.0 {
+                    if let Some(slot) = slots.get(key) {
+                        policy.hit(*slot);
+                        continue;
+                    }
+                    policy.miss(*key);
+                    let mut slot = slots.len() as u32;
+                    if slots.len() == 4 {
+                        slot = policy.evict().unwrap();
+                        slots.retain(|_, other| *other != slot);
+                    }
+                    slots.insert(*key, slot);
+                    policy.insert(slot, *key);
+                    most = most.max(policy.remembered());
+                }
+                most
+            }
+        }
+        let room = Room { entries: 4, ids: 0, reuse: true };
+        prop_assert!(kind.visit(room, Names(&trace)) <= 16);
     }
 
     #[test]
     fn every_policy_evicts_each_entry_once_and_then_none(
-        kind in prop::sample::select(PolicyKind::ALL.to_vec()), hits in prop::collection::vec(0u32..50, 0..200),
+        kind in kind(), hits in prop::collection::vec(0u32..50, 0..200),
     ) {
         let mut policy = kind.build(50);
         for slot in 0..50 {
@@ -203,7 +180,7 @@ proptest! {
 
 #[test]
 fn fmpq_keeps_what_is_used_often_from_a_scan() {
-    let mut cache = Simulated::new(PolicyKind::Fmpq.build(100), 100);
+    let mut cache = Simulated::new(PolicyKind::FMPQ.build(100), 100);
     for _ in 0..4 {
         cache.access_all(0..50);
     }
@@ -213,7 +190,7 @@ fn fmpq_keeps_what_is_used_often_from_a_scan() {
 
 #[test]
 fn fmpq_lets_go_of_what_was_used_often_long_ago() {
-    let mut cache = Simulated::new(PolicyKind::Fmpq.build(10), 10);
+    let mut cache = Simulated::new(PolicyKind::FMPQ.build(10), 10);
     for _ in 0..8 {
         cache.access_all(0..10);
     }
@@ -221,21 +198,30 @@ fn fmpq_lets_go_of_what_was_used_often_long_ago() {
     assert!((0..10).all(|key| !cache.slots.contains_key(&key)));
 }
 
+/// Behind a client's LRU cache SIEVE freezes; a policy for servers must not.
 #[test]
-fn the_history_is_bounded_whatever_comes_back() {
-    let mut history = history::History::new(4);
-    for round in 0..10_000u64 {
-        history.remember(round % 7, 1, 4);
-        history.recall(round % 3);
-        assert!(history.len() <= 4);
+fn policies_for_servers_go_with_the_load() {
+    for kind in PolicyKind::all().into_iter().filter(|kind| kind.serves()) {
+        let mut cache = Simulated::new(kind.build(100), 100);
+        for _ in 0..20 {
+            cache.access_all(0..80);
+        }
+        for _ in 0..60 {
+            cache.access_all(1000..1080);
+        }
+        let held = (1000..1080).filter(|key| cache.slots.contains_key(key)).count();
+        assert!(held >= 40, "{kind} holds {held} of the 80 that are used now");
     }
 }
 
 #[test]
-fn names_are_read_as_they_are_written() {
-    for kind in PolicyKind::ALL {
-        assert_eq!(kind.to_string().parse::<PolicyKind>().unwrap(), kind);
-    }
-    let error = "mru".parse::<PolicyKind>().unwrap_err();
-    assert!(error.message().contains("use one of fmpq, lru"), "{error}");
+fn wrong_names_and_parameters_are_refused_with_the_right_ones() {
+    let error = |text: &str| text.parse::<PolicyKind>().unwrap_err().to_string();
+    assert!(error("mru").contains("use one of arc, clock, fbr, fifo, fmpq"), "{}", error("mru"));
+    assert!(error("lru:x=1").contains("it has none"));
+    assert!(error("fmpq:depth=1").contains("it has queues, lifetime, history"));
+    assert!(error("fmpq:queues=0").contains("from 1 to 24"));
+    assert!(error("fmpq:queues").contains("NAME=VALUE"));
+    assert!(error("twoq:inside=1.5").contains("use 0 to 1"));
+    assert!(error("lirs:history=-1").contains("0 to 10000"));
 }

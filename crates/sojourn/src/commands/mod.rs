@@ -9,6 +9,7 @@ pub(crate) mod image;
 pub(crate) mod init;
 pub(crate) mod man;
 pub(crate) mod model;
+pub(crate) mod predict;
 pub(crate) mod repair;
 pub(crate) mod replay;
 pub(crate) mod serve;

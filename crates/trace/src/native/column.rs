@@ -78,7 +78,7 @@ pub(crate) struct Encoder {
 impl Encoder {
     pub(crate) fn new(effort: Effort) -> Result<Self> {
         let level = match effort {
-            Effort::Low => 1,
+            Effort::Low => -4,
             Effort::Normal => 3,
         };
         let compressor =
@@ -141,9 +141,15 @@ impl Encoder {
             (Transform::Table, Some(table)) => (Transform::Table, table.len() as u64, 0),
             (Transform::Table | Transform::Plain, _) => {
                 let base = values.iter().copied().min().unwrap_or(0);
-                let scale = common(values.iter().map(|v| v - base));
+                let scale = self.divisor(values.iter().map(|v| v - base));
                 self.small.clear();
-                self.small.extend(values.iter().map(|v| (v - base) / scale));
+                match scale.is_power_of_two() {
+                    true => {
+                        let shift = scale.trailing_zeros();
+                        self.small.extend(values.iter().map(|v| (v - base) >> shift));
+                    }
+                    false => self.small.extend(values.iter().map(|v| (v - base) / scale)),
+                }
                 (Transform::Plain, base, scale)
             }
             (Transform::Delta | Transform::After, _) => {
@@ -155,12 +161,20 @@ impl Encoder {
                     };
                     values[i].wrapping_sub(values[i - 1]).wrapping_sub(gap).cast_signed()
                 };
-                let scale = common((1..values.len()).map(|i| before(i).unsigned_abs()));
+                let scale = self.divisor((1..values.len()).map(|i| before(i).unsigned_abs()));
                 // A step of 2^63 does not come about: places end there, times do not go back.
                 let step = i64::try_from(scale).unwrap_or(1).max(1);
                 self.small.clear();
                 self.small.push(0);
-                self.small.extend((1..values.len()).map(|i| zigzag(before(i) / step)));
+                let rest = 1..values.len();
+                match scale.is_power_of_two() {
+                    // Exact, as the scale divides all.
+                    true => {
+                        let shift = step.trailing_zeros();
+                        self.small.extend(rest.map(|i| zigzag(before(i) >> shift)));
+                    }
+                    false => self.small.extend(rest.map(|i| zigzag(before(i) / step))),
+                }
                 (transform, base, step.unsigned_abs())
             }
         };
@@ -196,6 +210,17 @@ impl Encoder {
         self.packed[8..16].copy_from_slice(&base.to_le_bytes());
         self.packed[16..24].copy_from_slice(&scale.to_le_bytes());
         Ok(())
+    }
+
+    /// A number that divides all values: the greatest, or cheaply the greatest power of two.
+    fn divisor(&self, values: impl Iterator<Item = u64>) -> u64 {
+        match self.effort {
+            Effort::Normal => common(values),
+            Effort::Low => {
+                let bits = values.fold(0, |bits, value| bits | value);
+                1 << bits.trailing_zeros().min(62)
+            }
+        }
     }
 
     /// Writes indices to `small` and returns the table, when the values are few.

@@ -121,6 +121,7 @@ impl<W: Write> Collector<W> {
 
     /// Takes all that was noted, and puts it in order.
     fn gather(&mut self) {
+        let before = self.held.len();
         let mut buffers = std::mem::take(&mut *self.recorder.full.lock());
         let mut taps = std::mem::take(&mut *self.recorder.taps.lock());
         taps.retain(|tap| {
@@ -143,8 +144,11 @@ impl<W: Write> Collector<W> {
                 spare.append(&mut buffers);
             }
         }
+        // What was held is in order: only what the new ones may go between is sorted again.
+        let new = self.held[before..].iter().map(|r| r.time).min().unwrap_or(u64::MAX);
+        let from = self.held[..before].partition_point(|r| r.time <= new);
+        self.held[from..].sort_by_key(|r| r.time);
         // Late ones are first: they are moved to where the trace has got to.
-        self.held.sort_by_key(|r| r.time);
         let late = self.held.partition_point(|r| r.time < self.written);
         for request in &mut self.held[..late] {
             let moved = u32::try_from(self.written - request.time).unwrap_or(u32::MAX);

@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use block::{Attempt, Device, Durability, Extent, Limits, Result, Span, ZeroMode};
 use std::sync::Arc;
 
-/// A device whose requests are noted, with the time until they are answered. What costs no time
-/// ([`extents`](Device::extents), [`prefetch`](Device::prefetch)) is not.
+/// A device whose requests are noted, with the time until they are answered; of those that are
+/// answered on the spot, that of one in sixteen. What moves no data
+/// ([`extents`](Device::extents), [`prefetch`](Device::prefetch)) is not noted.
 #[derive(Debug)]
 pub struct Recorded<D> {
     inner: D,
@@ -44,19 +45,28 @@ impl<D: Device> Recorded<D> {
         let took = tap.recorder.now().saturating_sub(start);
         // A latency of 0 would say that it is not known.
         let latency = u32::try_from(took).unwrap_or(u32::MAX).max(1);
+        self.push(tap, Request { time: start, op, latency, flags, ..Request::default() }, span);
+    }
+
+    /// Notes a request that was answered on the spot.
+    #[inline]
+    fn note_quick(&self, start: u64, op: Op, span: Span, failed: bool) {
+        let Some(tap) = &self.tap else { return };
+        if failed || span.len() > u64::from(u32::MAX) || tap.is_timed() {
+            return self.note(start, op, span, Durability::Buffered, failed);
+        }
+        if !tap.recorder.is_stopped() {
+            let (offset, length) = (span.offset(), span.len() as u32);
+            tap.note(Request { time: start, op, offset, length, ..Request::default() });
+        }
+    }
+
+    fn push(&self, tap: &Tap, request: Request, span: Span) {
         // Longer effects than a request can say count as several.
         let (mut at, end) = (span.offset(), span.end());
         loop {
             let length = (end - at).min(u64::from(u32::MAX / 4096 * 4096)) as u32;
-            tap.note(Request {
-                time: start,
-                op,
-                offset: at,
-                length,
-                latency,
-                flags,
-                ..Request::default()
-            });
+            tap.note(Request { offset: at, length, ..request });
             at += u64::from(length);
             if at >= end {
                 break;
@@ -84,7 +94,7 @@ impl<D: Device> Device for Recorded<D> {
         let result = self.inner.try_read(span, buf);
         // What would have to wait is asked again, and noted then.
         if !matches!(result, Ok(Attempt::WouldWait)) {
-            self.note(start, Op::Read, span, Durability::Buffered, result.is_err());
+            self.note_quick(start, Op::Read, span, result.is_err());
         }
         result
     }
@@ -93,7 +103,7 @@ impl<D: Device> Device for Recorded<D> {
         let start = self.begin();
         let result = self.inner.try_write(span, data);
         if !matches!(result, Ok(Attempt::WouldWait)) {
-            self.note(start, Op::Write, span, Durability::Buffered, result.is_err());
+            self.note_quick(start, Op::Write, span, result.is_err());
         }
         result
     }
