@@ -165,6 +165,9 @@ fn lookups(home: &Home) -> Result<Option<Lookups>> {
     })
 }
 
+/// What may be watched: name, whether it is, its kind, and its work in a run.
+type Resource = (&'static str, bool, Kind, fn(&Run) -> f64);
+
 /// What is measured with what.
 struct Lab<'a> {
     args: &'a Args,
@@ -319,8 +322,8 @@ impl Lab<'_> {
         Ok((profile.centres, runs))
     }
 
-    /// What may be watched: name, whether it is, its kind, and its work in a run.
-    fn resources(&self) -> [(&'static str, bool, Kind, fn(&Run) -> f64); 3] {
+    /// What may be watched.
+    fn resources(&self) -> [Resource; 3] {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;
         let cpu = if cores > 1 { Kind::Servers(cores.min(1024)) } else { Kind::Queue };
         let Watched { pid, disk, network } = &self.watched;

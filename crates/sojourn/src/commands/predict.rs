@@ -1,0 +1,280 @@
+//! `sojourn predict`: how many clients a server holds, and what to buy next.
+
+mod curve;
+mod load;
+mod plots;
+mod server;
+
+use crate::commands::model::{profile, write_file};
+use crate::lists::{Numbers, Sizes, duration};
+use crate::output::{Output, Table};
+use block::{ByteSize, Error, Result};
+use cache::PolicyKind;
+use load::TraceLoad;
+use model::Profile;
+use model::predict::{Change, Hits, Holding, Question, Sharing, most_clients};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+use trace::Format;
+
+/// Arguments of `sojourn predict`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn predict --profile server.toml --trace day.trace --clients 1-500 --memory 1G-16G
+  sojourn predict --profile server.toml --trace boot.trace --memory 256M --think 0s --response 5ms
+  sojourn predict --profile transcom --trace boot.trace --curve curve.csv --memory 64M --html holds.html
+
+PROFILE comes from `sojourn model fit`. The trace tells how large requests are, how long a client
+pauses between them, and by its hit-ratio curve what a cache of so much memory answers. With --data
+shared (machines of one golden image) more clients need no more cache; with private each brings data
+of its own. docs/model.md says what is assumed.")]
+pub(crate) struct Args {
+    /// The demands of the server: a file, or `transcom`
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) profile: String,
+    /// A trace of the load
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: PathBuf,
+    /// Numbers of clients; the largest is the most that is looked for
+    #[arg(long, value_name = "LIST", default_value = "1-500")]
+    pub(crate) clients: Numbers,
+    /// Sizes of the server's cache; 1G-16G is 1, 2, 4, 8 and 16 GiB
+    #[arg(long, value_name = "LIST")]
+    pub(crate) memory: Sizes,
+    /// The mean response that is still good
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = duration)]
+    pub(crate) response: Duration,
+    /// Bytes of a request [default: the mean of the trace]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) block: Option<ByteSize>,
+    /// Time of a client between an answer and its next request [default: the mean of the trace]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) think: Option<Duration>,
+    /// Whether clients ask for the same data
+    #[arg(long, value_enum, default_value_t = Data::Shared)]
+    pub(crate) data: Data,
+    /// What stays in the cache when it is full, as `cache.policy` in the configuration
+    #[arg(long, value_name = "POLICY", default_value_t = PolicyKind::default())]
+    pub(crate) policy: PolicyKind,
+    /// What the cache keeps at a time: the mean length of a chunk
+    #[arg(long, value_name = "SIZE", default_value = "64K")]
+    pub(crate) grain: ByteSize,
+    /// Take hit ratios from this file instead: lines of a size in bytes, a comma, and a hit ratio
+    #[arg(long, value_name = "FILE")]
+    pub(crate) curve: Option<PathBuf>,
+    /// The trace's format [default: guessed]
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: Option<Format>,
+    /// Bytes to add to each offset of the trace
+    #[arg(long, value_name = "SIZE", default_value = "0")]
+    pub(crate) shift: ByteSize,
+    /// Put the requests of an unsorted trace in order of time
+    #[arg(long)]
+    pub(crate) sort: bool,
+    /// Also write a page with plots, which opens without a network
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+/// Whose data clients ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Data {
+    /// All for the same
+    Shared,
+    /// Each for its own
+    Private,
+}
+
+/// One size of the cache.
+#[derive(Debug, Serialize)]
+struct Case {
+    memory: u64,
+    /// Requests answered without the backend, at so many clients as it holds.
+    hit: f64,
+    /// How many clients get the response asked for.
+    clients: u32,
+    /// Whether more clients than were looked for would get it.
+    at_least: bool,
+    /// Where more clients begin to wait for each other.
+    knee: Option<f64>,
+    /// Requests a second at so many clients.
+    throughput: f64,
+    response_ms: f64,
+    bottleneck: Option<String>,
+    utilisation: BTreeMap<String, f64>,
+    /// What each change brings, best first.
+    next: Vec<Next>,
+    /// The response by number of clients.
+    curve: Vec<Point>,
+}
+
+#[derive(Debug, Serialize)]
+struct Next {
+    /// `memory`, or a centre: twice as much of it.
+    twice: String,
+    /// How many clients it then holds.
+    clients: u32,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Point {
+    clients: u32,
+    throughput: f64,
+    response_ms: f64,
+    hit: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct View {
+    profile: String,
+    trace: TraceLoad,
+    block: u64,
+    think_ms: f64,
+    target_ms: f64,
+    data: Data,
+    cases: Vec<Case>,
+}
+
+pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
+    let profile = profile(&args.profile)?.profile;
+    let (load, curve) = curve::of(args)?;
+    let most = args.clients.0.last().copied().unwrap_or(0);
+    if args.clients.0.first() == Some(&0) || most > most_clients(&profile) {
+        return Err(Error::invalid(format!(
+            "numbers of clients go from 1 to {} with this profile",
+            most_clients(&profile)
+        )));
+    }
+    let question = Question {
+        block: args.block.map_or(load.mean_bytes, |size| size.0),
+        think: match args.think {
+            Some(think) => think.as_secs_f64(),
+            None => load.think_ms.ok_or_else(no_times)? / 1e3,
+        },
+        target: args.response.as_secs_f64(),
+        most,
+    };
+    let sharing = match args.data {
+        Data::Shared => Sharing::Shared,
+        Data::Private => Sharing::Private { clients: load.clients },
+    };
+    let hits = |memory: u64| Hits::of(&curve, memory, sharing, load.changes, most);
+    let mut cases = Vec::new();
+    for memory in &args.memory.0 {
+        let now = hits(*memory);
+        let holding = question.answer(&profile, &now)?;
+        let twice = hits(memory.saturating_mul(2));
+        let next = question.purchases(&profile, &now, &twice)?;
+        let next = next.into_iter().map(|purchase| Next {
+            twice: match purchase.what {
+                Change::Memory => "memory".to_owned(),
+                Change::Centre(name) => name,
+            },
+            clients: purchase.clients,
+        });
+        cases.push(case(args, *memory, &profile, &now, &holding, next.collect()));
+    }
+    let view = View {
+        profile: profile.name,
+        block: question.block,
+        think_ms: question.think * 1e3,
+        target_ms: question.target * 1e3,
+        data: args.data,
+        trace: load,
+        cases,
+    };
+    if let Some(path) = &args.html {
+        write_file(path, &plots::page(&view))?;
+    }
+    output.print(&view, || text(&view))
+}
+
+fn no_times() -> Error {
+    Error::invalid(
+        "the trace has no times, so it does not tell how long clients pause: say it with --think",
+    )
+}
+
+fn case(
+    args: &Args,
+    memory: u64,
+    profile: &Profile,
+    hits: &Hits,
+    holding: &Holding,
+    next: Vec<Next>,
+) -> Case {
+    let name = |at: usize| profile.centres[at].name.clone();
+    let at = holding.clients.max(1) as usize - 1;
+    let solution = &holding.solutions[at];
+    let queues = profile.centres.iter().zip(&solution.centres);
+    let queues = queues.filter(|(centre, _)| centre.kind != model::Kind::Delay);
+    let point = |clients: &u32| {
+        let one = holding.solutions.get(*clients as usize - 1)?;
+        Some(Point {
+            clients: *clients,
+            throughput: one.throughput,
+            response_ms: one.response * 1e3,
+            hit: hits.at(*clients),
+        })
+    };
+    Case {
+        memory,
+        hit: holding.hit,
+        clients: holding.clients,
+        at_least: holding.clients as usize == holding.solutions.len(),
+        knee: holding.network.bounds().knee(),
+        throughput: solution.throughput,
+        response_ms: solution.response * 1e3,
+        bottleneck: solution.bottleneck(&holding.network).map(name),
+        utilisation: queues.map(|(c, used)| (c.name.clone(), used.utilisation)).collect(),
+        next,
+        curve: args.clients.0.iter().filter_map(point).collect(),
+    }
+}
+
+fn text(view: &View) -> String {
+    let mut text = format!(
+        "{} requests of {} clients, {} each on average, {:.0} % of them changes; a client pauses \
+         {:.3} ms\n\n",
+        view.trace.requests,
+        view.trace.clients,
+        ByteSize(view.block),
+        view.trace.changes * 100.0,
+        view.think_ms
+    );
+    let target = format!(">CLIENTS IN {:.4} MS", view.target_ms);
+    let mut table = Table::new(&[
+        ">MEMORY",
+        ">HITS",
+        &target,
+        ">REQUESTS/S",
+        ">RESPONSE MS",
+        "BOTTLENECK",
+        ">KNEE",
+        "TWICE AS MUCH BRINGS",
+    ]);
+    for case in &view.cases {
+        let next: Vec<String> =
+            case.next.iter().map(|next| format!("{} {}", next.twice, next.clients)).collect();
+        table.row([
+            ByteSize(case.memory).to_string(),
+            format!("{:.1} %", case.hit * 100.0),
+            format!("{}{}", case.clients, if case.at_least { " or more" } else { "" }),
+            format!("{:.1}", case.throughput),
+            format!("{:.3}", case.response_ms),
+            case.bottleneck.clone().unwrap_or_else(|| "none".to_owned()),
+            case.knee.map_or("-".to_owned(), |knee| format!("{knee:.1}")),
+            if next.is_empty() { "-".to_owned() } else { next.join(", ") },
+        ]);
+    }
+    text.push_str(&table.render());
+    if view.cases.iter().any(|case| case.clients == 0) {
+        let _ = writeln!(text, "\nwhere 0 clients are held, the figures are those of a single one");
+    }
+    text
+}

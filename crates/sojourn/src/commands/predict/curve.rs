@@ -1,0 +1,135 @@
+//! The hit ratios of a trace by size of the cache.
+
+use super::load::{Counter, TraceLoad};
+use super::server::{Cached, Keys};
+use super::{Args, Data};
+use block::{Error, Result};
+use model::predict::HitCurve;
+use std::path::Path;
+use trace::OpenOptions;
+
+/// The longest curve file that is read, in bytes.
+const LONGEST: u64 = 16 << 20;
+/// Caches of fewer entries than this say nothing.
+const FEWEST: u64 = 16;
+
+/// The load of the trace, and the share of its reads that a server answers without its backend, by
+/// size of its cache.
+///
+/// # Errors
+/// Those of the files.
+pub(super) fn of(args: &Args) -> Result<(TraceLoad, HitCurve)> {
+    let options = OpenOptions {
+        format: args.format,
+        shift: args.shift.0,
+        sort: args.sort,
+        ..OpenOptions::default()
+    };
+    let mut source = trace::open(&args.trace, &options)?;
+    let mut counter = Counter::default();
+    let mut keys = Keys::new(args.grain.0, args.data == Data::Private)?;
+    let mut caches: Vec<Cached> = match args.curve {
+        Some(_) => Vec::new(),
+        None => sizes(args)
+            .into_iter()
+            .map(|size| Cached::new(args.policy, size, args.grain.0))
+            .collect(),
+    };
+    let mut batch = Vec::new();
+    while source.read(&mut batch)? {
+        counter.take(&batch);
+        if caches.is_empty() {
+            continue;
+        }
+        keys.learn(source.header());
+        for request in &batch {
+            if let Some(chunks) = keys.of(request)? {
+                caches.iter_mut().for_each(|cache| cache.read(chunks));
+            }
+        }
+    }
+    let load = counter.load(source.header());
+    if load.requests == 0 {
+        return Err(Error::invalid(format!("{}: holds no requests", args.trace.display())));
+    }
+    let curve = match &args.curve {
+        Some(path) => read(path)?,
+        None => HitCurve::new(caches.iter().map(Cached::point).collect())?,
+    };
+    Ok((load, curve))
+}
+
+/// The sizes to simulate: those asked for and twice as much; where clients divide the cache among
+/// them, also smaller ones.
+fn sizes(args: &Args) -> Vec<u64> {
+    let least = args.grain.0.saturating_mul(FEWEST);
+    let mut sizes: Vec<u64> =
+        args.memory.0.iter().flat_map(|size| [*size, size.saturating_mul(2)]).collect();
+    if args.data == Data::Private {
+        let halves = |size: &u64| std::iter::successors(Some(*size), |size| Some(size / 2));
+        let smaller = args.memory.0.iter().flat_map(halves).take_while(|size| *size >= least);
+        sizes.extend(smaller.collect::<Vec<_>>());
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+/// Reads a file of sizes and hit ratios.
+fn read(path: &Path) -> Result<HitCurve> {
+    let io = |e| Error::io(path.display(), e);
+    if std::fs::metadata(path).map_err(io)?.len() > LONGEST {
+        return Err(Error::invalid(format!("{}: too long for a curve", path.display())));
+    }
+    let text = std::fs::read_to_string(path).map_err(io)?;
+    parse(&text).map_err(|e| e.context(path.display()))
+}
+
+fn parse(text: &str) -> Result<HitCurve> {
+    let mut points = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let mut fields = line.split(',').map(str::trim);
+        let point = (|| {
+            let size = fields.next()?.parse::<u64>().ok()?;
+            Some((size, fields.next()?.parse::<f64>().ok()?))
+        })();
+        match point {
+            Some(point) => points.push(point),
+            None if points.is_empty() && number == 0 => {} // names of columns
+            None => {
+                return Err(Error::invalid(format!(
+                    "line {}: not a size in bytes, a comma and a hit ratio",
+                    number + 1
+                )));
+            }
+        }
+    }
+    HitCurve::new(points)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_curve_file_is_read_and_a_wrong_line_is_named() {
+        let curve = parse("size,hit,other\n# note\n1024, 0.5,x\n\n2048,0.75\n").unwrap();
+        assert_eq!((curve.at(1024), curve.at(2048)), (0.5, 0.75));
+        assert!(parse("1024,0.5\nx,1\n").unwrap_err().message().contains("line 2"));
+        for bad in ["", "size,hit\n", "1024,1.5\n", "1024,nan\n"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "[0-9,.a\n#-]{0,60}") {
+            let _ = parse(&text);
+        }
+    }
+}
