@@ -4,6 +4,8 @@
 //! what it makes up: the helpers here are written from the format documents, not taken from the
 //! crates under test.
 
+pub mod trace;
+
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use std::cell::OnceCell;

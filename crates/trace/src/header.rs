@@ -7,6 +7,7 @@ pub const MAX_PARTIES: u32 = 1 << 20;
 
 /// A disk of a trace.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Disk {
     /// Its name; empty when not known.
     pub name: String,
@@ -14,7 +15,6 @@ pub struct Disk {
     pub size: u64,
     /// What it was made from, such as `debian:3`; empty when not known. Disks of one base have the
     /// same content where nobody has written.
-    #[serde(default)]
     pub base: String,
 }
 
@@ -24,6 +24,7 @@ pub struct Disk {
 /// are complete once [`Source::read`](crate::Source::read) has returned `false`, and at any time
 /// they hold every client and disk that was read so far.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Header {
     /// The clients' names, empty when not known; `Request::client` is the index.
     pub clients: Vec<String>,

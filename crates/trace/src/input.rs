@@ -8,6 +8,9 @@ use std::path::Path;
 /// Bytes that are looked at to tell the format.
 pub(crate) const SAMPLE: usize = 64 << 10;
 
+/// What a file compressed with xz may make us take, in KiB: twice what its highest level needs.
+const XZ_MEMORY: u32 = 128 << 10;
+
 /// An open file: its first bytes, and a reader of all of them.
 pub(crate) struct Input {
     pub(crate) sample: Vec<u8>,
@@ -38,7 +41,8 @@ pub(crate) fn of(mut raw: Box<dyn Read + Send>) -> io::Result<Input> {
             (Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::new(raw))), true)
         }
         [0xfd, b'7', b'z', b'X', b'Z', 0] => {
-            (Box::new(lzma_rust2::XzReader::new(BufReader::new(raw), true)), true)
+            let raw = BufReader::new(raw);
+            (Box::new(lzma_rust2::XzReader::new_mem_limit(raw, true, XZ_MEMORY)), true)
         }
         [0x28, 0xb5, 0x2f, 0xfd, ..] => (Box::new(zstd::Decoder::new(raw)?), true),
         _ => (Box::new(raw), false),

@@ -122,8 +122,15 @@ fn text(stats: &Stats) -> String {
     operations(stats).into_iter().for_each(|row| table.row(row));
     add(&mut text, &table);
 
-    let mut table =
-        Table::new(&["sizes", ">mean", ">median", ">90 %", ">largest", ">4 KiB", ">up to 4 KiB"]);
+    let mut table = Table::new(&[
+        "sizes",
+        ">mean",
+        ">median",
+        ">90 %",
+        ">largest",
+        ">exactly 4 KiB",
+        ">up to 4 KiB",
+    ]);
     for (name, sizes) in [("read", &stats.read_sizes), ("write", &stats.write_sizes)] {
         if sizes.requests > 0 {
             table.row([
@@ -168,7 +175,7 @@ fn text(stats: &Stats) -> String {
         percent(cold, all),
     ]);
     for (power, reads, writes) in &distances.by_power {
-        let below = format!("under {} uses ago", Unit::Number.show(*power as f64));
+        let below = format!("under {power} uses ago");
         let share = percent(reads + writes, all);
         table.row([below, reads.to_string(), writes.to_string(), share]);
     }

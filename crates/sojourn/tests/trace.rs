@@ -1,0 +1,171 @@
+//! `sojourn trace`: what is told of a trace, what is made of it, and recording.
+
+#![allow(clippy::unwrap_used)] // a test speaks by panicking
+#![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
+
+mod common;
+
+use block::{Device, Durability, Span};
+use common::{Lab, MIB};
+use nbd::{ClientOptions, Remote, Uri};
+use std::process::Stdio;
+use std::time::Duration;
+
+const CSV: &str = "\
+time_us,client,op,offset,length,latency_us
+0,a,R,0,4096,10
+100,b,R,0,4096,12
+250,a,W,8192,4096,30
+300,b,R,4096,8192,11
+900,a,F,0,0,400
+";
+
+fn lab() -> Lab {
+    let lab = Lab::empty();
+    lab.file("t.csv", CSV.as_bytes());
+    lab
+}
+
+#[test]
+fn info_and_stats_tell_what_a_trace_is_like() {
+    let lab = lab();
+    let info = lab.json("trace info t.csv");
+    assert_eq!((&info["format"], &info["requests"]), (&"csv".into(), &5.into()));
+    assert_eq!(info["clients"], serde_json::json!(["a", "b"]));
+    let stats = lab.json("trace stats t.csv --html t.html");
+    assert_eq!(stats["working_set"]["blocks"], 3);
+    assert_eq!(stats["working_set"]["both"], 1);
+    assert_eq!(stats["operations"][1][1]["bytes"], 4096);
+    assert_eq!(stats["sharing"]["by_clients"], serde_json::json!([[1, 1, 1], [2, 2, 4]]));
+    let text = lab.line("trace stats t.csv").ok();
+    assert!(text.contains("working set") && text.contains("12 KiB"), "{text}");
+    let page = std::fs::read_to_string(lab.path("t.html")).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.matches("<svg").count() >= 5);
+    assert!(!page.contains("<script") && !page.contains("http"));
+}
+
+#[test]
+fn traces_are_converted_cut_sampled_merged_and_anonymized() {
+    let lab = lab();
+    assert_eq!(lab.json("trace convert t.csv t.sjt")["requests"], 5);
+    let back = lab.line("trace convert t.sjt - --to csv").ok();
+    assert!(back.contains("250000,a,disk0,W,8192,4096,30000,\n"), "{back}");
+    lab.line("trace convert t.sjt t.iolog").ok();
+    assert_eq!(lab.json("trace info t.iolog")["requests"], 5);
+    let load = lab.json("trace convert t.sjt t.load");
+    assert_eq!((&load["records"], &load["left_out"]), (&4.into(), &1.into()));
+
+    lab.line("trace cut t.sjt w.sjt --op write --op read --client 0").ok();
+    assert_eq!(lab.json("trace info w.sjt")["requests"], 2);
+    let cut = lab.line("trace cut t.sjt - --to csv --from 200us --until 500us").ok();
+    assert!(cut.contains("\n50000,a") && cut.contains("\n100000,b"), "{cut}");
+    assert_eq!(cut.lines().count(), 3);
+
+    lab.line("trace merge m.sjt t.csv w.sjt --same-disks").ok();
+    let merged = lab.json("trace info m.sjt");
+    assert_eq!(merged["clients"], serde_json::json!(["t/a", "w/a", "t/b"]));
+    assert_eq!(merged["disks"].as_array().unwrap().len(), 1);
+
+    lab.line("trace sample m.sjt s.sjt --one-in 1").ok();
+    assert_eq!(lab.json("trace info s.sjt")["requests"], 7);
+    lab.line("trace anonymize m.sjt a.sjt --places").ok();
+    let text = lab.line("trace convert a.sjt - --to csv").ok();
+    assert!(!text.contains("t/a") && text.contains("client0"), "{text}");
+    let left: Vec<_> = std::fs::read_dir(lab.path("")).unwrap().flatten().collect();
+    assert!(left.iter().all(|f| !f.file_name().to_string_lossy().contains("partial")));
+}
+
+#[test]
+fn what_is_no_trace_is_refused_by_line_and_remedy() {
+    let lab = lab();
+    lab.file("x", b"hello\nworld\n");
+    lab.line("trace info x").fails(2, &["x", "tried", "--format"]);
+    let lines: Vec<&str> = CSV.lines().collect();
+    lab.file("u.csv", [lines[0], lines[3], lines[1]].join("\n").as_bytes());
+    lab.line("trace convert u.csv u.sjt").fails(2, &["line 3", "--sort"]);
+    assert!(!lab.path("u.sjt").exists());
+    lab.line("trace convert u.csv u.sjt --sort").ok();
+    lab.line("trace info none").fails(3, &["none"]);
+    lab.line("trace cut t.csv c.sjt --op erase").fails(2, &[]);
+}
+
+async fn use_disk(uri: &Uri) {
+    let disk = Remote::connect(uri, ClientOptions::default()).await.unwrap();
+    let span = |offset, len| Span::within(offset, len, 8 * MIB).unwrap();
+    let mut buffer = vec![0; 4096];
+    for block in 0..20 {
+        disk.read(span(block * 4096, 4096), &mut buffer).await.unwrap();
+    }
+    disk.write(span(0, 4096), &buffer, Durability::Durable).await.unwrap();
+    disk.flush().await.unwrap();
+    disk.close().await;
+}
+
+#[tokio::test]
+async fn a_server_records_its_clients_and_says_so() {
+    let (lab, _) = Lab::with_image();
+    lab.line("disk create alice --from debian").ok();
+    let server = lab.serve(&["--trace", "day.sjt"]);
+    use_disk(&server.uri("alice").parse().unwrap()).await;
+    let status = lab.json("status");
+    assert!(status["trace"]["file"].as_str().unwrap().ends_with("day.sjt"), "{status}");
+    assert_eq!(status["trace"]["error"], serde_json::Value::Null);
+    assert_eq!(server.stop(), 0);
+    let info = lab.json("trace info day.sjt");
+    assert_eq!((&info["complete"], &info["requests"]), (&true.into(), &22.into()));
+    let disk = &info["disks"][0];
+    assert_eq!((&disk["name"], &disk["base"]), (&"alice".into(), &"debian:1".into()));
+    assert_eq!(disk["size"], 8 * MIB);
+    let csv = lab.line("trace convert day.sjt - --to csv").ok();
+    assert!(csv.lines().any(|line| line.contains(",W,0,4096,") && line.ends_with("FUA")), "{csv}");
+    lab.line("serve --trace day.sjt").fails(4, &["day.sjt"]);
+}
+
+#[tokio::test]
+async fn a_recording_that_was_killed_is_read_as_far_as_it_got() {
+    let (lab, _) = Lab::with_image();
+    lab.line("disk create alice --from debian").ok();
+    let toml = std::fs::read_to_string(lab.home().join("sojourn.toml")).unwrap();
+    let toml = toml.replace("# dir = \"traces\"", "dir = \"traces\"");
+    std::fs::write(lab.home().join("sojourn.toml"), toml).unwrap();
+    let server = lab.serve(&[]);
+    use_disk(&server.uri("alice").parse().unwrap()).await;
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while lab.json("status")["trace"]["requests"] != 22 {
+        assert!(std::time::Instant::now() < deadline, "nothing was written");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    drop(server); // kill -9
+    let file = std::fs::read_dir(lab.home().join("traces")).unwrap().next().unwrap().unwrap();
+    let info = lab.json(&format!("trace info {}", file.path().display()));
+    assert_eq!((&info["complete"], &info["requests"]), (&false.into(), &22.into()));
+}
+
+#[tokio::test]
+async fn a_recorder_stands_between_clients_and_any_server() {
+    let (lab, _) = Lab::with_image();
+    lab.line("disk create alice --from debian").ok();
+    let server = lab.serve(&[]);
+    let socket = lab.path("tap.sock");
+    let listen = format!("unix:{}", socket.display());
+    let arguments = ["trace", "record", "tap.sjt", "--listen", &listen, "--to"];
+    let mut recorder = lab
+        .command(arguments.iter().map(|a| (*a).to_owned()).chain([server.uri("alice")]))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while !socket.exists() {
+        assert!(std::time::Instant::now() < deadline, "it does not listen");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let uri = format!("nbd+unix:///?socket={}", socket.display()).parse().unwrap();
+    use_disk(&uri).await;
+    let pid = rustix::process::Pid::from_child(&recorder);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(recorder.wait().unwrap().success());
+    let info = lab.json("trace info tap.sjt");
+    assert_eq!((&info["complete"], &info["requests"]), (&true.into(), &22.into()));
+    assert_eq!(info["disks"][0]["name"], "alice");
+    assert_eq!(server.stop(), 0);
+}
