@@ -48,7 +48,7 @@ pub fn parse_greeting(bytes: &[u8]) -> Result<Parsed<u16>> {
 }
 
 /// The client's answer to the greeting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ClientFlags {
     /// It knows that a server may refuse options.
     pub fixed_newstyle: bool,

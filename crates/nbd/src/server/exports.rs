@@ -27,8 +27,11 @@ pub enum Transport {
 pub struct Peer {
     /// How it is connected.
     pub transport: Transport,
-    /// Who it is, the same for all its connections: `pid:N`, `ip:ADDR` or `stdio`.
+    /// Who it is, the same for all its connections: `pid:N`, `ip:ADDR` or `stdio`; with a
+    /// certificate `cert:NAME@` before it.
     pub identity: String,
+    /// The name in the certificate that it showed.
+    pub certificate: Option<String>,
 }
 
 impl Peer {
@@ -38,25 +41,35 @@ impl Peer {
             Some(pid) => format!("pid:{pid}"),
             None => format!("uid:{uid}"),
         };
-        Self { transport: Transport::Unix { uid, pid }, identity }
+        Self { transport: Transport::Unix { uid, pid }, identity, certificate: None }
     }
 
     /// A client at a TCP address. An IPv4 address mapped into IPv6 is the IPv4 address.
     pub fn tcp(address: SocketAddr) -> Self {
         let identity = format!("ip:{}", address.ip().to_canonical());
-        Self { transport: Transport::Tcp(address), identity }
+        Self { transport: Transport::Tcp(address), identity, certificate: None }
     }
 
     /// The client on standard input and output.
     pub fn stdio() -> Self {
-        Self { transport: Transport::Stdio, identity: "stdio".to_owned() }
+        Self { transport: Transport::Stdio, identity: "stdio".to_owned(), certificate: None }
+    }
+
+    /// The same client, now that it has shown a certificate in the name of `name`. Two machines
+    /// with one certificate stay two clients.
+    #[must_use]
+    pub fn certified(mut self, name: String) -> Self {
+        self.identity = format!("cert:{name}@{}", self.identity);
+        self.certificate = Some(name);
+        self
     }
 }
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.transport {
-            Transport::Tcp(address) => write!(f, "{address}"),
+        match (&self.transport, &self.certificate) {
+            (Transport::Tcp(address), None) => write!(f, "{address}"),
+            (Transport::Tcp(address), Some(name)) => write!(f, "cert:{name}@{address}"),
             _ => f.write_str(&self.identity),
         }
     }

@@ -28,6 +28,22 @@ pub(super) enum Outcome {
     Use(Box<Agreed>),
     /// The client left in good order.
     Left,
+    /// The client was told to begin TLS. What it said so far is forgotten, but for its flags: the
+    /// negotiation begins again inside, without a greeting.
+    StartTls(ClientFlags),
+}
+
+/// What a negotiation runs over.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Channel {
+    /// A connection that is not encrypted, and cannot be.
+    Plain,
+    /// One that the client may encrypt.
+    MayEncrypt,
+    /// One that the client must encrypt before it asks for anything.
+    MustEncrypt,
+    /// An encrypted one; the flags were sent before it was.
+    Encrypted(ClientFlags),
 }
 
 /// What was agreed.
@@ -48,9 +64,10 @@ struct Handshake<'a, S> {
     exports: &'a dyn Exports,
     limits: &'a Limits,
     peer: &'a Peer,
+    channel: Channel,
     received: Vec<u8>,
     out: Vec<u8>,
-    no_zeroes: bool,
+    flags: ClientFlags,
     style: ReplyStyle,
     /// The export whose `base:allocation` was asked for.
     allocation: Option<String>,
@@ -65,6 +82,7 @@ pub(super) async fn negotiate<S>(
     exports: &dyn Exports,
     limits: &Limits,
     peer: &Peer,
+    channel: Channel,
 ) -> Result<Outcome>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -74,9 +92,10 @@ where
         exports,
         limits,
         peer,
+        channel,
         received: Vec::with_capacity(RECEIVE),
         out: Vec::new(),
-        no_zeroes: false,
+        flags: ClientFlags::default(),
         style: ReplyStyle::Simple,
         allocation: None,
     };
@@ -87,15 +106,20 @@ where
 enum Next {
     Continue,
     Leave,
+    Encrypt,
     Use(Box<dyn Session>),
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
     async fn run(&mut self) -> Result<Outcome> {
-        put_greeting(&mut self.out);
-        self.send().await?;
-        let flags = self.receive(ClientFlags::parse).await?;
-        self.no_zeroes = flags.no_zeroes;
+        self.flags = match self.channel {
+            Channel::Encrypted(flags) => flags,
+            _ => {
+                put_greeting(&mut self.out);
+                self.send().await?;
+                self.receive(ClientFlags::parse).await?
+            }
+        };
         loop {
             if self.received.is_empty() && !self.receives_more().await? {
                 return Ok(Outcome::Left); // many clients just close when they know enough
@@ -107,6 +131,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
                 Next::Leave => {
                     self.send().await?;
                     return Ok(Outcome::Left);
+                }
+                Next::Encrypt => {
+                    // Whoever is in between could have put it there, to be taken for encrypted.
+                    if !self.received.is_empty() {
+                        let why = "the client sent more behind STARTTLS before it was answered";
+                        return Err(Error::invalid(why));
+                    }
+                    self.send().await?;
+                    return Ok(Outcome::StartTls(self.flags));
                 }
                 Next::Use(session) => {
                     let name = self.allocation.take();
@@ -192,6 +225,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
     }
 
     async fn option(&mut self, code: u32, body: &[u8]) -> Result<Next> {
+        if matches!(self.channel, Channel::MustEncrypt)
+            && !matches!(code, option::STARTTLS | option::ABORT)
+        {
+            let why = "TLS is required here: encrypt the connection first";
+            if code == option::EXPORT_NAME {
+                return Err(Error::denied(why)); // this option has no error reply
+            }
+            self.refuse(code, error_code::ERR_TLS_REQD, why);
+            return Ok(Next::Continue);
+        }
         let request = match OptionRequest::parse(code, body) {
             Ok(request) => request,
             // This option has no error reply: the protocol wants the connection closed.
@@ -230,10 +273,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
             }
             OptionRequest::ListMetaContext(request) => self.meta_context(code, &request).await,
             OptionRequest::SetMetaContext(request) => self.meta_context(code, &request).await,
-            // The stream would be wrapped here, and everything agreed so far forgotten.
-            OptionRequest::StartTls => {
-                self.refuse(code, error_code::ERR_UNSUP, "TLS is not offered");
-            }
+            OptionRequest::StartTls => match self.channel {
+                Channel::MayEncrypt | Channel::MustEncrypt => {
+                    self.reply(code, &OptionReply::Ack);
+                    return Ok(Next::Encrypt);
+                }
+                Channel::Plain => {
+                    self.refuse(code, error_code::ERR_POLICY, "TLS is not offered here");
+                }
+                Channel::Encrypted(_) => {
+                    let why = "the connection is encrypted already";
+                    self.refuse(code, error_code::ERR_INVALID, why);
+                }
+            },
             OptionRequest::Unknown(_) => {
                 let why = format!("option {code} is not known");
                 self.refuse(code, error_code::ERR_UNSUP, &why);
@@ -245,7 +297,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
     async fn export_name(&mut self, name: &str) -> Result<Next> {
         let session = self.exports.open(name, self.peer, Purpose::Use).await?;
         put_export(session.device().size(), flags(&**session.device(), self.style), &mut self.out);
-        if !self.no_zeroes {
+        if !self.flags.no_zeroes {
             self.out.extend_from_slice(&[0; EXPORT_NAME_PADDING]);
         }
         self.keep_allocation_of(name);

@@ -1,6 +1,6 @@
 //! Listening sockets.
 
-use super::Peer;
+use super::{Peer, Tls};
 use crate::{Address, socket};
 use block::{Error, Result};
 use rustix::fs::{FlockOperation, flock};
@@ -25,6 +25,7 @@ const TURN_PAUSE: Duration = Duration::from_millis(5);
 pub struct Listener {
     socket: Socket,
     address: Address,
+    tls: Option<Tls>,
     _file: Option<SocketFile>,
 }
 
@@ -71,7 +72,7 @@ impl Listener {
         })?;
         let file = SocketFile::new(path);
         let socket = Socket::Unix(socket.listen(backlog).map_err(fail)?);
-        Ok(Self { socket, address, _file: Some(file) })
+        Ok(Self { socket, address, tls: None, _file: Some(file) })
     }
 
     async fn bind_tcp(host: &str, port: u16, backlog: u32) -> Result<Self> {
@@ -94,7 +95,8 @@ impl Listener {
                 Ok(listener) => {
                     let port = listener.local_addr().map_or(port, |local| local.port());
                     let address = Address::Tcp(host.to_owned(), port);
-                    return Ok(Self { socket: Socket::Tcp(listener), address, _file: None });
+                    let socket = Socket::Tcp(listener);
+                    return Ok(Self { socket, address, tls: None, _file: None });
                 }
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse => failure = in_use(&address),
                 Err(e) => failure = Error::io(&address, e),
@@ -128,16 +130,28 @@ impl Listener {
                 let local = listener.local_addr().map_err(fail)?;
                 let path = local.as_pathname().unwrap_or(Path::new("(unnamed)"));
                 let address = Address::Unix(path.to_owned());
-                Ok(Self { socket: Socket::Unix(listener), address, _file: None })
+                Ok(Self { socket: Socket::Unix(listener), address, tls: None, _file: None })
             }
             AddressFamily::INET | AddressFamily::INET6 => {
                 let listener = TcpListener::from_std(fd.into()).map_err(fail)?;
                 let local = listener.local_addr().map_err(fail)?;
                 let address = Address::Tcp(local.ip().to_string(), local.port());
-                Ok(Self { socket: Socket::Tcp(listener), address, _file: None })
+                Ok(Self { socket: Socket::Tcp(listener), address, tls: None, _file: None })
             }
             _ => Err(bad("is of another family")),
         }
+    }
+
+    /// The same socket, whose clients may or must encrypt.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// What is asked of clients; `None`: nothing is encrypted.
+    pub fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 
     /// Where it listens, with the port that was picked.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `exports` | what is offered, to whom: implemented by the daemon |
 //! | `listener` | listening sockets |
+//! | `tls` | encryption, and clients with certificates |
 //! | `handshake` | the negotiation |
 //! | `connection` | the request loop of one connection |
 //! | `engine` | from requests to the device and back |
@@ -21,6 +22,7 @@ mod input;
 mod limits;
 mod listener;
 mod replies;
+mod tls;
 
 #[cfg(test)]
 mod tests;
@@ -29,6 +31,7 @@ pub use counters::{Counters, ExportCounters, Traffic};
 pub use exports::{Ending, ExportSummary, Exports, Peer, Purpose, Session, Transport};
 pub use limits::Limits;
 pub use listener::{DEFAULT_BACKLOG, Listener};
+pub use tls::{Credentials, Tls};
 
 use block::{Error, Result};
 use budget::Budget;
@@ -36,7 +39,7 @@ use connection::{Connection, End};
 use counters::Registry;
 use engine::Terms;
 use futures::FutureExt;
-use handshake::{Agreed, Outcome};
+use handshake::{Agreed, Channel, Outcome};
 use listener::Accepted;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -99,7 +102,10 @@ impl Server {
                 () = &mut stop => break,
                 Some(ended) = clients.join_next() => self.inner.note_panic(&ended),
                 accepted = listener.accept(self.inner.limits.keepalive) => match accepted {
-                    Ok(accepted) => self.admit(accepted, &mut clients, &stopped, &mut told),
+                    Ok(accepted) => {
+                        let tls = listener.tls().cloned();
+                        self.admit(accepted, tls, &mut clients, &stopped, &mut told);
+                    }
                     Err(error) => {
                         tracing::warn!(address = %listener.address(), %error, "accept failed");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -126,6 +132,7 @@ impl Server {
     fn admit(
         &self,
         accepted: Accepted,
+        tls: Option<Tls>,
         clients: &mut JoinSet<()>,
         stopped: &watch::Receiver<bool>,
         told: &mut Option<Instant>,
@@ -143,8 +150,8 @@ impl Server {
         let stopped = stopped.clone();
         clients.spawn(async move {
             let result = match accepted {
-                Accepted::Unix(stream, peer) => place.client(stream, &peer, stopped).await,
-                Accepted::Tcp(stream, peer) => place.client(stream, &peer, stopped).await,
+                Accepted::Unix(stream, peer) => place.client(stream, &peer, tls, stopped).await,
+                Accepted::Tcp(stream, peer) => place.client(stream, &peer, tls, stopped).await,
             };
             if let Err(error) = result {
                 tracing::debug!(%error, "connection ended");
@@ -169,10 +176,11 @@ impl Server {
             accepted = listener.accept(self.inner.limits.keepalive) => accepted,
         };
         let accepted = accepted.map_err(|e| Error::io(listener.address(), e))?;
+        let tls = listener.tls().cloned();
         drop(listener);
         match accepted {
-            Accepted::Unix(stream, peer) => self.serve_one(stream, peer, stop).await,
-            Accepted::Tcp(stream, peer) => self.serve_one(stream, peer, stop).await,
+            Accepted::Unix(stream, peer) => self.serve_alone(stream, peer, tls, stop).await,
+            Accepted::Tcp(stream, peer) => self.serve_alone(stream, peer, tls, stop).await,
         }
     }
 
@@ -191,11 +199,24 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
+        self.serve_alone(stream, peer, None, stop).await
+    }
+
+    async fn serve_alone<S>(
+        &self,
+        stream: S,
+        peer: Peer,
+        tls: Option<Tls>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
         let Some(place) = Place::take(&self.inner) else {
             return Err(Error::unavailable("too many connections: raise the limit"));
         };
         let (stopper, stopped) = watch::channel(false);
-        let mut client = std::pin::pin!(place.client(stream, &peer, stopped));
+        let mut client = std::pin::pin!(place.client(stream, &peer, tls, stopped));
         tokio::select! {
             biased;
             result = &mut client => return result,
@@ -244,41 +265,93 @@ impl Place {
         self,
         mut stream: S,
         peer: &Peer,
+        tls: Option<Tls>,
         mut stopped: watch::Receiver<bool>,
     ) -> Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        let Inner { exports, limits, .. } = &*self.inner;
-        let negotiated = tokio::select! {
-            biased;
-            negotiated = tokio::time::timeout(
-                limits.handshake_deadline,
-                handshake::negotiate(&mut stream, &**exports, limits, peer),
-            ) => negotiated,
-            _ = stopped.wait_for(|stopped| *stopped) => return Ok(()),
+        let deadline = Instant::now() + self.inner.limits.handshake_deadline;
+        let channel = match &tls {
+            None => Channel::Plain,
+            Some(tls) if tls.required => Channel::MustEncrypt,
+            Some(_) => Channel::MayEncrypt,
         };
-        let agreed = match negotiated {
-            Ok(Ok(Outcome::Use(agreed))) => *agreed,
-            Ok(Ok(Outcome::Left)) => {
-                let _ = tokio::time::timeout(limits.stall_deadline, stream.shutdown()).await;
-                return Ok(());
+        let negotiated = self.negotiate(&mut stream, peer, channel);
+        let outcome = self.in_time(negotiated, deadline, peer, &mut stopped).await?;
+        match (outcome, tls) {
+            (Some(Outcome::Use(agreed)), _) => self.session(stream, peer, *agreed, stopped).await,
+            (Some(Outcome::StartTls(flags)), Some(tls)) => {
+                // In a box: what it takes is not to be paid for by connections without TLS.
+                let encrypted = async {
+                    let accepted = tls.accept(stream, peer);
+                    let accepted = self.in_time(accepted, deadline, peer, &mut stopped).await?;
+                    let Some((mut stream, peer)) = accepted else { return Ok(()) };
+                    let channel = Channel::Encrypted(flags);
+                    let negotiated = self.negotiate(&mut stream, &peer, channel);
+                    match self.in_time(negotiated, deadline, &peer, &mut stopped).await? {
+                        Some(Outcome::Use(agreed)) => {
+                            self.session(stream, &peer, *agreed, stopped).await
+                        }
+                        outcome => self.part(stream, outcome).await,
+                    }
+                };
+                Box::pin(encrypted).await
             }
+            (outcome, _) => self.part(stream, outcome).await,
+        }
+    }
+
+    async fn negotiate<S>(&self, stream: &mut S, peer: &Peer, channel: Channel) -> Result<Outcome>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let Inner { exports, limits, .. } = &*self.inner;
+        handshake::negotiate(stream, &**exports, limits, peer, channel).await
+    }
+
+    /// Does a part of the negotiation, unless it fails or takes too long; `None` when the server
+    /// stops.
+    async fn in_time<T>(
+        &self,
+        step: impl Future<Output = Result<T>>,
+        deadline: Instant,
+        peer: &Peer,
+        stopped: &mut watch::Receiver<bool>,
+    ) -> Result<Option<T>> {
+        let done = tokio::select! {
+            biased;
+            done = tokio::time::timeout_at(deadline, step) => done,
+            _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
+        };
+        match done {
+            Ok(Ok(done)) => Ok(Some(done)),
             Ok(Err(e)) => {
                 self.count(|r| &r.failed_handshakes);
                 tracing::debug!(%peer, error = %e, "negotiation failed");
-                return Err(e.context(peer));
+                Err(e.context(peer))
             }
             Err(_) => {
                 self.count(|r| &r.failed_handshakes);
                 tracing::debug!(%peer, "negotiation did not end in time");
-                return Err(Error::unavailable(format!(
+                Err(Error::unavailable(format!(
                     "{peer}: the negotiation did not end in {:?}",
-                    limits.handshake_deadline
-                )));
+                    self.inner.limits.handshake_deadline
+                )))
             }
-        };
-        self.session(stream, peer, agreed, stopped).await
+        }
+    }
+
+    /// Closes a connection that came to nothing; one that was told to leave, in good order.
+    async fn part<S>(&self, mut stream: S, outcome: Option<Outcome>) -> Result<()>
+    where
+        S: AsyncWrite + Unpin,
+    {
+        if outcome.is_some() {
+            let stall = self.inner.limits.stall_deadline;
+            let _ = tokio::time::timeout(stall, stream.shutdown()).await;
+        }
+        Ok(())
     }
 
     /// Serves the requests of a client.
@@ -297,7 +370,7 @@ impl Place {
         let export = session.name().to_owned();
         let device = Arc::clone(session.device());
         tracing::info!(%peer, export, ?style, "session opened");
-        let share = registry.join(&export);
+        let share = registry.join(&export, &peer.identity);
         let terms = Terms {
             device: Arc::clone(&device),
             export: export.clone(),
@@ -306,6 +379,7 @@ impl Place {
             max_request: limits.max_request,
             in_flight_bytes: limits.in_flight_bytes,
             budget: Arc::clone(budget),
+            meter: Arc::clone(&share.meter),
         };
         let work = async {
             let stall = limits.stall_deadline;

@@ -29,7 +29,7 @@ async fn unknown_options_are_refused_in_step() {
     for code in [0, option::PEEK_EXPORT, 12, 77, u32::MAX] {
         assert_eq!(kinds(&prober.raw_option(code, b"whatever").await), [rep::ERR_UNSUP]);
     }
-    assert_eq!(kinds(&prober.option(&OptionRequest::StartTls).await), [rep::ERR_UNSUP]);
+    assert_eq!(kinds(&prober.option(&OptionRequest::StartTls).await), [rep::ERR_POLICY]);
     prober.abort().await;
     rig.ended().await.unwrap();
 }
