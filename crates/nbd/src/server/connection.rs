@@ -70,6 +70,8 @@ enum Taken {
     NeedMore,
     /// Replies have to go out, or requests in flight to end, first.
     Full,
+    /// The client's limits hold the next one back for so long.
+    Paced(Duration),
     /// None will be.
     Closed,
 }
@@ -92,6 +94,8 @@ pub(super) struct Connection<'a, S> {
     calm: bool,
     /// Deadlines that passed without a byte.
     silent: u32,
+    /// Ends when the client's limits may let the next request in.
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
@@ -121,6 +125,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             moved: 0,
             calm: false,
             silent: 0,
+            pause: None,
         }
     }
 
@@ -132,6 +137,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     /// Runs until the connection ends. No request is in flight then, and the replies were handed
     /// to the system if the client took them.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        self.engine.timer.begin();
         let mut ended = self.turns(cx);
         if ended.is_pending() && self.is_stalled(cx) {
             self.lose(Error::unavailable("the client takes no replies: it was dropped"));
@@ -157,6 +163,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                     progress |= sent > 0 && matches!(taken, Taken::Full);
                 }
                 Err(e) => self.lose(Error::io("sending replies", e)),
+            }
+            self.engine.answered();
+            if let Taken::Paced(wait) = taken {
+                progress |= self.pause(cx, wait);
             }
             if matches!(self.receiving, Receiving::Closed) {
                 self.drop_replies_nobody_reads();
@@ -192,6 +202,21 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         }
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Has the task woken when the client's limits may let the next request in; true when that is
+    /// now.
+    fn pause(&mut self, cx: &mut Context<'_>, wait: Duration) -> bool {
+        let pause = self.pause.get_or_insert_with(|| {
+            self.engine.tally.paced += 1;
+            Box::pin(tokio::time::sleep(wait))
+        });
+        let over = pause.as_mut().poll(cx).is_ready();
+        if over {
+            self.pause = None;
+            self.engine.timer.begin_anew();
+        }
+        over
     }
 
     fn close(&mut self, end: End) {
@@ -266,12 +291,36 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                             return Ok(Taken::NeedMore);
                         }
                     };
+                    if let Some(wait) = self.held_back() {
+                        return Ok(Taken::Paced(wait));
+                    }
                     if let Some(stopped_at) = self.request(&request, header)? {
                         return Ok(stopped_at);
                     }
+                    self.charge(&request);
                 }
             }
         }
+    }
+
+    /// How long the client's limits hold the next request back.
+    #[inline]
+    fn held_back(&self) -> Option<Duration> {
+        if self.engine.stopping {
+            return None; // it is refused anyhow
+        }
+        let (pace, now) = self.share.pace(self.engine.timer.now());
+        pace.wait(now)
+    }
+
+    #[inline]
+    fn charge(&self, request: &Request) {
+        let bytes = match request.command {
+            command::READ | command::WRITE => request.len,
+            _ => 0,
+        };
+        let (pace, now) = self.share.pace(self.engine.timer.now());
+        pace.charge(now, bytes.min(self.engine.max_payload()));
     }
 
     /// Takes one request whose header is at the front of the input; says why when it cannot.
@@ -418,6 +467,7 @@ mod tests {
     use crate::codec::ReplyStyle;
     use crate::server::budget::Budget;
     use crate::server::counters::Registry;
+    use crate::server::pace::Rates;
     use std::sync::Arc;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -432,8 +482,9 @@ mod tests {
             max_request: 32 << 20,
             in_flight_bytes: 16 << 20,
             budget: Budget::new(1 << 30),
+            meter: Arc::default(),
         };
-        let share = Registry::default().join("disk");
+        let share = Registry::new(Rates::default()).join("disk", "client");
         let mut connection =
             Connection::new(&mut stream, terms, Duration::from_secs(30), &share, &[], &[]);
         let mut out = Vec::new();

@@ -3,9 +3,12 @@
 //! A connection counts in plain integers and adds them to its export's atomics once per batch of
 //! requests, so that counting costs nothing on the way of a request.
 
+use super::latency::{Latencies, Meter};
+use super::pace::{Pace, Rates};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::time::Instant;
 
 macro_rules! traffic {
     ($($field:ident: $doc:literal,)*) => {
@@ -52,6 +55,7 @@ traffic! {
     block_statuses: "Block status requests.",
     errors: "Requests answered with an error.",
     waited: "Requests that the device could not answer on the spot.",
+    paced: "Times that a connection was held back by its client's limits.",
 }
 
 /// What a server counted since it was made, read at one moment.
@@ -74,19 +78,34 @@ pub struct Counters {
     pub total: Traffic,
     /// By export name.
     pub exports: BTreeMap<String, ExportCounters>,
+    /// The clients that are there now, by their identity.
+    pub clients: BTreeMap<String, ClientCounters>,
 }
 
 /// What was counted for one export.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExportCounters {
     /// Connections now.
     pub connections: u64,
     /// Requests and bytes.
     pub traffic: Traffic,
+    /// How long requests took.
+    pub latencies: Latencies,
+}
+
+/// What was counted for one client since it came.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClientCounters {
+    /// Connections now.
+    pub connections: u64,
+    /// The exports that it uses now, with the number of its connections.
+    pub exports: BTreeMap<String, u64>,
+    /// Requests and bytes.
+    pub traffic: Traffic,
 }
 
 /// The live counters of a server.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Registry {
     pub(crate) connections: AtomicU64,
     pub(crate) accepted: AtomicU64,
@@ -95,6 +114,9 @@ pub(crate) struct Registry {
     pub(crate) protocol_errors: AtomicU64,
     pub(crate) panics: AtomicU64,
     exports: Mutex<BTreeMap<String, Arc<Export>>>,
+    clients: Mutex<Clients>,
+    /// Where the clients' buckets count their time from.
+    epoch: Instant,
 }
 
 /// The live counters of one export.
@@ -102,54 +124,153 @@ pub(crate) struct Registry {
 pub(crate) struct Export {
     connections: AtomicU64,
     traffic: Atomics,
+    latencies: Mutex<Times>,
 }
 
-/// A connection's share in its export's counters.
+/// Times of an export's requests.
+#[derive(Debug, Default)]
+struct Times {
+    /// Those of connections that are gone.
+    past: Latencies,
+    /// Those of connections that are there.
+    present: Vec<Arc<Meter>>,
+}
+
+#[derive(Debug, Default)]
+struct Clients {
+    rates: Rates,
+    /// Those with a connection, and those that left while they owed: who comes back owes still.
+    by_identity: BTreeMap<String, Arc<Client>>,
+}
+
+/// One client.
+#[derive(Debug, Default)]
+struct Client {
+    exports: Mutex<BTreeMap<String, u64>>,
+    traffic: Atomics,
+    pace: Pace,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A connection's share in the counters of its export and its client.
 #[derive(Debug)]
-pub(crate) struct Share(Arc<Export>);
+pub(crate) struct Share {
+    export: Arc<Export>,
+    client: Arc<Client>,
+    name: String,
+    pub(crate) meter: Arc<Meter>,
+    epoch: Instant,
+}
 
 impl Share {
     /// Adds what a batch counted, and clears it.
     pub(crate) fn settle(&self, tally: &mut Traffic) {
-        self.0.traffic.add(tally);
-        *tally = Traffic::default();
+        if *tally != Traffic::default() {
+            self.export.traffic.add(tally);
+            self.client.traffic.add(tally);
+            *tally = Traffic::default();
+        }
     }
+
+    /// The client's buckets, and the time as they count it.
+    #[inline]
+    pub(crate) fn pace(&self, now: Instant) -> (&Pace, u64) {
+        (&self.client.pace, nanos(now - self.epoch))
+    }
+}
+
+fn nanos(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Relaxed);
+        self.export.connections.fetch_sub(1, Relaxed);
+        let mut times = lock(&self.export.latencies);
+        times.present.retain(|meter| !Arc::ptr_eq(meter, &self.meter));
+        times.past.add(&self.meter.snapshot());
+        drop(times);
+        let mut exports = lock(&self.client.exports);
+        if let Some(connections) = exports.get_mut(&self.name) {
+            *connections -= 1;
+            if *connections == 0 {
+                exports.remove(&self.name);
+            }
+        }
     }
 }
 
 impl Registry {
-    /// Counts one more connection to the export.
-    pub(crate) fn join(&self, export: &str) -> Share {
-        let mut exports = self.exports.lock().unwrap_or_else(PoisonError::into_inner);
-        let export = match exports.get(export) {
+    /// Nothing was counted yet; clients go at these rates.
+    pub(crate) fn new(rates: Rates) -> Self {
+        let by_identity = BTreeMap::new();
+        Self {
+            connections: AtomicU64::new(0),
+            accepted: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            failed_handshakes: AtomicU64::new(0),
+            protocol_errors: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
+            exports: Mutex::default(),
+            clients: Mutex::new(Clients { rates, by_identity }),
+            epoch: Instant::now(),
+        }
+    }
+
+    /// Changes the rates of all clients.
+    pub(crate) fn set_rates(&self, rates: Rates) {
+        let mut clients = lock(&self.clients);
+        clients.rates = rates;
+        clients.by_identity.values().for_each(|client| client.pace.set(rates));
+    }
+
+    /// Counts one more connection of the client to the export.
+    pub(crate) fn join(&self, name: &str, identity: &str) -> Share {
+        let mut exports = lock(&self.exports);
+        let export = match exports.get(name) {
             Some(found) => Arc::clone(found),
-            None => Arc::clone(exports.entry(export.to_owned()).or_default()),
+            None => Arc::clone(exports.entry(name.to_owned()).or_default()),
         };
+        drop(exports);
         export.connections.fetch_add(1, Relaxed);
-        Share(export)
+        let meter = Arc::<Meter>::default();
+        lock(&export.latencies).present.push(Arc::clone(&meter));
+        let client = self.client(identity, name);
+        Share { export, client, name: name.to_owned(), meter, epoch: self.epoch }
+    }
+
+    fn client(&self, identity: &str, export: &str) -> Arc<Client> {
+        let now = nanos(Instant::now() - self.epoch);
+        let mut clients = lock(&self.clients);
+        clients.by_identity.retain(|_, client| client.is_present() || !client.pace.is_even(now));
+        let rates = clients.rates;
+        let client = clients.by_identity.entry(identity.to_owned()).or_insert_with(|| {
+            let client = Client::default();
+            client.pace.set(rates);
+            Arc::new(client)
+        });
+        *lock(&client.exports).entry(export.to_owned()).or_default() += 1;
+        Arc::clone(client)
     }
 
     pub(crate) fn snapshot(&self) -> Counters {
-        let exports: BTreeMap<_, _> = self
-            .exports
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        let exports: BTreeMap<_, _> = lock(&self.exports)
             .iter()
-            .map(|(name, live)| {
-                let connections = live.connections.load(Relaxed);
-                let counters = ExportCounters { connections, traffic: live.traffic.snapshot() };
-                (name.clone(), counters)
-            })
+            .map(|(name, live)| (name.clone(), live.snapshot()))
             .collect();
         let mut total = Traffic::default();
         for export in exports.values() {
             total.add(&export.traffic);
         }
+        let clients = lock(&self.clients)
+            .by_identity
+            .iter()
+            .filter(|(_, client)| client.is_present())
+            .map(|(identity, client)| (identity.clone(), client.snapshot()))
+            .collect();
         Counters {
             connections: self.connections.load(Relaxed),
             accepted: self.accepted.load(Relaxed),
@@ -159,6 +280,60 @@ impl Registry {
             panics: self.panics.load(Relaxed),
             total,
             exports,
+            clients,
         }
+    }
+}
+
+impl Export {
+    fn snapshot(&self) -> ExportCounters {
+        let times = lock(&self.latencies);
+        let mut latencies = times.past.clone();
+        times.present.iter().for_each(|meter| latencies.add(&meter.snapshot()));
+        let connections = self.connections.load(Relaxed);
+        ExportCounters { connections, traffic: self.traffic.snapshot(), latencies }
+    }
+}
+
+impl Client {
+    fn is_present(&self) -> bool {
+        !lock(&self.exports).is_empty()
+    }
+
+    fn snapshot(&self) -> ClientCounters {
+        let exports = lock(&self.exports).clone();
+        let connections = exports.values().sum();
+        ClientCounters { connections, exports, traffic: self.traffic.snapshot() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_owes_finds_its_debt_when_it_comes_back() {
+        let registry = Registry::new(Rates { requests: 1, bytes: 0 });
+        let wait = |share: &Share| {
+            let (pace, now) = share.pace(Instant::now());
+            pace.wait(now)
+        };
+        let share = registry.join("disk", "one");
+        for _ in 0..10 {
+            let (pace, now) = share.pace(Instant::now());
+            pace.charge(now, 0);
+        }
+        drop(share);
+        assert!(registry.snapshot().clients.is_empty());
+        assert!(wait(&registry.join("disk", "two")).is_none());
+        let share = registry.join("disk", "one");
+        assert!(wait(&share).is_some());
+        let counters = registry.snapshot();
+        assert_eq!(counters.clients["one"].exports["disk"], 1);
+        drop(share);
+        tokio::time::advance(std::time::Duration::from_secs(11)).await;
+        registry.join("disk", "two");
+        assert!(!lock(&registry.clients).by_identity.contains_key("one"), "the debt is paid");
+        assert_eq!(registry.snapshot().exports["disk"].connections, 0);
     }
 }

@@ -3,6 +3,7 @@
 use super::budget::{Budget, Held};
 use super::counters::Traffic;
 use super::handshake::ALLOCATION_ID;
+use super::latency::{Meter, Operation, Timer};
 use super::replies::{Replies, Spare};
 use crate::codec::constants::{command, command_flags as flag, errno};
 use crate::codec::reply::{self, Mark};
@@ -13,6 +14,7 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use tokio::time::Instant;
 
 /// Replies of reads up to this length are gathered; longer ones are sent from their own buffer.
 const GATHERED: usize = 16 << 10;
@@ -44,6 +46,7 @@ pub(super) struct Terms {
     pub(super) max_request: u32,
     pub(super) in_flight_bytes: usize,
     pub(super) budget: Arc<Budget>,
+    pub(super) meter: Arc<Meter>,
 }
 
 /// The requests of one connection.
@@ -55,6 +58,7 @@ pub(super) struct Engine {
     pub(super) replies: Replies,
     pub(super) spare: Spare,
     pub(super) tally: Traffic,
+    pub(super) timer: Timer,
     head: Vec<u8>,
     waiting: FuturesUnordered<BoxFuture<'static, Completion>>,
     charged: usize,
@@ -67,6 +71,8 @@ pub(super) struct Engine {
 /// A request that was answered by waiting.
 struct Completion {
     work: Work,
+    /// When it was put in flight.
+    since: Instant,
     charge: usize,
     result: Result<Answer>,
     /// A payload buffer that is free again.
@@ -112,6 +118,20 @@ enum Kind {
     Status { one: bool },
 }
 
+impl Kind {
+    /// Under what it is timed, if it is.
+    fn operation(self) -> Option<Operation> {
+        match self {
+            Self::Read => Some(Operation::Read),
+            Self::Write => Some(Operation::Write),
+            Self::Flush => Some(Operation::Flush),
+            Self::Trim => Some(Operation::Trim),
+            Self::Zero(_) => Some(Operation::Zero),
+            Self::Cache | Self::Status { .. } => None,
+        }
+    }
+}
+
 impl Engine {
     pub(super) fn new(terms: Terms) -> Self {
         Self {
@@ -123,6 +143,7 @@ impl Engine {
             replies: Replies::new(),
             spare: Spare::default(),
             tally: Traffic::default(),
+            timer: Timer::new(),
             head: Vec::with_capacity(64),
             waiting: FuturesUnordered::new(),
             charged: 0,
@@ -173,6 +194,12 @@ impl Engine {
     /// The longest payload of a write.
     pub(super) fn max_payload(&self) -> u64 {
         u64::from(self.terms.max_request)
+    }
+
+    /// The answers of a batch were handed to the system.
+    #[inline]
+    pub(super) fn answered(&mut self) {
+        self.timer.answered(&self.terms.meter, &self.tally);
     }
 
     /// Counts bytes of a payload that is being received.
@@ -377,10 +404,10 @@ impl Engine {
         self.charged += charge;
         self.tally.waited += 1;
         let device = Arc::clone(&self.terms.device);
-        let longest = self.longest;
+        let (longest, since) = (self.longest, self.timer.now());
         self.waiting.push(Box::pin(async move {
             let (result, free) = run(&*device, work, data, longest).await;
-            Completion { work, charge, result, free }
+            Completion { work, since, charge, result, free }
         }));
     }
 
@@ -395,8 +422,13 @@ impl Engine {
     }
 
     fn complete(&mut self, completion: Completion) {
-        let Completion { work, charge, result, free } = completion;
+        let Completion { work, since, charge, result, free } = completion;
         self.charged -= charge;
+        if result.is_ok()
+            && let Some(operation) = work.kind.operation()
+        {
+            self.timer.waited(&self.terms.meter, operation, since);
+        }
         if let Some(buffer) = free {
             self.spare.give(buffer);
         }

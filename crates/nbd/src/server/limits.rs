@@ -1,5 +1,6 @@
 //! What one client, and all of them, may take.
 
+use super::pace::Rates;
 use std::time::Duration;
 
 /// Bounds on what clients may take from a server.
@@ -7,6 +8,11 @@ use std::time::Duration;
 pub struct Limits {
     /// Connections at a time; more are closed at once.
     pub connections: usize,
+    /// Connections at a time of one client, told apart before the negotiation: by its process or
+    /// its address. More are closed at once. 0 is no limit.
+    pub client_connections: usize,
+    /// How fast one client may go, over all its connections.
+    pub client_rates: Rates,
     /// From the connection to the end of the negotiation.
     pub handshake_deadline: Duration,
     /// The longest option of the negotiation, in bytes; a longer one is refused, in step.
@@ -35,6 +41,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 4096,
+            client_connections: 0,
+            client_rates: Rates::default(),
             handshake_deadline: Duration::from_secs(30),
             option_bytes: 64 << 10,
             in_flight_bytes: 16 << 20,

@@ -10,7 +10,8 @@
 //! | `engine` | from requests to the device and back |
 //! | `input`, `replies` | the buffers of a connection |
 //! | `budget` | the bytes that all connections together may hold |
-//! | `limits`, `counters` | what clients may take, and took |
+//! | `limits`, `pace`, `counters` | what clients may take, how fast, and what they took |
+//! | `latency` | how long requests took |
 
 mod budget;
 mod connection;
@@ -19,18 +20,22 @@ mod engine;
 mod exports;
 mod handshake;
 mod input;
+mod latency;
 mod limits;
 mod listener;
+mod pace;
 mod replies;
 mod tls;
 
 #[cfg(test)]
 mod tests;
 
-pub use counters::{Counters, ExportCounters, Traffic};
+pub use counters::{ClientCounters, Counters, ExportCounters, Traffic};
 pub use exports::{Ending, ExportSummary, Exports, Peer, Purpose, Session, Transport};
+pub use latency::{Latencies, Latency, Operation};
 pub use limits::Limits;
 pub use listener::{DEFAULT_BACKLOG, Listener};
+pub use pace::Rates;
 pub use tls::{Credentials, Tls};
 
 use block::{Error, Result};
@@ -41,10 +46,11 @@ use engine::Terms;
 use futures::FutureExt;
 use handshake::{Agreed, Channel, Outcome};
 use listener::Accepted;
+use std::collections::HashMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
@@ -65,17 +71,29 @@ pub struct Server {
 
 struct Inner {
     exports: Arc<dyn Exports>,
-    limits: Limits,
+    /// Each connection keeps those it began with.
+    limits: Mutex<Arc<Limits>>,
     registry: Registry,
     budget: Arc<Budget>,
+    /// Connections of each client that has one.
+    callers: Mutex<HashMap<String, usize>>,
 }
 
 impl Server {
     /// A server of `exports`.
     pub fn new(exports: Arc<dyn Exports>, limits: Limits) -> Self {
         let budget = Budget::new(limits.total_bytes.max(limits.max_request.into()));
-        let registry = Registry::default();
-        Self { inner: Arc::new(Inner { exports, limits, registry, budget }) }
+        let registry = Registry::new(limits.client_rates);
+        let limits = Mutex::new(Arc::new(limits));
+        let callers = Mutex::default();
+        Self { inner: Arc::new(Inner { exports, limits, registry, budget, callers }) }
+    }
+
+    /// Changes the limits. [`Limits::client_rates`] holds for all clients at once, the rest for
+    /// those who connect from now on, and [`Limits::total_bytes`] stays as it was.
+    pub fn set_limits(&self, limits: Limits) {
+        self.inner.registry.set_rates(limits.client_rates);
+        *lock(&self.inner.limits) = Arc::new(limits);
     }
 
     /// What was counted so far.
@@ -97,11 +115,12 @@ impl Server {
         let mut told = None;
         tracing::info!(address = %listener.address(), "listening");
         loop {
+            let keepalive = self.inner.limits().keepalive;
             tokio::select! {
                 biased;
                 () = &mut stop => break,
                 Some(ended) = clients.join_next() => self.inner.note_panic(&ended),
-                accepted = listener.accept(self.inner.limits.keepalive) => match accepted {
+                accepted = listener.accept(keepalive) => match accepted {
                     Ok(accepted) => {
                         let tls = listener.tls().cloned();
                         self.admit(accepted, tls, &mut clients, &stopped, &mut told);
@@ -120,7 +139,7 @@ impl Server {
                 self.inner.note_panic(&ended);
             }
         };
-        if tokio::time::timeout(self.inner.limits.stop_deadline, all).await.is_err() {
+        if tokio::time::timeout(self.inner.limits().stop_deadline, all).await.is_err() {
             let left = clients.len();
             clients.shutdown().await;
             let why = format!("{left} sessions did not end in time and were cut off");
@@ -138,14 +157,16 @@ impl Server {
         told: &mut Option<Instant>,
     ) {
         let (Accepted::Unix(_, peer) | Accepted::Tcp(_, peer)) = &accepted;
-        let Some(place) = Place::take(&self.inner) else {
-            let most = self.inner.limits.connections;
-            let now = Instant::now();
-            if told.is_none_or(|told| now - told >= TELL_AGAIN) {
-                *told = Some(now); // a storm must not fill the log
-                tracing::warn!(%peer, most, "refused: too many connections");
+        let place = match Place::take(&self.inner, peer) {
+            Ok(place) => place,
+            Err(error) => {
+                let now = Instant::now();
+                if told.is_none_or(|told| now - told >= TELL_AGAIN) {
+                    *told = Some(now); // a storm must not fill the log
+                    tracing::warn!(%peer, error = error.message(), "refused");
+                }
+                return;
             }
-            return;
         };
         let stopped = stopped.clone();
         clients.spawn(async move {
@@ -170,10 +191,11 @@ impl Server {
         stop: impl Future<Output = ()>,
     ) -> Result<()> {
         let mut stop = std::pin::pin!(stop);
+        let keepalive = self.inner.limits().keepalive;
         let accepted = tokio::select! {
             biased;
             () = &mut stop => return Ok(()),
-            accepted = listener.accept(self.inner.limits.keepalive) => accepted,
+            accepted = listener.accept(keepalive) => accepted,
         };
         let accepted = accepted.map_err(|e| Error::io(listener.address(), e))?;
         let tls = listener.tls().cloned();
@@ -212,9 +234,7 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        let Some(place) = Place::take(&self.inner) else {
-            return Err(Error::unavailable("too many connections: raise the limit"));
-        };
+        let place = Place::take(&self.inner, &peer)?;
         let (stopper, stopped) = watch::channel(false);
         let mut client = std::pin::pin!(place.client(stream, &peer, tls, stopped));
         tokio::select! {
@@ -223,13 +243,21 @@ impl Server {
             () = stop => {}
         }
         stopper.send_replace(true);
-        tokio::time::timeout(self.inner.limits.stop_deadline, client)
+        tokio::time::timeout(self.inner.limits().stop_deadline, client)
             .await
             .unwrap_or_else(|_| Err(Error::unavailable("the session did not end in time")))
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Inner {
+    fn limits(&self) -> Arc<Limits> {
+        Arc::clone(&lock(&self.limits))
+    }
+
     fn note_panic(&self, ended: &std::result::Result<(), tokio::task::JoinError>) {
         if ended.as_ref().is_err_and(|e| e.is_panic()) {
             self.registry.panics.fetch_add(1, Relaxed);
@@ -241,19 +269,38 @@ impl Inner {
 /// One connection's place among those that are allowed.
 struct Place {
     inner: Arc<Inner>,
+    limits: Arc<Limits>,
+    /// Who the client is before the negotiation.
+    caller: String,
 }
 
 impl Place {
-    fn take(inner: &Arc<Inner>) -> Option<Self> {
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when there are too many connections, of all
+    /// or of this client.
+    fn take(inner: &Arc<Inner>, peer: &Peer) -> Result<Self> {
         let registry = &inner.registry;
+        let limits = inner.limits();
         let before = registry.connections.fetch_add(1, Relaxed);
-        let place = Self { inner: Arc::clone(inner) }; // gives it back on drop
-        if before >= inner.limits.connections as u64 {
-            registry.refused.fetch_add(1, Relaxed);
-            return None;
-        }
-        registry.accepted.fetch_add(1, Relaxed);
-        Some(place)
+        let of_client = {
+            let mut callers = lock(&inner.callers);
+            let connections = callers.entry(peer.identity.clone()).or_default();
+            *connections += 1;
+            *connections
+        };
+        let caller = peer.identity.clone();
+        let place = Self { inner: Arc::clone(inner), limits, caller }; // gives it back on drop
+        let most = place.limits.client_connections;
+        let why = if before >= place.limits.connections as u64 {
+            format!("more than {} connections: raise the limit", place.limits.connections)
+        } else if most > 0 && of_client > most {
+            format!("more than {most} connections of one client: raise the limit")
+        } else {
+            registry.accepted.fetch_add(1, Relaxed);
+            return Ok(place);
+        };
+        registry.refused.fetch_add(1, Relaxed);
+        Err(Error::unavailable(why))
     }
 
     fn count(&self, what: impl Fn(&Registry) -> &AtomicU64) {
@@ -271,7 +318,7 @@ impl Place {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        let deadline = Instant::now() + self.inner.limits.handshake_deadline;
+        let deadline = Instant::now() + self.limits.handshake_deadline;
         let channel = match &tls {
             None => Channel::Plain,
             Some(tls) if tls.required => Channel::MustEncrypt,
@@ -306,7 +353,8 @@ impl Place {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let Inner { exports, limits, .. } = &*self.inner;
+        let Inner { exports, .. } = &*self.inner;
+        let limits = &*self.limits;
         handshake::negotiate(stream, &**exports, limits, peer, channel).await
     }
 
@@ -336,7 +384,7 @@ impl Place {
                 tracing::debug!(%peer, "negotiation did not end in time");
                 Err(Error::unavailable(format!(
                     "{peer}: the negotiation did not end in {:?}",
-                    self.inner.limits.handshake_deadline
+                    self.limits.handshake_deadline
                 )))
             }
         }
@@ -348,7 +396,7 @@ impl Place {
         S: AsyncWrite + Unpin,
     {
         if outcome.is_some() {
-            let stall = self.inner.limits.stall_deadline;
+            let stall = self.limits.stall_deadline;
             let _ = tokio::time::timeout(stall, stream.shutdown()).await;
         }
         Ok(())
@@ -366,7 +414,8 @@ impl Place {
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
         let Agreed { session, style, allocation, unsent, received } = agreed;
-        let Inner { limits, registry, budget, .. } = &*self.inner;
+        let Inner { registry, budget, .. } = &*self.inner;
+        let limits = &*self.limits;
         let export = session.name().to_owned();
         let device = Arc::clone(session.device());
         tracing::info!(%peer, export, ?style, "session opened");
@@ -426,5 +475,12 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.inner.registry.connections.fetch_sub(1, Relaxed);
+        let mut callers = lock(&self.inner.callers);
+        if let Some(connections) = callers.get_mut(&self.caller) {
+            *connections -= 1;
+            if *connections == 0 {
+                callers.remove(&self.caller);
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! A server under a client that speaks the raw protocol, over a stream in memory.
 
 mod hostility;
+mod limits;
 mod negotiation;
 mod rig;
 mod transmission;
