@@ -185,7 +185,7 @@ proptest! {
     #[test]
     fn it_never_exceeds_its_capacity_and_never_mixes_values(
         capacity in 0u64..40_000,
-        policy in prop::sample::select(PolicyKind::ALL.to_vec()),
+        policy in prop::sample::select(PolicyKind::all().to_vec()),
         accesses in prop::collection::vec((0u64..40, 0usize..6000), 1..300),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

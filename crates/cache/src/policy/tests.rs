@@ -90,8 +90,11 @@ fn kind() -> impl Strategy<Value = PolicyKind> {
     prop_oneof![
         Just(PolicyKind::Arc),
         Just(PolicyKind::Clock),
-        (part(), part(), 1u32..4)
-            .prop_map(|(new, old, mean)| PolicyKind::Fbr(fbr::Parameters { new, old, mean })),
+        (part(), part(), 1u32..4).prop_map(|(new, old, mean)| PolicyKind::Fbr(fbr::Parameters {
+            new,
+            old,
+            mean
+        })),
         Just(PolicyKind::Fifo),
         (1u8..9, times(), times()).prop_map(|(queues, lifetime, history)| {
             PolicyKind::Fmpq(fmpq::Parameters { queues, lifetime, history })

@@ -1,0 +1,129 @@
+//! S3-FIFO (J. Yang, Y. Zhang, Z. Qiu, Y. Yue, K. V. Rashmi: "FIFO Queues are All You Need for Cache
+//! Eviction", SOSP 2023, Algorithm 1).
+//!
+//! A small queue of the new, a main queue where what was used goes round again, and the names of
+//! what left the small queue without a use.
+
+use super::rings::Rings;
+use super::{Algorithm, Forgotten, Ratio, Room};
+
+const SMALL: u8 = 0;
+const MAIN: u8 = 1;
+const LEFT: u8 = 2;
+
+/// The most uses that are counted of an entry.
+const USES: u32 = 3;
+
+/// The parameters of S3-FIFO.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Parameters {
+    /// The small queue, as a part of the cache.
+    pub small: Ratio,
+    /// How many names are remembered, as a multiple of the cache's entries.
+    pub history: Ratio,
+    /// Uses in the small queue after which an entry goes to the main queue: 1 to 3.
+    pub promote: u8,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self { small: Ratio::hundredths(10), history: Ratio::hundredths(90), promote: 1 }
+    }
+}
+
+/// Evicts the first of the new that was not used, or the first of the others that was not used
+/// since it last went round.
+#[derive(Debug)]
+pub struct S3Fifo {
+    parameters: Parameters,
+    /// An entry's stamp is the number of its uses.
+    rings: Rings<3>,
+    full: usize,
+    forgotten: Forgotten,
+}
+
+impl S3Fifo {
+    /// An empty cache.
+    pub fn new(room: Room, parameters: Parameters) -> Self {
+        Self {
+            parameters,
+            rings: Rings::new(room.ids),
+            full: room.entries.max(1) as usize,
+            forgotten: room.forgotten(),
+        }
+    }
+
+    fn evict_small(&mut self) -> Option<u32> {
+        while let Some(id) = self.rings.head(SMALL) {
+            if self.rings.stamp(id) >= u32::from(self.parameters.promote.max(1)) {
+                self.rings.set_stamp(id, 0);
+                self.rings.move_to_tail(MAIN, id);
+                continue;
+            }
+            self.rings.move_to_tail(LEFT, id);
+            while self.rings.len(LEFT) as usize > self.parameters.history.of(self.full) {
+                let Some(old) = self.rings.pop_head(LEFT) else { break };
+                self.forgotten.push(old);
+            }
+            return Some(id);
+        }
+        None
+    }
+
+    fn evict_main(&mut self) -> Option<u32> {
+        while let Some(id) = self.rings.head(MAIN) {
+            let uses = self.rings.stamp(id);
+            if uses == 0 {
+                self.rings.take(id);
+                self.forgotten.push(id);
+                return Some(id);
+            }
+            self.rings.set_stamp(id, uses - 1);
+            self.rings.move_to_tail(MAIN, id);
+        }
+        None
+    }
+}
+
+impl Algorithm for S3Fifo {
+    const REMEMBERS: bool = true;
+
+    fn holds(&self, id: u32) -> bool {
+        self.rings.list(id) <= MAIN
+    }
+
+    fn hit(&mut self, id: u32) {
+        self.rings.set_stamp(id, (self.rings.stamp(id) + 1).min(USES));
+    }
+
+    fn insert(&mut self, id: u32, _: u64) {
+        self.rings.reserve(id);
+        self.rings.set_stamp(id, 0);
+        if self.rings.list(id) == LEFT {
+            self.rings.move_to_tail(MAIN, id);
+        } else {
+            self.rings.push_tail(SMALL, id);
+        }
+    }
+
+    fn evict(&mut self) -> Option<u32> {
+        self.full = self.len();
+        let small = self.rings.len(SMALL) as usize >= self.parameters.small.of(self.full).max(1);
+        if small && let Some(id) = self.evict_small() {
+            return Some(id);
+        }
+        self.evict_main().or_else(|| self.evict_small())
+    }
+
+    fn remove(&mut self, id: u32) {
+        self.rings.take(id);
+    }
+
+    fn len(&self) -> usize {
+        (self.rings.len(SMALL) + self.rings.len(MAIN)) as usize
+    }
+
+    fn forgotten(&mut self) -> Option<u32> {
+        self.forgotten.pop()
+    }
+}

@@ -1,0 +1,75 @@
+//! How often keys were used lately, approximately: a count-min sketch of 4-bit counters that are
+//! halved now and then (G. Einziger, R. Friedman, B. Manes: "TinyLFU: A Highly Efficient Cache
+//! Admission Policy", ACM Transactions on Storage 2017, section 3).
+
+/// The words of a block; a key's counters are all in one block, which is one line of the
+/// processor's cache.
+const WORDS: usize = 8;
+
+/// The counters of a key: one in each pair of words.
+const ROWS: usize = 4;
+
+/// Clears the bits that a shift of a word moved from one counter into the next.
+const HALF: u64 = 0x7777_7777_7777_7777;
+
+/// Counters up to 15.
+#[derive(Debug)]
+pub(super) struct Sketch {
+    blocks: Vec<[u64; WORDS]>,
+    entries: usize,
+    additions: usize,
+}
+
+impl Sketch {
+    /// A sketch for a cache of `entries` entries: 16 counters for each.
+    pub(super) fn new(entries: usize) -> Self {
+        let blocks = entries.max(64).next_power_of_two() / WORDS;
+        Self { blocks: vec![[0; WORDS]; blocks], entries: entries.max(1), additions: 0 }
+    }
+
+    /// Follows a cache that grew. What was counted is lost, as the counters move.
+    pub(super) fn resize(&mut self, entries: usize) {
+        if entries.next_power_of_two() > self.blocks.len() * WORDS {
+            *self = Self::new(entries);
+        }
+        self.entries = entries.max(1);
+    }
+
+    /// The block of a key, and the places of its counters: word and bit.
+    fn places(&self, fingerprint: u64) -> (usize, [(usize, u32); ROWS]) {
+        let mixed = fingerprint.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let block = (mixed >> 32) as usize & (self.blocks.len() - 1);
+        let spread = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32;
+        let place = |row: usize| {
+            let bits = (spread >> (8 * row)) as usize;
+            (2 * row + (bits & 1), 4 * ((bits as u32 >> 1) & 15))
+        };
+        (block, [place(0), place(1), place(2), place(3)])
+    }
+
+    /// How often a key was used lately, 15 at most; too much rather than too little.
+    pub(super) fn estimate(&self, fingerprint: u64) -> u32 {
+        let (block, places) = self.places(fingerprint);
+        let block = &self.blocks[block];
+        let counters = places.map(|(word, bit)| (block[word] >> bit) as u32 & 15);
+        counters.into_iter().fold(15, u32::min)
+    }
+
+    /// Counts a use. All counters are halved after eight uses per entry of the cache.
+    pub(super) fn add(&mut self, fingerprint: u64) {
+        let (block, places) = self.places(fingerprint);
+        let block = &mut self.blocks[block];
+        for (word, bit) in places {
+            if (block[word] >> bit) & 15 < 15 {
+                block[word] += 1 << bit;
+            }
+        }
+        self.additions += 1;
+        if self.additions >= self.entries.saturating_mul(8) {
+            self.additions /= 2;
+            for word in self.blocks.iter_mut().flatten() {
+                *word = (*word >> 1) & HALF;
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! 2Q, the full version (T. Johnson, D. Shasha: "2Q: A Low Overhead High Performance Buffer
+//! Management Replacement Algorithm", VLDB 1994, section 3, Figure 2).
+//!
+//! What is new waits in a FIFO queue; what is asked for again after it left that queue, while its
+//! name is still remembered, goes to an LRU queue.
+
+use super::rings::Rings;
+use super::{Algorithm, Forgotten, Ratio, Room};
+
+const IN: u8 = 0;
+const MAIN: u8 = 1;
+const OUT: u8 = 2;
+
+/// The parameters of 2Q.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Parameters {
+    /// Kin: the length of the queue of the new, as a part of the cache.
+    pub inside: Ratio,
+    /// Kout: how many names are remembered, as a multiple of the cache's entries.
+    pub outside: Ratio,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self { inside: Ratio::hundredths(25), outside: Ratio::hundredths(50) }
+    }
+}
+
+/// Evicts the first of the new when they are too many, else the least recently used of the proven.
+#[derive(Debug)]
+pub struct TwoQ {
+    parameters: Parameters,
+    rings: Rings<3>,
+    full: usize,
+    /// Whether what will be inserted next is remembered: asked before room is made, which may
+    /// forget it.
+    known: bool,
+    forgotten: Forgotten,
+}
+
+impl TwoQ {
+    /// An empty cache.
+    pub fn new(room: Room, parameters: Parameters) -> Self {
+        Self {
+            parameters,
+            rings: Rings::new(room.ids),
+            full: room.entries.max(1) as usize,
+            known: false,
+            forgotten: room.forgotten(),
+        }
+    }
+}
+
+impl Algorithm for TwoQ {
+    const REMEMBERS: bool = true;
+
+    fn holds(&self, id: u32) -> bool {
+        self.rings.list(id) <= MAIN
+    }
+
+    fn hit(&mut self, id: u32) {
+        if self.rings.list(id) == MAIN {
+            self.rings.move_to_tail(MAIN, id);
+        }
+    }
+
+    fn miss(&mut self, id: u32) {
+        self.known = self.rings.list(id) == OUT;
+    }
+
+    fn insert(&mut self, id: u32, _: u64) {
+        self.rings.reserve(id);
+        if self.rings.list(id) == OUT {
+            self.rings.take(id);
+        }
+        self.rings.push_tail(if self.known { MAIN } else { IN }, id);
+        self.known = false;
+    }
+
+    fn evict(&mut self) -> Option<u32> {
+        self.full = self.len();
+        let new = self.rings.len(IN) as usize > self.parameters.inside.of(self.full);
+        if !new && let Some(id) = self.rings.pop_head(MAIN) {
+            self.forgotten.push(id);
+            return Some(id);
+        }
+        let id = self.rings.head(IN)?;
+        self.rings.move_to_tail(OUT, id);
+        while self.rings.len(OUT) as usize > self.parameters.outside.of(self.full) {
+            let Some(old) = self.rings.pop_head(OUT) else { break };
+            self.forgotten.push(old);
+        }
+        Some(id)
+    }
+
+    fn remove(&mut self, id: u32) {
+        self.rings.take(id);
+    }
+
+    fn len(&self) -> usize {
+        (self.rings.len(IN) + self.rings.len(MAIN)) as usize
+    }
+
+    fn forgotten(&mut self) -> Option<u32> {
+        self.forgotten.pop()
+    }
+}
