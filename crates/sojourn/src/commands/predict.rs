@@ -60,8 +60,8 @@ pub(crate) struct Args {
     /// What stays in the cache when it is full, as `cache.policy` in the configuration
     #[arg(long, value_name = "POLICY", default_value_t = PolicyKind::default())]
     pub(crate) policy: PolicyKind,
-    /// What the cache keeps at a time: the mean length of a chunk
-    #[arg(long, value_name = "SIZE", default_value = "64K")]
+    /// What the cache keeps at a time: the mean length of the chunks that requests meet
+    #[arg(long, value_name = "SIZE", default_value = "128K")]
     pub(crate) grain: ByteSize,
     /// Take hit ratios from this file instead: lines of a size in bytes, a comma, and a hit ratio
     #[arg(long, value_name = "FILE")]
