@@ -86,7 +86,7 @@ fn what_is_no_trace_is_refused_by_line_and_remedy() {
     assert!(!lab.path("u.sjt").exists());
     lab.line("trace convert u.csv u.sjt --sort").ok();
     lab.line("trace info none").fails(3, &["none"]);
-    lab.line("trace cut t.csv c.sjt --op erase").fails(2, &[]);
+    assert_eq!(lab.line("trace cut t.csv c.sjt --op erase").code, 2);
 }
 
 async fn use_disk(uri: &Uri) {

@@ -114,6 +114,14 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
+    /// Adds requests, as [`push`](Self::push) does each.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn append(&mut self, requests: &[Request]) -> Result<()> {
+        requests.iter().try_for_each(|request| self.push(request))
+    }
+
     /// Writes out what was pushed, in a short block.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Gathers what connections noted and writes it in order of time.
 
-use super::Recorder;
+use super::{Buffer, Recorder};
 use crate::native::column::Effort;
 use crate::native::writer::Writer;
 use crate::{Flags, Header, Request};
@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 /// Nanoseconds that a request may take and still get its place.
 const PATIENCE: u64 = 1_000_000_000;
+/// Nanoseconds that written requests may wait for their block to fill.
+const FLUSH: u64 = 1_000_000_000;
 /// Requests that are held for their place at most: 160 MiB.
 const HELD: usize = 4 << 20;
 /// Buffers that are kept for the next requests.
@@ -26,6 +28,10 @@ pub struct Collector<W: Write> {
     held: Vec<Request>,
     /// The time that was written up to.
     written: u64,
+    /// When short blocks were written last.
+    flushed: u64,
+    /// Requests and bytes of then.
+    safe: (u64, u64),
     /// Bytes at which recording ends.
     limit: u64,
     late: u64,
@@ -68,12 +74,25 @@ impl<W: Write> Collector<W> {
         let out = Counting { inner: out, bytes: 0 };
         let writer = Writer::new(out, &path, header, Effort::Low)?;
         let (held, written, late) = (Vec::new(), 0, 0);
-        Ok(Self { recorder, writer, path, held, written, limit, late, clients: 0, disks: 0 })
+        let (flushed, safe, clients, disks) = (0, (0, 0), 0, 0);
+        Ok(Self {
+            recorder,
+            writer,
+            path,
+            held,
+            written,
+            flushed,
+            safe,
+            limit,
+            late,
+            clients,
+            disks,
+        })
     }
 
-    /// Requests written so far, and bytes.
+    /// Requests and bytes that are in the file, whatever happens to the recorder.
     pub fn written(&self) -> (u64, u64) {
-        (self.writer.requests(), self.writer.output().bytes)
+        self.safe
     }
 
     /// Takes what was noted and writes what has its place. Call it some times a second.
@@ -128,21 +147,20 @@ impl<W: Write> Collector<W> {
             let Some(tap) = tap.upgrade() else { return false };
             let mut buffer = tap.buffer.lock();
             if !buffer.is_empty() {
-                self.held.extend_from_slice(&buffer);
+                self.held.extend(buffer.iter().map(|note| note.request(tap.client, tap.disk)));
                 buffer.clear();
             }
             true
         });
         self.recorder.taps.lock().append(&mut taps);
-        for buffer in &mut buffers {
-            self.held.append(buffer);
+        for Buffer { client, disk, notes } in &mut buffers {
+            self.held.extend(notes.iter().map(|note| note.request(*client, *disk)));
+            notes.clear();
         }
-        buffers.truncate(SPARES);
         {
             let mut spare = self.recorder.spare.lock();
-            if spare.len() < SPARES {
-                spare.append(&mut buffers);
-            }
+            let room = SPARES.saturating_sub(spare.len());
+            spare.extend(buffers.drain(..).take(room).map(|buffer| buffer.notes));
         }
         // What was held is in order: only what the new ones may go between is sorted again.
         let new = self.held[before..].iter().map(|r| r.time).min().unwrap_or(u64::MAX);
@@ -169,12 +187,15 @@ impl<W: Write> Collector<W> {
     /// Writes what began before `until`.
     fn write(&mut self, until: u64) -> Result<()> {
         let count = self.held.partition_point(|r| r.time < until);
-        for request in &self.held[..count] {
-            self.writer.push(request)?;
-        }
+        self.writer.append(&self.held[..count])?;
         if let Some(last) = self.held[..count].last() {
             self.written = last.time;
+        }
+        // Short blocks cost more: a trickle is gathered for a while.
+        if until >= self.flushed.saturating_add(FLUSH) {
+            self.flushed = until;
             self.writer.flush()?;
+            self.safe = (self.writer.requests(), self.writer.output().bytes);
         }
         self.held.drain(..count);
         Ok(())

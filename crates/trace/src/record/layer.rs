@@ -57,7 +57,7 @@ impl<D: Device> Recorded<D> {
         }
         if !tap.recorder.is_stopped() {
             let (offset, length) = (span.offset(), span.len() as u32);
-            tap.note(Request { time: start, op, offset, length, ..Request::default() });
+            tap.note(&Request { time: start, op, offset, length, ..Request::default() });
         }
     }
 
@@ -66,7 +66,7 @@ impl<D: Device> Recorded<D> {
         let (mut at, end) = (span.offset(), span.end());
         loop {
             let length = (end - at).min(u64::from(u32::MAX / 4096 * 4096)) as u32;
-            tap.note(Request { offset: at, length, ..request });
+            tap.note(&Request { offset: at, length, ..request });
             at += u64::from(length);
             if at >= end {
                 break;

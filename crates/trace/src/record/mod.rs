@@ -19,7 +19,7 @@ mod tests;
 pub use collector::Collector;
 pub use layer::Recorded;
 
-use crate::{Disk, Request};
+use crate::{Disk, Flags, Op, Request};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,7 +31,7 @@ use tokio::time::Instant;
 const TIMED: u64 = 16;
 /// Requests of a buffer.
 const BUFFER: usize = 1024;
-/// Buffers that wait for the collector at most: 80 MiB.
+/// Buffers that wait for the collector at most: 48 MiB.
 const WAITING: usize = 2048;
 
 /// Where the connections of a server note their requests.
@@ -39,8 +39,8 @@ const WAITING: usize = 2048;
 pub struct Recorder {
     start: Instant,
     parties: Mutex<Parties>,
-    full: Mutex<Vec<Vec<Request>>>,
-    spare: Mutex<Vec<Vec<Request>>>,
+    full: Mutex<Vec<Buffer>>,
+    spare: Mutex<Vec<Vec<Note>>>,
     taps: Mutex<Vec<Weak<Tap>>>,
     dropped: AtomicU64,
     stopped: AtomicBool,
@@ -55,13 +55,53 @@ struct Parties {
     disk_numbers: HashMap<String, u32>,
 }
 
+/// A request as it is noted: small, because writing it to memory is most of what noting costs.
+#[derive(Clone, Copy, Debug)]
+struct Note {
+    /// Time, in the upper 56 bits (two years); operation; flags.
+    when: u64,
+    offset: u64,
+    length: u32,
+    latency: u32,
+}
+
+impl Note {
+    #[inline]
+    fn new(request: &Request) -> Self {
+        let kind = (request.op as u64) << 4 | u64::from(request.flags.0 & 0xf);
+        let when = request.time << 8 | kind;
+        Self { when, offset: request.offset, length: request.length, latency: request.latency }
+    }
+
+    fn request(self, client: u32, disk: u32) -> Request {
+        Request {
+            time: self.when >> 8,
+            client,
+            disk,
+            op: Op::from_code((self.when >> 4 & 0xf) as u8).unwrap_or_default(),
+            offset: self.offset,
+            length: self.length,
+            latency: self.latency,
+            flags: Flags((self.when & 0xf) as u8),
+        }
+    }
+}
+
+/// What a connection noted.
+#[derive(Debug)]
+struct Buffer {
+    client: u32,
+    disk: u32,
+    notes: Vec<Note>,
+}
+
 /// The buffer of one connection.
 #[derive(Debug)]
 struct Tap {
     recorder: Arc<Recorder>,
     client: u32,
     disk: u32,
-    buffer: Mutex<Vec<Request>>,
+    buffer: Mutex<Vec<Note>>,
     /// Requests answered on the spot.
     quick: AtomicU64,
 }
@@ -129,7 +169,8 @@ impl Recorder {
             };
             (client, disk)
         };
-        let buffer = Mutex::new(Vec::with_capacity(BUFFER));
+        // Grows with its first requests: most connections are quiet.
+        let buffer = Mutex::new(Vec::new());
         let (recorder, quick) = (Arc::clone(self), AtomicU64::new(0));
         let tap = Arc::new(Tap { recorder, client, disk, buffer, quick });
         self.taps.lock().push(Arc::downgrade(&tap));
@@ -137,15 +178,15 @@ impl Recorder {
     }
 
     /// Takes a full buffer and gives an empty one; drops its requests when too many wait.
-    fn hand_over(&self, buffer: &mut Vec<Request>) {
+    fn hand_over(&self, client: u32, disk: u32, notes: &mut Vec<Note>) {
         let mut full = self.full.lock();
         if full.len() >= WAITING {
-            self.dropped.fetch_add(buffer.len() as u64, Ordering::Relaxed);
-            buffer.clear();
+            self.dropped.fetch_add(notes.len() as u64, Ordering::Relaxed);
+            notes.clear();
             return;
         }
         let empty = self.spare.lock().pop().unwrap_or_else(|| Vec::with_capacity(BUFFER));
-        full.push(std::mem::replace(buffer, empty));
+        full.push(Buffer { client, disk, notes: std::mem::replace(notes, empty) });
     }
 }
 
@@ -160,20 +201,20 @@ impl Tap {
     }
 
     #[inline]
-    fn note(&self, request: Request) {
+    fn note(&self, request: &Request) {
         let mut buffer = self.buffer.lock();
-        buffer.push(Request { client: self.client, disk: self.disk, ..request });
+        buffer.push(Note::new(request));
         if buffer.len() >= BUFFER {
-            self.recorder.hand_over(&mut buffer);
+            self.recorder.hand_over(self.client, self.disk, &mut buffer);
         }
     }
 }
 
 impl Drop for Tap {
     fn drop(&mut self) {
-        let buffer = self.buffer.get_mut();
-        if !buffer.is_empty() {
-            self.recorder.hand_over(buffer);
+        let notes = self.buffer.get_mut();
+        if !notes.is_empty() {
+            self.recorder.hand_over(self.client, self.disk, notes);
         }
     }
 }

@@ -64,7 +64,7 @@ pub(super) fn facts(stats: &Stats) -> Vec<(&'static str, String)> {
     let seconds = stats.duration as f64 / 1e9;
     let order = &stats.order;
     let moved = order.sequential + order.near + order.random;
-    let touched = (set.blocks > 0).then(|| bytes(set.blocks)).unwrap_or_else(|| "-".into());
+    let touched = if set.blocks > 0 { bytes(set.blocks) } else { "-".to_owned() };
     let mut facts = vec![("requests", Unit::Number.show(stats.requests as f64))];
     if stats.times {
         facts.push(("length", Unit::Seconds.show(seconds)));
