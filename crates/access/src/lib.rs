@@ -1,1 +1,29 @@
-//! Who a client is, and what it may do.
+//! Who a client is, and what it may do: certificates, access rules, and exports that keep to them.
+//!
+//! This crate may know X.509, the files of a certificate directory, and what the NBD server tells
+//! of a client. It must not know what an export is made of, nor where rules come from.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`name`] | the names that certificates give to clients |
+//! | [`rules`] | [`Rules`], which client may do what: pure |
+//! | [`guarded`] | [`Guarded`], exports that keep to the rules |
+//! | [`read_only`] | [`ReadOnly`], a device that refuses changes |
+//! | [`authority`] | [`Authority`], which makes and revokes certificates |
+//! | [`credentials`] | [`ServerCredentials`], what a server shows, and whom it trusts |
+//! | `files` | the files of a certificate directory |
+
+pub mod authority;
+pub mod credentials;
+pub mod guarded;
+pub mod name;
+pub mod read_only;
+pub mod rules;
+
+mod files;
+
+pub use authority::{Authority, Issued};
+pub use credentials::ServerCredentials;
+pub use guarded::Guarded;
+pub use read_only::ReadOnly;
+pub use rules::{Right, Rule, Rules};

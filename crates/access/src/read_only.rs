@@ -1,0 +1,86 @@
+//! A device that refuses changes.
+
+use async_trait::async_trait;
+use block::{Attempt, Device, Durability, Error, Extent, Limits, Result, Span, ZeroMode};
+use std::sync::Arc;
+
+/// Another device, which through this one can only be read.
+pub struct ReadOnly(Arc<dyn Device>);
+
+impl ReadOnly {
+    /// `device`, for somebody who may not write.
+    pub fn new(device: Arc<dyn Device>) -> Self {
+        Self(device)
+    }
+}
+
+fn denied() -> Error {
+    Error::denied("this client may only read it; ask for the right to write")
+}
+
+#[async_trait]
+impl Device for ReadOnly {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn limits(&self) -> Limits {
+        self.0.limits()
+    }
+
+    fn read_only(&self) -> bool {
+        true
+    }
+
+    fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
+        self.0.try_read(span, buf)
+    }
+
+    fn try_write(&self, _span: Span, _data: &[u8]) -> Result<Attempt> {
+        Err(denied())
+    }
+
+    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        self.0.read(span, buf).await
+    }
+
+    async fn write(&self, _span: Span, _data: &[u8], _durability: Durability) -> Result<()> {
+        Err(denied())
+    }
+
+    async fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn discard(&self, _span: Span, _durability: Durability) -> Result<()> {
+        Err(denied())
+    }
+
+    async fn zero(&self, _span: Span, _mode: ZeroMode, _durability: Durability) -> Result<()> {
+        Err(denied())
+    }
+
+    async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
+        self.0.extents(span, limit).await
+    }
+
+    async fn prefetch(&self, span: Span) -> Result<()> {
+        self.0.prefetch(span).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::{Memory, conformance};
+
+    #[tokio::test]
+    async fn it_is_a_device_that_can_only_be_read() {
+        let bytes: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
+        let memory = Memory::new(bytes.len() as u64);
+        let whole = Span::whole(memory.size());
+        memory.write(whole, &bytes, Durability::Buffered).await.unwrap();
+        let device = ReadOnly::new(Arc::new(memory));
+        conformance::check_read_only(&device, &bytes).await;
+    }
+}
