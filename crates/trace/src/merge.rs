@@ -4,7 +4,7 @@ use crate::header::MAX_PARTIES;
 use crate::{Header, Request, Source};
 use block::{Error, Result};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 
 /// Requests of several sources in order of time; those of one time in order of the sources.
 pub(crate) struct Interleaved<S> {
@@ -93,6 +93,8 @@ pub struct Merged {
     /// The numbers that each trace's clients and disks got.
     clients: Vec<Vec<Option<u32>>>,
     disks: Vec<Vec<Option<u32>>>,
+    /// The disks by their names.
+    by_name: HashMap<String, usize>,
 }
 
 impl Merged {
@@ -125,6 +127,7 @@ impl Merged {
             same,
             clients: vec![Vec::new(); count],
             disks: vec![Vec::new(); count],
+            by_name: HashMap::new(),
         }
     }
 }
@@ -159,7 +162,7 @@ impl Source for Merged {
     }
 
     fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
-        let Self { inner, header, names, same, clients, disks } = self;
+        let Self { inner, header, names, same, clients, disks, by_name } = self;
         inner.fill(batch, |index, source, request| {
             let (client, disk) = (request.client as usize, request.disk as usize);
             request.client = renumber(&mut clients[index], request.client, || {
@@ -169,17 +172,15 @@ impl Source for Merged {
             })?;
             request.disk = renumber(&mut disks[index], request.disk, || {
                 let new = source.header().disks.get(disk).cloned().unwrap_or_default();
-                let known = header.disks.iter().position(|d| d.name == new.name);
-                match known.filter(|_| *same == SameDisks::ByName) {
-                    Some(known) => {
-                        header.disks[known].size = header.disks[known].size.max(new.size);
-                        known
-                    }
-                    None => {
-                        header.disks.push(new);
-                        header.disks.len() - 1
-                    }
+                if *same == SameDisks::ByName
+                    && let Some(known) = by_name.get(&new.name)
+                {
+                    header.disks[*known].size = header.disks[*known].size.max(new.size);
+                    return *known;
                 }
+                by_name.insert(new.name.clone(), header.disks.len());
+                header.disks.push(new);
+                header.disks.len() - 1
             })?;
             Ok(())
         })

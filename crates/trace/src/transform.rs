@@ -327,3 +327,6 @@ impl<S: Source> Source for Anonymous<S> {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -95,6 +95,8 @@ pub(super) struct Blocks {
     zeroes: u32,
     /// What a disk shares with others of its base; its own number when it has none.
     bases: Vec<u32>,
+    /// The first disk of a base.
+    first_of: HashMap<String, u32>,
     uses: u64,
     references: [u64; 2],
     distances: [[u64; 2]; 65],
@@ -109,6 +111,7 @@ impl Blocks {
             known: HashMap::default(),
             zeroes: 0,
             bases: Vec::new(),
+            first_of: HashMap::new(),
             uses: 0,
             references: [0; 2],
             distances: [[0; 2]; 65],
@@ -120,9 +123,12 @@ impl Blocks {
     /// Takes note of disks that the header names by now.
     pub(super) fn learn(&mut self, header: &Header) {
         for number in self.bases.len()..header.disks.len() {
+            let own = number as u32;
             let base = &header.disks[number].base;
-            let first = header.disks.iter().position(|d| !base.is_empty() && d.base == *base);
-            self.bases.push(first.map_or(number as u32, |first| MAX_PARTIES + first as u32));
+            self.bases.push(match base.as_str() {
+                "" => own,
+                base => MAX_PARTIES + *self.first_of.entry(base.to_owned()).or_insert(own),
+            });
         }
     }
 

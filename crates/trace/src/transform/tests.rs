@@ -1,0 +1,141 @@
+use super::{Anonymous, Cut, Sample, Selection};
+use crate::{Disk, Header, Memory, Merged, Op, Request, SameDisks, Source};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const PIECE: u64 = 4096;
+
+fn drain(mut source: impl Source) -> (Header, Vec<Request>) {
+    let (mut all, mut batch) = (Vec::new(), Vec::new());
+    while source.read(&mut batch).unwrap() {
+        assert!(!batch.is_empty() && batch.len() <= 65_536);
+        all.extend_from_slice(&batch);
+    }
+    (source.header().clone(), all)
+}
+
+fn requests() -> impl Strategy<Value = Vec<Request>> {
+    let one = (0u64..1000, 0u32..3, 0u32..2, 0usize..5, 0u64..1 << 24, 1u32..1 << 18);
+    prop::collection::vec(one, 1..80).prop_map(|all| {
+        let mut time = 0;
+        let build = |(gap, client, disk, op, offset, length): (u64, u32, u32, usize, u64, u32)| {
+            time += gap;
+            let op = Op::ALL[op];
+            let (offset, length) = if op == Op::Flush { (0, 0) } else { (offset, length) };
+            Request { time, client, disk, op, offset, length, ..Request::default() }
+        };
+        all.into_iter().map(build).collect()
+    })
+}
+
+fn memory(requests: &[Request]) -> Memory {
+    let header = Header {
+        clients: vec!["ann".into(), "bob".into(), "eve".into()],
+        disks: vec![Disk { name: "secret".into(), size: 1 << 25, base: "ours:1".into() }; 2],
+        notes: "of our lab".into(),
+        ..Header::default()
+    };
+    Memory::new(header, requests.to_vec())
+}
+
+/// The pieces that requests touch, with how often.
+fn pieces(requests: &[Request]) -> BTreeMap<(u32, u64), u64> {
+    let mut pieces = BTreeMap::new();
+    for r in requests.iter().filter(|r| r.length > 0) {
+        for piece in r.offset / PIECE..=(r.end() - 1) / PIECE {
+            *pieces.entry((r.disk, piece)).or_default() += 1;
+        }
+    }
+    pieces
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_sample_keeps_a_place_always_or_never(all in requests(), n in 1u64..9) {
+        let (_, some) = drain(Sample::new(memory(&all), n, PIECE).unwrap());
+        let (whole, part) = (pieces(&all), pieces(&some));
+        for (piece, uses) in &part {
+            prop_assert_eq!(whole.get(piece), Some(uses));
+        }
+        let bytes = |all: &[Request]| all.iter().map(|r| u64::from(r.length)).sum::<u64>();
+        if n == 1 {
+            prop_assert_eq!((part.len(), bytes(&some)), (whole.len(), bytes(&all)));
+        }
+        prop_assert!(some.windows(2).all(|w| w[0].time <= w[1].time));
+    }
+
+    #[test]
+    fn shuffled_places_are_as_many_as_before_and_names_are_gone(all in requests(), key: u64) {
+        let (header, shuffled) = drain(Anonymous::new(memory(&all), Some(key)));
+        let (before, after) = (pieces(&all), pieces(&shuffled));
+        let mut uses: [Vec<u64>; 2] = [&before, &after].map(|p| p.values().copied().collect());
+        uses.iter_mut().for_each(|u| u.sort_unstable());
+        // A place stays whole, as extents are multiples of it.
+        prop_assert_eq!(&uses[0], &uses[1]);
+        let text = format!("{header:?}");
+        for word in ["ann", "bob", "secret", "ours", "lab"] {
+            prop_assert!(!text.contains(word), "{}", text);
+        }
+        let (header, plain) = drain(Anonymous::new(memory(&all), None));
+        prop_assert_eq!(plain, all);
+        prop_assert_eq!((header.clients.len(), header.disks[0].size), (3, 1 << 25));
+    }
+
+    #[test]
+    fn a_merge_holds_every_request_once_in_order(a in requests(), b in requests()) {
+        let boxed = |all: &[Request]| Box::new(memory(all)) as Box<dyn Source + Send>;
+        for (same, most) in [(SameDisks::No, 4), (SameDisks::ByName, 1)] {
+            let traces = vec![("a".to_owned(), boxed(&a)), ("b".to_owned(), boxed(&b))];
+            let (header, all) = drain(Merged::new(traces, same));
+            prop_assert!(all.windows(2).all(|w| w[0].time <= w[1].time));
+            prop_assert!(header.disks.len() <= most);
+            prop_assert_eq!(header.requests, Some(all.len() as u64));
+            let of = |trace: &str| -> Vec<(u64, u64, Op)> {
+                let ours = |r: &&Request| header.clients[r.client as usize].starts_with(trace);
+                all.iter().filter(ours).map(|r| (r.time, r.offset, r.op)).collect()
+            };
+            let short = |all: &[Request]| -> Vec<_> {
+                all.iter().map(|r| (r.time, r.offset, r.op)).collect()
+            };
+            prop_assert_eq!(of("a/"), short(&a));
+            prop_assert_eq!(of("b/"), short(&b));
+        }
+    }
+
+    #[test]
+    fn a_cut_keeps_what_was_asked_for(all in requests(), from in 0u64..40_000, long in 0u64..40_000) {
+        let selection = Selection {
+            times: Some(from..from + long),
+            clients: vec![0, 2],
+            ops: vec![Op::Read, Op::Trim],
+            requests: Some(7),
+            ..Selection::default()
+        };
+        let (_, cut) = drain(Cut::new(memory(&all), selection));
+        let keep = |r: &&Request| {
+            r.client != 1
+                && matches!(r.op, Op::Read | Op::Trim)
+                && (from..from + long).contains(&r.time)
+        };
+        let wanted = all.iter().filter(keep).take(7).map(|r| Request { time: r.time - from, ..*r });
+        prop_assert_eq!(cut, wanted.collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn about_one_place_of_n_is_in_a_sample() {
+    let request = |i: u64| Request {
+        time: i,
+        disk: (i % 2) as u32,
+        offset: i / 2 * PIECE,
+        length: PIECE as u32,
+        ..Request::default()
+    };
+    let all: Vec<Request> = (0..64_000).map(request).collect();
+    let (_, some) = drain(Sample::new(memory(&all), 64, PIECE).unwrap());
+    assert!((900..1100).contains(&some.len()), "{}", some.len());
+    let disks: BTreeSet<u32> = some.iter().map(|r| r.disk).collect();
+    assert_eq!(disks.len(), 2);
+    assert!(Sample::new(memory(&all), 0, PIECE).is_err());
+}
