@@ -239,6 +239,17 @@ hit = 0.9
     }
 
     #[test]
+    fn the_examples_of_the_documentation_are_right() {
+        let page = include_str!("../../../docs/model.md");
+        let examples: Vec<&str> =
+            page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+        assert_eq!(examples.len(), 2);
+        let both = parse(&examples.concat()).unwrap();
+        assert_eq!((both.profile.centres.len(), both.classes.len()), (3, 2));
+        parse(examples[0]).unwrap();
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         for (from, to, word) in [
             ("version = 1", "version = 2", "version 2"),
