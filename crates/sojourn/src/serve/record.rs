@@ -230,7 +230,10 @@ impl Session for RecordedSession {
     }
 
     async fn close(self: Box<Self>, ending: Ending) {
-        self.inner.close(ending).await;
+        // The layer goes first, so that the session's own device is its alone again.
+        let Self { inner, device } = *self;
+        drop(device);
+        inner.close(ending).await;
     }
 }
 
