@@ -1,0 +1,293 @@
+//! A trace as a server's cache sees it: references to blocks with dense ids.
+
+use crate::client::Client;
+use crate::table::{Table, mix};
+use block::{Error, Result};
+use cache::PolicyKind;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use trace::{Op, Request, Source};
+
+/// The bit of a reference that says that it is a write.
+const WRITE: u32 = 1 << 31;
+
+/// Bits of a key that number the block; the party stands above.
+const BLOCK_BITS: u32 = 44;
+
+/// The most pairs of a client and a disk.
+const PARTIES: u32 = 1 << (63 - BLOCK_BITS);
+
+/// Which blocks are one and the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sharing {
+    /// A disk is the same disk for every client.
+    #[default]
+    Disk,
+    /// All disks began as one image: a block is the same for all, until a client writes it; from
+    /// then on the client has its own (the shared and private blocks of TransCom, section 5.1).
+    Image,
+    /// Every client has its own blocks from the beginning.
+    Private,
+}
+
+/// How a trace becomes references.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of a block: a power of two from 512 to 16 MiB.
+    pub block: u32,
+    /// Whether writes reach the server's cache. Without, they only fill the clients' caches and make
+    /// blocks private.
+    pub writes: bool,
+    /// Which blocks are the same.
+    pub sharing: Sharing,
+    /// A cache of each client in front of the server's: policy and blocks.
+    pub client: Option<(PolicyKind, u32)>,
+    /// Keeps one of so many blocks, chosen by hash; 1 keeps all. See [`Curve`](crate::Curve).
+    pub one_in: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { block: 4096, writes: false, sharing: Sharing::Disk, client: None, one_in: 1 }
+    }
+}
+
+/// References to blocks, in order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stream {
+    references: Vec<u32>,
+    blocks: u32,
+    /// References that the sample was taken from; 0 when not known.
+    from: u64,
+    /// Requests that were read, those without blocks included.
+    pub requests: u64,
+    /// References of the clients, before their caches and before sampling.
+    pub before: u64,
+    /// Bytes of a block.
+    pub block: u32,
+    /// One of so many blocks was kept.
+    pub one_in: u32,
+}
+
+impl Stream {
+    /// Reads a trace to its end. Takes 4 bytes per reference that is kept, and while it reads 32
+    /// bytes at most per distinct block.
+    ///
+    /// # Errors
+    /// Those of the trace; [`Invalid`](block::ErrorKind::Invalid) for options out of range and for
+    /// a trace with more than 2^31 blocks or 2^19 pairs of a client and a disk.
+    pub fn read(source: &mut dyn Source, options: &Options) -> Result<Self> {
+        let mut builder = Builder::new(options)?;
+        let mut batch = Vec::new();
+        while source.read(&mut batch)? {
+            for request in &batch {
+                builder.push(request)?;
+            }
+        }
+        Ok(builder.finish())
+    }
+
+    /// A stream of these ids, all reads.
+    pub fn of_reads(references: Vec<u32>) -> Self {
+        let blocks = references.iter().max().map_or(0, |most| most + 1);
+        let before = references.len() as u64;
+        Self { references, blocks, from: 0, requests: before, before, block: 4096, one_in: 1 }
+    }
+
+    /// The number of references.
+    pub fn len(&self) -> usize {
+        self.references.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.references.is_empty()
+    }
+
+    /// The number of distinct blocks: ids are below.
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// The references: the id, and whether it is a write.
+    pub fn references(&self) -> impl ExactSizeIterator<Item = (u32, bool)> + '_ {
+        self.references.iter().map(|reference| (reference & !WRITE, reference & WRITE != 0))
+    }
+
+    /// How many references the sample was taken from, when that is known.
+    pub(crate) fn sampled_from(&self) -> Option<u64> {
+        (self.from > 0).then_some(self.from)
+    }
+
+    pub(crate) fn packed(&self) -> &[u32] {
+        &self.references
+    }
+
+    /// The id and whether it is a write, of one of [`Self::packed`].
+    #[inline]
+    pub(crate) const fn unpack(reference: u32) -> (u32, bool) {
+        (reference & !WRITE, reference & WRITE != 0)
+    }
+
+    /// The references to one of `one_in` blocks, chosen by hash, with ids of their own.
+    #[must_use]
+    pub fn sample(&self, one_in: u32) -> Self {
+        self.sample_number(one_in, 0)
+    }
+
+    /// One of `one_in` disjoint samples, which together are all.
+    #[must_use]
+    pub(crate) fn sample_number(&self, one_in: u32, number: u32) -> Self {
+        let mut ids = vec![u32::MAX; self.blocks as usize];
+        let mut blocks = 0;
+        let mut references = Vec::new();
+        for reference in &self.references {
+            let (id, _) = Self::unpack(*reference);
+            if class(u64::from(id), one_in) != number {
+                continue;
+            }
+            let new = &mut ids[id as usize];
+            if *new == u32::MAX {
+                *new = blocks;
+                blocks += 1;
+            }
+            references.push(*new | (reference & WRITE));
+        }
+        let from = if self.one_in > 1 { 0 } else { self.len() as u64 };
+        let one_in = self.one_in.saturating_mul(one_in);
+        Self { references, blocks, from, one_in, ..*self }
+    }
+}
+
+/// Which of `one_in` samples a key belongs to.
+const fn class(key: u64, one_in: u32) -> u32 {
+    // The upper bits of a product are a fair die.
+    (((mix(key ^ 0x5ee1_ed5a) >> 32) * one_in as u64) >> 32) as u32
+}
+
+/// Builds a [`Stream`] from requests.
+pub struct Builder {
+    options: Options,
+    shift: u32,
+    ids: Table,
+    parties: HashMap<(u32, u32), u32>,
+    clients: Vec<Client>,
+    /// The keys that a party has written, with [`Sharing::Image`].
+    written: Table,
+    stream: Stream,
+}
+
+impl Builder {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) for options out of range.
+    pub fn new(options: &Options) -> Result<Self> {
+        let block = options.block;
+        if !block.is_power_of_two() || !(512..=16 << 20).contains(&block) {
+            return Err(Error::invalid(format!(
+                "a block of {block} bytes cannot be simulated; use a power of two from 512 to 16M"
+            )));
+        }
+        if options.one_in == 0 {
+            return Err(Error::invalid("a sample of one in 0 is empty; use 1 or more"));
+        }
+        if options.client.is_some_and(|(_, blocks)| blocks == 0) {
+            return Err(Error::invalid(
+                "a client's cache has no room for a block; make it larger or leave it out",
+            ));
+        }
+        Ok(Self {
+            shift: block.trailing_zeros(),
+            ids: Table::new(),
+            parties: HashMap::new(),
+            clients: Vec::new(),
+            written: Table::new(),
+            stream: Stream { block, one_in: options.one_in, ..Stream::default() },
+            options: options.clone(),
+        })
+    }
+
+    /// Adds what a request touches.
+    ///
+    /// # Errors
+    /// See [`Stream::read`].
+    pub fn push(&mut self, request: &Request) -> Result<()> {
+        self.stream.requests += 1;
+        let write = match request.op {
+            Op::Read => false,
+            Op::Write | Op::Zero => true,
+            Op::Flush | Op::Trim => return Ok(()),
+        };
+        if request.length == 0 {
+            return Ok(());
+        }
+        let party = self.party(request.client, request.disk)?;
+        let first = request.offset >> self.shift;
+        let last = (request.end() - 1) >> self.shift;
+        if last >> BLOCK_BITS != 0 {
+            return Err(Error::invalid(format!(
+                "offset {} is too far for blocks of {} bytes; use larger blocks",
+                request.offset, self.options.block
+            )));
+        }
+        for block in first..=last {
+            self.touch(party, request.disk, block, write)?;
+        }
+        Ok(())
+    }
+
+    fn party(&mut self, client: u32, disk: u32) -> Result<u32> {
+        let next = self.parties.len() as u32;
+        let party = *self.parties.entry((client, disk)).or_insert(next);
+        if party >= PARTIES - 1 {
+            return Err(Error::invalid(format!(
+                "the trace has more than {PARTIES} pairs of a client and a disk; cut it into parts"
+            )));
+        }
+        if party as usize >= self.clients.len()
+            && let Some((policy, blocks)) = self.options.client
+        {
+            self.clients.push(Client::new(policy, blocks));
+        }
+        Ok(party)
+    }
+
+    fn touch(&mut self, party: u32, disk: u32, block: u64, write: bool) -> Result<()> {
+        let own = (u64::from(party + 1) << BLOCK_BITS) | block;
+        let key = match self.options.sharing {
+            Sharing::Disk => (u64::from(disk) << BLOCK_BITS) | block,
+            Sharing::Private => own,
+            Sharing::Image => {
+                if write {
+                    self.written.id(own)?;
+                }
+                if self.written.contains(own) { own } else { block }
+            }
+        };
+        self.stream.before += 1;
+        if let Some(client) = self.clients.get_mut(party as usize)
+            && client.access(key)?
+            && !write
+        {
+            return Ok(());
+        }
+        if write && !self.options.writes {
+            return Ok(());
+        }
+        self.stream.from += 1;
+        if class(key, self.options.one_in) != 0 {
+            return Ok(());
+        }
+        let id = self.ids.id(key)?;
+        self.stream.references.push(if write { id | WRITE } else { id });
+        Ok(())
+    }
+
+    /// The stream of what was added.
+    pub fn finish(mut self) -> Stream {
+        self.stream.blocks = self.ids.len();
+        self.stream
+    }
+}

@@ -1,0 +1,120 @@
+//! The best policy for a load and a size, by miniature simulation (C. Waldspurger, T. Saemundson,
+//! I. Ahmad, N. Park: "Cache Modeling and Optimization using Miniature Simulations", USENIX ATC 2017):
+//! a cache of one `n`th of the size, on the references to one `n`th of the blocks, hits as often as
+//! the whole one.
+//!
+//! Several such samples, of disjoint blocks, tell how much chance there is in the answer.
+
+use crate::run::{Policy, run};
+use crate::stream::Stream;
+use block::{Error, Result};
+use cache::PolicyKind;
+use serde::Serialize;
+
+/// The fewest blocks of a miniature cache: with fewer, policies cannot be told apart.
+const FEWEST: u32 = 64;
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// Blocks of the cache; at least one.
+    pub blocks: u32,
+    /// The policies to choose from, with their parameters.
+    pub policies: Vec<PolicyKind>,
+    /// A sample is one of so many blocks; fewer are left out when the cache is small.
+    pub one_in: u32,
+    /// How many samples are taken: 1 to `one_in`.
+    pub samples: u32,
+}
+
+impl Question {
+    /// The usual: one block of 64, four times, all policies for servers.
+    pub fn new(blocks: u32) -> Self {
+        Self { blocks, policies: candidates(), one_in: 64, samples: 4 }
+    }
+}
+
+/// What a policy is expected to do.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Candidate {
+    /// The policy.
+    pub policy: PolicyKind,
+    /// The expected hit ratio.
+    pub hit_ratio: f64,
+    /// Its standard error, from the samples; 0 when there is only one.
+    pub error: f64,
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Advice {
+    /// All candidates, the best first.
+    pub candidates: Vec<Candidate>,
+    /// What LRU is expected to do.
+    pub lru: Candidate,
+    /// One block of so many was looked at, in each sample.
+    pub one_in: u32,
+    /// How many samples.
+    pub samples: u32,
+}
+
+impl Advice {
+    /// The best policy.
+    pub fn best(&self) -> &Candidate {
+        self.candidates.first().unwrap_or(&self.lru)
+    }
+
+    /// The part of LRU's misses that the best policy is expected to save: 0 to 1.
+    pub fn saved(&self) -> f64 {
+        let misses = 1.0 - self.lru.hit_ratio;
+        if misses <= 0.0 { 0.0 } else { (self.best().hit_ratio - self.lru.hit_ratio) / misses }
+    }
+}
+
+/// The policies that a server can have, those with parameters in several ways.
+pub fn candidates() -> Vec<PolicyKind> {
+    let parameters =
+        ["fmpq:lifetime=16", "fmpq:history=1", "fmpq:lifetime=1", "wtinylfu:window=0.1"];
+    let mut all: Vec<PolicyKind> =
+        PolicyKind::all().into_iter().filter(|kind| kind.serves()).collect();
+    all.extend(parameters.iter().filter_map(|text| text.parse::<PolicyKind>().ok()));
+    all
+}
+
+/// Which of the policies is best for a cache of a size under a load.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) when there is nothing to choose from or no reference.
+pub fn tune(stream: &Stream, question: &Question) -> Result<Advice> {
+    if question.policies.is_empty() || stream.is_empty() || question.blocks == 0 {
+        return Err(Error::invalid(
+            "nothing to choose from: give policies, a cache of a block or more, and a trace that reads",
+        ));
+    }
+    let one_in = question.one_in.min(question.blocks / FEWEST).max(1);
+    let samples = question.samples.clamp(1, one_in);
+    let streams: Vec<Stream> =
+        (0..samples).map(|number| stream.sample_number(one_in, number)).collect();
+    let small = (question.blocks / one_in).max(1);
+    let judge = |policy: PolicyKind| {
+        let ratio = |stream: &Stream| {
+            let outcome = run(Policy::Kind(policy), small, stream, false);
+            // A sample with a busy block too few or too many: the difference is of hits.
+            let expected = stream.sampled_from().unwrap_or(0) as f64 / f64::from(one_in);
+            let expected = if one_in == 1 { stream.len() as f64 } else { expected };
+            (1.0 - outcome.misses as f64 / expected.max(1.0)).clamp(0.0, 1.0)
+        };
+        let ratios: Vec<f64> = streams.iter().map(ratio).collect();
+        let count = ratios.len() as f64;
+        let mean = ratios.iter().sum::<f64>() / count;
+        let squares: f64 = ratios.iter().map(|ratio| (ratio - mean).powi(2)).sum();
+        let error = if count > 1.0 { (squares / (count - 1.0) / count).sqrt() } else { 0.0 };
+        Candidate { policy, hit_ratio: mean, error }
+    };
+    let mut candidates: Vec<Candidate> = question.policies.iter().copied().map(judge).collect();
+    // Stable: among equals the one that was named first.
+    candidates.sort_by(|a, b| b.hit_ratio.total_cmp(&a.hit_ratio));
+    let lru = candidates.iter().find(|candidate| candidate.policy == PolicyKind::Lru);
+    let lru = lru.cloned().unwrap_or_else(|| judge(PolicyKind::Lru));
+    Ok(Advice { candidates, lru, one_in, samples })
+}

@@ -1,0 +1,224 @@
+//! Real traces: the published figures, and those of implementations that nobody here wrote.
+//!
+//! The traces are not part of this repository: the tests look for them in `$SOJOURN_SHARED/traces`, or
+//! `../shared/traces` beside the workspace. Those of the folder `arc` are of N. Megiddo, D. Modha:
+//! "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST 2003.
+
+#![allow(clippy::unwrap_used)] // a test speaks by panicking
+
+use cache::PolicyKind;
+use simulate::stream::Builder;
+use simulate::{Curve, Options, Policy, Question, Sharing, Stream, run, tune};
+use std::path::{Path, PathBuf};
+use trace::{OpenOptions, Request};
+
+const MIB: u32 = 256;
+
+fn traces() -> Option<PathBuf> {
+    let shared = std::env::var_os("SOJOURN_SHARED").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared"),
+        PathBuf::from,
+    );
+    let dir = shared.join("traces");
+    if !dir.join("arc/P3.lis.zst").exists() {
+        eprintln!("skipped: no traces in $SOJOURN_SHARED or ../shared");
+        return None;
+    }
+    Some(dir)
+}
+
+/// A trace: its file, the sectors that align its partition, and bytes of a block where it has ids.
+fn requests(dir: &Path, file: &str, sectors: u64) -> Vec<Request> {
+    let options = OpenOptions { shift: sectors * 512, ..OpenOptions::default() };
+    let mut source = trace::open(&dir.join(file), &options).unwrap();
+    let (mut all, mut batch) = (Vec::new(), Vec::new());
+    while source.read(&mut batch).unwrap() {
+        all.extend_from_slice(&batch);
+    }
+    all
+}
+
+/// One reference of a client to one block.
+fn split(requests: &[Request], client: u32) -> Vec<Request> {
+    let pieces = |r: &Request| {
+        let (first, last) = (r.offset / 4096, (r.end() - 1) / 4096);
+        let op = r.op;
+        (first..=last).map(move |block| Request {
+            client,
+            disk: client,
+            op,
+            offset: block * 4096,
+            length: 4096,
+            ..Request::default()
+        })
+    };
+    requests.iter().filter(|r| r.length > 0).flat_map(pieces).collect()
+}
+
+/// Three desktops, each behind an LRU cache of 1 MiB, their references interleaved in proportion to
+/// their lengths, 16 at a time.
+fn desktops(dir: &Path) -> Stream {
+    let files = [("P3", 0), ("P6", 4), ("P12", 7)];
+    let of = |(client, (name, shift)): (usize, &(&str, u64))| {
+        split(&requests(dir, &format!("arc/{name}.lis.zst"), *shift), client as u32)
+    };
+    let clients: Vec<Vec<Request>> = files.iter().enumerate().map(of).collect();
+    let options = Options { client: Some((PolicyKind::Lru, MIB)), ..Options::default() };
+    let mut builder = Builder::new(&options).unwrap();
+    let total: usize = clients.iter().map(Vec::len).sum();
+    let mut at = vec![0; clients.len()];
+    while at.iter().sum::<usize>() < total {
+        // Whoever is furthest behind in proportion goes on.
+        let behind = |client: &usize| at[*client] as f64 / clients[*client].len() as f64;
+        let client = (0..clients.len()).min_by(|a, b| behind(a).total_cmp(&behind(b))).unwrap();
+        let end = (at[client] + 16).min(clients[client].len());
+        for request in &clients[client][at[client]..end] {
+            builder.push(request).unwrap();
+        }
+        at[client] = end;
+    }
+    builder.finish()
+}
+
+fn assert_percent(what: &str, got: f64, expected: f64, tolerance: f64) {
+    let got = got * 100.0;
+    println!("{what}: {got:.3} ({expected})");
+    assert!((got - expected).abs() < tolerance, "{what}: {got:.3}, not {expected}");
+}
+
+/// The best possible, exact LRU and the split by distance; the other policies are checked where they
+/// are defined.
+#[test]
+fn three_desktops_behind_their_caches_give_the_known_figures() {
+    let Some(dir) = traces() else { return };
+    let stream = desktops(&dir);
+    assert_eq!((stream.before, stream.len(), stream.blocks()), (4_420_754, 3_996_105, 603_338));
+    let curve = Curve::of(&stream);
+    let expected =
+        [(64, 9.83, 49.60), (128, 35.81, 64.93), (256, 60.34, 76.22), (512, 73.52, 82.76)];
+    for (mib, lru, best) in expected {
+        let blocks = mib * MIB;
+        let ratio = curve.hit_ratios(&[u64::from(blocks)])[0];
+        assert_percent(&format!("LRU {mib} MiB"), ratio, lru, 0.0051);
+        let outcome = run(Policy::Opt, blocks, &stream, false);
+        assert_percent(&format!("best {mib} MiB"), outcome.hit_ratio(), best, 0.0051);
+    }
+    // Misses of references at a distance of more than 32 k, at 256 MiB.
+    let lru = run(Policy::Kind(PolicyKind::Lru), 256 * MIB, &stream, true).split(15);
+    let fmpq = run(Policy::Kind(PolicyKind::FMPQ), 256 * MIB, &stream, true).split(15);
+    assert_eq!((lru[1], lru[3]), (0, 981_489));
+    assert!(fmpq[3].abs_diff(702_363) < 400, "{} long misses of FMPQ", fmpq[3]);
+    // From one block of 16.
+    let sizes: Vec<u64> = (1..9).map(|step| step * 64 * 256).collect();
+    let exact = curve.hit_ratios(&sizes);
+    let sampled = Curve::of(&stream.sample(16)).hit_ratios(&sizes);
+    for (exact, sampled) in exact.iter().zip(&sampled) {
+        assert!((exact - sampled).abs() < 0.02, "{exact:.4}, sampled {sampled:.4}");
+    }
+}
+
+#[test]
+fn five_guests_of_one_image_give_the_known_figures() {
+    let Some(dir) = traces() else { return };
+    let files = ["office-a", "update", "scan", "idle", "office-b"];
+    let mut all: Vec<Request> = Vec::new();
+    for (client, file) in files.iter().enumerate() {
+        let own = requests(&dir, &format!("boot/{file}.csv.zst"), 0);
+        let client = client as u32;
+        all.extend(own.into_iter().map(|request| Request { client, disk: client, ..request }));
+    }
+    all.sort_by_key(|request| request.time); // stable: among equals in order of the files
+    let cases = [
+        (Sharing::Image, false, 159_026, 76_733, [0.040, 0.072, 0.163, 0.276, 0.346, 0.426, 0.458]),
+        (
+            Sharing::Private,
+            false,
+            159_026,
+            130_494,
+            [0.001, 0.002, 0.004, 0.075, 0.085, 0.140, 0.172],
+        ),
+        (Sharing::Image, true, 190_051, 103_549, [0.030, 0.059, 0.115, 0.227, 0.261, 0.361, 0.401]),
+    ];
+    let sizes: Vec<u64> = (2..9).map(|power| 256 << power).collect();
+    let mut shared = Stream::default();
+    for (sharing, writes, references, blocks, expected) in cases {
+        let options = Options { sharing, writes, ..Options::default() };
+        let mut builder = Builder::new(&options).unwrap();
+        all.iter().for_each(|request| builder.push(request).unwrap());
+        let stream = builder.finish();
+        assert_eq!((stream.len(), stream.blocks()), (references, blocks));
+        let ratios = Curve::of(&stream).hit_ratios(&sizes);
+        for (ratio, expected) in ratios.iter().zip(expected) {
+            assert!((ratio - expected).abs() < 0.00051, "{sharing:?}: {ratio:.4}, not {expected}");
+        }
+        if sharing == Sharing::Image && !writes {
+            shared = stream;
+        }
+    }
+    // Policies on that storm at 16, 64 and 128 MiB.
+    for (policy, expected, tolerance) in [
+        ("lru", [16.3, 34.6, 42.6], 0.051),
+        ("lirs", [23.3, 44.8, 50.8], 0.051),
+        ("arc", [20.4, 42.4, 48.3], 0.051),
+        ("s3fifo", [18.4, 42.8, 48.3], 1.0),
+        ("twoq", [20.6, 37.2, 40.9], 0.051),
+        ("fmpq", [12.3, 45.6, 48.3], 0.051),
+        ("sieve", [13.6, 35.3, 46.8], 0.051),
+        ("opt", [36.8, 50.9, 51.8], 0.051),
+    ] {
+        for (mib, expected) in [16, 64, 128].into_iter().zip(expected) {
+            let ratio = run(policy.parse().unwrap(), mib * MIB, &shared, false).hit_ratio();
+            assert_percent(&format!("{policy} {mib} MiB"), ratio, expected, tolerance);
+        }
+    }
+}
+
+/// Over all traces, client caches and sizes, the policy picked from 1/64 of the blocks saves more of
+/// LRU's misses than any single policy does.
+#[test]
+fn tuning_saves_more_than_a_tenth_of_the_misses_of_lru() {
+    let Some(dir) = traces() else { return };
+    let files = [
+        ("arc/P3.lis.zst", 0),
+        ("arc/P6.lis.zst", 4),
+        ("arc/P12.lis.zst", 7),
+        ("arc/OLTP.lis.zst", 0),
+        ("cloudphysics/cloudPhysicsIO.vscsi.zst", 1),
+        ("cloudphysics/w106.trace.xz", 0),
+        ("blkreplay/linux-webserver-2.load.gz", 0),
+        ("blkreplay/linux-mysql.load.gz", 0),
+    ];
+    let (mut saved, mut error, mut cells) = (0.0, 0.0, 0);
+    for (file, sectors) in files {
+        let requests = requests(&dir, file, sectors);
+        for client in [1, 16, 64] {
+            let options =
+                Options { client: Some((PolicyKind::Lru, client * MIB)), ..Options::default() };
+            let mut builder = Builder::new(&options).unwrap();
+            requests.iter().for_each(|request| builder.push(request).unwrap());
+            let stream = builder.finish();
+            let curve = Curve::of(&stream);
+            for server in [16, 32, 64, 128, 256] {
+                let blocks = server * MIB;
+                let advice = tune(&stream, &Question::new(blocks)).unwrap();
+                let best = run(Policy::Kind(advice.best().policy), blocks, &stream, false);
+                let lru = stream.len() as u64 - curve.hits(blocks);
+                let less = 1.0 - best.misses as f64 / lru.max(1) as f64;
+                println!(
+                    "{file} client {client} server {server}: {} {:.4} (expected {:.4}), {:.1} % less",
+                    advice.best().policy,
+                    best.hit_ratio(),
+                    advice.best().hit_ratio,
+                    less * 100.0
+                );
+                saved += less;
+                error += (best.hit_ratio() - advice.best().hit_ratio).abs();
+                cells += 1;
+            }
+        }
+    }
+    let (saved, error) = (saved * 100.0 / f64::from(cells), error / f64::from(cells));
+    println!("{cells} cells: {saved:.2} % fewer misses than LRU; mean error {error:.4}");
+    assert!(saved >= 11.0, "{saved:.2} % fewer misses than LRU");
+    assert!(error < 0.02, "mean error of the expected hit ratio: {error:.4}");
+}
