@@ -77,11 +77,32 @@ pub(crate) struct BlockMap {
     slots: [Slot; SLOTS],
     /// Pages with changed words.
     list: Mutex<Vec<u64>>,
+    /// How many blocks are private.
+    private: AtomicU64,
 }
 
 impl BlockMap {
     pub(crate) fn new() -> Self {
-        Self { slots: [const { OnceLock::new() }; SLOTS], list: Mutex::new(Vec::new()) }
+        Self {
+            slots: [const { OnceLock::new() }; SLOTS],
+            list: Mutex::new(Vec::new()),
+            private: AtomicU64::new(0),
+        }
+    }
+
+    /// How many blocks are private.
+    pub(crate) fn private(&self) -> u64 {
+        self.private.load(Ordering::Relaxed)
+    }
+
+    fn recount(&self, old: u64, new: u64) {
+        let private = |word: u64| u64::from((word & State::Private.pattern()).count_ones());
+        let (before, after) = (private(old), private(new));
+        if after > before {
+            self.private.fetch_add(after - before, Ordering::Relaxed);
+        } else if after < before {
+            self.private.fetch_sub(before - after, Ordering::Relaxed);
+        }
     }
 
     /// Where page `number` is kept: slot `k` holds 2^k pages.
@@ -160,6 +181,7 @@ impl BlockMap {
                     Ordering::Acquire,
                 ) {
                     Ok(_) => {
+                        self.recount(old, old & !mask | new);
                         self.mark(group);
                         break;
                     }
@@ -173,7 +195,8 @@ impl BlockMap {
     /// Puts a group into the states of `word`, as read from the log.
     pub(crate) fn restore(&self, group: u64, word: u64) {
         let page = self.page_or_new(group / WORDS as u64);
-        page.words[(group % WORDS as u64) as usize].store(word, Ordering::Release);
+        let old = page.words[(group % WORDS as u64) as usize].swap(word, Ordering::AcqRel);
+        self.recount(old, word);
     }
 
     /// Notes that a group is to be collected.
@@ -268,6 +291,8 @@ mod tests {
                 map.set(start..end, state);
                 model[start as usize..end as usize].fill(state);
             }
+            let private = model.iter().filter(|state| **state == State::Private).count() as u64;
+            prop_assert_eq!(map.private(), private);
             let mut at = 0;
             while at < BLOCKS {
                 let (state, end) = map.run(at..BLOCKS);
@@ -283,6 +308,7 @@ mod tests {
                 copy.restore(group, word);
             }
             prop_assert!(copy.groups().eq(map.groups()));
+            prop_assert_eq!(copy.private(), private);
             prop_assert!(map.collect().is_empty());
         }
     }

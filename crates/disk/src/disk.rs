@@ -57,6 +57,8 @@ pub(crate) struct Terms {
     /// Where ephemeral disks keep their private blocks, when not in their files.
     pub(crate) room: Option<Arc<dyn Room>>,
 }
+    /// What the private blocks of each disk may take, bytes; 0 for any number.
+    pub(crate) most_private: Arc<AtomicU64>,
 
 impl fmt::Debug for Disk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -96,6 +98,7 @@ impl Disk {
             Shadow::open(directory.clone(), record.uuid.0, &record.layers, image, record.size)
                 .await?;
         let absent = record.attached.clone().filter(|_| record.mode == Mode::Ephemeral);
+        shadow.limit(terms.most_private);
         let room = terms.room.filter(|_| record.mode == Mode::Ephemeral);
         let away = room.map(|room| Away::new(room, &shadow, absent.is_some())).transpose()?;
         let disk = Self {

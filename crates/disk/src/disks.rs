@@ -20,6 +20,7 @@ use cache::Cache;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use store::{ImageName, RefKind, RefRecord, ServerId, Session, Store, check_name};
 use tokio::sync::OnceCell;
@@ -34,13 +35,23 @@ pub struct Disks {
     cache: Arc<Cache>,
     linger: Duration,
     room: Option<Arc<dyn Room>>,
+    most_private: Arc<AtomicU64>,
     server: OnceCell<ServerId>,
 }
 
 impl Disks {
     /// The disks in `directory`, which is made with the first one.
     pub fn new(directory: PathBuf, store: Store, cache: Arc<Cache>) -> Self {
-        Self { directory, store, cache, linger: LINGER, room: None, server: OnceCell::new() }
+        let (room, most_private) = (None, Arc::default());
+        let server = OnceCell::new();
+        Self { directory, store, cache, linger: LINGER, room, most_private, server }
+    }
+
+    /// Limits what the private blocks of each disk may take in the home, those of its snapshots
+    /// included: writes beyond it fail for want of space. 0 is no limit. Holds at once, for open
+    /// disks too.
+    pub fn limit_private_bytes(&self, most: u64) {
+        self.most_private.store(most, Ordering::Relaxed);
     }
 
     /// The same, with another time that ephemeral disks wait for a lost client (30 s by default).
@@ -212,7 +223,8 @@ impl Disks {
         let lock = offload(move || lock_existing(&at, &own)).await?;
         let (store, cache) = (self.store.clone(), Arc::clone(&self.cache));
         let server = self.server().await?;
-        let terms = Terms { linger: self.linger, server, room: self.room.clone() };
+        let (room, most_private) = (self.room.clone(), Arc::clone(&self.most_private));
+        let terms = Terms { linger: self.linger, server, room, most_private };
         Disk::open(directory, name, lock, store, cache, terms).await.map(Arc::new)
     }
 

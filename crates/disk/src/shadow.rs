@@ -67,6 +67,8 @@ struct Inner {
     round: Arc<tokio::sync::Mutex<u64>>,
     /// Why a sync failed.
     failed: Arc<Poison>,
+    /// What the private blocks may take, bytes; 0 for any number.
+    most: OnceLock<Arc<AtomicU64>>,
 }
 
 /// Set once a sync failed: from then on nobody knows what stable storage holds.
@@ -207,6 +209,7 @@ impl Shadow {
             asked: AtomicU64::new(0),
             round: Arc::default(),
             failed: Arc::default(),
+            most: OnceLock::new(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -234,6 +237,12 @@ impl Shadow {
     /// Whether no block is private.
     pub fn is_empty(&self) -> bool {
         self.inner.stack.load().layers.iter().all(|layer| layer.is_empty())
+    }
+
+    /// From now on writes fail that would have more private blocks than `most` bytes hold, those
+    /// of snapshots included; 0 is no limit. It may be changed at any time.
+    pub(crate) fn limit(&self, most: Arc<AtomicU64>) {
+        let _ = self.inner.most.set(most);
     }
 
     /// The same shadow for another user of it.
@@ -356,11 +365,38 @@ impl Inner {
         }
     }
 
+    /// Refuses to make blocks private beyond the limit.
+    #[inline]
+    fn check_limit(&self, stack: &Stack, blocks: std::ops::Range<u64>) -> Result<()> {
+        match self.most.get().map_or(0, |most| most.load(Ordering::Relaxed)) {
+            0 => Ok(()),
+            most => self.check_limit_of(most, stack, blocks),
+        }
+    }
+
+    #[cold]
+    fn check_limit_of(&self, most: u64, stack: &Stack, blocks: std::ops::Range<u64>) -> Result<()> {
+        let map = &stack.top().map;
+        let fresh = blocks.filter(|block| map.get(*block) != State::Private).count() as u64;
+        let have: u64 = stack.layers.iter().map(|layer| layer.map.private()).sum();
+        if fresh == 0 || (have + fresh).saturating_mul(BLOCK) <= most {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::NoSpace,
+            format!(
+                "the private blocks of a disk may take {most} bytes (limits.disk_space): raise it, \
+                 commit the disk, remove its snapshots or reset it"
+            ),
+        ))
+    }
+
     /// Writes whole blocks, all inside one region.
     fn put_whole(&self, span: Span, data: &[u8]) -> Result<()> {
         let _shared = self.region(span.offset()).read();
         let stack = self.stack.load();
         let top = stack.top();
+        self.check_limit(&stack, blocks_of(span))?;
         top.write(span.offset(), data)?;
         top.map.set(blocks_of(span), State::Private);
         Ok(())
@@ -390,6 +426,7 @@ impl Inner {
             State::Below if edge.generation == Some(stack.generation) => edge.bytes,
             State::Below => return Ok(false),
         };
+        self.check_limit(&stack, block..block + 1)?;
         let start = block * BLOCK;
         let len = (self.size() - start).min(BLOCK) as usize;
         let at = (span.offset() - start) as usize;

@@ -488,3 +488,30 @@ proptest! {
         });
     }
 }
+
+#[tokio::test]
+async fn beyond_its_limit_a_shadow_takes_overwrites_and_no_new_blocks() {
+    let mut scratch = Scratch::new(Arc::new(Memory::new(1 << 20)), 1 << 20).await;
+    let most = Arc::new(AtomicU64::new(8 * BLOCK));
+    scratch.shadow.limit(Arc::clone(&most));
+    let write = async |scratch: &Scratch, offset: u64, len: usize| {
+        let span = Span::between(offset, offset + len as u64);
+        scratch.write(span, &vec![9; len], Durability::Buffered).await.map_err(|e| e.kind())
+    };
+    write(&scratch, 0, 7 * BLOCK as usize).await.unwrap();
+    assert_eq!(write(&scratch, 7 * BLOCK, 2 * BLOCK as usize).await, Err(ErrorKind::NoSpace));
+    write(&scratch, 100 * BLOCK + 5, 10).await.unwrap();
+    assert_eq!(write(&scratch, 101 * BLOCK + 5, 10).await, Err(ErrorKind::NoSpace));
+    write(&scratch, 6 * BLOCK, BLOCK as usize).await.unwrap();
+    write(&scratch, 100 * BLOCK, 10).await.unwrap();
+    scratch.flush().await.unwrap();
+    scratch.discard(Span::between(0, BLOCK), Durability::Buffered).await.unwrap();
+    write(&scratch, 50 * BLOCK, BLOCK as usize).await.unwrap();
+    most.store(0, Ordering::Relaxed);
+    write(&scratch, 200 * BLOCK, BLOCK as usize).await.unwrap();
+    scratch.close().await.unwrap();
+    scratch.reopen().await;
+    scratch.shadow.limit(Arc::new(AtomicU64::new(9 * BLOCK)));
+    assert_eq!(write(&scratch, 210 * BLOCK, 1).await, Err(ErrorKind::NoSpace));
+    write(&scratch, 200 * BLOCK, 1).await.unwrap();
+}
