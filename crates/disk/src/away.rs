@@ -9,8 +9,8 @@
 use crate::Shadow;
 use arc_swap::ArcSwap;
 use block::{Device, Error, Result};
+use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Room for private blocks that ends with this process.
 pub trait Room: Send + Sync {
@@ -34,15 +34,20 @@ pub struct Kept {
 pub(crate) struct Away {
     room: Arc<dyn Room>,
     front: ArcSwap<Kept>,
-    /// An earlier process had what the client wrote, and is gone.
-    lost: AtomicBool,
+    /// Why nobody may attach until the disk was reset.
+    refused: Mutex<Option<String>>,
 }
 
 impl Away {
     /// Over the disk's files. `lost`: a client was attached when the disk was last open.
     pub(crate) fn new(room: Arc<dyn Room>, base: &Shadow, lost: bool) -> Result<Self> {
         let front = room.over(Arc::new(base.handle()))?;
-        Ok(Self { room, front: ArcSwap::from_pointee(front), lost: AtomicBool::new(lost) })
+        let refused = lost.then(|| {
+            "what its client wrote lay in borrowed room and is gone with the server that had it; shut \
+             the guest down, the disk is as its image again in half a minute"
+                .to_owned()
+        });
+        Ok(Self { room, front: ArcSwap::from_pointee(front), refused: Mutex::new(refused) })
     }
 
     /// What the client sees.
@@ -50,10 +55,15 @@ impl Away {
         self.front.load()
     }
 
-    /// Drops what is there, when nobody is attached: the files may have changed.
+    /// Drops what is there, when nobody is attached: the files may have changed. When there cannot be
+    /// a layer over them, nobody may attach.
+    ///
+    /// # Errors
+    /// Those of [`Room::over`].
     pub(crate) fn renew(&self, base: &Shadow) -> Result<()> {
-        self.front.store(Arc::new(self.room.over(Arc::new(base.handle()))?));
-        self.lost.store(false, Ordering::Release);
+        let front = self.room.over(Arc::new(base.handle()));
+        *self.refused.lock() = front.as_ref().err().map(|e| e.message().to_owned());
+        self.front.store(Arc::new(front?));
         Ok(())
     }
 
@@ -62,19 +72,15 @@ impl Away {
         (self.front().bytes)()
     }
 
-    /// Refuses the client that was attached when an earlier process ended.
+    /// Refuses clients after an earlier process ended under one, and while there is no layer.
     ///
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable).
     pub(crate) fn check(&self, disk: &str) -> Result<()> {
-        if self.lost.load(Ordering::Acquire) {
-            return Err(Error::unavailable(format!(
-                "disk {disk:?}: what its client wrote lay in borrowed room and is gone with the \
-                 server that had it; shut the guest down, the disk is as its image again in half \
-                 a minute"
-            )));
+        match &*self.refused.lock() {
+            Some(why) => Err(Error::unavailable(format!("disk {disk:?}: {why}"))),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 

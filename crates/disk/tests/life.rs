@@ -5,7 +5,7 @@
 mod common;
 
 use block::{Attempt, Device, Durability, ErrorKind, Span, conformance};
-use common::{Home, bytes, cache, golden};
+use common::{Borrowed, Home, bytes, cache, golden};
 use disk::{CreateOptions, Disk, Ending, Image, Mode, Rebase, Resident};
 use std::sync::Arc;
 use std::time::Duration;
@@ -637,6 +637,9 @@ async fn borrowed_room_keeps_what_an_ephemeral_disk_writes_and_its_files_nothing
     // Its size is that of the disk, whenever it changes.
     disk.grow(disk.size() + 4096).await.unwrap();
     assert_eq!(bytes(&*disk).await.len(), image.len() + 4096);
+    // One that does not fit cannot be used, and says so.
+    assert_eq!(kind(disk.grow(2 * Borrowed::LARGEST).await), ErrorKind::Unsupported);
+    assert_eq!(kind(disk.attach("vm").await), ErrorKind::Unavailable);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 
 use async_trait::async_trait;
 use block::conformance::Sequence;
-use block::{BLOCK, Device, Durability, Extent, Memory, Result, Span, ZeroMode};
+use block::{BLOCK, Device, Durability, Error, Extent, Memory, Result, Span, ZeroMode};
 use cache::{Cache, Config, PolicyKind};
 use disk::{CreateOptions, Disk, DiskInfo, Disks, Image, Kept, Mode, Room};
 use object_store::ObjectStore;
@@ -128,8 +128,15 @@ pub fn golden(seed: u64, blocks: u64) -> Vec<u8> {
 /// Room for private blocks in memory.
 pub struct Borrowed;
 
+impl Borrowed {
+    pub const LARGEST: u64 = 64 << 20;
+}
+
 impl Room for Borrowed {
     fn over(&self, base: Arc<dyn Device>) -> Result<Kept> {
+        if base.size() > Self::LARGEST {
+            return Err(Error::unsupported("too large for this room"));
+        }
         let device = Arc::new(Over { base, blocks: Mutex::default() });
         let counted = Arc::clone(&device);
         let bytes = Box::new(move || counted.blocks.lock().len() as u64 * BLOCK);
