@@ -1,7 +1,7 @@
 //! A device that refuses changes.
 
 use async_trait::async_trait;
-use block::{Attempt, Device, Durability, Error, Extent, Limits, Result, Span, ZeroMode};
+use block::{Attempt, Device, Durability, Error, Extent, Limits, Result, Sink, Span, ZeroMode};
 use std::sync::Arc;
 
 /// Another device, which through this one can only be read.
@@ -34,6 +34,10 @@ impl Device for ReadOnly {
 
     fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
         self.0.try_read(span, buf)
+    }
+
+    fn try_read_to(&self, span: Span, sink: &mut dyn Sink) -> Result<Attempt> {
+        self.0.try_read_to(span, sink)
     }
 
     fn try_write(&self, _span: Span, _data: &[u8]) -> Result<Attempt> {

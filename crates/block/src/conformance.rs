@@ -6,7 +6,7 @@
 
 #![allow(clippy::expect_used)] // a suite speaks by panicking
 
-use crate::{Attempt, BLOCK, Device, Durability, ErrorKind, Span, ZeroMode};
+use crate::{Attempt, BLOCK, Device, Durability, ErrorKind, Filling, Span, ZeroMode};
 use std::future::Future;
 use std::sync::Arc;
 
@@ -169,6 +169,11 @@ async fn compare(device: &dyn Device, model: &[u8], span: Span, at: &str) {
     buf.fill(0xa5);
     let attempt = device.try_read(span, &mut buf).unwrap_or_else(|e| panic!("{at}: {e:?}"));
     assert!(attempt == Attempt::WouldWait || buf == expected, "{at}: the fast path differs");
+    buf.fill(0xa5);
+    let attempt = device
+        .try_read_to(span, &mut Filling::new(&mut buf))
+        .unwrap_or_else(|e| panic!("{at}: {e:?}"));
+    assert!(attempt == Attempt::WouldWait || buf == expected, "{at}: the shared bytes differ");
 }
 
 async fn extents_are_true(device: &dyn Device, model: &[u8]) {

@@ -1,6 +1,6 @@
 //! The device trait.
 
-use crate::{Extent, Result, Span};
+use crate::{Extent, Result, Sink, Span};
 use async_trait::async_trait;
 use std::sync::Arc;
 
@@ -92,6 +92,16 @@ pub trait Device: Send + Sync {
         Ok(Attempt::WouldWait)
     }
 
+    /// Reads into `sink` if that needs no waiting: exactly the span's bytes. What the sink was given
+    /// is worth nothing unless the read was done. A layer that holds bytes in shared memory gives
+    /// those, and does not copy them.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn try_read_to(&self, span: Span, sink: &mut dyn Sink) -> Result<Attempt> {
+        self.try_read(span, sink.room(span.len() as usize))
+    }
+
     /// Writes `data` if that needs no waiting. Never done for [`Durability::Durable`].
     ///
     /// # Errors
@@ -166,6 +176,9 @@ impl<D: Device + ?Sized> Device for Arc<D> {
     }
     fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
         (**self).try_read(span, buf)
+    }
+    fn try_read_to(&self, span: Span, sink: &mut dyn Sink) -> Result<Attempt> {
+        (**self).try_read_to(span, sink)
     }
     fn try_write(&self, span: Span, data: &[u8]) -> Result<Attempt> {
         (**self).try_write(span, data)

@@ -7,6 +7,7 @@
 //! | module | concept |
 //! |---|---|
 //! | [`device`] | [`Device`], its fast path, limits and durability |
+//! | [`sink`] | [`Sink`], where a read's bytes go, without a copy where they are in memory |
 //! | [`span`] | [`Span`], a byte range that is known to be inside a device |
 //! | [`extent`] | [`Extent`], what a range holds: data, zeroes, nothing |
 //! | [`error`] | [`Error`] and the [`ErrorKind`]s that tell a caller what to do |
@@ -29,6 +30,7 @@ pub mod file;
 pub mod lock;
 pub mod memory;
 pub mod offload;
+pub mod sink;
 pub mod size;
 pub mod span;
 
@@ -40,6 +42,7 @@ pub use faulty::{Fault, Faulty, Operation};
 pub use file::RandomFile;
 pub use memory::Memory;
 pub use offload::offload;
+pub use sink::{Filling, Sink};
 pub use size::ByteSize;
 pub use span::Span;
 

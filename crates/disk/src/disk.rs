@@ -10,7 +10,8 @@ use crate::{Counters, DiskInfo, Image, Mode, Resident, SnapshotInfo};
 use async_trait::async_trait;
 use block::lock::LockFile;
 use block::{
-    Attempt, Device, Durability, Error, ErrorKind, Extent, Limits, Result, Span, ZeroMode, offload,
+    Attempt, Device, Durability, Error, ErrorKind, Extent, Limits, Result, Sink, Span, ZeroMode,
+    offload,
 };
 use cache::Cache;
 use parking_lot::Mutex;
@@ -56,9 +57,9 @@ pub(crate) struct Terms {
     pub(crate) server: ServerId,
     /// Where ephemeral disks keep their private blocks, when not in their files.
     pub(crate) room: Option<Arc<dyn Room>>,
-}
     /// What the private blocks of each disk may take, bytes; 0 for any number.
     pub(crate) most_private: Arc<AtomicU64>,
+}
 
 impl fmt::Debug for Disk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,8 +98,8 @@ impl Disk {
         let shadow =
             Shadow::open(directory.clone(), record.uuid.0, &record.layers, image, record.size)
                 .await?;
-        let absent = record.attached.clone().filter(|_| record.mode == Mode::Ephemeral);
         shadow.limit(terms.most_private);
+        let absent = record.attached.clone().filter(|_| record.mode == Mode::Ephemeral);
         let room = terms.room.filter(|_| record.mode == Mode::Ephemeral);
         let away = room.map(|room| Away::new(room, &shadow, absent.is_some())).transpose()?;
         let disk = Self {
@@ -431,6 +432,17 @@ impl Device for Disk {
         let attempt = match &self.away {
             Some(away) => away.front().device.try_read(span, buf)?,
             None => self.shadow.try_read(span, buf)?,
+        };
+        if attempt == Attempt::Done {
+            self.read.fetch_add(span.len(), Ordering::Relaxed);
+        }
+        Ok(attempt)
+    }
+
+    fn try_read_to(&self, span: Span, sink: &mut dyn Sink) -> Result<Attempt> {
+        let attempt = match &self.away {
+            Some(away) => away.front().device.try_read_to(span, sink)?,
+            None => self.shadow.try_read_to(span, sink)?,
         };
         if attempt == Attempt::Done {
             self.read.fetch_add(span.len(), Ordering::Relaxed);

@@ -4,9 +4,10 @@ use crate::Touches;
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
 use block::{
-    Attempt, BLOCK, Device, Durability, Error, Extent, ExtentKind, Result, Span, ZeroMode, extent,
+    Attempt, BLOCK, Device, Durability, Error, Extent, ExtentKind, Filling, Result, Sink, Span,
+    ZeroMode, extent,
 };
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use cache::Cache;
 use futures::stream::{self, FuturesUnordered, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
@@ -186,6 +187,10 @@ impl Device for Image {
     }
 
     fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
+        self.try_read_to(span, &mut Filling::new(buf))
+    }
+
+    fn try_read_to(&self, span: Span, sink: &mut dyn Sink) -> Result<Attempt> {
         // What is inside one block is inside one chunk. Elsewhere all is looked for first: a chunk
         // that is taken here and again by the read that waits would count as used twice.
         let blocks = span.align_outward(BLOCK).len() / BLOCK;
@@ -195,12 +200,14 @@ impl Device for Image {
         let mut all = true;
         let touches = self.touches.load();
         let attempt = self.source.manifest.try_pieces(span, &mut |piece| {
-            let target = &mut buf[piece.span.index_in(span)];
             match piece.content {
-                Content::Hole => target.fill(0),
+                Content::Hole => sink.room(piece.span.len() as usize).fill(0),
                 Content::Chunk { at, skip } => match self.source.cache.get(at.id.as_bytes()) {
-                    Some(chunk) => {
-                        target.copy_from_slice(part(&at, skip, piece.span, &chunk)?);
+                    Some(mut chunk) => {
+                        let len = part(&at, skip, piece.span, &chunk)?.len();
+                        chunk.advance(skip as usize);
+                        chunk.truncate(len);
+                        sink.share(chunk);
                         self.note(touches.as_deref(), &piece, &at, skip);
                     }
                     None => {

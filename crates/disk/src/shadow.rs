@@ -24,8 +24,8 @@ use crate::stack::{Frozen, Stack, blocks_of};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use block::{
-    Attempt, BLOCK, Device, Durability, Error, ErrorKind, Extent, Limits, Result, Span, ZeroMode,
-    offload,
+    Attempt, BLOCK, Device, Durability, Error, ErrorKind, Extent, Filling, Limits, Result, Sink,
+    Span, ZeroMode, offload,
 };
 use parking_lot::RwLock;
 use std::path::{Path, PathBuf};
@@ -449,7 +449,11 @@ impl Inner {
             return Ok(Attempt::Done);
         }
         let span = self.block_around(part);
-        let attempt = stack.try_read(1, span, &mut edge.bytes[..span.len() as usize])?;
+        let attempt = stack.try_read_to(
+            1,
+            span,
+            &mut Filling::new(&mut edge.bytes[..span.len() as usize]),
+        )?;
         if attempt == Attempt::Done {
             edge.generation = Some(stack.generation);
         }
@@ -684,7 +688,11 @@ impl Device for Shadow {
     }
 
     fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
-        self.inner.stack.load().try_read(0, span, buf)
+        self.try_read_to(span, &mut Filling::new(buf))
+    }
+
+    fn try_read_to(&self, span: Span, sink: &mut dyn Sink) -> Result<Attempt> {
+        self.inner.stack.load().try_read_to(0, span, sink)
     }
 
     fn try_write(&self, span: Span, data: &[u8]) -> Result<Attempt> {

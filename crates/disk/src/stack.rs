@@ -4,7 +4,8 @@ use crate::blockmap::State;
 use crate::layer::Layer;
 use async_trait::async_trait;
 use block::{
-    Attempt, BLOCK, Device, Durability, Error, Extent, ExtentKind, Result, Span, ZeroMode, extent,
+    Attempt, BLOCK, Device, Durability, Error, Extent, ExtentKind, Filling, Result, Sink, Span,
+    ZeroMode, extent,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -70,24 +71,31 @@ impl Stack {
         span.split_at(self.base.size()).0
     }
 
-    pub(crate) fn try_read(&self, from: usize, span: Span, buf: &mut [u8]) -> Result<Attempt> {
+    pub(crate) fn try_read_to(
+        &self,
+        from: usize,
+        span: Span,
+        sink: &mut dyn Sink,
+    ) -> Result<Attempt> {
         for (source, run) in self.runs(from, span) {
-            let part = &mut buf[run.index_in(span)];
+            let len = run.len() as usize;
             let attempt = match source {
-                Source::Layer(layer) => layer.data.try_read(run.offset(), part)?,
+                Source::Layer(layer) => layer.data.try_read(run.offset(), sink.room(len))?,
                 Source::Zero => {
-                    part.fill(0);
+                    sink.room(len).fill(0);
                     Attempt::Done
                 }
                 Source::Base => {
                     let inside = self.in_base(run);
-                    let (head, tail) = part.split_at_mut(inside.len() as usize);
-                    tail.fill(0);
-                    if inside.is_empty() {
+                    let attempt = if inside.is_empty() {
                         Attempt::Done
                     } else {
-                        self.base.try_read(inside, head)?
+                        self.base.try_read_to(inside, sink)?
+                    };
+                    if attempt == Attempt::Done && inside.len() < run.len() {
+                        sink.room((run.len() - inside.len()) as usize).fill(0);
                     }
+                    attempt
                 }
             };
             if attempt == Attempt::WouldWait {
@@ -218,7 +226,10 @@ impl Device for Frozen {
         true
     }
     fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
-        self.stack.try_read(self.from, span, buf)
+        self.try_read_to(span, &mut Filling::new(buf))
+    }
+    fn try_read_to(&self, span: Span, sink: &mut dyn Sink) -> Result<Attempt> {
+        self.stack.try_read_to(self.from, span, sink)
     }
     async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
         self.stack.read(self.from, span, buf).await

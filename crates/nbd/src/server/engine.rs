@@ -361,18 +361,21 @@ impl Engine {
         if len > TRIED_IN_PLACE.min(self.longest) {
             return self.wait(work, None);
         }
-        let (head, len) = (self.head.len(), len as usize);
-        let room = self.replies.room(head + len);
-        let (front, data) = room.split_at_mut(head);
-        front.copy_from_slice(&self.head);
-        match self.terms.device.try_read(work.span, data) {
-            Ok(Attempt::Done) => self.count(work),
+        let before = self.replies.mark();
+        self.replies.push(&self.head);
+        let promised = self.replies.unsent() + len as usize;
+        match self.terms.device.try_read_to(work.span, &mut self.replies) {
+            Ok(Attempt::Done) if self.replies.unsent() == promised => self.count(work),
+            Ok(Attempt::Done) => {
+                self.replies.take_back(before);
+                self.fail(work, &Error::internal("a device gave a read of another length"));
+            }
             Ok(Attempt::WouldWait) => {
-                self.replies.take_back(head + len);
+                self.replies.take_back(before);
                 self.wait(work, None);
             }
             Err(e) => {
-                self.replies.take_back(head + len);
+                self.replies.take_back(before);
                 self.fail(work, &e);
             }
         }

@@ -1,5 +1,7 @@
 //! Replies that wait to be sent, gathered so that one call sends many.
 
+use block::Sink;
+use bytes::Bytes;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,8 +10,13 @@ use tokio::io::AsyncWrite;
 
 /// What a quiet connection keeps.
 const SMALLEST: usize = 16 << 10;
-/// Slices handed to one vectored write.
-const SLICES: usize = 32;
+/// Slices handed to one vectored write: the heads and payloads of a usual batch of small reads.
+const SLICES: usize = 72;
+/// Shorter bytes in shared memory are copied: that costs less than a slice of their own.
+const SHARED: usize = 2 << 10;
+/// Shared bytes that the peer did not take at once are copied when they are shorter than this. The
+/// memory behind them may be a chunk, many times as long, that the cache gave up long ago.
+const KEPT: usize = 64 << 10;
 /// Bytes of buffers kept for reuse.
 const SPARE: usize = 1 << 20;
 
@@ -40,8 +47,8 @@ impl Spare {
     }
 }
 
-/// The send queue: an arena of headers and short payloads, and long payloads that stand between
-/// its bytes without being copied into it.
+/// The send queue: an arena of headers and short payloads, and payloads that stand between its bytes
+/// without being copied into it: long ones, and those in memory shared with a cache.
 #[derive(Debug)]
 pub(super) struct Replies {
     /// Always initialised to its full length.
@@ -58,8 +65,52 @@ pub(super) struct Replies {
 struct Long {
     /// It is sent when the arena was sent up to here.
     at: usize,
-    bytes: Vec<u8>,
+    bytes: Payload,
     sent: usize,
+}
+
+#[derive(Debug)]
+enum Payload {
+    Own(Vec<u8>),
+    Shared(Bytes),
+}
+
+impl std::ops::Deref for Payload {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+}
+
+/// How far the queue was filled, to go back to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mark {
+    queued: usize,
+    long: usize,
+    unsent: usize,
+}
+
+impl Sink for Replies {
+    #[inline]
+    fn room(&mut self, len: usize) -> &mut [u8] {
+        Self::room(self, len)
+    }
+
+    #[inline]
+    fn share(&mut self, bytes: Bytes) {
+        if bytes.len() < SHARED {
+            self.push(&bytes);
+        } else {
+            self.unsent += bytes.len();
+            let bytes = Payload::Shared(bytes);
+            self.long.push_back(Long { at: self.end, bytes, sent: 0 });
+        }
+    }
 }
 
 impl Replies {
@@ -105,10 +156,17 @@ impl Replies {
         }
     }
 
-    /// Takes the last `len` bytes of [`room`](Self::room) back.
-    pub(super) fn take_back(&mut self, len: usize) {
-        self.end -= len;
-        self.unsent -= len;
+    /// Where the queue ends now.
+    #[inline]
+    pub(super) fn mark(&self) -> Mark {
+        Mark { queued: self.end - self.start, long: self.long.len(), unsent: self.unsent }
+    }
+
+    /// Takes back what was appended since; nothing was sent meanwhile.
+    pub(super) fn take_back(&mut self, mark: Mark) {
+        self.end = self.start + mark.queued;
+        self.long.truncate(mark.long);
+        self.unsent = mark.unsent;
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
@@ -118,7 +176,7 @@ impl Replies {
     /// Appends a long payload without copying it.
     pub(super) fn push_long(&mut self, bytes: Vec<u8>) {
         self.unsent += bytes.len();
-        self.long.push_back(Long { at: self.end, bytes, sent: 0 });
+        self.long.push_back(Long { at: self.end, bytes: Payload::Own(bytes), sent: 0 });
     }
 
     /// Drops all that waits: the peer is gone.
@@ -145,7 +203,10 @@ impl Replies {
                 Pin::new(&mut *stream).poll_write(cx, &slices[0])
             };
             match written {
-                Poll::Pending => return Ok(total),
+                Poll::Pending => {
+                    self.own_the_short(spare);
+                    return Ok(total);
+                }
                 Poll::Ready(Err(e)) => return Err(e),
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(n)) => {
@@ -159,6 +220,20 @@ impl Replies {
             self.must_flush = false;
         }
         Ok(total)
+    }
+
+    /// Lets short shared bytes go that the peer does not take now.
+    fn own_the_short(&mut self, spare: &mut Spare) {
+        for long in &mut self.long {
+            if let Payload::Shared(bytes) = &long.bytes
+                && bytes.len() < KEPT
+            {
+                let rest = &bytes[long.sent..];
+                let mut own = spare.take(rest.len());
+                own.copy_from_slice(rest);
+                (long.bytes, long.sent) = (Payload::Own(own), 0);
+            }
+        }
     }
 
     /// What is to be sent next, in order; gives the number of slices, none of them empty.
@@ -198,9 +273,9 @@ impl Replies {
             long.sent += part;
             n -= part;
             if long.sent == long.bytes.len()
-                && let Some(long) = self.long.pop_front()
+                && let Some(Long { bytes: Payload::Own(bytes), .. }) = self.long.pop_front()
             {
-                spare.give(long.bytes);
+                spare.give(bytes);
             }
         }
         if self.unsent == 0 {
@@ -281,11 +356,30 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_peer_that_takes_nothing_keeps_no_short_piece_of_shared_memory() {
+        let mut picky = Picky { taken: Vec::new(), appetite: vec![5000], vectored: true };
+        let (mut replies, mut spare) = (Replies::new(), Spare::default());
+        let (chunk, whole) = (Bytes::from(vec![7; 256 << 10]), Bytes::from(vec![8; KEPT]));
+        replies.share(chunk.slice(..4096));
+        replies.share(chunk.slice(4096..8192));
+        replies.share(whole.clone());
+        assert!(!chunk.is_unique() && !whole.is_unique());
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        assert_eq!(replies.poll_send(&mut cx, &mut picky, &mut spare).unwrap(), 5000);
+        assert!(chunk.is_unique(), "a stuck client keeps a chunk for a piece of it");
+        assert!(!whole.is_unique());
+        picky.appetite = vec![usize::MAX; 10];
+        replies.poll_send(&mut cx, &mut picky, &mut spare).unwrap();
+        assert!(whole.is_unique() && replies.is_empty());
+        assert!(picky.taken == [vec![7; 8192], vec![8; KEPT]].concat());
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn what_is_queued_arrives_in_order_however_the_peer_takes_it(
-            steps in prop::collection::vec((0u8..4, 0usize..20_000), 1..60), vectored: bool,
+            steps in prop::collection::vec((0u8..5, 0usize..20_000), 1..60), vectored: bool,
         ) {
             let mut picky = Picky { taken: Vec::new(), appetite: Vec::new(), vectored };
             let (mut replies, mut spare) = (Replies::new(), Spare::default());
@@ -301,9 +395,13 @@ mod tests {
                         replies.push_long(long);
                     }
                     2 => {
+                        let before = replies.mark();
                         replies.room(size);
-                        replies.take_back(size);
+                        replies.share(vec![mark; size].into());
+                        replies.room(size / 2);
+                        replies.take_back(before);
                     }
+                    3 => replies.share(vec![mark; 4 * size].into()),
                     _ => {
                         picky.appetite = vec![size + 1, size / 2 + 1];
                         replies.poll_send(&mut cx, &mut picky, &mut spare).unwrap();
@@ -312,6 +410,7 @@ mod tests {
                 match what {
                     0 => expected.extend(vec![mark; size]),
                     1 => expected.extend(vec![mark; size + 1]),
+                    3 => expected.extend(vec![mark; 4 * size]),
                     _ => {}
                 }
                 prop_assert_eq!(replies.unsent(), expected.len() - picky.taken.len());

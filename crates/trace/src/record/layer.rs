@@ -3,7 +3,7 @@
 use super::{Recorder, Tap};
 use crate::{Disk, Flags, Op, Request};
 use async_trait::async_trait;
-use block::{Attempt, Device, Durability, Extent, Limits, Result, Span, ZeroMode};
+use block::{Attempt, Device, Durability, Extent, Limits, Result, Sink, Span, ZeroMode};
 use std::sync::Arc;
 
 /// A device whose requests are noted, with the time until they are answered; of those that are
@@ -93,6 +93,15 @@ impl<D: Device> Device for Recorded<D> {
         let start = self.begin();
         let result = self.inner.try_read(span, buf);
         // What would have to wait is asked again, and noted then.
+        if !matches!(result, Ok(Attempt::WouldWait)) {
+            self.note_quick(start, Op::Read, span, result.is_err());
+        }
+        result
+    }
+
+    fn try_read_to(&self, span: Span, sink: &mut dyn Sink) -> Result<Attempt> {
+        let start = self.begin();
+        let result = self.inner.try_read_to(span, sink);
         if !matches!(result, Ok(Attempt::WouldWait)) {
             self.note_quick(start, Op::Read, span, result.is_err());
         }
