@@ -261,6 +261,16 @@ fn what_cannot_be_borrowed_is_refused_with_its_reason() {
     require!("mke2fs");
     let home = Home::new();
     shell(home.dir(), &[], "truncate -s 64M disk && mke2fs -q -F -t ext4 disk && cp disk small");
+    for (options, remedy) in [
+        (&["--swap", "1M"][..], "--as dm"),
+        (&["--mkfs", "ext4"][..], "--as dm"),
+        (&["--as", "dm", "--mount", "/mnt"][..], "--mkfs"),
+        (&["--as", "dm", "--run", "true"][..], "--as nbd"),
+    ] {
+        let args = [&["borrow", "up", "disk", "--size", "4M"], options].concat();
+        let error = home.fails(2, &args);
+        assert!(error.contains(remedy), "{args:?}: {error}");
+    }
     let up = |disk: &str, size: &str| home.fails(8, &["borrow", "up", disk, "--size", size]);
     let error = up("small", "1G");
     assert!(error.contains("can be borrowed; ask for less"), "{error}");
