@@ -4,7 +4,7 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-ceph test-e2fsprogs lint fmt fuzz bench bench-store bench-borrow simulate mutate clean
+.PHONY: help build demo test test-ceph test-e2fsprogs lint fmt fuzz bench bench-store bench-borrow bench-simulate simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench   beside other NBD servers and the physical limit"
 	@echo "make bench-store   importing, storing, exporting and booting images, beside other tools"
 	@echo "make bench-borrow   finding free blocks, and disks made of them, beside e2fsprogs, OpenSSL and plain files"
+	@echo "make bench-simulate   simulated requests per second of CPU time, TRACE=FILE BLOCKS=65536, beside libCacheSim when it is installed"
 	@echo "make lint    formatting, clippy, licences, the repository's own rules"
 	@echo "make fmt     format the code"
 	@echo "make simulate  10,000 lives of a store in simulated time, SEEDS=10000"
@@ -68,6 +69,13 @@ bench-borrow:
 	@scripts/setup build bench-borrow
 	$(CARGO) build --release --locked -p transient --example bench_borrow
 	scripts/bench-borrow
+
+TRACE ?=
+BLOCKS ?= 65536
+bench-simulate:
+	@scripts/setup build
+	$(CARGO) build --release --locked -p simulate --example bench_simulate
+	scripts/bench-simulate "$(TRACE)" $(BLOCKS)
 
 fmt:
 	$(CARGO) fmt --all

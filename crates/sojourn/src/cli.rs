@@ -2,7 +2,7 @@
 //! beside its code in [`commands`](crate::commands).
 
 use crate::commands::{
-    borrow, completions, disk, gc, image, init, man, model, predict, repair, replay, serve, status,
+    borrow, completions, disk, gc, image, init, man, model, predict, repair, replay, serve, simulate, status,
     store, trace, verify,
 };
 use crate::logging::LogFormat;
@@ -86,6 +86,9 @@ pub(crate) enum Command {
     /// How a server behaves under load, by arithmetic
     #[command(subcommand, arg_required_else_help = true)]
     Model(model::Model),
+    /// What caches would do under the load of a trace
+    #[command(subcommand, arg_required_else_help = true)]
+    Simulate(Box<simulate::Simulate>),
     /// How many clients a server holds, and what to buy next
     Predict(Box<predict::Args>),
     /// Print the completion script of a shell

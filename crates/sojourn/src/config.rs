@@ -226,6 +226,12 @@ impl Config {
 
     fn check(&self) -> Result<()> {
         let bad = |key: &str, why: &str| Err(Error::invalid(format!("{key}: {why}")));
+        if !self.cache.policy.serves() {
+            return bad(
+                "cache.policy",
+                "this policy is for comparisons only; use fmpq or another that docs/simulate.md names",
+            );
+        }
         if self.store.is_empty() {
             return bad("store", "is empty; give a directory or a file:// URL");
         }

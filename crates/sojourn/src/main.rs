@@ -107,6 +107,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             let given = cli.global.home.is_some().then(home).transpose()?;
             commands::model::run(verb, given.as_ref(), output)
         }
+        Command::Simulate(verb) => commands::simulate::run(verb, output),
         Command::Predict(args) => commands::predict::run(args, output),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args, output),

@@ -13,6 +13,7 @@ pub(crate) mod predict;
 pub(crate) mod repair;
 pub(crate) mod replay;
 pub(crate) mod serve;
+pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod store;
 pub(crate) mod trace;

@@ -93,7 +93,8 @@ impl Reading {
         }
     }
 
-    fn open(&self, path: &Path) -> Result<Box<dyn Source + Send>> {
+    /// Opens a trace; `-` is standard input.
+    pub(crate) fn open(&self, path: &Path) -> Result<Box<dyn Source + Send>> {
         self.open_with(path, &self.options())
     }
 
