@@ -1,0 +1,161 @@
+//! Replaying, modelling and predicting from the command line.
+
+#![allow(clippy::unwrap_used)] // a test speaks by panicking
+
+mod common;
+
+use common::Lab;
+use serde_json::Value;
+use std::fmt::Write;
+
+/// A trace of 4 KiB requests: every line is time in us, client, operation, block.
+fn trace(lab: &Lab, name: &str, requests: &[(u64, u32, char, u64)]) -> String {
+    let mut text = "time_us,client,op,offset,length\n".to_owned();
+    for (time, client, op, block) in requests {
+        let _ = writeln!(text, "{time},{client},{op},{},4096", block * 4096);
+    }
+    lab.file(name, text.as_bytes()).display().to_string()
+}
+
+fn near(value: &Value, expected: f64) -> bool {
+    (value.as_f64().unwrap() / expected - 1.0).abs() < 1e-4
+}
+
+#[test]
+fn the_papers_server_is_solved_and_drawn() {
+    let lab = Lab::empty();
+    let line = "model solve transcom --clients 1,15 --hit 0.9,95%,1 --block 4K,32K";
+    let solved = lab.json(&format!("{line} --html m.html --csv m.csv"));
+    let case = &solved["cases"][1];
+    assert_eq!((case["block"].as_u64(), case["hit"].as_f64()), (Some(4096), Some(0.95)));
+    assert!(near(&case["rows"][1]["throughput"], 2958.37), "{case}");
+    assert!(near(&case["rows"][1]["response_ms"], 5.0704), "{case}");
+    assert!(near(&solved["switches"][0]["hit"], 0.97485), "{solved}");
+    let page = std::fs::read_to_string(lab.path("m.html")).unwrap();
+    assert!(page.contains("<svg") && !page.contains("<script"));
+    let csv = std::fs::read_to_string(lab.path("m.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 1 + 12);
+    let text = lab.line(line).ok();
+    assert!(text.contains("disk is the bottleneck below 97.49 % hits, network above"), "{text}");
+}
+
+#[test]
+fn profiles_are_files_and_wrong_ones_are_named() {
+    let lab = Lab::empty();
+    let profile = "version = 1\nname = \"one disk\"\n[[centre]]\nname = \"disk\"\nmiss_ms = 10\n\
+                   [[class]]\nname = \"a\"\nclients = 2\nblock = \"4K\"\nhit = 0.5\n";
+    lab.file("server.toml", profile.as_bytes());
+    let solved = lab.json("model solve server.toml --clients 4 --hit 0.5");
+    assert!(near(&solved["cases"][0]["rows"][0]["throughput"], 200.0), "{solved}");
+    let mix = lab.json("model solve server.toml");
+    assert!(near(&mix["classes"][0]["throughput"], 200.0), "{mix}");
+    lab.line("model solve missing.toml").fails(3, &["missing.toml"]);
+    lab.file("bad.toml", profile.replace("miss_ms", "mss_ms").as_bytes());
+    lab.line("model solve bad.toml").fails(2, &["bad.toml", "line 5", "mss_ms"]);
+    lab.file("new.toml", profile.replace("version = 1", "version = 9").as_bytes());
+    lab.line("model solve new.toml").fails(10, &["version 9"]);
+    lab.line("model solve transcom --clients 0").fails(2, &["1 or more"]);
+    lab.line("model solve transcom --clients 1-100000 --hit 0-1:0.01").fails(2, &["1000000"]);
+}
+
+#[test]
+fn a_trace_is_replayed_against_private_disks_and_what_it_wrote_is_verified() {
+    let (lab, _) = Lab::with_image();
+    for disk in ["vm1", "vm2", "vm3"] {
+        lab.line(&format!("disk create {disk} --from debian")).ok();
+    }
+    let mut requests = Vec::new();
+    for i in 0..60 {
+        requests.push((i * 100, (i % 2) as u32, 'W', i * 3 % 40));
+        requests.push((i * 100, (i % 2) as u32, 'R', i % 40));
+    }
+    let trace = trace(&lab, "t.csv", &requests);
+    let server = lab.serve(&[]);
+    let uri = server.uri("vm{client}");
+    lab.run(["replay", &trace, &uri]).fails(9, &["--allow-writes", "--reads-only"]);
+    let args = ["--json", "replay", &trace, &uri, "--clients", "3", "--allow-writes", "--verify"];
+    let report = lab.run(args).json();
+    assert_eq!(report["requests"], 180, "{report}");
+    assert_eq!((&report["errors"], &report["complete"]), (&0.into(), &true.into()));
+    assert!(report["verified"]["grains"].as_u64().unwrap() > 100, "{report}");
+    assert_eq!(report["verified"]["wrong"], 0);
+    let image = server.uri("debian");
+    let args =
+        ["--json", "replay", &trace, &image, "--reads-only", "--speed", "1", "--connections", "1"];
+    let report = lab.run(args).json();
+    assert_eq!((&report["requests"], &report["connections"]), (&60.into(), &1.into()));
+    assert_eq!(report["skipped"], 60);
+    assert!(report["seconds"].as_f64().unwrap() >= 0.0059, "{report}");
+    lab.run(["replay", &trace, &server.uri("nothing"), "--reads-only"]).fails(3, &["nothing"]);
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn more_memory_holds_more_clients_and_the_backend_is_what_to_buy() {
+    let lab = Lab::empty();
+    // Two clients that read the same 2 MiB again and again, and pause for 1 ms.
+    let requests: Vec<_> =
+        (0..8000).map(|i| (i * 500, (i % 2) as u32, 'R', i * 16 % 512)).collect();
+    let trace = trace(&lab, "t.csv", &requests);
+    let line = format!(
+        "predict --profile transcom --trace {trace} --memory 512K-4M --grain 64K --response 8ms --policy lru"
+    );
+    let seen = lab.json(&format!("{line} --html p.html"));
+    assert!(near(&seen["think_ms"], 1.0), "{}", seen["trace"]);
+    let cases = seen["cases"].as_array().unwrap();
+    let clients: Vec<u64> = cases.iter().map(|case| case["clients"].as_u64().unwrap()).collect();
+    assert!(clients.is_sorted() && clients[0] < clients[3], "{clients:?}");
+    // A loop over 2 MiB misses always in less, and never in more.
+    assert!(cases[0]["hit"].as_f64().unwrap() < 0.01, "{seen}");
+    assert!(cases[3]["hit"].as_f64().unwrap() > 0.99, "{seen}");
+    assert_eq!(cases[0]["bottleneck"], "disk");
+    assert_eq!(cases[3]["next"][0]["twice"], "network");
+    assert!(std::fs::read_to_string(lab.path("p.html")).unwrap().contains("<svg"));
+    assert!(lab.line(&line).ok().contains("CLIENTS IN 8.0000 MS"));
+    // Each with its own data: two clients' caches for hundreds.
+    let private = lab.json(&format!("{line} --data private --clients 1-300"));
+    let last = |view: &Value| view["cases"][3]["clients"].as_u64().unwrap();
+    assert!(last(&private) < last(&seen), "{private}");
+    lab.file("ids", b"1\n2\n3\n");
+    let line = "predict --profile transcom --trace ids --format ids --memory 1M";
+    lab.line(line).fails(2, &["--think"]);
+    lab.line(&format!("{line} --think 0s --clients 0-5")).fails(2, &["1 to"]);
+}
+
+#[test]
+fn a_running_servers_demands_are_measured_into_a_profile() {
+    let (lab, _) = Lab::with_image();
+    let server = lab.serve(&[]);
+    let uri = server.uri("debian");
+    let fitted = lab
+        .run([
+            "--json",
+            "model",
+            "fit",
+            &uri,
+            "--out",
+            "server.toml",
+            "--hits-only",
+            "--hot",
+            "4M",
+            "--loads",
+            "1,2",
+            "--check",
+            "3",
+            "--time",
+            "300ms",
+        ])
+        .json();
+    let runs = fitted["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 3);
+    assert!(runs.iter().all(|run| run["throughput"].as_f64().unwrap() > 10.0), "{fitted}");
+    let solved = lab.json("model solve server.toml --clients 1 --hit 1");
+    let predicted = solved["cases"][0]["rows"][0]["throughput"].as_f64().unwrap();
+    // The load generator's own time is left out of the profile: the server alone is faster.
+    let measured = runs[0]["throughput"].as_f64().unwrap();
+    assert!(predicted > measured * 0.5, "{solved} {fitted}");
+    let profile = std::fs::read_to_string(lab.path("server.toml")).unwrap();
+    assert!(profile.starts_with("# Measured") && profile.contains("name = \"cpu\""), "{profile}");
+    lab.run(["model", "fit", &uri, "--out", "x.toml", "--hot", "8M"]).fails(2, &["--hits-only"]);
+    assert_eq!(server.stop(), 0);
+}
