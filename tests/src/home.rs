@@ -169,6 +169,16 @@ impl Server {
         assert!(ended.is_none(), "the server ended: {ended:?}\n{}", self.log());
     }
 
+    /// Asks it to read its configuration again, and waits until it logged `done`.
+    pub fn reload(&self, done: &str) {
+        kill_process(Pid::from_child(&self.child), Signal::HUP).expect("signal");
+        let end = Instant::now() + PATIENCE;
+        while !self.log().contains(done) {
+            assert!(Instant::now() < end, "the server does not reload\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Asks it to stop; it must end well.
     pub fn stop(mut self) {
         self.assert_alive();

@@ -184,7 +184,8 @@ impl Authority {
             let bad = |why: String| Error::invalid(format!("{}: {why}", path.display()));
             let pem = files::read(&path)?;
             let der = CertificateDer::from_pem_slice(&pem).map_err(|e| bad(e.to_string()))?;
-            let (_, certificate) = X509Certificate::from_der(&der).map_err(|e| bad(e.to_string()))?;
+            let (_, certificate) =
+                X509Certificate::from_der(&der).map_err(|e| bad(e.to_string()))?;
             let serial = certificate.raw_serial();
             if revoked.iter().any(|other| same(other.serial_number.as_ref(), serial)) {
                 continue;
@@ -257,7 +258,8 @@ impl Authority {
         };
         let der = CertificateRevocationListDer::from_pem_slice(&pem);
         let der = der.map_err(|e| bad(e.to_string()))?;
-        let (_, list) = CertificateRevocationList::from_der(&der).map_err(|e| bad(e.to_string()))?;
+        let (_, list) =
+            CertificateRevocationList::from_der(&der).map_err(|e| bad(e.to_string()))?;
         let entries = list.iter_revoked_certificates().map(|entry| {
             let seconds = u64::try_from(entry.revocation_date.timestamp()).unwrap_or(0);
             RevokedCertParams {

@@ -23,6 +23,8 @@ use std::sync::Arc;
 pub struct ServerCredentials {
     dir: PathBuf,
     config: ArcSwap<ServerConfig>,
+    /// There was a list of what was revoked.
+    has_list: bool,
 }
 
 impl ServerCredentials {
@@ -33,15 +35,22 @@ impl ServerCredentials {
     /// [`Invalid`](block::ErrorKind::Invalid) naming the one that is wrong,
     /// [`Denied`](block::ErrorKind::Denied) when everybody may read the key.
     pub fn load(dir: &Path) -> Result<Self> {
-        Ok(Self { dir: dir.to_owned(), config: ArcSwap::new(config(dir)?) })
+        let config = ArcSwap::new(config(dir)?);
+        Ok(Self { dir: dir.to_owned(), config, has_list: dir.join(files::REVOKED).exists() })
     }
 
     /// Reads the directory again: certificates that were renewed, and what was revoked. Holds for
     /// the next handshake; on an error everything stays as it is.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// As [`load`](Self::load); [`NotFound`](block::ErrorKind::NotFound) also when the list of what
+    /// was revoked is gone: without it everybody on it would be let in again.
     pub fn reload(&self) -> Result<()> {
+        let list = self.dir.join(files::REVOKED);
+        if self.has_list && !list.exists() {
+            let list = list.display();
+            return Err(Error::not_found(format!("{list} is gone; put it back, or restart")));
+        }
         self.config.store(config(&self.dir)?);
         Ok(())
     }

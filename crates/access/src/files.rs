@@ -67,14 +67,13 @@ pub(crate) fn write(path: &Path, text: &str, readers: Readers) -> Result<()> {
     let _ = std::fs::remove_file(&fresh); // of a command that was killed
     let mode = if readers == Readers::Owner { 0o600 } else { 0o644 };
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&fresh);
-    let written = file.as_mut().map_err(|e| std::io::Error::new(e.kind(), e.to_string())).and_then(
-        |file| {
+    let written =
+        file.as_mut().map_err(|e| std::io::Error::new(e.kind(), e.to_string())).and_then(|file| {
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             std::fs::rename(&fresh, path)?;
             File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
-        },
-    );
+        });
     if written.is_err() {
         let _ = std::fs::remove_file(&fresh);
     }

@@ -175,9 +175,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_empty_name_is_judged_by_what_it_means() {
-        let open = async |default| {
-            guarded("a", "b", Some(default)).open("", &alice(), Purpose::Use).await
-        };
+        let open =
+            async |default| guarded("a", "b", Some(default)).open("", &alice(), Purpose::Use).await;
         assert_eq!(open("a").await.unwrap().name(), "a");
         assert_eq!(open("c").await.err().unwrap().kind(), ErrorKind::NotFound);
     }

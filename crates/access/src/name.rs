@@ -55,7 +55,8 @@ mod tests {
         for good in ["a", "alice", "pc-17.lab_3", "alice@example.org", "7", &"x".repeat(64)] {
             check(good).unwrap();
         }
-        for bad in ["", ".", "..", "-a", "a/b", "a b", "*", "ä", "a\n", "{name}", &"x".repeat(65)] {
+        for bad in ["", ".", "..", "-a", "a/b", "a b", "*", "ä", "a\n", "{name}", &"x".repeat(65)]
+        {
             assert_eq!(check(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad:?}");
         }
     }

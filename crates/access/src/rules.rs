@@ -63,7 +63,9 @@ impl Rule {
         }
         let exports = || self.write.iter().chain(&self.read);
         if self.certificate.is_none() && exports().any(|pattern| pattern.contains(OWN_NAME)) {
-            return Err(Error::invalid("{name} is the name in a certificate, and this is of a uid"));
+            return Err(Error::invalid(
+                "{name} is the name in a certificate, and this is of a uid",
+            ));
         }
         if self.certificate.as_ref().is_some_and(|pattern| pattern.contains(OWN_NAME)) {
             return Err(Error::invalid("{name} is for exports; write * for any certificate"));
@@ -290,9 +292,9 @@ mod tests {
         match pattern.split_first() {
             None => text.is_empty(),
             Some((b'*', rest)) => (0..=text.len()).any(|n| simple(rest, &text[n..])),
-            Some((byte, rest)) => {
-                text.split_first().is_some_and(|(first, after)| first == byte && simple(rest, after))
-            }
+            Some((byte, rest)) => text
+                .split_first()
+                .is_some_and(|(first, after)| first == byte && simple(rest, after)),
         }
     }
 

@@ -2,7 +2,7 @@
 //! beside its code in [`commands`](crate::commands).
 
 use crate::commands::{
-    borrow, completions, disk, gc, image, init, man, model, predict, repair, replay, serve, simulate, status,
+    borrow, cert, completions, disk, gc, image, init, man, model, predict, repair, replay, serve, simulate, status,
     store, trace, verify,
 };
 use crate::logging::LogFormat;
@@ -68,6 +68,9 @@ pub(crate) enum Command {
     /// The free blocks of idle disks as private scratch space
     #[command(subcommand, arg_required_else_help = true)]
     Borrow(borrow::Borrow),
+    /// Certificates of the server and its clients
+    #[command(subcommand, arg_required_else_help = true)]
+    Cert(cert::Cert),
     /// Delete what no image, disk or snapshot needs any more
     Gc(gc::Args),
     /// Serve disks and images over NBD

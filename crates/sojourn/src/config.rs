@@ -4,6 +4,8 @@
 
 use crate::home::Home;
 use crate::logging::LogFormat;
+use crate::serve::listen::{Place, TlsMode};
+use access::{Rule, Rules};
 use block::{ByteSize, Error, ErrorKind, Result};
 use cache::PolicyKind;
 use serde::Deserialize;
@@ -24,9 +26,12 @@ pub(crate) struct Config {
     /// Other stores with the same key that are asked for what is missing or damaged: directories
     /// (relative to the home) or URLs.
     pub(crate) sources: Vec<String>,
+    /// Which clients may use which exports. None: all may use all, unless TLS is required.
+    pub(crate) access: Vec<Rule>,
     pub(crate) cache: Cache,
     pub(crate) pieces: Pieces,
     pub(crate) serve: Serve,
+    pub(crate) tls: Tls,
     pub(crate) trace: Trace,
     pub(crate) limits: Limits,
     pub(crate) log: Log,
@@ -57,7 +62,9 @@ pub(crate) struct Pieces {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Serve {
     /// NBD listeners: `unix:PATH` (relative to the home) or `HOST:PORT`.
-    pub(crate) nbd: Vec<String>,
+    pub(crate) nbd: Vec<Place>,
+    /// Whether TCP listeners that do not say it themselves are encrypted.
+    pub(crate) tls: TlsMode,
     /// The HTTP listener for metrics and status; none when absent.
     pub(crate) http: Option<SocketAddr>,
     /// Allows addresses that other machines reach.
@@ -72,6 +79,14 @@ pub(crate) struct Serve {
     pub(crate) lease_seconds: u64,
     /// Whether boots are recorded, and loaded ahead of the next ones.
     pub(crate) boot_lists: bool,
+}
+
+/// `[tls]`: the server's certificates.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Tls {
+    /// The directory (relative to the home) that `sojourn cert` fills.
+    pub(crate) dir: String,
 }
 
 /// `[trace]`: a recording of what clients ask.
@@ -124,10 +139,12 @@ impl Default for Config {
             limits: Limits::default(),
             log: Log::default(),
         }
+            access: Vec::new(),
     }
 }
 
 impl Default for Cache {
+            tls: Tls::default(),
     fn default() -> Self {
         Self { size: ByteSize(256 << 20), policy: PolicyKind::FMPQ }
     }
@@ -151,6 +168,7 @@ impl Default for Serve {
             lease_seconds: 60,
             boot_lists: true,
         }
+            tls: TlsMode::Off,
     }
 }
 
@@ -162,6 +180,12 @@ impl Default for Trace {
 
 impl Default for Limits {
     fn default() -> Self {
+impl Default for Tls {
+    fn default() -> Self {
+        Self { dir: "tls".into() }
+    }
+}
+
         Self {
             connections: 4096,
             handshake_seconds: 30,
@@ -253,6 +277,10 @@ impl Config {
         if self.limits.handshake_seconds == 0 {
             return bad("limits.handshake_seconds", "is 0; at least 1 is needed");
         }
+        Rules::new(self.access.clone(), false)?;
+        if self.tls.dir.is_empty() {
+            return bad("tls.dir", "is empty; give a directory");
+        }
         if !(1 << 16..=32 << 20).contains(&self.limits.request.0) {
             return bad("limits.request", "must be 64KiB to 32MiB");
         }
@@ -327,6 +355,10 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # idle_seconds = 30         # a disk without clients is closed after this
 # lease_seconds = 60        # fallen silent for this long, another server may take its disks
 # boot_lists = true         # record what boots read, and load it ahead of the next ones
+# Which clients may use which exports; docs/security.md. Without rules all may use all, unless TLS is
+# required somewhere: then none may.
+# access = [{ certificate = "alice", write = ["alice"], read = ["debian", "debian:*"] }]
+
 # store_seconds = 600       # readers wait this long for a store over a network
 # stop_seconds = 10         # a graceful stop waits this long for clients
 
@@ -338,6 +370,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 [limits]
 # connections = 4096
 # handshake_seconds = 30
+# tls = "off"               # of HOST:PORT: "optional" or "required" need certificates
 # in_flight = "16MiB"       # per connection
 # total_in_flight = "1GiB"  # of all connections
 # request = "32MiB"
@@ -346,6 +379,10 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # level = "info"
 # format = "human"          # or "json"
 "##;
+# The certificates of the server and of the authority that it trusts; sojourn cert makes them.
+[tls]
+# dir = "tls"
+
 
 #[cfg(test)]
 mod tests {
@@ -395,6 +432,12 @@ mod tests {
         }
     }
 
+        expected.access = vec![Rule {
+            certificate: Some("alice".into()),
+            write: vec!["alice".into()],
+            read: vec!["debian".into(), "debian:*".into()],
+            ..Rule::default()
+        }];
     #[test]
     fn a_store_with_quotes_in_its_path_survives_the_template() {
         let store = "/srv/a \"b\" \\c";

@@ -8,6 +8,7 @@
 //! | `lock` | locked by the server, and holds its process id |
 //! | `control.sock` | the server's control socket |
 //! | `nbd.sock` | the default NBD socket |
+//! | `tls/` | certificates: those that `sojourn cert` makes |
 
 use crate::cli::Global;
 use block::lock::{LockFile, Taking};

@@ -101,6 +101,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Verify(args) => block_on(commands::verify::run(args, &home()?, output))?,
         Command::Repair(args) => block_on(commands::repair::run(args, &home()?, output))?,
         Command::Status(_) => block_on(commands::status::run(&home()?, output))?,
+        Command::Cert(verb) => commands::cert::run(verb, home, output),
         Command::Trace(verb) => return commands::trace::run(verb, output),
         Command::Replay(args) => commands::replay::run(args, output),
         Command::Model(verb) => {

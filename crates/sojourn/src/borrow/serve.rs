@@ -5,6 +5,7 @@ use super::report::{DownRequest, DownView};
 use super::session::Session;
 use crate::config::Config;
 use crate::serve::file::FileExports;
+use crate::serve::listen::TlsMode;
 use crate::serve::notify::notify;
 use crate::serve::signals::{Signals, Switch};
 use crate::serve::{limits, listen};
@@ -44,7 +45,7 @@ pub(crate) async fn run(
     let exports = Arc::new(FileExports::new(session.device(), Path::new(&session.name)));
     let server = Server::new(exports, limits(&Config::default()));
     for address in &options.addresses {
-        listen::check(address, options.insecure).await?;
+        listen::check(address, TlsMode::Off, options.insecure).await?;
     }
     let address = options
         .addresses

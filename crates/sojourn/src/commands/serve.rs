@@ -10,8 +10,10 @@ use crate::serve::daemon::Options;
 use crate::serve::exports::HomeExports;
 use crate::serve::file::FileExports;
 use crate::serve::lease::Lease;
+use crate::serve::listen::{Asked, TlsMode};
 use crate::serve::record::{Recording, recorded};
-use crate::serve::{brief, daemon, plain};
+use crate::serve::security::Security;
+use crate::serve::{brief, daemon, listen, plain};
 use block::{ByteSize, Device, Error, Result};
 use formats::Format;
 use nbd::Address;
@@ -26,6 +28,7 @@ use std::time::Duration;
 Examples:
   sojourn serve                                     unix socket nbd.sock in the home
   sojourn serve --nbd 127.0.0.1:10809 --http 127.0.0.1:9180
+  sojourn serve --nbd 0.0.0.0:10809 --tls required  after sojourn cert ca, server, client
   sojourn serve --export alice --run 'nbdcopy $uri alice.raw'
   sojourn serve --file disk.qcow2 --run 'nbdinfo $uri'
   sojourn serve --shadow borrowed --borrow /dev/sda --borrow-size 100G
@@ -45,6 +48,13 @@ pub(crate) struct Args {
     /// Listen here for /metrics, /healthz and /v1/status: HOST:PORT
     #[arg(long, value_name = "ADDR")]
     pub(crate) http: Option<std::net::SocketAddr>,
+    /// Whether TCP listeners are encrypted: off, optional or required. Needs certificates (sojourn
+    /// cert), and access rules in the configuration [default: serve.tls of the configuration]
+    #[arg(long, value_enum, value_name = "MODE", hide_possible_values = true)]
+    pub(crate) tls: Option<TlsMode>,
+    /// Where the certificates are [default: tls.dir of the configuration, which is tls in the home]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) tls_dir: Option<PathBuf>,
     /// Allow addresses that other machines reach, without encryption or authentication
     #[arg(long)]
     pub(crate) insecure: bool,
@@ -122,7 +132,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> Result<ExitCode> {
         global.log.as_deref().unwrap_or(if args.brief() { "warn" } else { &config.log.level });
     logging::start(level, global.log_format.unwrap_or(config.log.format))?;
     match &args.file {
-        Some(file) => serve_file(args, file, &config).await,
+        Some(file) => serve_file(args, file, &home, &config).await,
         None => serve_home(args, global, &home, config, path).await,
     }
 }
@@ -133,13 +143,22 @@ impl Args {
         self.single || self.run.is_some()
     }
 
-    fn options(&self, config_path: PathBuf, log_fixed: bool) -> Options {
+    /// Where to listen.
+    fn listen(&self, config: &Config) -> Asked {
+        Asked {
+            nbd: self.nbd.clone(),
+            tls: Some(self.tls.unwrap_or(config.serve.tls)),
+            tls_dir: self.tls_dir.clone(),
+            insecure: self.insecure || config.serve.insecure,
+        }
+    }
+
+    fn options(&self, config_path: PathBuf, log_fixed: bool, config: &Config) -> Options {
         Options {
             config_path,
             log_fixed,
-            nbd: self.nbd.clone(),
             http: self.http,
-            insecure: self.insecure,
+            listen: self.listen(config),
             default_export: self.export.clone(),
             trace: self.trace.clone(),
             borrow: self.wanted(),
@@ -165,7 +184,8 @@ async fn serve_home(
         config.sources.push(in_working_directory(source)?);
     }
     if !args.brief() {
-        return daemon::run(home, config, args.options(path, global.log.is_some())).await;
+        let options = args.options(path, global.log.is_some(), &config);
+        return daemon::run(home, config, options).await;
     }
     let shadows = match args.wanted() {
         Some(wanted) => Some(Shadows::borrow(&wanted).await?),
@@ -182,7 +202,7 @@ async fn serve_home(
     ));
     let name = args.export.as_deref().unwrap_or_default();
     let recording = Recording::wanted(args.trace.as_deref(), &config, Some(home))?;
-    let result = brief(args, recorded(recording.as_ref(), exports), &config, name).await;
+    let result = brief(args, recorded(recording.as_ref(), exports), home, &config, name).await;
     if let Some(recording) = &recording {
         recording.finish().await;
     }
@@ -202,7 +222,7 @@ fn in_working_directory(source: &str) -> Result<String> {
     Ok(path.display().to_string())
 }
 
-async fn serve_file(args: &Args, path: &Path, config: &Config) -> Result<ExitCode> {
+async fn serve_file(args: &Args, path: &Path, home: &Home, config: &Config) -> Result<ExitCode> {
     let options = formats::OpenOptions {
         format: args.format,
         read_only: args.read_only,
@@ -214,9 +234,9 @@ async fn serve_file(args: &Args, path: &Path, config: &Config) -> Result<ExitCod
     let recording = Recording::wanted(args.trace.as_deref(), config, None)?;
     let exports = recorded(recording.as_ref(), Arc::new(exports));
     let result = if args.brief() {
-        brief(args, exports, config, &name).await
+        brief(args, exports, home, config, &name).await
     } else {
-        plain::run(exports, config, &args.nbd, args.insecure).await
+        plain::run(exports, Some(name), home.dir(), config, &args.listen(config)).await
     };
     if let Some(recording) = &recording {
         recording.finish().await;
@@ -230,12 +250,19 @@ async fn serve_file(args: &Args, path: &Path, config: &Config) -> Result<ExitCod
 async fn brief(
     args: &Args,
     exports: Arc<dyn nbd::Exports>,
+    home: &Home,
     config: &Config,
     name: &str,
 ) -> Result<ExitCode> {
     let limits = crate::serve::limits(config);
     match &args.run {
         Some(command) => brief::run(exports, limits, command, name).await,
-        None => brief::single(exports, limits).await,
+        None => {
+            let bound = listen::inherited(&args.listen(config)).await?;
+            let (security, listeners) =
+                Security::new(home.dir(), config, &args.listen(config), bound)?;
+            let default = Some(name.to_owned()).filter(|name| !name.is_empty());
+            brief::single(security.guard(exports, default), limits, listeners).await
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! Servers that end by themselves: `--single` for one client, `--run` for one command.
 
-use super::inherit;
 use super::signals::{Signals, Switch};
 use block::{Error, Result};
 use nbd::server::DEFAULT_BACKLOG;
@@ -18,23 +17,43 @@ use tokio::process::Command;
 ///
 /// # Errors
 /// When the client breaks the protocol.
-pub(crate) async fn single(exports: Arc<dyn Exports>, limits: Limits) -> Result<ExitCode> {
+pub(crate) async fn single(
+    exports: Arc<dyn Exports>,
+    limits: Limits,
+    inherited: Vec<Listener>,
+) -> Result<ExitCode> {
     let mut signals = Signals::listen()?;
     let server = Server::new(exports, limits);
     let stop = async move { signals.stop().await };
-    if let Some(socket) = inherit::sockets()?.into_iter().next() {
-        server.serve_next(Listener::from_fd(socket)?, stop).await?;
+    if let Some(listener) = inherited.into_iter().next() {
+        server.serve_next(listener, stop).await?;
         return Ok(ExitCode::SUCCESS);
     }
     match stdin_socket()? {
-        Some(Socket::Unix(stream)) => server.serve_one(stream, Peer::stdio(), stop).await?,
-        Some(Socket::Tcp(stream)) => server.serve_one(stream, Peer::stdio(), stop).await?,
+        Some(Socket::Unix(stream)) => {
+            let peer = unix_peer(&stream)?;
+            server.serve_one(stream, peer, stop).await?;
+        }
+        Some(Socket::Tcp(stream)) => {
+            let from = stream.peer_addr().map_err(|e| Error::io("standard input", e))?;
+            server.serve_one(stream, Peer::tcp(from), stop).await?;
+        }
         None => {
             let stream = tokio::io::join(tokio::io::stdin(), tokio::io::stdout());
             server.serve_one(stream, Peer::stdio(), stop).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Who is at the other end of standard input. Our own user could have started us, and may do all;
+/// another one came by a socket that a service manager accepted for us.
+fn unix_peer(stream: &UnixStream) -> Result<Peer> {
+    let who = stream.peer_cred().map_err(|e| Error::io("standard input", e))?;
+    Ok(match who.uid() == rustix::process::geteuid().as_raw() {
+        true => Peer::stdio(),
+        false => Peer::unix(who.uid(), who.pid()),
+    })
 }
 
 /// A connected socket.

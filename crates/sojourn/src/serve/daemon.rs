@@ -4,8 +4,9 @@ use super::exports::HomeExports;
 use super::lease::Lease;
 use super::notify::notify;
 use super::record::{Recording, recorded};
+use super::security::Security;
 use super::signals::{Asked, Signals, Switch};
-use super::{http, inherit, limits, listen};
+use super::{http, limits, listen};
 use crate::borrow::shadow::{Shadows, Wanted};
 use crate::config::Config;
 use crate::control;
@@ -14,8 +15,7 @@ use crate::home::Home;
 use crate::logging;
 use block::{Error, Result};
 use cache::PolicyKind;
-use nbd::server::DEFAULT_BACKLOG;
-use nbd::{Address, Listener, Server};
+use nbd::Server;
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -34,9 +34,9 @@ pub(crate) struct Options {
     pub(crate) config_path: PathBuf,
     /// Whether `--log` overrides the configuration's level.
     pub(crate) log_fixed: bool,
-    pub(crate) nbd: Vec<Address>,
     pub(crate) http: Option<SocketAddr>,
-    pub(crate) insecure: bool,
+    /// Where to listen.
+    pub(crate) listen: listen::Asked,
     /// What a client gets that names no export.
     pub(crate) default_export: Option<String>,
     /// Where to record what clients ask, whatever the configuration says.
@@ -73,10 +73,15 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     let room = shadows.as_ref().map(Shadows::room);
     let engine = Engine::open_with(home, &config, Use::Server, room).await?;
     let lease = Duration::from_secs(config.serve.lease_seconds);
-    let listeners = bind(home, &config, &options).await?;
+    let asked = &options.listen;
+    let bound = listen::bind(home.dir(), &config.serve.nbd, asked).await?;
+    if bound.is_empty() {
+        return Err(Error::invalid("nothing to listen on; set serve.nbd or give --nbd"));
+    }
+    let (security, listeners) = Security::new(home.dir(), &config, asked, bound)?;
     let http_listener = match options.http.or(config.serve.http) {
         Some(address) => {
-            listen::check_http(address, options.insecure || config.serve.insecure)?;
+            listen::check_http(address, asked.insecure)?;
             Some(http::bind(address).await?)
         }
         None => None,
@@ -89,6 +94,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     );
     let recording = Recording::wanted(options.trace.as_deref(), &config, Some(home))?;
     let exports = recorded(recording.as_ref(), Arc::new(exports));
+    let exports = security.guard(exports, options.default_export.clone());
     let running = Arc::new(Running {
         home: home.clone(),
         engine: Arc::clone(&engine),
@@ -131,7 +137,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         tokio::select! {
             asked = signals.next() => match asked {
                 Asked::Stop => break None,
-                Asked::Reload => reload(&mut config, &options),
+                Asked::Reload => reload(&mut config, &options, &security),
             },
             Some(ended) = tasks.join_next() => break Some(ended),
             _ = tick.tick() => {
@@ -182,45 +188,11 @@ async fn finish(running: &Running, mut tasks: JoinSet<Result<()>>, lease: Lease)
     closed
 }
 
-/// The listeners: those of the service manager, else those of the command line, else those of the
-/// configuration.
-async fn bind(home: &Home, config: &Config, options: &Options) -> Result<Vec<Listener>> {
-    let mut listeners = Vec::new();
-    for socket in inherit::sockets()? {
-        let listener = Listener::from_fd(socket)?;
-        listen::check(listener.address(), options.insecure || config.serve.insecure).await?;
-        listeners.push(listener);
-    }
-    if !listeners.is_empty() && options.nbd.is_empty() {
-        return Ok(listeners);
-    }
-    let addresses = match options.nbd.as_slice() {
-        [] => configured(home, config)?,
-        given => given.to_vec(),
-    };
-    for address in &addresses {
-        listen::check(address, options.insecure || config.serve.insecure).await?;
-        listeners.push(Listener::bind(address, DEFAULT_BACKLOG).await?);
-    }
-    if listeners.is_empty() {
-        return Err(Error::invalid("nothing to listen on; set serve.nbd or give --nbd"));
-    }
-    Ok(listeners)
-}
-
-/// The addresses of the configuration; the paths of sockets are relative to the home.
-fn configured(home: &Home, config: &Config) -> Result<Vec<Address>> {
-    let parse = |text: &String| match text.strip_prefix("unix:") {
-        Some(path) => Address::unix(home.resolve(path.as_ref())),
-        None => text.parse(),
-    };
-    config.serve.nbd.iter().map(|t| parse(t).map_err(|e| e.context("serve.nbd"))).collect()
-}
-
 /// Reads the configuration again and says what needs a restart. A file that cannot be read changes
 /// nothing.
-fn reload(config: &mut Config, options: &Options) {
+fn reload(config: &mut Config, options: &Options, security: &Security) {
     notify("RELOADING=1");
+    security.reload_certificates(); // also when the configuration is wrong: somebody was revoked
     match Config::load(&options.config_path) {
         Ok(new) => {
             if !options.log_fixed
@@ -234,6 +206,8 @@ fn reload(config: &mut Config, options: &Options) {
                 ("trace", new.trace != config.trace),
                 ("limits", new.limits != config.limits),
                 ("serve.nbd", new.serve.nbd != config.serve.nbd),
+                ("serve.tls", new.serve.tls != config.serve.tls),
+                ("tls", new.tls != config.tls),
                 ("serve.http", new.serve.http != config.serve.http),
                 ("serve.insecure", new.serve.insecure != config.serve.insecure),
                 ("serve.stop_seconds", new.serve.stop_seconds != config.serve.stop_seconds),
@@ -246,6 +220,7 @@ fn reload(config: &mut Config, options: &Options) {
                 }
             }
             config.serve.idle_seconds = new.serve.idle_seconds;
+            security.change_rules(&new);
             tracing::info!(config = %options.config_path.display(), "configuration read again");
         }
         Err(e) => {

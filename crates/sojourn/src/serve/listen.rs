@@ -1,15 +1,152 @@
-//! Which addresses may be listened on: without encryption, only those of this machine.
+//! Where the server listens, and what it asks of clients there: without encryption and certificates,
+//! only this machine is served.
 
+use super::inherit;
 use block::{Error, Result};
-use nbd::Address;
+use nbd::server::DEFAULT_BACKLOG;
+use nbd::{Address, Listener};
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use std::fmt;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
-/// Fails for an address that other machines reach, unless the user insists.
+/// Whether a listener's connections are encrypted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum TlsMode {
+    /// They are not.
+    #[default]
+    Off,
+    /// If the client wants it.
+    Optional,
+    /// Always: a client that does not encrypt gets nothing.
+    Required,
+}
+
+/// A listener of the configuration: an address, or a table of `address` and `tls`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Place {
+    pub(crate) address: String,
+    /// `None`: as all TCP listeners; a unix socket is not encrypted.
+    pub(crate) tls: Option<TlsMode>,
+}
+
+impl From<&str> for Place {
+    fn from(address: &str) -> Self {
+        Self { address: address.to_owned(), tls: None }
+    }
+}
+
+impl<'de> Deserialize<'de> for Place {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Table {
+            address: String,
+            tls: Option<TlsMode>,
+        }
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Place;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an address, or a table such as {address = \"0.0.0.0:10809\", tls = \"required\"}")
+            }
+            fn visit_str<E>(self, address: &str) -> Result<Place, E> {
+                Ok(Place::from(address))
+            }
+            fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Place, M::Error> {
+                let Table { address, tls } = Table::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(Place { address, tls })
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+/// What the command line asks for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Asked {
+    /// Instead of the listeners of the configuration.
+    pub(crate) nbd: Vec<Address>,
+    /// For TCP listeners that have no mode of their own.
+    pub(crate) tls: Option<TlsMode>,
+    /// The directory of the certificates.
+    pub(crate) tls_dir: Option<PathBuf>,
+    /// Allow what others reach.
+    pub(crate) insecure: bool,
+}
+
+/// A socket, and what is asked of its clients.
+pub(crate) struct Bound {
+    pub(crate) listener: Listener,
+    pub(crate) tls: TlsMode,
+}
+
+/// Opens the listeners: those of the service manager, and those of the command line; else those of
+/// the configuration, whose sockets' paths are relative to the home.
+///
+/// # Errors
+/// [`Denied`](block::ErrorKind::Denied) for an address that other machines reach without TLS; those
+/// of binding.
+pub(crate) async fn bind(home: &Path, configured: &[Place], asked: &Asked) -> Result<Vec<Bound>> {
+    let mut bound = inherited(asked).await?;
+    let mut places = Vec::new();
+    for address in &asked.nbd {
+        places.push((address.clone(), None));
+    }
+    if bound.is_empty() && places.is_empty() {
+        for place in configured {
+            let address = match place.address.strip_prefix("unix:") {
+                Some(path) => Address::unix(home.join(path)),
+                None => place.address.parse(),
+            };
+            places.push((address.map_err(|e| e.context("serve.nbd"))?, place.tls));
+        }
+    }
+    for (address, own) in places {
+        let tls = mode(&address, own, asked);
+        check(&address, tls, asked.insecure).await?;
+        bound.push(Bound { listener: Listener::bind(&address, DEFAULT_BACKLOG).await?, tls });
+    }
+    Ok(bound)
+}
+
+/// The sockets that the service manager passed.
+///
+/// # Errors
+/// As [`bind`].
+pub(crate) async fn inherited(asked: &Asked) -> Result<Vec<Bound>> {
+    let mut bound = Vec::new();
+    for socket in inherit::sockets()? {
+        let listener = Listener::from_fd(socket)?;
+        let tls = mode(listener.address(), None, asked);
+        check(listener.address(), tls, asked.insecure).await?;
+        bound.push(Bound { listener, tls });
+    }
+    Ok(bound)
+}
+
+/// On a unix socket the system says who connects; so it is encrypted only when it says so itself.
+fn mode(address: &Address, own: Option<TlsMode>, asked: &Asked) -> TlsMode {
+    match (own, address) {
+        (Some(own), _) => own,
+        (None, Address::Tcp(..)) => asked.tls.unwrap_or_default(),
+        (None, Address::Unix(_)) => TlsMode::Off,
+    }
+}
+
+/// Fails for an address that other machines reach and where not every client must encrypt, unless
+/// the user insists.
 ///
 /// # Errors
 /// [`Denied`](block::ErrorKind::Denied) naming the address and the remedy.
-pub(crate) async fn check(address: &Address, insecure: bool) -> Result<()> {
+pub(crate) async fn check(address: &Address, tls: TlsMode, insecure: bool) -> Result<()> {
     let Address::Tcp(host, port) = address else { return Ok(()) };
+    if tls == TlsMode::Required {
+        return Ok(());
+    }
     let found: Vec<SocketAddr> = tokio::net::lookup_host((host.as_str(), *port))
         .await
         .map_err(|e| {
@@ -19,31 +156,34 @@ pub(crate) async fn check(address: &Address, insecure: bool) -> Result<()> {
         })?
         .collect();
     let local = !found.is_empty() && found.iter().all(|address| address.ip().is_loopback());
-    allow(&address.to_string(), local, insecure)
+    let remedy = "require TLS (--tls required, docs/security.md), listen on 127.0.0.1 or a unix \
+                  socket, or insist with --insecure";
+    allow(&address.to_string(), local, insecure, remedy)
 }
 
-/// The same for an HTTP address.
+/// The same for an HTTP address, which has no TLS.
 ///
 /// # Errors
-/// As [`check`].
+/// As [`bind`].
 pub(crate) fn check_http(address: SocketAddr, insecure: bool) -> Result<()> {
-    allow(&address.to_string(), address.ip().is_loopback(), insecure)
+    let remedy = "listen on 127.0.0.1, or insist with --insecure";
+    allow(&address.to_string(), address.ip().is_loopback(), insecure, remedy)
 }
 
-fn allow(address: &str, local: bool, insecure: bool) -> Result<()> {
+fn allow(address: &str, local: bool, insecure: bool, remedy: &str) -> Result<()> {
     if local {
         return Ok(());
     }
     if insecure {
         tracing::warn!(
             address,
-            "INSECURE: everyone who reaches this address can read and write every disk"
+            "INSECURE: other machines reach this address without encryption or authentication"
         );
         return Ok(());
     }
     Err(Error::denied(format!(
         "{address} can be reached from other machines, without encryption or authentication; \
-         listen on 127.0.0.1 or a unix socket, or insist with --insecure"
+         {remedy}"
     )))
 }
 
@@ -53,15 +193,29 @@ mod tests {
     use block::ErrorKind;
 
     #[tokio::test]
-    async fn only_this_machine_is_served_by_default() {
+    async fn only_this_machine_is_served_without_tls() {
         for local in ["unix:/tmp/x", "127.0.0.1:1", "[::1]:1", "127.9.9.9:1", "localhost:1"] {
-            check(&local.parse().unwrap(), false).await.unwrap();
+            check(&local.parse().unwrap(), TlsMode::Off, false).await.unwrap();
         }
         for wide in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1"] {
-            let error = check(&wide.parse().unwrap(), false).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Denied);
-            assert!(error.message().contains("--insecure"), "{error}");
-            check(&wide.parse().unwrap(), true).await.unwrap();
+            for open in [TlsMode::Off, TlsMode::Optional] {
+                let error = check(&wide.parse().unwrap(), open, false).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Denied);
+                assert!(error.message().contains("--insecure"), "{error}");
+                check(&wide.parse().unwrap(), open, true).await.unwrap();
+            }
+            check(&wide.parse().unwrap(), TlsMode::Required, false).await.unwrap();
         }
+    }
+
+    #[test]
+    fn tcp_listeners_take_the_mode_that_was_asked_for() {
+        let asked = Asked { tls: Some(TlsMode::Required), ..Asked::default() };
+        let (tcp, unix) = ("127.0.0.1:1".parse().unwrap(), "unix:/tmp/x".parse().unwrap());
+        assert_eq!(mode(&tcp, None, &asked), TlsMode::Required);
+        assert_eq!(mode(&tcp, Some(TlsMode::Optional), &asked), TlsMode::Optional);
+        assert_eq!(mode(&unix, None, &asked), TlsMode::Off);
+        assert_eq!(mode(&unix, Some(TlsMode::Required), &asked), TlsMode::Required);
+        assert_eq!(mode(&tcp, None, &Asked::default()), TlsMode::Off);
     }
 }

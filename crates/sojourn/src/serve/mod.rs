@@ -8,7 +8,8 @@
 //! | [`brief`] | `--single` and `--run`: one client, or one command, and the end |
 //! | [`plain`] | listeners without a home: `--file` |
 //! | [`boots`] | what boots read is recorded, and loaded ahead of the next ones |
-//! | [`listen`] | which addresses may be listened on |
+//! | [`listen`] | where the server listens, and what is asked of clients there |
+//! | [`security`] | TLS and access rules |
 //! | [`record`] | a trace of what clients ask |
 //! | [`forward`] | another server's exports |
 //! | [`inherit`], [`notify`] | sockets from, and notices to, the service manager |
@@ -31,6 +32,7 @@ pub(crate) mod notify;
 pub(crate) mod plain;
 pub(crate) mod record;
 pub(crate) mod signals;
+pub(crate) mod security;
 pub(crate) mod status;
 
 use crate::config::Config;

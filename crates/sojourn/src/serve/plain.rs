@@ -1,42 +1,36 @@
 //! A server without a home: the listeners of the command line, and nothing else.
 
 use super::notify::notify;
+use super::security::Security;
 use super::signals::{Signals, Switch};
-use super::{inherit, limits, listen};
+use super::{limits, listen};
 use crate::config::Config;
 use block::{Error, Result};
-use nbd::server::DEFAULT_BACKLOG;
-use nbd::{Address, Exports, Listener, Server};
+use nbd::{Exports, Server};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-/// Serves `exports` until a signal stops it.
+/// Serves `exports`, of which `name` is the default one, until a signal stops it. Certificates are
+/// looked for in `home`, unless the command line says where they are.
 ///
 /// # Errors
 /// When it cannot listen.
 pub(crate) async fn run(
     exports: Arc<dyn Exports>,
+    name: Option<String>,
+    home: &Path,
     config: &Config,
-    addresses: &[Address],
-    insecure: bool,
+    asked: &listen::Asked,
 ) -> Result<ExitCode> {
     let mut signals = Signals::listen()?;
-    let insecure = insecure || config.serve.insecure;
-    let mut listeners = Vec::new();
-    for socket in inherit::sockets()? {
-        let listener = Listener::from_fd(socket)?;
-        listen::check(listener.address(), insecure).await?;
-        listeners.push(listener);
-    }
-    for address in addresses {
-        listen::check(address, insecure).await?;
-        listeners.push(Listener::bind(address, DEFAULT_BACKLOG).await?);
-    }
-    if listeners.is_empty() {
+    let bound = listen::bind(home, &[], asked).await?;
+    if bound.is_empty() {
         return Err(Error::invalid("say where to serve the file: --nbd ADDR, --run or --single"));
     }
-    let server = Server::new(exports, limits(config));
+    let (security, listeners) = Security::new(home, config, asked, bound)?;
+    let server = Server::new(security.guard(exports, name), limits(config));
     let stop = Switch::new();
     let mut tasks = JoinSet::new();
     for listener in listeners {

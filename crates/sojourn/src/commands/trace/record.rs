@@ -3,11 +3,12 @@
 use crate::config::Config;
 use crate::output::Output;
 use crate::serve::forward::ForwardExports;
+use crate::serve::listen::Asked;
 use crate::serve::plain;
 use crate::serve::record::{Recording, RecordingView};
 use block::{ByteSize, Error, Result};
 use nbd::{Address, Uri};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -43,7 +44,8 @@ pub(super) async fn run(args: &Args, output: Output) -> Result<ExitCode> {
     let notes = format!("recorded between clients and {}", args.to);
     let recording = Recording::start(&args.out, args.limit.0, &notes)?;
     let exports = recording.exports(Arc::new(ForwardExports::new(args.to.clone())));
-    let served = plain::run(exports, &Config::default(), &args.listen, args.insecure).await;
+    let asked = Asked { nbd: args.listen.clone(), insecure: args.insecure, ..Asked::default() };
+    let served = plain::run(exports, None, Path::new("."), &Config::default(), &asked).await;
     let view = recording.finish().await;
     let code = served?;
     output.print(&view, || text(&view))?;

@@ -1,0 +1,169 @@
+//! `sojourn cert`: the certificates of a server and its clients.
+
+use crate::home::Home;
+use crate::output::{Output, fields, moment};
+use crate::world;
+use access::{Authority, Issued};
+use block::{Error, Result};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Verbs of `sojourn cert`.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Cert {
+    /// Make a certificate authority, which signs the others
+    Ca(Ca),
+    /// Make the server's certificate, or renew it
+    Server(Server),
+    /// Make a certificate for a client
+    Client(Client),
+    /// Revoke all certificates of a client
+    Revoke(Revoke),
+}
+
+/// Where certificates are.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Place {
+    /// The directory of the authority [default: `tls` in the home]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn cert ca
+  sojourn cert ca --name 'Lab 3' --days 3650
+
+Whoever has ca-key.pem can make certificates that the server trusts. Keep a copy of the directory in
+a safe place; the server itself does without that file.")]
+pub(crate) struct Ca {
+    #[command(flatten)]
+    place: Place,
+    /// What it is called
+    #[arg(long, value_name = "TEXT", default_value = "Sojourn")]
+    name: String,
+    /// How long it holds
+    #[arg(long, default_value_t = 3650)]
+    days: u32,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn cert server disks.example.org 192.0.2.7
+  sojourn serve --nbd 0.0.0.0:10809 --tls required
+
+Clients refuse a server that they reach by another name. A running server takes the new certificate
+at SIGHUP.")]
+pub(crate) struct Server {
+    #[command(flatten)]
+    place: Place,
+    /// The host names and IP addresses under which clients reach it
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
+    /// How long it holds
+    #[arg(long, default_value_t = 825)]
+    days: u32,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn cert client alice
+  scp -r /var/lib/sojourn/tls/clients/alice alice-pc:/etc/pki/sojourn
+  nbdinfo 'nbds://disks.example.org/alice?tls-certificates=/etc/pki/sojourn'
+
+The directory has the names that QEMU and libnbd look for. Move it to the client: the server needs
+nothing of it.")]
+pub(crate) struct Client {
+    #[command(flatten)]
+    place: Place,
+    /// The client's name, as access rules call it
+    name: String,
+    /// How long it holds
+    #[arg(long, default_value_t = 825)]
+    days: u32,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn cert revoke alice && systemctl reload sojourn
+
+A running server learns it at SIGHUP; it refuses the next connection, and does not end those that are
+there.")]
+pub(crate) struct Revoke {
+    #[command(flatten)]
+    place: Place,
+    /// The client's name
+    name: String,
+}
+
+/// A certificate that was made.
+#[derive(Serialize)]
+struct Made {
+    dir: String,
+    serial: String,
+    /// Seconds since 1970.
+    until: u64,
+}
+
+impl From<Issued> for Made {
+    fn from(issued: Issued) -> Self {
+        let dir = issued.dir.display().to_string();
+        Self { dir, serial: issued.serial, until: issued.until }
+    }
+}
+
+/// What was revoked.
+#[derive(Serialize)]
+struct Revoked {
+    client: String,
+    serials: Vec<String>,
+}
+
+impl Place {
+    fn resolve(&self, home: impl FnOnce() -> Result<Home>) -> Result<PathBuf> {
+        match &self.dir {
+            Some(dir) if dir.as_os_str().is_empty() => Err(Error::invalid("--dir is empty")),
+            Some(dir) => std::path::absolute(dir).map_err(|e| Error::io(dir.display(), e)),
+            None => {
+                let home = home()?;
+                home.must_exist()?;
+                let config = crate::config::Config::of(&home)?;
+                Ok(home.resolve(config.tls.dir.as_ref()))
+            }
+        }
+    }
+}
+
+pub(crate) fn run(verb: &Cert, home: impl FnOnce() -> Result<Home>, output: Output) -> Result<()> {
+    let now = world::system().clock.now();
+    let made = match verb {
+        Cert::Ca(args) => {
+            Authority::create(&args.place.resolve(home)?, &args.name, args.days, now)?
+        }
+        Cert::Server(args) => {
+            Authority::open(&args.place.resolve(home)?, now)?.server(&args.names, args.days)?
+        }
+        Cert::Client(args) => {
+            Authority::open(&args.place.resolve(home)?, now)?.client(&args.name, args.days)?
+        }
+        Cert::Revoke(args) => {
+            let serials = Authority::open(&args.place.resolve(home)?, now)?.revoke(&args.name)?;
+            let revoked = Revoked { client: args.name.clone(), serials };
+            return output.print(&revoked, || {
+                fields(&[
+                    ("client", revoked.client.clone()),
+                    ("revoked", revoked.serials.join(" ")),
+                ])
+            });
+        }
+    };
+    let made = Made::from(made);
+    output.print(&made, || {
+        let until = moment(made.until);
+        fields(&[("dir", made.dir.clone()), ("serial", made.serial.clone()), ("until", until)])
+    })
+}

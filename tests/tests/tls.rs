@@ -1,0 +1,245 @@
+//! TLS, certificates and access rules, with libnbd and QEMU as clients: the right ones are served,
+//! and everybody else is refused.
+
+use sojourn_tests::tool::{shell, shell_fails, texts};
+use sojourn_tests::{Home, Server, content, require};
+use std::path::Path;
+
+const MIB: usize = 8;
+
+/// A home with an authority, a server's certificate, the disks `alice` and `bob`, and clients of
+/// these names. Each may write its own disk and read the image.
+fn lab() -> Home {
+    let home = Home::new();
+    home.import("golden:1", &content::image(1, MIB));
+    home.disk("alice", "golden");
+    home.disk("bob", "golden");
+    home.run(&["cert", "ca"]);
+    home.run(&["cert", "server", "localhost", "127.0.0.1"]);
+    home.run(&["cert", "client", "alice"]);
+    home.run(&["cert", "client", "bob"]);
+    let rules = "access = [\n{ certificate = \"*\", write = [\"{name}\"], read = [\"golden:*\"] },\n\
+                 { uid = 4000000000, write = [\"bob\"] },\n]\n";
+    prepend(&home.path("home/sojourn.toml"), rules);
+    home
+}
+
+fn prepend(path: &Path, text: &str) {
+    let rest = std::fs::read_to_string(path).expect("configuration");
+    std::fs::write(path, format!("{text}{rest}")).expect("configuration");
+}
+
+/// A port that was free a moment ago.
+fn port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("port");
+    listener.local_addr().expect("port").port()
+}
+
+/// A server on TCP with TLS in this mode, and on a unix socket without.
+fn serve(home: &Home, mode: &str) -> (Server, String) {
+    let port = port().to_string();
+    let server = home.serve_with(&["--nbd", &format!("127.0.0.1:{port}"), "--tls", mode]);
+    (server, port)
+}
+
+/// Runs a script that knows how to speak to the server: `$P` is its port, `$T/NAME` the directory
+/// of a client's certificate.
+fn script(home: &Home, port: &str, script: &str) -> String {
+    let tls = home.path("home/tls/clients");
+    shell(home.dir(), &[("P", port), ("T", &tls.to_string_lossy())], script)
+}
+
+/// The same, of a script that must fail.
+fn fails(home: &Home, port: &str, script: &str) -> String {
+    let tls = home.path("home/tls/clients");
+    shell_fails(home.dir(), &[("P", port), ("T", &tls.to_string_lossy())], script)
+}
+
+/// Asks for the size of an export, as a client.
+fn size(client: &str, export: &str) -> String {
+    format!(r#"nbdinfo --size "nbds://localhost:$P/{export}?tls-certificates=$T/{client}""#)
+}
+
+/// QEMU's options for an export, as a client.
+fn qemu(client: &str, export: &str) -> String {
+    format!(
+        "--object tls-creds-x509,id=t,endpoint=client,dir=$T/{client} --image-opts \
+         driver=nbd,host=localhost,port=$P,export={export},tls-creds=t"
+    )
+}
+
+#[test]
+fn clients_with_the_right_certificate_use_their_own_disk() {
+    require!("nbdinfo", "nbdcopy", "qemu-img", "qemu-io");
+    let home = lab();
+    let (server, port) = serve(&home, "required");
+    let bytes = content::image(7, MIB);
+    content::write_sparse(&home.path("in.raw"), &bytes);
+    script(
+        &home,
+        &port,
+        r#"U="nbds://localhost:$P/alice?tls-certificates=$T/alice"
+        nbdcopy in.raw "$U"; nbdcopy "$U" out.raw; cmp in.raw out.raw
+        nbdcopy --connections=4 --requests=32 "$U" again.raw; cmp in.raw again.raw"#,
+    );
+    script(
+        &home,
+        &port,
+        &format!(
+            "qemu-img info {q}; qemu-img convert -O raw {q} q.raw; cmp in.raw q.raw
+             qemu-io -c 'write -P 7 0 64k' -c flush -c 'read -P 7 0 64k' {q}",
+            q = qemu("alice", "alice")
+        ),
+    );
+    script(&home, &port, &size("bob", "bob"));
+    assert!(server.log().contains("cert:alice@"), "sessions are logged by certificate");
+    server.stop();
+}
+
+#[test]
+fn a_good_certificate_opens_no_other_clients_disk() {
+    require!("nbdinfo", "qemu-img", "nbdsh");
+    let home = lab();
+    let (server, port) = serve(&home, "required");
+    fails(&home, &port, &size("alice", "bob"));
+    fails(&home, &port, &format!("qemu-img info {}", qemu("alice", "bob")));
+    let of_others = fails(&home, &port, &size("alice", "bob"));
+    let of_nobody = fails(&home, &port, &size("alice", "bbb"));
+    assert_eq!(of_others.replace("bob", "bbb"), of_nobody, "absent and denied look the same");
+    let list = script(
+        &home,
+        &port,
+        r#"nbdinfo --list --json "nbds://localhost:$P/?tls-certificates=$T/alice""#,
+    );
+    assert!(list.contains("\"alice\"") && list.contains("\"golden:1\""), "{list}");
+    assert!(!list.contains("bob"), "{list}");
+    // The image may be read, and not be written.
+    script(
+        &home,
+        &port,
+        r#"nbdsh -c '
+import os
+h.set_uri_allow_local_file(True)
+h.connect_uri("nbds://localhost:%s/golden:1?tls-certificates=%s/alice" % (os.environ["P"], os.environ["T"]))
+assert h.is_read_only()
+h.set_strict_mode(0)
+try: h.pwrite(bytes(512), 0); raise SystemExit("written")
+except nbd.Error as e: assert e.errno == "EPERM", e
+h.pread(512, 0)'"#,
+    );
+    server.stop();
+}
+
+#[test]
+fn plain_connections_are_refused_where_tls_is_required() {
+    require!("nbdinfo", "qemu-img", "nbdsh");
+    let home = lab();
+    let (server, port) = serve(&home, "required");
+    fails(&home, &port, r#"nbdinfo --size "nbd://localhost:$P/alice""#);
+    fails(&home, &port, r#"nbdinfo --list "nbd://localhost:$P/""#);
+    let told = fails(&home, &port, r#"qemu-img info "nbd://localhost:$P/alice""#);
+    assert!(told.to_lowercase().contains("tls"), "{told}");
+    // One that asks for TLS and shows no certificate.
+    fails(
+        &home,
+        &port,
+        r#"mkdir none; cp "$T/alice/ca-cert.pem" none
+        nbdinfo --size "nbds://localhost:$P/alice?tls-certificates=$PWD/none""#,
+    );
+    script(&home, &port, &size("alice", "alice"));
+    server.stop();
+}
+
+#[test]
+fn certificates_that_are_unknown_expired_or_revoked_are_refused() {
+    require!("nbdinfo", "openssl");
+    let home = lab();
+    let (server, port) = serve(&home, "required");
+    // Another authority, which calls its client alice too.
+    home.run(&["cert", "ca", "--dir", "other"]);
+    home.run(&["cert", "client", "alice", "--dir", "other"]);
+    script(&home, &port, r#"cp "$T/alice/ca-cert.pem" other/clients/alice/"#);
+    let other = |name: &str| {
+        format!(r#"nbdinfo --size "nbds://localhost:$P/alice?tls-certificates=$PWD/{name}""#)
+    };
+    fails(&home, &port, &other("other/clients/alice"));
+    // Our authority's signature, on a certificate that ended.
+    script(
+        &home,
+        &port,
+        r#"mkdir -p old; cp "$T/alice/ca-cert.pem" "$T/alice/client-key.pem" old
+        printf 'extendedKeyUsage=clientAuth\n' > ext
+        openssl req -new -key old/client-key.pem -subj /CN=alice -out old.csr
+        sign() { openssl x509 -req -in old.csr -CA home/tls/ca-cert.pem -CAkey home/tls/ca-key.pem \
+            -set_serial "$1" -days "$2" -extfile ext -out old/client-cert.pem; }
+        sign 1 -1"#,
+    );
+    fails(&home, &port, &other("old"));
+    script(
+        &home,
+        &port,
+        r#"openssl x509 -req -in old.csr -CA home/tls/ca-cert.pem -CAkey home/tls/ca-key.pem \
+            -set_serial 2 -days 1 -extfile ext -out old/client-cert.pem"#,
+    );
+    script(&home, &port, &other("old")); // that was the only thing wrong with it
+    // Revoked, while the server runs.
+    script(&home, &port, r#"cp -r "$T/alice" kept"#);
+    script(&home, &port, &other("kept"));
+    home.run(&["cert", "revoke", "alice"]);
+    server.reload("certificates read again");
+    fails(&home, &port, &other("kept"));
+    script(&home, &port, &size("bob", "bob"));
+    home.run(&["cert", "client", "alice"]);
+    script(&home, &port, &size("alice", "alice"));
+    server.stop();
+}
+
+#[test]
+fn optional_tls_serves_plain_clients_by_their_rules() {
+    require!("nbdinfo");
+    let home = lab();
+    let (server, port) = serve(&home, "optional");
+    script(&home, &port, &size("alice", "alice"));
+    // Without a certificate a TCP client is nobody, and no rule is about it.
+    fails(&home, &port, r#"nbdinfo --size "nbd://localhost:$P/alice""#);
+    // Nor is one about the user who runs this.
+    let uri = server.uri("alice");
+    fails(&home, &port, &format!("nbdinfo --size '{uri}'"));
+    server.stop();
+}
+
+#[test]
+fn users_of_this_machine_are_known_by_their_ids() {
+    require!("nbdinfo");
+    let home = Home::new();
+    home.import("golden:1", &content::image(1, MIB));
+    home.disk("mine", "golden");
+    home.disk("other", "golden");
+    let uid = rustix::process::geteuid().as_raw();
+    let rules =
+        format!("access = [{{ uid = {uid}, write = [\"mine\"], read = [\"golden:1\"] }}]\n");
+    prepend(&home.path("home/sojourn.toml"), &rules);
+    let server = home.serve();
+    let ask = |export: &str| format!("nbdinfo --size '{}'", server.uri(export));
+    script(&home, "", &ask("mine"));
+    script(&home, "", &ask("golden:1"));
+    fails(&home, "", &ask("other"));
+    server.stop();
+}
+
+#[test]
+fn keys_are_for_their_owner_and_authorities_are_not_overwritten() {
+    use std::os::unix::fs::MetadataExt;
+    let home = lab();
+    for key in ["ca-key.pem", "server-key.pem", "clients/alice/client-key.pem"] {
+        let mode = std::fs::metadata(home.path("home/tls").join(key)).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o600, "{key}");
+    }
+    home.fails(4, &["cert", "ca"]);
+    home.fails(4, &["cert", "client", "alice"]);
+    home.fails(2, &["cert", "client", "../alice"]);
+    home.fails(3, &["cert", "revoke", "carol"]);
+    home.fails(9, &["serve", "--nbd", "0.0.0.0:0"]);
+    let output = home.command().args(["cert", "server", "a b"]).output().unwrap();
+    assert!(!output.status.success(), "{:?}", texts(&output));
+}
