@@ -179,6 +179,14 @@ impl Lab<'_> {
     /// Measures one block size: its centres, and all runs.
     fn block(&self, block: u64) -> Result<(Vec<ProfileCentre>, Vec<Run>)> {
         let size = self.size(block)?;
+        if !self.args.hits_only && size < self.args.hot.0.saturating_mul(4) {
+            return Err(Error::invalid(format!(
+                "the export has {}, which is not much more than the hot part of {}: give a \
+                 smaller --hot, a larger export, or --hits-only",
+                ByteSize(size),
+                self.args.hot
+            )));
+        }
         let hot = Span::whole(self.args.hot.0.min(size));
         // Brings the hot part into the cache.
         self.run(block, 1, hot, 0)?;
@@ -188,14 +196,6 @@ impl Lab<'_> {
         }
         let mut misses = Vec::new();
         if !self.args.hits_only {
-            if size < self.args.hot.0.saturating_mul(4) {
-                return Err(Error::invalid(format!(
-                    "the export has {}, which is not much more than the hot part of {}: give a \
-                     smaller --hot, a larger export, or --hits-only",
-                    ByteSize(size),
-                    self.args.hot
-                )));
-            }
             for clients in self.all() {
                 let seed = 1_000_000 + u64::from(clients);
                 misses.push(self.run(block, clients, Span::whole(size), seed)?);
