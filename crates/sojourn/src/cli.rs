@@ -2,8 +2,8 @@
 //! beside its code in [`commands`](crate::commands).
 
 use crate::commands::{
-    borrow, cert, completions, disk, gc, image, init, man, model, predict, repair, replay, serve, simulate, status,
-    store, trace, verify,
+    borrow, cert, completions, disk, drain, gc, image, init, man, model, predict, reload, repair,
+    replay, serve, simulate, status, store, top, trace, verify,
 };
 use crate::logging::LogFormat;
 use clap::{Parser, Subcommand};
@@ -75,12 +75,18 @@ pub(crate) enum Command {
     Gc(gc::Args),
     /// Serve disks and images over NBD
     Serve(Box<serve::Args>),
+    /// Have the running server read its configuration again
+    Reload(reload::Args),
+    /// Have the running server end after its last client
+    Drain(drain::Args),
     /// Read the store back and check it
     Verify(verify::Args),
     /// Heal the store from other stores and from images
     Repair(repair::Args),
     /// What the running server does
     Status(status::Args),
+    /// What the running server does now: disks, clients, latencies
+    Top(top::Args),
     /// Traces of block requests
     #[command(subcommand, arg_required_else_help = true)]
     Trace(Box<trace::Trace>),

@@ -114,6 +114,14 @@ pub(crate) struct Limits {
     pub(crate) total_in_flight: ByteSize,
     /// The longest read or write.
     pub(crate) request: ByteSize,
+    /// Connections at a time of one client; 0 is no limit.
+    pub(crate) client_connections: u32,
+    /// Requests of one client in a second; 0 is no limit.
+    pub(crate) client_iops: u64,
+    /// Bytes that one client reads and writes in a second; 0 is no limit.
+    pub(crate) client_bandwidth: ByteSize,
+    /// What the private blocks of one disk may take in the home; 0 is no limit.
+    pub(crate) disk_space: ByteSize,
 }
 
 /// `[log]`.
@@ -131,20 +139,20 @@ impl Default for Config {
         Self {
             store: "store".into(),
             sources: Vec::new(),
+            access: Vec::new(),
             key_file: None,
             cache: Cache::default(),
             pieces: Pieces::default(),
             serve: Serve::default(),
+            tls: Tls::default(),
             trace: Trace::default(),
             limits: Limits::default(),
             log: Log::default(),
         }
-            access: Vec::new(),
     }
 }
 
 impl Default for Cache {
-            tls: Tls::default(),
     fn default() -> Self {
         Self { size: ByteSize(256 << 20), policy: PolicyKind::FMPQ }
     }
@@ -160,6 +168,7 @@ impl Default for Serve {
     fn default() -> Self {
         Self {
             nbd: vec!["unix:nbd.sock".into()],
+            tls: TlsMode::Off,
             http: None,
             insecure: false,
             idle_seconds: 30,
@@ -168,7 +177,12 @@ impl Default for Serve {
             lease_seconds: 60,
             boot_lists: true,
         }
-            tls: TlsMode::Off,
+    }
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        Self { dir: "tls".into() }
     }
 }
 
@@ -180,18 +194,16 @@ impl Default for Trace {
 
 impl Default for Limits {
     fn default() -> Self {
-impl Default for Tls {
-    fn default() -> Self {
-        Self { dir: "tls".into() }
-    }
-}
-
         Self {
             connections: 4096,
             handshake_seconds: 30,
             in_flight: ByteSize(16 << 20),
             total_in_flight: ByteSize(1 << 30),
             request: ByteSize(32 << 20),
+            client_connections: 0,
+            client_iops: 0,
+            client_bandwidth: ByteSize(0),
+            disk_space: ByteSize(0),
         }
     }
 }
@@ -265,6 +277,10 @@ impl Config {
         if self.pieces.dir.is_empty() {
             return bad("pieces.dir", "is empty; give a directory");
         }
+        Rules::new(self.access.clone(), false)?;
+        if self.tls.dir.is_empty() {
+            return bad("tls.dir", "is empty; give a directory");
+        }
         if self.trace.dir.as_deref() == Some("") {
             return bad("trace.dir", "is empty; give a directory, or leave it out");
         }
@@ -277,12 +293,12 @@ impl Config {
         if self.limits.handshake_seconds == 0 {
             return bad("limits.handshake_seconds", "is 0; at least 1 is needed");
         }
-        Rules::new(self.access.clone(), false)?;
-        if self.tls.dir.is_empty() {
-            return bad("tls.dir", "is empty; give a directory");
-        }
         if !(1 << 16..=32 << 20).contains(&self.limits.request.0) {
             return bad("limits.request", "must be 64KiB to 32MiB");
+        }
+        let slow = 1..1_000_000;
+        if slow.contains(&self.limits.client_bandwidth.0) {
+            return bad("limits.client_bandwidth", "must be 0 (no limit) or at least 1MB a second");
         }
         if !(1 << 20..=1 << 30).contains(&self.limits.in_flight.0) {
             return bad("limits.in_flight", "must be 1MiB to 1GiB");
@@ -339,6 +355,10 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # The key file of an encrypted store (relative to the home).
 {KEY_FILE}
 
+# Which clients may use which exports; docs/security.md. Without rules all may use all, unless TLS is
+# required somewhere: then none may.
+# access = [{ certificate = "alice", write = ["alice"], read = ["debian", "debian:*"] }]
+
 [cache]
 # size = "256MiB"
 # policy = "fmpq"           # or "lru"
@@ -350,17 +370,18 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 
 [serve]
 # nbd = ["unix:nbd.sock"]   # unix:PATH (relative to the home) or HOST:PORT
+# tls = "off"               # of HOST:PORT: "optional" or "required" need certificates
 # http = "127.0.0.1:9180"   # off unless set: /metrics, /healthz, /v1/status
 # insecure = false          # true allows addresses that other machines reach
 # idle_seconds = 30         # a disk without clients is closed after this
 # lease_seconds = 60        # fallen silent for this long, another server may take its disks
 # boot_lists = true         # record what boots read, and load it ahead of the next ones
-# Which clients may use which exports; docs/security.md. Without rules all may use all, unless TLS is
-# required somewhere: then none may.
-# access = [{ certificate = "alice", write = ["alice"], read = ["debian", "debian:*"] }]
-
 # store_seconds = 600       # readers wait this long for a store over a network
 # stop_seconds = 10         # a graceful stop waits this long for clients
+
+# The certificates of the server and of the authority that it trusts; sojourn cert makes them.
+[tls]
+# dir = "tls"
 
 # What clients ask, recorded.
 [trace]
@@ -370,19 +391,18 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 [limits]
 # connections = 4096
 # handshake_seconds = 30
-# tls = "off"               # of HOST:PORT: "optional" or "required" need certificates
 # in_flight = "16MiB"       # per connection
 # total_in_flight = "1GiB"  # of all connections
 # request = "32MiB"
+# client_connections = 0    # of one client: a process, or an address; 0 is no limit
+# client_iops = 0           # requests of one client in a second
+# client_bandwidth = 0      # bytes of one client in a second, such as "100MB"
+# disk_space = 0            # for the private blocks of one disk, such as "20GiB"
 
 [log]
 # level = "info"
 # format = "human"          # or "json"
 "##;
-# The certificates of the server and of the authority that it trusts; sojourn cert makes them.
-[tls]
-# dir = "tls"
-
 
 #[cfg(test)]
 mod tests {
@@ -412,6 +432,12 @@ mod tests {
             .map(|line| format!("{}\n", line.trim_start_matches("# ")))
             .collect();
         let mut expected = Config { key_file: Some("store.key".into()), ..Config::default() };
+        expected.access = vec![Rule {
+            certificate: Some("alice".into()),
+            write: vec!["alice".into()],
+            read: vec!["debian".into(), "debian:*".into()],
+            ..Rule::default()
+        }];
         expected.trace.dir = Some("traces".into());
         expected.serve.http = Some("127.0.0.1:9180".parse().unwrap());
         assert_eq!(Config::parse(&uncommented).unwrap(), expected);
@@ -432,12 +458,6 @@ mod tests {
         }
     }
 
-        expected.access = vec![Rule {
-            certificate: Some("alice".into()),
-            write: vec!["alice".into()],
-            read: vec!["debian".into(), "debian:*".into()],
-            ..Rule::default()
-        }];
     #[test]
     fn a_store_with_quotes_in_its_path_survives_the_template() {
         let store = "/srv/a \"b\" \\c";
@@ -472,6 +492,7 @@ mod tests {
             ("limits.connections = 0", "limits.connections"),
             ("limits.request = \"1GiB\"", "limits.request"),
             ("limits.in_flight = 1", "limits.in_flight"),
+            ("limits.client_bandwidth = \"64KiB\"", "limits.client_bandwidth"),
             ("serve.idle_seconds = 10000000", "serve.idle_seconds"),
             ("log.level = \"=?=\"", "log.level"),
         ] {

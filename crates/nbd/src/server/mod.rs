@@ -109,9 +109,24 @@ impl Server {
     /// [`Unavailable`](block::ErrorKind::Unavailable) when sessions were cut off by the deadline.
     /// While it serves nothing is an error: a failing accept is logged and repeated.
     pub async fn serve(&self, listener: Listener, stop: impl Future<Output = ()>) -> Result<()> {
+        self.serve_until(listener, std::future::pending(), stop).await
+    }
+
+    /// The same; when `close` is ready, the listener is closed and the clients that are there are
+    /// served until they leave.
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve).
+    pub async fn serve_until(
+        &self,
+        listener: Listener,
+        close: impl Future<Output = ()>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<()> {
         let (stopper, stopped) = watch::channel(false);
         let mut clients = JoinSet::new();
         let mut stop = std::pin::pin!(stop);
+        let mut close = std::pin::pin!(close);
         let mut told = None;
         tracing::info!(address = %listener.address(), "listening");
         loop {
@@ -119,6 +134,10 @@ impl Server {
             tokio::select! {
                 biased;
                 () = &mut stop => break,
+                () = &mut close => {
+                    drop(listener);
+                    return self.finish(clients, &stopper, stop).await;
+                }
                 Some(ended) = clients.join_next() => self.inner.note_panic(&ended),
                 accepted = listener.accept(keepalive) => match accepted {
                     Ok(accepted) => {
@@ -133,6 +152,27 @@ impl Server {
             }
         }
         drop(listener);
+        self.finish(clients, &stopper, std::future::ready(())).await
+    }
+
+    /// Serves clients until they leave or `stop` is ready; then stops them.
+    async fn finish(
+        &self,
+        mut clients: JoinSet<()>,
+        stopper: &watch::Sender<bool>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<()> {
+        let mut stop = std::pin::pin!(stop);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut stop => break,
+                ended = clients.join_next() => match ended {
+                    Some(ended) => self.inner.note_panic(&ended),
+                    None => return Ok(()),
+                }
+            }
+        }
         stopper.send_replace(true);
         let all = async {
             while let Some(ended) = clients.join_next().await {

@@ -9,6 +9,33 @@ pub(crate) const DISK_PATH: &str = "/v1/disk";
 /// The path of the server's state.
 pub(crate) const STATUS_PATH: &str = "/v1/status";
 
+/// The path of [`Reloaded`].
+pub(crate) const RELOAD_PATH: &str = "/v1/reload";
+/// The path of [`DrainRequest`].
+pub(crate) const DRAIN_PATH: &str = "/v1/drain";
+
+/// What reading the configuration again came to.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Reloaded {
+    /// Keys that changed and that need a restart.
+    pub(crate) restart: Vec<String>,
+}
+
+/// Take no new clients, and end when the last one has left.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DrainRequest {
+    /// End after so many seconds in any case.
+    pub(crate) seconds: Option<u64>,
+}
+
+/// The server drains.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Draining {
+    /// Connections at that moment.
+    pub(crate) connections: u64,
+}
+
 /// A verb on disks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "snake_case", deny_unknown_fields)]

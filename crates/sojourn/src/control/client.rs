@@ -1,6 +1,9 @@
 //! One request to a running server: a minimal HTTP/1.1 client on a unix socket.
 
-use super::api::{DISK_PATH, DiskReply, DiskRequest, Problem, STATUS_PATH};
+use super::api::{
+    DISK_PATH, DRAIN_PATH, DiskReply, DiskRequest, DrainRequest, Draining, Problem, RELOAD_PATH,
+    Reloaded, STATUS_PATH,
+};
 use crate::home::Home;
 use crate::serve::status::StatusView;
 use block::{Error, Result};
@@ -50,6 +53,22 @@ impl Client {
     /// As [`disk`](Self::disk).
     pub(crate) async fn status(self) -> Result<StatusView> {
         self.call::<(), _>("GET", STATUS_PATH, None).await
+    }
+
+    /// Has the server read its configuration again.
+    ///
+    /// # Errors
+    /// As [`disk`](Self::disk).
+    pub(crate) async fn reload(self) -> Result<Reloaded> {
+        self.call::<(), _>("POST", RELOAD_PATH, None).await
+    }
+
+    /// Has the server take no new clients and end after the last one.
+    ///
+    /// # Errors
+    /// As [`disk`](Self::disk).
+    pub(crate) async fn drain(self, request: &DrainRequest) -> Result<Draining> {
+        self.call("POST", DRAIN_PATH, Some(request)).await
     }
 
     async fn call<B: Serialize, R: DeserializeOwned>(

@@ -1,9 +1,12 @@
 //! The server's side of the control socket.
 
-use super::api::{DISK_PATH, DiskRequest, Problem, STATUS_PATH};
+use super::api::{
+    DISK_PATH, DRAIN_PATH, DiskRequest, DrainRequest, Draining, Problem, RELOAD_PATH, Reloaded,
+    STATUS_PATH,
+};
 use crate::engine::verbs;
 use crate::home::Home;
-use crate::serve::daemon::Running;
+use crate::serve::daemon::{Order, Running};
 use crate::serve::http::send_status;
 use crate::serve::signals::Switch;
 use axum::extract::State;
@@ -14,6 +17,7 @@ use axum::{Json, Router};
 use block::{Error, ErrorKind, Result};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 
@@ -44,6 +48,8 @@ pub(crate) async fn serve(listener: UnixListener, running: Arc<Running>, stop: S
     let router = Router::new()
         .route(DISK_PATH, post(disk))
         .route(STATUS_PATH, get(send_status))
+        .route(RELOAD_PATH, post(reload))
+        .route(DRAIN_PATH, post(drain))
         .with_state(running);
     let served = axum::serve(listener, router).with_graceful_shutdown(stop.wait());
     if let Err(e) = served.await {
@@ -69,6 +75,29 @@ async fn disk(State(running): State<Arc<Running>>, Json(request): Json<DiskReque
         Ok(Err(e)) => problem(&e),
         Err(_) => problem(&Error::internal("the verb failed inside the server; see its log")),
     }
+}
+
+async fn reload(State(running): State<Arc<Running>>) -> Response {
+    let (send, receive) = oneshot::channel();
+    let _ = running.orders.send(Order::Reload(send));
+    match receive.await {
+        Ok(Ok(restart)) => Json(Reloaded { restart }).into_response(),
+        Ok(Err(e)) => problem(&e),
+        Err(_) => problem(&stopping()),
+    }
+}
+
+async fn drain(State(running): State<Arc<Running>>, Json(request): Json<DrainRequest>) -> Response {
+    let connections = running.nbd.counters().connections;
+    let patience = request.seconds.map(|seconds| Duration::from_secs(seconds.min(86_400)));
+    match running.orders.send(Order::Drain(patience)) {
+        Ok(()) => Json(Draining { connections }).into_response(),
+        Err(_) => problem(&stopping()),
+    }
+}
+
+fn stopping() -> Error {
+    Error::unavailable("the server is stopping; start it again with `sojourn serve`")
 }
 
 /// An error as an answer.

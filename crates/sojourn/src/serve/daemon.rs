@@ -8,25 +8,29 @@ use super::security::Security;
 use super::signals::{Asked, Signals, Switch};
 use super::{http, limits, listen};
 use crate::borrow::shadow::{Shadows, Wanted};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::control;
 use crate::engine::{Engine, Use};
 use crate::home::Home;
 use crate::logging;
 use block::{Error, Result};
 use cache::PolicyKind;
-use nbd::Server;
+use nbd::{Listener, Server};
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 /// How often idle disks are looked for.
 const TICK: Duration = Duration::from_secs(1);
+
+/// How long a server drains that was given no time.
+const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// What the user asked for, on top of the configuration.
 pub(crate) struct Options {
@@ -57,6 +61,16 @@ pub(crate) struct Running {
     pub(crate) recording: Option<Recording>,
     /// Verbs that are being carried out.
     pub(crate) verbs: Mutex<JoinSet<()>>,
+    /// What the control socket asks of the server itself.
+    pub(crate) orders: mpsc::UnboundedSender<Order>,
+}
+
+/// What the control socket asks of the server itself.
+pub(crate) enum Order {
+    /// Read the configuration again; the keys that need a restart are the answer.
+    Reload(oneshot::Sender<Result<Vec<String>>>),
+    /// Take no new clients, and end when the last one has left, or after this time.
+    Drain(Option<Duration>),
 }
 
 /// Serves a home until a signal stops it.
@@ -95,6 +109,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     let recording = Recording::wanted(options.trace.as_deref(), &config, Some(home))?;
     let exports = recorded(recording.as_ref(), Arc::new(exports));
     let exports = security.guard(exports, options.default_export.clone());
+    let (orders, mut asked) = mpsc::unbounded_channel();
     let running = Arc::new(Running {
         home: home.clone(),
         engine: Arc::clone(&engine),
@@ -105,15 +120,14 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         started: Instant::now(),
         recording,
         verbs: Mutex::default(),
+        orders,
     });
+    engine.disks.limit_private_bytes(config.limits.disk_space.0);
 
     let lease = Lease::start(&engine, lease).await?;
-    let stop = Switch::new();
+    let (stop, drain) = (Switch::new(), Switch::new());
     let mut tasks: JoinSet<Result<()>> = JoinSet::new();
-    for listener in listeners {
-        let (server, stop) = (running.nbd.clone(), stop.wait());
-        tasks.spawn(async move { server.serve(listener, stop).await });
-    }
+    tasks.spawn(serve_all(running.nbd.clone(), listeners, drain.clone(), stop.clone()));
     if let Some(listener) = http_listener {
         tracing::info!(address = ?running.http, "listening for HTTP");
         let (running, stop) = (Arc::clone(&running), stop.clone());
@@ -133,13 +147,34 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     let mut config = config;
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut draining = None;
     let failed = loop {
         tokio::select! {
             asked = signals.next() => match asked {
                 Asked::Stop => break None,
-                Asked::Reload => reload(&mut config, &options, &security),
+                Asked::Reload => {
+                    // What is wrong is in the log.
+                    let _ = reload(&mut config, &options, &security, &running);
+                }
             },
-            Some(ended) = tasks.join_next() => break Some(ended),
+            Some(order) = asked.recv() => match order {
+                Order::Reload(answer) => {
+                    let _ = answer.send(reload(&mut config, &options, &security, &running));
+                }
+                Order::Drain(patience) => {
+                    let connections = running.nbd.counters().connections;
+                    tracing::info!(connections, "draining: no new clients");
+                    let until = Instant::now() + patience.unwrap_or(FOR_EVER);
+                    draining = Some(until);
+                    drain.throw();
+                }
+            },
+            Some(ended) = tasks.join_next() => match ended {
+                Ok(Ok(())) if draining.is_some() => break None,
+                ended => break Some(ended),
+            },
+            () = tokio::time::sleep_until(draining.unwrap_or_else(Instant::now)),
+                if draining.is_some() => break None,
             _ = tick.tick() => {
                 engine.open.close_idle(Duration::from_secs(config.serve.idle_seconds)).await;
             }
@@ -171,6 +206,26 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     Ok(ExitCode::SUCCESS)
 }
 
+/// Serves on all listeners. Ends by itself when they are closed by `drain` and all clients have left.
+async fn serve_all(
+    server: Server,
+    listeners: Vec<Listener>,
+    drain: Switch,
+    stop: Switch,
+) -> Result<()> {
+    let mut serving = JoinSet::new();
+    for listener in listeners {
+        let (server, close, stop) = (server.clone(), drain.wait(), stop.wait());
+        serving.spawn(async move { server.serve_until(listener, close, stop).await });
+    }
+    let mut result = Ok(());
+    while let Some(ended) = serving.join_next().await {
+        let ended = ended.map_err(|e| Error::internal("a listener panicked").with_source(e));
+        result = result.and(ended.and_then(|served| served));
+    }
+    result
+}
+
 /// Waits for the clients, finishes the verbs, closes the disks, ends the lease.
 async fn finish(running: &Running, mut tasks: JoinSet<Result<()>>, lease: Lease) -> Result<()> {
     while let Some(ended) = tasks.join_next().await {
@@ -188,12 +243,21 @@ async fn finish(running: &Running, mut tasks: JoinSet<Result<()>>, lease: Lease)
     closed
 }
 
-/// Reads the configuration again and says what needs a restart. A file that cannot be read changes
-/// nothing.
-fn reload(config: &mut Config, options: &Options, security: &Security) {
+/// Reads the configuration again and gives the keys that need a restart. A file that cannot be read
+/// changes nothing.
+///
+/// # Errors
+/// Those of the file.
+fn reload(
+    config: &mut Config,
+    options: &Options,
+    security: &Security,
+    running: &Running,
+) -> Result<Vec<String>> {
     notify("RELOADING=1");
+    let mut restart = Vec::new();
     security.reload_certificates(); // also when the configuration is wrong: somebody was revoked
-    match Config::load(&options.config_path) {
+    let result = match Config::load(&options.config_path) {
         Ok(new) => {
             if !options.log_fixed
                 && let Err(e) = logging::change(&new.log.level)
@@ -204,7 +268,10 @@ fn reload(config: &mut Config, options: &Options, security: &Security) {
                 ("store", new.store != config.store),
                 ("cache", new.cache != config.cache),
                 ("trace", new.trace != config.trace),
-                ("limits", new.limits != config.limits),
+                (
+                    "limits.total_in_flight",
+                    new.limits.total_in_flight != config.limits.total_in_flight,
+                ),
                 ("serve.nbd", new.serve.nbd != config.serve.nbd),
                 ("serve.tls", new.serve.tls != config.serve.tls),
                 ("tls", new.tls != config.tls),
@@ -217,15 +284,25 @@ fn reload(config: &mut Config, options: &Options, security: &Security) {
             ] {
                 if changed {
                     tracing::warn!(key, "changed in the configuration; restart to apply it");
+                    restart.push(key.to_owned());
                 }
             }
             config.serve.idle_seconds = new.serve.idle_seconds;
+            config.limits = config::Limits {
+                total_in_flight: config.limits.total_in_flight,
+                ..new.limits.clone()
+            };
+            running.nbd.set_limits(limits(config));
+            running.engine.disks.limit_private_bytes(config.limits.disk_space.0);
             security.change_rules(&new);
             tracing::info!(config = %options.config_path.display(), "configuration read again");
+            Ok(restart)
         }
         Err(e) => {
             tracing::error!(error = e.message(), "the configuration stays as it was");
+            Err(e)
         }
-    }
+    };
     notify("READY=1");
+    result
 }

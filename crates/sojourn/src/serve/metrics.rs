@@ -1,10 +1,11 @@
 //! The status as Prometheus metrics, in the OpenMetrics text format.
 
+use super::latency::LatencyView;
 use super::status::{StatusView, TrafficView};
 use crate::names::metric::*;
 use block::{Error, Result};
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -39,6 +40,7 @@ impl prometheus_client::collector::Collector for Snapshot {
         let s = &self.0;
         let out = &mut encoder;
         gauge(out, CONNECTIONS, "Client connections now", s.connections)?;
+        gauge(out, CLIENTS, "Clients that use an export now", s.clients.len() as u64)?;
         counter(out, CONNECTIONS_ACCEPTED, "Client connections accepted", s.connections_accepted)?;
         counter(
             out,
@@ -101,8 +103,25 @@ impl Snapshot {
                 ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
             }
         }
-        let counters: [PerExport; 3] = [
+        let help = "How long requests took that succeeded, by export and kind";
+        let histogram = MetricType::Histogram;
+        let mut family = out.encode_descriptor(REQUEST_SECONDS, help, None, histogram)?;
+        for export in exports {
+            for (kind, latency) in &export.latency {
+                let labels = [(EXPORT, export.name.as_str()), (KIND, kind.as_str())];
+                let mut metric = family.encode_family(&labels)?;
+                let buckets = buckets(latency);
+                metric.encode_histogram::<NoLabelSet>(
+                    latency.seconds,
+                    latency.count,
+                    &buckets,
+                    None,
+                )?;
+            }
+        }
+        let counters: [PerExport; 4] = [
             (REQUEST_ERRORS, "Requests answered with an error", |t| t.errors),
+            (PACED, "Times that a client's limits held a connection back", |t| t.paced),
             (READ_BYTES, "Bytes read by clients", |t| t.read_bytes),
             (WRITTEN_BYTES, "Bytes written by clients", |t| t.written_bytes),
         ];
@@ -123,6 +142,21 @@ impl Snapshot {
         }
         Ok(())
     }
+}
+
+/// The buckets of a histogram, each with its bound in seconds and what it has alone: powers of two
+/// from 4 us to 8.6 s, which are bounds of the finer buckets too.
+fn buckets(latency: &LatencyView) -> Vec<(f64, u64)> {
+    let mut list: Vec<(f64, u64)> =
+        (12..=33).map(|power| ((1u64 << power) as f64 / 1e9, 0)).collect();
+    list.push((f64::INFINITY, 0));
+    for (most, count) in &latency.buckets {
+        let seconds = *most as f64 / 1e9;
+        if let Some(bucket) = list.iter_mut().find(|(bound, _)| seconds <= *bound) {
+            bucket.1 += count;
+        }
+    }
+    list
 }
 
 fn kinds(traffic: &TrafficView) -> [(&'static str, u64); 5] {

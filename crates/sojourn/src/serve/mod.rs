@@ -15,7 +15,7 @@
 //! | [`inherit`], [`notify`] | sockets from, and notices to, the service manager |
 //! | [`lease`] | the others on the store learn that the server is at work |
 //! | [`signals`] | what stops and reloads a server |
-//! | [`http`], [`metrics`], [`status`] | what the server tells of itself |
+//! | [`http`], [`metrics`], [`status`], [`latency`] | what the server tells of itself |
 
 pub(crate) mod boots;
 pub(crate) mod brief;
@@ -25,14 +25,15 @@ pub(crate) mod file;
 pub(crate) mod forward;
 pub(crate) mod http;
 pub(crate) mod inherit;
+pub(crate) mod latency;
 pub(crate) mod lease;
 pub(crate) mod listen;
 pub(crate) mod metrics;
 pub(crate) mod notify;
 pub(crate) mod plain;
 pub(crate) mod record;
-pub(crate) mod signals;
 pub(crate) mod security;
+pub(crate) mod signals;
 pub(crate) mod status;
 
 use crate::config::Config;
@@ -52,6 +53,11 @@ pub(crate) fn limits(config: &Config) -> nbd::Limits {
     }
     nbd::Limits {
         connections: wanted.min(possible),
+        client_connections: config.limits.client_connections as usize,
+        client_rates: nbd::server::Rates {
+            requests: config.limits.client_iops,
+            bytes: config.limits.client_bandwidth.0,
+        },
         handshake_deadline: Duration::from_secs(config.limits.handshake_seconds),
         in_flight_bytes: usize::try_from(config.limits.in_flight.0).unwrap_or(usize::MAX),
         total_bytes: config.limits.total_in_flight.0,

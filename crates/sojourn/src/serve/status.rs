@@ -2,6 +2,7 @@
 //! in docs/cli.md and do not change.
 
 use super::daemon::Running;
+use super::latency::{self, LatencyView};
 use super::record::{Recording, RecordingView};
 use crate::control::api::{DiskReply, DiskRequest};
 use crate::engine::verbs;
@@ -45,6 +46,9 @@ pub(crate) struct StatusView {
     pub(crate) open_disks: u64,
     /// Exports that a client has used since the start, and all disks.
     pub(crate) exports: Vec<ExportView>,
+    /// Clients that are there now.
+    #[serde(default)]
+    pub(crate) clients: Vec<ClientView>,
 }
 
 /// The block cache.
@@ -89,6 +93,22 @@ pub(crate) struct TrafficView {
     pub(crate) trims: u64,
     pub(crate) zeroes: u64,
     pub(crate) errors: u64,
+    /// Times that a client's limits held a connection back.
+    #[serde(default)]
+    pub(crate) paced: u64,
+}
+
+/// One client.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ClientView {
+    pub(crate) client: String,
+    /// Connections now.
+    pub(crate) connections: u64,
+    /// The exports that it uses.
+    pub(crate) exports: Vec<String>,
+    /// What it did since it came.
+    #[serde(flatten)]
+    pub(crate) traffic: TrafficView,
 }
 
 /// One export.
@@ -105,6 +125,9 @@ pub(crate) struct ExportView {
     pub(crate) private_bytes: Option<u64>,
     #[serde(flatten)]
     pub(crate) traffic: TrafficView,
+    /// How long requests took, by kind.
+    #[serde(default)]
+    pub(crate) latency: BTreeMap<String, LatencyView>,
 }
 
 impl From<&nbd::Traffic> for TrafficView {
@@ -118,6 +141,7 @@ impl From<&nbd::Traffic> for TrafficView {
             trims: traffic.trims,
             zeroes: traffic.zeroes,
             errors: traffic.errors,
+            paced: traffic.paced,
         }
     }
 }
@@ -139,6 +163,7 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
             open: false,
             private_bytes: None,
             traffic: TrafficView::from(&export.traffic),
+            latency: latency::by_kind(&export.latencies),
         };
         exports.insert(name.clone(), view);
     }
@@ -151,6 +176,7 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
                 open: false,
                 private_bytes: None,
                 traffic: TrafficView::default(),
+                latency: BTreeMap::new(),
             });
             view.private_bytes = Some(disk.private_bytes);
             if let Some(holder) = open.get(&disk.name) {
@@ -199,5 +225,16 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
         trace: running.recording.as_ref().map(Recording::view),
         open_disks: open.len() as u64,
         exports: exports.into_values().collect(),
+        clients: clients(&counters),
     })
+}
+
+fn clients(counters: &nbd::Counters) -> Vec<ClientView> {
+    let view = |(client, seen): (&String, &nbd::server::ClientCounters)| ClientView {
+        client: client.clone(),
+        connections: seen.connections,
+        exports: seen.exports.keys().cloned().collect(),
+        traffic: TrafficView::from(&seen.traffic),
+    };
+    counters.clients.iter().map(view).collect()
 }

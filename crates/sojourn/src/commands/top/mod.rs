@@ -1,0 +1,127 @@
+//! `sojourn top`: what the running server does now.
+
+mod rates;
+mod screen;
+
+use super::reload::server;
+use crate::home::Home;
+use crate::output::Output;
+use crate::serve::signals::Signals;
+use crate::serve::status::StatusView;
+use block::{Error, Result};
+use rates::{Now, SortKey};
+use screen::{Page, Screen};
+use std::io::IsTerminal;
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::time::{Instant, MissedTickBehavior};
+
+/// Arguments of `sojourn top`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn top
+  sojourn top --sort latency --interval 5
+  sojourn --json top --once | jq '.disks[] | select(.p99_us > 10000)'
+
+Keys: q quits; d disks, c clients; sort by i IOPS, b bytes, l latency, g growth, n name.
+When stdout is no terminal, and with --json, it prints once.")]
+pub(crate) struct Args {
+    /// Print once, what happened in one interval, and end
+    #[arg(long)]
+    once: bool,
+    /// Seconds between two looks
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS", value_parser = seconds)]
+    interval: f64,
+    /// What comes first
+    #[arg(long, value_enum, default_value = "iops", value_name = "KEY")]
+    sort: SortKey,
+}
+
+fn seconds(text: &str) -> std::result::Result<f64, String> {
+    let range = 0.1..=3600.0;
+    text.parse().ok().filter(|s| range.contains(s)).ok_or("must be 0.1 to 3600 seconds".to_owned())
+}
+
+pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
+    let interval = Duration::from_secs_f64(args.interval);
+    let live = !args.once
+        && matches!(output, Output::Text)
+        && std::io::stdout().is_terminal()
+        && std::io::stdin().is_terminal();
+    if live {
+        return watch(args, home, interval).await;
+    }
+    let (before, began) = (look(home).await?, Instant::now());
+    tokio::time::sleep(interval).await;
+    let after = look(home).await?;
+    let mut now = Now::between(&before, &after, began.elapsed());
+    now.sort(args.sort);
+    output.print(&now, || screen::text(&now, Page::Disks, args.sort, None))
+}
+
+/// The server's state.
+async fn look(home: &Home) -> Result<StatusView> {
+    server(home).await?.status().await
+}
+
+/// What a key asks for.
+#[derive(Debug, PartialEq)]
+enum Key {
+    Quit,
+    Show(Page),
+    Sort(SortKey),
+}
+
+impl Key {
+    fn of(byte: u8) -> Option<Self> {
+        match byte {
+            b'q' | b'Q' | 3 | 4 => Some(Self::Quit), // also Ctrl-C and Ctrl-D
+            b'd' => Some(Self::Show(Page::Disks)),
+            b'c' => Some(Self::Show(Page::Clients)),
+            b'i' => Some(Self::Sort(SortKey::Iops)),
+            b'b' => Some(Self::Sort(SortKey::Bytes)),
+            b'l' => Some(Self::Sort(SortKey::Latency)),
+            b'g' => Some(Self::Sort(SortKey::Growth)),
+            b'n' => Some(Self::Sort(SortKey::Name)),
+            _ => None,
+        }
+    }
+}
+
+/// Shows it in the terminal until `q`.
+async fn watch(args: &Args, home: &Home, interval: Duration) -> Result<()> {
+    let mut signals = Signals::listen()?;
+    let (mut before, mut began) = (look(home).await?, Instant::now());
+    let screen = Screen::take()?;
+    let mut tick = tokio::time::interval(interval);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tick.tick().await;
+    let (mut sort, mut page) = (args.sort, Page::Disks);
+    let mut now = Now::between(&before, &before, interval);
+    let mut keys = tokio::io::stdin();
+    loop {
+        now.sort(sort);
+        screen.show(&now, page, sort)?;
+        let mut byte = [0];
+        tokio::select! {
+            _ = tick.tick() => {
+                let after = look(home).await?;
+                now = Now::between(&before, &after, began.elapsed());
+                (before, began) = (after, Instant::now());
+            }
+            got = keys.read(&mut byte) => {
+                if got.map_err(|e| Error::io("stdin", e))? == 0 {
+                    return Ok(());
+                }
+                match Key::of(byte[0]) {
+                    Some(Key::Quit) => return Ok(()),
+                    Some(Key::Show(wanted)) => page = wanted,
+                    Some(Key::Sort(wanted)) => sort = wanted,
+                    None => {}
+                }
+            }
+            () = signals.stop() => return Ok(()),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The picture of `sojourn top`, and the terminal that it is shown in.
+
+use super::rates::{Now, Rates, SortKey};
+use crate::output::{Table, raw};
+use block::{ByteSize, Error, Result};
+use rustix::termios::{
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
+};
+
+/// What is listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Page {
+    Disks,
+    Clients,
+}
+
+/// The picture as text: all of it, or what fits into so many rows and columns.
+pub(super) fn text(now: &Now, page: Page, sort: SortKey, fit: Option<(usize, usize)>) -> String {
+    let total = &now.total;
+    let hits = now.hit_percent.map_or("-".to_owned(), |percent| format!("{percent:.1} %"));
+    let mut text = format!(
+        "sojourn, up {}; {} connections, {} clients, {} open disks\n\
+         {:.0} IOPS ({:.0} reads, {:.0} writes, {:.0} flushes), {} read, {} written, {:.0} errors\n\
+         cache {hits} hits, {} of {} used; store {}\n\n",
+        duration(now.uptime_seconds),
+        now.connections,
+        now.clients.len(),
+        now.open_disks,
+        total.iops(),
+        total.reads,
+        total.writes,
+        total.flushes,
+        speed(total.read_bytes),
+        speed(total.written_bytes),
+        total.errors,
+        ByteSize(now.cache_bytes),
+        ByteSize(now.cache_capacity_bytes),
+        speed(now.store_read_bytes),
+    );
+    text.push_str(&match page {
+        Page::Disks => disks(now),
+        Page::Clients => clients(now),
+    });
+    match fit {
+        Some((rows, columns)) => cut(&text, sort, rows, columns),
+        None => text,
+    }
+}
+
+fn disks(now: &Now) -> String {
+    let mut table = Table::new(&[
+        "DISK", "CLIENT", ">CONN", ">READ/S", ">WRITE/S", ">READ", ">WRITTEN", ">P50", ">P99",
+        ">PRIVATE", ">GROWTH", ">ERR/S",
+    ]);
+    for disk in &now.disks {
+        let [reads, writes, read, written] = cells(&disk.rates);
+        table.row([
+            disk.name.clone(),
+            disk.client.clone().unwrap_or("-".into()),
+            disk.connections.to_string(),
+            reads,
+            writes,
+            read,
+            written,
+            disk.p50_us.map_or("-".into(), time),
+            disk.p99_us.map_or("-".into(), time),
+            disk.private_bytes.map_or("-".into(), |bytes| ByteSize(bytes).to_string()),
+            disk.growth_bytes.map_or("-".into(), |bytes| match bytes < 0.0 {
+                true => format!("-{}", speed(-bytes)),
+                false => speed(bytes),
+            }),
+            format!("{:.0}", disk.rates.errors),
+        ]);
+    }
+    table.render()
+}
+
+fn clients(now: &Now) -> String {
+    let mut table = Table::new(&[
+        "CLIENT",
+        ">CONN",
+        ">READ/S",
+        ">WRITE/S",
+        ">READ",
+        ">WRITTEN",
+        ">HELD BACK/S",
+        "EXPORTS",
+    ]);
+    for client in &now.clients {
+        let [reads, writes, read, written] = cells(&client.rates);
+        table.row([
+            client.client.clone(),
+            client.connections.to_string(),
+            reads,
+            writes,
+            read,
+            written,
+            format!("{:.0}", client.rates.paced),
+            client.exports.join(" "),
+        ]);
+    }
+    table.render()
+}
+
+fn cells(rates: &Rates) -> [String; 4] {
+    [
+        format!("{:.0}", rates.reads),
+        format!("{:.0}", rates.writes),
+        speed(rates.read_bytes),
+        speed(rates.written_bytes),
+    ]
+}
+
+fn speed(bytes: f64) -> String {
+    format!("{:.1} MB/s", bytes / 1e6)
+}
+
+fn time(us: f64) -> String {
+    match us {
+        _ if us < 1e3 => format!("{us:.0} us"),
+        _ if us < 1e6 => format!("{:.1} ms", us / 1e3),
+        _ => format!("{:.1} s", us / 1e6),
+    }
+}
+
+fn duration(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours) {
+        (0, 0) => format!("{minutes} min {} s", seconds % 60),
+        (0, _) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+/// What fits on a screen, with the keys on its last line.
+fn cut(text: &str, sort: SortKey, rows: usize, columns: usize) -> String {
+    let short = |line: &str| line.chars().take(columns).collect::<String>();
+    let mut lines: Vec<String> = text.lines().map(short).collect();
+    lines.truncate(rows.saturating_sub(1));
+    let by = format!("{sort:?}").to_lowercase();
+    lines.push(short(&format!(
+        "q quit  d disks  c clients  by {by}: i iops  b bytes  l latency  g growth  n name"
+    )));
+    lines.join("\r\n")
+}
+
+/// The terminal while it is ours: the alternate screen, keys as they are pressed, no cursor. It is
+/// as it was when this is dropped.
+pub(super) struct Screen(Termios);
+
+impl Screen {
+    pub(super) fn take() -> Result<Self> {
+        let fail = |e: rustix::io::Errno| Error::io("the terminal", e.into());
+        let before = tcgetattr(std::io::stdin()).map_err(fail)?;
+        let mut keys = before.clone();
+        keys.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
+        keys.special_codes[SpecialCodeIndex::VMIN] = 1;
+        keys.special_codes[SpecialCodeIndex::VTIME] = 0;
+        tcsetattr(std::io::stdin(), OptionalActions::Now, &keys).map_err(fail)?;
+        let screen = Self(before);
+        raw(b"\x1b[?1049h\x1b[?25l")?;
+        Ok(screen)
+    }
+
+    pub(super) fn show(&self, now: &Now, page: Page, sort: SortKey) -> Result<()> {
+        let size = tcgetwinsize(std::io::stdout()).ok().filter(|size| size.ws_row > 0);
+        let fit = size.map_or((24, 80), |size| (size.ws_row.into(), size.ws_col.into()));
+        let picture = text(now, page, sort, Some(fit));
+        raw(format!("\x1b[H\x1b[2J{picture}").as_bytes())
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = raw(b"\x1b[?25h\x1b[?1049l");
+        let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rates::tests::state;
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_picture_has_every_disk_and_client_and_fits_where_it_must() {
+        let now = Now::between(&state(1), &state(2), Duration::from_secs(1));
+        let all = text(&now, Page::Disks, SortKey::Iops, None);
+        for word in ["up 1 min 3 s", "330 IOPS", "90.0 % hits", "alice", "bob", "pid:7", "1 us"] {
+            assert!(all.contains(word), "no {word:?} in\n{all}");
+        }
+        assert!(text(&now, Page::Clients, SortKey::Name, None).contains("alice bob"));
+        let small = text(&now, Page::Disks, SortKey::Growth, Some((6, 20)));
+        assert_eq!(small.split("\r\n").count(), 6);
+        assert!(small.split("\r\n").all(|line| line.chars().count() <= 20), "{small}");
+        assert!(small.ends_with("q quit  d disks  c c"), "{small}");
+    }
+
+    #[test]
+    fn times_are_told_in_the_unit_that_fits() {
+        assert_eq!(
+            (time(12.4), time(1500.0), time(2.5e6)),
+            ("12 us".into(), "1.5 ms".into(), "2.5 s".into())
+        );
+        assert_eq!(
+            (duration(59), duration(7260), duration(90_000)),
+            ("0 min 59 s".into(), "2 h 1 min".into(), "1 d 1 h".into())
+        );
+    }
+}

@@ -1,0 +1,221 @@
+//! Running a server: what `top` and the dashboard show, limits that change while it runs, draining.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test speaks by panicking
+#![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
+
+mod common;
+
+use block::{Device, Durability, ErrorKind, Span};
+use common::{Lab, MIB, Server, have};
+use nbd::Remote;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A home with the disk `alice`, and its server.
+fn server(args: &[&str]) -> (Lab, Server) {
+    let (lab, _) = Lab::with_image();
+    lab.line("disk create alice --from debian").ok();
+    let server = lab.serve(args);
+    (lab, server)
+}
+
+async fn reads(remote: &Remote, count: u64) {
+    let mut buf = vec![0; 4096];
+    for i in 0..count {
+        let at = i * 4096 % (8 * MIB);
+        remote.read(Span::between(at, at + 4096), &mut buf).await.unwrap();
+    }
+}
+
+fn configure(lab: &Lab, text: &str) {
+    std::fs::write(lab.home().join("sojourn.toml"), text).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn top_prints_once_what_disks_and_clients_do() {
+    let (lab, server) = server(&[]);
+    let remote = server.attach("alice").await.unwrap();
+    let load = async {
+        loop {
+            reads(&remote, 10).await;
+            remote.write(Span::whole(4096), &[7; 4096], Durability::Buffered).await.unwrap();
+        }
+    };
+    let look = tokio::task::block_in_place(|| {
+        let mut command = lab.command(["--json", "top", "--interval", "0.5"]);
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    });
+    let output = tokio::task::spawn_blocking(move || look.wait_with_output().unwrap());
+    let output = tokio::select! {
+        output = output => output.unwrap(),
+        () = load => unreachable!(),
+    };
+    let now: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let disk = &now["disks"][0];
+    assert_eq!(disk["name"], "alice", "{now}");
+    let rates = (disk["reads"].as_f64().unwrap(), disk["writes"].as_f64().unwrap());
+    assert!(rates.0 > 0.0 && rates.1 > 0.0 && rates.0 > 5.0 * rates.1, "{now}");
+    let (p50, p99) = (disk["p50_us"].as_f64().unwrap(), disk["p99_us"].as_f64().unwrap());
+    assert!(p50 > 0.0 && p99 >= p50 && p99 < 1e6, "{now}");
+    assert_eq!(now["clients"][0]["exports"][0], "alice", "{now}");
+    let status = lab.json("status");
+    let times = &status["exports"][0]["latency"]["read"];
+    assert_eq!(times["count"], status["exports"][0]["reads"], "{status}");
+    assert!(times["p999_us"].as_f64() >= times["p50_us"].as_f64(), "{status}");
+    let text = lab.line("top --once --interval 0.1 --sort name").ok();
+    assert!(text.contains("alice") && text.contains("P99"), "{text}");
+    drop(remote);
+    assert_eq!(server.stop(), 0);
+    lab.line("top --once").fails(6, &["no server", "sojourn serve"]);
+}
+
+#[test]
+fn top_in_a_terminal_ends_with_q_and_leaves_it_as_it_was() {
+    if !have("script") {
+        return;
+    }
+    let (lab, server) = server(&[]);
+    let line = format!(
+        "stty -a > before; {} --home {} top --interval 0.2; echo code=$?; stty -a > after",
+        common::BINARY,
+        lab.home().display()
+    );
+    let mut child = Command::new("script")
+        .args(["-qec", &line, "typescript"])
+        .current_dir(lab.path(""))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut keys = child.stdin.take().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    for key in [b"c", b"l", b"q"] {
+        keys.write_all(key).unwrap();
+        keys.flush().unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let output = child.wait_with_output().unwrap();
+    drop(keys);
+    let text = String::from_utf8_lossy(&output.stdout);
+    for word in ["\x1b[?1049h", "alice", "HELD BACK", "by latency:", "\x1b[?1049l", "code=0"] {
+        assert!(text.contains(word), "no {word:?} in {text}");
+    }
+    let modes = |name: &str| std::fs::read_to_string(lab.path(name)).unwrap();
+    assert_eq!(modes("before"), modes("after"));
+    assert_eq!(server.stop(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_metric_of_the_dashboard_exists() {
+    let (lab, server) = server(&["--http", "127.0.0.1:0"]);
+    let remote = server.attach("alice").await.unwrap();
+    reads(&remote, 20).await;
+    remote.write(Span::whole(4096), &[7; 4096], Durability::Durable).await.unwrap();
+    let address = lab.json("status")["http"].as_str().unwrap().to_owned();
+    let mut stream = TcpStream::connect(&address).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut metrics = String::new();
+    stream.read_to_string(&mut metrics).unwrap();
+    let dashboard = include_str!("../../../packaging/grafana-dashboard.json");
+    let parsed: serde_json::Value = serde_json::from_str(dashboard).unwrap();
+    assert!(parsed["panels"].as_array().unwrap().len() > 10);
+    let mut seen = 0;
+    for (at, _) in dashboard.match_indices("sojourn_") {
+        let name: String = dashboard[at..]
+            .chars()
+            .take_while(|c| c.is_ascii_alphanumeric() || *c == '_')
+            .collect();
+        let has = |after: char| metrics.contains(&format!("\n{name}{after}"));
+        assert!(has('{') || has(' '), "/metrics has no {name}:\n{metrics}");
+        seen += 1;
+    }
+    assert!(seen > 20, "{seen}");
+    let bucket =
+        "sojourn_request_duration_seconds_bucket{le=\"+Inf\",export=\"alice\",kind=\"read\"} ";
+    let count = "sojourn_request_duration_seconds_count{export=\"alice\",kind=\"read\"} ";
+    let value = |name: &str| {
+        let line = metrics.lines().find(|line| line.starts_with(name));
+        line.unwrap_or_else(|| panic!("no {name} in {metrics}"))[name.len()..].to_owned()
+    };
+    assert_eq!(value(bucket), value(count), "the last bucket holds all");
+    drop(remote);
+    assert_eq!(server.stop(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_hold_as_soon_as_they_are_read_again() {
+    let (lab, server) = server(&[]);
+    let remote = server.attach("alice").await.unwrap();
+    reads(&remote, 500).await;
+    configure(&lab, "[limits]\nclient_iops = 100\n");
+    assert_eq!(lab.json("reload")["restart"], serde_json::json!([]));
+    let began = Instant::now();
+    reads(&remote, 60).await;
+    let took = began.elapsed();
+    assert!((0.35..5.0).contains(&took.as_secs_f64()), "60 reads at 100 a second: {took:?}");
+    let status = lab.json("status");
+    assert!(status["clients"][0]["paced"].as_u64().unwrap() > 0, "{status}");
+
+    configure(&lab, "[limits]\nclient_bandwidth = \"1MB\"\nclient_connections = 2\n");
+    lab.line("reload").ok();
+    let began = Instant::now();
+    reads(&remote, 200).await; // 0.8 MB
+    let took = began.elapsed();
+    assert!((0.5..6.0).contains(&took.as_secs_f64()), "0.8 MB at 1 MB/s: {took:?}");
+
+    configure(&lab, "[limits]\nclient_connections = 1\ndisk_space = \"64KiB\"\n");
+    lab.line("reload").ok();
+    let write = async |at: u64, len: usize| {
+        let span = Span::between(at, at + len as u64);
+        remote.write(span, &vec![5; len], Durability::Buffered).await.map_err(|e| e.kind())
+    };
+    write(0, 64 << 10).await.unwrap();
+    assert_eq!(write(MIB, 4096).await, Err(ErrorKind::NoSpace));
+    write(4096, 4096).await.unwrap(); // what is private already
+    remote.flush().await.unwrap();
+    let second = tokio::time::timeout(Duration::from_millis(500), server.attach("debian")).await;
+    assert!(!matches!(second, Ok(Ok(_))), "a second connection of one client is refused");
+    assert!(lab.json("status")["connections_refused"].as_u64().unwrap() > 0);
+
+    configure(&lab, "[limits]\ntotal_in_flight = \"128MiB\"\n");
+    assert_eq!(lab.json("reload")["restart"], serde_json::json!(["limits.total_in_flight"]));
+    write(MIB, 4096).await.unwrap();
+    configure(&lab, "nonsense");
+    lab.line("reload").fails(2, &["line 1"]);
+    drop(remote);
+    assert_eq!(server.stop(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_lets_clients_finish_takes_no_new_ones_and_ends() {
+    let (lab, mut server) = server(&[]);
+    let remote = server.attach("alice").await.unwrap();
+    let drain = lab.command(["drain"]).stdout(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while lab.nbd_socket().exists() {
+        assert!(Instant::now() < deadline, "{}", server.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    remote.write(Span::whole(4096), &[9; 4096], Durability::Buffered).await.unwrap();
+    reads(&remote, 100).await;
+    assert_eq!(lab.json("status")["connections"], 1);
+    remote.close().await;
+    let output = tokio::task::spawn_blocking(|| drain.wait_with_output().unwrap()).await.unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("1 connections") && text.contains("has ended"), "{text}");
+    assert_eq!(server.wait(), 0, "{}", server.log());
+
+    let server = lab.serve(&[]);
+    let remote = server.attach("alice").await.unwrap();
+    let mut buf = [0; 4096];
+    remote.read(Span::whole(4096), &mut buf).await.unwrap();
+    assert_eq!(buf, [9; 4096], "what was answered was kept");
+    let began = Instant::now();
+    lab.line("drain --timeout 1").ok();
+    assert!(began.elapsed() < Duration::from_secs(15), "a client that stays is stopped");
+    drop(remote);
+    lab.line("drain").fails(6, &["no server"]);
+}
