@@ -56,8 +56,8 @@ impl std::str::FromStr for Shares {
         };
         let number = |text: &str| -> Result<f64> {
             let text = text.trim();
-            let (digits, scale) = text.strip_suffix('%').map_or((text, 1.0), |rest| (rest, 0.01));
-            digits.parse::<f64>().map(|number| number * scale).map_err(|_| bad())
+            let (digits, scale) = text.strip_suffix('%').map_or((text, 1.0), |rest| (rest, 100.0));
+            digits.parse::<f64>().map(|number| number / scale).map_err(|_| bad())
         };
         let share = |text: &str| {
             number(text).and_then(|n| if (0.0..=1.0).contains(&n) { Ok(n) } else { Err(bad()) })
