@@ -1,6 +1,8 @@
 //! TLS, certificates and access rules, with libnbd and QEMU as clients: the right ones are served,
 //! and everybody else is refused.
 
+#![allow(clippy::expect_used, reason = "a failed step is a failed test")]
+
 use sojourn_tests::tool::{shell, shell_fails, texts};
 use sojourn_tests::{Home, Server, content, require};
 use std::path::Path;
