@@ -184,13 +184,11 @@ fn verify(sojourn: &Path, home: &Path, rounds: usize) -> Result<Verify> {
         let (deep, _) = run(&["--deep"])?;
         let (cost, printed) = run(&[])?;
         let found: serde_json::Value = serde_json::from_str(&printed)?;
-        let count = |name: &str| {
-            found[name].as_u64().with_context(|| format!("verify says no {name}"))
-        };
+        let count =
+            |name: &str| found[name].as_u64().with_context(|| format!("verify says no {name}"));
         let (bytes, stored_bytes) = (count("bytes")?, count("stored_bytes")?);
-        let (cost, deep) = best.map_or((cost, deep), |best: Verify| {
-            (best.cost.least(cost), best.deep.least(deep))
-        });
+        let (cost, deep) = best
+            .map_or((cost, deep), |best: Verify| (best.cost.least(cost), best.deep.least(deep)));
         best = Some(Verify { cost, deep, bytes, stored_bytes });
     }
     best.context("no rounds")

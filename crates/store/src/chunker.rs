@@ -189,7 +189,11 @@ mod tests {
         let plain = ends(&[]);
         assert_eq!(plain, ends(&[0]), "one page is too little");
         assert_eq!(ends(&[3])[0], 4);
-        assert_eq!(ends(&[0, 1, 2, 4])[0], 5, "only the first of a row of tails ends a small chunk");
+        assert_eq!(
+            ends(&[0, 1, 2, 4])[0],
+            5,
+            "only the first of a row of tails ends a small chunk"
+        );
         // Where every page has a tail (a table, memory), chunks do not become tiny.
         assert_eq!(ends(&(0..12).collect::<Vec<_>>()), [8]);
     }

@@ -42,11 +42,7 @@ pub(crate) fn id_of(key: &str) -> Result<PackId> {
 ///
 /// # Errors
 /// The backend's, when they say nothing of the pack.
-pub(super) async fn whole(
-    store: &Store,
-    meta: &ObjectMeta,
-    deep: bool,
-) -> Result<Option<Read>> {
+pub(super) async fn whole(store: &Store, meta: &ObjectMeta, deep: bool) -> Result<Option<Read>> {
     let key = meta.location.to_string();
     let id = match id_of(&key) {
         Ok(id) => id,
