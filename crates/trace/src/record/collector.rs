@@ -1,6 +1,6 @@
 //! Gathers what connections noted and writes it in order of time.
 
-use super::{Buffer, Recorder};
+use super::{Buffer, Note, Recorder};
 use crate::native::column::Effort;
 use crate::native::writer::Writer;
 use crate::{Flags, Header, Request};
@@ -140,21 +140,22 @@ impl<W: Write> Collector<W> {
 
     /// Takes all that was noted, and puts it in order.
     fn gather(&mut self) {
-        let before = self.held.len();
+        let (before, written) = (self.held.len(), self.written);
         let mut buffers = std::mem::take(&mut *self.recorder.full.lock());
         let mut taps = std::mem::take(&mut *self.recorder.taps.lock());
         taps.retain(|tap| {
             let Some(tap) = tap.upgrade() else { return false };
             let mut buffer = tap.buffer.lock();
             if !buffer.is_empty() {
-                self.held.extend(buffer.iter().map(|note| note.request(tap.client, tap.disk)));
+                let place = |note: &Note| note.request(tap.client, tap.disk, written);
+                self.held.extend(buffer.iter().map(place));
                 buffer.clear();
             }
             true
         });
         self.recorder.taps.lock().append(&mut taps);
         for Buffer { client, disk, notes } in &mut buffers {
-            self.held.extend(notes.iter().map(|note| note.request(*client, *disk)));
+            self.held.extend(notes.iter().map(|note| note.request(*client, *disk, written)));
             notes.clear();
         }
         {
@@ -162,19 +163,12 @@ impl<W: Write> Collector<W> {
             let room = SPARES.saturating_sub(spare.len());
             spare.extend(buffers.drain(..).take(room).map(|buffer| buffer.notes));
         }
+        let late = self.held[before..].iter().filter(|r| r.flags.has(Flags::LATE)).count();
+        self.late += late as u64;
         // What was held is in order: only what the new ones may go between is sorted again.
         let new = self.held[before..].iter().map(|r| r.time).min().unwrap_or(u64::MAX);
         let from = self.held[..before].partition_point(|r| r.time <= new);
         self.held[from..].sort_by_key(|r| r.time);
-        // Late ones are first: they are moved to where the trace has got to.
-        let late = self.held.partition_point(|r| r.time < self.written);
-        for request in &mut self.held[..late] {
-            let moved = u32::try_from(self.written - request.time).unwrap_or(u32::MAX);
-            request.latency = request.latency.saturating_sub(moved).max(1);
-            request.time = self.written;
-            request.flags = request.flags.with(Flags::LATE);
-        }
-        self.late += late as u64;
         let parties = self.recorder.parties.lock();
         if (parties.clients.len(), parties.disks.len()) != (self.clients, self.disks) {
             (self.clients, self.disks) = (parties.clients.len(), parties.disks.len());

@@ -42,10 +42,9 @@ impl<D: Device> Recorded<D> {
         if failed {
             flags = flags.with(Flags::FAILED);
         }
-        let took = tap.recorder.now().saturating_sub(start);
         // A latency of 0 would say that it is not known.
-        let latency = u32::try_from(took).unwrap_or(u32::MAX).max(1);
-        self.push(tap, Request { time: start, op, latency, flags, ..Request::default() }, span);
+        let took = tap.recorder.now().saturating_sub(start).max(1);
+        self.push(tap, Request { time: start, op, flags, ..Request::default() }, took, span);
     }
 
     /// Notes a request that was answered on the spot.
@@ -57,16 +56,16 @@ impl<D: Device> Recorded<D> {
         }
         if !tap.recorder.is_stopped() {
             let (offset, length) = (span.offset(), span.len() as u32);
-            tap.note(&Request { time: start, op, offset, length, ..Request::default() });
+            tap.note(&Request { time: start, op, offset, length, ..Request::default() }, 0);
         }
     }
 
-    fn push(&self, tap: &Tap, request: Request, span: Span) {
+    fn push(&self, tap: &Tap, request: Request, took: u64, span: Span) {
         // Longer effects than a request can say count as several.
         let (mut at, end) = (span.offset(), span.end());
         loop {
             let length = (end - at).min(u64::from(u32::MAX / 4096 * 4096)) as u32;
-            tap.note(&Request { offset: at, length, ..request });
+            tap.note(&Request { offset: at, length, ..request }, took);
             at += u64::from(length);
             if at >= end {
                 break;

@@ -58,31 +58,50 @@ struct Parties {
 /// A request as it is noted: small, because writing it to memory is most of what noting costs.
 #[derive(Clone, Copy, Debug)]
 struct Note {
-    /// Time, in the upper 56 bits (two years); operation; flags.
+    /// Time, in the upper 56 bits (two years); operation; flags; [`COARSE`].
     when: u64,
     offset: u64,
     length: u32,
     latency: u32,
 }
 
+/// The latency is in microseconds: it is too long for nanoseconds.
+const COARSE: u64 = 8;
+
 impl Note {
+    /// `took` is the latency in nanoseconds, in place of the request's own.
     #[inline]
-    fn new(request: &Request) -> Self {
-        let kind = (request.op as u64) << 4 | u64::from(request.flags.0 & 0xf);
-        let when = request.time << 8 | kind;
-        Self { when, offset: request.offset, length: request.length, latency: request.latency }
+    fn new(request: &Request, took: u64) -> Self {
+        let kind = (request.op as u64) << 4 | u64::from(request.flags.0 & 7);
+        let (latency, coarse) = match u32::try_from(took) {
+            Ok(latency) => (latency, 0),
+            Err(_) => (u32::try_from(took / 1000).unwrap_or(u32::MAX), COARSE),
+        };
+        let when = request.time << 8 | kind | coarse;
+        Self { when, offset: request.offset, length: request.length, latency }
     }
 
-    fn request(self, client: u32, disk: u32) -> Request {
+    /// The request, at its place in a trace that was written up to `written`: one that began
+    /// before is moved there, with [`Flags::LATE`].
+    fn request(self, client: u32, disk: u32, written: u64) -> Request {
+        let began = self.when >> 8;
+        let moved = written.saturating_sub(began);
+        let unit = if self.when & COARSE == 0 { 1 } else { 1000 };
+        let latency = match u64::from(self.latency) * unit {
+            // Not known.
+            0 => 0,
+            took => u32::try_from(took.saturating_sub(moved)).unwrap_or(u32::MAX).max(1),
+        };
+        let flags = Flags((self.when & 7) as u8);
         Request {
-            time: self.when >> 8,
+            time: began + moved,
             client,
             disk,
             op: Op::from_code((self.when >> 4 & 0xf) as u8).unwrap_or_default(),
             offset: self.offset,
             length: self.length,
-            latency: self.latency,
-            flags: Flags((self.when & 0xf) as u8),
+            latency,
+            flags: if moved > 0 { flags.with(Flags::LATE) } else { flags },
         }
     }
 }
@@ -201,9 +220,9 @@ impl Tap {
     }
 
     #[inline]
-    fn note(&self, request: &Request) {
+    fn note(&self, request: &Request, took: u64) {
         let mut buffer = self.buffer.lock();
-        buffer.push(Note::new(request));
+        buffer.push(Note::new(request, took));
         if buffer.len() >= BUFFER {
             self.recorder.hand_over(self.client, self.disk, &mut buffer);
         }

@@ -1,4 +1,4 @@
-use super::{BUFFER, Collector, Recorded, Recorder, WAITING};
+use super::{BUFFER, Collector, Note, Recorded, Recorder, WAITING};
 use crate::{Disk, Flags, Header, Op, OpenOptions, Request, read};
 use block::{Device, Durability, Fault, Faulty, Memory, Operation, Span, conformance};
 use std::io::Cursor;
@@ -126,4 +126,39 @@ fn recording_ends_at_its_limit() {
     let mut collector = Collector::new(recorder, Vec::new(), "t", 100, "").unwrap();
     let error = collector.pass().unwrap_err();
     assert_eq!(error.kind(), block::ErrorKind::NoSpace);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_request_tells_its_answer_however_long_it_took() {
+    let recorder = Recorder::new();
+    let mut collector = collector(&recorder);
+    let slow = Faulty::new(Memory::new(1 << 20), |operation| match operation {
+        Operation::Read(_) => Fault::Delay(Duration::from_secs(20)),
+        _ => Fault::None,
+    });
+    let slow = Recorded::new(slow, &recorder, "slow", &disk("x"));
+    let fast = Recorded::new(Memory::new(1 << 20), &recorder, "fast", &disk("y"));
+    let mut buffer = [0; 512];
+    let waiting = slow.read(span(0, 512), &mut buffer);
+    tokio::pin!(waiting);
+    for _ in 0..199 {
+        let limit = tokio::time::timeout(Duration::from_millis(100), &mut waiting).await;
+        assert!(limit.is_err());
+        fast.flush().await.unwrap();
+        collector.pass().unwrap();
+    }
+    waiting.await.unwrap();
+    let (_, all) = finish(collector);
+    let late = all.iter().find(|r| r.op == Op::Read).unwrap();
+    assert!(late.flags.has(Flags::LATE));
+    let answered = late.time + u64::from(late.latency);
+    assert!(answered.abs_diff(20_000_000_000) < 10_000_000, "{late:?}");
+}
+
+#[test]
+fn a_latency_that_is_not_known_stays_unknown_when_its_request_comes_late() {
+    let note = Note::new(&Request { time: 5, length: 512, ..Request::default() }, 0);
+    let (early, late) = (note.request(0, 0, 5), note.request(0, 0, 9));
+    assert_eq!((early.time, early.latency, early.flags), (5, 0, Flags::NONE));
+    assert_eq!((late.time, late.latency, late.flags), (9, 0, Flags::LATE));
 }
