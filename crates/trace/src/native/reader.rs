@@ -188,9 +188,10 @@ impl<R: Seekable> Reader<R> {
             if head.kind == Kind::Block {
                 let mut start = [0; blocks::HEAD];
                 let n = frame::fill(&mut self.input, &mut start).map_err(|e| self.io(e))?;
-                let (count, first, last) = blocks::summary(&start[..n])
-                    .map_err(|e| e.context(format!("{}: offset {at}", self.path.display())))?;
-                entry = Entry { requests: count as u32, first, last, ..entry };
+                // A payload that never reached the disk says nothing; below its checksum tells.
+                if let Ok((count, first, last)) = blocks::summary(&start[..n]) {
+                    entry = Entry { requests: count as u32, first, last, ..entry };
+                }
             }
             frames.push((head.kind, entry));
             at = next;

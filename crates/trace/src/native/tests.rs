@@ -226,3 +226,19 @@ fn sequential_requests_take_almost_no_room() {
     assert!(bytes.len() < 5000, "{} bytes", bytes.len());
     assert_eq!(read(&bytes).unwrap().1, all);
 }
+
+#[test]
+fn a_last_block_whose_payload_never_reached_the_disk_costs_only_itself() {
+    let mut writer = Writer::new(Vec::new(), "t", Header::default(), Effort::Low).unwrap();
+    let requests = some(300);
+    writer.append(&requests[..200]).unwrap();
+    writer.flush().unwrap();
+    let whole = writer.output().len();
+    writer.append(&requests[200..]).unwrap();
+    writer.flush().unwrap();
+    let mut bytes = writer.output().clone();
+    bytes[whole + super::frame::HEAD..].fill(0);
+    let (header, read) = read(&bytes).unwrap();
+    assert!(!header.complete);
+    assert_eq!(read, requests[..200]);
+}
