@@ -109,8 +109,10 @@ impl Merged {
             complete: all(|h| h.complete),
             ..Header::default()
         };
-        let counts: Option<Vec<u64>> = traces.iter().map(|(_, s)| s.header().requests).collect();
-        header.requests = counts.map(|counts| counts.iter().sum());
+        // What headers claim may be anything.
+        header.requests = traces
+            .iter()
+            .try_fold(0u64, |sum, (_, source)| sum.checked_add(source.header().requests?));
         // The greatest power of two that divides all.
         let zeroes = traces.iter().map(|(_, s)| s.header().alignment.trailing_zeros());
         header.alignment = 1 << zeroes.min().unwrap_or(0).min(31);
@@ -163,7 +165,7 @@ impl Source for Merged {
 
     fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
         let Self { inner, header, names, same, clients, disks, by_name } = self;
-        inner.fill(batch, |index, source, request| {
+        let more = inner.fill(batch, |index, source, request| {
             let (client, disk) = (request.client as usize, request.disk as usize);
             request.client = renumber(&mut clients[index], request.client, || {
                 let name = source.header().clients.get(client).map_or("", String::as_str);
@@ -183,6 +185,11 @@ impl Source for Merged {
                 header.disks.len() - 1
             })?;
             Ok(())
-        })
+        })?;
+        if !more {
+            // Only now is it known of a pipe whether it was whole.
+            header.complete = inner.sources.iter().all(|part| part.source.header().complete);
+        }
+        Ok(more)
     }
 }

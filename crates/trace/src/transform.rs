@@ -139,7 +139,7 @@ pub struct Sample<S> {
     grain: u64,
     header: Header,
     growth: Option<usize>,
-    taken: Vec<Request>,
+    pieces: Pieces,
     flushes: u64,
 }
 
@@ -156,7 +156,7 @@ impl<S: Source> Sample<S> {
         }
         let header = Header::default();
         let mut sample =
-            Self { source, n, grain, header, growth: None, taken: Vec::new(), flushes: 0 };
+            Self { source, n, grain, header, growth: None, pieces: Pieces::default(), flushes: 0 };
         sample.update();
         Ok(sample)
     }
@@ -169,10 +169,11 @@ impl<S: Source> Sample<S> {
         self.header = Header { requests: None, ..self.source.header().clone() };
         self.header.note(&format!("a sample of 1 in {} pieces of {} bytes", self.n, self.grain));
     }
+}
 
-    fn keeps(&self, disk: u32, piece: u64) -> bool {
-        mix(piece ^ u64::from(disk).rotate_left(40)).is_multiple_of(self.n)
-    }
+/// Whether a piece of a disk is among the chosen.
+fn keeps(n: u64, disk: u32, piece: u64) -> bool {
+    mix(piece ^ u64::from(disk).rotate_left(40)).is_multiple_of(n)
 }
 
 impl<S: Source> Source for Sample<S> {
@@ -181,46 +182,70 @@ impl<S: Source> Source for Sample<S> {
     }
 
     fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
+        let mut pieces = std::mem::take(&mut self.pieces);
+        let more = pieces.fill(&mut self.source, batch, |request, taken| {
+            if request.op == Op::Flush {
+                self.flushes += 1;
+                if self.flushes.is_multiple_of(self.n) {
+                    taken.push(request);
+                }
+                return;
+            }
+            let (mut at, end) = (request.offset, request.end());
+            while at < end {
+                let next = (at / self.grain + 1).saturating_mul(self.grain).min(end);
+                if keeps(self.n, request.disk, at / self.grain) {
+                    let length = (next - at) as u32;
+                    match taken.last_mut() {
+                        Some(last) if last.end() == at => last.length += length,
+                        _ => taken.push(Request { offset: at, length, ..request }),
+                    }
+                }
+                at = next;
+            }
+        });
+        self.pieces = pieces;
+        self.update();
+        more
+    }
+}
+
+/// Requests being cut into pieces: one at a time, so that no more is held than one comes to.
+#[derive(Default)]
+struct Pieces {
+    /// Requests of the source, from `next` on not cut yet.
+    whole: Vec<Request>,
+    next: usize,
+    /// Pieces of the last one, backwards.
+    taken: Vec<Request>,
+}
+
+impl Pieces {
+    /// Fills a batch with what `cut` makes of the source's requests.
+    fn fill(
+        &mut self,
+        source: &mut impl Source,
+        batch: &mut Vec<Request>,
+        mut cut: impl FnMut(Request, &mut Vec<Request>),
+    ) -> Result<bool> {
         /// Requests of a batch at most.
         const MOST: usize = 16 << 10;
-        // What a source's batch came to may be more than a batch.
-        while self.taken.is_empty() {
-            if !self.source.read(batch)? {
-                self.update();
-                batch.clear();
-                return Ok(false);
-            }
-            let mut taken = std::mem::take(&mut self.taken);
-            for request in batch.iter() {
-                if request.op == Op::Flush {
-                    self.flushes += 1;
-                    if self.flushes.is_multiple_of(self.n) {
-                        taken.push(*request);
-                    }
-                    continue;
-                }
-                let (mut at, end) = (request.offset, request.end());
-                let begun = taken.len();
-                while at < end {
-                    let next = (at / self.grain + 1).saturating_mul(self.grain).min(end);
-                    if self.keeps(request.disk, at / self.grain) {
-                        let length = (next - at) as u32;
-                        match taken[begun..].last_mut() {
-                            Some(last) if last.end() == at => last.length += length,
-                            _ => taken.push(Request { offset: at, length, ..*request }),
-                        }
-                    }
-                    at = next;
-                }
-            }
-            taken.reverse();
-            self.taken = taken;
-        }
-        self.update();
         batch.clear();
         while batch.len() < MOST {
-            let Some(request) = self.taken.pop() else { break };
-            batch.push(request);
+            if let Some(piece) = self.taken.pop() {
+                batch.push(piece);
+            } else if let Some(request) = self.whole.get(self.next) {
+                self.next += 1;
+                cut(*request, &mut self.taken);
+                self.taken.reverse();
+            } else if batch.is_empty() {
+                self.next = 0;
+                if !source.read(&mut self.whole)? {
+                    return Ok(false);
+                }
+            } else {
+                break;
+            }
         }
         Ok(true)
     }
@@ -233,7 +258,7 @@ pub struct Anonymous<S> {
     key: Option<u64>,
     header: Header,
     growth: Option<usize>,
-    taken: Vec<Request>,
+    pieces: Pieces,
 }
 
 /// What places are shuffled in, in bytes.
@@ -243,7 +268,7 @@ impl<S: Source> Anonymous<S> {
     /// Without names and notes; places shuffled by `key`, if given.
     pub fn new(source: S, key: Option<u64>) -> Self {
         let header = Header::default();
-        let mut anonymous = Self { source, key, header, growth: None, taken: Vec::new() };
+        let mut anonymous = Self { source, key, header, growth: None, pieces: Pieces::default() };
         anonymous.update();
         anonymous
     }
@@ -291,40 +316,27 @@ impl<S: Source> Source for Anonymous<S> {
     }
 
     fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
-        const MOST: usize = 16 << 10;
         let Some(key) = self.key else {
             let more = self.source.read(batch)?;
             self.update();
             return Ok(more);
         };
-        if self.taken.is_empty() {
-            if !self.source.read(batch)? {
-                self.update();
-                return Ok(false);
+        let more = self.pieces.fill(&mut self.source, batch, |request, taken| {
+            if request.op == Op::Flush {
+                taken.push(request);
+                return;
             }
-            for request in batch.iter() {
-                if request.op == Op::Flush {
-                    self.taken.push(*request);
-                    continue;
-                }
-                let (mut at, end) = (request.offset, request.end());
-                while at < end {
-                    let next = ((at / EXTENT + 1) * EXTENT).min(end);
-                    let offset = shuffle(at / EXTENT, request.disk, key) * EXTENT + at % EXTENT;
-                    let length = (next - at) as u32;
-                    self.taken.push(Request { offset, length, ..*request });
-                    at = next;
-                }
+            let (mut at, end) = (request.offset, request.end());
+            while at < end {
+                let next = ((at / EXTENT + 1) * EXTENT).min(end);
+                let offset = shuffle(at / EXTENT, request.disk, key) * EXTENT + at % EXTENT;
+                let length = (next - at) as u32;
+                taken.push(Request { offset, length, ..request });
+                at = next;
             }
-            self.taken.reverse();
-        }
+        });
         self.update();
-        batch.clear();
-        while batch.len() < MOST {
-            let Some(request) = self.taken.pop() else { break };
-            batch.push(request);
-        }
-        Ok(true)
+        more
     }
 }
 

@@ -139,3 +139,37 @@ fn about_one_place_of_n_is_in_a_sample() {
     assert_eq!(disks.len(), 2);
     assert!(Sample::new(memory(&all), 0, PIECE).is_err());
 }
+
+#[test]
+fn pieces_of_huge_requests_are_held_one_request_at_a_time() {
+    let huge = Request { length: u32::MAX, ..Request::default() };
+    let requests = vec![huge; 4096];
+    let mut batch = Vec::new();
+    let mut sample = Sample::new(memory(&requests), 2, PIECE).unwrap();
+    assert!(sample.read(&mut batch).unwrap());
+    assert!(batch.len() <= 65_536 && sample.pieces.taken.len() < 1 << 20);
+    let mut places = Anonymous::new(memory(&requests), Some(7));
+    assert!(places.read(&mut batch).unwrap());
+    assert!(batch.len() <= 65_536 && places.pieces.taken.len() <= 4096);
+}
+
+#[test]
+fn counts_that_headers_claim_do_not_overflow_when_traces_are_merged() {
+    struct Boaster(Header);
+    impl Source for Boaster {
+        fn header(&self) -> &Header {
+            &self.0
+        }
+        fn read(&mut self, batch: &mut Vec<Request>) -> block::Result<bool> {
+            batch.clear();
+            self.0.complete = false;
+            Ok(false)
+        }
+    }
+    let one = || -> Box<dyn Source + Send> {
+        Box::new(Boaster(Header { requests: Some(u64::MAX), ..Header::default() }))
+    };
+    let merged = Merged::new(vec![("a".into(), one()), ("b".into(), one())], SameDisks::No);
+    assert_eq!(merged.header().requests, None);
+    assert!(!drain(merged).0.complete, "a pipe that was cut off leaves a merge that was");
+}
