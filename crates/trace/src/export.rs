@@ -32,7 +32,7 @@ pub struct Exported {
 }
 
 /// The format that a file's name asks for: `.sjt`, `.iolog`, `.load`, `.csv`, `.oracleGeneral`,
-/// with `.gz` or `.zst` behind it (but for `.sjt` and `.oracleGeneral`).
+/// with `.gz` or `.zst` behind it (which [`export`] refuses for `.oracleGeneral`).
 pub fn format_of(path: &Path) -> Option<Format> {
     let name = path.file_name()?.to_string_lossy().to_lowercase();
     let name = name.trim_end_matches(".gz").trim_end_matches(".zst");
@@ -57,6 +57,14 @@ pub fn export(source: &mut dyn Source, path: &Path, options: &ExportOptions) -> 
     let direct = path.as_os_str() == "-" || path.metadata().is_ok_and(|m| !m.is_file());
     if direct && options.format == Format::OracleGeneral {
         return Err(Error::unsupported("oracle-general is written to a file alone, not to a pipe"));
+    }
+    let packed = matches!(path.extension().and_then(|e| e.to_str()), Some("gz" | "zst"));
+    if packed && options.format == Format::OracleGeneral {
+        return Err(Error::unsupported(format!(
+            "{}: oracle-general is not compressed while it is written; leave the last part of the \
+             name out, and compress the file then",
+            path.display()
+        )));
     }
     if path.as_os_str() == "-" {
         return write(source, Box::new(io::stdout()), path, options);

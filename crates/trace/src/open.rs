@@ -7,7 +7,7 @@ use crate::foreign::{Foreign, blkparse, csv, fio, ids32, load, msr, numbers, ora
 use crate::input::{self, Input};
 use crate::native::{MAGIC, reader::Reader};
 use crate::sort;
-use crate::{Format, Source};
+use crate::{Format, Header, Request, Source};
 use block::{Error, Result};
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -51,7 +51,9 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Source + Send>
     let input = input::open(path)?;
     let named = path.to_path_buf();
     if options.format.is_none_or(|f| f == Format::Sojourn) && is_ours(&input.sample) {
-        let source: Box<dyn Source + Send> = match input.compressed {
+        // What is no file cannot be read twice.
+        let once = input.compressed || !path.metadata().is_ok_and(|m| m.is_file());
+        let source: Box<dyn Source + Send> = match once {
             true => Box::new(Reader::stream(input.reader, named)?),
             false => {
                 let file = File::open(path).map_err(|e| Error::io(path.display(), e))?;
@@ -131,7 +133,38 @@ fn from_input(
     };
     match options.sort {
         true => sort::sorted(source),
-        false => Ok(source),
+        false => Ok(Box::new(Begun::new(source))),
+    }
+}
+
+/// A source whose first batch was read ahead: what a header says of times, operations and
+/// latencies is known of many formats only then.
+struct Begun<S> {
+    source: S,
+    first: Option<Result<Vec<Request>>>,
+}
+
+impl<S: Source> Begun<S> {
+    fn new(mut source: S) -> Self {
+        let mut batch = Vec::new();
+        let first = source.read(&mut batch).map(|_| batch);
+        Self { source, first: Some(first) }
+    }
+}
+
+impl<S: Source> Source for Begun<S> {
+    fn header(&self) -> &Header {
+        self.source.header()
+    }
+
+    fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
+        match self.first.take() {
+            Some(first) => {
+                *batch = first?;
+                Ok(!batch.is_empty())
+            }
+            None => self.source.read(batch),
+        }
     }
 }
 

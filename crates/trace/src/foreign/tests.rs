@@ -380,3 +380,46 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_a_header_says_of_times_and_latencies_is_known_before_the_first_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.iolog");
+    let bytes = b"disk,offset,length\nd,0,512\nd,512,512\n".to_vec();
+    let mut source = read(Box::new(Cursor::new(bytes)), "t", &OpenOptions::default()).unwrap();
+    assert!(!source.header().times);
+    export(&mut source, &path, &ExportOptions { format: Format::Fio, unit: 4096 }).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.starts_with("fio version 2 iolog\n"), "requests that were counted: {text}");
+    let msr = || read(Box::new(Cursor::new(MSR)), "t", &OpenOptions::default()).unwrap();
+    let merged = crate::Merged::new(vec![("a".into(), msr())], crate::SameDisks::No);
+    assert!(merged.header().latencies);
+}
+
+#[test]
+fn a_pipe_is_read_by_its_path_as_well() {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    let one = read_at(0, 4096, 512);
+    let mut writer =
+        crate::native::writer::Writer::new(Vec::new(), "t", Header::default(), crate::Effort::Low)
+            .unwrap();
+    writer.push(&one).unwrap();
+    let (output, mut input) = std::io::pipe().unwrap();
+    input.write_all(&writer.finish().unwrap()).unwrap();
+    drop(input);
+    let path = format!("/proc/self/fd/{}", output.as_raw_fd());
+    let mut source = open(path.as_ref(), &OpenOptions::default()).unwrap();
+    assert_eq!(drain(&mut source).unwrap(), [one]);
+}
+
+#[test]
+fn a_name_that_promises_compression_is_kept_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.oracleGeneral.zst");
+    let mut source = Memory::new(Header::default(), vec![read_at(0, 0, 4096)]);
+    let options = ExportOptions { format: Format::OracleGeneral, unit: 4096 };
+    let error = export(&mut source, &path, &options).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(!path.exists());
+}
