@@ -10,6 +10,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// The certificates of a directory, as a server uses them: TLS 1.3 alone, and a certificate asked
 /// of every client.
@@ -23,8 +24,8 @@ use std::sync::Arc;
 pub struct ServerCredentials {
     dir: PathBuf,
     config: ArcSwap<ServerConfig>,
-    /// There was a list of what was revoked.
-    has_list: bool,
+    /// There was a list of what was revoked, once.
+    has_list: AtomicBool,
 }
 
 impl ServerCredentials {
@@ -35,8 +36,8 @@ impl ServerCredentials {
     /// [`Invalid`](block::ErrorKind::Invalid) naming the one that is wrong,
     /// [`Denied`](block::ErrorKind::Denied) when everybody may read the key.
     pub fn load(dir: &Path) -> Result<Self> {
-        let config = ArcSwap::new(config(dir)?);
-        Ok(Self { dir: dir.to_owned(), config, has_list: dir.join(files::REVOKED).exists() })
+        let (config, has_list) = config(dir)?;
+        Ok(Self { dir: dir.to_owned(), config: ArcSwap::new(config), has_list: has_list.into() })
     }
 
     /// Reads the directory again: certificates that were renewed, and what was revoked. Holds for
@@ -46,12 +47,13 @@ impl ServerCredentials {
     /// As [`load`](Self::load); [`NotFound`](block::ErrorKind::NotFound) also when the list of what
     /// was revoked is gone: without it everybody on it would be let in again.
     pub fn reload(&self) -> Result<()> {
-        let list = self.dir.join(files::REVOKED);
-        if self.has_list && !list.exists() {
+        let (config, has_list) = config(&self.dir)?;
+        if self.has_list.fetch_or(has_list, SeqCst) && !has_list {
+            let list = self.dir.join(files::REVOKED);
             let list = list.display();
             return Err(Error::not_found(format!("{list} is gone; put it back, or restart")));
         }
-        self.config.store(config(&self.dir)?);
+        self.config.store(config);
         Ok(())
     }
 
@@ -71,7 +73,8 @@ impl Credentials for ServerCredentials {
     }
 }
 
-fn config(dir: &Path) -> Result<Arc<ServerConfig>> {
+/// What the directory says, and whether it has a list of what was revoked.
+fn config(dir: &Path) -> Result<(Arc<ServerConfig>, bool)> {
     let wrong = |file: &str, why: &dyn std::fmt::Display| {
         Error::invalid(format!("{}: {why}", dir.join(file).display()))
     };
@@ -84,6 +87,7 @@ fn config(dir: &Path) -> Result<Arc<ServerConfig>> {
         revoked => revoked?,
     };
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let has_list = !revoked.is_empty();
     let verifier =
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
             .with_crls(revoked)
@@ -102,7 +106,7 @@ fn config(dir: &Path) -> Result<Arc<ServerConfig>> {
     // A session that is resumed was not checked against what was revoked, or has ended, since.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
-    Ok(Arc::new(config))
+    Ok((Arc::new(config), has_list))
 }
 
 /// All items of one kind in a file; there must be one at least.

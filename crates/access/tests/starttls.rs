@@ -299,6 +299,19 @@ async fn only_certificates_that_hold_let_in() {
 }
 
 #[test]
+fn a_list_that_came_with_a_reload_may_not_go_with_the_next() {
+    let dir = authority();
+    let (list, away) = (dir.path().join("ca-crl.pem"), dir.path().join("away"));
+    std::fs::rename(&list, &away).unwrap();
+    let credentials = ServerCredentials::load(dir.path()).unwrap();
+    credentials.reload().unwrap();
+    std::fs::rename(&away, &list).unwrap();
+    credentials.reload().unwrap();
+    std::fs::remove_file(&list).unwrap();
+    assert_eq!(credentials.reload().unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
 fn a_key_that_everybody_can_read_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     let dir = authority();
