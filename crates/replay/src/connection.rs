@@ -168,7 +168,7 @@ impl Connection {
                 part: shared.plan.part(*client, &shared.script),
                 next: 0,
                 under_way: 0,
-                base: u64::from(*client) * shared.plan.stagger.as_nanos() as u64,
+                base: shared.plan.begin(*client),
                 free: 0,
                 queued: false,
                 skipped: 0,
@@ -383,13 +383,14 @@ impl Table {
             lane.next = 0;
             if let Pace::Times(speed) = plan.pace {
                 // A trace without duration would begin again at the same time for ever.
-                lane.base += ((script.duration as f64 / speed) as u64).max(1000);
+                let round = ((script.duration as f64 / speed) as u64).max(1000);
+                lane.base = lane.base.saturating_add(round);
             }
         }
         let Some(step) = steps.get(lane.next) else { return };
         let due = match plan.pace {
             Pace::Fast => lane.base,
-            Pace::Times(speed) => lane.base + (step.time as f64 / speed) as u64,
+            Pace::Times(speed) => lane.base.saturating_add((step.time as f64 / speed) as u64),
         };
         let over = plan.until.is_some_and(|until| due.max(self.now) >= until.as_nanos() as u64);
         if over || self.shared.stopping.load(Ordering::Relaxed) {

@@ -119,6 +119,12 @@ impl Plan {
         client as usize % script.parts.len()
     }
 
+    /// When a client begins, in nanoseconds since the start; what is beyond 584 years never comes.
+    pub(crate) fn begin(&self, client: u32) -> u64 {
+        u64::try_from(u128::from(client).saturating_mul(self.stagger.as_nanos()))
+            .unwrap_or(u64::MAX)
+    }
+
     fn export(&self, client: u32, part: &Part) -> String {
         let number = (client + 1).to_string();
         let name = self.target.export.replace("{client}", &number);
@@ -212,6 +218,16 @@ mod tests {
         assert_eq!(all.len(), 10);
         assert_eq!(all[0].export, "d-1-ann-0");
         assert_eq!(all[4].export, "d-5-1-0");
+    }
+
+    #[test]
+    fn a_stagger_beyond_the_clock_does_not_begin_early() {
+        let script = script(1, Op::Read);
+        let mut plan = plan("x", &script);
+        plan.stagger = Duration::from_millis(2);
+        assert_eq!((plan.begin(0), plan.begin(3)), (0, 6_000_000));
+        plan.stagger = Duration::from_secs(1 << 20);
+        assert_eq!(plan.begin(99_999), u64::MAX);
     }
 
     #[test]
