@@ -34,6 +34,8 @@ const SKIPPED: u64 = u32::MAX as u64;
 const PACE: u64 = 64 << 10;
 /// Deadlines after which a client is dropped that takes nothing of its replies, in nobody's way.
 const PATIENCE: u32 = 10;
+/// The longest that a paced client waits until its limits are asked again: they may have changed.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Turns of a busy connection before others get theirs.
 const TURNS: usize = 16;
 
@@ -94,8 +96,10 @@ pub(super) struct Connection<'a, S> {
     calm: bool,
     /// Deadlines that passed without a byte.
     silent: u32,
-    /// Ends when the client's limits may let the next request in.
+    /// Ends when the client's limits are to be asked again.
     pause: Option<Pin<Box<Sleep>>>,
+    /// The limits hold the next request back.
+    paced: bool,
 }
 
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
@@ -126,6 +130,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             calm: false,
             silent: 0,
             pause: None,
+            paced: false,
         }
     }
 
@@ -167,6 +172,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             self.engine.answered();
             if let Taken::Paced(wait) = taken {
                 progress |= self.pause(cx, wait);
+            } else if self.paced {
+                (self.paced, self.pause) = (false, None);
             }
             if matches!(self.receiving, Receiving::Closed) {
                 self.drop_replies_nobody_reads();
@@ -204,13 +211,14 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         Poll::Pending
     }
 
-    /// Has the task woken when the client's limits may let the next request in; true when that is
-    /// now.
+    /// Has the task woken when the client's limits may let the next request in, or may have
+    /// changed; true when that is now.
     fn pause(&mut self, cx: &mut Context<'_>, wait: Duration) -> bool {
-        let pause = self.pause.get_or_insert_with(|| {
+        if !std::mem::replace(&mut self.paced, true) {
             self.engine.tally.paced += 1;
-            Box::pin(tokio::time::sleep(wait))
-        });
+        }
+        let pause =
+            self.pause.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait.min(LONGEST_PAUSE))));
         let over = pause.as_mut().poll(cx).is_ready();
         if over {
             self.pause = None;

@@ -72,6 +72,21 @@ async fn rates_change_while_clients_are_there() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_that_waits_for_its_turn_learns_of_higher_rates() {
+    let mut rig = rig(0, 1);
+    let mut prober = rig.attach(ReplyStyle::Simple).await;
+    reads(&mut prober, 1, 4096).await;
+    prober.post(&request(command::READ, 0, 0, 4096), &[]).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(rig.server.counters().total.paced, 1, "it is held back once, for an hour");
+    let began = Instant::now();
+    let client_rates = Rates { requests: 0, bytes: 1 << 20 };
+    rig.server.set_limits(Limits { client_rates, ..Limits::default() });
+    assert_eq!(prober.reply(4096).await.error, 0);
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stop_does_not_wait_for_requests_that_are_held_back() {
     let mut rig = rig(1, 0);
     let (mut prober, stop) = rig.connect_with(1 << 20);
