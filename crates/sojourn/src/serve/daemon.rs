@@ -243,11 +243,11 @@ async fn finish(running: &Running, mut tasks: JoinSet<Result<()>>, lease: Lease)
     closed
 }
 
-/// Reads the configuration again and gives the keys that need a restart. A file that cannot be read
-/// changes nothing.
+/// Reads the configuration and the certificates again and gives the keys that need a restart. Either
+/// of them that cannot be read changes nothing.
 ///
 /// # Errors
-/// Those of the file.
+/// Those of the files.
 fn reload(
     config: &mut Config,
     options: &Options,
@@ -256,7 +256,8 @@ fn reload(
 ) -> Result<Vec<String>> {
     notify("RELOADING=1");
     let mut restart = Vec::new();
-    security.reload_certificates(); // also when the configuration is wrong: somebody was revoked
+    // Also when the configuration is wrong: somebody was revoked.
+    let certificates = security.reload_certificates();
     let result = match Config::load(&options.config_path) {
         Ok(new) => {
             if !options.log_fixed
@@ -296,7 +297,7 @@ fn reload(
             running.engine.disks.limit_private_bytes(config.limits.disk_space.0);
             security.change_rules(&new);
             tracing::info!(config = %options.config_path.display(), "configuration read again");
-            Ok(restart)
+            certificates.map(|()| restart)
         }
         Err(e) => {
             tracing::error!(error = e.message(), "the configuration stays as it was");

@@ -77,16 +77,42 @@ impl Security {
 
     /// Takes renewed certificates and what was revoked, for the next clients. What cannot be read
     /// stays as it was.
-    pub(crate) fn reload_certificates(&self) {
-        if let Some(credentials) = &self.credentials {
-            match credentials.reload() {
-                Ok(()) => {
-                    tracing::info!(dir = %credentials.dir().display(), "certificates read again");
-                }
-                Err(e) => {
-                    tracing::error!(error = e.message(), "the certificates stay as they were");
-                }
+    ///
+    /// # Errors
+    /// Those of the files; they are in the log, too.
+    pub(crate) fn reload_certificates(&self) -> Result<()> {
+        let Some(credentials) = &self.credentials else { return Ok(()) };
+        match credentials.reload() {
+            Ok(()) => {
+                tracing::info!(dir = %credentials.dir().display(), "certificates read again");
+                Ok(())
+            }
+            Err(e) => {
+                let e = e.context("the certificates stay as they were");
+                tracing::error!(error = e.message(), "the certificates cannot be read again");
+                Err(e)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use access::Authority;
+
+    #[test]
+    fn a_reload_tells_that_certificates_cannot_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        Authority::create(dir.path(), "test", 10, 1_700_000_000).unwrap();
+        let authority = Authority::open(dir.path(), 1_700_000_000).unwrap();
+        authority.server(&["localhost".to_owned()], 10).unwrap();
+        let credentials = Arc::new(ServerCredentials::load(dir.path()).unwrap());
+        let rules = Arc::default();
+        let security = Security { rules, strict: true, credentials: Some(credentials) };
+        security.reload_certificates().unwrap();
+        std::fs::write(dir.path().join("ca-crl.pem"), "nonsense").unwrap();
+        let error = security.reload_certificates().unwrap_err();
+        assert!(error.message().contains("ca-crl.pem"), "{error}");
     }
 }
