@@ -3,7 +3,7 @@
 //! that follow. Every reply's cookie, error and content is checked.
 
 use crate::content;
-use crate::histogram::Histogram;
+use replay::Histogram;
 use crate::wire::{self, Request};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -98,7 +98,8 @@ impl Connection {
             while to - from >= reply {
                 let (slot, sent) = flight.land(&input[from..from + reply])?;
                 from += reply;
-                tally.latency.record(now.duration_since(sent));
+                let nanos = now.duration_since(sent).as_nanos();
+                tally.latency.record(u64::try_from(nanos).unwrap_or(u64::MAX));
                 tally.in_window += u64::from(open);
                 if open && let Some(offset) = next() {
                     flight.launch(slot, offset, now);

@@ -1,7 +1,7 @@
 //! The loads, and one measured window of one load against one server.
 
 use crate::client::{Connection, Job, Tally};
-use crate::histogram::Histogram;
+use replay::Histogram;
 use crate::process::Tree;
 use anyhow::{Context, Result, ensure};
 use std::path::Path;

@@ -28,7 +28,6 @@
 mod client;
 mod contender;
 mod content;
-mod histogram;
 mod load;
 mod process;
 mod raw;

@@ -89,15 +89,15 @@ impl Figures {
         let iops = median(&mut rates);
         let cpu: f64 = cell.samples.iter().map(|sample| sample.cpu).sum();
         let peak = cell.samples.iter().map(|sample| sample.peak_memory).max().unwrap_or(0);
-        let mut latency = crate::histogram::Histogram::default();
+        let mut latency = replay::Histogram::default();
         cell.samples.iter().for_each(|sample| latency.merge(&sample.latency));
         Self {
             iops: iops.round(),
             mb_per_s: round(iops * bytes as f64 / 1e6, 1),
             iops_of_windows: windows,
             cpu_us_per_request: round(cpu / latency.total() as f64 * 1e6, 2),
-            p50_us: round(latency.percentile(0.5), 1),
-            p99_us: round(latency.percentile(0.99), 1),
+            p50_us: round(latency.summary().p50_us, 1),
+            p99_us: round(latency.summary().p99_us, 1),
             peak_rss_mib: round(peak as f64 / f64::from(1 << 20), 1),
             of_best_peer: None,
             of_raw: None,
@@ -286,12 +286,13 @@ mod tests {
     use super::*;
     use crate::load::{self, Sample};
     use crate::series::Run;
-    use crate::{contender, histogram::Histogram};
+    use crate::contender;
+    use replay::Histogram;
     use std::time::Duration;
 
     fn sample(rate: f64) -> Sample {
         let mut latency = Histogram::default();
-        (0..1000).for_each(|_| latency.record(Duration::from_micros(20)));
+        (0..1000).for_each(|_| latency.record(20_000));
         Sample { rate, cpu: 0.002, peak_memory: 3 << 20, latency }
     }
 

@@ -49,6 +49,16 @@ impl Histogram {
         self.most = self.most.max(nanos);
     }
 
+    /// Adds what `other` counted.
+    pub fn merge(&mut self, other: &Self) {
+        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
+            *mine += theirs;
+        }
+        self.total += other.total;
+        self.sum += other.sum;
+        self.most = self.most.max(other.most);
+    }
+
     /// How many times were counted.
     pub fn total(&self) -> u64 {
         self.total
@@ -117,8 +127,12 @@ mod tests {
             mut nanos in proptest::collection::vec(1u64..10_000_000_000, 1..400),
             fraction in 0.0f64..=1.0,
         ) {
-            let mut histogram = Histogram::default();
-            nanos.iter().for_each(|value| histogram.record(*value));
+            let (mut histogram, mut half) = (Histogram::default(), Histogram::default());
+            for (index, value) in nanos.iter().enumerate() {
+                if index % 2 == 0 { &mut histogram } else { &mut half }.record(*value);
+            }
+            histogram.merge(&half);
+            prop_assert_eq!(histogram.total(), nanos.len() as u64);
             let mean = nanos.iter().sum::<u64>() as f64 / nanos.len() as f64;
             prop_assert!((histogram.mean() - mean).abs() <= mean * 1e-9);
             nanos.sort_unstable();

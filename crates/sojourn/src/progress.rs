@@ -11,41 +11,28 @@ pub(crate) struct Bar(ProgressBar);
 impl Bar {
     /// A bar for `total` bytes of `what`; without a total a spinner.
     pub(crate) fn bytes(what: &str, total: Option<u64>) -> Self {
-        if !std::io::stderr().is_terminal() {
-            return Self(ProgressBar::hidden());
-        }
-        let bar = match total {
-            Some(total) => ProgressBar::new(total),
-            None => ProgressBar::new_spinner(),
-        };
         let template = match total {
             Some(_) => "{prefix} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
             None => "{prefix} {spinner} {bytes} {bytes_per_sec} {elapsed}",
         };
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style);
-        }
-        bar.set_prefix(what.to_owned());
-        bar.enable_steady_tick(Duration::from_millis(200));
-        Self(bar)
+        Self::new(what, total, template)
     }
 
     /// A spinner for work whose length is not known.
     pub(crate) fn waiting(what: &str) -> Self {
-        if !std::io::stderr().is_terminal() {
-            return Self(ProgressBar::hidden());
-        }
-        let bar = ProgressBar::new_spinner();
-        if let Ok(style) = ProgressStyle::with_template("{prefix} {spinner} {elapsed}") {
-            bar.set_style(style);
-        }
-        bar.set_prefix(what.to_owned());
-        bar.enable_steady_tick(Duration::from_millis(200));
-        Self(bar)
+        Self::new(what, None, "{prefix} {spinner} {elapsed}")
     }
 
     /// A bar that counts requests.
     pub(crate) fn requests(what: &str, total: Option<u64>) -> Self {
+        let template = match total {
+            Some(_) => "{prefix} {wide_bar} {human_pos}/{human_len} {per_sec} {eta} {msg}",
+            None => "{prefix} {spinner} {human_pos} {per_sec} {elapsed} {msg}",
+        };
+        Self::new(what, total, template)
+    }
+
+    fn new(what: &str, total: Option<u64>, template: &str) -> Self {
         if !std::io::stderr().is_terminal() {
             return Self(ProgressBar::hidden());
         }
@@ -53,14 +40,11 @@ impl Bar {
             Some(total) => ProgressBar::new(total),
             None => ProgressBar::new_spinner(),
         };
-        let template = match total {
-            Some(_) => "{prefix} {wide_bar} {human_pos}/{human_len} {per_sec} {eta} {msg}",
-            None => "{prefix} {spinner} {human_pos} {per_sec} {elapsed} {msg}",
-        };
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
         bar.set_prefix(what.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(200));
         Self(bar)
     }
 
