@@ -3,9 +3,9 @@
 //! that follow. Every reply's cookie, error and content is checked.
 
 use crate::content;
-use replay::Histogram;
 use crate::wire::{self, Request};
 use anyhow::{Context, Result, bail, ensure};
+use replay::Histogram;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 use std::io::{IoSlice, Read, Write};

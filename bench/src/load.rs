@@ -1,9 +1,9 @@
 //! The loads, and one measured window of one load against one server.
 
 use crate::client::{Connection, Job, Tally};
-use replay::Histogram;
 use crate::process::Tree;
 use anyhow::{Context, Result, ensure};
+use replay::Histogram;
 use std::path::Path;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

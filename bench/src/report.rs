@@ -284,9 +284,9 @@ fn thousands(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contender;
     use crate::load::{self, Sample};
     use crate::series::Run;
-    use crate::contender;
     use replay::Histogram;
     use std::time::Duration;
 
