@@ -8,6 +8,9 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../../crates/sojourn/src/config.rs"]
 mod config;
 
+#[path = "../../crates/sojourn/src/place.rs"]
+mod place;
+
 mod home {
     use std::path::PathBuf;
 

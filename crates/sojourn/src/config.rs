@@ -4,7 +4,7 @@
 
 use crate::home::Home;
 use crate::logging::LogFormat;
-use crate::serve::listen::{Place, TlsMode};
+use crate::place::{Place, TlsMode};
 use access::{Rule, Rules};
 use block::{ByteSize, Error, ErrorKind, Result};
 use cache::PolicyKind;

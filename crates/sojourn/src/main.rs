@@ -31,6 +31,7 @@ mod lists;
 mod logging;
 mod names;
 mod output;
+mod place;
 mod progress;
 mod serve;
 mod world;

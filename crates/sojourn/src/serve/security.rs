@@ -1,7 +1,8 @@
 //! What stands between clients and exports: TLS and access rules.
 
-use super::listen::{Asked, Bound, TlsMode};
+use super::listen::{Asked, Bound};
 use crate::config::Config;
+use crate::place::TlsMode;
 use access::{Guarded, Rules, ServerCredentials};
 use arc_swap::ArcSwap;
 use block::Result;
