@@ -4,7 +4,7 @@ use crate::{ReadOnly, Right, Rules};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use block::{Device, Error, Result};
-use nbd::{Ending, ExportSummary, Exports, Peer, Purpose, Session};
+use nbd::{ExportSummary, Exports, Layered, Peer, Purpose, Session};
 use std::sync::Arc;
 
 /// How much of a name that a client made up is logged, in characters.
@@ -56,42 +56,14 @@ impl Exports for Guarded {
             return Ok(session);
         }
         let device: Arc<dyn Device> = Arc::new(ReadOnly::new(Arc::clone(session.device())));
-        Ok(Box::new(Reading { inner: session, device }))
-    }
-}
-
-/// The session of a client that may only read.
-struct Reading {
-    inner: Box<dyn Session>,
-    device: Arc<dyn Device>,
-}
-
-#[async_trait]
-impl Session for Reading {
-    fn device(&self) -> &Arc<dyn Device> {
-        &self.device
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn description(&self) -> Option<&str> {
-        self.inner.description()
-    }
-
-    fn origin(&self) -> Option<&str> {
-        self.inner.origin()
-    }
-
-    async fn close(self: Box<Self>, ending: Ending) {
-        self.inner.close(ending).await;
+        Ok(Box::new(Layered::new(session, device)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nbd::{Ending, Session};
     use crate::Rule;
     use block::{ErrorKind, Memory};
 

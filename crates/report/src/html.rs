@@ -1,7 +1,7 @@
 //! What all of a page shares: its style, and text made safe.
 
 /// Text that may stand in HTML, SVG and their attributes.
-pub(crate) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -27,10 +27,11 @@ pub mod table;
 
 pub use axis::{Axis, Unit};
 pub use bars::Bars;
+pub use html::escape;
 pub use plot::{Plot, Series};
 pub use table::Table;
 
-use html::{STYLE, escape};
+use html::STYLE;
 
 /// A page, built from the top.
 #[derive(Clone, Debug)]

@@ -145,3 +145,42 @@ pub trait Session: Send + Sync {
     /// it; other ends do not.
     async fn close(self: Box<Self>, ending: Ending);
 }
+
+/// A session with a layer above its device: all else is the session's own.
+pub struct Layered {
+    inner: Box<dyn Session>,
+    device: Arc<dyn Device>,
+}
+
+impl Layered {
+    /// `inner`, whose clients use `device`, which stands on the device of `inner`.
+    pub fn new(inner: Box<dyn Session>, device: Arc<dyn Device>) -> Self {
+        Self { inner, device }
+    }
+}
+
+#[async_trait]
+impl Session for Layered {
+    fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn description(&self) -> Option<&str> {
+        self.inner.description()
+    }
+
+    fn origin(&self) -> Option<&str> {
+        self.inner.origin()
+    }
+
+    async fn close(self: Box<Self>, ending: Ending) {
+        // The layer goes first, so that the session's own device is its alone again.
+        let Self { inner, device } = *self;
+        drop(device);
+        inner.close(ending).await;
+    }
+}

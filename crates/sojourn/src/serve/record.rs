@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::home::Home;
 use async_trait::async_trait;
 use block::{Device, Error, Result, offload};
-use nbd::{Ending, ExportSummary, Exports, Peer, Purpose, Session, Transport};
+use nbd::{ExportSummary, Exports, Layered, Peer, Purpose, Session, Transport};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -202,38 +202,7 @@ impl Exports for RecordedExports {
         let client = client(peer, &disk.name);
         let device: Arc<dyn Device> =
             Arc::new(Recorded::new(inner, &self.recorder, &client, &disk));
-        Ok(Box::new(RecordedSession { inner: session, device }))
-    }
-}
-
-struct RecordedSession {
-    inner: Box<dyn Session>,
-    device: Arc<dyn Device>,
-}
-
-#[async_trait]
-impl Session for RecordedSession {
-    fn device(&self) -> &Arc<dyn Device> {
-        &self.device
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn description(&self) -> Option<&str> {
-        self.inner.description()
-    }
-
-    fn origin(&self) -> Option<&str> {
-        self.inner.origin()
-    }
-
-    async fn close(self: Box<Self>, ending: Ending) {
-        // The layer goes first, so that the session's own device is its alone again.
-        let Self { inner, device } = *self;
-        drop(device);
-        inner.close(ending).await;
+        Ok(Box::new(Layered::new(session, device)))
     }
 }
 

@@ -128,7 +128,7 @@ pub(crate) fn svg(maps: &[Map<'_>]) -> String {
     };
     for (row, map) in maps.iter().enumerate() {
         let top = row * ROW + 20;
-        let name = escape(&map.disk.path.display().to_string());
+        let name = report::escape(&map.disk.path.display().to_string());
         let _ =
             writeln!(text, "<text x=\"10\" y=\"{top}\">{name}, {}</text>", ByteSize(map.disk.size));
         let cells = map.cells(WIDTH);
@@ -158,21 +158,6 @@ pub(crate) fn svg(maps: &[Map<'_>]) -> String {
     }
     text.push_str("</svg>\n");
     text
-}
-
-fn escape(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            c if c.is_control() => safe.push('?'),
-            c => safe.push(c),
-        }
-    }
-    safe
 }
 
 #[cfg(test)]
