@@ -6,6 +6,7 @@ mod plots;
 mod server;
 
 use crate::commands::model::{profile, write_file};
+use crate::commands::trace::Reading;
 use crate::lists::{Numbers, Sizes, duration};
 use crate::output::{Output, Table};
 use block::{ByteSize, Error, Result};
@@ -18,7 +19,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
-use trace::Format;
 
 /// Arguments of `sojourn predict`.
 #[derive(Debug, clap::Args)]
@@ -66,15 +66,8 @@ pub(crate) struct Args {
     /// Take hit ratios from this file instead: lines of a size in bytes, a comma, and a hit ratio
     #[arg(long, value_name = "FILE")]
     pub(crate) curve: Option<PathBuf>,
-    /// The trace's format [default: guessed]
-    #[arg(long, value_name = "FORMAT")]
-    pub(crate) format: Option<Format>,
-    /// Bytes to add to each offset of the trace
-    #[arg(long, value_name = "SIZE", default_value = "0")]
-    pub(crate) shift: ByteSize,
-    /// Put the requests of an unsorted trace in order of time
-    #[arg(long)]
-    pub(crate) sort: bool,
+    #[command(flatten)]
+    pub(crate) reading: Reading,
     /// Also write a page with plots, which opens without a network
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,

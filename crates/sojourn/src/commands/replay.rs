@@ -1,5 +1,6 @@
 //! `sojourn replay`: a trace against any NBD server.
 
+use crate::commands::trace::Reading;
 use crate::lists::duration;
 use crate::output::{Output, Table, fields};
 use crate::progress::Bar;
@@ -13,7 +14,6 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use trace::{Format, OpenOptions};
 
 /// How often the progress is shown.
 const TICK: Duration = Duration::from_millis(200);
@@ -76,15 +76,8 @@ pub(crate) struct Args {
     /// Take only so many requests from the trace's start
     #[arg(long, value_name = "N")]
     pub(crate) first: Option<u64>,
-    /// The trace's format [default: guessed]
-    #[arg(long, value_name = "FORMAT")]
-    pub(crate) format: Option<Format>,
-    /// Bytes to add to each offset of the trace
-    #[arg(long, value_name = "SIZE", default_value = "0")]
-    pub(crate) shift: ByteSize,
-    /// Put the requests of an unsorted trace in order of time
-    #[arg(long)]
-    pub(crate) sort: bool,
+    #[command(flatten)]
+    pub(crate) reading: Reading,
     /// Threads that carry the connections
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
@@ -114,13 +107,7 @@ pub(crate) struct View {
 
 pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
     let bar = Bar::waiting("loading the trace");
-    let options = OpenOptions {
-        format: args.format,
-        shift: args.shift.0,
-        sort: args.sort,
-        ..OpenOptions::default()
-    };
-    let mut source = trace::open(&args.trace, &options)?;
+    let mut source = args.reading.open(&args.trace)?;
     let selection =
         Selection { first: args.first, reads_only: args.reads_only, ..Selection::default() };
     let script = Script::load(&mut source, selection)?;

@@ -6,7 +6,6 @@ use super::{Args, Data};
 use block::{Error, Result};
 use model::predict::HitCurve;
 use std::path::Path;
-use trace::OpenOptions;
 
 /// The longest curve file that is read, in bytes.
 const LONGEST: u64 = 16 << 20;
@@ -19,13 +18,7 @@ const FEWEST: u64 = 16;
 /// # Errors
 /// Those of the files.
 pub(super) fn of(args: &Args) -> Result<(TraceLoad, HitCurve)> {
-    let options = OpenOptions {
-        format: args.format,
-        shift: args.shift.0,
-        sort: args.sort,
-        ..OpenOptions::default()
-    };
-    let mut source = trace::open(&args.trace, &options)?;
+    let mut source = args.reading.open(&args.trace)?;
     let mut counter = Counter::default();
     let mut keys = Keys::new(args.grain.0, args.data == Data::Private)?;
     let mut caches: Vec<Cached> = match args.curve {
