@@ -63,9 +63,9 @@ impl Exports for Guarded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nbd::{Ending, Session};
     use crate::Rule;
     use block::{ErrorKind, Memory};
+    use nbd::{Ending, Session};
 
     /// Three exports; the empty name is no business of theirs.
     struct Three;
