@@ -39,10 +39,11 @@ lint:
 	scripts/check-repo
 
 test: lint
-	@scripts/setup demo fuzz s3
+	@scripts/setup demo fuzz python s3
 	$(WITH_CARGO) FUZZ_SEED=1 fuzz/run 10
 	lab/make-golden >/dev/null
 	$(CARGO) test --workspace --locked
+	scripts/test-python
 
 test-ceph:
 	@scripts/setup build ceph

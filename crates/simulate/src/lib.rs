@@ -22,7 +22,7 @@ pub mod stream;
 mod table;
 pub mod tune;
 
-pub use run::{Outcome, Policy, run};
+pub use run::{Outcome, Policy, drive, run};
 pub use stack::Curve;
 pub use stream::{Options, Sharing, Stream};
 pub use tune::{Advice, Question, tune};

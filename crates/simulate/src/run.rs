@@ -114,6 +114,13 @@ impl Visitor for Run<'_> {
     }
 }
 
+/// Counts what a cache says that is none of ours: `access` is called with the block of each reference
+/// in turn, and says whether that is a hit.
+pub fn drive(stream: &Stream, distances: bool, mut access: impl FnMut(u32) -> bool) -> Outcome {
+    let outcome = count(stream, distances, |_, id| access(id));
+    Outcome { cold: u64::from(stream.blocks()), ..outcome }
+}
+
 /// Counts what `access` says of each reference: its place in the stream and the block's id.
 #[inline]
 fn count(stream: &Stream, distances: bool, mut access: impl FnMut(usize, u32) -> bool) -> Outcome {
