@@ -1,7 +1,8 @@
 //! Real traces: the published figures, and those of implementations that nobody here wrote.
 //!
-//! The traces are not part of this repository: the tests look for them in `$SOJOURN_SHARED/traces`, or
-//! `../shared/traces` beside the workspace. Those of the folder `arc` are of N. Megiddo, D. Modha:
+//! Boots of guests are in the repository (`crates/trace/tests/boots`). The other traces are not: the
+//! tests look for them in `$SOJOURN_SHARED/traces`, or `../shared/traces` beside the workspace. Those
+//! of the folder `arc` are of N. Megiddo, D. Modha:
 //! "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST 2003.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)] // a test speaks
@@ -121,11 +122,11 @@ fn three_desktops_behind_their_caches_give_the_known_figures() {
 
 #[test]
 fn five_guests_of_one_image_give_the_known_figures() {
-    let Some(dir) = traces() else { return };
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/tests/boots");
     let files = ["office-a", "update", "scan", "idle", "office-b"];
     let mut all: Vec<Request> = Vec::new();
     for (client, file) in files.iter().enumerate() {
-        let own = requests(&dir, &format!("boot/{file}.csv.zst"), 0);
+        let own = requests(&dir, &format!("{file}.csv.zst"), 0);
         let client = client as u32;
         all.extend(own.into_iter().map(|request| Request { client, disk: client, ..request }));
     }

@@ -43,7 +43,6 @@ fn published_traces_are_recognised_and_have_as_many_requests_as_published() {
         ("mqsim/tpcc-small.trace", Format::Mqsim, 6_999),
         ("lirs/loop.trace.gz", Format::Ids, 505_500),
         ("lirs/sprite.trace.gz", Format::Ids, 133_996),
-        ("boot/idle.csv.zst", Format::Csv, 1_062 + 249 + 48),
         ("vm/boot-base.csv.gz", Format::Csv, 1_289),
     ] {
         let got = count(path, &OpenOptions::default(), |_| ());
@@ -68,4 +67,25 @@ fn a_shift_aligns_a_partition_and_reads_are_told_from_writes() {
     });
     assert!(aligned > requests / 2, "{aligned} of {requests}");
     assert_eq!(((reads as f64 * 1000.0 / requests as f64).round(), blocks), (413.0, 1_053_519));
+}
+
+#[test]
+fn recorded_boots_have_the_requests_that_their_page_tells() {
+    let boots = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/boots");
+    for (name, reads, writes, flushes) in [
+        ("idle", 1_062, 249, 48),
+        ("office-a", 3_225, 441, 66),
+        ("office-b", 3_220, 360, 57),
+        ("update", 3_727, 628, 102),
+        ("scan", 17_583, 295, 52),
+    ] {
+        let path = boots.join(format!("{name}.csv.zst"));
+        let sorted = OpenOptions { sort: true, ..OpenOptions::default() };
+        let mut source = trace::open(&path, &sorted).unwrap();
+        let (mut batch, mut counts) = (Vec::new(), [0; 5]);
+        while source.read(&mut batch).unwrap() {
+            batch.iter().for_each(|r| counts[r.op as usize] += 1);
+        }
+        assert_eq!(counts, [reads, writes, flushes, 0, 0], "{name}");
+    }
 }
