@@ -32,6 +32,7 @@ pub mod lfu;
 pub mod lirs;
 pub mod lru;
 pub mod mq;
+mod queues;
 mod ratio;
 mod rings;
 pub mod s3fifo;

@@ -4,7 +4,7 @@
 //! Two LRU lists, of what was used once and of what was used more often, each with the names of
 //! what left it. A use of such a name says that its list should have been longer.
 
-use super::rings::{NOWHERE, Rings};
+use super::queues::{NOWHERE, Queues};
 use super::{Algorithm, Forgotten, Room};
 
 /// T1: held, used once lately.
@@ -20,7 +20,7 @@ const LEFT_OFTEN: u8 = 3;
 /// many of each to keep.
 #[derive(Debug)]
 pub struct Arc {
-    rings: Rings<4>,
+    queues: Queues<4>,
     /// How many entries of those used once to keep.
     target: f64,
     /// The list that remembers what will be inserted next.
@@ -33,7 +33,7 @@ impl Arc {
     /// An empty cache.
     pub fn new(room: Room) -> Self {
         Self {
-            rings: Rings::new(room.ids),
+            queues: Queues::new(room.ids),
             target: 0.0,
             incoming: NOWHERE,
             full: room.entries.max(1) as usize,
@@ -41,23 +41,26 @@ impl Arc {
         }
     }
 
+    #[inline]
     fn size(&self, list: u8) -> usize {
-        self.rings.len(list) as usize
+        self.queues.len(list) as usize
     }
 
     /// REPLACE of the paper.
+    #[inline]
     fn replace(&mut self) -> Option<u32> {
-        let once = self.rings.len(ONCE) as f64;
+        let once = self.queues.len(ONCE) as f64;
         let from_once = once >= 1.0
             && (once > self.target || (self.incoming == LEFT_OFTEN && once == self.target));
-        let from = if from_once || self.rings.len(OFTEN) == 0 { ONCE } else { OFTEN };
-        let id = self.rings.head(from)?;
-        self.rings.move_to_tail(from + LEFT_ONCE, id);
+        let from = if from_once || self.queues.len(OFTEN) == 0 { ONCE } else { OFTEN };
+        let id = self.queues.head(from)?;
+        self.queues.move_to_tail(from + LEFT_ONCE, id);
         Some(id)
     }
 
+    #[inline]
     fn forget_oldest(&mut self, list: u8) {
-        if let Some(id) = self.rings.pop_head(list) {
+        if let Some(id) = self.queues.pop_head(list) {
             self.forgotten.push(id);
         }
     }
@@ -66,16 +69,19 @@ impl Arc {
 impl Algorithm for Arc {
     const REMEMBERS: bool = true;
 
+    #[inline]
     fn holds(&self, id: u32) -> bool {
-        self.rings.list(id) <= OFTEN
+        self.queues.list(id) <= OFTEN
     }
 
+    #[inline]
     fn hit(&mut self, id: u32) {
-        self.rings.move_to_tail(OFTEN, id);
+        self.queues.move_to_tail(OFTEN, id);
     }
 
+    #[inline]
     fn miss(&mut self, id: u32) {
-        self.incoming = self.rings.list(id);
+        self.incoming = self.queues.list(id);
         let (once, often) = (self.size(LEFT_ONCE) as f64, self.size(LEFT_OFTEN) as f64);
         match self.incoming {
             LEFT_ONCE => {
@@ -86,21 +92,23 @@ impl Algorithm for Arc {
         }
     }
 
+    #[inline]
     fn insert(&mut self, id: u32, _: u64) {
-        self.rings.reserve(id);
-        match self.rings.list(id) {
-            LEFT_ONCE | LEFT_OFTEN => self.rings.move_to_tail(OFTEN, id),
-            _ => self.rings.push_tail(ONCE, id),
+        self.queues.reserve(id);
+        match self.queues.list(id) {
+            LEFT_ONCE | LEFT_OFTEN => self.queues.move_to_tail(OFTEN, id),
+            _ => self.queues.push_tail(ONCE, id),
         }
         self.incoming = NOWHERE;
     }
 
+    #[inline]
     fn evict(&mut self) -> Option<u32> {
         self.full = self.len();
         let new = !matches!(self.incoming, LEFT_ONCE | LEFT_OFTEN);
         if new && self.size(ONCE) + self.size(LEFT_ONCE) >= self.full {
             if self.size(LEFT_ONCE) == 0 {
-                let id = self.rings.pop_head(ONCE)?;
+                let id = self.queues.pop_head(ONCE)?;
                 self.forgotten.push(id);
                 return Some(id);
             }
@@ -118,9 +126,10 @@ impl Algorithm for Arc {
     }
 
     fn remove(&mut self, id: u32) {
-        self.rings.take(id);
+        self.queues.take(id);
     }
 
+    #[inline]
     fn len(&self) -> usize {
         self.size(ONCE) + self.size(OFTEN)
     }

@@ -129,10 +129,12 @@ impl Fbr {
 impl Algorithm for Fbr {
     const REMEMBERS: bool = false;
 
+    #[inline]
     fn holds(&self, id: u32) -> bool {
         self.rings.list(id) != NOWHERE
     }
 
+    #[inline]
     fn hit(&mut self, id: u32) {
         if self.rings.list(id) != NEW && self.rings.count(id) < MAX_COUNT {
             self.rings.set_count(id, self.rings.count(id) + 1);
@@ -142,6 +144,7 @@ impl Algorithm for Fbr {
         self.push_new(id);
     }
 
+    #[inline]
     fn insert(&mut self, id: u32, _: u64) {
         self.rings.reserve(id);
         self.rings.set_count(id, 1);
@@ -150,6 +153,7 @@ impl Algorithm for Fbr {
         self.push_new(id);
     }
 
+    #[inline]
     fn evict(&mut self) -> Option<u32> {
         self.full = self.len;
         while self.lowest < CHAINS as u8 - 1 && self.rings.len(self.lowest) == 0 {
@@ -165,6 +169,7 @@ impl Algorithm for Fbr {
         self.drop_entry(id);
     }
 
+    #[inline]
     fn len(&self) -> usize {
         self.len
     }

@@ -1,35 +1,39 @@
 //! First in, first out: what a cache without any bookkeeping does.
 
-use super::rings::{NOWHERE, Rings};
+use super::queues::{NOWHERE, Queues};
 use super::{Algorithm, Room};
 
 const HELD: u8 = 0;
 
 /// Evicts the entry that came first.
 #[derive(Debug)]
-pub struct Fifo(Rings<1>);
+pub struct Fifo(Queues<1>);
 
 impl Fifo {
     /// An empty cache.
     pub fn new(room: Room) -> Self {
-        Self(Rings::new(room.ids))
+        Self(Queues::new(room.ids))
     }
 }
 
 impl Algorithm for Fifo {
     const REMEMBERS: bool = false;
 
+    #[inline]
     fn holds(&self, id: u32) -> bool {
         self.0.list(id) != NOWHERE
     }
 
+    #[inline]
     fn hit(&mut self, _: u32) {}
 
+    #[inline]
     fn insert(&mut self, id: u32, _: u64) {
         self.0.reserve(id);
         self.0.push_tail(HELD, id);
     }
 
+    #[inline]
     fn evict(&mut self) -> Option<u32> {
         self.0.pop_head(HELD)
     }
@@ -38,6 +42,7 @@ impl Algorithm for Fifo {
         self.0.take(id);
     }
 
+    #[inline]
     fn len(&self) -> usize {
         self.0.len(HELD) as usize
     }

@@ -16,7 +16,7 @@
 //! between 3 and 8 times the entries is best (too short is far worse than too long), a history of
 //! once or twice the entries is enough, and none at all costs 4 to 12 points of hits.
 
-use super::rings::Rings;
+use super::queues::Queues;
 use super::{Algorithm, Forgotten, Ratio, Room};
 
 /// The most queues there can be: counts are kept up to 2^24.
@@ -61,8 +61,8 @@ impl Default for Parameters {
 pub struct Fmpq {
     parameters: Parameters,
     queues: u8,
-    /// Each entry's count, and as its stamp the access at which it came to its queue.
-    rings: Rings<{ QUEUES + 1 }>,
+    /// With each entry its count and the access at which it came to its queue.
+    lists: Queues<{ QUEUES + 1 }, u32>,
     len: usize,
     /// The number of entries of the full cache.
     full: usize,
@@ -80,7 +80,7 @@ impl Fmpq {
         let mut new = Self {
             parameters,
             queues: parameters.queues.clamp(1, QUEUES as u8),
-            rings: Rings::new(room.ids),
+            lists: Queues::new(room.ids),
             len: 0,
             full: 0,
             lifetime: 0,
@@ -92,6 +92,7 @@ impl Fmpq {
         new
     }
 
+    #[inline]
     fn set_full(&mut self, full: usize) {
         if full != self.full {
             self.full = full;
@@ -112,15 +113,16 @@ impl Fmpq {
 
     /// Whether `id` left and is remembered.
     pub(super) fn remembers(&self, id: u32) -> bool {
-        self.rings.list(id) == HISTORY
+        self.lists.list(id) == HISTORY
     }
 
     /// Puts `id`, which is in no list, where its count says.
+    #[inline]
     fn enqueue(&mut self, id: u32, count: u32) {
-        self.rings.set_count(id, count);
-        self.rings.set_stamp(id, self.now);
+        self.lists.set_count(id, count);
+        self.lists.set_data(id, self.now);
         let queue = (count.max(1).ilog2() as u8).min(self.queues - 1);
-        self.rings.push_tail(queue, id);
+        self.lists.push_tail(queue, id);
         self.now = self.now.wrapping_add(1);
         if self.now.wrapping_sub(self.due) < LONGEST as u32 {
             self.demote();
@@ -128,15 +130,16 @@ impl Fmpq {
     }
 
     /// Moves the heads that were not used for the lifetime one queue down, one of each queue.
+    #[inline]
     fn demote(&mut self) {
         self.due = self.now.wrapping_add(self.lifetime + 1);
         for queue in 1..self.queues {
-            let Some(id) = self.rings.head(queue) else { continue };
+            let Some(id) = self.lists.head(queue) else { continue };
             if self.age(id) > self.lifetime {
-                self.rings.move_to_tail(queue - 1, id);
-                self.rings.set_stamp(id, self.now);
+                self.lists.move_to_tail(queue - 1, id);
+                self.lists.set_data(id, self.now);
             }
-            if let Some(head) = self.rings.head(queue) {
+            if let Some(head) = self.lists.head(queue) {
                 let left = (self.lifetime + 1).saturating_sub(self.age(head)).max(1);
                 let due = self.now.wrapping_add(left);
                 if self.due.wrapping_sub(due) < u32::MAX / 2 {
@@ -146,51 +149,57 @@ impl Fmpq {
         }
     }
 
+    #[inline]
     fn age(&self, id: u32) -> u32 {
-        self.now.wrapping_sub(self.rings.stamp(id))
+        self.now.wrapping_sub(self.lists.data(id))
     }
 }
 
 impl Algorithm for Fmpq {
     const REMEMBERS: bool = true;
 
+    #[inline]
     fn holds(&self, id: u32) -> bool {
-        self.rings.list(id) < HISTORY
+        self.lists.list(id) < HISTORY
     }
 
+    #[inline]
     fn hit(&mut self, id: u32) {
-        self.rings.take(id);
-        self.enqueue(id, self.rings.count(id) + 1);
+        self.lists.take(id);
+        self.enqueue(id, self.lists.count(id) + 1);
     }
 
+    #[inline]
     fn insert(&mut self, id: u32, _: u64) {
-        self.rings.reserve(id);
+        self.lists.reserve(id);
         let mut count = 1;
-        if self.rings.list(id) == HISTORY {
-            self.rings.take(id);
-            count += self.rings.count(id);
+        if self.lists.list(id) == HISTORY {
+            self.lists.take(id);
+            count += self.lists.count(id);
         }
         self.len += 1;
         self.enqueue(id, count);
     }
 
+    #[inline]
     fn evict(&mut self) -> Option<u32> {
-        let id = (0..self.queues).find_map(|queue| self.rings.head(queue))?;
+        let id = (0..self.queues).find_map(|queue| self.lists.head(queue))?;
         self.set_full(self.len);
         self.len -= 1;
-        self.rings.move_to_tail(HISTORY, id);
-        while self.rings.len(HISTORY) as usize > self.parameters.history.of(self.full) {
-            let Some(old) = self.rings.pop_head(HISTORY) else { break };
+        self.lists.move_to_tail(HISTORY, id);
+        while self.lists.len(HISTORY) as usize > self.parameters.history.of(self.full) {
+            let Some(old) = self.lists.pop_head(HISTORY) else { break };
             self.forgotten.push(old);
         }
         Some(id)
     }
 
     fn remove(&mut self, id: u32) {
-        self.rings.take(id);
+        self.lists.take(id);
         self.len -= 1;
     }
 
+    #[inline]
     fn len(&self) -> usize {
         self.len
     }

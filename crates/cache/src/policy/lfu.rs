@@ -38,10 +38,12 @@ impl Lfu {
 impl Algorithm for Lfu {
     const REMEMBERS: bool = false;
 
+    #[inline]
     fn holds(&self, id: u32) -> bool {
         self.rings.list(id) != NOWHERE
     }
 
+    #[inline]
     fn hit(&mut self, id: u32) {
         // What stands before and behind `id` is where the next count begins, if nothing has it yet.
         let before = self.rings.before(id);
@@ -62,6 +64,7 @@ impl Algorithm for Lfu {
         self.last[count] = id;
     }
 
+    #[inline]
     fn insert(&mut self, id: u32, _: u64) {
         self.rings.reserve(id);
         self.rings.set_count(id, 1);
@@ -72,6 +75,7 @@ impl Algorithm for Lfu {
         self.last[1] = id;
     }
 
+    #[inline]
     fn evict(&mut self) -> Option<u32> {
         let id = self.rings.head(HELD)?;
         self.take(id);
@@ -82,6 +86,7 @@ impl Algorithm for Lfu {
         self.take(id);
     }
 
+    #[inline]
     fn len(&self) -> usize {
         self.rings.len(HELD) as usize
     }

@@ -5,7 +5,7 @@
 //! (HIR) pass through a small queue, and prove themselves by a second use while they are still in
 //! the stack, which goes back to the LIR entry that was not used for the longest time.
 
-use super::rings::{NOWHERE, Rings};
+use super::queues::{NOWHERE, Queues};
 use super::{Algorithm, Forgotten, Ratio, Room};
 
 /// The stack S; its tail is the top.
@@ -14,6 +14,15 @@ const STACK: u8 = 0;
 const QUEUE: u8 = 0;
 /// Of [`Lirs::others`]: names of HIR entries that left and are still in the stack.
 const LEFT: u8 = 1;
+
+/// Of an id: neither held nor remembered.
+const UNKNOWN: u32 = 0;
+/// Of an id: LIR.
+const PROVEN: u32 = 1;
+/// Of an id: HIR, and held.
+const WAITING: u32 = 2;
+/// Of an id: its name is remembered.
+const NAME: u32 = 3;
 
 /// The parameters of LIRS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,9 +43,9 @@ impl Default for Parameters {
 #[derive(Debug)]
 pub struct Lirs {
     parameters: Parameters,
-    /// The stack. An entry's count is 1 while it is LIR, else 0.
-    stack: Rings<1>,
-    others: Rings<2>,
+    /// The stack. The count of an id, in the stack or not, is what it is: [`PROVEN`], ...
+    stack: Queues<1>,
+    others: Queues<2>,
     proven: usize,
     /// The most LIR entries.
     most: usize,
@@ -49,8 +58,8 @@ impl Lirs {
     pub fn new(room: Room, parameters: Parameters) -> Self {
         let mut new = Self {
             parameters,
-            stack: Rings::new(room.ids),
-            others: Rings::new(room.ids),
+            stack: Queues::new(room.ids),
+            others: Queues::new(room.ids),
             proven: 0,
             most: 0,
             full: 0,
@@ -60,6 +69,7 @@ impl Lirs {
         new
     }
 
+    #[inline]
     fn set_full(&mut self, full: usize) {
         if full != self.full {
             self.full = full;
@@ -67,57 +77,71 @@ impl Lirs {
         }
     }
 
-    fn is_proven(&self, id: u32) -> bool {
-        self.stack.count(id) == 1
+    #[inline]
+    fn is(&self, id: u32) -> u32 {
+        self.stack.count(id)
+    }
+
+    #[inline]
+    fn set(&mut self, id: u32, what: u32) {
+        self.stack.set_count(id, what);
     }
 
     /// Puts `id` on top of the stack as LIR, and makes the lowest HIR when they are too many.
+    #[inline]
     fn prove(&mut self, id: u32) {
-        self.stack.set_count(id, 1);
+        self.set(id, PROVEN);
         self.proven += 1;
         while self.proven > self.most {
             let Some(lowest) = self.stack.head(STACK) else { break };
             self.disprove(lowest);
+            self.set(lowest, WAITING);
             self.others.push_tail(QUEUE, lowest);
         }
     }
 
     /// Takes `id`, the lowest of the stack and LIR, out of the stack.
+    #[inline]
     fn disprove(&mut self, id: u32) {
-        self.stack.set_count(id, 0);
+        self.set(id, UNKNOWN);
         self.stack.take(id);
         self.proven -= 1;
         self.prune();
     }
 
     /// Lets the stack begin with a LIR entry.
+    #[inline]
     fn prune(&mut self) {
         while let Some(id) = self.stack.head(STACK) {
-            if self.is_proven(id) {
-                break;
-            }
-            self.stack.take(id);
-            if self.others.list(id) == LEFT {
-                self.others.take(id);
-                self.forgotten.push(id);
+            match self.is(id) {
+                PROVEN => break,
+                NAME => self.forget(id),
+                _ => self.stack.take(id),
             }
         }
+    }
+
+    /// Drops a name.
+    #[inline]
+    fn forget(&mut self, id: u32) {
+        self.set(id, UNKNOWN);
+        self.stack.take(id);
+        self.others.take(id);
+        self.forgotten.push(id);
     }
 }
 
 impl Algorithm for Lirs {
     const REMEMBERS: bool = true;
 
+    #[inline]
     fn holds(&self, id: u32) -> bool {
-        match self.others.list(id) {
-            QUEUE => true,
-            LEFT => false,
-            _ => self.stack.list(id) != NOWHERE,
-        }
+        matches!(self.is(id), PROVEN | WAITING)
     }
 
+    #[inline]
     fn hit(&mut self, id: u32) {
-        if self.is_proven(id) {
+        if self.is(id) == PROVEN {
             let lowest = self.stack.head(STACK) == Some(id);
             self.stack.move_to_tail(STACK, id);
             if lowest {
@@ -134,10 +158,11 @@ impl Algorithm for Lirs {
         }
     }
 
+    #[inline]
     fn insert(&mut self, id: u32, _: u64) {
         self.stack.reserve(id);
         self.others.reserve(id);
-        let known = self.others.list(id) == LEFT;
+        let known = self.is(id) == NAME;
         if known {
             self.others.take(id);
             self.stack.take(id);
@@ -146,12 +171,13 @@ impl Algorithm for Lirs {
         if known || self.proven < self.most {
             self.prove(id);
         } else {
-            self.stack.set_count(id, 0);
+            self.set(id, WAITING);
             self.others.push_tail(QUEUE, id);
             self.prune();
         }
     }
 
+    #[inline]
     fn evict(&mut self) -> Option<u32> {
         self.set_full(self.len());
         let Some(id) = self.others.head(QUEUE) else {
@@ -161,32 +187,34 @@ impl Algorithm for Lirs {
             return Some(id);
         };
         if self.stack.list(id) == NOWHERE {
+            self.set(id, UNKNOWN);
             self.others.take(id);
             self.forgotten.push(id);
             return Some(id);
         }
+        self.set(id, NAME);
         self.others.move_to_tail(LEFT, id);
         while self.others.len(LEFT) as usize > self.parameters.history.of(self.full) {
-            let Some(old) = self.others.pop_head(LEFT) else { break };
-            self.stack.take(old);
-            self.forgotten.push(old);
+            let Some(old) = self.others.head(LEFT) else { break };
+            self.forget(old);
         }
         Some(id)
     }
 
     fn remove(&mut self, id: u32) {
-        if self.is_proven(id) {
-            self.stack.set_count(id, 0);
+        if self.is(id) == PROVEN {
             self.proven -= 1;
         } else {
             self.others.take(id);
         }
+        self.set(id, UNKNOWN);
         if self.stack.list(id) == STACK {
             self.stack.take(id);
             self.prune();
         }
     }
 
+    #[inline]
     fn len(&self) -> usize {
         self.proven + self.others.len(QUEUE) as usize
     }

@@ -1,37 +1,41 @@
 //! Least recently used: the yardstick, and right for a cache with no cache before it.
 
-use super::rings::{NOWHERE, Rings};
+use super::queues::{NOWHERE, Queues};
 use super::{Algorithm, Room};
 
 const HELD: u8 = 0;
 
 /// Evicts the entry whose last access is the longest ago.
 #[derive(Debug)]
-pub struct Lru(Rings<1>);
+pub struct Lru(Queues<1>);
 
 impl Lru {
     /// An empty cache.
     pub fn new(room: Room) -> Self {
-        Self(Rings::new(room.ids))
+        Self(Queues::new(room.ids))
     }
 }
 
 impl Algorithm for Lru {
     const REMEMBERS: bool = false;
 
+    #[inline]
     fn holds(&self, id: u32) -> bool {
         self.0.list(id) != NOWHERE
     }
 
+    #[inline]
     fn hit(&mut self, id: u32) {
         self.0.move_to_tail(HELD, id);
     }
 
+    #[inline]
     fn insert(&mut self, id: u32, _: u64) {
         self.0.reserve(id);
         self.0.push_tail(HELD, id);
     }
 
+    #[inline]
     fn evict(&mut self) -> Option<u32> {
         self.0.pop_head(HELD)
     }
@@ -40,6 +44,7 @@ impl Algorithm for Lru {
         self.0.take(id);
     }
 
+    #[inline]
     fn len(&self) -> usize {
         self.0.len(HELD) as usize
     }

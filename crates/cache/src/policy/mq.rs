@@ -90,21 +90,25 @@ impl Mq {
 impl Algorithm for Mq {
     const REMEMBERS: bool = true;
 
+    #[inline]
     fn holds(&self, id: u32) -> bool {
         self.queues.holds(id)
     }
 
+    #[inline]
     fn hit(&mut self, id: u32) {
         self.note(id, true);
         self.queues.hit(id);
     }
 
+    #[inline]
     fn insert(&mut self, id: u32, fingerprint: u64) {
         let again = self.queues.remembers(id);
         self.note(id, again);
         self.queues.insert(id, fingerprint);
     }
 
+    #[inline]
     fn evict(&mut self) -> Option<u32> {
         self.queues.evict()
     }
@@ -113,6 +117,7 @@ impl Algorithm for Mq {
         self.queues.remove(id);
     }
 
+    #[inline]
     fn len(&self) -> usize {
         self.queues.len()
     }

@@ -23,6 +23,7 @@ impl Ratio {
     }
 
     /// This part of `entries`, rounded down.
+    #[inline]
     pub const fn of(self, entries: usize) -> usize {
         (entries as u64).saturating_mul(self.0 as u64) as usize / 100
     }

@@ -4,7 +4,7 @@
 //! A small queue of the new, a main queue where what was used goes round again, and the names of
 //! what left the small queue without a use.
 
-use super::rings::Rings;
+use super::queues::Queues;
 use super::{Algorithm, Forgotten, Ratio, Room};
 
 const SMALL: u8 = 0;
@@ -36,8 +36,8 @@ impl Default for Parameters {
 #[derive(Debug)]
 pub struct S3Fifo {
     parameters: Parameters,
-    /// An entry's stamp is the number of its uses.
-    rings: Rings<3>,
+    /// An entry's count is the number of its uses.
+    queues: Queues<3>,
     full: usize,
     forgotten: Forgotten,
 }
@@ -47,22 +47,23 @@ impl S3Fifo {
     pub fn new(room: Room, parameters: Parameters) -> Self {
         Self {
             parameters,
-            rings: Rings::new(room.ids),
+            queues: Queues::new(room.ids),
             full: room.entries.max(1) as usize,
             forgotten: room.forgotten(),
         }
     }
 
+    #[inline]
     fn evict_small(&mut self) -> Option<u32> {
-        while let Some(id) = self.rings.head(SMALL) {
-            if self.rings.stamp(id) >= u32::from(self.parameters.promote.max(1)) {
-                self.rings.set_stamp(id, 0);
-                self.rings.move_to_tail(MAIN, id);
+        while let Some(id) = self.queues.head(SMALL) {
+            if self.queues.count(id) >= u32::from(self.parameters.promote.max(1)) {
+                self.queues.set_count(id, 0);
+                self.queues.move_to_tail(MAIN, id);
                 continue;
             }
-            self.rings.move_to_tail(LEFT, id);
-            while self.rings.len(LEFT) as usize > self.parameters.history.of(self.full) {
-                let Some(old) = self.rings.pop_head(LEFT) else { break };
+            self.queues.move_to_tail(LEFT, id);
+            while self.queues.len(LEFT) as usize > self.parameters.history.of(self.full) {
+                let Some(old) = self.queues.pop_head(LEFT) else { break };
                 self.forgotten.push(old);
             }
             return Some(id);
@@ -70,16 +71,17 @@ impl S3Fifo {
         None
     }
 
+    #[inline]
     fn evict_main(&mut self) -> Option<u32> {
-        while let Some(id) = self.rings.head(MAIN) {
-            let uses = self.rings.stamp(id);
+        while let Some(id) = self.queues.head(MAIN) {
+            let uses = self.queues.count(id);
             if uses == 0 {
-                self.rings.take(id);
+                self.queues.take(id);
                 self.forgotten.push(id);
                 return Some(id);
             }
-            self.rings.set_stamp(id, uses - 1);
-            self.rings.move_to_tail(MAIN, id);
+            self.queues.set_count(id, uses - 1);
+            self.queues.move_to_tail(MAIN, id);
         }
         None
     }
@@ -88,27 +90,31 @@ impl S3Fifo {
 impl Algorithm for S3Fifo {
     const REMEMBERS: bool = true;
 
+    #[inline]
     fn holds(&self, id: u32) -> bool {
-        self.rings.list(id) <= MAIN
+        self.queues.list(id) <= MAIN
     }
 
+    #[inline]
     fn hit(&mut self, id: u32) {
-        self.rings.set_stamp(id, (self.rings.stamp(id) + 1).min(USES));
+        self.queues.set_count(id, (self.queues.count(id) + 1).min(USES));
     }
 
+    #[inline]
     fn insert(&mut self, id: u32, _: u64) {
-        self.rings.reserve(id);
-        self.rings.set_stamp(id, 0);
-        if self.rings.list(id) == LEFT {
-            self.rings.move_to_tail(MAIN, id);
+        self.queues.reserve(id);
+        self.queues.set_count(id, 0);
+        if self.queues.list(id) == LEFT {
+            self.queues.move_to_tail(MAIN, id);
         } else {
-            self.rings.push_tail(SMALL, id);
+            self.queues.push_tail(SMALL, id);
         }
     }
 
+    #[inline]
     fn evict(&mut self) -> Option<u32> {
         self.full = self.len();
-        let small = self.rings.len(SMALL) as usize >= self.parameters.small.of(self.full).max(1);
+        let small = self.queues.len(SMALL) as usize >= self.parameters.small.of(self.full).max(1);
         if small && let Some(id) = self.evict_small() {
             return Some(id);
         }
@@ -116,11 +122,12 @@ impl Algorithm for S3Fifo {
     }
 
     fn remove(&mut self, id: u32) {
-        self.rings.take(id);
+        self.queues.take(id);
     }
 
+    #[inline]
     fn len(&self) -> usize {
-        (self.rings.len(SMALL) + self.rings.len(MAIN)) as usize
+        (self.queues.len(SMALL) + self.queues.len(MAIN)) as usize
     }
 
     fn forgotten(&mut self) -> Option<u32> {

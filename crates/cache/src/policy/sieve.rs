@@ -28,20 +28,24 @@ impl Sieve {
 impl Algorithm for Sieve {
     const REMEMBERS: bool = false;
 
+    #[inline]
     fn holds(&self, id: u32) -> bool {
         self.rings.list(id) != NOWHERE
     }
 
+    #[inline]
     fn hit(&mut self, id: u32) {
         self.rings.set_stamp(id, 1);
     }
 
+    #[inline]
     fn insert(&mut self, id: u32, _: u64) {
         self.rings.reserve(id);
         self.rings.set_stamp(id, 0);
         self.rings.push_tail(HELD, id);
     }
 
+    #[inline]
     fn evict(&mut self) -> Option<u32> {
         let mut at = self.hand.or_else(|| self.rings.head(HELD))?;
         while self.rings.stamp(at) != 0 {
@@ -60,6 +64,7 @@ impl Algorithm for Sieve {
         self.rings.take(id);
     }
 
+    #[inline]
     fn len(&self) -> usize {
         self.rings.len(HELD) as usize
     }

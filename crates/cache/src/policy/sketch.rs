@@ -35,41 +35,55 @@ impl Sketch {
         self.entries = entries.max(1);
     }
 
-    /// The block of a key, and the places of its counters: word and bit.
-    fn places(&self, fingerprint: u64) -> (usize, [(usize, u32); ROWS]) {
+    /// The block of a key, and what tells the places of its counters.
+    #[inline]
+    fn places(&self, fingerprint: u64) -> (usize, u64) {
         let mixed = fingerprint.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let block = (mixed >> 32) as usize & (self.blocks.len() - 1);
-        let spread = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32;
-        let place = |row: usize| {
-            let bits = (spread >> (8 * row)) as usize;
-            (2 * row + (bits & 1), 4 * ((bits as u32 >> 1) & 15))
-        };
-        (block, [place(0), place(1), place(2), place(3)])
+        (block, (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32)
     }
 
     /// How often a key was used lately, 15 at most; too much rather than too little.
+    #[inline]
     pub(super) fn estimate(&self, fingerprint: u64) -> u32 {
-        let (block, places) = self.places(fingerprint);
+        let (block, spread) = self.places(fingerprint);
         let block = &self.blocks[block];
-        let counters = places.map(|(word, bit)| (block[word] >> bit) as u32 & 15);
-        counters.into_iter().fold(15, u32::min)
+        let mut least = 15;
+        for row in 0..ROWS {
+            let (word, bit) = place(row, spread);
+            least = least.min((block[word] >> bit) as u32 & 15);
+        }
+        least
     }
 
     /// Counts a use. All counters are halved after eight uses per entry of the cache.
+    #[inline]
     pub(super) fn add(&mut self, fingerprint: u64) {
-        let (block, places) = self.places(fingerprint);
+        let (block, spread) = self.places(fingerprint);
         let block = &mut self.blocks[block];
-        for (word, bit) in places {
-            if (block[word] >> bit) & 15 < 15 {
-                block[word] += 1 << bit;
-            }
+        for row in 0..ROWS {
+            let (word, bit) = place(row, spread);
+            block[word] += u64::from((block[word] >> bit) & 15 < 15) << bit;
         }
         self.additions += 1;
         if self.additions >= self.entries.saturating_mul(8) {
-            self.additions /= 2;
-            for word in self.blocks.iter_mut().flatten() {
-                *word = (*word >> 1) & HALF;
-            }
+            self.halve();
         }
     }
+
+    #[cold]
+    fn halve(&mut self) {
+        self.additions /= 2;
+        for word in self.blocks.iter_mut().flatten() {
+            *word = (*word >> 1) & HALF;
+        }
+    }
+}
+
+/// The place of a key's counter of a row: word and bit.
+#[inline]
+fn place(row: usize, spread: u64) -> (usize, u32) {
+    let bits = (spread >> (8 * row)) as u32;
+    // In bounds for the compiler to see: less than two words for each row.
+    ((2 * row + (bits & 1) as usize) % WORDS, 4 * ((bits >> 1) & 15))
 }

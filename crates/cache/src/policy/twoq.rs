@@ -4,7 +4,7 @@
 //! What is new waits in a FIFO queue; what is asked for again after it left that queue, while its
 //! name is still remembered, goes to an LRU queue.
 
-use super::rings::Rings;
+use super::queues::Queues;
 use super::{Algorithm, Forgotten, Ratio, Room};
 
 const IN: u8 = 0;
@@ -30,7 +30,7 @@ impl Default for Parameters {
 #[derive(Debug)]
 pub struct TwoQ {
     parameters: Parameters,
-    rings: Rings<3>,
+    queues: Queues<3>,
     full: usize,
     /// Whether what will be inserted next is remembered: asked before room is made, which may
     /// forget it.
@@ -43,7 +43,7 @@ impl TwoQ {
     pub fn new(room: Room, parameters: Parameters) -> Self {
         Self {
             parameters,
-            rings: Rings::new(room.ids),
+            queues: Queues::new(room.ids),
             full: room.entries.max(1) as usize,
             known: false,
             forgotten: room.forgotten(),
@@ -54,51 +54,57 @@ impl TwoQ {
 impl Algorithm for TwoQ {
     const REMEMBERS: bool = true;
 
+    #[inline]
     fn holds(&self, id: u32) -> bool {
-        self.rings.list(id) <= MAIN
+        self.queues.list(id) <= MAIN
     }
 
+    #[inline]
     fn hit(&mut self, id: u32) {
-        if self.rings.list(id) == MAIN {
-            self.rings.move_to_tail(MAIN, id);
+        if self.queues.list(id) == MAIN {
+            self.queues.move_to_tail(MAIN, id);
         }
     }
 
+    #[inline]
     fn miss(&mut self, id: u32) {
-        self.known = self.rings.list(id) == OUT;
+        self.known = self.queues.list(id) == OUT;
     }
 
+    #[inline]
     fn insert(&mut self, id: u32, _: u64) {
-        self.rings.reserve(id);
-        if self.rings.list(id) == OUT {
-            self.rings.take(id);
+        self.queues.reserve(id);
+        if self.queues.list(id) == OUT {
+            self.queues.take(id);
         }
-        self.rings.push_tail(if self.known { MAIN } else { IN }, id);
+        self.queues.push_tail(if self.known { MAIN } else { IN }, id);
         self.known = false;
     }
 
+    #[inline]
     fn evict(&mut self) -> Option<u32> {
         self.full = self.len();
-        let new = self.rings.len(IN) as usize > self.parameters.inside.of(self.full);
-        if !new && let Some(id) = self.rings.pop_head(MAIN) {
+        let new = self.queues.len(IN) as usize > self.parameters.inside.of(self.full);
+        if !new && let Some(id) = self.queues.pop_head(MAIN) {
             self.forgotten.push(id);
             return Some(id);
         }
-        let id = self.rings.head(IN)?;
-        self.rings.move_to_tail(OUT, id);
-        while self.rings.len(OUT) as usize > self.parameters.outside.of(self.full) {
-            let Some(old) = self.rings.pop_head(OUT) else { break };
+        let id = self.queues.head(IN)?;
+        self.queues.move_to_tail(OUT, id);
+        while self.queues.len(OUT) as usize > self.parameters.outside.of(self.full) {
+            let Some(old) = self.queues.pop_head(OUT) else { break };
             self.forgotten.push(old);
         }
         Some(id)
     }
 
     fn remove(&mut self, id: u32) {
-        self.rings.take(id);
+        self.queues.take(id);
     }
 
+    #[inline]
     fn len(&self) -> usize {
-        (self.rings.len(IN) + self.rings.len(MAIN)) as usize
+        (self.queues.len(IN) + self.queues.len(MAIN)) as usize
     }
 
     fn forgotten(&mut self) -> Option<u32> {

@@ -4,7 +4,7 @@
 //! What is new goes through a small LRU window. What leaves the window replaces the next victim of
 //! the main part, a segmented LRU, only when it was used more often lately.
 
-use super::rings::{NOWHERE, Rings};
+use super::queues::{NOWHERE, Queues};
 use super::sketch::Sketch;
 use super::{Algorithm, Ratio, Room};
 
@@ -31,11 +31,12 @@ impl Default for Parameters {
 #[derive(Debug)]
 pub struct WTinyLfu {
     parameters: Parameters,
-    rings: Rings<3>,
-    /// The fingerprint of each id.
-    fingerprints: Vec<u64>,
+    /// With the fingerprint of each id.
+    queues: Queues<3, u64>,
     sketch: Sketch,
     full: usize,
+    /// Entries of the window when the cache is full.
+    window: usize,
     /// The most entries of the protected segment.
     protected: u32,
 }
@@ -46,76 +47,75 @@ impl WTinyLfu {
         let full = room.entries.max(1) as usize;
         let mut new = Self {
             parameters,
-            rings: Rings::new(room.ids),
-            fingerprints: vec![0; room.ids as usize],
+            queues: Queues::new(room.ids),
             sketch: Sketch::new(full),
             full,
+            window: 1,
             protected: 0,
         };
         new.set_full(full);
         new
     }
 
-    fn window(&self) -> usize {
-        self.parameters.window.of(self.full).max(1)
-    }
-
     fn set_full(&mut self, full: usize) {
         self.full = full;
-        let main = full.saturating_sub(self.window());
+        self.window = self.parameters.window.of(full).max(1);
+        let main = full.saturating_sub(self.window);
         self.protected = self.parameters.protected.of(main) as u32;
     }
 
+    #[inline]
     fn estimate(&self, id: u32) -> u32 {
-        self.sketch.estimate(self.fingerprints[id as usize])
+        self.sketch.estimate(self.queues.data(id))
     }
 }
 
 impl Algorithm for WTinyLfu {
     const REMEMBERS: bool = false;
 
+    #[inline]
     fn holds(&self, id: u32) -> bool {
-        self.rings.list(id) != NOWHERE
+        self.queues.list(id) != NOWHERE
     }
 
+    #[inline]
     fn hit(&mut self, id: u32) {
-        self.sketch.add(self.fingerprints[id as usize]);
-        match self.rings.list(id) {
-            WINDOW => self.rings.move_to_tail(WINDOW, id),
-            _ => self.rings.move_to_tail(PROTECTED, id),
+        self.sketch.add(self.queues.data(id));
+        match self.queues.list(id) {
+            WINDOW => self.queues.move_to_tail(WINDOW, id),
+            _ => self.queues.move_to_tail(PROTECTED, id),
         }
-        while self.rings.len(PROTECTED) > self.protected {
-            let Some(oldest) = self.rings.head(PROTECTED) else { break };
-            self.rings.move_to_tail(PROBATION, oldest);
+        while self.queues.len(PROTECTED) > self.protected {
+            let Some(oldest) = self.queues.head(PROTECTED) else { break };
+            self.queues.move_to_tail(PROBATION, oldest);
         }
     }
 
+    #[inline]
     fn insert(&mut self, id: u32, fingerprint: u64) {
-        self.rings.reserve(id);
-        if id as usize >= self.fingerprints.len() {
-            self.fingerprints.resize(id as usize + 1, 0);
-        }
-        self.fingerprints[id as usize] = fingerprint;
+        self.queues.reserve(id);
+        self.queues.set_data(id, fingerprint);
         self.sketch.add(fingerprint);
-        self.rings.push_tail(WINDOW, id);
+        self.queues.push_tail(WINDOW, id);
         // Until the cache is full for the first time, nobody has to compete.
-        while self.rings.len(WINDOW) as usize > self.window() && self.len() <= self.full {
-            let Some(oldest) = self.rings.head(WINDOW) else { break };
-            self.rings.move_to_tail(PROBATION, oldest);
+        while self.queues.len(WINDOW) as usize > self.window && self.len() <= self.full {
+            let Some(oldest) = self.queues.head(WINDOW) else { break };
+            self.queues.move_to_tail(PROBATION, oldest);
         }
     }
 
+    #[inline]
     fn evict(&mut self) -> Option<u32> {
         if self.len() != self.full {
             self.set_full(self.len());
             self.sketch.resize(self.full);
         }
-        let victim = self.rings.head(PROBATION).or_else(|| self.rings.head(PROTECTED));
-        let candidate = self.rings.head(WINDOW);
+        let victim = self.queues.head(PROBATION).or_else(|| self.queues.head(PROTECTED));
+        let candidate = self.queues.head(WINDOW);
         let leaves = match (victim, candidate) {
-            (Some(victim), Some(candidate)) if self.rings.len(WINDOW) as usize >= self.window() => {
+            (Some(victim), Some(candidate)) if self.queues.len(WINDOW) as usize >= self.window => {
                 if self.estimate(candidate) > self.estimate(victim) {
-                    self.rings.move_to_tail(PROBATION, candidate);
+                    self.queues.move_to_tail(PROBATION, candidate);
                     victim
                 } else {
                     candidate
@@ -123,15 +123,16 @@ impl Algorithm for WTinyLfu {
             }
             (victim, candidate) => victim.or(candidate)?,
         };
-        self.rings.take(leaves);
+        self.queues.take(leaves);
         Some(leaves)
     }
 
     fn remove(&mut self, id: u32) {
-        self.rings.take(id);
+        self.queues.take(id);
     }
 
+    #[inline]
     fn len(&self) -> usize {
-        (self.rings.len(WINDOW) + self.rings.len(PROBATION) + self.rings.len(PROTECTED)) as usize
+        (self.queues.len(WINDOW) + self.queues.len(PROBATION) + self.queues.len(PROTECTED)) as usize
     }
 }
