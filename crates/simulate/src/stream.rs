@@ -41,6 +41,10 @@ pub struct Options {
     pub writes: bool,
     /// Which blocks are the same.
     pub sharing: Sharing,
+    /// Bytes of a request that count as one reference: a power of two from 512 to the block. Without,
+    /// each block that a request touches is one reference, however much of it is asked for; then hit
+    /// ratios of different blocks are of different things.
+    pub per: Option<u32>,
     /// A cache of each client in front of the server's: policy and blocks.
     pub client: Option<(PolicyKind, u32)>,
     /// Keeps one of so many blocks, chosen by hash; 1 keeps all. See [`Curve`](crate::Curve).
@@ -49,7 +53,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { block: 4096, writes: false, sharing: Sharing::Disk, client: None, one_in: 1 }
+        Self {
+            block: 4096,
+            writes: false,
+            sharing: Sharing::Disk,
+            per: None,
+            client: None,
+            one_in: 1,
+        }
     }
 }
 
@@ -64,6 +75,10 @@ pub struct Stream {
     pub requests: u64,
     /// References of the clients, before their caches and before sampling.
     pub before: u64,
+    /// Those of them that read, and how many of these the clients' own caches answered.
+    pub client_reads: u64,
+    /// See `client_reads`.
+    pub client_hits: u64,
     /// Bytes of a block.
     pub block: u32,
     /// One of so many blocks was kept.
@@ -92,7 +107,15 @@ impl Stream {
     pub fn of_reads(references: Vec<u32>) -> Self {
         let blocks = references.iter().max().map_or(0, |most| most + 1);
         let before = references.len() as u64;
-        Self { references, blocks, from: 0, requests: before, before, block: 4096, one_in: 1 }
+        Self {
+            references,
+            blocks,
+            requests: before,
+            before,
+            block: 4096,
+            one_in: 1,
+            ..Self::default()
+        }
     }
 
     /// The number of references.
@@ -169,6 +192,8 @@ const fn class(key: u64, one_in: u32) -> u32 {
 /// Builds a [`Stream`] from requests.
 pub struct Builder {
     options: Options,
+    /// What a reference and a block are shifted by.
+    per: u32,
     shift: u32,
     ids: Table,
     parties: HashMap<(u32, u32), u32>,
@@ -198,7 +223,15 @@ impl Builder {
                 "a client's cache has no room for a block; make it larger or leave it out",
             ));
         }
+        let per = options.per.unwrap_or(block);
+        if !per.is_power_of_two() || !(512..=block).contains(&per) {
+            return Err(Error::invalid(format!(
+                "{per} bytes cannot count as one reference to a block of {block}; use a power of two \
+                 from 512 to the block"
+            )));
+        }
         Ok(Self {
+            per: per.trailing_zeros(),
             shift: block.trailing_zeros(),
             ids: Table::new(),
             parties: HashMap::new(),
@@ -224,16 +257,17 @@ impl Builder {
             return Ok(());
         }
         let party = self.party(request.client, request.disk)?;
-        let first = request.offset >> self.shift;
-        let last = (request.end() - 1) >> self.shift;
-        if last >> BLOCK_BITS != 0 {
+        let first = request.offset >> self.per;
+        let last = (request.end() - 1) >> self.per;
+        let within = self.shift - self.per;
+        if last >> within >> BLOCK_BITS != 0 {
             return Err(Error::invalid(format!(
                 "offset {} is too far for blocks of {} bytes; use larger blocks",
                 request.offset, self.options.block
             )));
         }
-        for block in first..=last {
-            self.touch(party, request.disk, block, write)?;
+        for place in first..=last {
+            self.touch(party, request.disk, place >> within, write)?;
         }
         Ok(())
     }
@@ -267,10 +301,12 @@ impl Builder {
             }
         };
         self.stream.before += 1;
+        self.stream.client_reads += u64::from(!write);
         if let Some(client) = self.clients.get_mut(party as usize)
             && client.access(key)?
             && !write
         {
+            self.stream.client_hits += 1;
             return Ok(());
         }
         if write && !self.options.writes {

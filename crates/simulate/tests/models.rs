@@ -71,15 +71,17 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
     prop::collection::vec(request, 1..200)
 }
 
-/// The names of the blocks that the server's cache is asked for, and whether to write.
-fn asked_for(requests: &[Request], options: &Options) -> Vec<(String, bool)> {
+/// The names of the blocks that the server's cache is asked for, and whether to write; the clients'
+/// reads, and how many their own caches answer.
+fn asked_for(requests: &[Request], options: &Options) -> (Vec<(String, bool)>, [u64; 2]) {
     let mut written = HashSet::new();
     let mut clients: HashMap<(u32, u32), VecDeque<String>> = HashMap::new();
-    let mut asked = Vec::new();
+    let (mut asked, mut reads) = (Vec::new(), [0; 2]);
     for r in requests.iter().filter(|r| !matches!(r.op, Op::Flush | Op::Trim) && r.length > 0) {
         let write = r.op != Op::Read;
-        let size = u64::from(options.block);
-        for block in r.offset / size..=(r.offset + u64::from(r.length) - 1) / size {
+        let size = u64::from(options.per.unwrap_or(options.block));
+        for place in r.offset / size..=(r.offset + u64::from(r.length) - 1) / size {
+            let block = place * size / u64::from(options.block);
             let own = format!("{}/{}/{block}", r.client, r.disk);
             let name = match options.sharing {
                 Sharing::Disk => format!("{}/{block}", r.disk),
@@ -100,12 +102,16 @@ fn asked_for(requests: &[Request], options: &Options) -> Vec<(String, bool)> {
                     cache.pop_front();
                 }
             }
+            if !write {
+                reads[0] += 1;
+                reads[1] += u64::from(hit);
+            }
             if if write { options.writes } else { !hit } {
                 asked.push((name, write));
             }
         }
     }
-    asked
+    (asked, reads)
 }
 
 proptest! {
@@ -143,14 +149,18 @@ proptest! {
     fn requests_become_the_references_that_the_server_sees(
         requests in requests(), writes: bool, client in prop::option::of(1u32..8),
         sharing in prop::sample::select(vec![Sharing::Disk, Sharing::Image, Sharing::Private]),
-        block in prop::sample::select(vec![512u32, 4096, 131_072]),
+        (block, per) in prop::sample::select(vec![
+            (512u32, None), (4096, None), (131_072, None), (4096, Some(512)), (131_072, Some(4096)),
+        ]),
     ) {
         let client = client.map(|blocks| (PolicyKind::Lru, blocks));
-        let options = Options { block, writes, sharing, client, one_in: 1 };
+        let options = Options { block, per, writes, sharing, client, one_in: 1 };
         let mut source = Memory::new(Header::default(), requests.clone());
         let stream = Stream::read(&mut source, &options).unwrap();
         let mut ids = HashMap::new();
-        let expected: Vec<(u32, bool)> = asked_for(&requests, &options)
+        let (asked, reads) = asked_for(&requests, &options);
+        prop_assert_eq!([stream.client_reads, stream.client_hits], reads);
+        let expected: Vec<(u32, bool)> = asked
             .into_iter()
             .map(|(name, write)| {
                 let next = ids.len() as u32;

@@ -86,6 +86,8 @@ struct Row {
 struct View {
     requests: u64,
     client_references: u64,
+    /// What the clients' own caches answer of their reads; null without such caches.
+    client_hit_ratio: Option<f64>,
     references: usize,
     distinct_blocks: u32,
     block: u32,
@@ -120,6 +122,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
     let view = View {
         requests: stream.requests,
         client_references: stream.before,
+        client_hit_ratio: args.load.client_hit_ratio(&stream),
         references: stream.len(),
         distinct_blocks: stream.blocks(),
         block: stream.block,

@@ -47,6 +47,10 @@ pub(crate) struct Load {
     /// Bytes of a cached block
     #[arg(long, value_name = "SIZE", default_value = "4K")]
     block: ByteSize,
+    /// Bytes of a request that count as one reference, to compare blocks of several sizes [default:
+    /// the block]
+    #[arg(long, value_name = "SIZE")]
+    per: Option<ByteSize>,
     /// Cache writes too, not only reads
     #[arg(long)]
     writes: bool,
@@ -78,7 +82,9 @@ fn client(text: &str) -> Result<(PolicyKind, u64)> {
 impl Load {
     /// Reads the trace; only one block of `one_in` goes into the stream.
     fn read(&self, one_in: u32) -> Result<Stream> {
-        let block = u32::try_from(self.block.0).unwrap_or(u32::MAX);
+        let bytes = |size: ByteSize| u32::try_from(size.0).unwrap_or(u32::MAX);
+        let block = bytes(self.block);
+        let per = self.per.map(bytes);
         let sharing = match self.share {
             Share::Disk => Sharing::Disk,
             Share::Image => Sharing::Image,
@@ -88,7 +94,7 @@ impl Load {
             Some((policy, size)) => Some((policy, self.blocks(size)?)),
             None => None,
         };
-        let options = Options { block, writes: self.writes, sharing, client, one_in };
+        let options = Options { block, per, writes: self.writes, sharing, client, one_in };
         let mut source = self.reading.open(&self.trace)?;
         let stream = Stream::read(&mut *source, &options)?;
         if stream.is_empty() {
@@ -112,6 +118,12 @@ impl Load {
         }
     }
 
+    /// What the clients' own caches answer of their reads.
+    fn client_hit_ratio(&self, stream: &Stream) -> Option<f64> {
+        let ratio = stream.client_hits as f64 / stream.client_reads.max(1) as f64;
+        self.client.map(|_| ratio)
+    }
+
     /// The trace and its load in a line.
     fn describe(&self, stream: &Stream) -> String {
         let distinct = u64::from(stream.blocks()) * self.block.0;
@@ -126,6 +138,9 @@ impl Load {
         );
         if stream.one_in > 1 {
             text.push_str(&format!(" (one block of {})", stream.one_in));
+        }
+        if let Some(ratio) = self.client_hit_ratio(stream) {
+            text.push_str(&format!("; clients' own caches hit {} %", percent(ratio)));
         }
         text
     }
