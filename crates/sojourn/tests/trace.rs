@@ -66,6 +66,12 @@ fn traces_are_converted_cut_sampled_merged_and_anonymized() {
     assert_eq!(merged["clients"], serde_json::json!(["t/a", "w/a", "t/b"]));
     assert_eq!(merged["disks"].as_array().unwrap().len(), 1);
 
+    // Two requests beside five: at the beginning and in the middle.
+    lab.line("trace merge p.sjt t.sjt w.sjt --in-proportion").ok();
+    let mixed = lab.line("trace convert p.sjt - --to csv").ok();
+    let clients = mixed.lines().skip(1).map(|line| line.split(',').nth(1).unwrap());
+    assert_eq!(clients.collect::<Vec<_>>(), ["t/a", "w/a", "t/b", "t/a", "w/a", "t/b", "t/a"]);
+
     lab.line("trace sample m.sjt s.sjt --one-in 1").ok();
     assert_eq!(lab.json("trace info s.sjt")["requests"], 7);
     lab.line("trace anonymize m.sjt a.sjt --places").ok();

@@ -84,6 +84,33 @@ pub enum SameDisks {
     ByName,
 }
 
+/// A trace whose requests lie evenly in a span that is the same for all.
+struct Even {
+    source: Box<dyn Source + Send>,
+    /// Its requests, as it says itself.
+    of: u64,
+    done: u64,
+}
+
+/// The span; finer than any number of requests that is really there.
+const SPAN: u128 = 1 << 56;
+
+impl Source for Even {
+    fn header(&self) -> &Header {
+        self.source.header()
+    }
+
+    fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
+        let more = self.source.read(batch)?;
+        for request in batch {
+            let place = u128::from(self.done) * SPAN / u128::from(self.of.max(1));
+            request.time = u64::try_from(place).unwrap_or(u64::MAX);
+            self.done += 1;
+        }
+        Ok(more)
+    }
+}
+
 /// Several traces as one: each trace's clients stay clients of their own.
 pub struct Merged {
     inner: Interleaved<Box<dyn Source + Send>>,
@@ -95,10 +122,36 @@ pub struct Merged {
     disks: Vec<Vec<Option<u32>>>,
     /// The disks by their names.
     by_name: HashMap<String, usize>,
+    /// Requests so far.
+    merged: u64,
 }
 
 impl Merged {
-    /// Traces with their names, which tell clients apart.
+    /// Traces with their names, which tell clients apart, in proportion to their lengths.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) for a trace that does not know its length ahead.
+    pub fn in_proportion(
+        traces: Vec<(String, Box<dyn Source + Send>)>,
+        same: SameDisks,
+    ) -> Result<Self> {
+        let even = |(name, source): (String, Box<dyn Source + Send>)| {
+            let Some(of) = source.header().requests else {
+                return Err(Error::invalid(format!(
+                    "{name}: how many requests it has is not known before they are read; convert it to .sjt \
+                     first (sojourn trace convert)"
+                )));
+            };
+            let even: Box<dyn Source + Send> = Box::new(Even { source, of, done: 0 });
+            Ok((name, even))
+        };
+        let mut merged = Self::new(traces.into_iter().map(even).collect::<Result<_>>()?, same);
+        merged.header.times = false;
+        merged.header.note("mixed in proportion to the lengths of the traces");
+        Ok(merged)
+    }
+
+    /// Traces with their names, which tell clients apart, by their times.
     pub fn new(traces: Vec<(String, Box<dyn Source + Send>)>, same: SameDisks) -> Self {
         let all = |wanted: fn(&Header) -> bool| traces.iter().all(|(_, s)| wanted(s.header()));
         let any = |wanted: fn(&Header) -> bool| traces.iter().any(|(_, s)| wanted(s.header()));
@@ -130,6 +183,7 @@ impl Merged {
             clients: vec![Vec::new(); count],
             disks: vec![Vec::new(); count],
             by_name: HashMap::new(),
+            merged: 0,
         }
     }
 }
@@ -164,8 +218,12 @@ impl Source for Merged {
     }
 
     fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
-        let Self { inner, header, names, same, clients, disks, by_name } = self;
+        let Self { inner, header, names, same, clients, disks, by_name, merged } = self;
         let more = inner.fill(batch, |index, source, request| {
+            if !header.times {
+                request.time = *merged; // counts requests, as in every trace without times
+            }
+            *merged += 1;
             let (client, disk) = (request.client as usize, request.disk as usize);
             request.client = renumber(&mut clients[index], request.client, || {
                 let name = source.header().clients.get(client).map_or("", String::as_str);

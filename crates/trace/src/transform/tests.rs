@@ -124,6 +124,37 @@ proptest! {
 }
 
 #[test]
+fn a_merge_in_proportion_spreads_every_trace_over_the_whole() {
+    let of = |count: u64| {
+        let one =
+            |i: u64| Request { time: i * i, offset: i * PIECE, length: 4096, ..Request::default() };
+        Box::new(memory(&(0..count).map(one).collect::<Vec<_>>())) as Box<dyn Source + Send>
+    };
+    let traces = vec![("long".to_owned(), of(9000)), ("short".to_owned(), of(300))];
+    let (header, all) = drain(Merged::in_proportion(traces, SameDisks::No).unwrap());
+    assert!(!header.times);
+    assert!(all.iter().zip(0..).all(|(request, number)| request.time == number));
+    let short: Vec<usize> = (0..all.len()).filter(|at| all[*at].disk == 1).collect();
+    assert_eq!((all.len(), short.len()), (9300, 300));
+    assert!(short.iter().zip(0..).all(|(at, number)| at.abs_diff(number * 31) <= 1));
+    // A pipe does not say how long it is.
+    struct Pipe(Header);
+    impl Source for Pipe {
+        fn header(&self) -> &Header {
+            &self.0
+        }
+        fn read(&mut self, _: &mut Vec<Request>) -> block::Result<bool> {
+            Ok(false)
+        }
+    }
+    let pipe = Box::new(Pipe(Header::default())) as Box<dyn Source + Send>;
+    let refused = Merged::in_proportion(vec![("pipe".to_owned(), pipe)], SameDisks::No);
+    assert!(
+        refused.is_err_and(|e| e.message().contains("pipe") && e.message().contains("convert"))
+    );
+}
+
+#[test]
 fn about_one_place_of_n_is_in_a_sample() {
     let request = |i: u64| Request {
         time: i,

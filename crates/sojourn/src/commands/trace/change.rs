@@ -183,7 +183,8 @@ pub(super) fn sample(args: &Sample, output: Output) -> Result<()> {
 #[command(after_help = "\
 Examples:
   sojourn trace merge storm.sjt office-a.csv.zst office-b.csv.zst --same-disks
-  sojourn trace merge all.sjt monday.sjt tuesday.sjt")]
+  sojourn trace merge all.sjt monday.sjt tuesday.sjt
+  sojourn trace merge desktops.sjt P3.sjt P6.sjt P12.sjt --in-proportion")]
 pub(crate) struct Merge {
     #[command(flatten)]
     writing: Writing,
@@ -196,13 +197,20 @@ pub(crate) struct Merge {
     /// trace has its own
     #[arg(long)]
     same_disks: bool,
+    /// Spread each trace evenly over the whole, so that all end together, instead of by time: for
+    /// traces without times
+    #[arg(long)]
+    in_proportion: bool,
 }
 
 pub(super) fn merge(args: &Merge, output: Output) -> Result<()> {
     let open = |path: &PathBuf| Ok((stem(path), args.reading.open(path)?));
     let traces: Vec<_> = args.traces.iter().map(open).collect::<Result<_>>()?;
     let same = if args.same_disks { SameDisks::ByName } else { SameDisks::No };
-    let mut merged = Merged::new(traces, same);
+    let mut merged = match args.in_proportion {
+        true => Merged::in_proportion(traces, same)?,
+        false => Merged::new(traces, same),
+    };
     args.writing.write(&mut merged, args.reading.unit, output)
 }
 
