@@ -29,6 +29,37 @@ impl HitCurve {
         Ok(Self(points))
     }
 
+    /// Reads lines of a size in bytes, a comma and a hit ratio, 0 to 1. Further columns, empty lines,
+    /// those that begin with `#`, and names of columns in the first line are passed over.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) with the line, or as [`new`](Self::new).
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut points = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let mut fields = line.split(',').map(str::trim);
+            let point = (|| {
+                let size = fields.next()?.parse::<u64>().ok()?;
+                Some((size, fields.next()?.parse::<f64>().ok()?))
+            })();
+            match point {
+                Some(point) => points.push(point),
+                None if points.is_empty() && number == 0 => {} // names of columns
+                None => {
+                    return Err(Error::invalid(format!(
+                        "line {}: not a size in bytes, a comma and a hit ratio",
+                        number + 1
+                    )));
+                }
+            }
+        }
+        Self::new(points)
+    }
+
     /// The hit ratio of a cache of `size` bytes.
     pub fn at(&self, size: u64) -> f64 {
         let right = self.0.partition_point(|(bytes, _)| *bytes < size);
@@ -256,6 +287,16 @@ mod tests {
         assert!(HitCurve::new(vec![]).is_err());
         assert!(HitCurve::new(vec![(1, 1.5)]).is_err());
         assert_eq!(HitCurve::new(vec![(0, 0.5)]).unwrap().at(0), 0.5);
+    }
+
+    #[test]
+    fn a_curve_file_is_read_and_a_wrong_line_is_named() {
+        let curve = HitCurve::parse("size,hit,other\n# note\n1024, 0.5,x\n\n2048,0.75\n").unwrap();
+        assert_eq!((curve.at(1024), curve.at(2048)), (0.5, 0.75));
+        assert!(HitCurve::parse("1024,0.5\nx,1\n").unwrap_err().message().contains("line 2"));
+        for bad in ["", "size,hit\n", "1024,1.5\n", "1024,nan\n"] {
+            assert!(HitCurve::parse(bad).is_err(), "{bad}");
+        }
     }
 
     /// The demands of Table 1 at 4 KiB: the response is below a local disk's 6.76 ms from these hit

@@ -75,54 +75,5 @@ fn read(path: &Path) -> Result<HitCurve> {
         return Err(Error::invalid(format!("{}: too long for a curve", path.display())));
     }
     let text = std::fs::read_to_string(path).map_err(io)?;
-    parse(&text).map_err(|e| e.context(path.display()))
-}
-
-fn parse(text: &str) -> Result<HitCurve> {
-    let mut points = Vec::new();
-    for (number, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let mut fields = line.split(',').map(str::trim);
-        let point = (|| {
-            let size = fields.next()?.parse::<u64>().ok()?;
-            Some((size, fields.next()?.parse::<f64>().ok()?))
-        })();
-        match point {
-            Some(point) => points.push(point),
-            None if points.is_empty() && number == 0 => {} // names of columns
-            None => {
-                return Err(Error::invalid(format!(
-                    "line {}: not a size in bytes, a comma and a hit ratio",
-                    number + 1
-                )));
-            }
-        }
-    }
-    HitCurve::new(points)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn a_curve_file_is_read_and_a_wrong_line_is_named() {
-        let curve = parse("size,hit,other\n# note\n1024, 0.5,x\n\n2048,0.75\n").unwrap();
-        assert_eq!((curve.at(1024), curve.at(2048)), (0.5, 0.75));
-        assert!(parse("1024,0.5\nx,1\n").unwrap_err().message().contains("line 2"));
-        for bad in ["", "size,hit\n", "1024,1.5\n", "1024,nan\n"] {
-            assert!(parse(bad).is_err(), "{bad}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_panics(text in "[0-9,.a\n#-]{0,60}") {
-            let _ = parse(&text);
-        }
-    }
+    HitCurve::parse(&text).map_err(|e| e.context(path.display()))
 }
