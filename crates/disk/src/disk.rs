@@ -6,14 +6,13 @@ use crate::fence::{self, Tenure};
 use crate::maplog::Failure;
 use crate::record::Record;
 use crate::shadow::{Shadow, check_size};
-use crate::{Counters, DiskInfo, Image, Mode, Resident, SnapshotInfo};
+use crate::{Counters, DiskInfo, Image, Loader, Mode, Resident, SnapshotInfo};
 use async_trait::async_trait;
 use block::lock::LockFile;
 use block::{
     Attempt, Device, Durability, Error, ErrorKind, Extent, Limits, Result, Sink, Span, ZeroMode,
     offload,
 };
-use cache::Cache;
 use parking_lot::Mutex;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -27,7 +26,7 @@ use store::{Manifest, ManifestId, RefKind, RefRecord, ServerId, Session, Store};
 pub struct Disk {
     pub(crate) directory: PathBuf,
     pub(crate) store: Store,
-    pub(crate) cache: Arc<Cache>,
+    pub(crate) loader: Arc<Loader>,
     pub(crate) shadow: Shadow,
     /// Where the private blocks are, when not in the shadow's files.
     pub(crate) away: Option<Away>,
@@ -73,10 +72,10 @@ impl Disk {
         directory: PathBuf,
         name: &str,
         lock: LockFile,
-        store: Store,
-        cache: Arc<Cache>,
+        loader: Arc<Loader>,
         terms: Terms,
     ) -> Result<Self> {
+        let store = loader.store().clone();
         let at = directory.clone();
         let record = offload(move || {
             let record = Record::load(&at)?;
@@ -93,7 +92,7 @@ impl Disk {
         }
         let base =
             store.manifest(&record.base).await.map_err(|e| e.context(format!("disk {name:?}")))?;
-        let image = Arc::new(Image::new(store.clone(), base, Arc::clone(&cache)));
+        let image = Arc::new(Image::through(&loader, base));
         let base = Arc::clone(&image);
         let shadow =
             Shadow::open(directory.clone(), record.uuid.0, &record.layers, image, record.size)
@@ -105,7 +104,7 @@ impl Disk {
         let disk = Self {
             directory,
             store,
-            cache,
+            loader,
             shadow,
             away,
             record: Arc::new(Mutex::new(record)),
@@ -265,7 +264,7 @@ impl Disk {
     /// Opens a manifest and the device that shows it.
     pub(crate) async fn image(&self, id: &ManifestId) -> Result<(Arc<Manifest>, Arc<Image>)> {
         let manifest = self.store.manifest(id).await?;
-        let image = Image::new(self.store.clone(), Arc::clone(&manifest), Arc::clone(&self.cache));
+        let image = Image::through(&self.loader, Arc::clone(&manifest));
         Ok((manifest, Arc::new(image)))
     }
 

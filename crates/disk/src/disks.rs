@@ -13,7 +13,7 @@ use crate::maplog::{Failure, Identity};
 use crate::record::{Record, Uuid};
 use crate::shadow::check_size;
 use crate::snapshot::{self, manifest_of};
-use crate::{CreateOptions, Disk, DiskInfo, Mode, Resident, Room};
+use crate::{CreateOptions, Disk, DiskInfo, LoadOptions, Loader, Mode, Resident, Room};
 use block::lock::LockFile;
 use block::{Error, ErrorKind, Result, offload};
 use cache::Cache;
@@ -32,7 +32,7 @@ const LINGER: Duration = Duration::from_secs(30);
 pub struct Disks {
     pub(crate) directory: PathBuf,
     pub(crate) store: Store,
-    cache: Arc<Cache>,
+    loader: Arc<Loader>,
     linger: Duration,
     room: Option<Arc<dyn Room>>,
     most_private: Arc<AtomicU64>,
@@ -42,9 +42,15 @@ pub struct Disks {
 impl Disks {
     /// The disks in `directory`, which is made with the first one.
     pub fn new(directory: PathBuf, store: Store, cache: Arc<Cache>) -> Self {
+        Self::through(directory, Loader::new(store, cache, LoadOptions::default()))
+    }
+
+    /// The same, with chunks that come through `loader`.
+    pub fn through(directory: PathBuf, loader: Arc<Loader>) -> Self {
+        let store = loader.store().clone();
         let (room, most_private) = (None, Arc::default());
         let server = OnceCell::new();
-        Self { directory, store, cache, linger: LINGER, room, most_private, server }
+        Self { directory, store, loader, linger: LINGER, room, most_private, server }
     }
 
     /// Limits what the private blocks of each disk may take in the home, those of its snapshots
@@ -221,11 +227,11 @@ impl Disks {
         let directory = self.directory.join(name);
         let (at, own) = (directory.clone(), name.to_owned());
         let lock = offload(move || lock_existing(&at, &own)).await?;
-        let (store, cache) = (self.store.clone(), Arc::clone(&self.cache));
+        let loader = Arc::clone(&self.loader);
         let server = self.server().await?;
         let (room, most_private) = (self.room.clone(), Arc::clone(&self.most_private));
         let terms = Terms { linger: self.linger, server, room, most_private };
-        Disk::open(directory, name, lock, store, cache, terms).await.map(Arc::new)
+        Disk::open(directory, name, lock, loader, terms).await.map(Arc::new)
     }
 
     /// Removes a disk with its snapshots. Images stay, also those committed from it.

@@ -1,35 +1,41 @@
 //! A manifest as a read-only device.
 
 use crate::Touches;
+use crate::ahead::Ahead;
+use crate::loads::{Line, LoadOptions, Loader, Urgency};
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
 use block::{
     Attempt, BLOCK, Device, Durability, Error, Extent, ExtentKind, Filling, Result, Sink, Span,
     ZeroMode, extent,
 };
-use bytes::{Buf, Bytes};
+use bytes::Buf;
 use cache::Cache;
 use futures::stream::{self, FuturesUnordered, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use store::bootlist::Located;
 use store::{ChunkId, ChunkRef, Content, Manifest, Piece, Store, bootlist};
 use tokio::task::JoinSet;
 
 /// Chunks that one read loads at the same time.
 const LOADS: usize = 8;
-/// Chunks that are fetched ahead at the same time; more requests to do so are dropped.
+/// Chunks that a client may have had fetched ahead at the same time; more requests to do so are
+/// dropped.
 const AHEAD: usize = 16;
-/// Chunks of a boot list that are loaded at the same time while nobody waits for another one.
-const STREAM: usize = 4;
+/// Chunks of a boot list that are put in the order of the store together.
+const STREAM: usize = 128;
+/// A disk asks for no more ahead than this part of the cache.
+const SHARE_AHEAD: u64 = 64;
 /// How much of a manifest is looked at in one step when it is asked for extents: a segment.
 const WINDOW: u64 = 256 << 20;
 
 /// The content of a manifest, read through the cache. Chunks are verified when they enter it.
 pub struct Image {
     source: Arc<Source>,
+    /// Whether the guest reads in order.
+    streams: Ahead,
     /// Chunks that are being fetched ahead; they end with the image.
     ahead: Mutex<JoinSet<()>>,
     /// What is read, while a boot is recorded.
@@ -37,46 +43,27 @@ pub struct Image {
 }
 
 struct Source {
-    store: Store,
     manifest: Arc<Manifest>,
-    cache: Arc<Cache>,
-    /// Reads that wait for chunks.
-    waiting: AtomicUsize,
+    line: Line,
 }
 
 impl Source {
-    async fn chunk(&self, at: ChunkRef) -> Result<Bytes> {
-        self.cache.get_or_load(at.id.as_bytes(), self.store.read_chunk(&at)).await
+    fn cache(&self) -> &Cache {
+        self.line.cache()
     }
 
-    /// Loads a chunk that is not held, to be read later; returns the bytes that came into the cache.
-    async fn bring(&self, at: ChunkRef) -> u64 {
-        if self.cache.contains(at.id.as_bytes()) {
-            return 0;
-        }
-        match self.chunk(at).await {
-            Ok(chunk) => chunk.len() as u64,
-            Err(error) => {
-                tracing::debug!(%error, "cannot fetch ahead");
-                0
-            }
-        }
-    }
-}
-
-/// A read that waits for chunks, until it is dropped.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+    /// Loads what `span` shows and is not held.
+    async fn bring(&self, span: Span) {
+        let pieces = match self.manifest.pieces(span).await {
+            Ok(pieces) => pieces,
+            Err(error) => return tracing::debug!(%error, "cannot read ahead"),
+        };
+        let chunks = pieces.iter().filter_map(|piece| match piece.content {
+            Content::Chunk { at, .. } => Some(self.line.bring(at, Urgency::Ahead)),
+            Content::Hole => None,
+        });
+        let mut loads: FuturesUnordered<_> = chunks.collect();
+        while loads.next().await.is_some() {}
     }
 }
 
@@ -94,10 +81,23 @@ fn part<'a>(at: &ChunkRef, skip: u32, span: Span, chunk: &'a [u8]) -> Result<&'a
 }
 
 impl Image {
-    /// The image that `manifest` describes; its chunks come from `store` through `cache`.
+    /// The image that `manifest` describes; its chunks come from `store` through `cache`, in no
+    /// turns with other images.
     pub fn new(store: Store, manifest: Arc<Manifest>, cache: Arc<Cache>) -> Self {
-        let source = Arc::new(Source { store, manifest, cache, waiting: AtomicUsize::new(0) });
-        Self { source, ahead: Mutex::new(JoinSet::new()), touches: ArcSwapOption::empty() }
+        Self::through(&Loader::new(store, cache, LoadOptions::default()), manifest)
+    }
+
+    /// The image that `manifest` describes; its chunks come through `loader`, in turns with those
+    /// of its other images.
+    pub fn through(loader: &Arc<Loader>, manifest: Arc<Manifest>) -> Self {
+        let line = loader.line();
+        let most = line.options().ahead.min(line.cache().stats().capacity / SHARE_AHEAD);
+        Self {
+            source: Arc::new(Source { manifest, line }),
+            streams: Ahead::new(most),
+            ahead: Mutex::new(JoinSet::new()),
+            touches: ArcSwapOption::empty(),
+        }
     }
 
     /// Begins to note which chunks are read, at most `limit` of them. `None` when that is being done
@@ -120,28 +120,42 @@ impl Image {
         self.touches.store(None);
     }
 
-    /// Loads the chunks of a boot list into the cache, in the order of the list, `budget` bytes at
-    /// the most; returns how many bytes. While a read waits for a chunk of its own, one is loaded
-    /// at a time.
+    /// Loads the chunks of a boot list into the cache, about in the order of the list, `budget` bytes
+    /// at the most; returns how many bytes. What a guest waits for, here or elsewhere, is loaded
+    /// before them.
     ///
     /// # Errors
     /// Those of the manifest; a chunk that cannot be had is passed over.
     pub async fn bring(&self, list: &[ChunkId], budget: u64) -> Result<u64> {
         let located = bootlist::locate(self.manifest(), list).await?;
-        let mut left = located.into_iter().map(|Located { at, .. }| at);
-        let (mut asked, mut brought) = (0, 0);
+        let mut asked = 0;
+        let mut left = located.into_iter().map(|Located { at, .. }| at).take_while(|at| {
+            asked += u64::from(at.len);
+            asked <= budget
+        });
+        let mut brought = 0;
         let mut running = FuturesUnordered::new();
         loop {
-            let most = if self.source.waiting.load(Ordering::Relaxed) > 0 { 1 } else { STREAM };
-            while running.len() < most && asked < budget {
-                let Some(at) = left.next() else { break };
-                asked += u64::from(at.len);
-                running.push(self.source.bring(at));
+            if running.len() < STREAM / 2 {
+                // Those that lie side by side come in one request when they wait side by side.
+                let mut batch: Vec<_> = left.by_ref().take(STREAM).collect();
+                batch.sort_unstable_by_key(|at| (at.pack, at.offset));
+                let line = &self.source.line;
+                running.extend(batch.into_iter().map(|at| line.bring(at, Urgency::Boot)));
             }
             match running.next().await {
                 Some(bytes) => brought += bytes,
                 None => return Ok(brought),
             }
+        }
+    }
+
+    /// Runs a task that ends with the image; nothing when there are too many.
+    fn run_ahead(&self, most: usize, task: impl Future<Output = ()> + Send + 'static) {
+        let mut ahead = self.ahead.lock();
+        while ahead.try_join_next().is_some() {}
+        if ahead.len() < most {
+            ahead.spawn(task);
         }
     }
 
@@ -161,7 +175,7 @@ impl Image {
         let mut all = true;
         let attempt = self.source.manifest.try_pieces(span, &mut |piece| {
             if let Content::Chunk { at, .. } = piece.content {
-                all &= self.source.cache.contains(at.id.as_bytes());
+                all &= self.source.cache().contains(at.id.as_bytes());
             }
             Ok(if all { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
         })?;
@@ -194,6 +208,9 @@ impl Device for Image {
         // What is inside one block is inside one chunk. Elsewhere all is looked for first: a chunk
         // that is taken here and again by the read that waits would count as used twice.
         let blocks = span.align_outward(BLOCK).len() / BLOCK;
+        if self.streams.is_due(span) {
+            return Ok(Attempt::WouldWait);
+        }
         if blocks > 1 && !self.holds(span)? {
             return Ok(Attempt::WouldWait);
         }
@@ -202,7 +219,7 @@ impl Device for Image {
         let attempt = self.source.manifest.try_pieces(span, &mut |piece| {
             match piece.content {
                 Content::Hole => sink.room(piece.span.len() as usize).fill(0),
-                Content::Chunk { at, skip } => match self.source.cache.get(at.id.as_bytes()) {
+                Content::Chunk { at, skip } => match self.source.cache().get(at.id.as_bytes()) {
                     Some(mut chunk) => {
                         let len = part(&at, skip, piece.span, &chunk)?.len();
                         chunk.advance(skip as usize);
@@ -222,7 +239,10 @@ impl Device for Image {
     }
 
     async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        let _waiting = Waiting::new(&self.source.waiting);
+        if let Some(span) = self.streams.note(span, self.size()) {
+            let source = Arc::clone(&self.source);
+            self.run_ahead(AHEAD, async move { source.bring(span).await });
+        }
         let pieces = self.source.manifest.pieces(span).await?;
         if let Some(touches) = &*self.touches.load() {
             for piece in &pieces {
@@ -243,7 +263,7 @@ impl Device for Image {
                 match piece.content {
                     Content::Hole => target.fill(0),
                     Content::Chunk { at, skip } => {
-                        let chunk = self.source.chunk(at).await?;
+                        let chunk = self.source.line.chunk(at, Urgency::Demand).await?;
                         target.copy_from_slice(part(&at, skip, piece.span, &chunk)?);
                     }
                 }
@@ -290,7 +310,7 @@ impl Device for Image {
         let mut wanted = Vec::new();
         let _ = self.source.manifest.try_pieces(span, &mut |piece| {
             if let Content::Chunk { at, .. } = piece.content
-                && !self.source.cache.contains(at.id.as_bytes())
+                && !self.source.cache().contains(at.id.as_bytes())
             {
                 wanted.push(at);
             }
@@ -300,20 +320,10 @@ impl Device for Image {
                 ControlFlow::Break(())
             })
         })?;
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        let mut ahead = self.ahead.lock();
-        while ahead.try_join_next().is_some() {}
         for at in wanted {
-            if ahead.len() >= AHEAD {
-                break;
-            }
             let source = Arc::clone(&self.source);
-            ahead.spawn(async move {
-                if let Err(error) = source.chunk(at).await {
-                    tracing::debug!(%error, "cannot fetch ahead");
-                }
+            self.run_ahead(AHEAD, async move {
+                source.line.bring(at, Urgency::Ahead).await;
             });
         }
         Ok(())

@@ -7,6 +7,8 @@
 //! | module | concept |
 //! |---|---|
 //! | `image` | [`Image`], a manifest as a read-only device |
+//! | `loads` | [`Loader`], which chunk comes from the store next: disks take turns |
+//! | `ahead` | whether a guest reads in order |
 //! | `shadow` | [`Shadow`], private blocks over a base: the write path and flushing |
 //! | `stack` | layers over a base: where the bytes of a block are |
 //! | `layer` | one data file and its map |
@@ -28,6 +30,7 @@
 //!
 //! `docs/shadow-format.md` describes the files, and why what was flushed is kept.
 
+mod ahead;
 mod attach;
 mod away;
 mod blockmap;
@@ -37,6 +40,7 @@ mod disks;
 mod fence;
 mod image;
 mod layer;
+mod loads;
 mod lock;
 mod maplog;
 mod model;
@@ -53,6 +57,7 @@ pub use away::{Kept, Room};
 pub use disk::Disk;
 pub use disks::Disks;
 pub use image::Image;
+pub use loads::{LoadOptions, Loader};
 pub use model::{
     Counters, CreateOptions, DiskInfo, Elsewhere, Mode, Rebase, RebaseReport, Resident,
     SnapshotInfo,

@@ -45,6 +45,8 @@ pub(crate) struct Cache {
     pub(crate) size: ByteSize,
     /// What is kept when it is full.
     pub(crate) policy: PolicyKind,
+    /// Whether readers that miss the same chunk at the same time share one load.
+    pub(crate) single_flight: bool,
 }
 
 /// `[pieces]`: what is kept on the local disk of a store over a network.
@@ -79,6 +81,10 @@ pub(crate) struct Serve {
     pub(crate) lease_seconds: u64,
     /// Whether boots are recorded, and loaded ahead of the next ones.
     pub(crate) boot_lists: bool,
+    /// How far ahead of a guest that reads in order its disk is loaded; 0 is not at all.
+    pub(crate) read_ahead: ByteSize,
+    /// The most requests to the store at a time; 0 is no limit, and no turns between disks.
+    pub(crate) loads: u32,
 }
 
 /// `[tls]`: the server's certificates.
@@ -154,7 +160,7 @@ impl Default for Config {
 
 impl Default for Cache {
     fn default() -> Self {
-        Self { size: ByteSize(256 << 20), policy: PolicyKind::FMPQ }
+        Self { size: ByteSize(256 << 20), policy: PolicyKind::FMPQ, single_flight: true }
     }
 }
 
@@ -176,6 +182,8 @@ impl Default for Serve {
             store_seconds: 600,
             lease_seconds: 60,
             boot_lists: true,
+            read_ahead: ByteSize(2 << 20),
+            loads: 64,
         }
     }
 }
@@ -317,6 +325,12 @@ impl Config {
                 return bad(key, "is more than a day; write seconds");
             }
         }
+        if self.serve.read_ahead.0 > 64 << 20 {
+            return bad("serve.read_ahead", "must be at most 64MiB");
+        }
+        if self.serve.loads > 4096 {
+            return bad("serve.loads", "must be at most 4096");
+        }
         if self.serve.lease_seconds < 3 {
             return bad("serve.lease_seconds", "must be at least 3");
         }
@@ -362,6 +376,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 [cache]
 # size = "256MiB"
 # policy = "fmpq"           # or "lru"
+# single_flight = true      # many that miss the same chunk at a time share one load
 
 # Parts of a store over a network that are kept on this machine's disk.
 [pieces]
@@ -375,6 +390,8 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # insecure = false          # true allows addresses that other machines reach
 # idle_seconds = 30         # a disk without clients is closed after this
 # lease_seconds = 60        # fallen silent for this long, another server may take its disks
+# loads = 64                # the most requests to the store at a time; disks take turns
+# read_ahead = "2MiB"       # for each disk whose guest reads in order; 0 is off
 # boot_lists = true         # record what boots read, and load it ahead of the next ones
 # store_seconds = 600       # readers wait this long for a store over a network
 # stop_seconds = 10         # a graceful stop waits this long for clients
@@ -494,6 +511,8 @@ mod tests {
             ("limits.in_flight = 1", "limits.in_flight"),
             ("limits.client_bandwidth = \"64KiB\"", "limits.client_bandwidth"),
             ("serve.idle_seconds = 10000000", "serve.idle_seconds"),
+            ("serve.loads = 5000", "serve.loads"),
+            ("serve.read_ahead = \"1GiB\"", "serve.read_ahead"),
             ("log.level = \"=?=\"", "log.level"),
         ] {
             let error = Config::parse(text).unwrap_err();

@@ -183,9 +183,16 @@ impl Manifest {
     /// A segment that is to be kept: the one that another manifest holds, or a loaded one.
     async fn hold(&self, index: usize, id: &SegmentId) -> Result<Arc<Segment>> {
         let key = (*id, segment::blocks_of(self.size, index as u64)?);
-        match self.store.segments().get(&key) {
+        let segments = self.store.segments();
+        if let Some(segment) = segments.get(&key) {
+            return Ok(segment);
+        }
+        // When many disks of an image are opened at once, all want the same segments.
+        let turn = segments.turn(key);
+        let _turn = turn.lock().await;
+        match segments.get(&key) {
             Some(segment) => Ok(segment),
-            None => Ok(self.store.segments().share(key, self.fetch(index, id).await?)),
+            None => Ok(segments.share(key, self.fetch(index, id).await?)),
         }
     }
 

@@ -15,6 +15,8 @@ pub(crate) type Key = (SegmentId, u32);
 #[derive(Default)]
 pub(crate) struct Segments {
     held: Mutex<Held>,
+    /// Those that are being loaded; each is loaded once, whoever waits for it.
+    loading: Mutex<HashMap<Key, Weak<tokio::sync::Mutex<()>>>>,
 }
 
 #[derive(Default)]
@@ -28,6 +30,18 @@ impl Segments {
     /// A segment that a manifest holds already.
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<Segment>> {
         self.held.lock().segments.get(key)?.upgrade()
+    }
+
+    /// The turn to load a segment: whoever gets it looks first whether another one did.
+    pub(crate) fn turn(&self, key: Key) -> Arc<tokio::sync::Mutex<()>> {
+        let mut loading = self.loading.lock();
+        if let Some(turn) = loading.get(&key).and_then(Weak::upgrade) {
+            return turn;
+        }
+        loading.retain(|_, turn| turn.strong_count() > 0);
+        let turn = Arc::default();
+        loading.insert(key, Arc::downgrade(&turn));
+        turn
     }
 
     /// Shares a segment that was loaded; gives the one that is held already, if another manifest

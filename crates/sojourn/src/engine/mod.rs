@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::home::Home;
 use block::{Error, Result};
 use cache::Cache;
-use disk::{Disks, Image, Room};
+use disk::{Disks, Image, LoadOptions, Loader, Room};
 use open::OpenDisks;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -34,6 +34,7 @@ pub(crate) struct Engine {
     /// The way to it.
     pub(crate) link: Link,
     pub(crate) cache: Arc<Cache>,
+    loader: Arc<Loader>,
     pub(crate) disks: Arc<Disks>,
     pub(crate) open: OpenDisks,
     images: Mutex<HashMap<ManifestId, Weak<Image>>>,
@@ -66,13 +67,19 @@ impl Engine {
             policy: config.cache.policy,
             seed: u64::from_le_bytes(seed),
         }));
-        let disks = Disks::new(home.disks(), store.clone(), Arc::clone(&cache));
+        let options = LoadOptions {
+            most: config.serve.loads as usize,
+            share: config.cache.single_flight,
+            ahead: config.serve.read_ahead.0,
+        };
+        let loader = Loader::new(store.clone(), Arc::clone(&cache), options);
+        let disks = Disks::through(home.disks(), Arc::clone(&loader));
         let disks = Arc::new(match room {
             Some(room) => disks.with_room(room),
             None => disks,
         });
         let open = OpenDisks::new(Arc::clone(&disks));
-        Ok(Arc::new(Self { store, link, cache, disks, open, images: Mutex::default() }))
+        Ok(Arc::new(Self { store, link, cache, loader, disks, open, images: Mutex::default() }))
     }
 
     /// The read-only device of an image version; one for all who use it.
@@ -85,7 +92,7 @@ impl Engine {
             return Ok(image);
         }
         let manifest = self.store.manifest(&id).await?;
-        let image = Arc::new(Image::new(self.store.clone(), manifest, Arc::clone(&self.cache)));
+        let image = Arc::new(Image::through(&self.loader, manifest));
         let mut images = self.images.lock();
         images.retain(|_, image| image.strong_count() > 0);
         if let Some(other) = images.get(&id).and_then(Weak::upgrade) {

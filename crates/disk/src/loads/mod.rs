@@ -1,0 +1,183 @@
+//! How chunks come from the store into the cache: shared by all disks of a server, in turns.
+//!
+//! | module | concept |
+//! |---|---|
+//! | `queue` | which chunk is next, and which come with it |
+//! | `fair` | turns of disks: start-time fair queueing |
+//! | `depth` | how many requests the store is given at a time |
+
+mod depth;
+mod fair;
+mod queue;
+
+pub(crate) use queue::Urgency;
+
+use block::{Error, Result};
+use bytes::Bytes;
+use cache::Cache;
+use fair::FlowId;
+use parking_lot::Mutex;
+use queue::{Place, Queue};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use store::{ChunkRef, Store};
+use tokio::time::Instant;
+
+/// How a [`Loader`] goes about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// The most requests to the store under way at a time; how many serve best up to this is found
+    /// out. 0 is no limit: every load begins at once, and disks have no turns.
+    pub most: usize,
+    /// Any number of readers that miss the same chunk at the same time share one load.
+    pub share: bool,
+    /// How far ahead of a guest that reads in order its disk is loaded, in bytes: the most at a time
+    /// for each disk. 0 is not at all.
+    pub ahead: u64,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self { most: 64, share: true, ahead: 2 << 20 }
+    }
+}
+
+/// The way from a store into a cache.
+#[derive(Debug)]
+pub struct Loader {
+    store: Store,
+    cache: Arc<Cache>,
+    options: LoadOptions,
+    queue: Mutex<Queue>,
+    /// What times are counted from.
+    began: Instant,
+    flows: AtomicU64,
+}
+
+impl Loader {
+    /// Chunks come from `store` into `cache`.
+    pub fn new(store: Store, cache: Arc<Cache>, options: LoadOptions) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            cache,
+            options,
+            queue: Mutex::new(Queue::new(options.most)),
+            began: Instant::now(),
+            flows: AtomicU64::new(0),
+        })
+    }
+
+    /// A line of one disk's own.
+    pub(crate) fn line(self: &Arc<Self>) -> Line {
+        let flow = self.flows.fetch_add(1, Ordering::Relaxed);
+        Line { loader: Arc::clone(self), flow }
+    }
+
+    /// Where chunks come from.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Where they are kept.
+    pub(crate) fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
+    pub(crate) fn options(&self) -> &LoadOptions {
+        &self.options
+    }
+}
+
+/// What one disk asks of a [`Loader`]; it has turns with the others.
+#[derive(Debug)]
+pub(crate) struct Line {
+    loader: Arc<Loader>,
+    flow: FlowId,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.loader.queue.lock().forget(self.flow);
+    }
+}
+
+impl Line {
+    pub(crate) fn cache(&self) -> &Arc<Cache> {
+        self.loader.cache()
+    }
+
+    pub(crate) fn options(&self) -> &LoadOptions {
+        self.loader.options()
+    }
+
+    /// The bytes of a chunk, out of the cache or the store.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) async fn chunk(&self, at: ChunkRef, urgency: Urgency) -> Result<Bytes> {
+        let (key, cache) = (at.id.as_bytes(), self.cache());
+        if let Some(chunk) = cache.get(key) {
+            return Ok(chunk);
+        }
+        let want = self.want(&at, urgency);
+        let load = async {
+            want.turn().await;
+            let chunk = self.loader.store.read_chunk(&at).await;
+            want.landed();
+            chunk
+        };
+        if self.loader.options.share {
+            return cache.get_or_load(key, load).await;
+        }
+        let chunk = load.await?;
+        cache.get_or_load(key, std::future::ready(Ok(chunk))).await
+    }
+
+    /// Loads a chunk that is not held, to be read later; returns the bytes that came into the cache.
+    pub(crate) async fn bring(&self, at: ChunkRef, urgency: Urgency) -> u64 {
+        if self.cache().contains(at.id.as_bytes()) {
+            return 0;
+        }
+        match self.chunk(at, urgency).await {
+            Ok(chunk) => chunk.len() as u64,
+            Err(error) => {
+                tracing::debug!(error = Error::message(&error), "cannot fetch ahead");
+                0
+            }
+        }
+    }
+
+    fn want(&self, at: &ChunkRef, urgency: Urgency) -> Want<'_> {
+        let (loader, share) = (&*self.loader, self.loader.options.share);
+        let place = loader.queue.lock().join(self.flow, at, urgency, share, loader.began.elapsed());
+        Want { loader, place }
+    }
+}
+
+/// A place in the line, until it is dropped.
+struct Want<'a> {
+    loader: &'a Loader,
+    place: Place,
+}
+
+impl Want<'_> {
+    /// Waits until it is the chunk's turn.
+    async fn turn(&self) {
+        // A closed gate is an open door. Requests that hang do not count after a while: somebody
+        // has to look.
+        while tokio::time::timeout(queue::LATE, self.place.gate.acquire()).await.is_err() {
+            self.loader.queue.lock().go_on(self.loader.began.elapsed());
+        }
+    }
+
+    /// It was loaded, or failed to be.
+    fn landed(&self) {
+        self.loader.queue.lock().landed(&self.place, self.loader.began.elapsed());
+    }
+}
+
+impl Drop for Want<'_> {
+    fn drop(&mut self) {
+        self.loader.queue.lock().leave(&self.place, self.loader.began.elapsed());
+    }
+}

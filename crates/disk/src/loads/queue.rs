@@ -1,0 +1,328 @@
+//! Which chunk is loaded next. No clock and no tasks: whoever uses it brings the time.
+//!
+//! What a guest waits for comes before what is read ahead, and that before boot lists; within each,
+//! disks take turns ([`Fair`]). A bounded number of requests is under way ([`Depth`]). A chunk that
+//! several want has a place in the line of each, and is loaded when the first of these is reached.
+//! Chunks that lie near one whose turn it is, and are waited for anyway, come with it: to a disk and
+//! to a network one long request is cheaper than some short ones.
+
+use super::depth::Depth;
+use super::fair::{Fair, FlowId, Ticket};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+use store::{ChunkId, ChunkRef, PackId};
+use tokio::sync::Semaphore;
+
+/// What a request costs beside its bytes, in bytes: a disk of 80 MB/s moves so many in 0.8 ms.
+const TRIP: u64 = 64 << 10;
+/// Bytes between two chunks of a pack that are read and thrown away rather than asked around; the
+/// store joins reads no further apart.
+const GAP: u64 = 64 << 10;
+/// The longest request that what was read ahead makes, and a request of several that are waited for.
+const LONGEST: u64 = 1 << 20;
+/// The shortest limit of a request that reads ahead, and what may come with one that is waited for.
+const SHORT: u64 = 128 << 10;
+/// A request that reads ahead should take no longer: somebody may come who waits.
+const PATIENCE: Duration = Duration::from_millis(15);
+/// A request that takes longer does not count as under way any more: the store tries again, or
+/// hangs, and others are not to wait for that.
+pub(super) const LATE: Duration = Duration::from_secs(3);
+
+/// Why a chunk is loaded; the first goes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Urgency {
+    /// A guest waits for it.
+    Demand,
+    /// It comes next where a guest reads in order.
+    Ahead,
+    /// Other boots read it.
+    Boot,
+}
+
+/// What is to be loaded. Two who do not share a load have keys of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    chunk: ChunkId,
+    own: u64,
+}
+
+/// A place in the line.
+#[derive(Debug)]
+pub(super) struct Place {
+    key: Key,
+    ticket: Ticket,
+    /// Closed when it is the chunk's turn.
+    pub(super) gate: Arc<Semaphore>,
+}
+
+type Run = u64;
+
+/// Where a chunk is: its pack, and its first byte there. Two that do not share differ in the last.
+type Position = (PackId, u64, u64);
+
+#[derive(Debug)]
+struct Wanted {
+    position: Position,
+    bytes: u64,
+    tickets: Vec<(Ticket, FlowId, Urgency)>,
+    gate: Arc<Semaphore>,
+    turn: Turn,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Waiting,
+    /// It is being loaded, in this request.
+    Come(Run),
+    /// It was loaded.
+    Over,
+}
+
+/// One request to the store, of one chunk or of some that lie near each other.
+#[derive(Debug)]
+struct Request {
+    left: usize,
+    began: Duration,
+    bytes: u64,
+    urgency: Urgency,
+}
+
+/// Who waits for which chunk, and what is under way.
+#[derive(Debug)]
+pub(super) struct Queue {
+    lines: [Fair<Key>; 3],
+    wanted: HashMap<Key, Wanted>,
+    /// Chunks that wait, by where they are.
+    positions: BTreeMap<Position, Key>,
+    requests: HashMap<Run, Request>,
+    /// Requests that count as under way, the oldest first; those of no guest among them.
+    under_way: BTreeSet<Run>,
+    unasked: usize,
+    depth: Option<Depth>,
+    /// Bytes in a second of requests that read ahead.
+    rate: f64,
+    next: u64,
+}
+
+impl Queue {
+    /// At most `most` requests are under way; 0 is any number, and then nothing ever waits.
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            lines: [Fair::new(), Fair::new(), Fair::new()],
+            wanted: HashMap::new(),
+            positions: BTreeMap::new(),
+            requests: HashMap::new(),
+            under_way: BTreeSet::new(),
+            unasked: 0,
+            depth: (most > 0).then(|| Depth::new(most)),
+            rate: 10e6,
+            next: 0,
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// `flow` wants a chunk. `share`: with everybody else who does.
+    pub(super) fn join(
+        &mut self,
+        flow: FlowId,
+        at: &ChunkRef,
+        urgency: Urgency,
+        share: bool,
+        now: Duration,
+    ) -> Place {
+        let ticket = self.number();
+        let key = Key { chunk: at.id, own: if share { 0 } else { ticket } };
+        let bytes = u64::from(at.stored);
+        let wanted = self.wanted.entry(key).or_insert_with(|| Wanted {
+            position: (at.pack, u64::from(at.offset), key.own),
+            bytes,
+            tickets: Vec::new(),
+            gate: Arc::new(Semaphore::new(0)),
+            turn: Turn::Over,
+        });
+        if wanted.turn == Turn::Over {
+            wanted.turn = Turn::Waiting;
+            wanted.gate = Arc::new(Semaphore::new(0));
+            self.positions.insert(wanted.position, key);
+        }
+        wanted.tickets.push((ticket, flow, urgency));
+        let place = Place { key, ticket, gate: Arc::clone(&wanted.gate) };
+        if wanted.turn == Turn::Waiting {
+            self.lines[urgency as usize].push(flow, ticket, key, TRIP + bytes);
+            self.go_on(now);
+        }
+        place
+    }
+
+    /// Whoever had this place wants the chunk no more, or has it.
+    pub(super) fn leave(&mut self, place: &Place, now: Duration) {
+        let Some(wanted) = self.wanted.get_mut(&place.key) else { return };
+        let Some(at) = wanted.tickets.iter().position(|(ticket, ..)| *ticket == place.ticket)
+        else {
+            return;
+        };
+        let (ticket, flow, urgency) = wanted.tickets.swap_remove(at);
+        if wanted.turn == Turn::Waiting {
+            self.lines[urgency as usize].remove(flow, ticket);
+        }
+        if wanted.tickets.is_empty() {
+            self.over(place.key, now);
+            if let Some(wanted) = self.wanted.remove(&place.key) {
+                self.positions.remove(&wanted.position);
+            }
+        }
+        self.go_on(now);
+    }
+
+    /// The chunk was loaded, or failed to be.
+    pub(super) fn landed(&mut self, place: &Place, now: Duration) {
+        // Who loads it once more after that, on the same turn, ends nobody else's turn.
+        let same = |wanted: &Wanted| Arc::ptr_eq(&wanted.gate, &place.gate);
+        if self.wanted.get(&place.key).is_some_and(same) {
+            self.over(place.key, now);
+            self.go_on(now);
+        }
+    }
+
+    /// A flow asks nothing more.
+    pub(super) fn forget(&mut self, flow: FlowId) {
+        self.lines.iter_mut().for_each(|line| line.forget(flow));
+    }
+
+    fn over(&mut self, key: Key, now: Duration) {
+        let Some(wanted) = self.wanted.get_mut(&key) else { return };
+        let Turn::Come(run) = wanted.turn else { return };
+        wanted.turn = Turn::Over;
+        let Some(request) = self.requests.get_mut(&run) else { return };
+        request.left -= 1;
+        if request.left > 0 {
+            return;
+        }
+        let waited_for = self.lines.iter().any(|line| !line.is_empty()) && self.is_full();
+        if let Some(request) = self.requests.remove(&run)
+            && self.stop_counting(run, request.urgency)
+        {
+            let took = now.saturating_sub(request.began);
+            if request.urgency != Urgency::Demand {
+                let rate = request.bytes as f64 / took.as_secs_f64().max(1e-6);
+                self.rate += (rate - self.rate) / 8.0;
+            }
+            if let Some(depth) = &mut self.depth {
+                depth.answered(now, took, TRIP + request.bytes, waited_for);
+            }
+        }
+    }
+
+    fn stop_counting(&mut self, run: Run, urgency: Urgency) -> bool {
+        let counted = self.under_way.remove(&run);
+        if counted && urgency != Urgency::Demand {
+            self.unasked -= 1;
+        }
+        counted
+    }
+
+    /// How many requests may be under way, and how many of them that nobody waits for.
+    fn room(&self) -> (usize, usize) {
+        match &self.depth {
+            Some(depth) => (depth.get(), (depth.get() / 2).max(1)),
+            None => (usize::MAX, usize::MAX),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        let (all, unasked) = self.room();
+        self.under_way.len() >= all || self.unasked >= unasked
+    }
+
+    /// Begins what may begin.
+    pub(super) fn go_on(&mut self, now: Duration) {
+        while let Some(oldest) = self.under_way.first().copied() {
+            let Some(request) = self.requests.get(&oldest) else { break };
+            if now.saturating_sub(request.began) < LATE {
+                break;
+            }
+            let urgency = request.urgency;
+            self.stop_counting(oldest, urgency);
+        }
+        let (all, unasked) = self.room();
+        while self.under_way.len() < all {
+            let first = match self.lines[Urgency::Demand as usize].pop() {
+                Some(key) => Some((key, Urgency::Demand)),
+                None if self.unasked >= unasked => None,
+                None => [Urgency::Ahead, Urgency::Boot].into_iter().find_map(|urgency| {
+                    self.lines[urgency as usize].pop().map(|key| (key, urgency))
+                }),
+            };
+            let Some((key, urgency)) = first else { return };
+            self.begin(key, urgency, now);
+        }
+    }
+
+    fn begin(&mut self, first: Key, urgency: Urgency, now: Duration) {
+        let run = self.number();
+        let Some(wanted) = self.wanted.get(&first) else { return };
+        let (pack, mut start, _) = wanted.position;
+        let mut end = start + wanted.bytes;
+        let mut left = 1;
+        self.give_turn(first, run);
+        // Those behind it, then those before it.
+        loop {
+            let behind = self.positions.range((pack, end, 0)..=(pack, end + GAP, 0)).next();
+            let Some((&(_, from, _), &key)) = behind else { break };
+            let Some((bytes, limit)) = self.measure(key, urgency) else { break };
+            let to = from + bytes;
+            if to - start > limit {
+                break;
+            }
+            self.give_turn(key, run);
+            (end, left) = (to, left + 1);
+        }
+        loop {
+            let before = self.positions.range(..(pack, start, 0)).next_back();
+            let Some((&(same, from, _), &key)) = before else { break };
+            let Some((bytes, limit)) = self.measure(key, urgency) else { break };
+            let near = same == pack && from + bytes + GAP >= start;
+            if !near || end - from > limit {
+                break;
+            }
+            self.give_turn(key, run);
+            (start, left) = (from, left + 1);
+        }
+        let bytes = end - start;
+        self.requests.insert(run, Request { left, began: now, bytes, urgency });
+        self.under_way.insert(run);
+        if urgency != Urgency::Demand {
+            self.unasked += 1;
+        }
+    }
+
+    /// How long a chunk is, and how long a request of this urgency may be to have it come with it.
+    fn measure(&self, key: Key, urgency: Urgency) -> Option<(u64, u64)> {
+        let wanted = self.wanted.get(&key)?;
+        let waited_for = wanted.tickets.iter().any(|(.., why)| *why == Urgency::Demand);
+        let limit = match urgency {
+            _ if waited_for => LONGEST,
+            Urgency::Demand => SHORT,
+            _ => ((self.rate * PATIENCE.as_secs_f64()) as u64).clamp(SHORT, LONGEST),
+        };
+        Some((wanted.bytes, limit))
+    }
+
+    fn give_turn(&mut self, key: Key, run: Run) {
+        let Some(wanted) = self.wanted.get_mut(&key) else { return };
+        for (ticket, flow, urgency) in &wanted.tickets {
+            self.lines[*urgency as usize].remove(*flow, *ticket);
+        }
+        self.positions.remove(&wanted.position);
+        wanted.turn = Turn::Come(run);
+        wanted.gate.close();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+use super::*;
+use proptest::prelude::*;
+use store::Encoding;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn chunk(number: u64, offset: u32, stored: u32) -> ChunkRef {
+    let mut id = [0; 32];
+    id[..8].copy_from_slice(&number.to_le_bytes());
+    let pack = PackId([(offset >> 28) as u8; 32]);
+    ChunkRef { id: ChunkId(id), len: 65536, pack, offset, stored, encoding: Encoding::Zstd }
+}
+
+/// A chunk far from all others.
+fn lone(number: u64) -> ChunkRef {
+    chunk(number, number as u32 * (1 << 20), 30_000)
+}
+
+fn has_come(place: &Place) -> bool {
+    place.gate.is_closed()
+}
+
+fn join(queue: &mut Queue, flow: FlowId, at: &ChunkRef, urgency: Urgency) -> Place {
+    queue.join(flow, at, urgency, true, Duration::ZERO)
+}
+
+#[test]
+fn demand_comes_before_reading_ahead_and_that_before_boot_lists() {
+    let mut queue = Queue::new(1);
+    let first = join(&mut queue, 1, &lone(1), Urgency::Boot);
+    let boot = join(&mut queue, 1, &lone(2), Urgency::Boot);
+    let ahead = join(&mut queue, 2, &lone(3), Urgency::Ahead);
+    let demand = join(&mut queue, 3, &lone(4), Urgency::Demand);
+    assert!(has_come(&first));
+    let mut left = vec![demand, ahead, boot];
+    let mut current = first;
+    while !left.is_empty() {
+        assert!(!left.iter().any(has_come));
+        queue.landed(&current, MS);
+        queue.leave(&current, MS);
+        current = left.remove(0);
+        assert!(has_come(&current));
+    }
+}
+
+#[test]
+fn half_of_the_requests_are_kept_free_of_what_nobody_waits_for() {
+    let mut queue = Queue::new(64);
+    let (all, unasked) = queue.room();
+    let ahead: Vec<_> = (0..20).map(|n| join(&mut queue, 1, &lone(n), Urgency::Ahead)).collect();
+    assert_eq!(ahead.iter().filter(|place| has_come(place)).count(), unasked);
+    let demand: Vec<_> = (20..40).map(|n| join(&mut queue, 2, &lone(n), Urgency::Demand)).collect();
+    assert_eq!(demand.iter().filter(|place| has_come(place)).count(), all - unasked);
+}
+
+#[test]
+fn a_chunk_that_a_guest_waits_for_does_not_wait_where_a_boot_list_put_it() {
+    let mut queue = Queue::new(1);
+    let first = join(&mut queue, 1, &lone(0), Urgency::Boot);
+    let listed: Vec<_> = (1..50).map(|n| join(&mut queue, 1, &lone(n), Urgency::Boot)).collect();
+    let guest = join(&mut queue, 2, &lone(40), Urgency::Demand);
+    queue.landed(&first, MS);
+    assert!(has_come(&guest) && has_come(&listed[39]), "one load for both");
+    assert_eq!(listed.iter().filter(|place| has_come(place)).count(), 1);
+}
+
+#[test]
+fn the_only_chunk_of_a_light_disk_is_next_in_a_storm_of_others() {
+    let mut queue = Queue::new(1);
+    let mut storm: Vec<_> = (0..49)
+        .flat_map(|disk| (0..16).map(move |n| (disk, lone(disk * 16 + n))))
+        .map(|(disk, at)| join(&mut queue, disk, &at, Urgency::Demand))
+        .collect();
+    for _ in 0..200 {
+        let at = storm.iter().position(has_come).unwrap();
+        let served = storm.swap_remove(at);
+        queue.landed(&served, MS);
+        queue.leave(&served, MS);
+    }
+    let light = join(&mut queue, 99, &lone(3000), Urgency::Demand);
+    let mut before = 0;
+    while !has_come(&light) {
+        let at = storm.iter().position(has_come).unwrap();
+        let served = storm.swap_remove(at);
+        queue.landed(&served, MS);
+        queue.leave(&served, MS);
+        before += 1;
+    }
+    assert!(before <= 2, "{before} went before");
+}
+
+#[test]
+fn what_lies_side_by_side_and_waits_comes_in_one_request() {
+    let mut queue = Queue::new(1);
+    let first = join(&mut queue, 1, &lone(100), Urgency::Demand);
+    // Every second one waits for another disk.
+    let side: Vec<_> = (0..30u32)
+        .map(|n| {
+            let at = chunk(n.into(), 100_000 + n * 30_000, 20_000);
+            join(&mut queue, u64::from(n % 2), &at, Urgency::Demand)
+        })
+        .collect();
+    let far = join(&mut queue, 3, &chunk(50, 5 << 20, 20_000), Urgency::Demand);
+    queue.landed(&first, MS);
+    queue.leave(&first, MS);
+    assert!(side.iter().all(has_come) && !has_come(&far));
+    for place in &side {
+        assert!(!has_come(&far));
+        queue.landed(place, 2 * MS);
+    }
+    assert!(has_come(&far), "the request is over with its last chunk");
+}
+
+#[test]
+fn requests_that_nobody_waits_for_are_short_where_the_store_is_slow() {
+    let mut queue = Queue::new(2);
+    let mut now = Duration::ZERO;
+    let mut lengths = Vec::new();
+    for round in 0..40u32 {
+        let places: Vec<_> = (0..64u32)
+            .map(|n| chunk((round * 64 + n).into(), n * 30_000, 30_000))
+            .map(|at| queue.join(1, &at, Urgency::Boot, true, now))
+            .collect();
+        let mut left = places;
+        while !left.is_empty() {
+            let (come, waiting): (Vec<_>, Vec<_>) = left.into_iter().partition(has_come);
+            let bytes = come.len() as u64 * 30_000;
+            lengths.push(bytes);
+            now += Duration::from_millis(20) + Duration::from_micros(bytes * 8 / 10); // 10 Mb/s
+            for place in come {
+                queue.landed(&place, now);
+                queue.leave(&place, now);
+            }
+            left = waiting;
+        }
+    }
+    let late = &lengths[lengths.len() / 2..];
+    assert!(late.iter().all(|bytes| *bytes <= SHORT), "{late:?}");
+}
+
+#[test]
+fn a_request_that_hangs_keeps_nobody_out_for_long() {
+    let mut queue = Queue::new(1);
+    let hung = join(&mut queue, 1, &lone(1), Urgency::Demand);
+    let next = join(&mut queue, 2, &lone(2), Urgency::Demand);
+    queue.go_on(LATE - MS);
+    assert!(has_come(&hung) && !has_come(&next));
+    queue.go_on(LATE);
+    assert!(has_come(&next));
+    queue.landed(&hung, LATE + MS);
+    queue.leave(&hung, LATE + MS);
+    let third = queue.join(1, &lone(3), Urgency::Demand, true, LATE + MS);
+    assert!(!has_come(&third), "the late one gave its room back once");
+}
+
+#[test]
+fn without_a_limit_nothing_waits() {
+    let mut queue = Queue::new(0);
+    let places: Vec<_> = (0..500).map(|n| join(&mut queue, n, &lone(n), Urgency::Boot)).collect();
+    assert!(places.iter().all(has_come));
+}
+
+#[test]
+fn who_does_not_share_waits_for_a_load_of_their_own() {
+    let mut queue = Queue::new(1);
+    let places: Vec<_> = (0..3)
+        .map(|flow| queue.join(flow, &lone(1), Urgency::Demand, false, Duration::ZERO))
+        .collect();
+    assert_eq!(places.iter().filter(|place| has_come(place)).count(), 1);
+}
+
+proptest! {
+    /// Joining, landing and leaving in any order: whoever stays comes to its turn, no more requests
+    /// are under way than there is room for, and nothing is remembered of those who left.
+    #[test]
+    fn everybody_comes_to_their_turn_and_nothing_is_left_behind(
+        steps in prop::collection::vec((0u8..3, 0u64..30, 0u64..4, 0u8..3), 1..120),
+        most in 1usize..6, share in any::<bool>(),
+    ) {
+        let mut queue = Queue::new(most);
+        let mut places: Vec<(Place, bool)> = Vec::new();
+        let mut now = Duration::ZERO;
+        let urgencies = [Urgency::Demand, Urgency::Ahead, Urgency::Boot];
+        for (what, number, flow, urgency) in steps {
+            now += MS;
+            match what {
+                0 | 1 if what == 0 || places.is_empty() => {
+                    // Some side by side, some apart.
+                    let at = chunk(number, number as u32 * 40_000 * (1 + (number % 5) as u32), 25_000);
+                    let urgency = urgencies[urgency as usize];
+                    places.push((queue.join(flow, &at, urgency, share, now), false));
+                }
+                1 => {
+                    let at = number as usize % places.len();
+                    if has_come(&places[at].0) {
+                        places[at].1 = true;
+                        queue.landed(&places[at].0, now);
+                    }
+                }
+                _ if !places.is_empty() => {
+                    let (place, _) = places.swap_remove(number as usize % places.len());
+                    queue.leave(&place, now);
+                }
+                _ => {}
+            }
+            prop_assert!(queue.under_way.len() <= most);
+        }
+        let mut rounds = 0;
+        while !places.is_empty() {
+            now += MS;
+            rounds += 1;
+            prop_assert!(rounds < 500, "somebody waits for ever");
+            let at = places.iter().position(|(place, _)| has_come(place));
+            prop_assert!(at.is_some(), "nobody has come");
+            let (place, _) = places.swap_remove(at.unwrap());
+            queue.landed(&place, now);
+            queue.leave(&place, now);
+        }
+        prop_assert!(queue.wanted.is_empty() && queue.positions.is_empty());
+        prop_assert!(queue.requests.is_empty() && queue.under_way.is_empty());
+        prop_assert!(queue.unasked == 0 && queue.lines.iter().all(Fair::is_empty));
+    }
+}
