@@ -1,0 +1,76 @@
+"""What all steps share: the product's commands, the folders, tables, numbers as people read them."""
+
+import json
+import os
+import subprocess
+
+HERE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+TOP = os.path.dirname(os.path.dirname(HERE))
+RESULTS = os.path.join(HERE, "results")
+KIB, MIB = 1 << 10, 1 << 20
+
+
+class Missing(Exception):
+    """Something that a step needs is not there."""
+
+
+class Sojourn:
+    """The binary: everything that is computed here, it computes. `work` is a folder for what is made on the way."""
+
+    def __init__(self, binary, work):
+        if not os.access(binary, os.X_OK):
+            raise Missing(f"{binary} is not there; run make build")
+        self.binary, self.work = binary, work
+
+    def __call__(self, *words):
+        """What a command prints with --json."""
+        line = [self.binary, "--json", *map(str, words)]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise Missing(f"{' '.join(line)} ended with {done.returncode}\n{done.stderr.strip()}")
+        return json.loads(done.stdout)
+
+
+def size(count):
+    """Bytes in binary units."""
+    for unit, scale in (("MiB", MIB), ("KiB", KIB)):
+        if count >= scale:
+            return f"{count / scale:g} {unit}"
+    return f"{count} B"
+
+
+def percent(part, digits=1):
+    """A share of 1."""
+    return f"{part * 100:.{digits}f} %"
+
+
+def table(titles, rows):
+    """Markdown."""
+    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def keep(name, figures, page, plots=()):
+    """Writes the results of a step: NAME.json, NAME.md, and its plots, (name, SVG) each."""
+    os.makedirs(RESULTS, exist_ok=True)
+    write(f"{name}.json", json.dumps(figures, indent=1) + "\n")
+    for plot, svg in plots:
+        write(f"{plot}.svg", svg)
+    images = "".join(f"\n![{plot}]({plot}.svg)\n" for plot, _ in plots)
+    write(f"{name}.md", page.rstrip() + "\n" + images + f"\nMade by `experiments/transcom/run {name}`.\n")
+
+
+def write(name, text):
+    """A file of the results."""
+    with open(os.path.join(RESULTS, name), "w", encoding="utf-8") as f:
+        f.write(text)
+
+
+def kept(name):
+    """What another step has found."""
+    path = os.path.join(RESULTS, f"{name}.json")
+    if not os.path.exists(path):
+        raise Missing(f"needs the results of {name}: experiments/transcom/run {name}")
+    with open(path, encoding="utf-8") as f:
+        return json.load(f)
