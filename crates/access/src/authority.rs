@@ -116,7 +116,8 @@ impl Authority {
     }
 
     /// Makes the server's certificate, good for these host names and IP addresses; replaces the one
-    /// that is there.
+    /// that is there. What may fail is done before either of its files changes; a server that reads
+    /// one of them before and one after says that they do not belong together, and keeps what it has.
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for a name that is none; those of the files.
@@ -132,9 +133,11 @@ impl Authority {
         let mut params = params(&common, names.to_vec(), days, self.now)?;
         params.insert_extended_key_usage(ExtendedKeyUsagePurpose::ServerAuth);
         let (certificate, key) = self.sign(&mut params)?;
-        let path = |file| self.dir.join(file);
-        files::write(&path(files::SERVER_KEY), &key.serialize_pem(), Readers::Owner)?;
-        files::write(&path(files::SERVER_CERTIFICATE), &certificate.pem(), Readers::Everybody)?;
+        let (key, certificate_pem) = (key.serialize_pem(), certificate.pem());
+        files::write_pair(
+            (&self.dir.join(files::SERVER_KEY), &key, Readers::Owner),
+            (&self.dir.join(files::SERVER_CERTIFICATE), &certificate_pem, Readers::Everybody),
+        )?;
         issued(&self.dir, certificate.der(), days, self.now)
     }
 
@@ -250,7 +253,14 @@ impl Authority {
     fn revoked(&self) -> Result<(Vec<RevokedCertParams>, u64)> {
         let path = self.dir.join(files::REVOKED);
         let pem = match files::read(&path) {
-            Err(e) if e.kind() == block::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
+            Err(e) if e.kind() == block::ErrorKind::NotFound => {
+                // A new list would let everybody in again who was on the old one.
+                let path = path.display();
+                return Err(Error::not_found(format!(
+                    "{path} is gone, and with it what was revoked before; restore it from a copy \
+                     or from a server, or make a new authority"
+                )));
+            }
             pem => pem?,
         };
         let bad = |why: String| {

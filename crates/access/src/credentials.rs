@@ -23,9 +23,17 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 /// | `ca-crl.pem` | what these have revoked; need not be there |
 pub struct ServerCredentials {
     dir: PathBuf,
-    config: ArcSwap<ServerConfig>,
+    configs: ArcSwap<Configs>,
     /// There was a list of what was revoked, once.
     has_list: AtomicBool,
+}
+
+/// What one reading of the directory gives.
+struct Configs {
+    /// Every client must show a certificate.
+    certified: Arc<ServerConfig>,
+    /// A client may show one.
+    open: Arc<ServerConfig>,
 }
 
 impl ServerCredentials {
@@ -36,8 +44,9 @@ impl ServerCredentials {
     /// [`Invalid`](block::ErrorKind::Invalid) naming the one that is wrong,
     /// [`Denied`](block::ErrorKind::Denied) when everybody may read the key.
     pub fn load(dir: &Path) -> Result<Self> {
-        let (config, has_list) = config(dir)?;
-        Ok(Self { dir: dir.to_owned(), config: ArcSwap::new(config), has_list: has_list.into() })
+        let (configs, has_list) = read(dir)?;
+        let configs = ArcSwap::from_pointee(configs);
+        Ok(Self { dir: dir.to_owned(), configs, has_list: has_list.into() })
     }
 
     /// Reads the directory again: certificates that were renewed, and what was revoked. Holds for
@@ -47,14 +56,21 @@ impl ServerCredentials {
     /// As [`load`](Self::load); [`NotFound`](block::ErrorKind::NotFound) also when the list of what
     /// was revoked is gone: without it everybody on it would be let in again.
     pub fn reload(&self) -> Result<()> {
-        let (config, has_list) = config(&self.dir)?;
+        let (configs, has_list) = read(&self.dir)?;
         if self.has_list.fetch_or(has_list, SeqCst) && !has_list {
             let list = self.dir.join(files::REVOKED);
             let list = list.display();
             return Err(Error::not_found(format!("{list} is gone; put it back, or restart")));
         }
-        self.config.store(config);
+        self.configs.store(Arc::new(configs));
         Ok(())
+    }
+
+    /// What the next handshake below HTTP is made with: a client may, or if `certified` must, show a
+    /// certificate.
+    pub fn https(&self, certified: bool) -> Arc<ServerConfig> {
+        let configs = self.configs.load();
+        Arc::clone(if certified { &configs.certified } else { &configs.open })
     }
 
     /// The directory.
@@ -65,7 +81,7 @@ impl ServerCredentials {
 
 impl Credentials for ServerCredentials {
     fn config(&self) -> Arc<ServerConfig> {
-        self.config.load_full()
+        Arc::clone(&self.configs.load().certified)
     }
 
     fn name(&self, certificate: &CertificateDer<'_>) -> Result<String> {
@@ -74,7 +90,7 @@ impl Credentials for ServerCredentials {
 }
 
 /// What the directory says, and whether it has a list of what was revoked.
-fn config(dir: &Path) -> Result<(Arc<ServerConfig>, bool)> {
+fn read(dir: &Path) -> Result<(Configs, bool)> {
     let wrong = |file: &str, why: &dyn std::fmt::Display| {
         Error::invalid(format!("{}: {why}", dir.join(file).display()))
     };
@@ -88,25 +104,37 @@ fn config(dir: &Path) -> Result<(Arc<ServerConfig>, bool)> {
     };
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let has_list = !revoked.is_empty();
-    let verifier =
-        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-            .with_crls(revoked)
-            .build()
-            .map_err(|e| wrong(files::REVOKED, &e))?;
     let key_path = dir.join(files::SERVER_KEY);
     let key = PrivateKeyDer::from_pem_slice(&files::read_key(&key_path)?)
         .map_err(|e| wrong(files::SERVER_KEY, &e))?;
     let chain = all::<CertificateDer<'static>>(dir, files::SERVER_CERTIFICATE)?;
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(|e| Error::internal(format!("TLS 1.3 is not there: {e}")))?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)
-        .map_err(|e| wrong(files::SERVER_CERTIFICATE, &e))?;
-    // A session that is resumed was not checked against what was revoked, or has ended, since.
-    config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.send_tls13_tickets = 0;
-    Ok((Arc::new(config), has_list))
+    let config = |certified: bool| {
+        let (roots, provider) = (Arc::new(roots.clone()), Arc::clone(&provider));
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
+            .with_crls(revoked.clone());
+        let verifier = if certified { verifier } else { verifier.allow_unauthenticated() };
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|e| Error::internal(format!("TLS 1.3 is not there: {e}")))?
+            .with_client_cert_verifier(verifier.build().map_err(|e| wrong(files::REVOKED, &e))?)
+            .with_single_cert(chain.clone(), key.clone_key())
+            .map_err(|e| match e {
+                rustls::Error::InconsistentKeys(_) => wrong(
+                    files::SERVER_CERTIFICATE,
+                    &format!(
+                        "it is not the certificate of {}: a command that makes both was killed \
+                         between them; make them again with sojourn cert server, or restore both",
+                        files::SERVER_KEY
+                    ),
+                ),
+                e => wrong(files::SERVER_CERTIFICATE, &e),
+            })?;
+        // A session that is resumed was not checked against what was revoked, or has ended, since.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Arc::new(config))
+    };
+    Ok((Configs { certified: config(true)?, open: config(false)? }, has_list))
 }
 
 /// All items of one kind in a file; there must be one at least.

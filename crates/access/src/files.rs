@@ -4,7 +4,7 @@ use block::{Error, Result};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Certificates of the authorities that are trusted.
 pub(crate) const CA_CERTIFICATE: &str = "ca-cert.pem";
@@ -43,12 +43,20 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a key, which others must not be able to read.
+/// Reads a key, which others must not be able to read. As with the keys of ssh: the owner's own key
+/// is for the owner alone; one that belongs to another user, such as root, may be given to a group
+/// that the process is in.
 pub(crate) fn read_key(path: &Path) -> Result<Vec<u8>> {
-    let mode = std::fs::metadata(path).map_err(|e| Error::io(path.display(), e))?.mode();
-    if mode & 0o007 != 0 {
+    let metadata = std::fs::metadata(path).map_err(|e| Error::io(path.display(), e))?;
+    let ours = metadata.uid() == rustix::process::geteuid().as_raw();
+    let (others, who) = match (metadata.mode() & 0o007, ours) {
+        (0, true) => (metadata.mode() & 0o070, "its group"),
+        (0, false) => (0, ""),
+        (some, _) => (some, "everybody"),
+    };
+    if others != 0 {
         let path = path.display();
-        let why = format!("{path} is a key, and everybody may use the file: chmod 600 {path}");
+        let why = format!("{path} is a key, and {who} may use the file: chmod 600 {path}");
         return Err(Error::denied(why));
     }
     read(path)
@@ -62,20 +70,84 @@ pub(crate) fn make(dir: &Path) -> Result<()> {
 
 /// Writes a file in one step: it is there whole, or is as it was.
 pub(crate) fn write(path: &Path, text: &str, readers: Readers) -> Result<()> {
-    let fresh = path.with_extension("new");
-    let io = |e| Error::io(path.display(), e);
-    let _ = std::fs::remove_file(&fresh); // of a command that was killed
-    let mode = if readers == Readers::Owner { 0o600 } else { 0o644 };
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&fresh);
-    let written =
-        file.as_mut().map_err(|e| std::io::Error::new(e.kind(), e.to_string())).and_then(|file| {
+    Staged::new(path, text, readers)?.put()
+}
+
+/// Writes two files that belong together: both are on the disk before either takes its place, so that
+/// nothing but the end of the system comes between the two.
+pub(crate) fn write_pair(one: (&Path, &str, Readers), other: (&Path, &str, Readers)) -> Result<()> {
+    let one = Staged::new(one.0, one.1, one.2)?;
+    let other = Staged::new(other.0, other.1, other.2)?;
+    one.put()?;
+    other.put()
+}
+
+/// A file that is written and has not taken its place yet; removed when it never does.
+struct Staged<'a> {
+    path: &'a Path,
+    fresh: PathBuf,
+}
+
+impl<'a> Staged<'a> {
+    fn new(path: &'a Path, text: &str, readers: Readers) -> Result<Self> {
+        let staged = Self { path, fresh: path.with_extension("new") };
+        let _ = std::fs::remove_file(&staged.fresh); // of a command that was killed
+        let mode = if readers == Readers::Owner { 0o600 } else { 0o644 };
+        let written = (|| {
+            let mut options = OpenOptions::new();
+            let mut file = options.write(true).create_new(true).mode(mode).open(&staged.fresh)?;
             file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&fresh, path)?;
-            File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
-        });
-    if written.is_err() {
-        let _ = std::fs::remove_file(&fresh);
+            file.sync_all()
+        })();
+        written.map_err(|e| Error::io(path.display(), e)).map(|()| staged)
     }
-    written.map_err(io)
+
+    fn put(self) -> Result<()> {
+        let put = std::fs::rename(&self.fresh, self.path)
+            .and_then(|()| File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all());
+        put.map_err(|e| Error::io(self.path.display(), e))
+    }
+}
+
+impl Drop for Staged<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.fresh); // it has taken its place, or never will
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_key_of_ones_own_is_for_the_owner_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        std::fs::write(&path, "secret").unwrap();
+        let read = |mode| {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            read_key(&path).map_err(|e| e.message().to_owned())
+        };
+        assert_eq!(read(0o600).unwrap(), b"secret");
+        assert_eq!(read(0o400).unwrap(), b"secret");
+        assert!(read(0o640).unwrap_err().contains("its group"));
+        assert!(read(0o604).unwrap_err().contains("everybody"));
+        assert!(read(0o666).unwrap_err().contains("chmod 600"));
+    }
+
+    #[test]
+    fn of_two_files_neither_changes_when_one_cannot_be_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let one = dir.path().join("one.pem");
+        let lost = dir.path().join("none/other.pem");
+        write(&one, "old", Readers::Everybody).unwrap();
+        write_pair((&one, "new", Readers::Owner), (&lost, "new", Readers::Owner)).unwrap_err();
+        assert_eq!(std::fs::read(&one).unwrap(), b"old");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left");
+        let other = dir.path().join("other.pem");
+        write_pair((&one, "new", Readers::Owner), (&other, "new", Readers::Owner)).unwrap();
+        assert_eq!(std::fs::read(&one).unwrap(), b"new");
+        assert_eq!(std::fs::metadata(&one).unwrap().mode() & 0o777, 0o600);
+    }
 }

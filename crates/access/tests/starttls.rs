@@ -323,6 +323,42 @@ fn a_key_that_everybody_can_read_is_refused() {
 }
 
 #[test]
+fn a_key_and_a_certificate_that_do_not_belong_together_are_told_apart() {
+    let dir = authority();
+    let credentials = ServerCredentials::load(dir.path()).unwrap();
+    let key = std::fs::read(dir.path().join("server-key.pem")).unwrap();
+    let authority = Authority::open(dir.path(), now()).unwrap();
+    authority.server(&["localhost".into()], 10).unwrap();
+    credentials.reload().unwrap();
+    // As when the command was killed between the two.
+    let path = dir.path().join("server-key.pem");
+    std::fs::write(&path, key).unwrap();
+    for error in
+        [credentials.reload().unwrap_err(), ServerCredentials::load(dir.path()).err().unwrap()]
+    {
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        let names = ["server-cert.pem", "server-key.pem", "sojourn cert server"];
+        assert!(names.iter().all(|name| error.message().contains(name)), "{error}");
+    }
+}
+
+#[test]
+fn without_the_list_of_what_was_revoked_nothing_is_revoked_anew() {
+    let dir = authority();
+    let authority = Authority::open(dir.path(), now()).unwrap();
+    authority.client("bob", 10).unwrap();
+    authority.revoke("alice").unwrap();
+    let (list, away) = (dir.path().join("ca-crl.pem"), dir.path().join("away"));
+    std::fs::rename(&list, &away).unwrap();
+    let error = authority.revoke("bob").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.message().contains("ca-crl.pem"), "{error}");
+    assert!(!list.exists(), "a new list would let alice in again");
+    std::fs::rename(&away, &list).unwrap();
+    assert_eq!(authority.revoke("bob").unwrap().len(), 1);
+}
+
+#[test]
 fn files_that_are_missing_or_wrong_are_named() {
     for file in ["ca-cert.pem", "server-cert.pem", "server-key.pem", "ca-crl.pem"] {
         let dir = authority();

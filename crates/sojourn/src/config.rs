@@ -68,7 +68,7 @@ pub(crate) struct Serve {
     /// Whether TCP listeners that do not say it themselves are encrypted.
     pub(crate) tls: TlsMode,
     /// The HTTP listener for metrics and status; none when absent.
-    pub(crate) http: Option<SocketAddr>,
+    pub(crate) http: Option<Place>,
     /// Allows addresses that other machines reach.
     pub(crate) insecure: bool,
     /// Seconds that a disk stays open after its last session.
@@ -286,6 +286,10 @@ impl Config {
             return bad("pieces.dir", "is empty; give a directory");
         }
         Rules::new(self.access.clone(), false)?;
+        if self.serve.http.as_ref().is_some_and(|http| http.address.parse::<SocketAddr>().is_err())
+        {
+            return bad("serve.http", "is not IP:PORT, such as 127.0.0.1:9180");
+        }
         if self.tls.dir.is_empty() {
             return bad("tls.dir", "is empty; give a directory");
         }
@@ -456,7 +460,7 @@ mod tests {
             ..Rule::default()
         }];
         expected.trace.dir = Some("traces".into());
-        expected.serve.http = Some("127.0.0.1:9180".parse().unwrap());
+        expected.serve.http = Some("127.0.0.1:9180".into());
         assert_eq!(Config::parse(&uncommented).unwrap(), expected);
     }
 

@@ -7,6 +7,7 @@
 //! | `disks/` | one directory per disk |
 //! | `lock` | locked by the server, and holds its process id |
 //! | `control.sock` | the server's control socket |
+//! | `successor.sock` | where a server waits that is to follow the one that runs |
 //! | `nbd.sock` | the default NBD socket |
 //! | `tls/` | certificates: those that `sojourn cert` makes |
 
@@ -92,6 +93,11 @@ impl Home {
     /// The control socket of the server.
     pub(crate) fn control(&self) -> PathBuf {
         self.dir.join("control.sock")
+    }
+
+    /// Where a successor waits for what the server hands over.
+    pub(crate) fn successor(&self) -> PathBuf {
+        self.dir.join("successor.sock")
     }
 
     /// Where conversions of foreign formats may be put.

@@ -26,6 +26,13 @@ pub(crate) struct Place {
     pub(crate) tls: Option<TlsMode>,
 }
 
+impl Place {
+    /// Whether its connections may or must be encrypted, by what it says itself.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.tls.unwrap_or_default() != TlsMode::Off
+    }
+}
+
 impl From<&str> for Place {
     fn from(address: &str) -> Self {
         Self { address: address.to_owned(), tls: None }

@@ -7,7 +7,7 @@ mod common;
 
 use block::{Device, Durability, ErrorKind, Span};
 use common::{Lab, MIB, Server, have};
-use nbd::Remote;
+use nbd::{ClientOptions, Remote, Uri};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
@@ -179,8 +179,8 @@ async fn limits_hold_as_soon_as_they_are_read_again() {
     assert!(!matches!(second, Ok(Ok(_))), "a second connection of one client is refused");
     assert!(lab.json("status")["connections_refused"].as_u64().unwrap() > 0);
 
-    configure(&lab, "[limits]\ntotal_in_flight = \"128MiB\"\n");
-    assert_eq!(lab.json("reload")["restart"], serde_json::json!(["limits.total_in_flight"]));
+    configure(&lab, "pieces.size = \"128MiB\"\n[limits]\ntotal_in_flight = \"128MiB\"\n");
+    assert_eq!(lab.json("reload")["restart"], serde_json::json!(["pieces"]));
     write(MIB, 4096).await.unwrap();
     configure(&lab, "nonsense");
     lab.line("reload").fails(2, &["line 1"]);
@@ -218,4 +218,117 @@ async fn a_drain_lets_clients_finish_takes_no_new_ones_and_ends() {
     assert!(began.elapsed() < Duration::from_secs(15), "a client that stays is stopped");
     drop(remote);
     lab.line("drain").fails(6, &["no server"]);
+}
+
+/// A port that nobody uses just now.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listeners_move_by_a_reload_and_clients_stay() {
+    let (lab, server) = server(&[]);
+    let remote = server.attach("alice").await.unwrap();
+    reads(&remote, 5).await;
+    let port = free_port();
+    let at = async |uri: String| {
+        let options = ClientOptions { reconnect: Duration::ZERO, ..ClientOptions::default() };
+        Remote::connect(&uri.parse::<Uri>().unwrap(), options).await
+    };
+    let tcp = || format!("nbd://127.0.0.1:{port}/debian");
+
+    configure(&lab, &format!("serve.nbd = [\"127.0.0.1:{port}\"]\nserve.http = \"127.0.0.1:0\"\n"));
+    let told = lab.json("reload");
+    assert_eq!(told["opened"][0], format!("127.0.0.1:{port}"), "{told}");
+    assert!(told["opened"][1].as_str().unwrap().starts_with("http://127.0.0.1:"), "{told}");
+    assert!(told["closed"][0].as_str().unwrap().starts_with("unix:"), "{told}");
+    assert!(!lab.nbd_socket().exists());
+    reads(&remote, 5).await;
+    assert!(server.attach("debian").await.is_err());
+    reads(&at(tcp()).await.unwrap(), 5).await;
+    let status = lab.json("status");
+    assert_eq!(status["listeners"], serde_json::json!([format!("127.0.0.1:{port}")]), "{status}");
+    TcpStream::connect(status["http"].as_str().unwrap()).unwrap();
+
+    // The same port at all addresses: the one is in the way of the other.
+    configure(&lab, &format!("serve.nbd = [\"0.0.0.0:{port}\"]\n"));
+    lab.line("reload").fails(9, &["--insecure"]);
+    reads(&at(tcp()).await.unwrap(), 5).await;
+    configure(&lab, &format!("serve.nbd = [\"0.0.0.0:{port}\"]\nserve.insecure = true\n"));
+    let told = lab.json("reload");
+    assert_eq!(told["opened"], serde_json::json!([format!("0.0.0.0:{port}")]), "{told}");
+    reads(&at(tcp()).await.unwrap(), 5).await;
+
+    // What cannot be listened at changes nothing.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    configure(&lab, &format!("serve.nbd = [\"unix:nbd.sock\", \"{address}\"]\n"));
+    lab.line("reload").fails(4, &["in use"]);
+    assert!(!lab.nbd_socket().exists());
+    reads(&at(tcp()).await.unwrap(), 5).await;
+    configure(&lab, &format!("serve.nbd = [\"127.0.0.1:{port}\"]\nserve.tls = \"required\"\n"));
+    lab.line("reload").fails(3, &["TLS", "ca-cert.pem"]);
+    reads(&at(tcp()).await.unwrap(), 5).await;
+
+    // Encryption begins at the same address, without a moment when nobody listens.
+    lab.line("cert ca").ok();
+    lab.line("cert server localhost 127.0.0.1").ok();
+    let old = at(tcp()).await.unwrap();
+    lab.line("reload").ok();
+    let refused = at(tcp()).await.unwrap_err();
+    assert!(refused.message().contains("TLS"), "{refused}");
+    reads(&old, 5).await;
+    reads(&remote, 5).await;
+    drop((old, remote));
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn the_http_port_can_be_encrypted_and_ask_for_certificates() {
+    if !have("curl") {
+        return;
+    }
+    let (lab, _) = Lab::with_image();
+    for line in ["cert ca", "cert server localhost 127.0.0.1", "cert client alice"] {
+        lab.line(line).ok();
+    }
+    let port = free_port();
+    let address = format!("127.0.0.1:{port}");
+    let server = lab.serve(&["--http", &address, "--http-tls", "optional"]);
+    let tls = lab.home().join("tls");
+    let get = |more: &[&str]| {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "--max-time", "10", "--cacert"]).arg(tls.join("ca-cert.pem"));
+        let output = curl.args(more).arg(format!("https://localhost:{port}/healthz")).output();
+        let output = output.unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let alice = tls.join("clients/alice");
+    let (cert, key) = (alice.join("client-cert.pem"), alice.join("client-key.pem"));
+    let shown = ["--cert", cert.to_str().unwrap(), "--key", key.to_str().unwrap()];
+    // A client that never begins its handshake is in nobody's way.
+    let _silent = TcpStream::connect(&address).unwrap();
+    assert_eq!(get(&[]), (true, "ok\n".to_owned()));
+    assert_eq!(get(&shown), (true, "ok\n".to_owned()));
+    assert_eq!(lab.json("status")["http"], address);
+    assert_eq!(server.stop(), 0);
+
+    let wide = lab.line("serve --http 0.0.0.0:0 --http-tls optional");
+    assert!(wide.code == 9 && wide.stderr.contains("--http-tls required"), "{}", wide.stderr);
+    let server = lab.serve(&["--http", &address, "--http-tls", "required"]);
+    assert!(!get(&[]).0, "no certificate, no answer");
+    assert_eq!(get(&shown), (true, "ok\n".to_owned()));
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn half_a_request_on_the_control_socket_does_not_hold_up_a_stop() {
+    let (lab, server) = server(&[]);
+    let path = lab.home().join("control.sock");
+    let mut half = std::os::unix::net::UnixStream::connect(path).unwrap();
+    half.write_all(b"POST /v1/disk HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{").unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let began = Instant::now();
+    assert_eq!(server.stop(), 0);
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
 }

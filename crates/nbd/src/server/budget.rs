@@ -5,7 +5,7 @@
 //! and leaves its requests unread while there is none.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -17,7 +17,9 @@ const GRAIN: u64 = 1 << 20;
 /// What is left, and who waits for more.
 #[derive(Debug)]
 pub(super) struct Budget {
-    left: AtomicU64,
+    /// Below zero when more is held than the whole, which was made smaller.
+    left: AtomicI64,
+    whole: Mutex<i64>,
     /// There may be somebody in `waiting`.
     wanted: AtomicBool,
     waiting: Mutex<BTreeMap<u64, Waker>>,
@@ -27,8 +29,10 @@ pub(super) struct Budget {
 impl Budget {
     /// A budget of `bytes`.
     pub(super) fn new(bytes: u64) -> Arc<Self> {
+        let bytes = signed(bytes);
         Arc::new(Self {
-            left: AtomicU64::new(bytes),
+            left: AtomicI64::new(bytes),
+            whole: Mutex::new(bytes),
             wanted: AtomicBool::new(false),
             waiting: Mutex::default(),
             next: AtomicU64::new(0),
@@ -39,17 +43,35 @@ impl Budget {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Makes it this large. What is held beyond it stays with its holders until they give it back.
+    pub(super) fn resize(&self, bytes: u64) {
+        let mut whole = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        let change = signed(bytes) - *whole;
+        *whole = signed(bytes);
+        self.change(change);
+    }
+
     fn take(&self, bytes: u64) -> bool {
-        self.left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(bytes)).is_ok()
+        let taken = |left: i64| left.checked_sub(signed(bytes)).filter(|left| *left >= 0);
+        self.left.fetch_update(SeqCst, SeqCst, taken).is_ok()
     }
 
     fn give(&self, bytes: u64) {
-        self.left.fetch_add(bytes, SeqCst);
+        self.change(signed(bytes));
+    }
+
+    fn change(&self, by: i64) {
+        self.left.fetch_add(by, SeqCst);
         if self.wanted.swap(false, SeqCst) {
             let waiting = std::mem::take(&mut *self.waiting());
             waiting.into_values().for_each(Waker::wake);
         }
     }
+}
+
+/// Far above the memory of any machine in effect, so that sums do not overflow.
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX).min(1 << 60)
 }
 
 /// What one connection holds of the budget.
@@ -94,7 +116,7 @@ impl Held {
         if missing > 0 {
             self.budget.waiting().insert(self.id, waker.clone());
             self.budget.wanted.store(true, SeqCst);
-            if self.budget.left.load(SeqCst) >= missing {
+            if self.budget.left.load(SeqCst) >= signed(missing) {
                 waker.wake_by_ref(); // it came back meanwhile
             }
         }
@@ -151,12 +173,12 @@ mod tests {
                 held.settle(*holds, Waker::noop());
                 prop_assert!(got || before < bytes);
                 let taken: u64 = all.iter().map(|(held, _)| held.taken).sum();
-                prop_assert_eq!(taken + budget.left.load(SeqCst), total);
+                prop_assert_eq!(signed(taken) + budget.left.load(SeqCst), signed(total));
                 let beyond: u64 = all.iter().map(|(_, holds)| holds.saturating_sub(FREE)).sum();
                 prop_assert!(beyond <= taken);
             }
             all.clear();
-            prop_assert_eq!(budget.left.load(SeqCst), total);
+            prop_assert_eq!(budget.left.load(SeqCst), signed(total));
         }
     }
 
@@ -173,5 +195,20 @@ mod tests {
         one.settle(0, Waker::noop());
         assert!(flag.0.load(SeqCst) && !one.is_in_the_way());
         assert!(two.covers(2 << 20));
+    }
+
+    #[test]
+    fn a_budget_that_is_made_smaller_is_short_until_enough_came_back() {
+        let budget = Budget::new(8 << 20);
+        let (mut one, mut two) = (Held::new(&budget), Held::new(&budget));
+        assert!(one.covers(6 << 20));
+        budget.resize(4 << 20);
+        assert!(one.covers(6 << 20) && !two.covers(1 << 20));
+        let flag = Arc::new(Woken(AtomicBool::new(false)));
+        two.settle(0, &waker(Arc::clone(&flag)));
+        one.settle(FREE, Waker::noop());
+        assert!(flag.0.load(SeqCst) && two.covers(4 << 20) && !two.covers(5 << 20));
+        budget.resize(64 << 20);
+        assert!(two.covers(60 << 20));
     }
 }

@@ -48,6 +48,8 @@ pub(super) enum End {
     Vanished,
     /// The server stops.
     Stopped,
+    /// It is to go on elsewhere, with these bytes that were received and not taken.
+    Interrupted(Vec<u8>),
     /// The connection failed.
     Broken(Error),
     /// The client broke the protocol.
@@ -74,6 +76,8 @@ enum Taken {
     Full,
     /// The client's limits hold the next one back for so long.
     Paced(Duration),
+    /// They are for another process to take.
+    Left,
     /// None will be.
     Closed,
 }
@@ -100,6 +104,8 @@ pub(super) struct Connection<'a, S> {
     pause: Option<Pin<Box<Sleep>>>,
     /// The limits hold the next request back.
     paced: bool,
+    /// No more requests are taken: another process goes on.
+    leaving: bool,
 }
 
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
@@ -131,12 +137,19 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             silent: 0,
             pause: None,
             paced: false,
+            leaving: false,
         }
     }
 
     /// From now on new requests are refused; the connection ends when the others are answered.
     pub(super) fn stop(&mut self) {
-        self.engine.stopping = true;
+        (self.engine.stopping, self.leaving) = (true, false);
+    }
+
+    /// From now on no request is taken; the connection ends when those that were are answered, so
+    /// that another process can go on with it.
+    pub(super) fn interrupt(&mut self) {
+        self.leaving = true;
     }
 
     /// Runs until the connection ends. No request is in flight then, and the replies were handed
@@ -174,6 +187,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 progress |= self.pause(cx, wait);
             } else if self.paced {
                 (self.paced, self.pause) = (false, None);
+            }
+            let idle = self.engine.in_flight() == 0 && self.engine.replies.is_empty();
+            if matches!(taken, Taken::Left) && idle {
+                return Poll::Ready(End::Interrupted(self.input.data().to_vec()));
             }
             if matches!(self.receiving, Receiving::Closed) {
                 self.drop_replies_nobody_reads();
@@ -288,6 +305,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                     self.engine.write_owned(work, buffer);
                 }
                 Receiving::Header => {
+                    if self.leaving {
+                        return Ok(Taken::Left);
+                    }
                     if self.engine.replies.unsent() >= SEND_FIRST {
                         return Ok(Taken::Full);
                     }

@@ -7,10 +7,13 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream};
 
 /// The backlog for clients that connect at the same instant: a class that boots at nine.
@@ -20,17 +23,18 @@ pub const DEFAULT_BACKLOG: u32 = 4096;
 const TURN_ATTEMPTS: u32 = 200;
 const TURN_PAUSE: Duration = Duration::from_millis(5);
 
-/// A listening socket. The file of a unix socket is removed when this is dropped.
+/// A listening socket. The file of a unix socket is removed when this, and all that
+/// [share](Self::share) the socket, are dropped.
 #[derive(Debug)]
 pub struct Listener {
-    socket: Socket,
+    socket: Listening,
     address: Address,
     tls: Option<Tls>,
-    _file: Option<SocketFile>,
+    file: Option<Arc<SocketFile>>,
 }
 
 #[derive(Debug)]
-enum Socket {
+enum Listening {
     Unix(UnixListener),
     Tcp(TcpListener),
 }
@@ -70,9 +74,9 @@ impl Listener {
             io::ErrorKind::AddrInUse => in_use(&address),
             _ => fail(e),
         })?;
-        let file = SocketFile::new(path);
-        let socket = Socket::Unix(socket.listen(backlog).map_err(fail)?);
-        Ok(Self { socket, address, tls: None, _file: Some(file) })
+        let file = Arc::new(SocketFile::new(path));
+        let socket = Listening::Unix(socket.listen(backlog).map_err(fail)?);
+        Ok(Self { socket, address, tls: None, file: Some(file) })
     }
 
     async fn bind_tcp(host: &str, port: u16, backlog: u32) -> Result<Self> {
@@ -95,8 +99,8 @@ impl Listener {
                 Ok(listener) => {
                     let port = listener.local_addr().map_or(port, |local| local.port());
                     let address = Address::Tcp(host.to_owned(), port);
-                    let socket = Socket::Tcp(listener);
-                    return Ok(Self { socket, address, tls: None, _file: None });
+                    let socket = Listening::Tcp(listener);
+                    return Ok(Self { socket, address, tls: None, file: None });
                 }
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse => failure = in_use(&address),
                 Err(e) => failure = Error::io(&address, e),
@@ -130,13 +134,13 @@ impl Listener {
                 let local = listener.local_addr().map_err(fail)?;
                 let path = local.as_pathname().unwrap_or(Path::new("(unnamed)"));
                 let address = Address::Unix(path.to_owned());
-                Ok(Self { socket: Socket::Unix(listener), address, tls: None, _file: None })
+                Ok(Self { socket: Listening::Unix(listener), address, tls: None, file: None })
             }
             AddressFamily::INET | AddressFamily::INET6 => {
                 let listener = TcpListener::from_std(fd.into()).map_err(fail)?;
                 let local = listener.local_addr().map_err(fail)?;
                 let address = Address::Tcp(local.ip().to_string(), local.port());
-                Ok(Self { socket: Socket::Tcp(listener), address, tls: None, _file: None })
+                Ok(Self { socket: Listening::Tcp(listener), address, tls: None, file: None })
             }
             _ => Err(bad("is of another family")),
         }
@@ -146,6 +150,33 @@ impl Listener {
     #[must_use]
     pub fn with_tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
+        self
+    }
+
+    /// Another handle on the same socket, without TLS: whoever accepts first has the client.
+    ///
+    /// # Errors
+    /// When there are too many open files.
+    pub fn share(&self) -> Result<Self> {
+        let again = self.as_fd().try_clone_to_owned().map_err(|e| Error::io(&self.address, e))?;
+        let again = Self::from_fd(again)?;
+        Ok(Self { address: self.address.clone(), file: self.file.clone(), ..again })
+    }
+
+    /// Leaves the file of a unix socket to another process, which has the socket too. Gives whether
+    /// the file was for this one to remove.
+    pub fn leave_file(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| !file.left.swap(true, SeqCst))
+    }
+
+    /// Undoes [`leave_file`](Self::leave_file), or takes over the file that another process left.
+    #[must_use]
+    pub fn take_file(mut self) -> Self {
+        match (&self.file, &self.address) {
+            (Some(file), _) => file.left.store(false, SeqCst),
+            (None, Address::Unix(path)) => self.file = Some(Arc::new(SocketFile::new(path))),
+            (None, Address::Tcp(..)) => {}
+        }
         self
     }
 
@@ -162,7 +193,7 @@ impl Listener {
     /// The next client.
     pub(super) async fn accept(&self, keepalive: Duration) -> io::Result<Accepted> {
         match &self.socket {
-            Socket::Unix(listener) => {
+            Listening::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
                 let peer = match stream.peer_cred() {
                     Ok(who) => Peer::unix(who.uid(), who.pid()),
@@ -170,12 +201,60 @@ impl Listener {
                 };
                 Ok(Accepted::Unix(stream, peer))
             }
-            Socket::Tcp(listener) => {
+            Listening::Tcp(listener) => {
                 let (stream, from) = listener.accept().await?;
                 socket::tune(&stream, keepalive);
                 Ok(Accepted::Tcp(stream, Peer::tcp(from)))
             }
         }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Listening::Unix(listener) => listener.as_fd(),
+            Listening::Tcp(listener) => listener.as_fd(),
+        }
+    }
+}
+
+impl Accepted {
+    /// A connection that another process accepted and passed.
+    pub(super) fn from_fd(fd: OwnedFd, peer: Peer) -> Result<Self> {
+        let fail = |e: io::Error| Error::io(format!("passed connection of {peer}"), e);
+        rustix::io::ioctl_fionbio(&fd, true).map_err(|e| fail(e.into()))?;
+        match sockopt::socket_domain(&fd).map_err(|e| fail(e.into()))? {
+            AddressFamily::UNIX => {
+                let stream = UnixStream::from_std(fd.into()).map_err(fail)?;
+                Ok(Self::Unix(stream, peer))
+            }
+            AddressFamily::INET | AddressFamily::INET6 => {
+                let stream = TcpStream::from_std(fd.into()).map_err(fail)?;
+                Ok(Self::Tcp(stream, peer))
+            }
+            _ => {
+                Err(Error::invalid(format!("the passed connection of {peer} is of no known kind")))
+            }
+        }
+    }
+}
+
+/// A connection that is a socket of its own.
+pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin + Send {
+    /// The socket alone.
+    fn into_fd(self) -> io::Result<OwnedFd>;
+}
+
+impl Socket for UnixStream {
+    fn into_fd(self) -> io::Result<OwnedFd> {
+        self.into_std().map(OwnedFd::from)
+    }
+}
+
+impl Socket for TcpStream {
+    fn into_fd(self) -> io::Result<OwnedFd> {
+        self.into_std().map(OwnedFd::from)
     }
 }
 
@@ -222,22 +301,25 @@ fn remove_stale(path: &Path) -> Result<()> {
     }
 }
 
-/// The file of a unix socket; removed on drop if it is still the same.
+/// The file of a unix socket; removed on drop if it is still the same, and nobody else's.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
     identity: Option<(u64, u64)>,
+    /// It is another process's to remove.
+    left: AtomicBool,
 }
 
 impl SocketFile {
     fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), identity: identity(path) }
+        Self { path: path.to_owned(), identity: identity(path), left: AtomicBool::new(false) }
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if self.identity.is_some() && self.identity == identity(&self.path) {
+        let ours = self.identity.is_some() && !*self.left.get_mut();
+        if ours && self.identity == identity(&self.path) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -314,5 +396,22 @@ mod tests {
         assert!(path.exists(), "the file belongs to who made it");
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(Listener::from_fd(socket.into()).is_ok());
+    }
+
+    #[tokio::test]
+    async fn the_file_goes_with_the_last_handle_unless_it_was_left_to_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let address = Address::unix(&path).unwrap();
+        let listener = Listener::bind(&address, 16).await.unwrap();
+        let again = listener.share().unwrap();
+        drop(listener);
+        assert!(path.exists());
+        assert!(again.leave_file() && !again.leave_file());
+        let passed = again.as_fd().try_clone_to_owned().unwrap();
+        drop(again);
+        assert!(path.exists(), "another process has it");
+        drop(Listener::from_fd(passed).unwrap().take_file());
+        assert!(!path.exists());
     }
 }

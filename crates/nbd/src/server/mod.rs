@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `exports` | what is offered, to whom: implemented by the daemon |
 //! | `listener` | listening sockets |
+//! | `passing` | connections on their way to another process |
 //! | `tls` | encryption, and clients with certificates |
 //! | `handshake` | the negotiation |
 //! | `connection` | the request loop of one connection |
@@ -24,6 +25,7 @@ mod latency;
 mod limits;
 mod listener;
 mod pace;
+mod passing;
 mod replies;
 mod tls;
 
@@ -36,9 +38,10 @@ pub use latency::{Latencies, Latency, Operation};
 pub use limits::Limits;
 pub use listener::{DEFAULT_BACKLOG, Listener};
 pub use pace::Rates;
+pub use passing::{Interrupted, Passed, Passing, Phase};
 pub use tls::{Credentials, Tls};
 
-use block::{Error, Result};
+use block::{Device, Error, Result};
 use budget::Budget;
 use connection::{Connection, End};
 use counters::Registry;
@@ -46,6 +49,7 @@ use engine::Terms;
 use futures::FutureExt;
 use handshake::{Agreed, Channel, Outcome};
 use listener::Accepted;
+use passing::Told;
 use std::collections::HashMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -89,9 +93,10 @@ impl Server {
         Self { inner: Arc::new(Inner { exports, limits, registry, budget, callers }) }
     }
 
-    /// Changes the limits. [`Limits::client_rates`] holds for all clients at once, the rest for
-    /// those who connect from now on, and [`Limits::total_bytes`] stays as it was.
+    /// Changes the limits. [`Limits::client_rates`] and [`Limits::total_bytes`] hold for all clients
+    /// at once, the rest for those who connect from now on.
     pub fn set_limits(&self, limits: Limits) {
+        self.inner.budget.resize(limits.total_bytes.max(limits.max_request.into()));
         self.inner.registry.set_rates(limits.client_rates);
         *lock(&self.inner.limits) = Arc::new(limits);
     }
@@ -109,40 +114,44 @@ impl Server {
     /// [`Unavailable`](block::ErrorKind::Unavailable) when sessions were cut off by the deadline.
     /// While it serves nothing is an error: a failing accept is logged and repeated.
     pub async fn serve(&self, listener: Listener, stop: impl Future<Output = ()>) -> Result<()> {
-        self.serve_until(listener, std::future::pending(), stop).await
+        let (phase, phases) = watch::channel(Phase::Serving);
+        let mut serving = std::pin::pin!(self.serve_phases(listener, phases, None));
+        tokio::select! {
+            biased;
+            () = stop => {}
+            served = &mut serving => return served,
+        }
+        phase.send_replace(Phase::Stopping);
+        serving.await
     }
 
-    /// The same; when `close` is ready, the listener is closed and the clients that are there are
-    /// served until they leave.
+    /// The same, through `phases`: with [`Phase::Closed`] the listener is closed and the clients
+    /// that are there are served until they leave, with [`Phase::Passing`] they come out of
+    /// `passing`, if it is given.
     ///
     /// # Errors
     /// As [`serve`](Self::serve).
-    pub async fn serve_until(
+    pub async fn serve_phases(
         &self,
         listener: Listener,
-        close: impl Future<Output = ()>,
-        stop: impl Future<Output = ()>,
+        phases: watch::Receiver<Phase>,
+        passing: Option<Passing>,
     ) -> Result<()> {
-        let (stopper, stopped) = watch::channel(false);
+        let told = Told::new(phases, passing);
+        let mut listens = told.clone();
         let mut clients = JoinSet::new();
-        let mut stop = std::pin::pin!(stop);
-        let mut close = std::pin::pin!(close);
-        let mut told = None;
+        let mut logged = None;
         tracing::info!(address = %listener.address(), "listening");
         loop {
             let keepalive = self.inner.limits().keepalive;
             tokio::select! {
                 biased;
-                () = &mut stop => break,
-                () = &mut close => {
-                    drop(listener);
-                    return self.finish(clients, &stopper, stop).await;
-                }
+                _ = listens.reaches(Phase::Closed) => break,
                 Some(ended) = clients.join_next() => self.inner.note_panic(&ended),
                 accepted = listener.accept(keepalive) => match accepted {
                     Ok(accepted) => {
                         let tls = listener.tls().cloned();
-                        self.admit(accepted, tls, &mut clients, &stopped, &mut told);
+                        self.admit(accepted, tls, &mut clients, &told, &mut logged);
                     }
                     Err(error) => {
                         tracing::warn!(address = %listener.address(), %error, "accept failed");
@@ -151,29 +160,23 @@ impl Server {
                 }
             }
         }
-        drop(listener);
-        self.finish(clients, &stopper, std::future::ready(())).await
+        drop((listener, listens));
+        self.finish(clients, told).await
     }
 
-    /// Serves clients until they leave or `stop` is ready; then stops them.
-    async fn finish(
-        &self,
-        mut clients: JoinSet<()>,
-        stopper: &watch::Sender<bool>,
-        stop: impl Future<Output = ()>,
-    ) -> Result<()> {
-        let mut stop = std::pin::pin!(stop);
+    /// Serves clients until they leave or all stops; then stops them.
+    async fn finish(&self, mut clients: JoinSet<()>, mut told: Told) -> Result<()> {
+        told.passes_no_more();
         loop {
             tokio::select! {
                 biased;
-                () = &mut stop => break,
+                _ = told.reaches(Phase::Stopping) => break,
                 ended = clients.join_next() => match ended {
                     Some(ended) => self.inner.note_panic(&ended),
                     None => return Ok(()),
                 }
             }
         }
-        stopper.send_replace(true);
         let all = async {
             while let Some(ended) = clients.join_next().await {
                 self.inner.note_panic(&ended);
@@ -193,26 +196,26 @@ impl Server {
         accepted: Accepted,
         tls: Option<Tls>,
         clients: &mut JoinSet<()>,
-        stopped: &watch::Receiver<bool>,
-        told: &mut Option<Instant>,
+        told: &Told,
+        logged: &mut Option<Instant>,
     ) {
         let (Accepted::Unix(_, peer) | Accepted::Tcp(_, peer)) = &accepted;
         let place = match Place::take(&self.inner, peer) {
             Ok(place) => place,
             Err(error) => {
                 let now = Instant::now();
-                if told.is_none_or(|told| now - told >= TELL_AGAIN) {
-                    *told = Some(now); // a storm must not fill the log
+                if logged.is_none_or(|logged| now - logged >= TELL_AGAIN) {
+                    *logged = Some(now); // a storm must not fill the log
                     tracing::warn!(%peer, error = error.message(), "refused");
                 }
                 return;
             }
         };
-        let stopped = stopped.clone();
+        let told = told.clone();
         clients.spawn(async move {
             let result = match accepted {
-                Accepted::Unix(stream, peer) => place.client(stream, &peer, tls, stopped).await,
-                Accepted::Tcp(stream, peer) => place.client(stream, &peer, tls, stopped).await,
+                Accepted::Unix(stream, peer) => place.serve(stream, &peer, tls, told).await,
+                Accepted::Tcp(stream, peer) => place.serve(stream, &peer, tls, told).await,
             };
             if let Err(error) = result {
                 tracing::debug!(%error, "connection ended");
@@ -275,14 +278,16 @@ impl Server {
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
         let place = Place::take(&self.inner, &peer)?;
-        let (stopper, stopped) = watch::channel(false);
-        let mut client = std::pin::pin!(place.client(stream, &peer, tls, stopped));
+        let (phase, phases) = watch::channel(Phase::Serving);
+        let mut told = Told::new(phases, None);
+        let client = async { place.client(stream, &peer, tls, &mut told).await.map(drop) };
+        let mut client = std::pin::pin!(client);
         tokio::select! {
             biased;
             result = &mut client => return result,
             () = stop => {}
         }
-        stopper.send_replace(true);
+        phase.send_replace(Phase::Stopping);
         tokio::time::timeout(self.inner.limits().stop_deadline, client)
             .await
             .unwrap_or_else(|_| Err(Error::unavailable("the session did not end in time")))
@@ -347,14 +352,14 @@ impl Place {
         what(&self.inner.registry).fetch_add(1, Relaxed);
     }
 
-    /// Serves a client from the greeting to the end.
+    /// Serves a client from the greeting to the end, or until it can be passed on.
     async fn client<S>(
-        self,
+        &self,
         mut stream: S,
         peer: &Peer,
         tls: Option<Tls>,
-        mut stopped: watch::Receiver<bool>,
-    ) -> Result<()>
+        told: &mut Told,
+    ) -> Result<Option<(S, Interrupted)>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
@@ -365,27 +370,30 @@ impl Place {
             Some(_) => Channel::MayEncrypt,
         };
         let negotiated = self.negotiate(&mut stream, peer, channel);
-        let outcome = self.in_time(negotiated, deadline, peer, &mut stopped).await?;
+        let outcome = self.in_time(negotiated, deadline, peer, told).await?;
         match (outcome, tls) {
-            (Some(Outcome::Use(agreed)), _) => self.session(stream, peer, *agreed, stopped).await,
+            (Some(Outcome::Use(agreed)), _) => self.session(stream, peer, *agreed, told).await,
             (Some(Outcome::StartTls(flags)), Some(tls)) => {
                 // In a box: what it takes is not to be paid for by connections without TLS.
                 let encrypted = async {
                     let accepted = tls.accept(stream, peer);
-                    let accepted = self.in_time(accepted, deadline, peer, &mut stopped).await?;
+                    let accepted = self.in_time(accepted, deadline, peer, told).await?;
                     let Some((mut stream, peer)) = accepted else { return Ok(()) };
                     let channel = Channel::Encrypted(flags);
                     let negotiated = self.negotiate(&mut stream, &peer, channel);
-                    match self.in_time(negotiated, deadline, &peer, &mut stopped).await? {
+                    match self.in_time(negotiated, deadline, &peer, told).await? {
                         Some(Outcome::Use(agreed)) => {
-                            self.session(stream, &peer, *agreed, stopped).await
+                            match self.session(stream, &peer, *agreed, told).await? {
+                                Some((stream, session)) => told.pass_inside(stream, session).await,
+                                None => Ok(()),
+                            }
                         }
                         outcome => self.part(stream, outcome).await,
                     }
                 };
-                Box::pin(encrypted).await
+                Box::pin(encrypted).await.map(|()| None)
             }
-            (outcome, _) => self.part(stream, outcome).await,
+            (outcome, _) => self.part(stream, outcome).await.map(|()| None),
         }
     }
 
@@ -405,12 +413,12 @@ impl Place {
         step: impl Future<Output = Result<T>>,
         deadline: Instant,
         peer: &Peer,
-        stopped: &mut watch::Receiver<bool>,
+        told: &mut Told,
     ) -> Result<Option<T>> {
         let done = tokio::select! {
             biased;
             done = tokio::time::timeout_at(deadline, step) => done,
-            _ = stopped.wait_for(|stopped| *stopped) => return Ok(None),
+            _ = told.reaches(Phase::Stopping) => return Ok(None),
         };
         match done {
             Ok(Ok(done)) => Ok(Some(done)),
@@ -442,14 +450,14 @@ impl Place {
         Ok(())
     }
 
-    /// Serves the requests of a client.
+    /// Serves the requests of a client, to the end or until it can be passed on.
     async fn session<S>(
         &self,
         mut stream: S,
         peer: &Peer,
         agreed: Agreed,
-        mut stopped: watch::Receiver<bool>,
-    ) -> Result<()>
+        told: &mut Told,
+    ) -> Result<Option<(S, Interrupted)>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
@@ -474,24 +482,45 @@ impl Place {
             let stall = limits.stall_deadline;
             let mut connection =
                 Connection::new(&mut stream, terms, stall, &share, &unsent, &received);
-            tokio::select! {
-                biased;
-                end = std::future::poll_fn(|cx| connection.poll(cx)) => return end,
-                _ = stopped.wait_for(|stopped| *stopped) => connection.stop(),
+            let mut next = if told.passes() { Phase::Passing } else { Phase::Stopping };
+            loop {
+                tokio::select! {
+                    biased;
+                    end = std::future::poll_fn(|cx| connection.poll(cx)) => return end,
+                    now = told.reaches(next) => match now {
+                        Phase::Passing => connection.interrupt(),
+                        _ => {
+                            connection.stop();
+                            return std::future::poll_fn(|cx| connection.poll(cx)).await;
+                        }
+                    }
+                }
+                next = Phase::Stopping;
             }
-            std::future::poll_fn(|cx| connection.poll(cx)).await
         };
         let end = AssertUnwindSafe(work).catch_unwind().await;
         let (ending, result) = match end {
             Ok(End::Done) => (Ending::Clean, Ok(())),
             Ok(End::Vanished) => (Ending::Lost, Ok(())),
             Ok(End::Stopped) => {
-                if !device.read_only()
-                    && let Err(error) = device.flush().await
-                {
-                    tracing::error!(export, %error, "the flush at the stop failed");
-                }
+                flush(&*device, &export).await;
                 (Ending::Lost, Ok(()))
+            }
+            // Whoever goes on would flush without what is lost here: the client must know.
+            Ok(End::Interrupted(_)) if !flush(&*device, &export).await => (Ending::Lost, Ok(())),
+            Ok(End::Interrupted(received)) => {
+                session.close(Ending::Lost).await; // the client is known again when it goes on
+                tracing::info!(%peer, export, "session interrupted, to be passed on");
+                let session = Interrupted {
+                    peer: peer.clone(),
+                    export,
+                    style,
+                    allocation,
+                    size: device.size(),
+                    read_only: device.read_only(),
+                    received,
+                };
+                return Ok(Some((stream, session)));
             }
             Ok(End::Broken(e)) => (Ending::Lost, Err(e.context(peer))),
             Ok(End::Violation(e)) => {
@@ -508,8 +537,20 @@ impl Place {
         session.close(ending).await;
         tracing::info!(%peer, export, ?ending, "session closed");
         let _ = tokio::time::timeout(limits.stall_deadline, stream.shutdown()).await;
-        result
+        result.map(|()| None)
     }
+}
+
+/// Flushes when the server ends a session by itself; whether that went well.
+async fn flush(device: &dyn Device, export: &str) -> bool {
+    if device.read_only() {
+        return true;
+    }
+    let flushed = device.flush().await;
+    if let Err(error) = &flushed {
+        tracing::error!(export, %error, "the flush at the end of the session failed");
+    }
+    flushed.is_ok()
 }
 
 impl Drop for Place {

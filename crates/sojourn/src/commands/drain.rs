@@ -4,11 +4,9 @@ use super::reload::server;
 use crate::control::api::DrainRequest;
 use crate::home::Home;
 use crate::output::Output;
-use block::{ErrorKind, Result};
-use std::time::Duration;
-
-/// How often it is looked whether the server is gone.
-const PAUSE: Duration = Duration::from_millis(50);
+use block::{Error, Result};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 
 /// Arguments of `sojourn drain`.
 #[derive(Debug, clap::Args)]
@@ -16,26 +14,49 @@ const PAUSE: Duration = Duration::from_millis(50);
 Examples:
   sojourn drain
   sojourn drain --timeout 600
+  sojourn drain --to-successor                      after an upgrade: the new program goes on
 
 New clients are refused from now on; those that are there are served until they leave. Then the
-server flushes, closes its disks and ends, and so does this command.")]
+server flushes, closes its disks and ends, and so does this command.
+
+With --to-successor nobody is refused and nobody has to leave: the server starts its program again
+with its own command line, and hands its listeners and clients over to it.")]
 pub(crate) struct Args {
     /// Stop the clients that are left after so many seconds, as SIGTERM does
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     timeout: Option<u64>,
+    /// Start a successor and hand everything over to it; no connection is dropped
+    #[arg(long, conflicts_with = "timeout")]
+    to_successor: bool,
 }
 
 pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
-    let request = DrainRequest { seconds: args.timeout };
-    let draining = server(home).await?.drain(&request).await?;
-    if matches!(output, Output::Text) && draining.connections > 0 {
-        output.done(&format!("waiting for {} connections", draining.connections))?;
+    let request = DrainRequest { seconds: args.timeout, to_successor: args.to_successor };
+    let server = server(home).await?;
+    let process = server.process()?;
+    let draining = server.drain(&request).await?;
+    let connections = draining.connections;
+    if let Some(successor) = draining.successor {
+        return output.print(&draining, || {
+            format!("{connections} connections go on in process {successor}")
+        });
     }
-    loop {
-        match home.lock() {
-            Ok(_gone) => return output.done("the server has ended"),
-            Err(e) if e.kind() == ErrorKind::Conflict => tokio::time::sleep(PAUSE).await,
-            Err(e) => return Err(e),
+    if matches!(output, Output::Text) && connections > 0 {
+        output.done(&format!("waiting for {connections} connections"))?;
+    }
+    block::offload(move || {
+        loop {
+            let mut ended = [PollFd::new(&process, PollFlags::IN)];
+            match rustix::event::poll(&mut ended, None) {
+                Err(Errno::INTR) => {}
+                waited => {
+                    return waited
+                        .map(drop)
+                        .map_err(|e| Error::io("waiting for the server", e.into()));
+                }
+            }
         }
-    }
+    })
+    .await?;
+    output.done("the server has ended")
 }

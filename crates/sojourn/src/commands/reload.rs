@@ -11,16 +11,26 @@ use block::{Error, Result};
 Examples:
   sojourn reload
 
-The same as SIGHUP, with an answer: limits, the log level and the certificates change at once; what
-needs a restart is named.")]
+The same as SIGHUP, with an answer: listeners, limits, access rules, the log level and the
+certificates change at once; what needs a restart is named.")]
 pub(crate) struct Args {}
 
 pub(crate) async fn run(home: &Home, output: Output) -> Result<()> {
     let client = server(home).await?;
     let reloaded = client.reload().await?;
-    output.print(&reloaded, || match reloaded.restart.as_slice() {
-        [] => "configuration read again".to_owned(),
-        keys => format!("configuration read again; restart to apply {}", keys.join(", ")),
+    output.print(&reloaded, || {
+        let mut text = "configuration read again".to_owned();
+        for (what, list) in [
+            ("; listening at ", &reloaded.opened),
+            ("; no longer at ", &reloaded.closed),
+            ("; restart to apply ", &reloaded.restart),
+        ] {
+            if !list.is_empty() {
+                text.push_str(what);
+                text.push_str(&list.join(", "));
+            }
+        }
+        text
     })
 }
 

@@ -30,6 +30,7 @@ Examples:
   sojourn serve                                     unix socket nbd.sock in the home
   sojourn serve --nbd 127.0.0.1:10809 --http 127.0.0.1:9180
   sojourn serve --nbd 0.0.0.0:10809 --tls required  after sojourn cert ca, server, client
+  sojourn serve --take-over                         in the place of the one that runs
   sojourn serve --export alice --run 'nbdcopy $uri alice.raw'
   sojourn serve --file disk.qcow2 --run 'nbdinfo $uri'
   sojourn serve --shadow borrowed --borrow /dev/sda --borrow-size 100G
@@ -49,6 +50,10 @@ pub(crate) struct Args {
     /// Listen here for /metrics, /healthz and /v1/status: HOST:PORT
     #[arg(long, value_name = "ADDR")]
     pub(crate) http: Option<std::net::SocketAddr>,
+    /// Whether --http is encrypted: off, optional (a client may show a certificate) or required (it
+    /// must)
+    #[arg(long, value_enum, value_name = "MODE", hide_possible_values = true, requires = "http")]
+    pub(crate) http_tls: Option<TlsMode>,
     /// Whether TCP listeners are encrypted: off, optional or required. Needs certificates (sojourn
     /// cert), and access rules in the configuration [default: serve.tls of the configuration]
     #[arg(long, value_enum, value_name = "MODE", hide_possible_values = true)]
@@ -96,6 +101,10 @@ pub(crate) struct Args {
     /// Borrow so much
     #[arg(long, value_name = "SIZE", requires = "borrow", required_if_eq("shadow", "borrowed"))]
     pub(crate) borrow_size: Option<ByteSize>,
+    /// Follow the server that runs on this home: its listeners and clients go on here, no connection
+    /// is dropped, and that server ends
+    #[arg(long, conflicts_with_all = ["single", "run", "file"])]
+    pub(crate) take_over: bool,
     /// No system is suspended where nobody can look, such as in an encrypted part of the machine
     #[arg(long, requires = "borrow")]
     pub(crate) nothing_suspended: bool,
@@ -145,24 +154,29 @@ impl Args {
     }
 
     /// Where to listen.
-    fn listen(&self, config: &Config) -> Asked {
+    fn listen(&self) -> Asked {
         Asked {
             nbd: self.nbd.clone(),
-            tls: Some(self.tls.unwrap_or(config.serve.tls)),
+            tls: self.tls,
             tls_dir: self.tls_dir.clone(),
-            insecure: self.insecure || config.serve.insecure,
+            insecure: self.insecure,
         }
     }
 
-    fn options(&self, config_path: PathBuf, log_fixed: bool, config: &Config) -> Options {
+    fn options(&self, config_path: PathBuf, log_fixed: bool) -> Options {
+        let http = self.http.map(|address| crate::place::Place {
+            address: address.to_string(),
+            tls: self.http_tls,
+        });
         Options {
             config_path,
             log_fixed,
-            http: self.http,
-            listen: self.listen(config),
+            http,
+            listen: self.listen(),
             default_export: self.export.clone(),
             trace: self.trace.clone(),
             borrow: self.wanted(),
+            take_over: self.take_over,
         }
     }
 
@@ -185,7 +199,7 @@ async fn serve_home(
         config.sources.push(in_working_directory(source)?);
     }
     if !args.brief() {
-        let options = args.options(path, global.log.is_some(), &config);
+        let options = args.options(path, global.log.is_some());
         return daemon::run(home, config, options).await;
     }
     let shadows = match args.wanted() {
@@ -237,7 +251,7 @@ async fn serve_file(args: &Args, path: &Path, home: &Home, config: &Config) -> R
     let result = if args.brief() {
         brief(args, exports, home, config, &name).await
     } else {
-        plain::run(exports, Some(name), home.dir(), config, &args.listen(config)).await
+        plain::run(exports, Some(name), home.dir(), config, &args.listen().under(config)).await
     };
     if let Some(recording) = &recording {
         recording.finish().await;
@@ -259,9 +273,9 @@ async fn brief(
     match &args.run {
         Some(command) => brief::run(exports, limits, command, name).await,
         None => {
-            let bound = listen::inherited(&args.listen(config)).await?;
-            let (security, listeners) =
-                Security::new(home.dir(), config, &args.listen(config), bound)?;
+            let asked = args.listen().under(config);
+            let bound = listen::inherited(&asked).await?;
+            let (security, listeners) = Security::new(home.dir(), config, &asked, bound)?;
             let default = Some(name.to_owned()).filter(|name| !name.is_empty());
             brief::single(security.guard(exports, default), limits, listeners).await
         }

@@ -13,12 +13,20 @@ pub(crate) const STATUS_PATH: &str = "/v1/status";
 pub(crate) const RELOAD_PATH: &str = "/v1/reload";
 /// The path of [`DrainRequest`].
 pub(crate) const DRAIN_PATH: &str = "/v1/drain";
+/// The path by which a successor asks for what the server has.
+pub(crate) const HAND_OVER_PATH: &str = "/v1/hand-over";
 
 /// What reading the configuration again came to.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Reloaded {
     /// Keys that changed and that need a restart.
     pub(crate) restart: Vec<String>,
+    /// Where the server listens from now on.
+    #[serde(default)]
+    pub(crate) opened: Vec<String>,
+    /// Where it does not any more; clients that came by it stay.
+    #[serde(default)]
+    pub(crate) closed: Vec<String>,
 }
 
 /// Take no new clients, and end when the last one has left.
@@ -27,13 +35,19 @@ pub(crate) struct Reloaded {
 pub(crate) struct DrainRequest {
     /// End after so many seconds in any case.
     pub(crate) seconds: Option<u64>,
+    /// Start a successor and hand everything over to it.
+    #[serde(default)]
+    pub(crate) to_successor: bool,
 }
 
-/// The server drains.
+/// The server drains, or has handed over.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Draining {
-    /// Connections at that moment.
+    /// Connections at that moment, or those that were handed over.
     pub(crate) connections: u64,
+    /// The process that goes on.
+    #[serde(default)]
+    pub(crate) successor: Option<u32>,
 }
 
 /// A verb on disks.

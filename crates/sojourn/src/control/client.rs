@@ -1,15 +1,17 @@
 //! One request to a running server: a minimal HTTP/1.1 client on a unix socket.
 
 use super::api::{
-    DISK_PATH, DRAIN_PATH, DiskReply, DiskRequest, DrainRequest, Draining, Problem, RELOAD_PATH,
-    Reloaded, STATUS_PATH,
+    DISK_PATH, DRAIN_PATH, DiskReply, DiskRequest, DrainRequest, Draining, HAND_OVER_PATH, Problem,
+    RELOAD_PATH, Reloaded, STATUS_PATH,
 };
 use crate::home::Home;
 use crate::serve::status::StatusView;
 use block::{Error, Result};
+use rustix::process::{PidfdFlags, pidfd_open};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::ErrorKind as IoKind;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -69,6 +71,27 @@ impl Client {
     /// As [`disk`](Self::disk).
     pub(crate) async fn drain(self, request: &DrainRequest) -> Result<Draining> {
         self.call("POST", DRAIN_PATH, Some(request)).await
+    }
+
+    /// Has the server hand everything over to a successor, which waits.
+    ///
+    /// # Errors
+    /// As [`disk`](Self::disk).
+    pub(crate) async fn hand_over(self) -> Result<Draining> {
+        self.call::<(), _>("POST", HAND_OVER_PATH, None).await
+    }
+
+    /// A handle on the server's process, which becomes readable when that has ended.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub(crate) fn process(&self) -> Result<OwnedFd> {
+        let io = |e: std::io::Error| Error::io(format!("the server at {}", self.path.display()), e);
+        let pid = self.stream.peer_cred().map_err(io)?.pid();
+        let pid = pid.and_then(rustix::process::Pid::from_raw);
+        let pid =
+            pid.ok_or_else(|| Error::unavailable("the server's process is not to be seen"))?;
+        pidfd_open(pid, PidfdFlags::empty()).map_err(|e| io(e.into()))
     }
 
     async fn call<B: Serialize, R: DeserializeOwned>(

@@ -1,13 +1,13 @@
 //! The server's side of the control socket.
 
 use super::api::{
-    DISK_PATH, DRAIN_PATH, DiskRequest, DrainRequest, Draining, Problem, RELOAD_PATH, Reloaded,
-    STATUS_PATH,
+    DISK_PATH, DRAIN_PATH, DiskRequest, DrainRequest, Draining, HAND_OVER_PATH, Problem,
+    RELOAD_PATH, STATUS_PATH,
 };
 use crate::engine::verbs;
 use crate::home::Home;
 use crate::serve::daemon::{Order, Running};
-use crate::serve::http::send_status;
+use crate::serve::http::{answer, send_status};
 use crate::serve::signals::Switch;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -50,11 +50,9 @@ pub(crate) async fn serve(listener: UnixListener, running: Arc<Running>, stop: S
         .route(STATUS_PATH, get(send_status))
         .route(RELOAD_PATH, post(reload))
         .route(DRAIN_PATH, post(drain))
-        .with_state(running);
-    let served = axum::serve(listener, router).with_graceful_shutdown(stop.wait());
-    if let Err(e) = served.await {
-        tracing::error!(error = %e, "the control socket failed");
-    }
+        .route(HAND_OVER_PATH, post(hand_over))
+        .with_state(Arc::clone(&running));
+    answer(listener, router, stop, || running.is_busy()).await;
 }
 
 /// Carries out a verb in a task of its own: it is finished even when the command that asked goes
@@ -78,20 +76,35 @@ async fn disk(State(running): State<Arc<Running>>, Json(request): Json<DiskReque
 }
 
 async fn reload(State(running): State<Arc<Running>>) -> Response {
+    ask(&running, Order::Reload).await
+}
+
+async fn hand_over(State(running): State<Arc<Running>>) -> Response {
+    ask(&running, Order::HandOver).await
+}
+
+/// What the server itself answers to an order.
+async fn ask<T: serde::Serialize>(
+    running: &Running,
+    order: impl FnOnce(oneshot::Sender<Result<T>>) -> Order,
+) -> Response {
     let (send, receive) = oneshot::channel();
-    let _ = running.orders.send(Order::Reload(send));
+    let _ = running.orders.send(order(send));
     match receive.await {
-        Ok(Ok(restart)) => Json(Reloaded { restart }).into_response(),
+        Ok(Ok(answer)) => Json(answer).into_response(),
         Ok(Err(e)) => problem(&e),
         Err(_) => problem(&stopping()),
     }
 }
 
 async fn drain(State(running): State<Arc<Running>>, Json(request): Json<DrainRequest>) -> Response {
+    if request.to_successor {
+        return ask(&running, Order::Succeed).await;
+    }
     let connections = running.nbd.counters().connections;
     let patience = request.seconds.map(|seconds| Duration::from_secs(seconds.min(86_400)));
     match running.orders.send(Order::Drain(patience)) {
-        Ok(()) => Json(Draining { connections }).into_response(),
+        Ok(()) => Json(Draining { connections, successor: None }).into_response(),
         Err(_) => problem(&stopping()),
     }
 }

@@ -36,6 +36,11 @@ impl Lease {
         Ok(Self { engine: Arc::clone(engine), host, renewing })
     }
 
+    /// Renews it no more: a successor does.
+    pub(crate) async fn leave(mut self) {
+        self.renewing.shutdown().await;
+    }
+
     /// Says that the server is not at work any more: its disks may be taken at once.
     pub(crate) async fn end(mut self) {
         self.renewing.shutdown().await;

@@ -2,6 +2,7 @@
 //! only this machine is served.
 
 use super::inherit;
+use crate::config::Config;
 use crate::place::{Place, TlsMode};
 use block::{Error, Result};
 use clap::builder::PossibleValue;
@@ -39,39 +40,108 @@ pub(crate) struct Asked {
     pub(crate) insecure: bool,
 }
 
+impl Asked {
+    /// The same, with what the configuration says where the command line says nothing.
+    pub(crate) fn under(&self, config: &Config) -> Self {
+        Self {
+            tls: Some(self.tls.unwrap_or(config.serve.tls)),
+            insecure: self.insecure || config.serve.insecure,
+            ..self.clone()
+        }
+    }
+}
+
+/// A place to listen at.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Wanted {
+    /// As the user wrote it.
+    pub(crate) asked: String,
+    pub(crate) address: Address,
+    pub(crate) tls: TlsMode,
+}
+
 /// A socket, and what is asked of its clients.
+#[derive(Debug)]
 pub(crate) struct Bound {
+    /// What the user wrote for it; `None` for one of the service manager.
+    pub(crate) asked: Option<String>,
     pub(crate) listener: Listener,
     pub(crate) tls: TlsMode,
 }
 
+/// A socket of the server that this one follows.
+#[derive(Debug)]
+pub(crate) struct Had {
+    /// As [`Bound::asked`].
+    pub(crate) asked: Option<String>,
+    pub(crate) listener: Listener,
+}
+
 /// Opens the listeners: those of the service manager, and those of the command line; else those of
-/// the configuration, whose sockets' paths are relative to the home.
+/// the configuration, whose sockets' paths are relative to the home. Those that an earlier server
+/// `had` are gone on with, as far as they are wanted.
 ///
 /// # Errors
 /// [`Denied`](block::ErrorKind::Denied) for an address that other machines reach without TLS; those
 /// of binding.
-pub(crate) async fn bind(home: &Path, configured: &[Place], asked: &Asked) -> Result<Vec<Bound>> {
+pub(crate) async fn bind(
+    home: &Path,
+    configured: &[Place],
+    asked: &Asked,
+    mut had: Vec<Had>,
+) -> Result<Vec<Bound>> {
     let mut bound = inherited(asked).await?;
-    let mut places = Vec::new();
-    for address in &asked.nbd {
-        places.push((address.clone(), None));
+    for Had { listener, .. } in had.extract_if(.., |had| had.asked.is_none()) {
+        bound.push(secure(listener, asked).await?);
     }
-    if bound.is_empty() && places.is_empty() {
+    for Wanted { asked: text, address, tls } in wanted(home, configured, asked, !bound.is_empty())?
+    {
+        check(&address, tls, asked.insecure).await?;
+        let same = |had: &Had| had.asked.as_deref() == Some(&text);
+        let listener = match had.iter().position(same) {
+            Some(at) => had.swap_remove(at).listener,
+            None => Listener::bind(&address, DEFAULT_BACKLOG).await?,
+        };
+        bound.push(Bound { asked: Some(text), listener, tls });
+    }
+    Ok(bound)
+}
+
+/// Where to listen besides the sockets that were `given`: at the addresses of the command line; else,
+/// when nothing was given, at those of the configuration.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) for an address of the configuration that is none, and for
+/// one that is named twice.
+pub(crate) fn wanted(
+    home: &Path,
+    configured: &[Place],
+    asked: &Asked,
+    given: bool,
+) -> Result<Vec<Wanted>> {
+    let mut wanted: Vec<Wanted> = Vec::new();
+    let mut add = |text: String, address: Address, own| {
+        if wanted.iter().any(|other| other.asked == text) {
+            return Err(Error::invalid(format!("{text} is to be listened at twice; name it once")));
+        }
+        let tls = mode(&address, own, asked);
+        wanted.push(Wanted { asked: text, address, tls });
+        Ok(())
+    };
+    for address in &asked.nbd {
+        add(address.to_string(), address.clone(), None)?;
+    }
+    if asked.nbd.is_empty() && !given {
         for place in configured {
             let address = match place.address.strip_prefix("unix:") {
                 Some(path) => Address::unix(home.join(path)),
                 None => place.address.parse(),
             };
-            places.push((address.map_err(|e| e.context("serve.nbd"))?, place.tls));
+            let address = address.map_err(|e| e.context("serve.nbd"))?;
+            add(place.address.clone(), address, place.tls)?;
         }
     }
-    for (address, own) in places {
-        let tls = mode(&address, own, asked);
-        check(&address, tls, asked.insecure).await?;
-        bound.push(Bound { listener: Listener::bind(&address, DEFAULT_BACKLOG).await?, tls });
-    }
-    Ok(bound)
+    Ok(wanted)
 }
 
 /// The sockets that the service manager passed.
@@ -81,16 +151,19 @@ pub(crate) async fn bind(home: &Path, configured: &[Place], asked: &Asked) -> Re
 pub(crate) async fn inherited(asked: &Asked) -> Result<Vec<Bound>> {
     let mut bound = Vec::new();
     for socket in inherit::sockets()? {
-        let listener = Listener::from_fd(socket)?;
-        let tls = mode(listener.address(), None, asked);
-        check(listener.address(), tls, asked.insecure).await?;
-        bound.push(Bound { listener, tls });
+        bound.push(secure(Listener::from_fd(socket)?, asked).await?);
     }
     Ok(bound)
 }
 
+async fn secure(listener: Listener, asked: &Asked) -> Result<Bound> {
+    let tls = mode(listener.address(), None, asked);
+    check(listener.address(), tls, asked.insecure).await?;
+    Ok(Bound { asked: None, listener, tls })
+}
+
 /// On a unix socket the system says who connects; so it is encrypted only when it says so itself.
-fn mode(address: &Address, own: Option<TlsMode>, asked: &Asked) -> TlsMode {
+pub(crate) fn mode(address: &Address, own: Option<TlsMode>, asked: &Asked) -> TlsMode {
     match (own, address) {
         (Some(own), _) => own,
         (None, Address::Tcp(..)) => asked.tls.unwrap_or_default(),
@@ -122,12 +195,16 @@ pub(crate) async fn check(address: &Address, tls: TlsMode, insecure: bool) -> Re
     allow(&address.to_string(), local, insecure, remedy)
 }
 
-/// The same for an HTTP address, which has no TLS.
+/// The same for an HTTP address.
 ///
 /// # Errors
 /// As [`bind`].
-pub(crate) fn check_http(address: SocketAddr, insecure: bool) -> Result<()> {
-    let remedy = "listen on 127.0.0.1, or insist with --insecure";
+pub(crate) fn check_http(address: SocketAddr, tls: TlsMode, insecure: bool) -> Result<()> {
+    if tls == TlsMode::Required {
+        return Ok(());
+    }
+    let remedy = "ask for client certificates (--http-tls required, docs/security.md), listen on \
+                  127.0.0.1, or insist with --insecure";
     allow(&address.to_string(), address.ip().is_loopback(), insecure, remedy)
 }
 
@@ -138,13 +215,12 @@ fn allow(address: &str, local: bool, insecure: bool, remedy: &str) -> Result<()>
     if insecure {
         tracing::warn!(
             address,
-            "INSECURE: other machines reach this address without encryption or authentication"
+            "INSECURE: other machines reach this address without authentication"
         );
         return Ok(());
     }
     Err(Error::denied(format!(
-        "{address} can be reached from other machines, without encryption or authentication; \
-         {remedy}"
+        "{address} can be reached from other machines, without authentication; {remedy}"
     )))
 }
 

@@ -9,13 +9,16 @@
 //! | [`plain`] | listeners without a home: `--file` |
 //! | [`boots`] | what boots read is recorded, and loaded ahead of the next ones |
 //! | [`listen`] | where the server listens, and what is asked of clients there |
+//! | [`listeners`] | how that changes while it runs |
 //! | [`security`] | TLS and access rules |
 //! | [`record`] | a trace of what clients ask |
 //! | [`forward`] | another server's exports |
 //! | [`inherit`], [`notify`] | sockets from, and notices to, the service manager |
 //! | [`lease`] | the others on the store learn that the server is at work |
+//! | [`handover`] | one server follows another, and no client notices |
 //! | [`signals`] | what stops and reloads a server |
-//! | [`http`], [`metrics`], [`status`], [`latency`] | what the server tells of itself |
+//! | [`reload`] | the configuration is read again |
+//! | [`http`], [`https`], [`metrics`], [`status`], [`latency`] | what the server tells of itself |
 
 pub(crate) mod boots;
 pub(crate) mod brief;
@@ -23,15 +26,19 @@ pub(crate) mod daemon;
 pub(crate) mod exports;
 pub(crate) mod file;
 pub(crate) mod forward;
+pub(crate) mod handover;
 pub(crate) mod http;
+pub(crate) mod https;
 pub(crate) mod inherit;
 pub(crate) mod latency;
 pub(crate) mod lease;
 pub(crate) mod listen;
+pub(crate) mod listeners;
 pub(crate) mod metrics;
 pub(crate) mod notify;
 pub(crate) mod plain;
 pub(crate) mod record;
+pub(crate) mod reload;
 pub(crate) mod security;
 pub(crate) mod signals;
 pub(crate) mod status;

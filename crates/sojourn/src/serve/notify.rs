@@ -3,6 +3,10 @@
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+/// How long a manager may take to read its other notices.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Sends a state such as `READY=1` to the service manager, if there is one. A manager that does
 /// not listen is no reason to stop.
@@ -13,7 +17,9 @@ pub(crate) fn notify(state: &str) {
         None => SocketAddr::from_pathname(&path),
     };
     let sent = address.and_then(|address| {
-        UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(drop)
+        let socket = UnixDatagram::unbound()?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.send_to_addr(state.as_bytes(), &address).map(drop)
     });
     if let Err(e) = sent {
         tracing::debug!(error = %e, "the service manager did not take a notice");

@@ -5,17 +5,26 @@ use crate::config::Config;
 use crate::place::TlsMode;
 use access::{Guarded, Rules, ServerCredentials};
 use arc_swap::ArcSwap;
-use block::Result;
+use block::{Error, Result};
 use nbd::{Credentials, Exports, Listener, Tls};
+use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// The security of a server.
 pub(crate) struct Security {
     rules: Arc<ArcSwap<Rules>>,
-    /// Whether nobody may do anything without a rule.
-    strict: bool,
+    /// Whether nobody may do anything without a rule. Once so, always so.
+    strict: AtomicBool,
     /// When a listener offers TLS.
+    credentials: Mutex<Option<Arc<ServerCredentials>>>,
+}
+
+/// Rules and certificates that were read and do not hold yet.
+pub(crate) struct Fresh {
+    rules: Rules,
+    strict: bool,
     credentials: Option<Arc<ServerCredentials>>,
 }
 
@@ -23,39 +32,103 @@ impl Security {
     /// That of a server with these listeners. Also gives the listeners with their TLS.
     ///
     /// # Errors
-    /// When a rule is wrong, or a listener needs certificates that cannot be read.
+    /// As [`of`](Self::of).
     pub(crate) fn new(
         home: &Path,
         config: &Config,
         asked: &Asked,
         bound: Vec<Bound>,
     ) -> Result<(Self, Vec<Listener>)> {
-        let strict = bound.iter().any(|bound| bound.tls == TlsMode::Required);
-        let rules = Rules::new(config.access.clone(), strict)?;
-        if rules.is_empty() && strict {
+        let modes: Vec<_> = bound.iter().map(|bound| bound.tls).collect();
+        let security = Self::of(home, config, asked, &modes, false)?;
+        let secured = |Bound { listener, tls, .. }| security.secure(listener, tls);
+        let listeners = bound.into_iter().map(secured).collect::<Result<_>>()?;
+        Ok((security, listeners))
+    }
+
+    /// That of a server whose listeners have these modes; `https` when HTTP is encrypted.
+    ///
+    /// # Errors
+    /// When a rule is wrong, or a listener needs certificates that cannot be read.
+    pub(crate) fn of(
+        home: &Path,
+        config: &Config,
+        asked: &Asked,
+        modes: &[TlsMode],
+        https: bool,
+    ) -> Result<Self> {
+        let rules = Arc::<ArcSwap<Rules>>::default();
+        let security =
+            Self { rules, strict: AtomicBool::new(false), credentials: Mutex::default() };
+        let fresh = security.read(home, config, asked, modes, https)?;
+        if fresh.rules.is_empty() && fresh.strict {
             tracing::warn!(
                 "there are no access rules, and TLS is required: no client may use anything; \
                  see docs/security.md"
             );
         }
-        let credentials = match bound.iter().any(|bound| bound.tls != TlsMode::Off) {
-            true => {
-                let configured = || home.join(&config.tls.dir);
-                let dir = asked.tls_dir.clone().unwrap_or_else(configured);
-                Some(Arc::new(ServerCredentials::load(&dir).map_err(|e| e.context("TLS"))?))
-            }
-            false => None,
+        security.take(fresh);
+        Ok(security)
+    }
+
+    /// Reads what a server needs whose listeners have these modes; nothing changes yet.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub(crate) fn read(
+        &self,
+        home: &Path,
+        config: &Config,
+        asked: &Asked,
+        modes: &[TlsMode],
+        https: bool,
+    ) -> Result<Fresh> {
+        // Where there were rules, none is no open door.
+        let had = !self.rules.load().is_empty();
+        let strict = self.strict.load(SeqCst) || had || modes.contains(&TlsMode::Required);
+        let rules = Rules::new(config.access.clone(), strict)?;
+        let configured = || home.join(&config.tls.dir);
+        let dir = asked.tls_dir.clone().unwrap_or_else(configured);
+        let present = self.credentials.lock().clone();
+        let credentials = match present {
+            present if !https && modes.iter().all(|mode| *mode == TlsMode::Off) => present,
+            Some(present) if present.dir() == dir => Some(present),
+            _ => Some(Arc::new(ServerCredentials::load(&dir).map_err(|e| e.context("TLS"))?)),
         };
-        let secured = |Bound { listener, tls }| match (&credentials, tls) {
-            (Some(credentials), TlsMode::Optional | TlsMode::Required) => {
-                let credentials = Arc::clone(credentials) as Arc<dyn Credentials>;
-                listener.with_tls(Tls { required: tls == TlsMode::Required, credentials })
-            }
-            _ => listener,
-        };
-        let listeners = bound.into_iter().map(secured).collect();
-        let rules = Arc::new(ArcSwap::from_pointee(rules));
-        Ok((Self { rules, strict, credentials }, listeners))
+        Ok(Fresh { rules, strict, credentials })
+    }
+
+    /// Takes what was read, for the next clients. Whether listeners have to be
+    /// [secured](Self::secure) anew.
+    pub(crate) fn take(&self, fresh: Fresh) -> bool {
+        self.strict.store(fresh.strict, SeqCst);
+        self.rules.store(Arc::new(fresh.rules));
+        let before = std::mem::replace(&mut *self.credentials.lock(), fresh.credentials.clone());
+        match (before, fresh.credentials) {
+            (Some(before), Some(now)) => !Arc::ptr_eq(&before, &now),
+            (before, now) => before.is_some() != now.is_some(),
+        }
+    }
+
+    /// The listener, with its TLS.
+    ///
+    /// # Errors
+    /// [`Internal`](block::ErrorKind::Internal) when no certificates were read for it.
+    pub(crate) fn secure(&self, listener: Listener, tls: TlsMode) -> Result<Listener> {
+        if tls == TlsMode::Off {
+            return Ok(listener);
+        }
+        let credentials = self.credentials()? as Arc<dyn Credentials>;
+        Ok(listener.with_tls(Tls { required: tls == TlsMode::Required, credentials }))
+    }
+
+    /// The certificates.
+    ///
+    /// # Errors
+    /// [`Internal`](block::ErrorKind::Internal) when none were read.
+    pub(crate) fn credentials(&self) -> Result<Arc<ServerCredentials>> {
+        let present = self.credentials.lock().clone();
+        present.ok_or_else(|| Error::internal("TLS is wanted, and no certificates were read"))
     }
 
     /// `exports`, kept to the rules; `default` is what the empty name means.
@@ -67,22 +140,13 @@ impl Security {
         Arc::new(Guarded::new(exports, Arc::clone(&self.rules), default))
     }
 
-    /// Takes new rules, for the next clients. Where there were rules, none is no open door.
-    pub(crate) fn change_rules(&self, config: &Config) {
-        let strict = self.strict || !self.rules.load().is_open();
-        match Rules::new(config.access.clone(), strict) {
-            Ok(rules) => self.rules.store(Arc::new(rules)),
-            Err(e) => tracing::error!(error = e.message(), "the access rules stay as they were"),
-        }
-    }
-
     /// Takes renewed certificates and what was revoked, for the next clients. What cannot be read
     /// stays as it was.
     ///
     /// # Errors
     /// Those of the files; they are in the log, too.
     pub(crate) fn reload_certificates(&self) -> Result<()> {
-        let Some(credentials) = &self.credentials else { return Ok(()) };
+        let Some(credentials) = self.credentials.lock().clone() else { return Ok(()) };
         match credentials.reload() {
             Ok(()) => {
                 tracing::info!(dir = %credentials.dir().display(), "certificates read again");
@@ -110,7 +174,8 @@ mod tests {
         authority.server(&["localhost".to_owned()], 10).unwrap();
         let credentials = Arc::new(ServerCredentials::load(dir.path()).unwrap());
         let rules = Arc::default();
-        let security = Security { rules, strict: true, credentials: Some(credentials) };
+        let security =
+            Security { rules, strict: true.into(), credentials: Some(credentials).into() };
         security.reload_certificates().unwrap();
         std::fs::write(dir.path().join("ca-crl.pem"), "nonsense").unwrap();
         let error = security.reload_certificates().unwrap_err();

@@ -185,6 +185,7 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
             }
         }
     }
+    let places = running.places.lock().clone();
     let cache = engine.cache.stats();
     let looked = cache.hits + cache.misses;
     let store = engine.store.counters();
@@ -194,8 +195,8 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
         pid: std::process::id(),
         home: running.home.dir().display().to_string(),
         uptime_seconds: running.started.elapsed().as_secs(),
-        listeners: running.listeners.clone(),
-        http: running.http.map(|address| address.to_string()),
+        listeners: places.nbd,
+        http: places.http.map(|address| address.to_string()),
         connections: counters.connections,
         connections_accepted: counters.accepted,
         connections_refused: counters.refused,

@@ -3,5 +3,6 @@
 mod hostility;
 mod limits;
 mod negotiation;
+mod passing;
 mod rig;
 mod transmission;

@@ -1,0 +1,592 @@
+//! One server follows another on the same home, and no client notices: the sockets that listen and
+//! those of clients go from process to process over a unix socket (`SCM_RIGHTS`, unix(7)).
+//!
+//! The successor listens at `successor.sock` in the home and asks over the control socket; the
+//! server connects there, and sends items: a header of 12 bytes (`SJHO`, the lengths of what
+//! follows, little-endian), to which the descriptor is tied if there is one, JSON, and raw bytes.
+//! The successor answers one byte when it has all of them, the server one that they are the
+//! successor's now. Until then both can go back to what was. Then the server closes its disks, lets
+//! go of the home's lock, for which the successor waits, and ends; unless it has connections that are
+//! encrypted: their keys are in its memory, so it carries what passes over them to their end.
+
+use super::listen::Had;
+use super::reload::Changeable;
+use crate::control;
+use crate::control::api::Draining;
+use crate::control::client::Client;
+use crate::home::Home;
+use block::lock::LockFile;
+use block::{Error, ErrorKind, Result};
+use nbd::codec::ReplyStyle;
+use nbd::server::{Interrupted, Passed};
+use nbd::{Listener, Peer, Transport};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// The version of the items.
+const VERSION: u32 = 1;
+const MAGIC: &[u8; 4] = b"SJHO";
+const HEADER: usize = 12;
+/// The longest JSON of an item, in bytes: an export's name and a client's.
+const LONGEST_TEXT: u32 = 64 << 10;
+/// The longest raw bytes of an item: a request that was received and not taken.
+const LONGEST_RAW: u32 = 64 << 20;
+/// The most items.
+const MOST: usize = 100_000;
+/// "I have everything."
+const DONE: u8 = b'A';
+/// "It is yours."
+const YOURS: u8 = b'Y';
+/// How long one of the two waits for the other.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a successor waits for the disks to be closed, and how often it looks.
+const CLOSING: Duration = Duration::from_secs(300);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The flag of a successor.
+const TAKE_OVER: &str = "--take-over";
+
+/// What a server hands to the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Estate {
+    pub(crate) listeners: Vec<Had>,
+    /// The HTTP port, and the address that was asked for.
+    pub(crate) http: Option<(String, OwnedFd)>,
+    pub(crate) clients: Vec<Passed>,
+}
+
+/// One thing of it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "item", rename_all = "snake_case")]
+enum Item {
+    Hello {
+        version: u32,
+    },
+    Listener {
+        asked: Option<String>,
+        /// The file of a unix socket is to be removed at the end.
+        file: bool,
+    },
+    Http {
+        asked: String,
+    },
+    Client {
+        via: Via,
+        identity: String,
+        certificate: Option<String>,
+        export: String,
+        style: Style,
+        allocation: bool,
+        size: u64,
+        read_only: bool,
+    },
+    End,
+}
+
+/// [`Transport`], written down.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Via {
+    Unix { uid: u32, pid: Option<i32> },
+    Tcp(SocketAddr),
+    Stdio,
+}
+
+/// [`ReplyStyle`], written down.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Style {
+    Simple,
+    Structured,
+    Extended,
+}
+
+/// Where a successor waits.
+pub(crate) struct Waiting {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Waiting {
+    /// Listens at `successor.sock`, for the owner alone.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub(crate) fn listen(home: &Home) -> Result<Self> {
+        let path = home.successor();
+        let io = |e| Error::io(path.display(), e);
+        let _ = std::fs::remove_file(&path); // of a successor that was killed
+        let listener = UnixListener::bind(&path).map_err(io)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(io)?;
+        Ok(Self { listener, path })
+    }
+
+    /// Takes everything that the server sends.
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when it sends nothing, or not all.
+    pub(crate) async fn take(self) -> Result<Estate> {
+        let late = || Error::unavailable("the server does not hand over in time; see its log");
+        let accepted = tokio::time::timeout(PATIENCE, self.listener.accept());
+        let accepted = accepted.await.map_err(|_| late())?;
+        let (mut stream, _) = accepted.map_err(|e| Error::io(self.path.display(), e))?;
+        let estate = tokio::time::timeout(PATIENCE * 2, receive_all(&mut stream));
+        estate.await.map_err(|_| late())?
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A server's connection to its successor.
+pub(crate) struct Successor {
+    stream: UnixStream,
+    /// Its process.
+    pub(crate) pid: Option<i32>,
+}
+
+impl Successor {
+    /// Connects to the successor that waits.
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when none does.
+    pub(crate) async fn connect(home: &Home) -> Result<Self> {
+        let path = home.successor();
+        let none = |e| Error::unavailable(format!("no successor waits at {}: {e}", path.display()));
+        let stream = UnixStream::connect(&path).await.map_err(none)?;
+        let pid = stream.peer_cred().map_err(none)?.pid();
+        Ok(Self { stream, pid })
+    }
+
+    /// Hands everything over. When this returns, the successor has it.
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when the successor does not take it.
+    pub(crate) async fn give(&mut self, estate: &Estate) -> Result<()> {
+        let given = tokio::time::timeout(PATIENCE, async {
+            send_all(&mut self.stream, estate).await?;
+            match self.stream.read_u8().await {
+                Ok(DONE) => self.stream.write_u8(YOURS).await.map_err(|e| gone(&e)),
+                Ok(other) => Err(unreadable(&format!("it answers {other}"))),
+                Err(e) => Err(gone(&e)),
+            }
+        });
+        given.await.map_err(|_| Error::unavailable("the successor takes too long"))?
+    }
+}
+
+impl Changeable {
+    /// Hands listeners and clients over to the successor that waits. On an error the server goes on
+    /// as before. Gives how many clients went, and the successor's process.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) while a verb is carried out on a disk;
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when the successor does not take everything.
+    pub(crate) async fn hand_over(&mut self) -> Result<Draining> {
+        let mut successor = Successor::connect(&self.running.home).await?;
+        if self.running.is_busy() {
+            let why = "a command is at work on a disk; try again when it is done";
+            return Err(Error::conflict(why));
+        }
+        let listeners = self.listeners.share()?;
+        let http = match &self.http {
+            Some(port) => Some((port.place().address.clone(), port.share()?)),
+            None => None,
+        };
+        let patience = Duration::from_secs(self.config.serve.stop_seconds);
+        let clients = self.listeners.interrupt(patience).await;
+        let connections = clients.len() as u64;
+        let estate = Estate { listeners, http, clients };
+        if let Err(e) = successor.give(&estate).await {
+            tracing::error!(error = e.message(), "nothing was handed over; this server goes on");
+            self.listeners.resume(estate.clients, &self.security);
+            return Err(e);
+        }
+        let successor = successor.pid.and_then(|pid| u32::try_from(pid).ok());
+        tracing::info!(connections, ?successor, "handed over");
+        Ok(Draining { connections, successor })
+    }
+}
+
+/// Takes over from the server of this home, if one runs: what it hands over, where commands reach
+/// this one, and the home itself as soon as that server has let go of it.
+///
+/// # Errors
+/// When the server refuses, or does not let go of the home.
+pub(crate) async fn take_over(home: &Home) -> Result<(Estate, UnixListener, LockFile)> {
+    let Some(running) = Client::connect(home).await? else {
+        let lock = home.lock()?;
+        return Ok((Estate::default(), control::server::bind(home)?, lock));
+    };
+    let waiting = Waiting::listen(home)?;
+    let refused = async {
+        match running.hand_over().await {
+            Err(e) => e,
+            Ok(_) => std::future::pending().await, // all of it is on its way
+        }
+    };
+    let estate = tokio::select! {
+        estate = waiting.take() => estate?,
+        e = refused => return Err(e),
+    };
+    let (clients, listeners) = (estate.clients.len(), estate.listeners.len());
+    tracing::info!(clients, listeners, "taken over; waiting for the disks");
+    // Commands that come from now on wait for this server.
+    let control = control::server::bind(home)?;
+    let deadline = Instant::now() + CLOSING;
+    loop {
+        match home.lock() {
+            Ok(lock) => return Ok((estate, control, lock)),
+            Err(e) if e.kind() == ErrorKind::Conflict && Instant::now() < deadline => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// A successor that this server started and that has not taken over yet.
+#[derive(Debug, Default)]
+pub(crate) struct Succession(Option<(Child, oneshot::Sender<Result<Draining>>)>);
+
+impl Succession {
+    /// Starts one; `answer` hears what comes of it.
+    pub(crate) fn start(&mut self, answer: oneshot::Sender<Result<Draining>>) {
+        let child = match &self.0 {
+            Some(_) => Err(Error::conflict("a successor is being started already")),
+            None => start_successor(),
+        };
+        match child {
+            Ok(child) => self.0 = Some((child, answer)),
+            Err(e) => {
+                let _ = answer.send(Err(e));
+            }
+        }
+    }
+
+    /// It has taken over.
+    pub(crate) fn done(&mut self, what: &Draining) {
+        if let Some((_, answer)) = self.0.take() {
+            let _ = answer.send(Ok(what.clone()));
+        }
+    }
+
+    /// Waits until it has ended without taking over; for ever when there is none.
+    pub(crate) async fn failed(&mut self) {
+        let Some((child, _)) = &mut self.0 else { return std::future::pending().await };
+        let ended = match child.wait().await {
+            Ok(status) => status.to_string(),
+            Err(e) => e.to_string(),
+        };
+        tracing::error!(ended, "the successor did not take over; this server goes on");
+        if let Some((_, answer)) = self.0.take() {
+            let why = format!(
+                "the successor ended ({ended}) and has not taken over; its reason is in the \
+                 server's log, and the server goes on"
+            );
+            let _ = answer.send(Err(Error::unavailable(why)));
+        }
+    }
+}
+
+/// Starts a successor with the command line of this process.
+///
+/// # Errors
+/// When the program cannot be started.
+fn start_successor() -> Result<Child> {
+    let program = std::env::current_exe().map_err(|e| Error::io("this program", e))?;
+    // The name of a program that was replaced since, as by an upgrade.
+    let name = program.as_os_str().to_string_lossy();
+    let program = name.strip_suffix(" (deleted)").map_or(program.clone(), PathBuf::from);
+    let arguments = std::env::args_os().skip(1).filter(|argument| argument != TAKE_OVER);
+    Command::new(&program)
+        .args(arguments)
+        .arg(TAKE_OVER)
+        .env_remove("LISTEN_FDS")
+        .env_remove("LISTEN_PID")
+        .stdin(Stdio::null())
+        .spawn()
+        .map_err(|e| Error::io(program.display(), e))
+}
+
+fn gone(e: &std::io::Error) -> Error {
+    Error::unavailable(format!("the other server went away in the middle of the hand-over: {e}"))
+}
+
+fn unreadable(why: &str) -> Error {
+    Error::invalid(format!(
+        "the other server is of a version that cannot be understood ({why}); stop the first one, \
+         then start the second"
+    ))
+}
+
+async fn send_all(stream: &mut UnixStream, estate: &Estate) -> Result<()> {
+    send(stream, &Item::Hello { version: VERSION }, &[], None).await?;
+    for Had { asked, listener } in &estate.listeners {
+        // The one who is last removes the file: from now on that is the successor.
+        let item = Item::Listener { asked: asked.clone(), file: listener.leave_file() };
+        send(stream, &item, &[], Some(listener.as_fd())).await?;
+    }
+    if let Some((asked, socket)) = &estate.http {
+        let item = Item::Http { asked: asked.clone() };
+        send(stream, &item, &[], Some(socket.as_fd())).await?;
+    }
+    for Passed { stream: socket, session } in &estate.clients {
+        let item = Item::Client {
+            via: match session.peer.transport {
+                Transport::Unix { uid, pid } => Via::Unix { uid, pid },
+                Transport::Tcp(from) => Via::Tcp(from),
+                Transport::Stdio => Via::Stdio,
+            },
+            identity: session.peer.identity.clone(),
+            certificate: session.peer.certificate.clone(),
+            export: session.export.clone(),
+            style: match session.style {
+                ReplyStyle::Simple => Style::Simple,
+                ReplyStyle::Structured => Style::Structured,
+                ReplyStyle::Extended => Style::Extended,
+            },
+            allocation: session.allocation,
+            size: session.size,
+            read_only: session.read_only,
+        };
+        send(stream, &item, &session.received, Some(socket.as_fd())).await?;
+    }
+    send(stream, &Item::End, &[], None).await
+}
+
+async fn send(
+    stream: &mut UnixStream,
+    item: &Item,
+    raw: &[u8],
+    socket: Option<BorrowedFd<'_>>,
+) -> Result<()> {
+    let json = serde_json::to_vec(item)
+        .map_err(|e| Error::internal("cannot write an item").with_source(e))?;
+    let mut header = [0; HEADER];
+    header[..4].copy_from_slice(MAGIC);
+    header[4..8].copy_from_slice(&(json.len() as u32).to_le_bytes());
+    header[8..].copy_from_slice(&(raw.len() as u32).to_le_bytes());
+    let to = &*stream;
+    let sent = to
+        .async_io(Interest::WRITABLE, || {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let sockets: Vec<BorrowedFd<'_>> = socket.into_iter().collect();
+            if !sockets.is_empty() {
+                control.push(SendAncillaryMessage::ScmRights(&sockets));
+            }
+            let bytes = [IoSlice::new(&header)];
+            Ok(sendmsg(to, &bytes, &mut control, SendFlags::NOSIGNAL)?)
+        })
+        .await
+        .map_err(|e| gone(&e))?;
+    for bytes in [&header[sent..], &json, raw] {
+        stream.write_all(bytes).await.map_err(|e| gone(&e))?;
+    }
+    Ok(())
+}
+
+async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
+    let mut estate = Estate::default();
+    let mut files = Vec::new();
+    match receive(stream).await? {
+        (Item::Hello { version: VERSION }, ..) => {}
+        (Item::Hello { version }, ..) => return Err(unreadable(&format!("version {version}"))),
+        _ => return Err(unreadable("it does not begin with its version")),
+    }
+    for _ in 0..MOST {
+        let (item, raw, socket) = receive(stream).await?;
+        let socket = || socket.ok_or_else(|| unreadable("a descriptor is missing"));
+        match item {
+            Item::Listener { asked, file } => {
+                estate.listeners.push(Had { asked, listener: Listener::from_fd(socket()?)? });
+                files.push(file);
+            }
+            Item::Http { asked } => estate.http = Some((asked, socket()?)),
+            Item::Client {
+                via,
+                identity,
+                certificate,
+                export,
+                style,
+                allocation,
+                size,
+                read_only,
+            } => {
+                let transport = match via {
+                    Via::Unix { uid, pid } => Transport::Unix { uid, pid },
+                    Via::Tcp(from) => Transport::Tcp(from),
+                    Via::Stdio => Transport::Stdio,
+                };
+                let style = match style {
+                    Style::Simple => ReplyStyle::Simple,
+                    Style::Structured => ReplyStyle::Structured,
+                    Style::Extended => ReplyStyle::Extended,
+                };
+                let peer = Peer { transport, identity, certificate };
+                let session =
+                    Interrupted { peer, export, style, allocation, size, read_only, received: raw };
+                estate.clients.push(Passed { stream: socket()?, session });
+            }
+            Item::End => {
+                stream.write_u8(DONE).await.map_err(|e| gone(&e))?;
+                if stream.read_u8().await.map_err(|e| gone(&e))? != YOURS {
+                    return Err(unreadable("it does not let go"));
+                }
+                let owned = estate.listeners.into_iter().zip(files).map(|(had, file)| match file {
+                    true => Had { listener: had.listener.take_file(), ..had },
+                    false => had,
+                });
+                estate.listeners = owned.collect();
+                return Ok(estate);
+            }
+            Item::Hello { .. } => return Err(unreadable("it begins twice")),
+        }
+    }
+    Err(unreadable("it does not end"))
+}
+
+async fn receive(stream: &mut UnixStream) -> Result<(Item, Vec<u8>, Option<OwnedFd>)> {
+    let mut header = [0; HEADER];
+    let (mut filled, mut socket) = (0, None);
+    while filled < HEADER {
+        let (from, part) = (&*stream, &mut header[filled..]);
+        let got = from.async_io(Interest::READABLE, || receive_part(from, part, &mut socket));
+        match got.await.map_err(|e| gone(&e))? {
+            0 => return Err(gone(&std::io::ErrorKind::UnexpectedEof.into())),
+            got => filled += got,
+        }
+    }
+    let number = |at: usize| {
+        u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+    };
+    let (text, raw) = (number(4), number(8));
+    if &header[..4] != MAGIC || text > LONGEST_TEXT || raw > LONGEST_RAW {
+        return Err(unreadable("what it sends is something else"));
+    }
+    let mut json = vec![0; text as usize];
+    stream.read_exact(&mut json).await.map_err(|e| gone(&e))?;
+    let mut bytes = vec![0; raw as usize];
+    stream.read_exact(&mut bytes).await.map_err(|e| gone(&e))?;
+    let item = serde_json::from_slice(&json).map_err(|e| unreadable(&e.to_string()))?;
+    Ok((item, bytes, socket))
+}
+
+/// Receives once, with the descriptor that is tied to these bytes.
+fn receive_part(
+    stream: &UnixStream,
+    part: &mut [u8],
+    socket: &mut Option<OwnedFd>,
+) -> std::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [IoSliceMut::new(part)];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let got = match recvmsg(stream, &mut bytes, &mut control, flags) {
+        Err(Errno::INTR) => return Err(std::io::ErrorKind::WouldBlock.into()),
+        got => got?,
+    };
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(sockets) = message {
+            *socket = sockets.last().or(socket.take());
+        }
+    }
+    Ok(got.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::ErrorKind;
+
+    fn home() -> (tempfile::TempDir, Home) {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::find(Some(dir.path())).unwrap();
+        (dir, home)
+    }
+
+    #[tokio::test]
+    async fn sockets_and_what_is_known_of_them_arrive() {
+        let (dir, home) = home();
+        let path = dir.path().join("s");
+        let listener = Listener::bind(&nbd::Address::unix(&path).unwrap(), 16).await.unwrap();
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let session = Interrupted {
+            peer: Peer::unix(7, Some(9)).certified("alice".to_owned()),
+            export: "d\u{e9}bian".to_owned(),
+            style: ReplyStyle::Extended,
+            allocation: true,
+            size: 1 << 40,
+            read_only: false,
+            received: (0..200_000).map(|i| i as u8).collect(),
+        };
+        let shared = listener.share().unwrap();
+        let estate = Estate {
+            listeners: vec![Had { asked: Some("unix:s".to_owned()), listener: shared }],
+            http: None,
+            clients: vec![Passed { stream: theirs.into(), session: session.clone() }],
+        };
+        let waiting = Waiting::listen(&home).unwrap();
+        let give = async {
+            let mut successor = Successor::connect(&home).await.unwrap();
+            assert_eq!(successor.pid, Some(std::process::id() as i32));
+            successor.give(&estate).await.unwrap();
+        };
+        let (taken, ()) = tokio::join!(waiting.take(), give);
+        let taken = taken.unwrap();
+        drop((estate, listener));
+        assert!(!home.successor().exists());
+        assert_eq!(taken.clients[0].session, session);
+        assert_eq!(taken.listeners[0].asked.as_deref(), Some("unix:s"));
+        let mut passed =
+            std::os::unix::net::UnixStream::from(taken.clients[0].stream.try_clone().unwrap());
+        std::io::Write::write_all(&mut passed, b"x").unwrap();
+        let mut byte = [0];
+        std::io::Read::read_exact(&mut &ours, &mut byte).unwrap();
+        assert_eq!(byte, *b"x");
+        assert!(path.exists(), "the file is the successor's now");
+        std::os::unix::net::UnixStream::connect(&path).unwrap();
+        drop(taken);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_successor_that_goes_away_is_an_error_and_so_is_nonsense() {
+        let (_dir, home) = home();
+        assert_eq!(Successor::connect(&home).await.err().unwrap().kind(), ErrorKind::Unavailable);
+        let waiting = Waiting::listen(&home).unwrap();
+        let mut successor = Successor::connect(&home).await.unwrap();
+        drop(waiting);
+        let error = successor.give(&Estate::default()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        for nonsense in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"SJHO\xff\xff\xff\xff\0\0\0\0", b"SJHO"] {
+            let waiting = Waiting::listen(&home).unwrap();
+            let mut stream = UnixStream::connect(home.successor()).await.unwrap();
+            stream.write_all(nonsense).await.unwrap();
+            drop(stream);
+            assert!(waiting.take().await.is_err());
+        }
+    }
+}

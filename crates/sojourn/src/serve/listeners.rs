@@ -1,0 +1,303 @@
+//! The NBD listeners of a running server: opened, closed and moved while clients go on.
+
+use super::listen::{self, Asked, Bound, Had, Wanted};
+use super::security::{Fresh, Security};
+use crate::place::TlsMode;
+use block::{Error, ErrorKind, Result};
+use nbd::server::{DEFAULT_BACKLOG, Passed, Passing, Phase};
+use nbd::{Listener, Server};
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{Id, JoinSet};
+
+/// How often, and after which pauses, an address is tried that a closing listener has.
+const ATTEMPTS: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// All NBD listeners of a server, with the clients that came by them.
+pub(crate) struct Listeners {
+    server: Server,
+    open: Vec<Open>,
+    tasks: JoinSet<Result<()>>,
+    /// What each task listens to; also those whose listener is closed and who still have clients.
+    phases: HashMap<Id, watch::Sender<Phase>>,
+    passing: Passing,
+    passed: mpsc::UnboundedReceiver<Passed>,
+}
+
+/// A listener that accepts clients.
+struct Open {
+    asked: Option<String>,
+    tls: TlsMode,
+    /// Another handle: for a new mode, and for a successor.
+    listener: Listener,
+    phase: watch::Sender<Phase>,
+}
+
+/// What a reload changed, in addresses as they are bound.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    pub(crate) opened: Vec<String>,
+    pub(crate) closed: Vec<String>,
+}
+
+impl Listeners {
+    /// Serves on `bound`, and goes on with the clients that an earlier server passed.
+    ///
+    /// # Errors
+    /// When there are too many open files.
+    pub(crate) fn start(
+        server: &Server,
+        bound: Vec<Bound>,
+        security: &Security,
+        passed: Vec<Passed>,
+    ) -> Result<Self> {
+        let (passing, from_passing) = mpsc::unbounded_channel();
+        let mut listeners = Self {
+            server: server.clone(),
+            open: Vec::new(),
+            tasks: JoinSet::new(),
+            phases: HashMap::new(),
+            passing,
+            passed: from_passing,
+        };
+        for bound in bound {
+            listeners.open(bound, security)?;
+        }
+        listeners.go_on(passed);
+        Ok(listeners)
+    }
+
+    /// Goes on with clients that were passed.
+    pub(crate) fn go_on(&mut self, passed: Vec<Passed>) {
+        if passed.is_empty() {
+            return;
+        }
+        let (phase, phases) = watch::channel(Phase::Serving);
+        let (server, passing) = (self.server.clone(), self.passing.clone());
+        let task = self
+            .tasks
+            .spawn(async move { server.serve_passed(passed, phases, Some(passing)).await });
+        self.phases.insert(task.id(), phase);
+    }
+
+    fn open(&mut self, bound: Bound, security: &Security) -> Result<()> {
+        let Bound { asked, listener, tls } = bound;
+        let served = security.secure(listener.share()?, tls)?;
+        let (phase, phases) = watch::channel(Phase::Serving);
+        let (server, passing) = (self.server.clone(), self.passing.clone());
+        let task = self
+            .tasks
+            .spawn(async move { server.serve_phases(served, phases, Some(passing)).await });
+        self.phases.insert(task.id(), phase.clone());
+        self.open.push(Open { asked, tls, listener, phase });
+        Ok(())
+    }
+
+    /// Where clients are accepted.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.open.iter().map(|open| open.listener.address().to_string()).collect()
+    }
+
+    /// Whether sockets were given by the service manager: then those of the configuration are not
+    /// opened.
+    pub(crate) fn given(&self) -> bool {
+        self.open.iter().any(|open| open.asked.is_none())
+    }
+
+    /// The modes that [`change`](Self::change) would come to.
+    pub(crate) fn modes(&self, wanted: &[Wanted], asked: &Asked) -> Vec<TlsMode> {
+        let given = self.open.iter().filter(|open| open.asked.is_none());
+        let given = given.map(|open| listen::mode(open.listener.address(), None, asked));
+        given.chain(wanted.iter().map(|wanted| wanted.tls)).collect()
+    }
+
+    /// Listens at `wanted`, besides the sockets that were given, and nowhere else. Clients that are
+    /// there stay. When it fails nothing has changed.
+    ///
+    /// # Errors
+    /// As [`listen::bind`].
+    pub(crate) async fn change(
+        &mut self,
+        wanted: &[Wanted],
+        asked: &Asked,
+        security: &Security,
+        fresh: Fresh,
+    ) -> Result<Changes> {
+        for open in self.open.iter().filter(|open| open.asked.is_none()) {
+            let address = open.listener.address();
+            listen::check(address, listen::mode(address, None, asked), asked.insecure).await?;
+        }
+        for Wanted { address, tls, .. } in wanted {
+            listen::check(address, *tls, asked.insecure).await?;
+        }
+        let stays = |open: &Open| {
+            open.asked.as_ref().is_none_or(|text| wanted.iter().any(|w| w.asked == *text))
+        };
+        let is_open = |text: &str| self.open.iter().any(|open| open.asked.as_deref() == Some(text));
+        let (mut bound, mut in_the_way) = (Vec::new(), Vec::new());
+        for wanted in wanted.iter().filter(|wanted| !is_open(&wanted.asked)) {
+            match Listener::bind(&wanted.address, DEFAULT_BACKLOG).await {
+                Ok(listener) => bound.push(wanted.bound(listener)),
+                Err(e) if e.kind() == ErrorKind::Conflict && !self.open.iter().all(stays) => {
+                    in_the_way.push(wanted);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        let mut changes = Changes::default();
+        let (staying, leaving): (Vec<Open>, Vec<Open>) = self.open.drain(..).partition(stays);
+        self.open = staying;
+        // A port of all addresses is free when that of one is not used any more.
+        let mut closed = Vec::new();
+        for Open { asked: text, tls, listener, phase } in leaving {
+            let address = listener.address().clone();
+            phase.send_replace(Phase::Closed);
+            closed.push(Wanted { asked: text.unwrap_or_default(), address, tls });
+        }
+        for wanted in in_the_way {
+            match patiently(wanted).await {
+                Ok(listener) => bound.push(wanted.bound(listener)),
+                Err(e) => {
+                    drop(bound);
+                    for back in &closed {
+                        let again = patiently(back).await.map(|listener| back.bound(listener));
+                        if let Err(e) = again.and_then(|again| self.open(again, security)) {
+                            tracing::error!(error = e.message(), "a listener is lost");
+                        }
+                    }
+                    return Err(e);
+                }
+            }
+        }
+        changes.closed.extend(closed.iter().map(|closed| closed.address.to_string()));
+        let renewed = security.take(fresh);
+        for open in std::mem::take(&mut self.open) {
+            let asked_now = wanted.iter().find(|w| open.asked.as_ref() == Some(&w.asked));
+            let tls = match asked_now {
+                Some(wanted) => wanted.tls,
+                None => listen::mode(open.listener.address(), None, asked),
+            };
+            if tls == open.tls && !(renewed && tls != TlsMode::Off) {
+                self.open.push(open);
+                continue;
+            }
+            let Open { asked: text, listener, phase, .. } = open;
+            let address = listener.address().to_string();
+            self.open(Bound { asked: text, listener, tls }, security)?;
+            phase.send_replace(Phase::Closed);
+            tracing::info!(address, ?tls, "what is asked of new clients has changed");
+        }
+        for bound in bound {
+            changes.opened.push(bound.listener.address().to_string());
+            self.open(bound, security)?;
+        }
+        Ok(changes)
+    }
+
+    /// Takes no new clients; [`ended`](Self::ended) is `None` when the last one has left.
+    pub(crate) fn close(&mut self) {
+        self.open.clear();
+        self.tell(Phase::Closed);
+    }
+
+    /// Ends everything, for as long as the limits allow.
+    pub(crate) fn stop(&mut self) {
+        self.open.clear();
+        self.tell(Phase::Stopping);
+    }
+
+    fn tell(&self, phase: Phase) {
+        for told in self.phases.values() {
+            told.send_if_modified(|now| {
+                let later = *now < phase;
+                *now = (*now).max(phase);
+                later
+            });
+        }
+    }
+
+    /// The next task that ended: of a listener that was closed, when its last client had left; or by
+    /// a fault. `None` when there is none left.
+    pub(crate) async fn ended(&mut self) -> Option<Result<()>> {
+        let ended = self.tasks.join_next_with_id().await?;
+        let (id, result) = match ended {
+            Ok((id, result)) => (id, result),
+            Err(e) => (e.id(), Err(Error::internal("a listener panicked").with_source(e))),
+        };
+        self.phases.remove(&id);
+        Some(result)
+    }
+
+    /// Waits until nothing is left.
+    pub(crate) async fn all_ended(&mut self) {
+        while let Some(ended) = self.ended().await {
+            if let Err(e) = ended {
+                tracing::error!(error = e.message(), "a listener failed");
+            }
+        }
+    }
+
+    /// Takes every client at a moment when nothing is in flight, to be gone on with by another
+    /// server or by [`resume`](Self::resume). Clients that are not ready by then are stopped after
+    /// `patience`.
+    pub(crate) async fn interrupt(&mut self, patience: Duration) -> Vec<Passed> {
+        let (passing, from_passing) = mpsc::unbounded_channel();
+        self.passing = passing;
+        let mut passed = std::mem::replace(&mut self.passed, from_passing);
+        self.tell(Phase::Passing);
+        let mut all = Vec::new();
+        let collect = async {
+            while let Some(one) = passed.recv().await {
+                all.push(one);
+            }
+        };
+        if tokio::time::timeout(patience, collect).await.is_err() {
+            tracing::warn!("some clients were not ready to be passed on; they must connect again");
+            self.tell(Phase::Stopping);
+        }
+        all
+    }
+
+    /// Undoes [`interrupt`](Self::interrupt).
+    pub(crate) fn resume(&mut self, passed: Vec<Passed>, security: &Security) {
+        for Open { asked, tls, listener, .. } in std::mem::take(&mut self.open) {
+            let listener = listener.take_file();
+            if let Err(e) = self.open(Bound { asked, listener, tls }, security) {
+                tracing::error!(error = e.message(), "a listener is lost");
+            }
+        }
+        self.go_on(passed);
+    }
+
+    /// The listeners for a successor, which share the sockets of these.
+    ///
+    /// # Errors
+    /// When there are too many open files.
+    pub(crate) fn share(&self) -> Result<Vec<Had>> {
+        let share =
+            |open: &Open| Ok(Had { asked: open.asked.clone(), listener: open.listener.share()? });
+        self.open.iter().map(share).collect()
+    }
+}
+
+impl Wanted {
+    fn bound(&self, listener: Listener) -> Bound {
+        Bound { asked: Some(self.asked.clone()), listener, tls: self.tls }
+    }
+}
+
+/// Binds at an address that another listener of ours is just leaving.
+async fn patiently(wanted: &Wanted) -> Result<Listener> {
+    let mut attempts = ATTEMPTS;
+    loop {
+        match Listener::bind(&wanted.address, DEFAULT_BACKLOG).await {
+            Err(e) if e.kind() == ErrorKind::Conflict && attempts > 0 => {
+                attempts -= 1;
+                tokio::time::sleep(PAUSE).await;
+            }
+            bound => return bound,
+        }
+    }
+}

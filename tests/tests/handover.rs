@@ -1,0 +1,189 @@
+//! One server follows another while clients are at work: no connection is dropped, nothing is lost.
+
+#![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
+
+use sojourn_tests::client::{WRITE, header};
+use sojourn_tests::tool::shell;
+use sojourn_tests::{Client, Home, content, require};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+const MIB: usize = 16;
+const BLOCK: usize = 4096;
+
+/// Waits until the server whose process was `before` has ended and another one answers; gives that
+/// one's process.
+fn followed(home: &Home, before: u64) -> u64 {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let status = home.json(&["status"]);
+        match status["pid"].as_u64() {
+            Some(pid) if pid != before => return pid,
+            _ => assert!(Instant::now() < end, "no server follows: {status}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Ends what no [`Server`](sojourn_tests::Server) is the parent of.
+struct Follower<'a>(&'a Home);
+
+impl Drop for Follower<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.command().args(["drain", "--timeout", "0"]).output();
+    }
+}
+
+#[test]
+fn clients_at_work_keep_their_connections_over_five_servers() {
+    let home = Home::new();
+    home.import("golden", &content::image(71, MIB));
+    let disks = ["a", "b", "c", "d"];
+    disks.iter().for_each(|disk| home.disk(disk, "golden"));
+    home.run(&["disk", "create", "e", "--from", "golden", "--ephemeral"]);
+    let server = home.serve();
+    let _follower = Follower(&home);
+    let over = AtomicBool::new(false);
+    let rounds = std::thread::scope(|scope| {
+        let work = |disk: &'static str| {
+            let (over, socket) = (&over, server.socket());
+            scope.spawn(move || {
+                // This client does not connect again: a dropped connection is a panic here.
+                let mut client = Client::attach(socket, disk);
+                let mut rounds = 0u64;
+                while !over.load(SeqCst) || rounds < 3 {
+                    rounds += 1;
+                    let mut batch = Vec::new();
+                    for i in 0..24 {
+                        batch.extend(header(WRITE, i, (i as usize * BLOCK) as u64, BLOCK as u32));
+                        batch.extend([rounds as u8; BLOCK]);
+                    }
+                    client.send(&batch);
+                    client.replies(24);
+                    assert_eq!(client.flush(), 0);
+                    assert_eq!(client.read(0, 24 * BLOCK), [rounds as u8; 24 * BLOCK]);
+                }
+                rounds
+            })
+        };
+        let workers: Vec<_> = disks.into_iter().chain(["e"]).map(work).collect();
+        let mut pid = home.json(&["status"])["pid"].as_u64().unwrap();
+        for round in 0..4 {
+            std::thread::sleep(Duration::from_millis(150));
+            let told = home.json(&["drain", "--to-successor"]);
+            assert_eq!(told["connections"], 5, "round {round}: {told}");
+            let next = followed(&home, pid);
+            assert_eq!(told["successor"].as_u64(), Some(next), "round {round}");
+            pid = next;
+        }
+        over.store(true, SeqCst);
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect::<Vec<_>>()
+    });
+    // A disk that was let go is anybody's, and holds what was written.
+    for (disk, rounds) in disks.into_iter().zip(rounds) {
+        let mut client = Client::attach(server.socket(), disk);
+        assert_eq!(client.read(0, BLOCK), [rounds as u8; BLOCK], "{disk}");
+    }
+    let log = server.log();
+    assert!(log.contains("handed over") && !log.contains("panicked"), "{log}");
+    home.run(&["drain"]);
+    assert!(!server.socket().exists(), "the last server removes the socket");
+}
+
+#[test]
+fn a_program_that_cannot_follow_leaves_the_server_and_its_clients_as_they_were() {
+    let home = Home::new();
+    home.import("golden", &content::image(72, MIB));
+    home.disk("d", "golden");
+    let mut server = home.serve();
+    let mut client = Client::attach(server.socket(), "d");
+    assert_eq!(client.write(0, &[7; BLOCK]), 0);
+    let config = home.path("home/sojourn.toml");
+    let good = std::fs::read(&config).unwrap();
+    std::fs::write(&config, "nonsense").unwrap();
+    let message = home.fails(6, &["drain", "--to-successor"]);
+    assert!(message.contains("has not taken over"), "{message}");
+    std::fs::write(&config, good).unwrap();
+    server.assert_alive();
+    assert_eq!(client.read(0, BLOCK), [7; BLOCK]);
+    // One that waits, and goes away before it has taken everything.
+    let waiting = std::os::unix::net::UnixListener::bind(home.path("home/successor.sock")).unwrap();
+    let gone = std::thread::spawn(move || drop(waiting.accept().unwrap()));
+    let mut asked =
+        std::os::unix::net::UnixStream::connect(home.path("home/control.sock")).unwrap();
+    let request = "POST /v1/hand-over HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    std::io::Write::write_all(&mut asked, request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    std::io::Read::read_to_string(&mut asked, &mut answer).unwrap();
+    gone.join().unwrap();
+    assert!(answer.contains("unavailable"), "{answer}");
+    assert_eq!(client.write(BLOCK as u64, &[8; BLOCK]), 0);
+    assert_eq!(client.read(0, BLOCK), [7; BLOCK]);
+    let mut another = Client::attach(server.socket(), "golden");
+    another.read(0, 512);
+    drop(another);
+    server.stop();
+}
+
+#[test]
+fn libnbd_and_qemu_do_not_notice_that_servers_follow_each_other() {
+    require!("nbdsh", "qemu-io");
+    let home = Home::new();
+    home.import("golden", &content::image(73, MIB));
+    home.disk("a", "golden");
+    home.disk("b", "golden");
+    let server = home.serve();
+    let _follower = Follower(&home);
+    // Neither of them is told to connect again.
+    let script = "
+import os, time
+from collections import deque
+h.connect_uri(os.environ['uri'])
+began, value, flying = time.monotonic(), 0, deque()
+while time.monotonic() - began < 4:
+    value += 1
+    flying.append((value, h.aio_pwrite(bytes([value % 256]) * 65536, value % 64 * 65536)))
+    while len(flying) > 8:
+        number, cookie = flying.popleft()
+        while not h.aio_command_completed(cookie):
+            h.poll(-1)
+while flying:
+    number, cookie = flying.popleft()
+    while not h.aio_command_completed(cookie):
+        h.poll(-1)
+h.flush()
+for number in range(value - 63, value + 1):
+    assert h.pread(65536, number % 64 * 65536) == bytes([number % 256]) * 65536, number
+print('wrote', value)
+h.shutdown()
+";
+    std::fs::write(home.path("write.py"), script).unwrap();
+    let mut commands = String::new();
+    for i in 0..8 {
+        let (value, at) = (i + 1, i * 64);
+        commands += &format!(
+            " -c 'write -P {value} {at}k 64k' -c flush -c 'sleep 400' -c 'read -P {value} {at}k 64k'"
+        );
+    }
+    let (a, b) = (server.uri("a"), server.uri("b"));
+    std::thread::scope(|scope| {
+        let libnbd =
+            scope.spawn(|| shell(home.dir(), &[("uri", &a)], "exec nbdsh -c - < write.py"));
+        let env = [("uri", b.as_str())];
+        let dir = home.dir();
+        let qemu = scope.spawn(move || shell(dir, &env, &format!("qemu-io -f raw{commands} $uri")));
+        let mut pid = home.json(&["status"])["pid"].as_u64().unwrap();
+        let mut moved = 0;
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(700));
+            moved += home.json(&["drain", "--to-successor"])["connections"].as_u64().unwrap();
+            pid = followed(&home, pid);
+        }
+        assert!(moved >= 4, "{moved} connections were at work");
+        let libnbd = libnbd.join().unwrap();
+        assert!(libnbd.contains("wrote"), "{libnbd}");
+        let qemu = qemu.join().unwrap();
+        assert!(!qemu.contains("failed") && !qemu.contains("rror"), "{qemu}");
+    });
+    home.run(&["drain"]);
+}
