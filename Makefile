@@ -4,11 +4,12 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-ceph test-e2fsprogs lint fmt fuzz bench bench-store bench-borrow bench-simulate simulate mutate clean
+.PHONY: help build demo test test-mixed test-ceph test-e2fsprogs lint fmt fuzz bench bench-store bench-borrow bench-simulate simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
 	@echo "make test    every check and every test"
+	@echo "make test-mixed  a server's day in small, as long as you like: MIXED_MINUTES=30"
 	@echo "make test-ceph   the stores' tests on Ceph with three OSDs, one of them killed (some minutes)"
 	@echo "make test-e2fsprogs   finding free blocks on all test images of e2fsprogs, E2FSPROGS=CHECKOUT"
 	@echo "make bench   beside other NBD servers and the physical limit"
@@ -44,6 +45,12 @@ test: lint
 	lab/make-golden >/dev/null
 	$(CARGO) test --workspace --locked
 	scripts/test-python
+
+MIXED_MINUTES ?= 30
+test-mixed:
+	@scripts/setup build test
+	$(CARGO) build --locked -p sojourn
+	MIXED_MINUTES=$(MIXED_MINUTES) $(CARGO) test -p sojourn-tests --locked --test mixed -- --nocapture
 
 test-ceph:
 	@scripts/setup build ceph

@@ -1,7 +1,7 @@
 //! A plain NBD client (fixed newstyle, simple replies), for what proper clients do not do: break
 //! off, send garbage, be killed.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -63,9 +63,17 @@ impl Client {
     /// # Errors
     /// The text of the server's refusal.
     pub fn try_attach(socket: &Path, export: &str) -> Result<Self, String> {
-        let mut stream = connect(socket);
+        Self::negotiate(connect(socket), export).expect("negotiation")
+    }
+
+    /// The same over a connection that may break at any time; on refusal gives the server's text
+    /// inside.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn negotiate(mut stream: UnixStream, export: &str) -> io::Result<Result<Self, String>> {
         let mut greeting = [0; 18];
-        stream.read_exact(&mut greeting).expect("greeting");
+        stream.read_exact(&mut greeting)?;
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
         let mut out = 3u32.to_be_bytes().to_vec(); // fixed newstyle, no zeroes
         out.extend(OPTION_MAGIC.to_be_bytes());
@@ -74,20 +82,22 @@ impl Client {
         out.extend((export.len() as u32).to_be_bytes());
         out.extend(export.as_bytes());
         out.extend([0, 0]);
-        stream.write_all(&out).expect("option");
+        stream.write_all(&out)?;
         let mut size = 0;
         loop {
             let mut head = [0; 20];
-            stream.read_exact(&mut head).expect("option reply");
+            stream.read_exact(&mut head)?;
             let number = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
             let mut data = vec![0; number(16) as usize];
-            stream.read_exact(&mut data).expect("option reply's data");
+            stream.read_exact(&mut data)?;
             match number(12) {
-                1 => return Ok(Self { stream, size, cookie: 0 }),
+                1 => return Ok(Ok(Self { stream, size, cookie: 0 })),
                 3 if data[..2] == [0, 0] => {
                     size = u64::from_be_bytes(data[2..10].try_into().unwrap());
                 }
-                reply if reply >> 31 == 1 => return Err(String::from_utf8_lossy(&data).into()),
+                reply if reply >> 31 == 1 => {
+                    return Ok(Err(String::from_utf8_lossy(&data).into()));
+                }
                 _ => {}
             }
         }
@@ -95,14 +105,38 @@ impl Client {
 
     /// Sends a request and gives the reply's error number, 0 for success.
     pub fn request(&mut self, kind: u16, offset: u64, length: u32, data: &[u8]) -> u32 {
+        self.try_request(kind, offset, length, data).expect("request")
+    }
+
+    /// The same over a connection that may break.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn try_request(
+        &mut self,
+        kind: u16,
+        offset: u64,
+        length: u32,
+        data: &[u8],
+    ) -> io::Result<u32> {
         self.cookie += 1;
-        self.stream.write_all(&header(kind, self.cookie, offset, length)).expect("request");
-        self.stream.write_all(data).expect("request's data");
+        self.stream.write_all(&header(kind, self.cookie, offset, length))?;
+        self.stream.write_all(data)?;
+        let (cookie, error) = self.reply()?;
+        assert_eq!(cookie, self.cookie, "cookie");
+        Ok(error)
+    }
+
+    /// Takes the next reply without its data: its cookie and error number.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn reply(&mut self) -> io::Result<(u64, u32)> {
         let mut reply = [0; 16];
-        self.stream.read_exact(&mut reply).expect("reply");
+        self.stream.read_exact(&mut reply)?;
         assert_eq!(reply[..4], 0x6744_6698u32.to_be_bytes(), "simple reply's magic");
-        assert_eq!(reply[8..], self.cookie.to_be_bytes(), "cookie");
-        u32::from_be_bytes(reply[4..8].try_into().unwrap())
+        let cookie = u64::from_be_bytes(reply[8..].try_into().unwrap());
+        Ok((cookie, u32::from_be_bytes(reply[4..8].try_into().unwrap())))
     }
 
     /// Reads.

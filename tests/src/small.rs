@@ -27,6 +27,11 @@ impl SmallFileSystem {
         assert!(self.call("remount", mib), "cannot resize the tmpfs");
     }
 
+    /// The same, unless more is in it.
+    pub fn try_resize(&self, mib: u32) -> bool {
+        self.call("remount", mib)
+    }
+
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         self.dir.path()

@@ -1,0 +1,246 @@
+//! What happens to the server: everything that operators and accidents do.
+
+use rustix::process::{Pid, Signal, kill_process};
+use sojourn_tests::tool::texts;
+use sojourn_tests::{Home, Server, SmallFileSystem};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+/// How long a server may take to follow or to end.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Growth of resident memory that is no leak yet, MiB: buffers and caches fill up to their limits.
+const GROWTH: u64 = 48;
+/// Descriptors that may come and go between two looks, besides those of clients.
+const DESCRIPTORS: usize = 40;
+
+/// The server, and those who look after it.
+pub(crate) struct Operator<'a> {
+    home: &'a Home,
+    room: &'a SmallFileSystem,
+    /// `None` when the one that runs is not our child.
+    server: Option<Server>,
+    state: u64,
+    done: BTreeMap<&'static str, u32>,
+    snapshots: u32,
+}
+
+/// What the server's process holds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Level {
+    pid: u64,
+    resident_mib: u64,
+    descriptors: usize,
+    connections: u64,
+}
+
+impl<'a> Operator<'a> {
+    /// Starts a server.
+    pub(crate) fn start(home: &'a Home, room: &'a SmallFileSystem) -> Self {
+        let server = Some(home.serve());
+        Self {
+            home,
+            room,
+            server,
+            state: 0x2545_f491_4f6c_dd1d,
+            done: BTreeMap::new(),
+            snapshots: 0,
+        }
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        (self.state >> 11) % bound
+    }
+
+    /// What was done, how often.
+    pub(crate) fn summary(&self) -> String {
+        let mut text = String::new();
+        for (what, count) in &self.done {
+            let _ = write!(text, "{what} {count}, ");
+        }
+        text
+    }
+
+    fn note(&mut self, what: &'static str) {
+        *self.done.entry(what).or_default() += 1;
+    }
+
+    /// One thing of all that may happen.
+    pub(crate) fn do_something(&mut self) {
+        match self.below(10) {
+            0 | 1 => self.kill(),
+            2 => self.restart(),
+            3 | 4 => self.follow(),
+            _ => self.do_something_quiet(),
+        }
+    }
+
+    /// One thing that leaves the process as it is.
+    pub(crate) fn do_something_quiet(&mut self) {
+        match self.below(8) {
+            0 | 1 => self.snapshot(),
+            2 | 3 => self.reload(),
+            4 => self.collect(),
+            5 => self.fill_up(),
+            _ => {}
+        }
+        std::thread::sleep(Duration::from_millis(300 + self.below(700)));
+    }
+
+    /// The process that serves now.
+    fn pid(&self) -> u64 {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let status = self.home.json(&["status"]);
+            if let Some(pid) = status["pid"].as_u64() {
+                return pid;
+            }
+            assert!(Instant::now() < end, "no server runs: {status}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self.pid();
+        let process = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+        kill_process(process, signal).expect("the server's process");
+        let end = Instant::now() + PATIENCE;
+        // One that is our child stays until it is waited for.
+        let runs = || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+        };
+        while runs() {
+            assert!(Instant::now() < end, "the server does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn kill(&mut self) {
+        self.note("killed");
+        self.signal(Signal::KILL);
+        self.server = None;
+        self.server = Some(self.home.serve());
+    }
+
+    fn restart(&mut self) {
+        self.note("restarted");
+        self.signal(Signal::TERM);
+        self.server = None;
+        self.server = Some(self.home.serve());
+    }
+
+    fn follow(&mut self) {
+        let pid = self.pid();
+        if self.command(&["drain", "--to-successor"]) {
+            self.note("followed");
+            let end = Instant::now() + PATIENCE;
+            while self.pid() == pid {
+                assert!(Instant::now() < end, "no server follows");
+            }
+        }
+    }
+
+    /// Runs a command that may find things in use, away, or full, and nothing worse.
+    fn command(&self, args: &[&str]) -> bool {
+        let output = self.home.command().args(args).output().expect("sojourn");
+        let (out, err) = texts(&output);
+        let expected = matches!(output.status.code(), Some(0 | 4 | 6 | 8));
+        assert!(expected, "{args:?}: {}\n{out}{err}", output.status);
+        output.status.success()
+    }
+
+    fn snapshot(&mut self) {
+        let disk = format!("d{}", self.below(super::CLIENTS as u64));
+        self.snapshots += 1;
+        let snapshot = format!("s{}", self.snapshots);
+        if self.command(&["disk", "snapshot", &disk, &snapshot]) {
+            self.note("snapshots");
+            if self.below(3) > 0 {
+                self.command(&["disk", "remove", &format!("{disk}@{snapshot}")]);
+            }
+        }
+    }
+
+    fn reload(&mut self) {
+        let rate = [0, 400, 2000][self.below(3) as usize];
+        let text = format!(
+            "[limits]\nclient_iops = {}\nconnections = {}\n[serve]\nidle_seconds = {}\n",
+            rate * super::CLIENTS,
+            200 + self.below(100),
+            1 + self.below(30)
+        );
+        std::fs::write(self.room.path().join("home/sojourn.toml"), text).expect("configuration");
+        if self.command(&["reload"]) {
+            self.note("reloads");
+        }
+    }
+
+    fn collect(&mut self) {
+        if self.command(&["gc"]) {
+            self.note("collections");
+        }
+    }
+
+    /// The disk is full for a while.
+    fn fill_up(&mut self) {
+        self.note("full");
+        let room = rustix::fs::statvfs(self.room.path()).expect("file system");
+        let used = (room.f_blocks - room.f_bfree) * room.f_frsize;
+        // Whoever writes at this moment may need more: then it stays as large as it was.
+        self.room.try_resize((used >> 20) as u32 + 2);
+        std::thread::sleep(Duration::from_millis(500 + self.below(1500)));
+        self.room.resize(super::ROOM);
+    }
+
+    /// Waits until the server has its ordinary load again.
+    pub(crate) fn settle(&mut self) {
+        let end = Instant::now() + PATIENCE;
+        while self.level().connections < super::CLIENTS as u64 {
+            assert!(Instant::now() < end, "the clients do not come back");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        std::thread::sleep(Duration::from_secs(2));
+    }
+
+    /// What the process holds now.
+    pub(crate) fn level(&self) -> Level {
+        let status = self.home.json(&["status"]);
+        let pid = status["pid"].as_u64().expect("a server");
+        let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its memory");
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+        let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("files").count();
+        let connections = status["connections"].as_u64().expect("connections");
+        Level { pid, resident_mib: kib >> 10, descriptors, connections }
+    }
+
+    /// Compares the levels of the last part of the load, in which there was one process.
+    pub(crate) fn assert_no_leak(&self, levels: &[Level]) {
+        let third = (levels.len() / 3).max(1);
+        let (early, late) = (&levels[..third], &levels[levels.len() - third..]);
+        assert!(levels.iter().all(|level| level.pid == levels[0].pid), "one process: {levels:?}");
+        let most = |of: &[Level]| of.iter().map(|level| level.resident_mib).max().unwrap_or(0);
+        assert!(most(late) <= most(early) + GROWTH, "memory grows: {levels:?}");
+        let own = |level: &Level| level.descriptors.saturating_sub(level.connections as usize);
+        let most = |of: &[Level]| of.iter().map(own).max().unwrap_or(0);
+        assert!(most(late) <= most(early) + DESCRIPTORS, "descriptors grow: {levels:?}");
+        println!("first and last: {:?}, {:?}", early[0], late[late.len() - 1]);
+    }
+
+    /// Stops the server; it must end well.
+    pub(crate) fn stop(mut self) {
+        self.signal(Signal::TERM);
+        self.server = None;
+    }
+}
+
+impl Drop for Operator<'_> {
+    fn drop(&mut self) {
+        // A successor is not our child.
+        let _ = self.home.command().args(["drain", "--timeout", "0"]).output();
+    }
+}
