@@ -4,7 +4,7 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-mixed test-ceph test-e2fsprogs lint fmt fuzz bench bench-store bench-borrow bench-simulate simulate mutate clean
+.PHONY: help build demo test test-mixed test-ceph test-e2fsprogs lint fmt fuzz bench bench-storm bench-store bench-borrow bench-simulate simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-ceph   the stores' tests on Ceph with three OSDs, one of them killed (some minutes)"
 	@echo "make test-e2fsprogs   finding free blocks on all test images of e2fsprogs, E2FSPROGS=CHECKOUT"
 	@echo "make bench   beside other NBD servers and the physical limit"
+	@echo "make bench-storm   boot storms on a slow disk beside qemu-nbd, a light client beside a storm, many clients (about half an hour)"
 	@echo "make bench-store   importing, storing, exporting and booting images, beside other tools"
 	@echo "make bench-borrow   finding free blocks, and disks made of them, beside e2fsprogs, OpenSSL and plain files"
 	@echo "make bench-simulate   simulated requests per second of CPU time, TRACE=FILE BLOCKS=65536, beside libCacheSim when it is installed"
@@ -67,6 +68,13 @@ bench:
 	$(CARGO) build --release --locked -p sojourn -p sojourn-bench
 	target/release/sojourn-bench
 	target/release/sojourn-bench reopen
+
+bench-storm: BENCH := $(CURDIR)/target/release/sojourn-bench
+bench-storm:
+	@scripts/setup build bench-storm
+	$(CARGO) build --release --locked -p sojourn -p sojourn-bench
+	cd crates/trace/tests/boots && $(BENCH) storm idle.csv.zst office-a.csv.zst office-b.csv.zst update.csv.zst; \
+		storm=$$?; $(BENCH) fairness; fairness=$$?; $(BENCH) clients && exit $$((storm + fairness))
 
 bench-store:
 	@scripts/setup build demo bench bench-store

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use replay::Histogram;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
-use std::io::{IoSlice, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -42,8 +43,43 @@ pub(crate) struct Tally {
 
 /// A connection in the transmission phase.
 pub(crate) struct Connection {
-    stream: UnixStream,
+    stream: Stream,
     size: u64,
+}
+
+/// What carries it.
+enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Read for Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.read(buf),
+            Self::Tcp(stream) => stream.read(buf),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.write(buf),
+            Self::Tcp(stream) => stream.write(buf),
+        }
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.write_vectored(slices),
+            Self::Tcp(stream) => stream.write_vectored(slices),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Connection {
@@ -54,7 +90,19 @@ impl Connection {
         set_socket_timeout(&fd, Timeout::Send, Some(PATIENCE))?;
         set_socket_timeout(&fd, Timeout::Recv, Some(PATIENCE))?;
         connect(&fd, &SocketAddrUnix::new(socket_path)?).context("cannot connect")?;
-        let mut stream = UnixStream::from(fd);
+        Self::agree(Stream::Unix(UnixStream::from(fd)), export)
+    }
+
+    /// Connects over TCP and chooses `export`. The server may be silent for `patience`.
+    pub(crate) fn open_tcp(address: SocketAddr, export: &str, patience: Duration) -> Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, patience).context("cannot connect")?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        Self::agree(Stream::Tcp(stream), export)
+    }
+
+    fn agree(mut stream: Stream, export: &str) -> Result<Self> {
         let size = handshake(&mut stream, export).context("handshake failed")?;
         Ok(Self { stream, size })
     }
@@ -199,7 +247,7 @@ impl Flight {
         self.in_flight += 1;
     }
 
-    fn send(&mut self, stream: &mut UnixStream) -> Result<()> {
+    fn send(&mut self, stream: &mut impl Write) -> Result<()> {
         for batch in self.ready.chunks(SLICES) {
             let frame = |slot: &usize| &self.frames[slot * self.frame..][..self.frame];
             let mut slices: Vec<IoSlice<'_>> =
@@ -233,12 +281,12 @@ fn check_header(reply: &[u8]) -> Result<()> {
 }
 
 /// Sends all of `slices`.
-pub(crate) fn send_all(stream: &mut UnixStream, slices: &mut [IoSlice<'_>]) -> std::io::Result<()> {
+pub(crate) fn send_all(stream: &mut impl Write, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
     let mut rest = slices;
     while !rest.is_empty() {
         let count = stream.write_vectored(rest)?;
         if count == 0 {
-            return Err(std::io::ErrorKind::WriteZero.into());
+            return Err(io::ErrorKind::WriteZero.into());
         }
         IoSlice::advance_slices(&mut rest, count);
     }
@@ -246,7 +294,7 @@ pub(crate) fn send_all(stream: &mut UnixStream, slices: &mut [IoSlice<'_>]) -> s
 }
 
 /// The handshake up to the transmission phase; gives the export's size.
-fn handshake(stream: &mut UnixStream, export: &str) -> Result<u64> {
+fn handshake(stream: &mut (impl Read + Write), export: &str) -> Result<u64> {
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting).context("the server does not speak")?;
     ensure!(

@@ -19,6 +19,10 @@
 //! | [`report`] | tables and JSON |
 //! | [`store`] | stores of images: imports, exports, boots, beside other tools |
 //! | [`reopen`] | opening a disk after a crash |
+//! | [`home`] | a home and its server, as users run them |
+//! | [`storm`] | boot storms on a slow disk, beside qemu-nbd |
+//! | [`fairness`] | what a light client feels of a storm of others |
+//! | [`clients`] | connecting in the same instant, and memory |
 
 // Threads, sleeping and the real clock are what a load generator is made of.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time on real threads")]
@@ -26,8 +30,11 @@
 #![allow(clippy::print_stderr, reason = "progress and left-out servers go to stderr")]
 
 mod client;
+mod clients;
 mod contender;
 mod content;
+mod fairness;
+mod home;
 mod load;
 mod process;
 mod raw;
@@ -35,6 +42,7 @@ mod reopen;
 mod report;
 mod series;
 mod store;
+mod storm;
 mod wire;
 
 use anyhow::{Context, Result, ensure};
@@ -102,6 +110,13 @@ enum Command {
     },
     /// Measures importing, storing, exporting, verifying and booting an image, beside other tools.
     Store(store::Images),
+    /// Measures boot storms: clients that boot at the same moment from a slow disk, with each of the
+    /// server's helps alone and with all, beside qemu-nbd.
+    Storm(storm::Options),
+    /// Measures what a light client feels of a storm of others.
+    Fairness(fairness::Options),
+    /// Measures 50, 500 and 2,000 clients that connect in the same instant, and the server's memory.
+    Clients,
     /// The raw ping-pong server, started by the benchmark itself.
     #[command(hide = true)]
     RawServer {
@@ -117,6 +132,9 @@ Examples:
   sojourn-bench                                  the whole table, about five minutes
   sojourn-bench --quick --json /tmp/bench.json   a look, and the figures as data
   sojourn-bench store A.raw B.raw boot.txt       stores of images; `make bench-store` makes the files
+  sojourn-bench storm --image A.raw boot.txt     50 clients boot A from a slow disk
+  sojourn-bench fairness                         a light client beside 49 others
+  sojourn-bench clients                          connecting at once; memory
   sojourn-bench reopen                           a disk of 10 GiB with 1 GiB of private blocks
   sojourn-bench --only sojourn-file --load read-8x16 --seconds 10 --rounds 1
                                                  one long window, to be profiled";
@@ -154,6 +172,27 @@ impl Arguments {
             print!("{report}");
             write_json(self.json.as_deref(), &report)?;
             return Ok(report.all_reached());
+        }
+        match &self.command {
+            Some(Command::Storm(options)) => {
+                let report = storm::run(options, &sojourn, scratch.path())?;
+                print!("{report}");
+                write_json(self.json.as_deref(), &report)?;
+                return Ok(report.all_reached());
+            }
+            Some(Command::Fairness(options)) => {
+                let report = fairness::run(options, &sojourn, scratch.path())?;
+                print!("{report}");
+                write_json(self.json.as_deref(), &report)?;
+                return Ok(report.all_reached());
+            }
+            Some(Command::Clients) => {
+                let report = clients::run(&sojourn, scratch.path())?;
+                print!("{report}");
+                write_json(self.json.as_deref(), &report)?;
+                return Ok(report.all_reached());
+            }
+            _ => {}
         }
         if let Some(Command::Reopen { disk, private }) = self.command {
             let reopened = reopen::run(&sojourn, scratch.path(), disk.0, private.0)?;

@@ -114,7 +114,8 @@ fn swallow(
     }
 }
 
-fn negotiate(stream: &mut UnixStream, size: u64) -> Result<()> {
+/// The server's side of the handshake, up to the transmission phase of an export of `size` bytes.
+pub(crate) fn negotiate(stream: &mut UnixStream, size: u64) -> Result<()> {
     let mut greeting = Vec::with_capacity(18);
     greeting.extend(wire::SERVER_MAGIC.to_be_bytes());
     greeting.extend(wire::OPTION_MAGIC.to_be_bytes());

@@ -2,6 +2,7 @@
 //! off, send garbage, be killed.
 
 use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -26,8 +27,8 @@ const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection in the transmission phase.
-pub struct Client {
-    stream: UnixStream,
+pub struct Client<S = UnixStream> {
+    stream: S,
     /// The export's size, bytes.
     pub size: u64,
     cookie: u64,
@@ -65,13 +66,26 @@ impl Client {
     pub fn try_attach(socket: &Path, export: &str) -> Result<Self, String> {
         Self::negotiate(connect(socket), export).expect("negotiation")
     }
+}
 
+impl Client<TcpStream> {
+    /// Attaches to an export over TCP.
+    pub fn attach_tcp(address: SocketAddr, export: &str) -> Self {
+        let stream = TcpStream::connect(address).expect("connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        stream.set_write_timeout(Some(PATIENCE)).expect("timeout");
+        let agreed = Self::negotiate(stream, export).expect("negotiation");
+        agreed.unwrap_or_else(|error| panic!("{export}: {error}"))
+    }
+}
+
+impl<S: Read + Write> Client<S> {
     /// The same over a connection that may break at any time; on refusal gives the server's text
     /// inside.
     ///
     /// # Errors
     /// Those of the connection.
-    pub fn negotiate(mut stream: UnixStream, export: &str) -> io::Result<Result<Self, String>> {
+    pub fn negotiate(mut stream: S, export: &str) -> io::Result<Result<Self, String>> {
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting)?;
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
@@ -181,7 +195,7 @@ impl Client {
     }
 
     /// The socket, to misuse it.
-    pub fn stream(&mut self) -> &mut UnixStream {
+    pub fn stream(&mut self) -> &mut S {
         &mut self.stream
     }
 }

@@ -4,6 +4,7 @@ use crate::content;
 use crate::tool::{sojourn, texts};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -118,6 +119,12 @@ impl Home {
     }
 }
 
+/// A port of this machine's own that nobody listens at.
+pub fn free_port() -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    listener.local_addr().expect("its address")
+}
+
 fn temporary() -> TempDir {
     tempfile::Builder::new().prefix("sj-").tempdir().expect("temporary directory")
 }
@@ -156,6 +163,20 @@ impl Server {
     /// Its socket.
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Resident memory, bytes.
+    pub fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = status.expect("the server's status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("kB") * 1024
+    }
+
+    /// Threads.
+    pub fn threads(&self) -> usize {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        tasks.expect("the server's threads").count()
     }
 
     /// The address of an export.

@@ -322,7 +322,7 @@ impl fmt::Display for Report {
 }
 
 /// Reads a list of ranges.
-fn ranges(path: &Path) -> Result<Vec<(u64, usize)>> {
+pub(crate) fn ranges(path: &Path) -> Result<Vec<(u64, usize)>> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot use {}", path.display()))?;
     let mut list = Vec::new();

@@ -1,0 +1,313 @@
+//! Whether a storm of others is felt by a client that asks for little: its 99th percentile alone and
+//! beside 49 clients that ask for all they can get, each on a disk of its own; once where every read is
+//! answered from memory, and once where every read comes from a store on a slow disk.
+//!
+//! The client reads 4 KiB anywhere, one at a time, and pauses between two reads: on the slow disk for
+//! so long that it asks for less than a fiftieth of what the disk can do.
+
+use crate::client::{Connection, Job};
+use crate::content::{GRAIN, write_image};
+use crate::home::{Home, Serving};
+use crate::storm::arm::Arm;
+use crate::storm::bucket::Bucket;
+use anyhow::{Result, bail, ensure};
+use replay::Histogram;
+use serde::Serialize;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What the storm may make of the 99th percentile.
+const AT_MOST: f64 = 3.0;
+const CACHED: u64 = 128 << 20;
+const STORED: u64 = 512 << 20;
+/// The slow disk: a movement of its arm, and bytes in a second.
+const SEEK: Duration = Duration::from_millis(6);
+const RATE: f64 = 80e6;
+
+/// How it is measured.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// How long each measurement takes, seconds; on the slow disk ten times as long
+    #[arg(long, value_name = "SECONDS", default_value_t = 6.0)]
+    time: f64,
+    /// Clients of the storm
+    #[arg(long, value_name = "N", default_value_t = 49)]
+    storm: usize,
+    /// Requests that each of them has in flight; on the slow disk a quarter of that
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    depth: usize,
+    /// Only where this is looked for: memory or disk
+    #[arg(long, value_name = "PLACE")]
+    only: Option<String>,
+}
+
+/// The light client in one place.
+#[derive(Debug, Serialize)]
+struct Row {
+    place: &'static str,
+    /// Whether disks take turns.
+    turns: bool,
+    alone: Seen,
+    beside: Seen,
+    /// The 99th percentile beside the storm, of that alone.
+    ratio: f64,
+    /// Requests of the storm in a second.
+    storm_iops: f64,
+}
+
+/// What the light client saw, microseconds.
+#[derive(Debug, Serialize)]
+struct Seen {
+    reads: u64,
+    p50_us: f64,
+    p99_us: f64,
+    longest_us: f64,
+}
+
+/// Everything that a run found.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    format: u32,
+    storm: usize,
+    depth: usize,
+    at_most: f64,
+    rows: Vec<Row>,
+}
+
+impl Report {
+    /// Whether the storm is felt no more than it may be, where disks take turns.
+    pub(crate) fn all_reached(&self) -> bool {
+        self.rows.iter().filter(|row| row.turns).all(|row| row.ratio <= self.at_most)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "a light client alone and beside {} clients with {} requests in flight each\n\n\
+             {:<28} {:>10} {:>10} {:>12} {:>12} {:>7} {:>11}",
+            self.storm,
+            self.depth,
+            "where",
+            "p50, us",
+            "p99, us",
+            "p50, storm",
+            "p99, storm",
+            "times",
+            "storm/s",
+        )?;
+        for row in &self.rows {
+            let place = if row.turns {
+                row.place.to_owned()
+            } else {
+                format!("{}, without turns", row.place)
+            };
+            writeln!(
+                f,
+                "{place:<28} {:>10.0} {:>10.0} {:>12.0} {:>12.0} {:>7.2} {:>11.0}",
+                row.alone.p50_us,
+                row.alone.p99_us,
+                row.beside.p50_us,
+                row.beside.p99_us,
+                row.ratio,
+                row.storm_iops,
+            )?;
+        }
+        writeln!(f)?;
+        for row in self.rows.iter().filter(|row| row.turns) {
+            let verdict = if row.ratio <= self.at_most { "ok  " } else { "MISS" };
+            writeln!(
+                f,
+                "{verdict} p99 beside the storm, {:<28} {:>6.2} (at most {})",
+                row.place, row.ratio, self.at_most
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Places on a disk, all over it, none twice in a long time.
+struct Places {
+    state: u64,
+    blocks: u64,
+}
+
+impl Places {
+    fn new(seed: u64, size: u64) -> Self {
+        Self { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, blocks: size / GRAIN as u64 }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        self.state % self.blocks * GRAIN as u64
+    }
+}
+
+/// Measures both places.
+pub(crate) fn run(options: &Options, sojourn: &Path, scratch: &Path) -> Result<Report> {
+    ensure!((0.1..=600.0).contains(&options.time), "--time must be 0.1 to 600");
+    ensure!((1..=500).contains(&options.storm), "--storm must be 1 to 500");
+    ensure!((1..=256).contains(&options.depth), "--depth must be 1 to 256");
+    let mut report = Report {
+        format: 1,
+        storm: options.storm,
+        depth: options.depth,
+        at_most: AT_MOST,
+        rows: Vec::new(),
+    };
+    let wanted = |place: &str| options.only.as_deref().is_none_or(|only| only == place);
+    if wanted("memory") {
+        report.rows.push(in_memory(options, sojourn, &scratch.join("memory"))?);
+    }
+    if wanted("disk") {
+        report.rows.extend(on_disk(options, sojourn, &scratch.join("disk"))?);
+    }
+    ensure!(!report.rows.is_empty(), "--only is memory or disk");
+    Ok(report)
+}
+
+fn in_memory(options: &Options, sojourn: &Path, dir: &Path) -> Result<Row> {
+    std::fs::create_dir_all(dir)?;
+    let image = dir.join("image.raw");
+    write_image(&image, CACHED)?;
+    let home = Home::make(sojourn, &dir.join("home"), "store", Vec::new())?;
+    home.import(&image, "golden:1")?;
+    home.disks("d", options.storm + 1, "golden:1")?;
+    let serving = home.serve("[cache]\nsize = \"256MiB\"\n", None)?;
+    let mut all = serving.connect("d0")?;
+    for offset in (0..CACHED).step_by(1 << 20) {
+        all.read(offset, &mut vec![0; 1 << 20])?;
+    }
+    all.close();
+    let load = Load {
+        storm: options.storm,
+        depth: options.depth,
+        size: CACHED,
+        time: Duration::from_secs_f64(options.time),
+        pause: Duration::from_millis(1),
+    };
+    measure("memory", true, &load, &serving)
+}
+
+fn on_disk(options: &Options, sojourn: &Path, dir: &Path) -> Result<Vec<Row>> {
+    std::fs::create_dir_all(dir)?;
+    let image = dir.join("image.raw");
+    write_image(&image, STORED)?;
+    let arm = Arc::new(Arm::new(SEEK, RATE));
+    let bucket = Bucket::start(&dir.join("bucket"), Arc::clone(&arm))?;
+    let home = Home::make(sojourn, &dir.join("home"), bucket.url(), bucket.environment())?;
+    home.import(&image, "golden:1")?;
+    home.disks("d", options.storm + 1, "golden:1")?;
+    let load = Load {
+        storm: options.storm,
+        depth: (options.depth / 4).max(1),
+        size: STORED,
+        time: Duration::from_secs_f64(10.0 * options.time),
+        pause: Duration::from_millis(500),
+    };
+    let mut rows = Vec::new();
+    for turns in [true, false] {
+        // Next to nothing of the image is kept: every read is of the disk.
+        let configuration = format!(
+            "[cache]\nsize = \"16MiB\"\n[pieces]\nsize = 0\n[serve]\nboot_lists = false\nloads = {}\n",
+            if turns { 64 } else { 0 }
+        );
+        let serving = home.serve(&configuration, None)?;
+        arm.start();
+        rows.push(measure("disk", turns, &load, &serving)?);
+        arm.stop();
+    }
+    Ok(rows)
+}
+
+/// What is asked of a server.
+struct Load {
+    storm: usize,
+    depth: usize,
+    /// Of every disk, bytes.
+    size: u64,
+    time: Duration,
+    /// Between two reads of the light client.
+    pause: Duration,
+}
+
+fn measure(place: &'static str, turns: bool, load: &Load, serving: &Serving) -> Result<Row> {
+    let Load { storm, depth, size, time, pause } = *load;
+    eprintln!("{place}, alone …");
+    let mut light = serving.connect("d0")?;
+    let mut places = Places::new(1, size);
+    let alone = read_now_and_then(&mut light, &mut places, time, pause)?;
+    eprintln!("{place}, beside {storm} …");
+    let over = AtomicBool::new(false);
+    let (beside, requests, took) = std::thread::scope(|scope| {
+        let over = &over;
+        let threads: Vec<_> = (1..=storm)
+            .map(|number| {
+                scope.spawn(move || -> Result<u64> {
+                    let mut connection = serving.connect(&format!("d{number}"))?;
+                    let mut places = Places::new(number as u64 + 1, size);
+                    let job = Job { writes: false, bytes: GRAIN, depth };
+                    let next = || (!over.load(Ordering::Relaxed)).then(|| places.next());
+                    let tally = connection.drive(job, None, next)?;
+                    connection.close();
+                    Ok(tally.latency.total())
+                })
+            })
+            .collect();
+        // The storm has begun, and the server has found out how much the store can take.
+        let began = Instant::now();
+        std::thread::sleep(Duration::from_secs(2).min(time));
+        let beside = read_now_and_then(&mut light, &mut places, time, pause);
+        over.store(true, Ordering::Relaxed);
+        let took = began.elapsed();
+        let mut requests = 0;
+        for thread in threads {
+            match thread.join() {
+                Ok(count) => requests += count?,
+                Err(_) => bail!("a client's thread failed"),
+            }
+        }
+        Ok((beside?, requests, took))
+    })?;
+    light.close();
+    Ok(Row {
+        place,
+        turns,
+        ratio: beside.p99_us / alone.p99_us,
+        alone,
+        beside,
+        storm_iops: requests as f64 / took.as_secs_f64(),
+    })
+}
+
+fn read_now_and_then(
+    connection: &mut Connection,
+    places: &mut Places,
+    time: Duration,
+    pause: Duration,
+) -> Result<Seen> {
+    let mut latency = Histogram::default();
+    let mut buffer = vec![0; GRAIN];
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        let offset = places.next();
+        let asked = Instant::now();
+        connection.read(offset, &mut buffer)?;
+        latency.record(u64::try_from(asked.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        crate::content::check(&buffer, offset)?;
+        std::thread::sleep(pause);
+    }
+    let summary = latency.summary();
+    Ok(Seen {
+        reads: latency.total(),
+        p50_us: summary.p50_us,
+        p99_us: summary.p99_us,
+        longest_us: summary.max_us,
+    })
+}
