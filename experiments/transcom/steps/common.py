@@ -54,7 +54,7 @@ def table(titles, rows):
 def keep(name, figures, page, plots=()):
     """Writes the results of a step: NAME.json, NAME.md, and its plots, (name, SVG) each."""
     os.makedirs(RESULTS, exist_ok=True)
-    write(f"{name}.json", json.dumps(figures, indent=1) + "\n")
+    write(f"{name}.json", json.dumps(figures) + "\n")
     for plot, svg in plots:
         write(f"{plot}.svg", svg)
     images = "".join(f"\n![{plot}]({plot}.svg)\n" for plot, _ in plots)
