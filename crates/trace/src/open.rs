@@ -195,7 +195,7 @@ fn parser(format: Format, sample: &[u8], options: &OpenOptions) -> Option<Parser
             );
             Parser::Records(Box::new(if two { vscsi::Vscsi::Two } else { vscsi::Vscsi::One }))
         }
-        Format::OracleGeneral => Parser::Records(Box::new(oracle::Oracle { unit, number: 0 })),
+        Format::OracleGeneral => Parser::Records(Box::new(oracle::Oracle::new(unit))),
         Format::Ids32 => Parser::Records(Box::new(ids32::Ids32 { unit })),
     })
 }

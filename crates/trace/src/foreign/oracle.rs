@@ -16,9 +16,19 @@ pub(crate) const RECORD: usize = 24;
 /// A trace being read.
 #[derive(Debug)]
 pub(crate) struct Oracle {
-    /// Bytes of a block; at least 1.
-    pub(crate) unit: u32,
-    pub(crate) number: i64,
+    /// Bytes of a block.
+    unit: u64,
+    /// How many blocks there can be.
+    places: u64,
+    number: i64,
+}
+
+impl Oracle {
+    /// For blocks of `unit` bytes, at least 1.
+    pub(crate) fn new(unit: u32) -> Self {
+        let unit = u64::from(unit.max(1));
+        Self { unit, places: PLACES / unit, number: 0 }
+    }
 }
 
 impl RecordFormat for Oracle {
@@ -37,10 +47,13 @@ impl RecordFormat for Oracle {
         if size == 0 {
             return Err("an object of no size".to_owned());
         }
-        let unit = u64::from(self.unit);
-        // Hashed numbers are folded into the range of places.
-        let offset = (u64_at(bytes, 4) % (PLACES / unit)) * unit;
+        let mut object = u64_at(bytes, 4);
+        // Hashed numbers are folded into the range of places. Others need no division.
+        if object >= self.places {
+            object %= self.places;
+        }
+        let offset = object * self.unit;
         let time = u64::from(u32_at(bytes, 0)) * SECOND;
-        Ok(Some(Raw { time, offset, length: unit, ..Raw::default() }))
+        Ok(Some(Raw { time, offset, length: self.unit, ..Raw::default() }))
     }
 }
