@@ -174,6 +174,7 @@ struct Forgotten {
 }
 
 impl Forgotten {
+    #[inline]
     fn push(&mut self, id: u32) {
         if self.wanted {
             self.ids.push(id);

@@ -10,10 +10,10 @@ use super::{Algorithm, Forgotten, Ratio, Room};
 
 /// The stack S; its tail is the top.
 const STACK: u8 = 0;
-/// Of [`Lirs::others`]: the queue Q of held HIR entries.
-const QUEUE: u8 = 0;
-/// Of [`Lirs::others`]: names of HIR entries that left and are still in the stack.
-const LEFT: u8 = 1;
+/// The queue Q of held HIR entries.
+const QUEUE: u8 = 1;
+/// Names of HIR entries that left and are still in the stack.
+const LEFT: u8 = 2;
 
 /// Of an id: neither held nor remembered.
 const UNKNOWN: u32 = 0;
@@ -43,9 +43,10 @@ impl Default for Parameters {
 #[derive(Debug)]
 pub struct Lirs {
     parameters: Parameters,
-    /// The stack. The count of an id, in the stack or not, is what it is: [`PROVEN`], ...
-    stack: Queues<1>,
-    others: Queues<2>,
+    /// An id can be in the stack and in one of the others. It stands in the stack as [`stacked`], in
+    /// the others as the next number: one line of memory has both. The count of the first, in the
+    /// stack or not, is what the id is: [`PROVEN`], ...
+    queues: Queues<3>,
     proven: usize,
     /// The most LIR entries.
     most: usize,
@@ -53,13 +54,22 @@ pub struct Lirs {
     forgotten: Forgotten,
 }
 
+/// The number under which an id, which is below 2^31, stands in the stack.
+const fn stacked(id: u32) -> u32 {
+    2 * id
+}
+
+/// The number under which an id stands in the queue or among the names.
+const fn queued(id: u32) -> u32 {
+    2 * id + 1
+}
+
 impl Lirs {
     /// An empty cache.
     pub fn new(room: Room, parameters: Parameters) -> Self {
         let mut new = Self {
             parameters,
-            stack: Queues::new(room.ids),
-            others: Queues::new(room.ids),
+            queues: Queues::new(room.ids.saturating_mul(2)),
             proven: 0,
             most: 0,
             full: 0,
@@ -77,14 +87,26 @@ impl Lirs {
         }
     }
 
+    /// The lowest of the stack.
+    #[inline]
+    fn lowest(&mut self) -> Option<u32> {
+        self.first(STACK)
+    }
+
+    /// The first of a list.
+    #[inline]
+    fn first(&mut self, list: u8) -> Option<u32> {
+        self.queues.head(list).map(|number| number / 2)
+    }
+
     #[inline]
     fn is(&self, id: u32) -> u32 {
-        self.stack.count(id)
+        self.queues.count(stacked(id))
     }
 
     #[inline]
     fn set(&mut self, id: u32, what: u32) {
-        self.stack.set_count(id, what);
+        self.queues.set_count(stacked(id), what);
     }
 
     /// Puts `id` on top of the stack as LIR, and makes the lowest HIR when they are too many.
@@ -93,10 +115,10 @@ impl Lirs {
         self.set(id, PROVEN);
         self.proven += 1;
         while self.proven > self.most {
-            let Some(lowest) = self.stack.head(STACK) else { break };
+            let Some(lowest) = self.lowest() else { break };
             self.disprove(lowest);
             self.set(lowest, WAITING);
-            self.others.push_tail(QUEUE, lowest);
+            self.queues.push_tail(QUEUE, queued(lowest));
         }
     }
 
@@ -104,7 +126,7 @@ impl Lirs {
     #[inline]
     fn disprove(&mut self, id: u32) {
         self.set(id, UNKNOWN);
-        self.stack.take(id);
+        self.queues.take(stacked(id));
         self.proven -= 1;
         self.prune();
     }
@@ -112,11 +134,11 @@ impl Lirs {
     /// Lets the stack begin with a LIR entry.
     #[inline]
     fn prune(&mut self) {
-        while let Some(id) = self.stack.head(STACK) {
+        while let Some(id) = self.lowest() {
             match self.is(id) {
                 PROVEN => break,
                 NAME => self.forget(id),
-                _ => self.stack.take(id),
+                _ => self.queues.take(stacked(id)),
             }
         }
     }
@@ -125,8 +147,8 @@ impl Lirs {
     #[inline]
     fn forget(&mut self, id: u32) {
         self.set(id, UNKNOWN);
-        self.stack.take(id);
-        self.others.take(id);
+        self.queues.take(stacked(id));
+        self.queues.take(queued(id));
         self.forgotten.push(id);
     }
 }
@@ -142,37 +164,36 @@ impl Algorithm for Lirs {
     #[inline]
     fn hit(&mut self, id: u32) {
         if self.is(id) == PROVEN {
-            let lowest = self.stack.head(STACK) == Some(id);
-            self.stack.move_to_tail(STACK, id);
+            let lowest = self.lowest() == Some(id);
+            self.queues.move_to_tail(STACK, stacked(id));
             if lowest {
                 self.prune();
             }
-        } else if self.stack.list(id) == STACK {
-            self.stack.move_to_tail(STACK, id);
-            self.others.take(id);
+        } else if self.queues.list(stacked(id)) == STACK {
+            self.queues.move_to_tail(STACK, stacked(id));
+            self.queues.take(queued(id));
             self.prove(id);
         } else {
-            self.stack.push_tail(STACK, id);
-            self.others.move_to_tail(QUEUE, id);
+            self.queues.push_tail(STACK, stacked(id));
+            self.queues.move_to_tail(QUEUE, queued(id));
             self.prune();
         }
     }
 
     #[inline]
     fn insert(&mut self, id: u32, _: u64) {
-        self.stack.reserve(id);
-        self.others.reserve(id);
+        self.queues.reserve(queued(id));
         let known = self.is(id) == NAME;
         if known {
-            self.others.take(id);
-            self.stack.take(id);
+            self.queues.take(queued(id));
+            self.queues.take(stacked(id));
         }
-        self.stack.push_tail(STACK, id);
+        self.queues.push_tail(STACK, stacked(id));
         if known || self.proven < self.most {
             self.prove(id);
         } else {
             self.set(id, WAITING);
-            self.others.push_tail(QUEUE, id);
+            self.queues.push_tail(QUEUE, queued(id));
             self.prune();
         }
     }
@@ -180,22 +201,22 @@ impl Algorithm for Lirs {
     #[inline]
     fn evict(&mut self) -> Option<u32> {
         self.set_full(self.len());
-        let Some(id) = self.others.head(QUEUE) else {
-            let id = self.stack.head(STACK)?;
+        let Some(id) = self.first(QUEUE) else {
+            let id = self.lowest()?;
             self.disprove(id);
             self.forgotten.push(id);
             return Some(id);
         };
-        if self.stack.list(id) == NOWHERE {
+        if self.queues.list(stacked(id)) == NOWHERE {
             self.set(id, UNKNOWN);
-            self.others.take(id);
+            self.queues.take(queued(id));
             self.forgotten.push(id);
             return Some(id);
         }
         self.set(id, NAME);
-        self.others.move_to_tail(LEFT, id);
-        while self.others.len(LEFT) as usize > self.parameters.history.of(self.full) {
-            let Some(old) = self.others.head(LEFT) else { break };
+        self.queues.move_to_tail(LEFT, queued(id));
+        while self.queues.len(LEFT) as usize > self.parameters.history.of(self.full) {
+            let Some(old) = self.first(LEFT) else { break };
             self.forget(old);
         }
         Some(id)
@@ -205,18 +226,18 @@ impl Algorithm for Lirs {
         if self.is(id) == PROVEN {
             self.proven -= 1;
         } else {
-            self.others.take(id);
+            self.queues.take(queued(id));
         }
         self.set(id, UNKNOWN);
-        if self.stack.list(id) == STACK {
-            self.stack.take(id);
+        if self.queues.list(stacked(id)) == STACK {
+            self.queues.take(stacked(id));
             self.prune();
         }
     }
 
     #[inline]
     fn len(&self) -> usize {
-        self.proven + self.others.len(QUEUE) as usize
+        self.proven + self.queues.len(QUEUE) as usize
     }
 
     fn forgotten(&mut self) -> Option<u32> {

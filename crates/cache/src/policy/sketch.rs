@@ -35,22 +35,20 @@ impl Sketch {
         self.entries = entries.max(1);
     }
 
-    /// The block of a key, and what tells the places of its counters.
+    /// The block of a key.
     #[inline]
-    fn places(&self, fingerprint: u64) -> (usize, u64) {
-        let mixed = fingerprint.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let block = (mixed >> 32) as usize & (self.blocks.len() - 1);
-        (block, (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32)
+    fn block(&self, fingerprint: u64) -> usize {
+        (spread(fingerprint) >> 32) as usize & (self.blocks.len() - 1)
     }
 
     /// How often a key was used lately, 15 at most; too much rather than too little.
     #[inline]
     pub(super) fn estimate(&self, fingerprint: u64) -> u32 {
-        let (block, spread) = self.places(fingerprint);
+        let (block, bits) = (self.block(fingerprint), bits(fingerprint));
         let block = &self.blocks[block];
         let mut least = 15;
         for row in 0..ROWS {
-            let (word, bit) = place(row, spread);
+            let (word, bit) = place(row, bits);
             least = least.min((block[word] >> bit) as u32 & 15);
         }
         least
@@ -59,10 +57,10 @@ impl Sketch {
     /// Counts a use. All counters are halved after eight uses per entry of the cache.
     #[inline]
     pub(super) fn add(&mut self, fingerprint: u64) {
-        let (block, spread) = self.places(fingerprint);
+        let (block, bits) = (self.block(fingerprint), bits(fingerprint));
         let block = &mut self.blocks[block];
         for row in 0..ROWS {
-            let (word, bit) = place(row, spread);
+            let (word, bit) = place(row, bits);
             block[word] += u64::from((block[word] >> bit) & 15 < 15) << bit;
         }
         self.additions += 1;
@@ -80,10 +78,22 @@ impl Sketch {
     }
 }
 
+#[inline]
+const fn spread(fingerprint: u64) -> u64 {
+    fingerprint.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// What tells the places of a key's counters in its block.
+#[inline]
+const fn bits(fingerprint: u64) -> u64 {
+    let spread = spread(fingerprint);
+    (spread ^ (spread >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32
+}
+
 /// The place of a key's counter of a row: word and bit.
 #[inline]
-fn place(row: usize, spread: u64) -> (usize, u32) {
-    let bits = (spread >> (8 * row)) as u32;
+const fn place(row: usize, bits: u64) -> (usize, u32) {
+    let bits = (bits >> (8 * row)) as u32;
     // In bounds for the compiler to see: less than two words for each row.
     ((2 * row + (bits & 1) as usize) % WORDS, 4 * ((bits >> 1) & 15))
 }
