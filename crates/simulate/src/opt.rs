@@ -99,7 +99,7 @@ impl Opt {
 
     /// The reference at place `at`; places come in order, each once.
     #[inline]
-    pub(crate) fn access(&mut self, at: usize, _: u32) -> bool {
+    pub(crate) fn access(&mut self, at: usize) -> bool {
         let hit = self.held.remove(at);
         if hit {
             self.live -= 1;

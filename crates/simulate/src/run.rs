@@ -2,12 +2,13 @@
 
 use crate::client::access;
 use crate::opt;
-use crate::stream::Stream;
+use crate::stream::{AHEAD, Stream};
 use block::{Error, Result};
 use cache::PolicyKind;
 use cache::policy::{Algorithm, Room, Visitor};
 use serde::Serialize;
 use std::fmt;
+use std::hint::black_box;
 use std::str::FromStr;
 
 /// The classes of distances: one for each power of two.
@@ -85,19 +86,14 @@ impl Outcome {
 /// Runs a policy with `blocks` blocks over a stream; counts hits and misses by distance when
 /// `distances` is set. A cache of no blocks misses everything.
 pub fn run(policy: Policy, blocks: u32, stream: &Stream, distances: bool) -> Outcome {
-    let mut outcome = match (policy, distances, blocks) {
-        (_, _, 0) => count(stream, distances, |_, _| false),
-        (Policy::Opt, ..) => {
-            let mut cache = opt::Opt::new(stream, blocks);
-            count(stream, distances, |at, id| cache.access(at, id))
-        }
-        (Policy::Kind(kind), ..) => {
+    match (policy, blocks) {
+        (_, 0) => count(stream, distances, Asked(|_| false)),
+        (Policy::Opt, _) => count(stream, distances, opt::Opt::new(stream, blocks)),
+        (Policy::Kind(kind), _) => {
             let room = Room::simulated(blocks, stream.blocks());
             kind.visit(room, Run { blocks: blocks as usize, stream, distances })
         }
-    };
-    outcome.cold = u64::from(stream.blocks());
-    outcome
+    }
 }
 
 struct Run<'a> {
@@ -109,49 +105,115 @@ struct Run<'a> {
 impl Visitor for Run<'_> {
     type Output = Outcome;
 
-    fn visit<A: Algorithm + 'static>(self, mut algorithm: A) -> Outcome {
-        count(self.stream, self.distances, |_, id| access(&mut algorithm, self.blocks, id))
+    fn visit<A: Algorithm + 'static>(self, algorithm: A) -> Outcome {
+        count(self.stream, self.distances, Simulated { algorithm, blocks: self.blocks })
     }
 }
 
 /// Counts what a cache says that is none of ours: `access` is called with the block of each reference
 /// in turn, and says whether that is a hit.
-pub fn drive(stream: &Stream, distances: bool, mut access: impl FnMut(u32) -> bool) -> Outcome {
-    let outcome = count(stream, distances, |_, id| access(id));
-    Outcome { cold: u64::from(stream.blocks()), ..outcome }
+pub fn drive(stream: &Stream, distances: bool, access: impl FnMut(u32) -> bool) -> Outcome {
+    count(stream, distances, Asked(access))
 }
 
-/// Counts what `access` says of each reference: its place in the stream and the block's id.
+/// A cache that is told the references of a stream, in order.
+trait Cache {
+    /// What will be referenced next. Looking it up in vain, one after the other and waiting for
+    /// none, brings what is known of it near: what then is done with each of them does wait.
+    fn announce(&mut self, _: &[u32]) {}
+
+    /// The reference at place `at`, to `id`; whether it hits.
+    fn access(&mut self, at: usize, id: u32) -> bool;
+}
+
+struct Simulated<A> {
+    algorithm: A,
+    blocks: usize,
+}
+
+impl<A: Algorithm> Cache for Simulated<A> {
+    #[inline]
+    fn announce(&mut self, references: &[u32]) {
+        let held = references.iter().filter(|reference| {
+            let (id, _) = Stream::unpack(**reference);
+            self.algorithm.holds(id)
+        });
+        black_box(held.count());
+    }
+
+    #[inline]
+    fn access(&mut self, _: usize, id: u32) -> bool {
+        access(&mut self.algorithm, self.blocks, id)
+    }
+}
+
+impl Cache for opt::Opt {
+    #[inline]
+    fn access(&mut self, at: usize, _: u32) -> bool {
+        self.access(at)
+    }
+}
+
+/// A function that says whether a block hits.
+struct Asked<F>(F);
+
+impl<F: FnMut(u32) -> bool> Cache for Asked<F> {
+    fn access(&mut self, _: usize, id: u32) -> bool {
+        (self.0)(id)
+    }
+}
+
+/// Counts what a cache makes of each reference.
 #[inline]
-fn count(stream: &Stream, distances: bool, mut access: impl FnMut(usize, u32) -> bool) -> Outcome {
+fn count(stream: &Stream, distances: bool, mut cache: impl Cache) -> Outcome {
     let mut counted = [[0u64; 2]; 2];
-    let mut outcome = Outcome::default();
-    if distances {
-        let mut last = vec![u32::MAX; stream.blocks() as usize];
-        let mut by_distance = [[0u64; CLASSES]; 2];
-        for (at, reference) in stream.packed().iter().enumerate() {
+    let mut distances = distances.then(|| Distances::new(stream));
+    let mut at = 0;
+    for chunk in stream.packed().chunks(AHEAD) {
+        cache.announce(chunk);
+        for reference in chunk {
             let (id, write) = Stream::unpack(*reference);
-            let hit = access(at, id);
+            let hit = cache.access(at, id);
             counted[usize::from(write)][usize::from(hit)] += 1;
-            let last = &mut last[id as usize];
-            if *last != u32::MAX {
-                let distance = (at as u32).wrapping_sub(*last).max(1);
-                by_distance[usize::from(hit)][distance.ilog2() as usize] += 1;
+            if let Some(distances) = &mut distances {
+                distances.count(at as u32, id, hit);
             }
-            *last = at as u32;
-        }
-        outcome.misses_by_distance = by_distance[0].to_vec();
-        outcome.hits_by_distance = by_distance[1].to_vec();
-    } else {
-        for (at, reference) in stream.packed().iter().enumerate() {
-            let (id, write) = Stream::unpack(*reference);
-            counted[usize::from(write)][usize::from(access(at, id))] += 1;
+            at += 1;
         }
     }
     let [[read_misses, read_hits], [write_misses, write_hits]] = counted;
-    outcome.hits = read_hits + write_hits;
-    outcome.misses = read_misses + write_misses;
-    outcome.read_hits = read_hits;
-    outcome.reads = read_hits + read_misses;
-    outcome
+    let [misses_by_distance, hits_by_distance] =
+        distances.map_or_else(Default::default, |d| d.counted);
+    Outcome {
+        hits: read_hits + write_hits,
+        misses: read_misses + write_misses,
+        cold: u64::from(stream.blocks()),
+        read_hits,
+        reads: read_hits + read_misses,
+        hits_by_distance,
+        misses_by_distance,
+    }
+}
+
+/// Misses and hits by distance.
+struct Distances {
+    /// The last reference to each block; `u32::MAX` before the first.
+    last: Vec<u32>,
+    counted: [Vec<u64>; 2],
+}
+
+impl Distances {
+    fn new(stream: &Stream) -> Self {
+        let last = vec![u32::MAX; stream.blocks() as usize];
+        Self { last, counted: [vec![0; CLASSES], vec![0; CLASSES]] }
+    }
+
+    #[inline]
+    fn count(&mut self, at: u32, id: u32, hit: bool) {
+        let last = std::mem::replace(&mut self.last[id as usize], at);
+        if last != u32::MAX {
+            let distance = at.wrapping_sub(last).max(1);
+            self.counted[usize::from(hit)][distance.ilog2() as usize] += 1;
+        }
+    }
 }

@@ -2,22 +2,29 @@
 //! I. L. Traiger: "Evaluation techniques for storage hierarchies", IBM Systems Journal 1970).
 //!
 //! The stack is a bitmap over time: a bit is set where a block was last referenced. The distance of
-//! a reference is the number of bits behind the block's own. Counts of lines and of groups of lines
-//! make that a few dozen additions; when the bitmap is full, the bits are pushed together.
+//! a reference is the number of bits behind the block's own. Counts of words, lines of words and
+//! groups of lines make that a few dozen additions, most of them several at a time; when the bitmap
+//! is full, the bits are pushed together.
 //!
 //! From a sample of one in `n` blocks the same pass gives an estimate for all (SHARDS: C. A.
 //! Waldspurger, N. Park, A. Garthwaite, I. Ahmad: "Efficient MRC Construction with SHARDS", FAST
 //! 2015, with the correction of section 4.2): distances are multiplied by `n`, and what the sample
 //! has too few or too many references counts at the smallest distance.
 
-use crate::stream::Stream;
+use crate::stream::{AHEAD, Stream};
 use serde::Serialize;
+use std::hint::black_box;
 
-/// Words of a line: one line of the processor's cache.
-const LINE: usize = 8;
-const LINE_BITS: usize = LINE * 64;
-/// Lines of a group.
-const GROUP: usize = 64;
+/// Places of a line, of 8 words.
+const LINE: usize = 8 * 64;
+/// Lines of a group; what is set in them fits 16 bits.
+const LINES: usize = 64;
+/// Places of a group.
+const GROUP: usize = LINES * LINE;
+/// Groups of a region.
+const GROUPS: usize = 16;
+/// Places of a region.
+const REGION: usize = GROUPS * GROUP;
 
 /// The hit ratio of LRU by size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -41,10 +48,15 @@ impl Curve {
     pub fn of(stream: &Stream) -> Self {
         let mut stack = Stack::new(stream.blocks());
         let mut distances = vec![0u64; stream.blocks() as usize];
-        for (id, _) in stream.references() {
-            if let Some(distance) = stack.reference(id) {
-                distances[distance as usize] += 1;
+        let mut found = Vec::with_capacity(AHEAD);
+        for chunk in stream.packed().chunks(AHEAD) {
+            stack.announce(chunk);
+            for reference in chunk {
+                let (id, _) = Stream::unpack(*reference);
+                found.extend(stack.reference(id));
             }
+            // All together, as each may have to wait for its line of memory.
+            found.drain(..).for_each(|distance: u32| distances[distance as usize] += 1);
         }
         let references = stream.len() as u64;
         let expected = match stream.one_in {
@@ -90,23 +102,39 @@ pub(crate) struct Stack {
     /// The block whose bit is at each place, for pushing together.
     block: Vec<u32>,
     bits: Vec<u64>,
-    lines: Vec<u16>,
-    groups: Vec<u32>,
+    /// Bits set in each word of a line, a byte for each.
+    words: Vec<u64>,
+    /// Bits set in each line, by group.
+    lines: Vec<[u16; LINES]>,
+    /// Bits set in each group, by region.
+    groups: Vec<[u32; GROUPS]>,
+    /// Bits set in each region.
+    regions: Vec<u32>,
     next: usize,
 }
 
 impl Stack {
     pub(crate) fn new(blocks: u32) -> Self {
-        let unit = LINE_BITS * GROUP;
-        let places = (blocks as usize * 2).next_multiple_of(unit).max(unit);
+        let places = (blocks as usize * 2).next_multiple_of(LINE).max(LINE);
         Self {
             place: vec![u32::MAX; blocks as usize],
             block: vec![0; places],
             bits: vec![0; places / 64],
-            lines: vec![0; places / LINE_BITS],
-            groups: vec![0; places / unit],
+            words: vec![0; places / LINE],
+            lines: vec![[0; LINES]; places.div_ceil(GROUP)],
+            groups: vec![[0; GROUPS]; places.div_ceil(REGION)],
+            regions: vec![0; places.div_ceil(REGION)],
             next: 0,
         }
+    }
+
+    /// What will be referenced next: looked up in vain, it is near when it comes.
+    fn announce(&self, references: &[u32]) {
+        let places = references.iter().map(|reference| {
+            let (id, _) = Stream::unpack(*reference);
+            self.place[id as usize]
+        });
+        black_box(places.fold(0, |all, place| all ^ place));
     }
 
     /// A reference to a block: how many others were referenced since the last; `None` at the first.
@@ -118,9 +146,11 @@ impl Stack {
         let place = self.place[id as usize] as usize;
         let distance = (place != u32::MAX as usize).then(|| {
             let distance = self.above(place);
-            self.flip(place);
-            self.lines[place / LINE_BITS] -= 1;
-            self.groups[place / (LINE_BITS * GROUP)] -= 1;
+            self.bits[place / 64] ^= 1 << (place % 64);
+            self.words[place / LINE] -= 1 << (place / 64 % 8 * 8);
+            self.lines[place / GROUP][place / LINE % LINES] -= 1;
+            self.groups[place / REGION][place / GROUP % GROUPS] -= 1;
+            self.regions[place / REGION] -= 1;
             distance
         });
         self.set(id);
@@ -132,32 +162,33 @@ impl Stack {
         self.next += 1;
         self.place[id as usize] = place as u32;
         self.block[place] = id;
-        self.flip(place);
-        self.lines[place / LINE_BITS] += 1;
-        self.groups[place / (LINE_BITS * GROUP)] += 1;
-    }
-
-    fn flip(&mut self, place: usize) {
         self.bits[place / 64] ^= 1 << (place % 64);
+        self.words[place / LINE] += 1 << (place / 64 % 8 * 8);
+        self.lines[place / GROUP][place / LINE % LINES] += 1;
+        self.groups[place / REGION][place / GROUP % GROUPS] += 1;
+        self.regions[place / REGION] += 1;
     }
 
     /// The number of bits above a place.
     #[inline]
     fn above(&self, place: usize) -> u32 {
-        let (word, line, group) = (place / 64, place / LINE_BITS, place / (LINE_BITS * GROUP));
         // Shifting twice, as a shift by 64 is none.
-        let mut sum = (self.bits[word] >> (place % 64) >> 1).count_ones();
-        for word in &self.bits[word + 1..(line + 1) * LINE] {
-            sum += word.count_ones();
-        }
-        for count in &self.lines[line + 1..(group + 1) * GROUP] {
-            sum += u32::from(*count);
-        }
-        let last = self.next.saturating_sub(1) / (LINE_BITS * GROUP);
-        for count in &self.groups[group + 1..(last + 1).max(group + 1)] {
-            sum += count;
-        }
-        sum
+        let in_word = (self.bits[place / 64] >> (place % 64) >> 1).count_ones();
+        let words = self.words[place / LINE] >> (place / 64 % 8 * 8) >> 8;
+        // Pairs of bytes, then all of them, by a product.
+        let pairs = (words & 0x00ff_00ff_00ff_00ff) + (words >> 8 & 0x00ff_00ff_00ff_00ff);
+        let in_line = (pairs.wrapping_mul(0x0001_0001_0001_0001) >> 48) as u32;
+        // All counts are added, those before as 0: a loop of another length each time is slower.
+        let line = (place / LINE % LINES) as i16;
+        let lines = (0i16..).zip(&self.lines[place / GROUP]);
+        let in_group =
+            lines.fold(0u16, |sum, (at, count)| sum + if at > line { *count } else { 0 });
+        let group = (place / GROUP % GROUPS) as i32;
+        let groups = (0i32..).zip(&self.groups[place / REGION]);
+        let in_region =
+            groups.fold(0, |sum, (at, count)| sum + if at > group { *count } else { 0 });
+        let beyond: u32 = self.regions[place / REGION + 1..].iter().sum();
+        in_word + in_line + u32::from(in_group) + in_region + beyond
     }
 
     /// Closes the gaps. At least half of the places are gaps, so that this costs a constant time per
@@ -165,8 +196,10 @@ impl Stack {
     fn push_together(&mut self) {
         let old = std::mem::take(&mut self.bits);
         self.bits = vec![0; old.len()];
-        self.lines.fill(0);
-        self.groups.fill(0);
+        self.words.fill(0);
+        self.lines.fill([0; LINES]);
+        self.groups.fill([0; GROUPS]);
+        self.regions.fill(0);
         self.next = 0;
         for (at, mut word) in old.into_iter().enumerate() {
             while word != 0 {

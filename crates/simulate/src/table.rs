@@ -1,19 +1,35 @@
-//! Dense ids for keys, in order of first appearance: open addressing with linear probing, which is
-//! all that is needed where nothing is ever removed.
+//! Dense ids for keys, in order of first appearance: open addressing, which is all that is needed
+//! where nothing is ever removed.
+//!
+//! The table holds ids only; what key an id stands for is in a vector by id. Keys that are numbers of
+//! blocks come in runs: sixteen neighbours hash to sixteen slots of one line of the processor's
+//! cache, and their keys, as they mostly appeared together, are near each other too. Many keys are
+//! looked up at a time, so that the memory is asked for all of them at once.
 
 use block::{Error, Result};
 
 /// The most ids: the highest bit of a reference says that it is a write.
 const MOST: usize = 1 << 31;
 
-/// Ids for keys; no key may be `u64::MAX`.
+/// Keys that share a line of slots: a power of two.
+const GROUP: u64 = 16;
+
+/// Slots of an empty table.
+const LEAST: usize = 1024;
+
+const FREE: u32 = u32::MAX;
+
+/// The most keys of [`Table::ids`].
+pub(crate) const BATCH: usize = 256;
+
+/// Ids for keys. Takes 24 bytes per key at most, and 12 at least.
 #[derive(Debug)]
 pub(crate) struct Table {
-    slots: Vec<(u64, u32)>,
-    len: u32,
+    /// The ids: a power of two of slots, at most half of them taken.
+    slots: Vec<u32>,
+    /// The key of each id.
+    keys: Vec<u64>,
 }
-
-const FREE: (u64, u32) = (u64::MAX, 0);
 
 /// Spreads a key over 64 bits.
 pub(crate) const fn mix(key: u64) -> u64 {
@@ -23,52 +39,93 @@ pub(crate) const fn mix(key: u64) -> u64 {
 
 impl Table {
     pub(crate) fn new() -> Self {
-        Self { slots: vec![FREE; 1024], len: 0 }
+        Self { slots: vec![FREE; LEAST], keys: Vec::new() }
     }
 
     pub(crate) fn len(&self) -> u32 {
-        self.len
+        self.keys.len() as u32
     }
 
+    /// The slot where a key is looked for first.
+    #[inline]
+    fn home(&self, key: u64) -> usize {
+        let group = (mix(key / GROUP) >> 32) * GROUP;
+        (group | (key % GROUP)) as usize & (self.slots.len() - 1)
+    }
+
+    /// The slot of a key: its own, or a free one.
+    #[inline]
     fn place(&self, key: u64) -> usize {
-        let mask = self.slots.len() - 1;
-        let mut at = (mix(key) >> 32) as usize & mask;
-        while self.slots[at].0 != key && self.slots[at] != FREE {
-            at = (at + 1) & mask;
+        let mut at = self.home(key);
+        loop {
+            let id = self.slots[at];
+            if id == FREE || self.keys[id as usize] == key {
+                return at;
+            }
+            // Whole groups further, as a full group is followed by full ones.
+            at = (at + GROUP as usize) & (self.slots.len() - 1);
         }
-        at
     }
 
     /// The id of a key, a new one when it is new.
+    #[inline]
     pub(crate) fn id(&mut self, key: u64) -> Result<u32> {
         let at = self.place(key);
-        if self.slots[at] != FREE {
-            return Ok(self.slots[at].1);
+        match self.slots[at] {
+            FREE => self.add(at, key),
+            id => Ok(id),
         }
-        if self.len as usize >= MOST {
-            return Err(Error::invalid(
-                "the trace touches more than 2^31 blocks; use larger blocks or a sample",
-            ));
+    }
+
+    /// Replaces keys, [`BATCH`] at most, by their ids.
+    pub(crate) fn ids(&mut self, keys: &mut [u64]) -> Result<()> {
+        // A guess at each id, right or the id of another key: two loops that wait for nothing.
+        let mut guesses = [0u32; BATCH];
+        for (key, guess) in keys.iter().zip(&mut guesses) {
+            *guess = self.slots[self.home(*key)];
         }
-        let id = self.len;
-        self.slots[at] = (key, id);
-        self.len += 1;
-        if self.len as usize * 4 > self.slots.len() * 3 {
-            self.grow();
+        let mut right = [false; BATCH];
+        for ((key, guess), right) in keys.iter().zip(&guesses).zip(&mut right) {
+            *right = self.keys.get(*guess as usize) == Some(key);
         }
-        Ok(id)
+        for ((key, guess), right) in keys.iter_mut().zip(guesses).zip(right) {
+            let id = if right { guess } else { self.id(*key)? };
+            *key = u64::from(id);
+        }
+        Ok(())
     }
 
     pub(crate) fn contains(&self, key: u64) -> bool {
         self.slots[self.place(key)] != FREE
     }
 
+    fn add(&mut self, at: usize, key: u64) -> Result<u32> {
+        if self.keys.len() >= MOST {
+            return Err(Error::invalid(
+                "the trace touches more than 2^31 blocks; use larger blocks or a sample",
+            ));
+        }
+        let id = self.keys.len() as u32;
+        self.slots[at] = id;
+        self.keys.push(key);
+        if self.keys.len() * 2 > self.slots.len() {
+            self.grow();
+        }
+        Ok(id)
+    }
+
+    #[cold]
     fn grow(&mut self) {
-        let old = std::mem::take(&mut self.slots);
-        self.slots = vec![FREE; old.len() * 2];
-        for slot in old.into_iter().filter(|slot| *slot != FREE) {
-            let at = self.place(slot.0);
-            self.slots[at] = slot;
+        let slots = self.slots.len() * 2;
+        // The old ones first: all that they knew is in the keys.
+        self.slots = Vec::new();
+        self.slots = vec![FREE; slots];
+        for (id, key) in self.keys.iter().enumerate() {
+            let mut at = self.home(*key);
+            while self.slots[at] != FREE {
+                at = (at + GROUP as usize) & (slots - 1);
+            }
+            self.slots[at] = id as u32;
         }
     }
 }
