@@ -5,7 +5,7 @@ use crate::native::writer::Writer;
 use crate::transform::mix;
 use crate::{Flags, Format, Header, Op, Request, Source};
 use block::{Error, Result};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
@@ -148,7 +148,7 @@ fn write(
         Format::Sojourn => native(source, &mut out, path)?,
         Format::Fio => text(source, &mut out, path, &mut Fio::default())?,
         Format::Load => text(source, &mut out, path, &mut Load::default())?,
-        Format::Csv => text(source, &mut out, path, &mut Csv)?,
+        Format::Csv => text(source, &mut out, path, &mut Csv::default())?,
         format => {
             return Err(Error::unsupported(format!(
                 "{format} is only read; write sojourn, fio, load, csv or oracle-general"
@@ -219,23 +219,59 @@ fn text(
     Ok(done)
 }
 
-/// A name that can stand in a column: without separators, and never empty.
-fn name(known: Option<&String>, what: &str, number: u32) -> String {
-    match known.filter(|name| !name.is_empty()) {
-        None => format!("{what}{number}"),
-        Some(name) => {
-            let special = |c: char| c.is_whitespace() || c.is_control() || ",;\"#".contains(c);
-            name.chars().map(|c| if special(c) { '_' } else { c }).collect()
+/// The names of clients or disks as a column has them: without separators, never empty, and no two
+/// the same, whatever they are called.
+struct Names {
+    /// What those are called that have no name.
+    what: &'static str,
+    /// By number; empty where it was not asked for yet.
+    given: Vec<String>,
+    taken: HashSet<String>,
+}
+
+impl Names {
+    fn new(what: &'static str) -> Self {
+        Self { what, given: Vec::new(), taken: HashSet::new() }
+    }
+
+    fn of(&mut self, known: Option<&String>, number: u32) -> &str {
+        let index = number as usize;
+        if self.given.len() <= index {
+            self.given.resize(index + 1, String::new());
         }
+        if self.given[index].is_empty() {
+            let special = |c: char| c.is_whitespace() || c.is_control() || ",;\"#".contains(c);
+            let plain: String = match known.filter(|name| !name.is_empty()) {
+                None => format!("{}{number}", self.what),
+                Some(name) => name.chars().map(|c| if special(c) { '_' } else { c }).collect(),
+            };
+            let mut name = plain.clone();
+            let mut more = u64::from(number);
+            while !self.taken.insert(name.clone()) {
+                name = format!("{plain}~{more}");
+                more += 1;
+            }
+            self.given[index] = name;
+        }
+        &self.given[index]
+    }
+
+    fn disk(&mut self, header: &Header, number: u32) -> &str {
+        self.of(header.disks.get(number as usize).map(|disk| &disk.name), number)
     }
 }
 
-fn disk_name(header: &Header, number: u32) -> String {
-    name(header.disks.get(number as usize).map(|d| &d.name), "disk", number)
+/// All that we know, in columns.
+struct Csv {
+    clients: Names,
+    disks: Names,
 }
 
-/// All that we know, in columns.
-struct Csv;
+impl Default for Csv {
+    fn default() -> Self {
+        Self { clients: Names::new("client"), disks: Names::new("disk") }
+    }
+}
 
 impl TextWriter for Csv {
     fn begin(&mut self, _: &Header, out: &mut dyn Write) -> io::Result<()> {
@@ -243,8 +279,8 @@ impl TextWriter for Csv {
     }
 
     fn request(&mut self, header: &Header, r: &Request, out: &mut dyn Write) -> io::Result<bool> {
-        let client = name(header.clients.get(r.client as usize), "client", r.client);
-        let disk = disk_name(header, r.disk);
+        let client = self.clients.of(header.clients.get(r.client as usize), r.client);
+        let disk = self.disks.disk(header, r.disk);
         let (time, op, offset, length) = (r.time, r.op.letter(), r.offset, r.length);
         write!(out, "{time},{client},{disk},{op},{offset},{length},{},", r.latency)?;
         let words = [(Flags::FUA, "FUA"), (Flags::FAILED, "FAILED"), (Flags::LATE, "LATE")];
@@ -256,10 +292,16 @@ impl TextWriter for Csv {
 
 /// fio's iolog: version 3, or version 2 for a trace without times. fio knows no zeroing: that is
 /// written as a trim.
-#[derive(Default)]
 struct Fio {
     version: u8,
     opened: Vec<bool>,
+    disks: Names,
+}
+
+impl Default for Fio {
+    fn default() -> Self {
+        Self { version: 0, opened: Vec::new(), disks: Names::new("disk") }
+    }
 }
 
 impl TextWriter for Fio {
@@ -269,7 +311,7 @@ impl TextWriter for Fio {
     }
 
     fn request(&mut self, header: &Header, r: &Request, out: &mut dyn Write) -> io::Result<bool> {
-        let file = disk_name(header, r.disk);
+        let file = self.disks.disk(header, r.disk);
         let at = match self.version {
             3 => format!("{} ", r.time / 1000),
             _ => String::new(),
@@ -295,7 +337,7 @@ impl TextWriter for Fio {
         // fio takes the time before a close as time to wait.
         for (index, _) in self.opened.iter().enumerate().filter(|(_, opened)| **opened) {
             let at = if self.version == 3 { "0 " } else { "" };
-            writeln!(out, "{at}{} close", disk_name(header, index as u32))?;
+            writeln!(out, "{at}{} close", self.disks.disk(header, index as u32))?;
         }
         Ok(())
     }
@@ -384,4 +426,22 @@ fn oracle(source: &mut dyn Source, file: &File, path: &Path, unit: u32) -> Resul
         end = start;
     }
     Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_parties_are_called_the_same() {
+        let known = ["a b", "a_b", "", "disk2", "a b", "disk2~3"].map(String::from);
+        let mut names = Names::new("disk");
+        let mut seen = HashSet::new();
+        for (number, name) in known.iter().enumerate() {
+            let given = names.of(Some(name), number as u32).to_owned();
+            assert!(!given.contains(' ') && seen.insert(given.clone()), "{given}");
+            assert_eq!(names.of(Some(name), number as u32), given, "the same again");
+        }
+        assert_eq!(names.of(None, 9), "disk9");
+    }
 }
