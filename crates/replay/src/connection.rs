@@ -474,12 +474,14 @@ impl Table {
                 Op::Flush => {}
             }
         }
+        let mut tally = self.shared.tally();
+        tally.sent += 1;
         if self.now >= self.shared.plan.warm_up.as_nanos() as u64 {
             let free = lane.free.max(due);
-            let mut tally = self.shared.tally();
             tally.late.record(self.now.saturating_sub(due));
             tally.own.record(self.now.saturating_sub(free));
         }
+        drop(tally);
         self.queue(at);
         (cookie, stamp)
     }

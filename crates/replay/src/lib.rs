@@ -30,6 +30,6 @@ mod verify;
 
 pub use histogram::{Histogram, Summary};
 pub use plan::{Pace, Plan};
-pub use run::{Hub, run};
+pub use run::{Hub, Prepared, prepare, run};
 pub use script::{Script, Selection};
 pub use tally::{Lateness, OpReport, Progress, Report, Verified};

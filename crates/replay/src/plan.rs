@@ -38,6 +38,8 @@ pub struct Plan {
     pub pace: Pace,
     /// Requests that a client may have under way. With 1, its next request waits for its last.
     pub depth: u32,
+    /// When nothing is answered for so long though requests wait, the replay fails.
+    pub patience: Duration,
     /// Each client starts so much later than the one before.
     pub stagger: Duration,
     /// Answers before this time are not counted.
@@ -64,6 +66,7 @@ impl Plan {
             connections: None,
             pace: Pace::Fast,
             depth: 1,
+            patience: Duration::from_secs(60),
             stagger: Duration::ZERO,
             warm_up: Duration::ZERO,
             until: None,
@@ -156,6 +159,9 @@ impl Plan {
                 return invalid("the trace has no times: replay it as fast as possible".to_owned());
             }
         }
+        if self.patience.is_zero() {
+            return invalid("no time to answer: wait for a second or more".to_owned());
+        }
         if self.repeat && self.until.is_none() {
             return invalid("repeating without an end: say for how long".to_owned());
         }
@@ -246,6 +252,7 @@ mod tests {
         bad(&|p| p.connections = Some(0));
         bad(&|p| p.pace = Pace::Times(0.0));
         bad(&|p| p.pace = Pace::Times(f64::NAN));
+        bad(&|p| p.patience = Duration::ZERO);
         bad(&|p| p.repeat = true);
         bad(&|p| p.until = Some(Duration::ZERO));
         let error = bad(&|p| (p.verify, p.clients) = (true, 2));

@@ -78,23 +78,38 @@ impl Shared {
     }
 }
 
-/// Replays `script`. When `stop` completes, nothing more is sent, and the report tells what was
-/// done until then. All tasks run where this is called: for exact figures, in a runtime of its own.
+/// Replays `script`: [`prepare`], and then [`Prepared::run`].
 ///
 /// # Errors
-/// Plans that cannot be carried out; servers that cannot be reached, refuse an export, break the
-/// protocol or close a connection. A request that a server answers with an error is counted, not an
-/// error.
+/// As those two.
 pub async fn run(
     script: Arc<Script>,
     plan: Plan,
     hub: &Hub,
     stop: impl Future<Output = ()>,
 ) -> Result<Report> {
+    let mut stop = pin!(stop);
+    let prepared = tokio::select! {
+        prepared = prepare(script, plan, hub) => prepared?,
+        () = &mut stop => return Err(Error::unavailable("stopped before it began")),
+    };
+    prepared.run(stop).await
+}
+
+/// A replay whose connections are made.
+pub struct Prepared {
+    shared: Arc<Shared>,
+    connections: Vec<Connection>,
+}
+
+/// Makes the connections of a replay.
+///
+/// # Errors
+/// Plans that cannot be carried out; servers that cannot be reached or refuse an export.
+pub async fn prepare(script: Arc<Script>, plan: Plan, hub: &Hub) -> Result<Prepared> {
     let carried = plan.connections(&script)?;
-    let count = carried.len();
     let shared = Arc::new(Shared {
-        timer: Timer::new(count)?,
+        timer: Timer::new(carried.len())?,
         stopping: AtomicBool::new(false),
         left: AtomicU64::new(0),
         hub: hub.clone(),
@@ -103,33 +118,74 @@ pub async fn run(
         script,
         plan,
     });
-    let mut stop = pin!(stop);
-    let connections = tokio::select! {
-        connections = connect(&shared, carried) => connections?,
-        () = &mut stop => return Err(Error::unavailable("stopped before it began")),
-    };
-    shared.start();
-    let mut tasks = JoinSet::new();
-    for connection in connections {
-        tasks.spawn(connection.drive());
-    }
-    let finish = async {
-        while let Some(ended) = tasks.join_next().await {
-            ended.map_err(|e| Error::internal(format!("a connection's task failed: {e}")))??;
+    let connections = connect(&shared, carried).await?;
+    Ok(Prepared { shared, connections })
+}
+
+impl Prepared {
+    /// Replays. When `stop` completes, nothing more is sent, and the report tells what was done
+    /// until then. All tasks run where this is called: for exact figures, in a runtime of its own.
+    ///
+    /// # Errors
+    /// Servers that break the protocol, close a connection or fall silent. A request that a server
+    /// answers with an error is counted, not an error.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<Report> {
+        let Self { shared, connections } = self;
+        let count = connections.len() as u32;
+        let mut stop = pin!(stop);
+        shared.start();
+        let mut tasks = JoinSet::new();
+        for connection in connections {
+            tasks.spawn(connection.drive());
         }
-        Ok(())
-    };
-    let mut finish = pin!(finish);
-    let mut timer = pin!(shared.timer.drive());
-    tokio::select! {
-        done = &mut finish => done?,
-        failed = &mut timer => failed?,
-        () = &mut stop => {
-            shared.stop();
-            finish.await?;
+        let finish = async {
+            while let Some(ended) = tasks.join_next().await {
+                ended
+                    .map_err(|e| Error::internal(format!("a connection's task failed: {e}")))??;
+            }
+            Ok(())
+        };
+        let mut finish = pin!(finish);
+        let mut timer = pin!(shared.timer.drive());
+        let mut silence = pin!(silence(&shared));
+        tokio::select! {
+            done = &mut finish => done?,
+            failed = &mut timer => failed?,
+            silent = &mut silence => return Err(silent),
+            () = &mut stop => {
+                shared.stop();
+                tokio::select! {
+                    done = &mut finish => done?,
+                    silent = &mut silence => return Err(silent),
+                }
+            }
+        }
+        Ok(report(&shared, count))
+    }
+}
+
+/// Waits until nothing has been answered for too long, though requests wait.
+async fn silence(shared: &Shared) -> Error {
+    let patience = shared.plan.patience;
+    let (mut answered, mut since) = (0, Instant::now());
+    loop {
+        tokio::time::sleep(patience / 8).await;
+        let now = Instant::now();
+        let (sent, answers) = {
+            let tally = shared.tally();
+            (tally.sent, tally.answers)
+        };
+        if answers != answered || answers == sent {
+            (answered, since) = (answers, now);
+        } else if now - since >= patience {
+            return Error::unavailable(format!(
+                "{}: no answer for {patience:?}, though {} requests wait: look after the server, \
+                 or wait longer with --timeout",
+                shared.plan.target,
+                sent - answers
+            ));
         }
     }
-    Ok(report(&shared, count as u32))
 }
 
 async fn connect(shared: &Arc<Shared>, carried: Vec<Carried>) -> Result<Vec<Connection>> {

@@ -20,6 +20,8 @@ pub(crate) struct Tally {
     pub(crate) late: Histogram,
     /// From when it could be sent (due, and the client free) to when it was.
     pub(crate) own: Histogram,
+    /// Requests sent in all, in the window or not.
+    pub(crate) sent: u64,
     /// Answers in all, in the window or not.
     pub(crate) answers: u64,
     pub(crate) bytes: u64,

@@ -431,3 +431,23 @@ async fn a_server_that_goes_away_is_an_error_that_names_the_export() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.message().contains("/x?socket"), "{error}");
 }
+
+#[tokio::test]
+async fn a_server_that_falls_silent_is_an_error_and_a_slow_one_is_not() {
+    let requests: Vec<_> = (0..6).map(|i| request(0, Op::Read, i * 4096, 4096)).collect();
+    for (pause, silent) in [(Duration::from_millis(60), false), (Duration::from_millis(1500), true)]
+    {
+        let lab = Lab::new([("x", Disk::new(pause))]);
+        let patience = Duration::from_millis(if silent { 200 } else { 30_000 });
+        let replayed = lab.replay(requests.clone(), "x", |plan| plan.patience = patience);
+        let replayed = tokio::time::timeout(Duration::from_secs(60), replayed).await.unwrap();
+        match replayed {
+            Ok(report) => assert!(!silent && report.requests == 6),
+            Err(error) => {
+                assert!(silent);
+                assert_eq!(error.kind(), ErrorKind::Unavailable);
+                assert!(error.message().contains("though 1 requests wait"), "{error}");
+            }
+        }
+    }
+}

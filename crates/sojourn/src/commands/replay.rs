@@ -52,6 +52,9 @@ pub(crate) struct Args {
     /// Each client starts so much later than the one before
     #[arg(long, default_value = "0s", value_name = "TIME", value_parser = duration)]
     pub(crate) stagger: Duration,
+    /// Fail when nothing is answered for so long though requests wait
+    #[arg(long, default_value = "60s", value_name = "TIME", value_parser = duration)]
+    pub(crate) timeout: Duration,
     /// Send nothing after this time
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub(crate) until: Option<Duration>,
@@ -101,7 +104,8 @@ pub(crate) struct View {
     /// Requests of the trace that were not replayed: those that are not reads, with --reads-only,
     /// and empty ones.
     skipped: u64,
-    /// Processor time of the replayer for each answer, in microseconds; connecting included.
+    /// Processor time of the replayer for each answer, in microseconds, from when all connections
+    /// were made.
     cpu_us_per_request: f64,
 }
 
@@ -118,6 +122,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
     plan.connections = args.connections;
     plan.pace = args.speed;
     plan.depth = args.depth;
+    plan.patience = args.timeout;
     plan.stagger = args.stagger;
     plan.until = args.until;
     plan.warm_up = args.warm_up;
@@ -144,8 +149,7 @@ pub(crate) fn drive(script: Arc<Script>, plan: Plan, threads: usize) -> Result<(
     }
     let runtime =
         builder.enable_all().build().map_err(|e| Error::io("cannot start the runtime", e))?;
-    let before = cpu_time();
-    let report = runtime.block_on(async {
+    runtime.block_on(async {
         let hub = Hub::default();
         let bar = Bar::requests("replaying", script_total(&script, &plan));
         let show = async {
@@ -162,12 +166,21 @@ pub(crate) fn drive(script: Arc<Script>, plan: Plan, threads: usize) -> Result<(
                 std::future::pending::<()>().await;
             }
         };
+        let replay = async {
+            let mut stop = std::pin::pin!(stop);
+            let prepared = tokio::select! {
+                prepared = replay::prepare(script, plan, &hub) => prepared?,
+                () = &mut stop => return Err(Error::unavailable("stopped before it began")),
+            };
+            let before = cpu_time();
+            let report = prepared.run(stop).await?;
+            Ok((report, cpu_time().saturating_sub(before)))
+        };
         tokio::select! {
-            report = replay::run(script, plan, &hub, stop) => report,
+            done = replay => done,
             () = show => Err(Error::internal("the progress ended")),
         }
-    })?;
-    Ok((report, cpu_time().saturating_sub(before)))
+    })
 }
 
 /// How many requests there are in all, when that is known.
