@@ -6,8 +6,13 @@
 //! its weights for 0, 1, 2, … clients; a network is the convolution of its centres. To stay in the
 //! range of floating point, demands are multiplied by a rate near the throughput (which changes no
 //! ratio), and every vector is scaled to a maximum of 1.
+//!
+//! From as many clients on as a centre has servers its weights are a geometric series. Convolving
+//! with a series is one multiplication and one addition for each number of clients (for a single
+//! server that is Buzen's own recursion), so that n clients take time in proportion to n times the
+//! servers. Delays are one centre together, with which the product begins.
 
-use crate::network::{CentreUse, Network, Solution};
+use crate::network::{Centre, CentreUse, Kind, Network, Solution};
 use block::{Error, Result};
 
 /// Up to so many clients one pass is enough: the smallest number in it is above e^-600.
@@ -36,27 +41,19 @@ pub(crate) fn sweep(network: &Network, most: u32) -> Result<Vec<Solution>> {
 fn pass(network: &Network, from: usize, to: usize) -> Result<Vec<Solution>> {
     let rate = network.bounds().throughput(to as u32);
     let centres = network.centres();
-    let mut factors: Vec<Vec<f64>> = centres
-        .iter()
-        .map(|centre| weights(centre.demand * rate, centre.kind.servers(), to))
+    let delays = centres.iter().filter(|c| c.kind == Kind::Delay).map(|c| c.demand);
+    let delay = weights((delays.sum::<f64>() + network.think()) * rate, None, to);
+    let factors: Vec<Option<Factor>> =
+        centres.iter().map(|centre| Factor::new(centre, rate, to)).collect();
+    let queues: Vec<Option<Vec<f64>>> = (0..centres.len())
+        .map(|k| {
+            let factor = factors[k].as_ref()?;
+            let others = factors.iter().enumerate().filter(|(other, _)| *other != k);
+            let others = others.filter_map(|(_, other)| other.as_ref());
+            Some(factor.mean_queues(&others.fold(delay.clone(), |all, one| one.convolve(&all))))
+        })
         .collect();
-    factors.push(weights(network.think() * rate, None, to));
-
-    // before[k]: all factors in front of k; behind[k]: all from k on.
-    let count = factors.len();
-    let mut before = vec![one(to)];
-    for factor in &factors {
-        let next = convolve(&before[before.len() - 1], factor);
-        before.push(next);
-    }
-    let mut behind = vec![one(to)];
-    for factor in factors.iter().rev() {
-        let next = convolve(&behind[behind.len() - 1], factor);
-        behind.push(next);
-    }
-    let whole = &before[count];
-    let others: Vec<Vec<f64>> =
-        (0..centres.len()).map(|k| convolve(&before[k], &behind[count - 1 - k])).collect();
+    let whole = factors.iter().flatten().fold(delay, |all, one| one.convolve(&all));
 
     (from + 1..=to)
         .map(|clients| {
@@ -68,8 +65,11 @@ fn pass(network: &Network, from: usize, to: usize) -> Result<Vec<Solution>> {
                 )));
             }
             let mut uses = Vec::with_capacity(centres.len());
-            for ((centre, factor), rest) in centres.iter().zip(&factors).zip(&others) {
-                let queue = mean_queue(factor, rest, clients);
+            for (k, centre) in centres.iter().enumerate() {
+                let queue = match &queues[k] {
+                    Some(queues) => queues[clients],
+                    None => throughput * centre.demand,
+                };
                 let servers = centre.kind.servers().unwrap_or(1);
                 uses.push(CentreUse {
                     residence: queue / throughput,
@@ -83,15 +83,74 @@ fn pass(network: &Network, from: usize, to: usize) -> Result<Vec<Solution>> {
         .collect()
 }
 
-/// The mean number of clients at a centre, from its weights and those of all the others.
-fn mean_queue(factor: &[f64], rest: &[f64], clients: usize) -> f64 {
-    let (mut sum, mut weighted) = (0.0, 0.0);
-    for here in 0..=clients {
-        let weight = factor[here] * rest[clients - here];
-        sum += weight;
-        weighted += weight * here as f64;
+/// A centre where clients queue.
+struct Factor {
+    /// Its weights for 0, 1, 2, … clients.
+    weights: Vec<f64>,
+    servers: usize,
+    /// What the weights are multiplied by from one client to the next when all servers are busy.
+    step: f64,
+}
+
+impl Factor {
+    /// The factor of a centre, none for a delay.
+    fn new(centre: &Centre, rate: f64, to: usize) -> Option<Self> {
+        let servers = match centre.kind {
+            Kind::Delay => return None,
+            Kind::Queue => 1,
+            Kind::Servers(count) => count,
+        };
+        let demand = centre.demand * rate;
+        let weights = weights(demand, Some(servers), to);
+        Some(Self { weights, servers: servers as usize, step: demand / f64::from(servers) })
     }
-    if sum > 0.0 { weighted / sum } else { 0.0 }
+
+    /// The weights below as many clients as there are servers, each with its number.
+    fn idle(&self) -> impl Iterator<Item = (usize, f64)> + '_ {
+        self.weights.iter().copied().take(self.servers).enumerate()
+    }
+
+    /// The weight of as many clients as there are servers, times that of the others at `n`.
+    fn entering(&self, others: &[f64], n: usize) -> f64 {
+        match n.checked_sub(self.servers) {
+            Some(rest) => self.weights[self.servers] * others[rest],
+            None => 0.0,
+        }
+    }
+
+    /// The weights of this centre and the others together.
+    fn convolve(&self, others: &[f64]) -> Vec<f64> {
+        let mut busy = 0.0;
+        let sums = (0..others.len()).map(|n| {
+            busy = self.entering(others, n) + self.step * busy;
+            self.idle().take(n + 1).map(|(here, weight)| weight * others[n - here]).sum::<f64>()
+                + busy
+        });
+        let mut all: Vec<f64> = sums.collect();
+        let most = all.iter().copied().fold(0.0, f64::max);
+        if most > 0.0 {
+            all.iter_mut().for_each(|x| *x /= most);
+        }
+        all
+    }
+
+    /// The mean number of clients here when there are 0, 1, 2, … in all.
+    fn mean_queues(&self, others: &[f64]) -> Vec<f64> {
+        let (mut busy, mut weighted) = (0.0, 0.0);
+        let queues = (0..others.len()).map(|n| {
+            let entering = self.entering(others, n);
+            weighted = entering * self.servers as f64 + self.step * (weighted + busy);
+            busy = entering + self.step * busy;
+            let (mut sum, mut mean) = (busy, weighted);
+            for (here, weight) in self.idle().take(n + 1) {
+                let weight = weight * others[n - here];
+                sum += weight;
+                mean += weight * here as f64;
+            }
+            if sum > 0.0 { mean / sum } else { 0.0 }
+        });
+        queues.collect()
+    }
 }
 
 /// The weights of a centre for 0 to `to` clients: each is the one before times the demand, divided
@@ -112,27 +171,6 @@ fn weights(demand: f64, servers: Option<u32>, to: usize) -> Vec<f64> {
         weights[clients] = weights[clients + 1] / step(clients + 1);
     }
     weights
-}
-
-/// The weights of nothing.
-fn one(to: usize) -> Vec<f64> {
-    let mut weights = vec![0.0; to + 1];
-    weights[0] = 1.0;
-    weights
-}
-
-fn convolve(a: &[f64], b: &[f64]) -> Vec<f64> {
-    let mut all = vec![0.0; a.len()];
-    for (i, x) in a.iter().enumerate().filter(|(_, x)| **x > 0.0) {
-        for (sum, y) in all[i..].iter_mut().zip(b) {
-            *sum += x * y;
-        }
-    }
-    let most = all.iter().copied().fold(0.0, f64::max);
-    if most > 0.0 {
-        all.iter_mut().for_each(|x| *x /= most);
-    }
-    all
 }
 
 #[cfg(test)]
