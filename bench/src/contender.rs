@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use std::cell::OnceCell;
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -122,12 +123,23 @@ impl Contender {
 
     /// Starts it; returns when it serves and its disk was read once.
     pub(crate) fn start(&self, bench: &Bench, round: usize) -> Result<Server> {
+        self.start_with(bench, round, &[])
+    }
+
+    /// The same, with more on its command line.
+    pub(crate) fn start_with(
+        &self,
+        bench: &Bench,
+        round: usize,
+        more: &[&OsStr],
+    ) -> Result<Server> {
         let dir = bench.dir.join(format!("{}-{round}", self.name));
         fs::create_dir(&dir)?;
         let launch = self.launch(bench, &dir)?;
         let log_path = dir.join("log");
         let log = fs::File::create(&log_path)?;
         let mut command = launch.command;
+        command.args(more);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = command.spawn().with_context(|| format!("cannot run {:?}", command))?;
         let tree = Tree::new(child.id());

@@ -18,6 +18,7 @@
 //! | [`series`] | all windows of a run, their medians |
 //! | [`report`] | tables and JSON |
 //! | [`store`] | stores of images: imports, exports, boots, beside other tools |
+//! | [`record`] | what recording a trace costs a server |
 //! | [`reopen`] | opening a disk after a crash |
 //! | [`home`] | a home and its server, as users run them |
 //! | [`storm`] | boot storms on a slow disk, beside qemu-nbd |
@@ -38,6 +39,7 @@ mod home;
 mod load;
 mod process;
 mod raw;
+mod record;
 mod reopen;
 mod report;
 mod series;
@@ -108,6 +110,9 @@ enum Command {
         #[arg(long, value_name = "SIZE", default_value = "1GiB")]
         private: ByteSize,
     },
+    /// Measures what recording a trace costs: one server that records and one that does not, in
+    /// turn. Fails when requests were not recorded.
+    Record,
     /// Measures importing, storing, exporting, verifying and booting an image, beside other tools.
     Store(store::Images),
     /// Measures boot storms: clients that boot at the same moment from a slow disk, with each of the
@@ -135,6 +140,7 @@ Examples:
   sojourn-bench storm --image A.raw boot.txt     50 clients boot A from a slow disk
   sojourn-bench fairness                         a light client beside 49 others
   sojourn-bench clients                          connecting at once; memory
+  sojourn-bench record --rounds 15               what recording a trace costs
   sojourn-bench reopen                           a disk of 10 GiB with 1 GiB of private blocks
   sojourn-bench --only sojourn-file --load read-8x16 --seconds 10 --rounds 1
                                                  one long window, to be profiled";
@@ -191,6 +197,13 @@ impl Arguments {
                 print!("{report}");
                 write_json(self.json.as_deref(), &report)?;
                 return Ok(report.all_reached());
+            }
+            Some(Command::Record) => {
+                let window = Duration::from_secs_f64(self.seconds.unwrap_or(1.0));
+                let cost = record::run(&sojourn, scratch.path(), window, self.rounds)?;
+                print!("{cost}");
+                write_json(self.json.as_deref(), &cost)?;
+                return Ok(true);
             }
             _ => {}
         }

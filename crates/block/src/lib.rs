@@ -12,6 +12,7 @@
 //! | [`extent`] | [`Extent`], what a range holds: data, zeroes, nothing |
 //! | [`error`] | [`Error`] and the [`ErrorKind`]s that tell a caller what to do |
 //! | [`size`] | [`ByteSize`], sizes as people write them |
+//! | [`observe`](mod@observe) | [`Observer`], who is told of requests that were answered |
 //! | [`file`](mod@file) | [`RandomFile`], positional file I/O with a fast path |
 //! | [`offload`](mod@offload) | [`offload()`], work that blocks |
 //! | [`lock`] | [`LockFile`](lock::LockFile), a lock file that names its holder |
@@ -29,6 +30,7 @@ pub mod faulty;
 pub mod file;
 pub mod lock;
 pub mod memory;
+pub mod observe;
 pub mod offload;
 pub mod sink;
 pub mod size;
@@ -41,6 +43,7 @@ pub use extent::{Extent, ExtentKind};
 pub use faulty::{Fault, Faulty, Operation};
 pub use file::RandomFile;
 pub use memory::Memory;
+pub use observe::{Action, Answered, Observer};
 pub use offload::offload;
 pub use sink::{Filling, Sink};
 pub use size::ByteSize;

@@ -79,6 +79,8 @@ pub(crate) struct Serve {
     pub(crate) store_seconds: u64,
     /// Seconds after which another server may take the disks of one that fell silent.
     pub(crate) lease_seconds: u64,
+    /// The longest mean response, in milliseconds, up to which head-room is reckoned; 0: any.
+    pub(crate) response_ms: u64,
     /// Whether boots are recorded, and loaded ahead of the next ones.
     pub(crate) boot_lists: bool,
     /// How far ahead of a guest that reads in order its disk is loaded; 0 is not at all.
@@ -99,11 +101,13 @@ pub(crate) struct Tls {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Trace {
-    /// The directory (relative to the home) that every run of the server writes a file to; none:
+    /// The directory (relative to the home) that every run of the server writes files to; none:
     /// nothing is recorded.
     pub(crate) dir: Option<String>,
-    /// Where a file ends.
+    /// Where a file ends, and the next one begins.
     pub(crate) size: ByteSize,
+    /// How many files are kept; 0 keeps all.
+    pub(crate) files: u32,
 }
 
 /// `[limits]`: what one client, and all together, may ask for.
@@ -181,6 +185,7 @@ impl Default for Serve {
             stop_seconds: 10,
             store_seconds: 600,
             lease_seconds: 60,
+            response_ms: 0,
             boot_lists: true,
             read_ahead: ByteSize(2 << 20),
             loads: 64,
@@ -196,7 +201,7 @@ impl Default for Tls {
 
 impl Default for Trace {
     fn default() -> Self {
-        Self { dir: None, size: ByteSize(1 << 30) }
+        Self { dir: None, size: ByteSize(1 << 30), files: 16 }
     }
 }
 
@@ -399,6 +404,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # boot_lists = true         # record what boots read, and load it ahead of the next ones
 # store_seconds = 600       # readers wait this long for a store over a network
 # stop_seconds = 10         # a graceful stop waits this long for clients
+# response_ms = 0           # head-room ends where the mean response is longer; 0: anywhere
 
 # The certificates of the server and of the authority that it trusts; sojourn cert makes them.
 [tls]
@@ -406,8 +412,9 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 
 # What clients ask, recorded.
 [trace]
-# dir = "traces"            # off unless set: every run of the server writes a file here
-# size = "1GiB"             # where a file ends
+# dir = "traces"            # off unless set: every run of the server writes files here
+# size = "1GiB"             # where a file ends and the next one begins
+# files = 16                # how many are kept; 0 keeps all
 
 [limits]
 # connections = 4096

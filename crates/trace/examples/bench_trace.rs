@@ -6,9 +6,10 @@
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
-use block::{Attempt, Device, Memory, Span};
+use block::{Action, Answered, Observer, Span};
 use std::path::Path;
-use trace::record::{Collector, Recorded, Recorder};
+use tokio::time::Instant;
+use trace::record::{Collector, Recorder};
 use trace::{Disk, Effort, Header, OpenOptions, Request, create, open};
 
 /// Seconds of processor time that this process has used.
@@ -42,41 +43,47 @@ fn write(path: &Path, requests: &[Request], effort: Effort) -> f64 {
     cpu() - before
 }
 
-/// What recording adds to a request, in nanoseconds of processor time.
-fn record() {
-    const ROUNDS: u64 = 50;
-    const REQUESTS: u64 = 50_000;
-    let reads = |device: &dyn Device| {
-        let mut buffer = [0; 4096];
-        let before = cpu();
-        for i in 0..REQUESTS {
-            let place = mix(i) % 256 * 4096;
-            let span = Span::within(place, 4096, 1 << 20).unwrap();
-            assert!(device.try_read(span, &mut buffer).unwrap() == Attempt::Done);
-        }
-        (cpu() - before) * 1e9
-    };
-    let plain = Memory::new(1 << 20);
-    let recorder = Recorder::new();
-    let device = Recorded::new(Memory::new(1 << 20), &recorder, "c", &Disk::default());
+/// What recording adds to a request, in nanoseconds of processor time: on the way, where requests
+/// are answered in batches of `batch`, and beside.
+fn record(batch: usize) {
+    const ROUNDS: usize = 50;
+    const REQUESTS: usize = 65_536;
+    const CONNECTIONS: usize = 8;
+    let recorder = Recorder::new(0);
+    let logs: Vec<_> =
+        (0..CONNECTIONS).map(|n| recorder.log(format!("{n}"), Disk::default())).collect();
     let mut collector = Collector::new(recorder, std::io::sink(), "sink", u64::MAX, "").unwrap();
-    let (mut alone, mut noted, mut beside) = (0.0, 0.0, 0.0);
+    let requests: Vec<Answered> = (0..REQUESTS as u64)
+        .map(|i| {
+            let span = Span::between(mix(i) % 65_536 * 4096, mix(i) % 65_536 * 4096 + 4096);
+            Answered { span, action: Action::Read, durable: false, failed: false }
+        })
+        .collect();
+    let (mut noted, mut beside) = (0.0, 0.0);
     for _ in 0..ROUNDS {
-        alone += reads(&plain);
-        noted += reads(&device);
+        let before = cpu();
+        let mut began = Instant::now();
+        for (number, part) in requests.chunks(batch).enumerate() {
+            // One look at the clock, which the server takes anyway.
+            let now = Instant::now();
+            logs[number % CONNECTIONS].answered(began, now - began, part);
+            began = now;
+        }
+        noted += cpu() - before;
         let before = cpu();
         collector.pass().unwrap();
-        beside += (cpu() - before) * 1e9;
+        beside += cpu() - before;
     }
     let before = cpu();
-    let (_, requests, _) = collector.finish().unwrap();
-    beside += (cpu() - before) * 1e9;
-    let each = |total: f64| total / requests as f64;
+    let (_, requests, bytes) = collector.finish().unwrap();
+    beside += cpu() - before;
+    let each = |total: f64| total * 1e9 / requests as f64;
     println!(
-        "recording: {:.0} ns on the way, {:.0} ns beside, over {:.0} ns",
-        each(noted - alone),
+        "recording in batches of {batch}: {:.0} ns on the way with a look at the clock for each \
+         batch, {:.0} ns beside, {:.2} bytes",
+        each(noted),
         each(beside),
-        each(alone)
+        bytes as f64 / requests as f64
     );
 }
 
@@ -86,7 +93,7 @@ fn mix(x: u64) -> u64 {
 }
 
 fn main() {
-    record();
+    [1, 16].into_iter().for_each(record);
     let dir = tempfile::tempdir().unwrap();
     let ours = dir.path().join("trace.sjt");
     for path in std::env::args().skip(1) {

@@ -27,11 +27,15 @@ pub struct Disk {
 #[serde(default)]
 pub struct Header {
     /// The clients' names, empty when not known; `Request::client` is the index.
+    #[serde(skip)]
     pub clients: Vec<String>,
     /// The disks; `Request::disk` is the index.
+    #[serde(skip)]
     pub disks: Vec<Disk>,
     /// How many requests there are, when the format knows it ahead.
     pub requests: Option<u64>,
+    /// When the trace's time 0 was, in nanoseconds of Unix time; 0: not known.
+    pub start: u64,
     /// Whether `Request::time` is a time. When not, it counts requests: 0, 1, 2, ….
     pub times: bool,
     /// Whether `Request::latency` was measured (where it is not 0).
@@ -58,6 +62,7 @@ impl Default for Header {
             clients: Vec::new(),
             disks: Vec::new(),
             requests: None,
+            start: 0,
             times: true,
             latencies: false,
             ops: true,

@@ -75,9 +75,16 @@ pub struct Cut<S> {
 impl<S: Source> Cut<S> {
     /// The requests of `source` that `selection` holds.
     pub fn new(source: S, selection: Selection) -> Self {
-        let header = Header { requests: None, ..source.header().clone() };
+        let header = cut_header(source.header(), &selection);
         Self { growth: source.header().growth(), source, selection, header, kept: 0 }
     }
+}
+
+fn cut_header(of: &Header, selection: &Selection) -> Header {
+    let from = selection.times.as_ref().map_or(0, |times| times.start);
+    // Where it is not known when the trace began, neither is it of a part.
+    let start = if of.start > 0 { of.start.saturating_add(from) } else { 0 };
+    Header { requests: None, start, ..of.clone() }
 }
 
 impl<S: Source> Source for Cut<S> {
@@ -92,7 +99,7 @@ impl<S: Source> Source for Cut<S> {
             let more = self.kept < most && self.source.read(batch)?;
             if self.source.header().growth() != self.growth {
                 self.growth = self.source.header().growth();
-                self.header = Header { requests: None, ..self.source.header().clone() };
+                self.header = cut_header(self.source.header(), &self.selection);
             }
             if !more {
                 batch.clear();
@@ -291,6 +298,7 @@ impl<S: Source> Anonymous<S> {
                 })
                 .collect(),
             notes: "anonymized".to_owned(),
+            start: 0,
             ..header.clone()
         };
         if self.key.is_some() {

@@ -511,6 +511,7 @@ mod tests {
             in_flight_bytes: 16 << 20,
             budget: Budget::new(1 << 30),
             meter: Arc::default(),
+            observer: None,
         };
         let share = Registry::new(Rates::default()).join("disk", "client");
         let mut connection =

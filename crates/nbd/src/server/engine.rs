@@ -4,12 +4,16 @@ use super::budget::{Budget, Held};
 use super::counters::Traffic;
 use super::handshake::ALLOCATION_ID;
 use super::latency::{Meter, Operation, Timer};
+use super::observing::Observing;
 use super::replies::{Replies, Spare};
 use crate::codec::constants::{command, command_flags as flag, errno};
 use crate::codec::reply::{self, Mark};
 use crate::codec::request::Request;
 use crate::codec::{ReplyStyle, fault};
-use block::{Attempt, Device, Durability, Error, ErrorKind, Extent, Result, Span, ZeroMode};
+use block::{
+    Action, Answered, Attempt, Device, Durability, Error, ErrorKind, Extent, Observer, Result,
+    Span, ZeroMode,
+};
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
@@ -47,6 +51,7 @@ pub(super) struct Terms {
     pub(super) in_flight_bytes: usize,
     pub(super) budget: Arc<Budget>,
     pub(super) meter: Arc<Meter>,
+    pub(super) observer: Option<Arc<dyn Observer>>,
 }
 
 /// The requests of one connection.
@@ -59,6 +64,7 @@ pub(super) struct Engine {
     pub(super) spare: Spare,
     pub(super) tally: Traffic,
     pub(super) timer: Timer,
+    observing: Observing,
     head: Vec<u8>,
     waiting: FuturesUnordered<BoxFuture<'static, Completion>>,
     charged: usize,
@@ -101,6 +107,21 @@ pub(super) struct Work {
 }
 
 impl Work {
+    /// As an observer is told of it; nothing that moves no data, and nothing about no byte.
+    #[inline]
+    pub(super) fn answered(&self, failed: bool) -> Option<Answered> {
+        let action = match self.kind {
+            Kind::Read => Action::Read,
+            Kind::Write => Action::Write,
+            Kind::Flush => Action::Flush,
+            Kind::Trim => Action::Trim,
+            Kind::Zero(_) => Action::Zero,
+            Kind::Cache | Kind::Status { .. } => return None,
+        };
+        let durable = self.durability == Durability::Durable;
+        Some(Answered { span: self.span, action, durable, failed })
+    }
+
     /// Whether it is about no byte: the device is not bothered then.
     fn is_nothing(&self) -> bool {
         self.span.is_empty() && !matches!(self.kind, Kind::Flush)
@@ -139,6 +160,7 @@ impl Engine {
             minimum: u64::from(terms.device.limits().minimum),
             read_only: terms.device.read_only(),
             held: Held::new(&terms.budget),
+            observing: Observing::new(terms.observer.clone()),
             terms,
             replies: Replies::new(),
             spare: Spare::default(),
@@ -199,7 +221,9 @@ impl Engine {
     /// The answers of a batch were handed to the system.
     #[inline]
     pub(super) fn answered(&mut self) {
-        self.timer.answered(&self.terms.meter, &self.tally);
+        let began = self.timer.now();
+        let took = self.timer.answered(&self.terms.meter, &self.tally);
+        self.observing.answered(began, took);
     }
 
     /// Counts bytes of a payload that is being received.
@@ -365,9 +389,13 @@ impl Engine {
         self.replies.push(&self.head);
         let promised = self.replies.unsent() + len as usize;
         match self.terms.device.try_read_to(work.span, &mut self.replies) {
-            Ok(Attempt::Done) if self.replies.unsent() == promised => self.count(work),
+            Ok(Attempt::Done) if self.replies.unsent() == promised => {
+                self.observing.note(work, false);
+                self.count(work);
+            }
             Ok(Attempt::Done) => {
                 self.replies.take_back(before);
+                self.observing.note(work, true);
                 self.fail(work, &Error::internal("a device gave a read of another length"));
             }
             Ok(Attempt::WouldWait) => {
@@ -376,6 +404,7 @@ impl Engine {
             }
             Err(e) => {
                 self.replies.take_back(before);
+                self.observing.note(work, true);
                 self.fail(work, &e);
             }
         }
@@ -388,9 +417,15 @@ impl Engine {
             return false;
         }
         match self.terms.device.try_write(work.span, payload) {
-            Ok(Attempt::Done) => self.done(work),
+            Ok(Attempt::Done) => {
+                self.observing.note(work, false);
+                self.done(work);
+            }
             Ok(Attempt::WouldWait) => return false,
-            Err(e) => self.fail(work, &e),
+            Err(e) => {
+                self.observing.note(work, true);
+                self.fail(work, &e);
+            }
         }
         true
     }
@@ -427,11 +462,9 @@ impl Engine {
     fn complete(&mut self, completion: Completion) {
         let Completion { work, since, charge, result, free } = completion;
         self.charged -= charge;
-        if result.is_ok()
-            && let Some(operation) = work.kind.operation()
-        {
-            self.timer.waited(&self.terms.meter, operation, since);
-        }
+        let timed = work.kind.operation().filter(|_| result.is_ok());
+        let took = timed.map(|operation| self.timer.waited(&self.terms.meter, operation, since));
+        self.observing.waited(since, took, work, result.is_err());
         if let Some(buffer) = free {
             self.spare.give(buffer);
         }

@@ -1,7 +1,7 @@
 //! What a server offers, and to whom: the interface between the protocol and the daemon.
 
 use async_trait::async_trait;
-use block::{Device, Result};
+use block::{Device, Observer, Result};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -141,6 +141,11 @@ pub trait Session: Send + Sync {
         None
     }
 
+    /// Who is told of the session's requests, if anybody.
+    fn observer(&self) -> Option<Arc<dyn Observer>> {
+        None
+    }
+
     /// Ends the session. None of its requests is in flight any more. A graceful stop flushes before
     /// it; other ends do not.
     async fn close(self: Box<Self>, ending: Ending);
@@ -150,6 +155,48 @@ pub trait Session: Send + Sync {
 pub struct Layered {
     inner: Box<dyn Session>,
     device: Arc<dyn Device>,
+}
+
+/// A session whose requests somebody is told of: all else is the session's own.
+pub struct Observed {
+    inner: Box<dyn Session>,
+    observer: Arc<dyn Observer>,
+}
+
+impl Observed {
+    /// `inner`, whose requests `observer` is told of.
+    pub fn new(inner: Box<dyn Session>, observer: Arc<dyn Observer>) -> Self {
+        Self { inner, observer }
+    }
+}
+
+#[async_trait]
+impl Session for Observed {
+    fn device(&self) -> &Arc<dyn Device> {
+        self.inner.device()
+    }
+
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn description(&self) -> Option<&str> {
+        self.inner.description()
+    }
+
+    fn origin(&self) -> Option<&str> {
+        self.inner.origin()
+    }
+
+    fn observer(&self) -> Option<Arc<dyn Observer>> {
+        Some(Arc::clone(&self.observer))
+    }
+
+    async fn close(self: Box<Self>, ending: Ending) {
+        let Self { inner, observer } = *self;
+        drop(observer);
+        inner.close(ending).await;
+    }
 }
 
 impl Layered {
@@ -175,6 +222,10 @@ impl Session for Layered {
 
     fn origin(&self) -> Option<&str> {
         self.inner.origin()
+    }
+
+    fn observer(&self) -> Option<Arc<dyn Observer>> {
+        self.inner.observer()
     }
 
     async fn close(self: Box<Self>, ending: Ending) {

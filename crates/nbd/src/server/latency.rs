@@ -12,6 +12,7 @@
 use super::counters::Traffic;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 use tokio::time::Instant;
 
 const SUB_BITS: u32 = 3;
@@ -185,36 +186,44 @@ impl Timer {
         self.began
     }
 
-    /// A request that was put in flight at `since` was answered.
-    pub(crate) fn waited(&mut self, meter: &Meter, operation: Operation, since: Instant) {
+    /// A request that was put in flight at `since` was answered; gives the time that it took.
+    pub(crate) fn waited(
+        &mut self,
+        meter: &Meter,
+        operation: Operation,
+        since: Instant,
+    ) -> Duration {
         self.noted[operation as usize] += 1;
-        meter.note(operation, nanos(Instant::now() - since), 1);
+        let took = Instant::now() - since;
+        meter.note(operation, nanos(took), 1);
+        took
     }
 
     /// The batch's answers were handed over; `tally` has what was counted since it was settled.
-    /// Another batch begins.
+    /// Another batch begins. Gives the time that the batch took, when it was one.
     #[inline]
-    pub(crate) fn answered(&mut self, meter: &Meter, tally: &Traffic) {
+    pub(crate) fn answered(&mut self, meter: &Meter, tally: &Traffic) -> Option<Duration> {
         let fresh = |timer: &Self, operation: Operation| {
             operation.count(tally).saturating_sub(timer.noted[operation as usize])
         };
         if Operation::ALL.iter().all(|operation| fresh(self, *operation) == 0) {
-            return;
+            return None;
         }
         let now = Instant::now();
-        let took = nanos(now - self.began);
+        let took = now - self.began;
         for operation in Operation::ALL {
             let requests = fresh(self, operation);
             if requests > 0 {
-                meter.note(operation, took, requests);
+                meter.note(operation, nanos(took), requests);
                 self.noted[operation as usize] += requests;
             }
         }
         self.began = now;
+        Some(took)
     }
 }
 
-fn nanos(time: std::time::Duration) -> u64 {
+fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -243,7 +252,6 @@ fn upper_bound(index: usize) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::time::Duration;
 
     proptest! {
         #[test]

@@ -13,6 +13,7 @@
 //! | `budget` | the bytes that all connections together may hold |
 //! | `limits`, `pace`, `counters` | what clients may take, how fast, and what they took |
 //! | `latency` | how long requests took |
+//! | `observing` | what a session's observer is told |
 
 mod budget;
 mod connection;
@@ -24,6 +25,7 @@ mod input;
 mod latency;
 mod limits;
 mod listener;
+mod observing;
 mod pace;
 mod passing;
 mod replies;
@@ -33,7 +35,9 @@ mod tls;
 mod tests;
 
 pub use counters::{ClientCounters, Counters, ExportCounters, Traffic};
-pub use exports::{Ending, ExportSummary, Exports, Layered, Peer, Purpose, Session, Transport};
+pub use exports::{
+    Ending, ExportSummary, Exports, Layered, Observed, Peer, Purpose, Session, Transport,
+};
 pub use latency::{Latencies, Latency, Operation};
 pub use limits::Limits;
 pub use listener::{DEFAULT_BACKLOG, Listener};
@@ -477,6 +481,7 @@ impl Place {
             in_flight_bytes: limits.in_flight_bytes,
             budget: Arc::clone(budget),
             meter: Arc::clone(&share.meter),
+            observer: session.observer(),
         };
         let work = async {
             let stall = limits.stall_deadline;

@@ -11,7 +11,7 @@
 //! | [`listen`] | where the server listens, and what is asked of clients there |
 //! | [`listeners`] | how that changes while it runs |
 //! | [`security`] | TLS and access rules |
-//! | [`record`] | a trace of what clients ask |
+//! | [`record`], [`recordings`] | a trace of what clients ask, and its files |
 //! | [`forward`] | another server's exports |
 //! | [`inherit`], [`notify`] | sockets from, and notices to, the service manager |
 //! | [`lease`] | the others on the store learn that the server is at work |
@@ -38,6 +38,7 @@ pub(crate) mod metrics;
 pub(crate) mod notify;
 pub(crate) mod plain;
 pub(crate) mod record;
+pub(crate) mod recordings;
 pub(crate) mod reload;
 pub(crate) mod security;
 pub(crate) mod signals;

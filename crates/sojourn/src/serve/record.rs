@@ -1,22 +1,21 @@
-//! Recording what clients ask: exports whose devices note every request, and the task that writes
+//! Recording what clients ask: exports whose sessions note every request, and the task that writes
 //! the trace beside them. A fault of the recording ends it, never a client.
 
+use super::recordings::{Directory, Out, Place};
 use crate::config::Config;
 use crate::home::Home;
 use async_trait::async_trait;
-use block::{Device, Error, Result, offload};
-use nbd::{ExportSummary, Exports, Layered, Peer, Purpose, Session, Transport};
+use block::{Error, Result, offload};
+use nbd::{ExportSummary, Exports, Observed, Peer, Purpose, Session, Transport};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::BufWriter;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use trace::Disk;
-use trace::record::{Collector, Recorded, Recorder};
+use trace::record::{Collector, Recorder};
 
 /// How often what was noted is written.
 const PASS: Duration = Duration::from_millis(250);
@@ -35,10 +34,14 @@ pub(crate) fn recorded(
 /// How a recording fares, as `sojourn status` tells it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct RecordingView {
+    /// The file that is being written.
     pub(crate) file: String,
-    /// Requests in the file so far.
+    /// Files of this recording, this one included.
+    #[serde(default)]
+    pub(crate) files: u64,
+    /// Requests recorded so far.
     pub(crate) requests: u64,
-    /// Bytes of the file so far.
+    /// Bytes written so far.
     pub(crate) bytes: u64,
     /// Requests that came too fast to be recorded.
     pub(crate) dropped: u64,
@@ -55,22 +58,22 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Begins a new file, which ends at `limit` bytes.
+    /// Begins a new file. At `limit` bytes it goes on in the next one, or ends.
     ///
     /// # Errors
     /// [`Conflict`](block::ErrorKind::Conflict) when there is such a file; those of the file.
-    pub(crate) fn start(path: &Path, limit: u64, notes: &str) -> Result<Self> {
-        let file = File::options().write(true).create_new(true).open(path);
-        let file = file.map_err(|e| Error::io(path.display(), e))?;
-        let recorder = Recorder::new();
-        let out = BufWriter::with_capacity(256 << 10, file);
-        let collector = Collector::new(Arc::clone(&recorder), out, path, limit, notes)?;
+    pub(crate) fn start(mut place: Place, limit: u64, notes: &str) -> Result<Self> {
+        let (out, path) = place.first()?;
+        let recorder = Recorder::new(crate::world::system().clock.now() * 1_000_000_000);
+        let collector = Collector::new(Arc::clone(&recorder), out, &path, limit, notes)?;
         let file = path.display().to_string();
         tracing::info!(file, limit, "recording");
-        let view = Arc::new(Mutex::new(RecordingView { file, ..RecordingView::default() }));
+        let view = RecordingView { file, files: 1, ..RecordingView::default() };
+        let view = Arc::new(Mutex::new(view));
         let (stop, stopped) = oneshot::channel();
         let mut task = JoinSet::new();
-        task.spawn(collect(collector, Arc::clone(&recorder), Arc::clone(&view), stopped));
+        let writing = Writing { collector, place, before: (0, 0) };
+        task.spawn(collect(writing, Arc::clone(&recorder), Arc::clone(&view), stopped));
         let (stop, task) = (Mutex::new(Some(stop)), tokio::sync::Mutex::new(task));
         Ok(Self { recorder, view, stop, task })
     }
@@ -85,15 +88,17 @@ impl Recording {
         config: &Config,
         home: Option<&Home>,
     ) -> Result<Option<Self>> {
-        let path = match (file, &config.trace.dir, home) {
-            (Some(file), ..) => file.to_owned(),
+        let place = match (file, &config.trace.dir, home) {
+            (Some(file), ..) => Place::File(file.to_owned()),
             (None, Some(dir), Some(home)) => {
-                file_in(&home.resolve(dir.as_ref()), crate::world::system().clock.now())?
+                let began = crate::world::system().clock.now();
+                let dir = home.resolve(dir.as_ref());
+                Place::Directory(Directory::new(dir, began, config.trace.files)?)
             }
             _ => return Ok(None),
         };
         let notes = format!("recorded by sojourn serve {}", env!("CARGO_PKG_VERSION"));
-        Self::start(&path, config.trace.size.0, &notes).map(Some)
+        Self::start(place, config.trace.size.0, &notes).map(Some)
     }
 
     /// The same exports, recorded.
@@ -116,9 +121,46 @@ impl Recording {
     }
 }
 
+/// A trace being written.
+struct Writing {
+    collector: Collector<Out>,
+    place: Place,
+    /// Requests and bytes of the files before.
+    before: (u64, u64),
+}
+
+impl Writing {
+    /// Requests and bytes that are safe.
+    fn written(&self) -> (u64, u64) {
+        let (requests, bytes) = self.collector.written();
+        (self.before.0 + requests, self.before.1 + bytes)
+    }
+
+    /// Writes what was noted; goes on in the next file when this one is full.
+    fn pass(&mut self, view: &Mutex<RecordingView>) -> Result<()> {
+        self.collector.pass()?;
+        if !self.collector.is_full() {
+            return Ok(());
+        }
+        let (out, path) = self.place.next()?;
+        let (_, requests, bytes) = self.collector.rotate(out, &path)?;
+        self.before = (self.before.0 + requests, self.before.1 + bytes);
+        let mut view = view.lock();
+        view.file = path.display().to_string();
+        view.files += 1;
+        Ok(())
+    }
+
+    /// Writes the rest and ends the file; gives the requests and bytes of all.
+    fn finish(self) -> Result<(u64, u64)> {
+        let (_, requests, bytes) = self.collector.finish()?;
+        Ok((self.before.0 + requests, self.before.1 + bytes))
+    }
+}
+
 /// Writes until it is stopped or fails.
 async fn collect(
-    mut collector: Collector<BufWriter<File>>,
+    mut writing: Writing,
     recorder: Arc<Recorder>,
     view: Arc<Mutex<RecordingView>>,
     mut stopped: oneshot::Receiver<()>,
@@ -139,27 +181,28 @@ async fn collect(
         };
         if stop {
             recorder.stop();
-            match offload(move || collector.finish()).await {
-                Ok((_, requests, bytes)) => note((requests, bytes)),
+            match offload(move || writing.finish()).await {
+                Ok(all) => note(all),
                 Err(error) => failed(&error),
             }
             return;
         }
+        let for_pass = Arc::clone(&view);
         let passed = offload(move || {
-            let result = collector.pass();
-            Ok((collector, result))
+            let result = writing.pass(&for_pass);
+            Ok((writing, result))
         });
         match passed.await {
             Ok((back, Ok(()))) => {
                 note(back.written());
-                collector = back;
+                writing = back;
             }
             Ok((back, Err(error))) => {
                 failed(&error);
                 note(back.written());
                 // What was written is worth keeping whole; where even that fails, it stays cut.
-                if let Ok((_, requests, bytes)) = offload(move || back.finish()).await {
-                    note((requests, bytes));
+                if let Ok(all) = offload(move || back.finish()).await {
+                    note(all);
                 }
                 return;
             }
@@ -168,7 +211,7 @@ async fn collect(
     }
 }
 
-/// Exports whose devices note every request.
+/// Exports whose sessions note every request.
 struct RecordedExports {
     inner: Arc<dyn Exports>,
     recorder: Arc<Recorder>,
@@ -193,22 +236,12 @@ impl Exports for RecordedExports {
         if purpose == Purpose::Info {
             return Ok(session);
         }
-        let inner = Arc::clone(session.device());
         let disk = Disk {
             name: session.name().to_owned(),
-            size: inner.size(),
+            size: session.device().size(),
             base: session.origin().unwrap_or_default().to_owned(),
         };
-        let client = client(peer, &disk.name);
-        let device: Arc<dyn Device> =
-            Arc::new(Recorded::new(inner, &self.recorder, &client, &disk));
-        Ok(Box::new(Layered::new(session, device)))
+        let log = self.recorder.log(client(peer, &disk.name), disk);
+        Ok(Box::new(Observed::new(session, log)))
     }
-}
-
-/// The file of a server's recording: in `dir`, named by the moment and the process.
-fn file_in(dir: &Path, now: u64) -> Result<PathBuf> {
-    std::fs::create_dir_all(dir).map_err(|e| Error::io(dir.display(), e))?;
-    let moment = crate::output::moment(now).replace(['-', ':'], "").replace(' ', "-");
-    Ok(dir.join(format!("{moment}-{}.sjt", std::process::id())))
 }

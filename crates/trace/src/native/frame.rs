@@ -1,7 +1,7 @@
-//! The file as a row of checked frames: a prologue, headers, blocks, an index, a trailer.
+//! The file as a row of checked frames: a prologue, headers, names, blocks, an index, a trailer.
 
 use super::{END, MAGIC, VERSION};
-use crate::{Header, header};
+use crate::Header;
 use block::{Error, Result};
 use std::io::{self, Read};
 
@@ -12,7 +12,7 @@ pub(crate) const TRAILER: usize = 24;
 /// The longest payload of a frame, in bytes.
 pub(crate) const MAX_PAYLOAD: u32 = 64 << 20;
 /// Bytes of the index before its entries, and of an entry.
-pub(crate) const INDEX_HEAD: usize = 24;
+pub(crate) const INDEX_HEAD: usize = 32;
 pub(crate) const ENTRY: usize = 28;
 
 /// What a frame holds.
@@ -21,6 +21,7 @@ pub(crate) enum Kind {
     Header = 1,
     Block = 2,
     Index = 3,
+    Names = 4,
 }
 
 /// A frame's head.
@@ -77,7 +78,7 @@ pub(crate) fn head(kind: Kind, payload: &[u8]) -> Result<[u8; HEAD]> {
     let length = u32::try_from(payload.len()).ok().filter(|l| *l <= MAX_PAYLOAD);
     let length = length.ok_or_else(|| {
         Error::invalid(format!(
-            "{} bytes of names and notes or of index are more than a trace can hold ({MAX_PAYLOAD})",
+            "{} bytes of notes, names or index are more than a trace can hold ({MAX_PAYLOAD})",
             payload.len()
         ))
     })?;
@@ -102,6 +103,7 @@ impl Head {
             [1, 0, 0, 0] => Kind::Header,
             [2, 0, 0, 0] => Kind::Block,
             [3, 0, 0, 0] => Kind::Index,
+            [4, 0, 0, 0] => Kind::Names,
             _ => {
                 return Err(Error::unsupported(format!(
                     "offset {at}: a frame of kind {}, which this version does not know",
@@ -158,15 +160,14 @@ pub(crate) fn header_payload(header: &Header) -> Result<Vec<u8>> {
         .map_err(|e| Error::internal("a trace's header cannot be written").with_source(e))
 }
 
-/// Reads a header frame's payload.
+/// Reads a header frame's payload; who is in the trace is told by other frames.
 pub(crate) fn parse_header(payload: &[u8], at: u64) -> Result<Header> {
     let header: Header = serde_json::from_slice(payload).map_err(|e| {
         Error::corrupt(format!("offset {at}: the trace's header cannot be read: {e}"))
     })?;
-    let most = header.clients.len().max(header.disks.len());
-    if most > header::MAX_PARTIES as usize || header.alignment == 0 {
+    if header.alignment == 0 {
         return Err(Error::corrupt(format!(
-            "offset {at}: the trace's header names {most} clients or disks, or an alignment of 0"
+            "offset {at}: the trace's header says an alignment of 0"
         )));
     }
     Ok(header)
@@ -188,6 +189,8 @@ pub(crate) struct Index {
     pub(crate) requests: u64,
     /// Where the last header's frame begins, in bytes.
     pub(crate) header: u64,
+    /// Where the last names frame begins; 0 when there is none.
+    pub(crate) names: u64,
     pub(crate) entries: Vec<Entry>,
 }
 
@@ -197,6 +200,7 @@ impl Index {
         let mut bytes = Vec::with_capacity(INDEX_HEAD + ENTRY * self.entries.len());
         bytes.extend_from_slice(&self.requests.to_le_bytes());
         bytes.extend_from_slice(&self.header.to_le_bytes());
+        bytes.extend_from_slice(&self.names.to_le_bytes());
         bytes.extend_from_slice(&(self.entries.len() as u64).to_le_bytes());
         for entry in &self.entries {
             bytes.extend_from_slice(&entry.offset.to_le_bytes());
@@ -220,8 +224,9 @@ impl Index {
             last: u64_at(bytes, 20),
         };
         let entries: Vec<Entry> = payload[INDEX_HEAD..].chunks_exact(ENTRY).map(entry).collect();
-        let index = Self { requests: u64_at(payload, 0), header: u64_at(payload, 8), entries };
-        if u64_at(payload, 16) != index.entries.len() as u64 {
+        let (requests, header) = (u64_at(payload, 0), u64_at(payload, 8));
+        let index = Self { requests, header, names: u64_at(payload, 16), entries };
+        if u64_at(payload, 24) != index.entries.len() as u64 {
             return Err(wrong("does not hold as many blocks as it says"));
         }
         let ordered = index
@@ -230,7 +235,7 @@ impl Index {
             .all(|pair| pair[0].offset < pair[1].offset && pair[0].last <= pair[1].first);
         let sane = index.entries.iter().all(|e| e.first <= e.last && e.offset < at);
         let sum: u64 = index.entries.iter().map(|e| u64::from(e.requests)).sum();
-        if !ordered || !sane || sum != index.requests || index.header >= at {
+        if !ordered || !sane || sum != index.requests || index.header.max(index.names) >= at {
             return Err(wrong("contradicts itself"));
         }
         Ok(index)

@@ -4,6 +4,7 @@
 //! | module | concept |
 //! |---|---|
 //! | [`frame`] | the file as a row of checked frames |
+//! | [`names`] | names of clients and disks as frames of their own |
 //! | [`column`] | one column of a block: transformed, cut into byte planes, compressed |
 //! | [`block`] | requests as eight columns |
 //! | [`writer`], [`reader`] | files |
@@ -11,6 +12,7 @@
 pub(crate) mod block;
 pub(crate) mod column;
 pub(crate) mod frame;
+pub(crate) mod names;
 pub(crate) mod reader;
 pub(crate) mod writer;
 

@@ -2,6 +2,7 @@
 
 use super::block::{self as blocks, BlockReader};
 use super::frame::{self, Entry, HEAD, Head, Index, Kind, TRAILER};
+use super::names::{self, Names};
 use crate::{Header, Request, Source};
 use block::{Error, Result};
 use std::io::{Read, Seek, SeekFrom};
@@ -22,21 +23,20 @@ pub(crate) struct Reader<R> {
     header: Header,
     blocks: BlockReader,
     payload: Vec<u8>,
+    /// Bytes of names frames that were read.
+    name_bytes: u64,
     last: u64,
     read: u64,
     done: bool,
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads from a pipe: the header is the first one, and grows.
+    /// Reads from a pipe: the header is the first one, and names come as they are needed.
     pub(crate) fn stream(input: R, path: PathBuf) -> Result<Self> {
         let mut reader = Self::raw(input, path)?;
         reader.prologue()?;
         match reader.next_frame()? {
-            Some((at, Kind::Header)) => {
-                reader.header = frame::parse_header(&reader.payload, at)
-                    .map_err(|e| e.context(reader.path.display()))?;
-            }
+            Some((at, Kind::Header)) => reader.take_header(at)?,
             Some((at, _)) => return Err(reader.corrupt(at, "the first frame is no header")),
             None => return Err(reader.corrupt(reader.at, "the trace ends before its header")),
         }
@@ -52,6 +52,7 @@ impl<R: Read> Reader<R> {
             header: Header::default(),
             blocks: BlockReader::new()?,
             payload: Vec::new(),
+            name_bytes: 0,
             last: 0,
             read: 0,
             done: false,
@@ -91,6 +92,25 @@ impl<R: Read> Reader<R> {
         Ok(Some((at, head.kind)))
     }
 
+    /// Takes the header that is in `payload`. Names stay as they were.
+    fn take_header(&mut self, at: u64) -> Result<()> {
+        let header =
+            frame::parse_header(&self.payload, at).map_err(|e| e.context(self.path.display()))?;
+        let old = std::mem::replace(&mut self.header, header);
+        (self.header.clients, self.header.disks) = (old.clients, old.disks);
+        Ok(())
+    }
+
+    /// The names that are in `payload`.
+    fn take_names(&mut self, at: u64) -> Result<Names> {
+        self.name_bytes += self.payload.len() as u64 + names::FRAME;
+        if self.name_bytes > names::MOST_BYTES {
+            let limit = names::MOST_BYTES;
+            return Err(self.corrupt(at, &format!("names of more than {limit} bytes")));
+        }
+        Names::parse(&self.payload, at).map_err(|e| e.context(self.path.display()))
+    }
+
     fn io(&self, error: std::io::Error) -> Error {
         Error::io(self.path.display(), error)
     }
@@ -115,13 +135,13 @@ impl<R: Seekable> Reader<R> {
         match reader.next_frame()? {
             Some((at, Kind::Header)) => {
                 let complete = reader.header.complete;
-                reader.header = frame::parse_header(&reader.payload, at)
-                    .map_err(|e| e.context(reader.path.display()))?;
+                reader.take_header(at)?;
                 reader.header.complete = complete;
                 reader.header.requests = Some(index.requests);
             }
             _ => return Err(reader.corrupt(index.header, "there is no header")),
         }
+        reader.all_names(index.names)?;
         let inside = |entry: &&Entry| {
             times.as_ref().is_none_or(|t| entry.last >= t.start && entry.first < t.end)
         };
@@ -143,6 +163,25 @@ impl<R: Seekable> Reader<R> {
 
     fn seek(&mut self, to: SeekFrom) -> Result<u64> {
         self.input.seek(to).map_err(|e| Error::io(self.path.display(), e))
+    }
+
+    /// Reads all names, of which the frame at `last` has the last.
+    fn all_names(&mut self, last: u64) -> Result<()> {
+        let (mut all, mut at) = (Vec::new(), last);
+        while at > 0 {
+            self.seek(SeekFrom::Start(at))?;
+            self.at = at;
+            let Some((_, Kind::Names)) = self.next_frame()? else {
+                return Err(self.corrupt(at, "there are no names"));
+            };
+            let names = self.take_names(at)?;
+            at = names.before;
+            all.push(names);
+        }
+        for names in all.into_iter().rev() {
+            names.add_to(&mut self.header).map_err(|e| e.context(self.path.display()))?;
+        }
+        Ok(())
     }
 
     /// The index of a file that was finished.
@@ -209,10 +248,12 @@ impl<R: Seekable> Reader<R> {
         let header = header.map(|(_, entry)| entry.offset).ok_or_else(|| {
             self.corrupt(at, "the trace ends before its header; nothing of it can be read")
         })?;
+        let names = frames.iter().rfind(|(kind, _)| *kind == Kind::Names);
+        let names = names.map_or(0, |(_, entry)| entry.offset);
         let of_blocks = frames.into_iter().filter(|(kind, _)| *kind == Kind::Block);
         let entries: Vec<Entry> = of_blocks.map(|(_, entry)| entry).collect();
         let requests = entries.iter().map(|e| u64::from(e.requests)).sum();
-        Ok(Index { requests, header, entries })
+        Ok(Index { requests, header, names, entries })
     }
 }
 
@@ -236,8 +277,15 @@ impl<R: Read + Send> Source for Reader<R> {
                 Some((at, Kind::Header)) => {
                     // A file's last header is known already.
                     if self.end.is_none() {
-                        self.header = frame::parse_header(&self.payload, at)
-                            .map_err(|e| e.context(self.path.display()))?;
+                        self.take_header(at)?;
+                    }
+                }
+                Some((at, Kind::Names)) => {
+                    if self.end.is_none() {
+                        let names = self.take_names(at)?;
+                        names.add_to(&mut self.header).map_err(|e| {
+                            e.context(format!("{}: offset {at}", self.path.display()))
+                        })?;
                     }
                 }
                 Some((_, Kind::Index)) => self.done = true,

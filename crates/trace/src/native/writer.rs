@@ -4,6 +4,7 @@ use super::FULL;
 use super::block::BlockWriter;
 use super::column::Effort;
 use super::frame::{self, Entry, Index, Kind};
+use super::names::{self, Names};
 use crate::header::MAX_PARTIES;
 use crate::request::PLACES;
 use crate::{Disk, Header, Request};
@@ -31,6 +32,10 @@ pub struct Writer<W: Write> {
     at: u64,
     header: Header,
     header_changed: bool,
+    /// The names that the file has.
+    named: (Vec<String>, Vec<Disk>),
+    /// Bytes of names frames.
+    name_bytes: u64,
     blocks: BlockWriter,
     pending: Vec<Request>,
     payload: Vec<u8>,
@@ -52,6 +57,8 @@ impl<W: Write> Writer<W> {
             at: 0,
             header: Header { requests: None, ..header },
             header_changed: true,
+            named: Default::default(),
+            name_bytes: 0,
             blocks: BlockWriter::new(effort)?,
             pending: Vec::with_capacity(FULL),
             payload: Vec::new(),
@@ -65,10 +72,28 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// The header, to change: it is written again with the next block.
+    /// The header, to change: it is written again with the next block, and so are names that
+    /// changed.
     pub fn header_mut(&mut self) -> &mut Header {
         self.header_changed = true;
         &mut self.header
+    }
+
+    /// Adds a client and gives its number. Its name is written with the next block.
+    pub(crate) fn name_client(&mut self, name: String) -> u32 {
+        self.header.clients.push(name);
+        self.header.clients.len() as u32 - 1
+    }
+
+    /// The same for a disk.
+    pub(crate) fn name_disk(&mut self, disk: Disk) -> u32 {
+        self.header.disks.push(disk);
+        self.header.disks.len() as u32 - 1
+    }
+
+    /// Bytes that names take in the file so far.
+    pub(crate) fn names(&self) -> u64 {
+        self.name_bytes
     }
 
     /// The output.
@@ -159,6 +184,7 @@ impl<W: Write> Writer<W> {
         if self.header_changed {
             self.write_header()?;
         }
+        self.write_names()?;
         let mut payload = std::mem::take(&mut self.payload);
         self.blocks.encode(&self.pending, &mut payload)?;
         self.index.entries.push(Entry { offset: self.at, ..entry });
@@ -172,8 +198,37 @@ impl<W: Write> Writer<W> {
     fn write_header(&mut self) -> Result<()> {
         self.index.header = self.at;
         self.header_changed = false;
+        // Whoever changes the header may have changed any name.
+        let (clients, disks) = &mut self.named;
+        clients.truncate(names::same(clients, &self.header.clients));
+        disks.truncate(names::same(disks, &self.header.disks));
         let payload = frame::header_payload(&self.header)?;
-        self.frame(Kind::Header, &payload)
+        self.frame(Kind::Header, &payload)?;
+        self.write_names()
+    }
+
+    /// Writes the names that the file has not got.
+    fn write_names(&mut self) -> Result<()> {
+        loop {
+            let mut names = Names::of(&self.header, self.named.0.len(), self.named.1.len());
+            if names.is_empty() {
+                return Ok(());
+            }
+            names.before = self.index.names;
+            let payload = names.payload()?;
+            self.name_bytes += payload.len() as u64 + names::FRAME;
+            if self.name_bytes > names::MOST_BYTES {
+                return Err(Error::invalid(format!(
+                    "{}: the names of clients and disks are more than a trace can hold ({} bytes)",
+                    self.path.display(),
+                    names::MOST_BYTES
+                )));
+            }
+            self.index.names = self.at;
+            self.frame(Kind::Names, &payload)?;
+            self.named.0.append(&mut names.clients);
+            self.named.1.append(&mut names.disks);
+        }
     }
 
     fn frame(&mut self, kind: Kind, payload: &[u8]) -> Result<()> {

@@ -1,42 +1,59 @@
 //! Gathers what connections noted and writes it in order of time.
 
-use super::{Buffer, Note, Recorder};
+use super::Recorder;
+use super::held::{Held, Owner};
+use super::log::{Batch, Party};
+use crate::header::MAX_PARTIES;
 use crate::native::column::Effort;
 use crate::native::writer::Writer;
-use crate::{Flags, Header, Request};
-use block::{Error, Result};
+use crate::{Flags, Header, Op, Request};
+use block::{Action, Answered, Result};
+use std::collections::HashMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
+use tokio::time::Instant;
 
 /// Nanoseconds that a request may take and still get its place.
 const PATIENCE: u64 = 1_000_000_000;
 /// Nanoseconds that written requests may wait for their block to fill.
 const FLUSH: u64 = 1_000_000_000;
-/// Requests that are held for their place at most: 160 MiB.
+/// Requests that are held for their place at most: 200 MiB.
 const HELD: usize = 4 << 20;
-/// Buffers that are kept for the next requests.
-const SPARES: usize = 64;
+/// Bytes of names after which a file is full.
+const NAMES: u64 = 64 << 20;
 
-/// Writes what a [`Recorder`] gathers. Requests are noted when they are answered; so that they
-/// come in the order in which they began, they are held for a second. One that took longer is put
-/// where the trace has got to, with [`Flags::LATE`].
+/// Writes what a [`Recorder`] gathers, into one file after the other. Requests are noted when they
+/// are answered; so that they come in the order in which they began, they are held for a second.
+/// One that took longer is put where the trace has got to, with [`Flags::LATE`].
 pub struct Collector<W: Write> {
     recorder: Arc<Recorder>,
-    writer: Writer<Counting<W>>,
-    path: PathBuf,
-    held: Vec<Request>,
-    /// The time that was written up to.
+    file: Part<W>,
+    held: Held,
+    /// The recorder's time that was written up to.
     written: u64,
     /// When short blocks were written last.
     flushed: u64,
-    /// Requests and bytes of then.
-    safe: (u64, u64),
-    /// Bytes at which recording ends.
+    /// Bytes at which a file is full.
     limit: u64,
+    notes: String,
+}
+
+/// A file being written.
+struct Part<W: Write> {
+    writer: Writer<Counting<W>>,
+    /// The recorder's time that is 0 in the file.
+    base: u64,
+    clients: HashMap<String, u32>,
+    disks: HashMap<String, u32>,
+    /// Requests that came late.
     late: u64,
-    clients: usize,
-    disks: usize,
+    /// Requests that the recorder had dropped when the file was begun.
+    dropped: u64,
+    /// Requests of clients or disks that the file has no more room to name.
+    unnamed: u64,
+    /// Requests and bytes that are safe.
+    safe: (u64, u64),
 }
 
 /// Counts bytes on the way.
@@ -57,8 +74,127 @@ impl<W: Write> Write for Counting<W> {
     }
 }
 
+impl<W: Write> Part<W> {
+    fn new(recorder: &Recorder, base: u64, out: W, path: PathBuf, notes: &str) -> Result<Self> {
+        let start = recorder.clock.saturating_add(base);
+        let header =
+            Header { latencies: true, notes: notes.to_owned(), start, ..Header::default() };
+        let out = Counting { inner: out, bytes: 0 };
+        Ok(Self {
+            writer: Writer::new(out, path, header, Effort::Low)?,
+            base,
+            clients: HashMap::new(),
+            disks: HashMap::new(),
+            late: 0,
+            dropped: recorder.dropped(),
+            unnamed: 0,
+            safe: (0, 0),
+        })
+    }
+
+    /// The numbers of a client and a disk, which are named now if they are new. `None` when the
+    /// file can name no more.
+    fn numbers(&mut self, party: &Party) -> Option<(u32, u32)> {
+        let full = |known: &HashMap<String, u32>, writer: &Writer<_>| {
+            known.len() >= MAX_PARTIES as usize || writer.names() >= NAMES
+        };
+        let client = match self.clients.get(&party.client) {
+            Some(number) => *number,
+            None if full(&self.clients, &self.writer) => return None,
+            None => {
+                let number = self.writer.name_client(party.client.clone());
+                self.clients.insert(party.client.clone(), number);
+                number
+            }
+        };
+        let disk = match self.disks.get(&party.disk.name) {
+            Some(number) => *number,
+            None if full(&self.disks, &self.writer) => return None,
+            None => {
+                let number = self.writer.name_disk(party.disk.clone());
+                self.disks.insert(party.disk.name.clone(), number);
+                number
+            }
+        };
+        Some((client, disk))
+    }
+
+    /// Writes a batch whose turn is at `time`.
+    fn write(
+        &mut self,
+        time: u64,
+        owner: &mut Owner,
+        batch: Batch,
+        requests: &[Answered],
+    ) -> Result<()> {
+        if owner.numbers.is_none() {
+            owner.numbers = self.numbers(&owner.party);
+        }
+        let Some((client, disk)) = owner.numbers else {
+            self.unnamed += requests.len() as u64;
+            return Ok(());
+        };
+        let moved = time.saturating_sub(batch.began);
+        // A latency of 0 would say that it is not known.
+        let latency = u32::try_from(batch.took.saturating_sub(moved)).unwrap_or(u32::MAX).max(1);
+        let common = if moved > 0 { Flags::LATE } else { Flags::NONE };
+        let time = time - self.base;
+        for one in requests {
+            let mut flags = common;
+            if one.durable {
+                flags = flags.with(Flags::FUA);
+            }
+            if one.failed {
+                flags = flags.with(Flags::FAILED);
+            }
+            let op = match one.action {
+                Action::Read => Op::Read,
+                Action::Write => Op::Write,
+                Action::Flush => Op::Flush,
+                Action::Trim => Op::Trim,
+                Action::Zero => Op::Zero,
+            };
+            // Longer effects than a request can say count as several.
+            let (mut offset, end) = (one.span.offset(), one.span.end());
+            loop {
+                let length = (end - offset).min(u64::from(u32::MAX / 4096 * 4096)) as u32;
+                self.writer.push(&Request {
+                    time,
+                    client,
+                    disk,
+                    op,
+                    offset,
+                    length,
+                    latency,
+                    flags,
+                })?;
+                offset += u64::from(length);
+                if offset >= end {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the file.
+    fn finish(mut self, recorder: &Recorder) -> Result<(W, u64, u64)> {
+        let dropped = recorder.dropped() - self.dropped + self.unnamed;
+        let header = self.writer.header_mut();
+        if dropped > 0 {
+            header.note(&format!("{dropped} requests were dropped: the recorder was too slow"));
+        }
+        if self.late > 0 {
+            header.note(&format!("{} requests took so long that they come late", self.late));
+        }
+        let requests = self.writer.requests();
+        let out = self.writer.finish()?;
+        Ok((out.inner, requests, out.bytes))
+    }
+}
+
 impl<W: Write> Collector<W> {
-    /// Writes to `out`; `path` is for messages. At `limit` bytes it ends with an error.
+    /// Writes to `out`; `path` is for messages. At `limit` bytes it is [full](Self::is_full).
     ///
     /// # Errors
     /// Those of the output.
@@ -69,52 +205,45 @@ impl<W: Write> Collector<W> {
         limit: u64,
         notes: &str,
     ) -> Result<Self> {
-        let path = path.into();
-        let header = Header { latencies: true, notes: notes.to_owned(), ..Header::default() };
-        let out = Counting { inner: out, bytes: 0 };
-        let writer = Writer::new(out, &path, header, Effort::Low)?;
-        let (held, written, late) = (Vec::new(), 0, 0);
-        let (flushed, safe, clients, disks) = (0, (0, 0), 0, 0);
-        Ok(Self {
-            recorder,
-            writer,
-            path,
-            held,
-            written,
-            flushed,
-            safe,
-            limit,
-            late,
-            clients,
-            disks,
-        })
+        let file = Part::new(&recorder, 0, out, path.into(), notes)?;
+        let (held, notes) = (Held::default(), notes.to_owned());
+        Ok(Self { recorder, file, held, written: 0, flushed: 0, limit, notes })
     }
 
     /// Requests and bytes that are in the file, whatever happens to the recorder.
     pub fn written(&self) -> (u64, u64) {
-        self.safe
+        self.file.safe
+    }
+
+    /// Whether the file has reached its limit: it is time for [`rotate`](Self::rotate), or for
+    /// [`finish`](Self::finish).
+    pub fn is_full(&self) -> bool {
+        self.file.writer.output().bytes >= self.limit || self.file.unnamed > 0
     }
 
     /// Takes what was noted and writes what has its place. Call it some times a second.
     ///
     /// # Errors
-    /// Those of the output; [`NoSpace`](block::ErrorKind::NoSpace) at the limit.
+    /// Those of the output.
     pub fn pass(&mut self) -> Result<()> {
-        let now = self.recorder.now();
+        let now = self.recorder.nanos(Instant::now());
         self.gather();
         let mut until = now.saturating_sub(PATIENCE);
-        if self.held.len() > HELD {
-            until = self.held[self.held.len() - HELD].time;
+        if self.held.requests() > HELD {
+            until = until.max(self.held.time_of_excess(HELD));
         }
-        self.write(until)?;
-        if self.writer.output().bytes >= self.limit {
-            return Err(Error::no_space(format!(
-                "{}: the trace has reached its limit of {} bytes; move it away and record again",
-                self.path.display(),
-                self.limit
-            )));
-        }
-        Ok(())
+        self.write(until)
+    }
+
+    /// Ends the file and goes on in another, whose times begin at 0 again. Gives the output back,
+    /// and how many requests and bytes it holds.
+    ///
+    /// # Errors
+    /// Those of either output.
+    pub fn rotate(&mut self, out: W, path: impl Into<PathBuf>) -> Result<(W, u64, u64)> {
+        let next = Part::new(&self.recorder, self.written, out, path.into(), &self.notes)?;
+        self.held.rename();
+        std::mem::replace(&mut self.file, next).finish(&self.recorder)
     }
 
     /// Writes everything, and the end of the file; gives the output back, and how many requests
@@ -125,73 +254,31 @@ impl<W: Write> Collector<W> {
     pub fn finish(mut self) -> Result<(W, u64, u64)> {
         self.gather();
         self.write(u64::MAX)?;
-        let (dropped, late) = (self.recorder.dropped(), self.late);
-        let header = self.writer.header_mut();
-        if dropped > 0 {
-            header.note(&format!("{dropped} requests were dropped: the recorder was too slow"));
-        }
-        if late > 0 {
-            header.note(&format!("{late} requests took so long that they come late"));
-        }
-        let requests = self.writer.requests();
-        let out = self.writer.finish()?;
-        Ok((out.inner, requests, out.bytes))
+        self.file.finish(&self.recorder)
     }
 
     /// Takes all that was noted, and puts it in order.
     fn gather(&mut self) {
-        let (before, written) = (self.held.len(), self.written);
-        let mut buffers = std::mem::take(&mut *self.recorder.full.lock());
-        let mut taps = std::mem::take(&mut *self.recorder.taps.lock());
-        taps.retain(|tap| {
-            let Some(tap) = tap.upgrade() else { return false };
-            let mut buffer = tap.buffer.lock();
-            if !buffer.is_empty() {
-                let place = |note: &Note| note.request(tap.client, tap.disk, written);
-                self.held.extend(buffer.iter().map(place));
-                buffer.clear();
-            }
-            true
-        });
-        self.recorder.taps.lock().append(&mut taps);
-        for Buffer { client, disk, notes } in &mut buffers {
-            self.held.extend(notes.iter().map(|note| note.request(*client, *disk, written)));
-            notes.clear();
-        }
-        {
-            let mut spare = self.recorder.spare.lock();
-            let room = SPARES.saturating_sub(spare.len());
-            spare.extend(buffers.drain(..).take(room).map(|buffer| buffer.notes));
-        }
-        let late = self.held[before..].iter().filter(|r| r.flags.has(Flags::LATE)).count();
-        self.late += late as u64;
-        // What was held is in order: only what the new ones may go between is sorted again.
-        let new = self.held[before..].iter().map(|r| r.time).min().unwrap_or(u64::MAX);
-        let from = self.held[..before].partition_point(|r| r.time <= new);
-        self.held[from..].sort_by_key(|r| r.time);
-        let parties = self.recorder.parties.lock();
-        if (parties.clients.len(), parties.disks.len()) != (self.clients, self.disks) {
-            (self.clients, self.disks) = (parties.clients.len(), parties.disks.len());
-            let header = self.writer.header_mut();
-            header.clients.clone_from(&parties.clients);
-            header.disks.clone_from(&parties.disks);
-        }
+        self.file.late += self.held.add(self.recorder.take(), self.written);
     }
 
     /// Writes what began before `until`.
     fn write(&mut self, until: u64) -> Result<()> {
-        let count = self.held.partition_point(|r| r.time < until);
-        self.writer.append(&self.held[..count])?;
-        if let Some(last) = self.held[..count].last() {
-            self.written = last.time;
-        }
+        let Self { held, file, written, recorder, .. } = self;
+        held.drain(
+            until,
+            |time, owner, batch, requests| {
+                *written = time;
+                file.write(time, owner, batch, requests)
+            },
+            |notes| recorder.give_back(notes),
+        )?;
         // Short blocks cost more: a trickle is gathered for a while.
         if until >= self.flushed.saturating_add(FLUSH) {
             self.flushed = until;
-            self.writer.flush()?;
-            self.safe = (self.writer.requests(), self.writer.output().bytes);
+            self.file.writer.flush()?;
+            self.file.safe = (self.file.writer.requests(), self.file.writer.output().bytes);
         }
-        self.held.drain(..count);
         Ok(())
     }
 }

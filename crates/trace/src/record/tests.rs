@@ -1,164 +1,239 @@
-use super::{BUFFER, Collector, Note, Recorded, Recorder, WAITING};
+use super::log::BUFFER;
+use super::{Collector, Log, Recorder, WAITING};
 use crate::{Disk, Flags, Header, Op, OpenOptions, Request, read};
-use block::{Device, Durability, Fault, Faulty, Memory, Operation, Span, conformance};
+use block::{Action, Answered, Observer, Span};
+use proptest::prelude::*;
 use std::io::Cursor;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::{Instant, advance};
 
 fn disk(name: &str) -> Disk {
     Disk { name: name.into(), size: 1 << 20, base: "image:1".into() }
 }
 
-fn span(offset: u64, len: u64) -> Span {
-    Span::within(offset, len, 1 << 20).unwrap()
+fn one(action: Action, offset: u64, length: u64) -> Answered {
+    let span = Span::between(offset, offset + length);
+    Answered { span, action, durable: false, failed: false }
 }
 
-fn finish(collector: Collector<Vec<u8>>) -> (Header, Vec<Request>) {
-    let (bytes, requests, length) = collector.finish().unwrap();
-    assert_eq!(length, bytes.len() as u64);
+/// Notes a request that is answered now.
+fn note(log: &Log, took: Duration, request: Answered) {
+    log.answered(Instant::now() - took, took, &[request]);
+}
+
+fn requests(bytes: Vec<u8>) -> (Header, Vec<Request>) {
     let mut source = read(Box::new(Cursor::new(bytes)), "t", &OpenOptions::default()).unwrap();
     let (mut all, mut batch) = (Vec::new(), Vec::new());
     while source.read(&mut batch).unwrap() {
         all.extend_from_slice(&batch);
     }
-    assert_eq!(all.len() as u64, requests);
     (source.header().clone(), all)
+}
+
+fn finish(collector: Collector<Vec<u8>>) -> (Header, Vec<Request>) {
+    let (bytes, count, length) = collector.finish().unwrap();
+    assert_eq!(length, bytes.len() as u64);
+    let (header, all) = requests(bytes);
+    assert_eq!(all.len() as u64, count);
+    (header, all)
 }
 
 fn collector(recorder: &Arc<Recorder>) -> Collector<Vec<u8>> {
     Collector::new(Arc::clone(recorder), Vec::new(), "t", u64::MAX, "").unwrap()
 }
 
-#[tokio::test]
-async fn the_layer_keeps_the_contract_of_a_device() {
-    let recorder = Recorder::new();
-    conformance::check(|size| {
-        let device = Recorded::new(Memory::new(size), &recorder, "c", &disk("d"));
-        async { Arc::new(device) as Arc<dyn Device> }
-    })
-    .await;
-}
-
 #[tokio::test(start_paused = true)]
 async fn requests_are_written_as_they_were_made() {
-    let recorder = Recorder::new();
+    let recorder = Recorder::new(1_000_000_007);
     let mut collector = collector(&recorder);
-    let memory = Arc::new(Memory::new(1 << 20));
-    let a = Recorded::new(Arc::clone(&memory), &recorder, "a", &disk("x"));
-    let b = Recorded::new(memory, &recorder, "b", &disk("y"));
-    a.write(span(4096, 4096), &[1; 4096], Durability::Durable).await.unwrap();
-    tokio::time::advance(Duration::from_millis(5)).await;
-    b.read(span(0, 512), &mut [0; 512]).await.unwrap();
-    tokio::time::advance(Duration::from_millis(5)).await;
-    a.flush().await.unwrap();
-    a.discard(span(8192, 4096), Durability::Buffered).await.unwrap();
+    let (a, b) = (recorder.log("a".into(), disk("x")), recorder.log("b".into(), disk("y")));
+    let durable = Answered { durable: true, ..one(Action::Write, 4096, 4096) };
+    note(&a, Duration::ZERO, durable);
+    advance(Duration::from_millis(5)).await;
+    note(&b, Duration::from_millis(2), one(Action::Read, 0, 512));
+    advance(Duration::from_millis(5)).await;
+    let batch = [one(Action::Flush, 0, 0), one(Action::Trim, 8192, 6 << 32)];
+    a.answered(Instant::now(), Duration::from_micros(3), &batch);
     collector.pass().unwrap();
-    tokio::time::advance(Duration::from_secs(3)).await;
+    advance(Duration::from_secs(3)).await;
     drop(b);
     collector.pass().unwrap();
-    assert_eq!(collector.written().0, 4);
+    assert_eq!(collector.written().0, 10);
     let (header, all) = finish(collector);
     assert_eq!(header.clients, ["a", "b"]);
     assert_eq!(header.disks, [disk("x"), disk("y")]);
-    let short = |r: &Request| (r.time / 1_000_000, r.client, r.op, r.offset, r.length, r.flags);
+    assert_eq!(header.start, 1_000_000_007);
+    let short = |r: &Request| (r.time, r.client, r.op, r.offset, r.length, r.latency, r.flags);
+    let (ms, part) = (1_000_000, u32::MAX / 4096 * 4096);
     assert_eq!(
-        all.iter().map(short).collect::<Vec<_>>(),
+        all.iter().take(5).map(short).collect::<Vec<_>>(),
         [
-            (0, 0, Op::Write, 4096, 4096, Flags::FUA),
-            (5, 1, Op::Read, 0, 512, Flags::NONE),
-            (10, 0, Op::Flush, 0, 0, Flags::NONE),
-            (10, 0, Op::Trim, 8192, 4096, Flags::NONE),
+            (0, 0, Op::Write, 4096, 4096, 1, Flags::FUA),
+            (3 * ms, 1, Op::Read, 0, 512, 2_000_000, Flags::NONE),
+            (10 * ms, 0, Op::Flush, 0, 0, 3000, Flags::NONE),
+            (10 * ms, 0, Op::Trim, 8192, part, 3000, Flags::NONE),
+            (10 * ms, 0, Op::Trim, 8192 + u64::from(part), part, 3000, Flags::NONE),
         ]
     );
-    assert!(all.iter().all(|r| r.latency >= 1));
+    assert_eq!(all[3..].iter().map(|r| u64::from(r.length)).sum::<u64>(), 6 << 32);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_or_failed_request_is_recorded_when_it_ends() {
-    let recorder = Recorder::new();
-    let mut collector = collector(&recorder);
-    let faulty = Faulty::new(Memory::new(1 << 20), |operation| match operation {
-        Operation::Read(_) => Fault::Delay(Duration::from_secs(4)),
-        Operation::Flush => Fault::Fail(block::ErrorKind::Unavailable),
-        _ => Fault::None,
-    });
-    let slow = Recorded::new(faulty, &recorder, "slow", &disk("x"));
-    let fast = Recorded::new(Memory::new(1 << 20), &recorder, "fast", &disk("y"));
-    let mut buffer = [0; 512];
-    let waiting = slow.read(span(0, 512), &mut buffer);
-    tokio::pin!(waiting);
-    for _ in 0..35 {
-        let limit = tokio::time::timeout(Duration::from_millis(100), &mut waiting).await;
-        assert!(limit.is_err());
-        fast.flush().await.unwrap();
-        collector.pass().unwrap();
+    for seconds in [4, 20] {
+        let recorder = Recorder::new(0);
+        let mut collector = collector(&recorder);
+        let slow = recorder.log("slow".into(), disk("x"));
+        let fast = recorder.log("fast".into(), disk("y"));
+        for _ in 0..seconds * 10 {
+            advance(Duration::from_millis(100)).await;
+            note(&fast, Duration::ZERO, one(Action::Flush, 0, 0));
+            collector.pass().unwrap();
+        }
+        note(&slow, Duration::from_secs(seconds), one(Action::Read, 0, 512));
+        advance(Duration::from_millis(1)).await;
+        let failed = Answered { failed: true, ..one(Action::Flush, 0, 0) };
+        note(&slow, Duration::ZERO, failed);
+        let (header, all) = finish(collector);
+        let late = all.iter().find(|r| r.op == Op::Read).unwrap();
+        assert!(late.flags.has(Flags::LATE));
+        assert_eq!(late.time + u64::from(late.latency), seconds * 1_000_000_000);
+        assert!(all.last().unwrap().flags.has(Flags::FAILED));
+        assert!(header.notes.contains("1 requests took so long"), "{}", header.notes);
     }
-    waiting.await.unwrap();
-    assert!(slow.flush().await.is_err());
-    let (header, all) = finish(collector);
-    let late = all.iter().find(|r| r.op == Op::Read).unwrap();
-    assert!(late.flags.has(Flags::LATE));
-    let answered = late.time + u64::from(late.latency);
-    assert!(answered.abs_diff(4_000_000_000) < 10_000_000, "{late:?}");
-    assert!(all.last().unwrap().flags.has(Flags::FAILED));
-    assert!(header.notes.contains("1 requests took so long"), "{}", header.notes);
 }
 
 #[tokio::test]
 async fn what_nobody_takes_is_dropped_and_counted() {
-    let recorder = Recorder::new();
+    let recorder = Recorder::new(0);
     let collector = collector(&recorder);
-    let device = Recorded::new(Memory::new(1 << 20), &recorder, "c", &disk("x"));
-    let made = (WAITING + 3) * BUFFER;
-    let mut buffer = [0; 512];
-    for _ in 0..made {
-        device.read(span(0, 512), &mut buffer).await.unwrap();
+    let log = recorder.log("c".into(), disk("x"));
+    let batch = [one(Action::Read, 0, 512); 100];
+    let whole = BUFFER / batch.len() * batch.len();
+    for _ in 0..(WAITING + 4) * (BUFFER / batch.len()) {
+        log.answered(Instant::now(), Duration::ZERO, &batch);
     }
-    assert_eq!(recorder.dropped(), 3 * BUFFER as u64);
+    assert_eq!(recorder.dropped(), 3 * whole as u64);
     let (header, all) = finish(collector);
-    assert_eq!(all.len(), WAITING * BUFFER);
-    assert!(header.notes.contains("3072 requests were dropped"), "{}", header.notes);
+    assert_eq!(all.len(), (WAITING + 1) * whole);
+    assert!(header.notes.contains("3000 requests were dropped"), "{}", header.notes);
 }
 
-#[test]
-fn recording_ends_at_its_limit() {
-    let recorder = Recorder::new();
-    let mut collector = Collector::new(recorder, Vec::new(), "t", 100, "").unwrap();
-    let error = collector.pass().unwrap_err();
-    assert_eq!(error.kind(), block::ErrorKind::NoSpace);
+#[tokio::test]
+async fn a_stopped_recorder_notes_nothing() {
+    let recorder = Recorder::new(0);
+    let collector = collector(&recorder);
+    let log = recorder.log("c".into(), disk("x"));
+    recorder.stop();
+    note(&log, Duration::ZERO, one(Action::Flush, 0, 0));
+    assert!(finish(collector).1.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_request_tells_its_answer_however_long_it_took() {
-    let recorder = Recorder::new();
-    let mut collector = collector(&recorder);
-    let slow = Faulty::new(Memory::new(1 << 20), |operation| match operation {
-        Operation::Read(_) => Fault::Delay(Duration::from_secs(20)),
-        _ => Fault::None,
-    });
-    let slow = Recorded::new(slow, &recorder, "slow", &disk("x"));
-    let fast = Recorded::new(Memory::new(1 << 20), &recorder, "fast", &disk("y"));
-    let mut buffer = [0; 512];
-    let waiting = slow.read(span(0, 512), &mut buffer);
-    tokio::pin!(waiting);
-    for _ in 0..199 {
-        let limit = tokio::time::timeout(Duration::from_millis(100), &mut waiting).await;
-        assert!(limit.is_err());
-        fast.flush().await.unwrap();
+async fn a_recording_goes_on_in_the_next_file_and_loses_nothing() {
+    let recorder = Recorder::new(5_000_000_000);
+    let log = recorder.log("c".into(), disk("x"));
+    let mut collector =
+        Collector::new(Arc::clone(&recorder), Vec::new(), "1", 2000, "a note").unwrap();
+    let (mut files, mut count) = (Vec::new(), 0);
+    while files.len() < 4 {
+        for _ in 0..50 {
+            advance(Duration::from_millis(10)).await;
+            note(&log, Duration::ZERO, one(Action::Read, count * 4096, 4096));
+            count += 1;
+        }
         collector.pass().unwrap();
+        if collector.is_full() {
+            files.push(collector.rotate(Vec::new(), "next").unwrap().0);
+        }
     }
-    waiting.await.unwrap();
-    let (_, all) = finish(collector);
-    let late = all.iter().find(|r| r.op == Op::Read).unwrap();
-    assert!(late.flags.has(Flags::LATE));
-    let answered = late.time + u64::from(late.latency);
-    assert!(answered.abs_diff(20_000_000_000) < 10_000_000, "{late:?}");
+    files.push(collector.finish().unwrap().0);
+    let mut at = 0;
+    for bytes in files {
+        let (header, all) = requests(bytes);
+        assert_eq!((header.clients, header.notes), (vec!["c".to_owned()], "a note".to_owned()));
+        assert!(all.first().is_none_or(|first| first.time <= 10_000_000));
+        for request in all {
+            assert_eq!(request.offset, at * 4096);
+            at += 1;
+            // The clock of the file and the time in it make the moment.
+            assert_eq!(header.start + request.time, 5_000_000_000 + at * 10_000_000);
+        }
+    }
+    assert_eq!(at, count);
 }
 
-#[test]
-fn a_latency_that_is_not_known_stays_unknown_when_its_request_comes_late() {
-    let note = Note::new(&Request { time: 5, length: 512, ..Request::default() }, 0);
-    let (early, late) = (note.request(0, 0, 5), note.request(0, 0, 9));
-    assert_eq!((early.time, early.latency, early.flags), (5, 0, Flags::NONE));
-    assert_eq!((late.time, late.latency, late.flags), (9, 0, Flags::LATE));
+#[tokio::test(start_paused = true)]
+async fn many_short_lived_clients_cost_their_names_once() {
+    let recorder = Recorder::new(0);
+    let mut collector = collector(&recorder);
+    let (rounds, each) = (40, 500);
+    for round in 0..rounds {
+        for client in 0..each {
+            let name = format!("pid:{}", round * each + client);
+            let log = recorder.log(name, disk("x"));
+            note(&log, Duration::ZERO, one(Action::Read, 0, 4096));
+        }
+        advance(Duration::from_secs(2)).await;
+        collector.pass().unwrap();
+    }
+    let (bytes, count, _) = collector.finish().unwrap();
+    assert_eq!(count, rounds * each);
+    assert!(bytes.len() < 40 * count as usize, "{} bytes", bytes.len());
+    let (header, all) = requests(bytes);
+    for (number, request) in all.iter().enumerate() {
+        assert_eq!(header.clients[request.client as usize], format!("pid:{number}"));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    /// Against the simplest model: a list that is sorted at the end.
+    #[test]
+    fn batches_of_many_connections_come_in_order_of_time(
+        batches in prop::collection::vec((0usize..5, 0u64..400, 1usize..40), 1..300),
+        passes in prop::collection::vec(1usize..30, 1..20),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let recorder = Recorder::new(0);
+            let start = Instant::now();
+            let mut collector = collector(&recorder);
+            let mut logs: Vec<_> =
+                (0..5).map(|n| recorder.log(format!("{n}"), disk(&format!("{n}")))).collect();
+            let mut expected = Vec::new();
+            let (mut passes, mut left) = (passes.iter().cycle(), 1);
+            for (number, (who, took, size)) in batches.iter().enumerate() {
+                advance(Duration::from_millis(7)).await;
+                let took = Duration::from_millis(*took).min(start.elapsed());
+                let batch: Vec<_> = (0..*size as u64)
+                    .map(|i| one(Action::Read, (number as u64 * 64 + i) * 512, 512))
+                    .collect();
+                logs[*who].answered(Instant::now() - took, took, &batch);
+                let began = (start.elapsed() - took).as_nanos() as u64;
+                expected.extend(batch.iter().map(|r| (began, r.span.offset(), *who)));
+                left -= 1;
+                if left == 0 {
+                    left = *passes.next().unwrap();
+                    collector.pass().unwrap();
+                    // A connection that ends and comes again.
+                    logs[*who] = recorder.log(format!("{who}"), disk(&format!("{who}")));
+                }
+            }
+            let (header, all) = finish(collector);
+            let mut got: Vec<_> = all
+                .iter()
+                .map(|r| {
+                    let who = header.clients[r.client as usize].parse::<usize>().unwrap();
+                    (r.time, r.offset, who)
+                })
+                .collect();
+            assert!(all.is_sorted_by_key(|r| r.time));
+            got.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(got, expected);
+        });
+    }
 }

@@ -1,7 +1,7 @@
 //! `sojourn trace info`.
 
 use super::Reading;
-use crate::output::{Output, Table, fields};
+use crate::output::{Output, Table, fields, moment};
 use crate::progress::Bar;
 use block::{ByteSize, Result};
 use report::Unit;
@@ -31,6 +31,8 @@ struct View {
     format: Option<Format>,
     complete: bool,
     requests: u64,
+    /// When it began, Unix seconds; null where that is not known.
+    began: Option<f64>,
     seconds: Option<f64>,
     times: bool,
     latencies: bool,
@@ -61,6 +63,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
         format,
         complete: header.complete,
         requests,
+        began: (header.start > 0).then(|| header.start as f64 / 1e9),
         seconds: header.times.then_some(last as f64 / 1e9),
         times: header.times,
         latencies: header.latencies,
@@ -79,6 +82,7 @@ fn text(view: &View) -> String {
     let mut text = fields(&[
         ("format", view.format.map_or("-", Format::as_str).to_owned() + finished),
         ("requests", view.requests.to_string()),
+        ("began", view.began.map_or_else(|| yes(false), |s| moment(s as u64) + " UTC")),
         ("length", view.seconds.map_or_else(|| yes(false), |s| Unit::Seconds.show(s))),
         ("latencies", yes(view.latencies)),
         ("operations", yes(view.operations)),

@@ -6,6 +6,7 @@ use crate::serve::forward::ForwardExports;
 use crate::serve::listen::Asked;
 use crate::serve::plain;
 use crate::serve::record::{Recording, RecordingView};
+use crate::serve::recordings::Place;
 use block::{ByteSize, Error, Result};
 use nbd::{Address, Uri};
 use std::path::{Path, PathBuf};
@@ -42,7 +43,7 @@ pub(crate) struct Args {
 
 pub(super) async fn run(args: &Args, output: Output) -> Result<ExitCode> {
     let notes = format!("recorded between clients and {}", args.to);
-    let recording = Recording::start(&args.out, args.limit.0, &notes)?;
+    let recording = Recording::start(Place::File(args.out.clone()), args.limit.0, &notes)?;
     let exports = recording.exports(Arc::new(ForwardExports::new(args.to.clone())));
     let asked = Asked { nbd: args.listen.clone(), insecure: args.insecure, ..Asked::default() };
     let served = plain::run(exports, None, Path::new("."), &Config::default(), &asked).await;
