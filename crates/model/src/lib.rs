@@ -17,12 +17,14 @@
 //! | [`profile`] | [`Profile`]: the demands of a storage server by block size, hit or miss |
 //! | [`file`](mod@file) | a profile as a TOML file |
 //! | [`fit`] | demands from measurements, by the utilisation law |
+//! | [`head_room`] | how many more clients a running server holds, from its counters |
 //! | [`predict`] | a profile and a hit-ratio curve: how many clients, and what to buy next |
 
 pub mod bounds;
 mod convolution;
 pub mod file;
 pub mod fit;
+pub mod head_room;
 pub mod multiclass;
 mod mva;
 pub mod network;

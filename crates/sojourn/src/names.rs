@@ -37,6 +37,7 @@ pub(crate) mod metric {
     pub(crate) const PIECES_DAMAGED: &str = "pieces_damaged";
     pub(crate) const PIECES_NOT_KEPT: &str = "pieces_not_kept";
     pub(crate) const PIECE_EVICTED_BYTES: &str = "piece_evicted_bytes";
+    pub(crate) const HEAD_ROOM: &str = "head_room_clients";
     pub(crate) const OPEN_DISKS: &str = "open_disks";
     pub(crate) const PRIVATE_BYTES: &str = "private_bytes";
 

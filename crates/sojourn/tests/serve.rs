@@ -96,6 +96,36 @@ fn metrics_health_and_status_are_told_over_http() {
 }
 
 #[test]
+fn head_room_is_told_once_enough_was_asked() {
+    let (lab, _) = Lab::with_image();
+    let server = lab.serve(&["--http", "127.0.0.1:0"]);
+    let status = lab.json("status");
+    let address = status["http"].as_str().unwrap();
+    assert!(status["head_room"]["more"].is_null(), "{status}");
+    assert!(lab.line("status").ok().contains("not enough requests yet"));
+    assert!(!http(address, "/metrics").contains("head_room"));
+    let mut reads = "op,offset,length\n".to_owned();
+    (0..200).for_each(|i| reads.push_str(&format!("R,{},4096\n", i * 37 % 200 * 4096)));
+    let reads = lab.file("reads.csv", reads.as_bytes());
+    // Goes on until the server stops.
+    let args = ["replay", "--wrap", "--repeat", "--for", "600s"];
+    let mut client = lab.command(args).arg(reads).arg(server.uri("debian")).spawn().unwrap();
+    let mut status = lab.json("status");
+    while status["head_room"]["more"].is_null() {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert!(client.try_wait().unwrap().is_none(), "the client ended");
+        status = lab.json("status");
+    }
+    let room = &status["head_room"];
+    assert_eq!(room["clients"], 1);
+    assert!(room["requests"].as_u64().unwrap() >= 1000 && room["bottleneck"].is_string(), "{room}");
+    assert!(lab.line("status").ok().contains("more clients like the 1 of now"));
+    assert!(http(address, "/metrics").contains("sojourn_head_room_clients "));
+    assert_eq!(server.stop(), 0);
+    client.wait().unwrap();
+}
+
+#[test]
 fn a_port_in_use_is_named() {
     let lab = Lab::new();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

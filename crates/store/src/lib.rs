@@ -79,7 +79,7 @@ mod wire;
 pub mod world;
 
 pub use chunk::{ChunkRef, Encoding};
-pub use counters::Counters;
+pub use counters::{Counters, Loads};
 pub use id::{BootListId, ChunkId, ManifestId, PackId, SegmentId, ServerId, WriterId};
 pub use import::{Grain, ImportStats, Imported, Progress};
 pub use keys::{KeySlot, Keys, NewKey, SlotKind};

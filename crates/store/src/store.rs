@@ -16,6 +16,7 @@ use bytes::Bytes;
 use object_store::ObjectStore;
 use std::fmt;
 use std::sync::Arc;
+use tokio::time::Instant;
 
 /// An open store. Cheap to clone; clones share the counters, and the
 /// segments of manifests that are in memory.
@@ -151,7 +152,11 @@ impl Store {
     /// [`Corrupt`](ErrorKind::Corrupt), naming pack and offset, when the bytes are not the chunk's;
     /// [`NotFound`](ErrorKind::NotFound) when the pack is gone; else the backend's.
     pub async fn read_chunk(&self, at: &ChunkRef) -> Result<Bytes> {
+        let (reading, began) = (self.inner.tally.read(), Instant::now());
         let outcome = heal::chunk(self, at).await;
+        if outcome.is_ok() {
+            reading.took(began.elapsed());
+        }
         self.count(at, outcome)
     }
 

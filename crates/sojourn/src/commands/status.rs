@@ -56,6 +56,9 @@ fn describe(status: &StatusView) -> String {
             format!("{} read in {} chunks", ByteSize(status.store.read_bytes), status.store.reads),
         ),
     ]);
+    if let Some(room) = &status.head_room {
+        text.push_str(&fields(&[("head-room", room.text())]));
+    }
     if let Some(trace) = &status.trace {
         let state = match &trace.error {
             Some(error) => format!("ended: {error}"),

@@ -10,7 +10,7 @@ use super::record::{Recording, recorded};
 use super::reload::Changeable;
 use super::security::Security;
 use super::signals::{Asked, Signals, Switch};
-use super::{limits, listen};
+use super::{head_room, limits, listen};
 use crate::borrow::shadow::{Shadows, Wanted};
 use crate::config::Config;
 use crate::control::{
@@ -28,6 +28,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -35,6 +36,9 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 /// How often idle disks are looked for.
 const TICK: Duration = Duration::from_secs(1);
+
+/// Head-room is looked at once in so many of them.
+const HEAD_ROOM_TICKS: u64 = 5;
 
 /// How long a server drains that was given no time.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
@@ -68,6 +72,9 @@ pub(crate) struct Running {
     pub(crate) places: Mutex<Places>,
     pub(crate) started: Instant,
     pub(crate) recording: Option<Recording>,
+    pub(crate) head_room: head_room::Meter,
+    /// The longest mean response that is bearable, in milliseconds; 0: any.
+    pub(crate) response_ms: AtomicU64,
     /// Verbs that are being carried out.
     pub(crate) verbs: Mutex<JoinSet<()>>,
     /// What the control socket asks of the server itself.
@@ -80,6 +87,12 @@ impl Running {
         let mut verbs = self.verbs.lock();
         while verbs.try_join_next().is_some() {}
         !verbs.is_empty()
+    }
+
+    /// The longest mean response that is bearable, in seconds.
+    pub(crate) fn bearable(&self) -> Option<f64> {
+        let milliseconds = self.response_ms.load(Ordering::Relaxed);
+        (milliseconds > 0).then(|| milliseconds as f64 / 1e3)
     }
 }
 
@@ -159,6 +172,8 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         places: Mutex::default(),
         started: Instant::now(),
         recording,
+        head_room: head_room::Meter::default(),
+        response_ms: AtomicU64::new(config.serve.response_ms),
         verbs: Mutex::default(),
         orders,
     });
@@ -191,6 +206,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut draining, mut succession, mut successor) = (None, Succession::default(), None);
+    let mut ticks = 0u64;
     let failed = loop {
         tokio::select! {
             asked = signals.next() => match asked {
@@ -245,6 +261,10 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
             _ = tick.tick() => {
                 let idle = Duration::from_secs(server.config.serve.idle_seconds);
                 engine.open.close_idle(idle).await;
+                if ticks.is_multiple_of(HEAD_ROOM_TICKS) {
+                    running.head_room.note(&engine, &running.nbd.counters());
+                }
+                ticks += 1;
             }
         }
     };

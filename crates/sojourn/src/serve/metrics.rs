@@ -87,6 +87,14 @@ impl prometheus_client::collector::Collector for Snapshot {
             let evicted = "Bytes that left the piece cache";
             counter(out, PIECE_EVICTED_BYTES, evicted, pieces.evicted_bytes)?;
         }
+        if let Some(more) = s.head_room.as_ref().and_then(|room| room.more) {
+            gauge(
+                out,
+                HEAD_ROOM,
+                "Clients like the present ones that there may be in addition",
+                more,
+            )?;
+        }
         gauge(out, OPEN_DISKS, "Disks open now", s.open_disks)?;
         self.per_export(out)
     }

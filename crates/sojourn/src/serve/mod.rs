@@ -18,7 +18,7 @@
 //! | [`handover`] | one server follows another, and no client notices |
 //! | [`signals`] | what stops and reloads a server |
 //! | [`reload`] | the configuration is read again |
-//! | [`http`], [`https`], [`metrics`], [`status`], [`latency`] | what the server tells of itself |
+//! | [`http`], [`https`], [`metrics`], [`status`], [`latency`], [`head_room`] | what the server tells of itself |
 
 pub(crate) mod boots;
 pub(crate) mod brief;
@@ -27,6 +27,7 @@ pub(crate) mod exports;
 pub(crate) mod file;
 pub(crate) mod forward;
 pub(crate) mod handover;
+pub(crate) mod head_room;
 pub(crate) mod http;
 pub(crate) mod https;
 pub(crate) mod inherit;

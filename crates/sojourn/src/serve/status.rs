@@ -2,6 +2,7 @@
 //! in docs/cli.md and do not change.
 
 use super::daemon::Running;
+use super::head_room::HeadRoomView;
 use super::latency::{self, LatencyView};
 use super::record::{Recording, RecordingView};
 use crate::control::api::{DiskReply, DiskRequest};
@@ -46,6 +47,9 @@ pub(crate) struct StatusView {
     pub(crate) open_disks: u64,
     /// Exports that a client has used since the start, and all disks.
     pub(crate) exports: Vec<ExportView>,
+    /// How many more clients it holds; null before it has been up for a moment.
+    #[serde(default)]
+    pub(crate) head_room: Option<HeadRoomView>,
     /// Clients that are there now.
     #[serde(default)]
     pub(crate) clients: Vec<ClientView>,
@@ -226,6 +230,7 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
         trace: running.recording.as_ref().map(Recording::view),
         open_disks: open.len() as u64,
         exports: exports.into_values().collect(),
+        head_room: running.head_room.view(engine, &counters, running.bearable()),
         clients: clients(&counters),
     })
 }

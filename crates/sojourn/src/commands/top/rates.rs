@@ -1,5 +1,6 @@
 //! From two states of a server to what happened between them.
 
+use crate::serve::head_room::HeadRoomView;
 use crate::serve::latency::LatencyView;
 use crate::serve::status::{ExportView, StatusView, TrafficView};
 use serde::Serialize;
@@ -37,6 +38,8 @@ pub(super) struct Now {
     /// Stored bytes read from the store in a second.
     pub(super) store_read_bytes: f64,
     pub(super) total: Rates,
+    /// Of the last minute; null before the server has been up for a moment.
+    pub(super) head_room: Option<HeadRoomView>,
     pub(super) disks: Vec<DiskNow>,
     pub(super) clients: Vec<ClientNow>,
 }
@@ -141,6 +144,7 @@ impl Now {
             hit_percent: (looked > 0).then(|| hits as f64 * 100.0 / looked as f64),
             store_read_bytes: per(before.store.read_bytes, after.store.read_bytes, seconds),
             total: Rates::between(&before.total, &after.total, seconds),
+            head_room: after.head_room.clone(),
             disks: after
                 .exports
                 .iter()

@@ -2,6 +2,7 @@
 
 use super::rates::{Now, Rates, SortKey};
 use crate::output::{Table, raw};
+use crate::serve::head_room::HeadRoomView;
 use block::{ByteSize, Error, Result};
 use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
@@ -21,7 +22,8 @@ pub(super) fn text(now: &Now, page: Page, sort: SortKey, fit: Option<(usize, usi
     let mut text = format!(
         "sojourn, up {}; {} connections, {} clients, {} open disks\n\
          {:.0} IOPS ({:.0} reads, {:.0} writes, {:.0} flushes), {} read, {} written, {:.0} errors\n\
-         cache {hits} hits, {} of {} used; store {}\n\n",
+         cache {hits} hits, {} of {} used; store {}\n\
+         room for {}\n\n",
         duration(now.uptime_seconds),
         now.connections,
         now.clients.len(),
@@ -36,6 +38,7 @@ pub(super) fn text(now: &Now, page: Page, sort: SortKey, fit: Option<(usize, usi
         ByteSize(now.cache_bytes),
         ByteSize(now.cache_capacity_bytes),
         speed(now.store_read_bytes),
+        now.head_room.as_ref().map_or("-".to_owned(), HeadRoomView::text),
     );
     text.push_str(&match page {
         Page::Disks => disks(now),
