@@ -17,15 +17,19 @@ fuzz_target!(|data: &[u8]| {
     let Some((how, rest)) = data.split_first() else { return };
     let mut file = b"\x89SJTRC\r\n\x01\0\0\0".to_vec();
     file.extend(crc32c::crc32c(&file).to_le_bytes());
-    match how % 3 {
+    match how % 4 {
         0 => file = rest.to_vec(),
         1 => {
             file.extend(frame(1, b"{}"));
             file.extend(frame(2, rest));
         }
-        _ => {
+        2 => {
             file.extend(frame(1, rest));
             file.extend(frame(3, rest));
+        }
+        _ => {
+            file.extend(frame(1, b"{}"));
+            file.extend(frame(4, rest));
         }
     }
     drain(&file, Some(trace::Format::Sojourn));
