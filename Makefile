@@ -68,6 +68,7 @@ bench:
 	$(CARGO) build --release --locked -p sojourn -p sojourn-bench
 	target/release/sojourn-bench
 	target/release/sojourn-bench reopen
+	target/release/sojourn-bench tls
 
 bench-storm: BENCH := $(CURDIR)/target/release/sojourn-bench
 bench-storm:

@@ -8,10 +8,12 @@ use anyhow::{Context, Result, bail, ensure};
 use replay::Histogram;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a server may be silent before the connection counts as failed.
@@ -51,6 +53,7 @@ pub(crate) struct Connection {
 enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
+    Encrypted(Box<StreamOwned<ClientConnection, UnixStream>>),
 }
 
 impl Read for Stream {
@@ -58,6 +61,7 @@ impl Read for Stream {
         match self {
             Self::Unix(stream) => stream.read(buf),
             Self::Tcp(stream) => stream.read(buf),
+            Self::Encrypted(stream) => stream.read(buf),
         }
     }
 }
@@ -67,6 +71,7 @@ impl Write for Stream {
         match self {
             Self::Unix(stream) => stream.write(buf),
             Self::Tcp(stream) => stream.write(buf),
+            Self::Encrypted(stream) => stream.write(buf),
         }
     }
 
@@ -74,23 +79,22 @@ impl Write for Stream {
         match self {
             Self::Unix(stream) => stream.write_vectored(slices),
             Self::Tcp(stream) => stream.write_vectored(slices),
+            Self::Encrypted(stream) => stream.write_vectored(slices),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        match self {
+            Self::Unix(_) | Self::Tcp(_) => Ok(()),
+            Self::Encrypted(stream) => stream.flush(),
+        }
     }
 }
 
 impl Connection {
     /// Connects to `socket` and chooses `export`.
     pub(crate) fn open(socket_path: &Path, export: &str) -> Result<Self> {
-        let fd = socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
-        // A connect waits for room in the server's accept queue; bound that as well.
-        set_socket_timeout(&fd, Timeout::Send, Some(PATIENCE))?;
-        set_socket_timeout(&fd, Timeout::Recv, Some(PATIENCE))?;
-        connect(&fd, &SocketAddrUnix::new(socket_path)?).context("cannot connect")?;
-        Self::agree(Stream::Unix(UnixStream::from(fd)), export)
+        Self::agree(Stream::Unix(dial(socket_path)?), export)
     }
 
     /// Connects over TCP and chooses `export`. The server may be silent for `patience`.
@@ -102,8 +106,33 @@ impl Connection {
         Self::agree(Stream::Tcp(stream), export)
     }
 
+    /// Connects to `socket`, encrypts the connection, and chooses `export`.
+    pub(crate) fn open_encrypted(
+        socket_path: &Path,
+        export: &str,
+        config: Arc<ClientConfig>,
+    ) -> Result<Self> {
+        let mut stream = dial(socket_path)?;
+        let flags = greet(&mut stream)?;
+        let mut out = u32::from(flags).to_be_bytes().to_vec();
+        out.extend(wire::OPTION_MAGIC.to_be_bytes());
+        out.extend(wire::OPTION_STARTTLS.to_be_bytes());
+        out.extend(0u32.to_be_bytes());
+        stream.write_all(&out)?;
+        let mut head = [0; 20];
+        stream.read_exact(&mut head)?;
+        ensure!(wire::u32_at(&head, 12) == wire::REPLY_ACK, "the server does not encrypt");
+        let name = "localhost".try_into().context("the server's name")?;
+        let session = ClientConnection::new(config, name).context("TLS")?;
+        let mut stream = Stream::Encrypted(Box::new(StreamOwned::new(session, stream)));
+        let size = choose(&mut stream, None, export).context("handshake failed")?;
+        Ok(Self { stream, size })
+    }
+
     fn agree(mut stream: Stream, export: &str) -> Result<Self> {
-        let size = handshake(&mut stream, export).context("handshake failed")?;
+        let size = greet(&mut stream)
+            .and_then(|flags| choose(&mut stream, Some(flags), export))
+            .context("handshake failed")?;
         Ok(Self { stream, size })
     }
 
@@ -197,6 +226,16 @@ impl Connection {
         // A server that is gone already needs no goodbye.
         let _ = self.stream.write_all(&bytes);
     }
+}
+
+/// Connects to a server's socket.
+fn dial(socket_path: &Path) -> Result<UnixStream> {
+    let fd = socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+    // A connect waits for room in the server's accept queue; bound that as well.
+    set_socket_timeout(&fd, Timeout::Send, Some(PATIENCE))?;
+    set_socket_timeout(&fd, Timeout::Recv, Some(PATIENCE))?;
+    connect(&fd, &SocketAddrUnix::new(socket_path)?).context("cannot connect")?;
+    Ok(UnixStream::from(fd))
 }
 
 /// The requests in flight of one connection.
@@ -293,8 +332,8 @@ pub(crate) fn send_all(stream: &mut impl Write, slices: &mut [IoSlice<'_>]) -> i
     Ok(())
 }
 
-/// The handshake up to the transmission phase; gives the export's size.
-fn handshake(stream: &mut (impl Read + Write), export: &str) -> Result<u64> {
+/// Takes the server's greeting; gives the flags to answer with.
+fn greet(stream: &mut impl Read) -> Result<u16> {
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting).context("the server does not speak")?;
     ensure!(
@@ -302,8 +341,12 @@ fn handshake(stream: &mut (impl Read + Write), export: &str) -> Result<u64> {
             && wire::u64_at(&greeting, 8) == wire::OPTION_MAGIC,
         "not an NBD server of the newstyle kind"
     );
-    let flags = u16::from_be_bytes([greeting[16], greeting[17]]) & wire::HANDSHAKE_FLAGS;
-    let mut out = u32::from(flags).to_be_bytes().to_vec();
+    Ok(u16::from_be_bytes([greeting[16], greeting[17]]) & wire::HANDSHAKE_FLAGS)
+}
+
+/// Sends the flags, unless that was done, and chooses the export; gives its size.
+fn choose(stream: &mut (impl Read + Write), flags: Option<u16>, export: &str) -> Result<u64> {
+    let mut out = flags.map_or(Vec::new(), |flags| u32::from(flags).to_be_bytes().to_vec());
     out.extend(wire::OPTION_MAGIC.to_be_bytes());
     out.extend(wire::OPTION_GO.to_be_bytes());
     out.extend((export.len() as u32 + 6).to_be_bytes());

@@ -24,6 +24,7 @@
 //! | [`storm`] | boot storms on a slow disk, beside qemu-nbd |
 //! | [`fairness`] | what a light client feels of a storm of others |
 //! | [`clients`] | connecting in the same instant, and memory |
+//! | [`tls`] | what encryption costs |
 
 // Threads, sleeping and the real clock are what a load generator is made of.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time on real threads")]
@@ -45,6 +46,7 @@ mod report;
 mod series;
 mod store;
 mod storm;
+mod tls;
 mod wire;
 
 use anyhow::{Context, Result, ensure};
@@ -122,6 +124,8 @@ enum Command {
     Fairness(fairness::Options),
     /// Measures 50, 500 and 2,000 clients that connect in the same instant, and the server's memory.
     Clients,
+    /// Measures large reads with TLS and without; fails when TLS has less than half the throughput.
+    Tls,
     /// The raw ping-pong server, started by the benchmark itself.
     #[command(hide = true)]
     RawServer {
@@ -142,6 +146,7 @@ Examples:
   sojourn-bench clients                          connecting at once; memory
   sojourn-bench record --rounds 15               what recording a trace costs
   sojourn-bench reopen                           a disk of 10 GiB with 1 GiB of private blocks
+  sojourn-bench tls                              large reads with TLS and without
   sojourn-bench --only sojourn-file --load read-8x16 --seconds 10 --rounds 1
                                                  one long window, to be profiled";
 
@@ -212,6 +217,13 @@ impl Arguments {
             print!("{reopened}");
             write_json(self.json.as_deref(), &reopened)?;
             return Ok(true);
+        }
+        if let Some(Command::Tls) = self.command {
+            let window = Duration::from_secs_f64(self.seconds.unwrap_or(2.0).clamp(0.05, 600.0));
+            let report = tls::run(&sojourn, scratch.path(), window, self.rounds.clamp(1, 100))?;
+            print!("{report}");
+            write_json(self.json.as_deref(), &report)?;
+            return Ok(report.is_reached());
         }
         let window = self.seconds.unwrap_or(if self.quick { 0.2 } else { 0.5 });
         ensure!(

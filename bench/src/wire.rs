@@ -17,6 +17,8 @@ pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 pub(crate) const HANDSHAKE_FLAGS: u16 = 0b11;
 /// `NBD_OPT_GO`.
 pub(crate) const OPTION_GO: u32 = 7;
+/// `NBD_OPT_STARTTLS`.
+pub(crate) const OPTION_STARTTLS: u32 = 5;
 /// `NBD_REP_ACK`.
 pub(crate) const REPLY_ACK: u32 = 1;
 /// `NBD_REP_INFO`.
