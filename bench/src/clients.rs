@@ -27,7 +27,7 @@ const WORKING: usize = 50;
 const BASE: u64 = 64 * MIB;
 const EACH: u64 = MIB;
 /// What each of them does: so many reads and writes.
-const REQUESTS: u64 = 20_000;
+const REQUESTS: u64 = 2_000;
 /// Clients that do nothing, and what the server may take for each.
 const IDLE: usize = 1000;
 const IDLE_EACH: u64 = 100 << 10;
@@ -140,7 +140,12 @@ pub(crate) fn run(sojourn: &Path, scratch: &Path) -> Result<Report> {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let image = scratch.join("image.raw");
     write_image(&image, IMAGE)?;
-    let home = Home::make(sojourn, &scratch.join("home"), "store", Vec::new())?;
+    let home = Home::make(
+        sojourn,
+        &scratch.join("home"),
+        &scratch.join("store").display().to_string(),
+        Vec::new(),
+    )?;
     home.import(&image, "golden:1")?;
     home.disks("d", WORKING, "golden:1")?;
     let configuration = format!("[cache]\nsize = {CACHE}\n");

@@ -3,7 +3,7 @@
 //! answered from memory, and once where every read comes from a store on a slow disk.
 //!
 //! The client reads 4 KiB anywhere, one at a time, and pauses between two reads: on the slow disk for
-//! so long that it asks for less than a fiftieth of what the disk can do.
+//! so long that it asks for less than a fiftieth of what the disk can do, even when its chunks are long.
 
 use crate::client::{Connection, Job};
 use crate::content::{GRAIN, write_image};
@@ -176,7 +176,12 @@ fn in_memory(options: &Options, sojourn: &Path, dir: &Path) -> Result<Row> {
     std::fs::create_dir_all(dir)?;
     let image = dir.join("image.raw");
     write_image(&image, CACHED)?;
-    let home = Home::make(sojourn, &dir.join("home"), "store", Vec::new())?;
+    let home = Home::make(
+        sojourn,
+        &dir.join("home"),
+        &dir.join("store").display().to_string(),
+        Vec::new(),
+    )?;
     home.import(&image, "golden:1")?;
     home.disks("d", options.storm + 1, "golden:1")?;
     let serving = home.serve("[cache]\nsize = \"256MiB\"\n", None)?;
@@ -209,7 +214,7 @@ fn on_disk(options: &Options, sojourn: &Path, dir: &Path) -> Result<Vec<Row>> {
         depth: (options.depth / 4).max(1),
         size: STORED,
         time: Duration::from_secs_f64(10.0 * options.time),
-        pause: Duration::from_millis(500),
+        pause: Duration::from_secs(1),
     };
     let mut rows = Vec::new();
     for turns in [true, false] {
