@@ -108,10 +108,13 @@ impl<'a> Operator<'a> {
         let process = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         kill_process(process, signal).expect("the server's process");
         let end = Instant::now() + PATIENCE;
-        // One that is our child stays until it is waited for.
+        // One that is our child stays until it is waited for, and its first thread may be gone while
+        // others still hold its files.
         let runs = || {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+            let gone = stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'));
+            let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+            !gone || threads.is_ok_and(|threads| threads.count() > 1)
         };
         while runs() {
             assert!(Instant::now() < end, "the server does not end");
