@@ -12,6 +12,15 @@ const ROWS: usize = 4;
 /// Clears the bits that a shift of a word moved from one counter into the next.
 const HALF: u64 = 0x7777_7777_7777_7777;
 
+/// A key as the sketch sees it: two hashes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Key {
+    /// Chooses the block.
+    block: u32,
+    /// Chooses the counters, by a byte for each.
+    places: u32,
+}
+
 /// Counters up to 15.
 #[derive(Debug)]
 pub(super) struct Sketch {
@@ -35,20 +44,27 @@ impl Sketch {
         self.entries = entries.max(1);
     }
 
-    /// The block of a key.
+    /// What a key of this fingerprint is counted under.
     #[inline]
-    fn block(&self, fingerprint: u64) -> usize {
-        (spread(fingerprint) >> 32) as usize & (self.blocks.len() - 1)
+    pub(super) const fn key(fingerprint: u64) -> Key {
+        let spread = fingerprint.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let places = (spread ^ (spread >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32;
+        Key { block: (spread >> 32) as u32, places: places as u32 }
+    }
+
+    /// The index of a key's block.
+    #[inline]
+    fn block(&self, key: Key) -> usize {
+        key.block as usize & (self.blocks.len() - 1)
     }
 
     /// How often a key was used lately, 15 at most; too much rather than too little.
     #[inline]
-    pub(super) fn estimate(&self, fingerprint: u64) -> u32 {
-        let (block, bits) = (self.block(fingerprint), bits(fingerprint));
-        let block = &self.blocks[block];
+    pub(super) fn estimate(&self, key: Key) -> u32 {
+        let block = &self.blocks[self.block(key)];
         let mut least = 15;
         for row in 0..ROWS {
-            let (word, bit) = place(row, bits);
+            let (word, bit) = place(row, key.places);
             least = least.min((block[word] >> bit) as u32 & 15);
         }
         least
@@ -56,11 +72,11 @@ impl Sketch {
 
     /// Counts a use. All counters are halved after eight uses per entry of the cache.
     #[inline]
-    pub(super) fn add(&mut self, fingerprint: u64) {
-        let (block, bits) = (self.block(fingerprint), bits(fingerprint));
+    pub(super) fn add(&mut self, key: Key) {
+        let block = self.block(key);
         let block = &mut self.blocks[block];
         for row in 0..ROWS {
-            let (word, bit) = place(row, bits);
+            let (word, bit) = place(row, key.places);
             block[word] += u64::from((block[word] >> bit) & 15 < 15) << bit;
         }
         self.additions += 1;
@@ -78,22 +94,10 @@ impl Sketch {
     }
 }
 
-#[inline]
-const fn spread(fingerprint: u64) -> u64 {
-    fingerprint.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-/// What tells the places of a key's counters in its block.
-#[inline]
-const fn bits(fingerprint: u64) -> u64 {
-    let spread = spread(fingerprint);
-    (spread ^ (spread >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32
-}
-
 /// The place of a key's counter of a row: word and bit.
 #[inline]
-const fn place(row: usize, bits: u64) -> (usize, u32) {
-    let bits = (bits >> (8 * row)) as u32;
+const fn place(row: usize, places: u32) -> (usize, u32) {
+    let bits = places >> (8 * row);
     // In bounds for the compiler to see: less than two words for each row.
     ((2 * row + (bits & 1) as usize) % WORDS, 4 * ((bits >> 1) & 15))
 }

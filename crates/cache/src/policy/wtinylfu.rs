@@ -5,7 +5,7 @@
 //! the main part, a segmented LRU, only when it was used more often lately.
 
 use super::queues::{NOWHERE, Queues};
-use super::sketch::Sketch;
+use super::sketch::{Key, Sketch};
 use super::{Algorithm, Ratio, Room};
 
 const WINDOW: u8 = 0;
@@ -31,8 +31,8 @@ impl Default for Parameters {
 #[derive(Debug)]
 pub struct WTinyLfu {
     parameters: Parameters,
-    /// With the fingerprint of each id.
-    queues: Queues<3, u64>,
+    /// With what each id is counted under.
+    queues: Queues<3, Key>,
     sketch: Sketch,
     full: usize,
     /// Entries of the window when the cache is full.
@@ -94,8 +94,9 @@ impl Algorithm for WTinyLfu {
     #[inline]
     fn insert(&mut self, id: u32, fingerprint: u64) {
         self.queues.reserve(id);
-        self.queues.set_data(id, fingerprint);
-        self.sketch.add(fingerprint);
+        let key = Sketch::key(fingerprint);
+        self.queues.set_data(id, key);
+        self.sketch.add(key);
         self.queues.push_tail(WINDOW, id);
         // Until the cache is full for the first time, nobody has to compete.
         while self.queues.len(WINDOW) as usize > self.window && self.len() <= self.full {

@@ -574,7 +574,7 @@ impl Model for WTinyLfuModel {
         let [window, probation, protected] = &mut self.lists;
         if take(window, key) {
             window.push_back(key);
-            self.sketch.add(key);
+            self.sketch.add(Sketch::key(key));
             return true;
         }
         if take(probation, key) || take(protected, key) {
@@ -582,12 +582,12 @@ impl Model for WTinyLfuModel {
             while protected.len() > most_protected {
                 probation.push_back(protected.pop_front().unwrap());
             }
-            self.sketch.add(key);
+            self.sketch.add(Sketch::key(key));
             return true;
         }
         if window.len() + probation.len() + protected.len() == self.capacity {
             let main = if probation.is_empty() { protected } else { &mut *probation };
-            let use_of = |key: Option<&u64>| key.map(|key| self.sketch.estimate(*key));
+            let use_of = |key: Option<&u64>| key.map(|key| self.sketch.estimate(Sketch::key(*key)));
             let competes = !window.is_empty() && window.len() >= most_new;
             if main.is_empty() {
                 window.pop_front();
@@ -605,7 +605,7 @@ impl Model for WTinyLfuModel {
         while window.len() > most_new {
             probation.push_back(window.pop_front().unwrap());
         }
-        self.sketch.add(key);
+        self.sketch.add(Sketch::key(key));
         false
     }
 
