@@ -22,7 +22,7 @@ const FREE: u32 = u32::MAX;
 /// The most keys of [`Table::ids`].
 pub(crate) const BATCH: usize = 256;
 
-/// Ids for keys. Takes 24 bytes per key at most, and 12 at least.
+/// Ids for keys. Takes 16 to 32 bytes per key.
 #[derive(Debug)]
 pub(crate) struct Table {
     /// The ids: a power of two of slots, at most half of them taken.
