@@ -53,6 +53,14 @@ impl Table {
         (group | (key % GROUP)) as usize & (self.slots.len() - 1)
     }
 
+    /// The slot to try after this one: a group further, as a full group is followed by full ones, and
+    /// one slot, so that all are tried. Keys that are far apart in equal steps all have their home in
+    /// the same slot of a group.
+    #[inline]
+    fn next(&self, at: usize) -> usize {
+        (at + GROUP as usize + 1) & (self.slots.len() - 1)
+    }
+
     /// The slot of a key: its own, or a free one.
     #[inline]
     fn place(&self, key: u64) -> usize {
@@ -62,8 +70,7 @@ impl Table {
             if id == FREE || self.keys[id as usize] == key {
                 return at;
             }
-            // Whole groups further, as a full group is followed by full ones.
-            at = (at + GROUP as usize) & (self.slots.len() - 1);
+            at = self.next(at);
         }
     }
 
@@ -123,9 +130,27 @@ impl Table {
         for (id, key) in self.keys.iter().enumerate() {
             let mut at = self.home(*key);
             while self.slots[at] != FREE {
-                at = (at + GROUP as usize) & (slots - 1);
+                at = self.next(at);
             }
             self.slots[at] = id as u32;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_in_equal_steps_get_ids_like_all_others() {
+        for step in [1, 15, 16, 17, 256, 1 << 20] {
+            let mut table = Table::new();
+            for pass in 0..2 {
+                for number in 0..20_000 {
+                    let id = table.id(number * step).ok();
+                    assert_eq!(id, Some(number as u32), "step {step}, pass {pass}");
+                }
+            }
         }
     }
 }
