@@ -451,6 +451,9 @@ impl Engine {
 
     /// Takes the answers of requests in flight; true when there was one.
     pub(super) fn poll_waiting(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.waiting.is_empty() {
+            return false; // asking costs locked instructions
+        }
         let mut any = false;
         while let Poll::Ready(Some(completion)) = self.waiting.poll_next_unpin(cx) {
             any = true;

@@ -1,5 +1,6 @@
 //! Listening sockets.
 
+use super::stream::Stream;
 use super::{Peer, Tls};
 use crate::{Address, socket};
 use block::{Error, Result};
@@ -13,8 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixSocket};
 
 /// The backlog for clients that connect at the same instant: a class that boots at nine.
 pub const DEFAULT_BACKLOG: u32 = 4096;
@@ -40,9 +40,9 @@ enum Listening {
 }
 
 /// A connection that was accepted.
-pub(super) enum Accepted {
-    Unix(UnixStream, Peer),
-    Tcp(TcpStream, Peer),
+pub(super) struct Accepted {
+    pub(super) stream: Stream,
+    pub(super) peer: Peer,
 }
 
 impl Listener {
@@ -199,12 +199,13 @@ impl Listener {
                     Ok(who) => Peer::unix(who.uid(), who.pid()),
                     Err(e) => return Err(e),
                 };
-                Ok(Accepted::Unix(stream, peer))
+                Ok(Accepted { stream: Stream::new(stream.into_std()?.into()), peer })
             }
             Listening::Tcp(listener) => {
                 let (stream, from) = listener.accept().await?;
                 socket::tune(&stream, keepalive);
-                Ok(Accepted::Tcp(stream, Peer::tcp(from)))
+                let stream = Stream::new(stream.into_std()?.into());
+                Ok(Accepted { stream, peer: Peer::tcp(from) })
             }
         }
     }
@@ -225,36 +226,13 @@ impl Accepted {
         let fail = |e: io::Error| Error::io(format!("passed connection of {peer}"), e);
         rustix::io::ioctl_fionbio(&fd, true).map_err(|e| fail(e.into()))?;
         match sockopt::socket_domain(&fd).map_err(|e| fail(e.into()))? {
-            AddressFamily::UNIX => {
-                let stream = UnixStream::from_std(fd.into()).map_err(fail)?;
-                Ok(Self::Unix(stream, peer))
-            }
-            AddressFamily::INET | AddressFamily::INET6 => {
-                let stream = TcpStream::from_std(fd.into()).map_err(fail)?;
-                Ok(Self::Tcp(stream, peer))
+            AddressFamily::UNIX | AddressFamily::INET | AddressFamily::INET6 => {
+                Ok(Self { stream: Stream::new(fd), peer })
             }
             _ => {
                 Err(Error::invalid(format!("the passed connection of {peer} is of no known kind")))
             }
         }
-    }
-}
-
-/// A connection that is a socket of its own.
-pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin + Send {
-    /// The socket alone.
-    fn into_fd(self) -> io::Result<OwnedFd>;
-}
-
-impl Socket for UnixStream {
-    fn into_fd(self) -> io::Result<OwnedFd> {
-        self.into_std().map(OwnedFd::from)
-    }
-}
-
-impl Socket for TcpStream {
-    fn into_fd(self) -> io::Result<OwnedFd> {
-        self.into_std().map(OwnedFd::from)
     }
 }
 

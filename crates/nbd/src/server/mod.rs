@@ -5,6 +5,7 @@
 //! | `exports` | what is offered, to whom: implemented by the daemon |
 //! | `listener` | listening sockets |
 //! | `passing` | connections on their way to another process |
+//! | `stream`, `registered` | a connected socket that wakes for what is waited for |
 //! | `tls` | encryption, and clients with certificates |
 //! | `handshake` | the negotiation |
 //! | `connection` | the request loop of one connection |
@@ -28,7 +29,9 @@ mod listener;
 mod observing;
 mod pace;
 mod passing;
+mod registered;
 mod replies;
+mod stream;
 mod tls;
 
 #[cfg(test)]
@@ -203,8 +206,8 @@ impl Server {
         told: &Told,
         logged: &mut Option<Instant>,
     ) {
-        let (Accepted::Unix(_, peer) | Accepted::Tcp(_, peer)) = &accepted;
-        let place = match Place::take(&self.inner, peer) {
+        let Accepted { stream, peer } = accepted;
+        let place = match Place::take(&self.inner, &peer) {
             Ok(place) => place,
             Err(error) => {
                 let now = Instant::now();
@@ -217,11 +220,7 @@ impl Server {
         };
         let told = told.clone();
         clients.spawn(async move {
-            let result = match accepted {
-                Accepted::Unix(stream, peer) => place.serve(stream, &peer, tls, told).await,
-                Accepted::Tcp(stream, peer) => place.serve(stream, &peer, tls, told).await,
-            };
-            if let Err(error) = result {
+            if let Err(error) = place.serve(stream, &peer, tls, told).await {
                 tracing::debug!(%error, "connection ended");
             }
         });
@@ -244,13 +243,10 @@ impl Server {
             () = &mut stop => return Ok(()),
             accepted = listener.accept(keepalive) => accepted,
         };
-        let accepted = accepted.map_err(|e| Error::io(listener.address(), e))?;
+        let Accepted { stream, peer } = accepted.map_err(|e| Error::io(listener.address(), e))?;
         let tls = listener.tls().cloned();
         drop(listener);
-        match accepted {
-            Accepted::Unix(stream, peer) => self.serve_alone(stream, peer, tls, stop).await,
-            Accepted::Tcp(stream, peer) => self.serve_alone(stream, peer, tls, stop).await,
-        }
+        self.serve_alone(stream, peer, tls, stop).await
     }
 
     /// Serves the one client on `stream` (for standard input and output join the two with

@@ -6,7 +6,8 @@
 //! which passes a socket pair in its place and carries the bytes between the two.
 
 use super::handshake::Agreed;
-use super::listener::{Accepted, Socket};
+use super::listener::Accepted;
+use super::stream::Stream;
 use super::{Ending, Peer, Place, Purpose, Server, Tls};
 use crate::codec::ReplyStyle;
 use block::{Error, Result};
@@ -97,7 +98,7 @@ impl Told {
     }
 
     /// Passes a connection itself.
-    pub(super) fn pass_socket(mut self, stream: impl Socket, session: Interrupted) {
+    pub(super) fn pass_socket(mut self, stream: Stream, session: Interrupted) {
         match stream.into_fd() {
             Ok(stream) => self.pass(stream, session),
             Err(e) => tracing::warn!(peer = %session.peer, error = %e, "a connection is lost"),
@@ -116,7 +117,7 @@ impl Told {
         let peer = session.peer.clone();
         let fail = |e| Error::io(&peer, e);
         let (mut ours, theirs) = UnixStream::pair().map_err(fail)?;
-        self.pass(theirs.into_fd().map_err(fail)?, session);
+        self.pass(theirs.into_std().map_err(fail)?.into(), session);
         tokio::io::copy_bidirectional(&mut stream, &mut ours).await.map(drop).map_err(fail)
     }
 }
@@ -173,15 +174,13 @@ impl Place {
             received: was.received,
         };
         let peer = was.peer;
-        match Accepted::from_fd(stream, peer)? {
-            Accepted::Unix(stream, peer) => self.go_on(stream, &peer, agreed, told).await,
-            Accepted::Tcp(stream, peer) => self.go_on(stream, &peer, agreed, told).await,
-        }
+        let Accepted { stream, peer } = Accepted::from_fd(stream, peer)?;
+        self.go_on(stream, &peer, agreed, told).await
     }
 
-    async fn go_on<S: Socket>(
+    async fn go_on(
         self,
-        stream: S,
+        stream: Stream,
         peer: &Peer,
         agreed: Agreed,
         mut told: Told,
@@ -193,9 +192,9 @@ impl Place {
     }
 
     /// Serves a client from its connection to the end, or until it is passed on.
-    pub(super) async fn serve<S: Socket>(
+    pub(super) async fn serve(
         self,
-        stream: S,
+        stream: Stream,
         peer: &Peer,
         tls: Option<Tls>,
         mut told: Told,
