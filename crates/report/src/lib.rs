@@ -82,6 +82,13 @@ impl Report {
         self
     }
 
+    /// Text as it stands, such as lines of a configuration.
+    #[must_use]
+    pub fn preformatted(mut self, text: &str) -> Self {
+        self.body.push_str(&format!("<pre>{}</pre>\n", escape(text)));
+        self
+    }
+
     /// A line plot.
     #[must_use]
     pub fn plot(mut self, plot: Plot) -> Self {

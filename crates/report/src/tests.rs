@@ -84,6 +84,7 @@ fn names_cannot_break_out_of_the_page() {
     let page = Report::new(evil)
         .heading(evil)
         .text(evil)
+        .preformatted(evil)
         .facts([(evil, evil)])
         .table(&table)
         .plot(plot)

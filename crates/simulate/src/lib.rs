@@ -9,20 +9,26 @@
 //! | module | concept |
 //! |---|---|
 //! | [`stream`] | [`Stream`], [`Options`]: block size, sharing, client caches, sampling |
-//! | [`mod@run`] | [`run()`](run::run()): one policy and size; hits and misses by distance |
+//! | [`mod@run`] | [`run()`](run::run()): one policy and size; hits and misses by distance; [`whole()`](run::whole) requests |
 //! | [`opt`] | the best that any policy could do |
 //! | [`stack`] | [`Curve`]: LRU at every size in one pass, exactly or from a sample |
+//! | [`shards`] | [`Estimate`]: the same in bounded memory |
 //! | [`tune`](mod@tune) | the best policy for a load, by miniature simulation |
+//! | [`budget`] | how to divide memory between server and clients, and into which blocks |
 
+pub mod budget;
 mod client;
 pub mod opt;
 pub mod run;
+pub mod shards;
 pub mod stack;
 pub mod stream;
 mod table;
 pub mod tune;
 
-pub use run::{Outcome, Policy, drive, run};
+pub use budget::{Budget, Costs, Plan, Spending};
+pub use run::{Outcome, Policy, drive, run, whole};
+pub use shards::Estimate;
 pub use stack::Curve;
 pub use stream::{Options, Sharing, Stream};
 pub use tune::{Advice, Question, tune};

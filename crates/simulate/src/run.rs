@@ -110,6 +110,29 @@ impl Visitor for Run<'_> {
     }
 }
 
+/// How many requests find all of their blocks in a cache of `blocks` blocks: `ends` are the places in
+/// the stream where each request ends, ascending. A request without references finds all.
+pub fn whole(policy: PolicyKind, blocks: u32, stream: &Stream, ends: &[u32]) -> u64 {
+    struct Whole<'a>(usize, &'a Stream, &'a [u32]);
+    impl Visitor for Whole<'_> {
+        type Output = u64;
+        fn visit<A: Algorithm + 'static>(self, mut algorithm: A) -> u64 {
+            let Self(blocks, stream, ends) = self;
+            let (mut references, mut from, mut hits) = (stream.references(), 0, 0);
+            for end in ends {
+                let count = end.saturating_sub(from) as usize;
+                from = *end;
+                // Each of them is referenced, whether or not one before it missed.
+                let all = |hit, (id, _)| hit & access(&mut algorithm, blocks, id);
+                hits += u64::from(references.by_ref().take(count).fold(true, all));
+            }
+            hits
+        }
+    }
+    let room = Room::simulated(blocks.max(1), stream.blocks());
+    policy.visit(room, Whole(blocks.max(1) as usize, stream, ends))
+}
+
 /// Counts what a cache says that is none of ours: `access` is called with the block of each reference
 /// in turn, and says whether that is a hit.
 pub fn drive(stream: &Stream, distances: bool, access: impl FnMut(u32) -> bool) -> Outcome {

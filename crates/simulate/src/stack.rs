@@ -146,15 +146,27 @@ impl Stack {
         let place = self.place[id as usize] as usize;
         let distance = (place != u32::MAX as usize).then(|| {
             let distance = self.above(place);
-            self.bits[place / 64] ^= 1 << (place % 64);
-            self.words[place / LINE] -= 1 << (place / 64 % 8 * 8);
-            self.lines[place / GROUP][place / LINE % LINES] -= 1;
-            self.groups[place / REGION][place / GROUP % GROUPS] -= 1;
-            self.regions[place / REGION] -= 1;
+            self.clear(place);
             distance
         });
         self.set(id);
         distance
+    }
+
+    /// Forgets a block, as if it had never been referenced.
+    pub(crate) fn forget(&mut self, id: u32) {
+        let place = std::mem::replace(&mut self.place[id as usize], u32::MAX);
+        if place != u32::MAX {
+            self.clear(place as usize);
+        }
+    }
+
+    fn clear(&mut self, place: usize) {
+        self.bits[place / 64] ^= 1 << (place % 64);
+        self.words[place / LINE] -= 1 << (place / 64 % 8 * 8);
+        self.lines[place / GROUP][place / LINE % LINES] -= 1;
+        self.groups[place / REGION][place / GROUP % GROUPS] -= 1;
+        self.regions[place / REGION] -= 1;
     }
 
     fn set(&mut self, id: u32) {

@@ -1,6 +1,7 @@
 //! A trace as a server's cache sees it: references to blocks with dense ids.
 
 use crate::client::Client;
+use crate::shards::Shards;
 use crate::table::{self, Table, mix};
 use block::{Error, Result};
 use cache::PolicyKind;
@@ -207,6 +208,8 @@ pub struct Builder {
     clients: Vec<Client>,
     /// The keys that a party has written, with [`Sharing::Image`].
     written: Table,
+    /// Where references go instead of into the stream, when they are only counted.
+    shards: Option<Shards>,
     /// Keys of references to come, [`WRITE_KEY`] set for writes.
     pending: Vec<u64>,
     stream: Stream,
@@ -247,6 +250,7 @@ impl Builder {
             latest: None,
             clients: Vec::new(),
             written: Table::new(),
+            shards: None,
             pending: Vec::with_capacity(table::BATCH),
             stream: Stream { block, one_in: options.one_in, ..Stream::default() },
             options: options.clone(),
@@ -345,6 +349,10 @@ impl Builder {
             return Ok(());
         }
         self.stream.from += 1;
+        if let Some(shards) = &mut self.shards {
+            shards.reference(key);
+            return Ok(());
+        }
         if self.options.one_in > 1 && class(key, self.options.one_in) != 0 {
             return Ok(());
         }
@@ -363,6 +371,21 @@ impl Builder {
         self.stream.references.extend(ids.map(|(id, key)| *id as u32 | (key >> 32) as u32 & WRITE));
         self.pending.clear();
         Ok(())
+    }
+
+    /// An empty one that only counts what would be references: its stream has none.
+    pub(crate) fn counting(options: &Options, shards: Shards) -> Result<Self> {
+        Ok(Self { shards: Some(shards), ..Self::new(options)? })
+    }
+
+    /// What was [counted](Self::counting).
+    pub(crate) fn counted(&mut self) -> Option<Shards> {
+        self.shards.take()
+    }
+
+    /// The number of references so far.
+    pub(crate) fn len(&self) -> usize {
+        self.stream.len()
     }
 
     /// The stream of what was added.

@@ -4,7 +4,10 @@
 
 use cache::PolicyKind;
 use proptest::prelude::*;
-use simulate::{Curve, Options, Policy, Question, Sharing, Stream, run, tune};
+use simulate::shards::Shards;
+use simulate::{
+    Budget, Costs, Curve, Options, Policy, Question, Sharing, Stream, run, tune, whole,
+};
 use std::collections::{HashMap, HashSet, VecDeque};
 use trace::{Header, Memory, Op, Request};
 
@@ -129,6 +132,31 @@ proptest! {
     }
 
     #[test]
+    fn a_request_hits_when_all_its_blocks_do(
+        stream in stream(), blocks in 1u32..24, lengths in prop::collection::vec(0usize..4, 1..400),
+    ) {
+        let mut ends: Vec<u32> = Vec::new();
+        let (mut lru, mut expected, mut at) = (VecDeque::new(), 0, 0);
+        let ids: Vec<u32> = stream.references().map(|(id, _)| id).collect();
+        for length in lengths {
+            let end = (at + length).min(ids.len());
+            let mut all = true;
+            for id in &ids[at..end] {
+                all &= lru.contains(id);
+                lru.retain(|other| other != id);
+                lru.push_back(*id);
+                if lru.len() > blocks as usize {
+                    lru.pop_front();
+                }
+            }
+            expected += u64::from(all);
+            at = end;
+            ends.push(end as u32);
+        }
+        prop_assert_eq!(whole(PolicyKind::Lru, blocks, &stream, &ends), expected);
+    }
+
+    #[test]
     fn the_best_is_beladys(stream in stream(), blocks in 1u32..24) {
         let outcome = run(Policy::Opt, blocks, &stream, false);
         prop_assert_eq!(outcome.hits, best_hits(&stream, blocks as usize));
@@ -193,6 +221,83 @@ fn a_sample_gives_nearly_the_curve_of_all() {
     for ((size, exact), sampled) in sizes.iter().zip(exact).zip(sampled) {
         assert!((exact - sampled).abs() < 0.02, "{size} blocks: {exact:.3}, sampled {sampled:.3}");
     }
+}
+
+#[test]
+fn a_sample_of_fixed_size_gives_nearly_the_curve_of_all() {
+    let stream = popular(400_000, 20_000.0);
+    let exact = Curve::of(&stream);
+    let sizes: Vec<u64> = (1..20).map(|step| step * 4000).collect();
+    let worst = |samples: u32| {
+        let mut shards = Shards::new(samples).unwrap();
+        stream.references().for_each(|(id, _)| shards.reference(u64::from(id)));
+        let estimate = shards.finish();
+        assert_eq!(
+            (estimate.references, estimate.samples),
+            (400_000, samples.min(stream.blocks()))
+        );
+        let distinct = estimate.distinct as f64 / f64::from(stream.blocks());
+        assert!((0.95..1.05).contains(&distinct), "{distinct} of the distinct blocks");
+        let ratios = exact.hit_ratios(&sizes).into_iter().zip(estimate.hit_ratios(&sizes));
+        ratios.map(|(exact, sampled)| (exact - sampled).abs()).fold(0.0, f64::max)
+    };
+    let (few, many, all) = (worst(2000), worst(16_000), worst(1 << 20));
+    assert!(few < 0.03, "with 2000 blocks {few:.4} off");
+    assert!(many < 0.01, "with 16000 blocks {many:.4} off");
+    assert!(all < 0.001, "with all blocks {all:.4} off");
+    assert!(Shards::new(10).is_err());
+}
+
+/// Two clients that each read the same blocks again and again, 64 KiB at a time.
+fn looping(blocks: u64) -> Memory {
+    let request = |at: u64| Request {
+        client: (at % 2) as u32,
+        disk: 0,
+        offset: at / 2 % blocks * 65_536,
+        length: 65_536,
+        ..Request::default()
+    };
+    Memory::new(Header::default(), (0..blocks * 40).map(request).collect())
+}
+
+fn budget(memory: u64) -> Budget {
+    Budget {
+        memory,
+        blocks: vec![4096, 65_536],
+        shares: vec![0.0, 0.25, 0.5],
+        options: Options::default(),
+        costs: Costs { trip: 1e-3, trip_rate: 1e9, fetch: 10e-3, fetch_rate: 1e8 },
+        one_in: 8,
+        samples: 4,
+    }
+}
+
+#[test]
+fn memory_goes_to_the_clients_only_when_all_they_share_fits_beside() {
+    // 32 MiB, which both clients read. With 128 MiB each can have all of it.
+    let much = budget(144 << 20).spend(&mut looping(512)).unwrap();
+    assert_eq!((much.clients, much.one_in, much.plain.client), (2, 8, 0));
+    assert!(much.best.client >= 32 << 20, "{:?}", much.best);
+    assert!(much.best.client_hit_ratio > 0.9 && much.saved > 0.5, "{much:?}");
+    // With 40 MiB only the server can have it; what clients have is lost, as they loop over it.
+    let little = budget(40 << 20).spend(&mut looping(512)).unwrap();
+    assert_eq!(little.best.client, 0, "{:?}", little.best);
+    assert!(little.best.server_hit_ratio > 0.9, "{:?}", little.best);
+    // Requests are of whole blocks: those of 64 KiB cost nothing more.
+    assert!(little.plans.iter().any(|plan| plan.block == 65_536));
+}
+
+#[test]
+fn small_blocks_are_chosen_where_little_of_a_large_one_is_read() {
+    let request =
+        |at: u64| Request { offset: at * 7919 % 3000 * 65_536, length: 4096, ..Request::default() };
+    let mut source = Memory::new(Header::default(), (0..90_000).map(request).collect());
+    let spending = budget(24 << 20).spend(&mut source).unwrap();
+    assert_eq!(spending.best.block, 4096, "{:?}", spending.best);
+    assert!(spending.best.server_hit_ratio > 0.8, "{:?}", spending.best);
+    let empty = budget(24 << 20).spend(&mut Memory::new(Header::default(), Vec::new()));
+    assert!(empty.unwrap_err().message().contains("reads nothing"));
+    assert!(budget(64 << 10).spend(&mut looping(4)).is_err());
 }
 
 #[test]

@@ -176,8 +176,8 @@ fn five_guests_of_one_image_give_the_known_figures() {
     }
 }
 
-/// Over all traces, client caches and sizes, the policy picked from 1/64 of the blocks saves 9.54 % of
-/// LRU's misses; the best of all candidates, known afterwards, saves 9.58 %. Reads of linux-mysql never
+/// Over all traces, client caches and sizes, the policy picked from 1/64 of the blocks saves 9.81 % of
+/// LRU's misses; the best of all candidates, known afterwards, saves 9.90 %. Reads of linux-mysql never
 /// come back: 15 of the cells cannot gain anything.
 #[test]
 fn tuning_picks_nearly_the_best_policy_of_every_load_and_size() {
@@ -225,6 +225,6 @@ fn tuning_picks_nearly_the_best_policy_of_every_load_and_size() {
     }
     let (saved, error) = (saved * 100.0 / f64::from(cells), error / f64::from(cells));
     println!("{cells} cells: {saved:.2} % fewer misses than LRU; mean error {error:.4}");
-    assert!(saved >= 9.45, "{saved:.2} % fewer misses than LRU");
+    assert!(saved >= 9.7, "{saved:.2} % fewer misses than LRU");
     assert!(error < 0.02, "mean error of the expected hit ratio: {error:.4}");
 }
