@@ -66,7 +66,7 @@ impl Table {
 
     /// Adds a row with as many cells as there are columns.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+        self.rows.push(cells.into_iter().map(|cell| visible(&cell)).collect());
     }
 
     /// The lines, without blanks at their ends.
@@ -91,12 +91,30 @@ impl Table {
     }
 }
 
+/// Text that came from elsewhere, as a terminal may have it: control characters, and those that hide
+/// or turn round what stands beside them, are written as `\\u{1b}`.
+pub(crate) fn visible(text: &str) -> String {
+    let safe = |c: char| {
+        let hides = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+        !hides && !c.is_control()
+    };
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if safe(c) {
+            shown.push(c);
+        } else {
+            shown.extend(c.escape_unicode());
+        }
+    }
+    shown
+}
+
 /// Pairs of a label and a value, one a line, values aligned.
 pub(crate) fn fields(pairs: &[(&str, String)]) -> String {
     let width = pairs.iter().map(|(label, _)| label.len()).max().unwrap_or(0) + 1;
     pairs
         .iter()
-        .map(|(label, value)| format!("{:<width$} {value}\n", format!("{label}:")))
+        .map(|(label, value)| format!("{:<width$} {}\n", format!("{label}:"), visible(value)))
         .collect()
 }
 
@@ -128,6 +146,14 @@ mod tests {
         table.row(["a".into(), "10".into()]);
         table.row(["longer".into(), "5".into()]);
         assert_eq!(table.render(), "name    size\na         10\nlonger     5\n");
+    }
+
+    #[test]
+    fn what_came_from_elsewhere_does_nothing_to_the_terminal() {
+        let mut table = Table::new(&["name"]);
+        table.row(["a\u{1b}[2J\nb\u{202e}\u{9b}é".into()]);
+        assert_eq!(table.render(), "name\na\\u{1b}[2J\\u{a}b\\u{202e}\\u{9b}é\n");
+        assert_eq!(fields(&[("x", "\u{7}".into())]), "x: \\u{7}\n");
     }
 
     #[test]

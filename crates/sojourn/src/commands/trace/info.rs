@@ -1,7 +1,7 @@
 //! `sojourn trace info`.
 
 use super::Reading;
-use crate::output::{Output, Table, fields, moment};
+use crate::output::{Output, Table, fields, moment, visible};
 use crate::progress::Bar;
 use block::{ByteSize, Result};
 use report::Unit;
@@ -112,7 +112,10 @@ fn text(view: &View) -> String {
     }
     if !view.notes.is_empty() {
         text.push('\n');
-        text.push_str(&view.notes);
+        view.notes.lines().for_each(|line| {
+            text.push_str(&visible(line));
+            text.push('\n');
+        });
     }
     text
 }
