@@ -111,7 +111,7 @@ fn more_memory_holds_more_clients_and_the_backend_is_what_to_buy() {
     assert_eq!(cases[0]["bottleneck"], "disk");
     assert_eq!(cases[3]["next"][0]["twice"], "network");
     assert!(std::fs::read_to_string(lab.path("p.html")).unwrap().contains("<svg"));
-    assert!(lab.line(&line).ok().contains("CLIENTS IN 8.0000 MS"));
+    assert!(lab.line(&line).ok().contains("asked for is 8.0000 ms"));
     // Each with its own data: two clients' caches for hundreds.
     let private = lab.json(&format!("{line} --data private --clients 1-300"));
     let last = |view: &Value| view["cases"][3]["clients"].as_u64().unwrap();

@@ -230,41 +230,47 @@ fn case(
     }
 }
 
+/// The columns of what is said of a case.
+const COLUMNS: [&str; 8] = [
+    ">memory",
+    ">hits",
+    ">clients held",
+    ">requests/s",
+    ">response ms",
+    "bottleneck",
+    ">knee",
+    "twice as much brings",
+];
+
+/// What is said of a case, on the terminal and on the page.
+fn row(case: &Case) -> [String; 8] {
+    let next: Vec<String> =
+        case.next.iter().map(|next| format!("{} {}", next.twice, next.clients)).collect();
+    [
+        ByteSize(case.memory).to_string(),
+        format!("{:.1} %", case.hit * 100.0),
+        format!("{}{}", case.clients, if case.at_least { " or more" } else { "" }),
+        format!("{:.1}", case.throughput),
+        format!("{:.3}", case.response_ms),
+        case.bottleneck.clone().unwrap_or_else(|| "none".to_owned()),
+        case.knee.map_or("-".to_owned(), |knee| format!("{knee:.1}")),
+        if next.is_empty() { "-".to_owned() } else { next.join(", ") },
+    ]
+}
+
 fn text(view: &View) -> String {
     let mut text = format!(
         "{} requests of {} clients, {} each on average, {:.0} % of them changes; a client pauses \
-         {:.3} ms\n\n",
+         {:.3} ms; the response asked for is {:.4} ms\n\n",
         view.trace.requests,
         view.trace.clients,
         ByteSize(view.block),
         view.trace.changes * 100.0,
-        view.think_ms
+        view.think_ms,
+        view.target_ms
     );
-    let target = format!(">CLIENTS IN {:.4} MS", view.target_ms);
-    let mut table = Table::new(&[
-        ">MEMORY",
-        ">HITS",
-        &target,
-        ">REQUESTS/S",
-        ">RESPONSE MS",
-        "BOTTLENECK",
-        ">KNEE",
-        "TWICE AS MUCH BRINGS",
-    ]);
-    for case in &view.cases {
-        let next: Vec<String> =
-            case.next.iter().map(|next| format!("{} {}", next.twice, next.clients)).collect();
-        table.row([
-            ByteSize(case.memory).to_string(),
-            format!("{:.1} %", case.hit * 100.0),
-            format!("{}{}", case.clients, if case.at_least { " or more" } else { "" }),
-            format!("{:.1}", case.throughput),
-            format!("{:.3}", case.response_ms),
-            case.bottleneck.clone().unwrap_or_else(|| "none".to_owned()),
-            case.knee.map_or("-".to_owned(), |knee| format!("{knee:.1}")),
-            if next.is_empty() { "-".to_owned() } else { next.join(", ") },
-        ]);
-    }
+    let mut table = Table::new(&COLUMNS);
+    view.cases.iter().for_each(|case| table.row(row(case)));
     text.push_str(&table.render());
     if view.cases.iter().any(|case| case.clients == 0) {
         let _ = writeln!(text, "\nwhere 0 clients are held, the figures are those of a single one");

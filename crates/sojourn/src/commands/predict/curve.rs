@@ -1,7 +1,7 @@
 //! The hit ratios of a trace by size of the cache.
 
 use super::load::{Counter, TraceLoad};
-use super::server::{Cached, Keys};
+use super::server::{Keys, Reads};
 use super::{Args, Data};
 use block::{Error, Result};
 use model::predict::HitCurve;
@@ -21,23 +21,17 @@ pub(super) fn of(args: &Args) -> Result<(TraceLoad, HitCurve)> {
     let mut source = args.reading.open(&args.trace)?;
     let mut counter = Counter::default();
     let mut keys = Keys::new(args.grain.0, args.data == Data::Private)?;
-    let mut caches: Vec<Cached> = match args.curve {
-        Some(_) => Vec::new(),
-        None => sizes(args)
-            .into_iter()
-            .map(|size| Cached::new(args.policy, size, args.grain.0))
-            .collect(),
-    };
+    let mut reads = Reads::default();
     let mut batch = Vec::new();
     while source.read(&mut batch)? {
         counter.take(&batch);
-        if caches.is_empty() {
+        if args.curve.is_some() {
             continue;
         }
         keys.learn(source.header());
         for request in &batch {
             if let Some(chunks) = keys.of(request)? {
-                caches.iter_mut().for_each(|cache| cache.read(chunks));
+                reads.push(chunks)?;
             }
         }
     }
@@ -47,7 +41,7 @@ pub(super) fn of(args: &Args) -> Result<(TraceLoad, HitCurve)> {
     }
     let curve = match &args.curve {
         Some(path) => read(path)?,
-        None => HitCurve::new(caches.iter().map(Cached::point).collect())?,
+        None => HitCurve::new(reads.curve(args.policy, &sizes(args), args.grain.0))?,
     };
     Ok((load, curve))
 }

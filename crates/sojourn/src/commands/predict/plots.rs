@@ -1,6 +1,6 @@
 //! A prediction as a page with plots.
 
-use super::View;
+use super::{COLUMNS, View, row};
 use block::ByteSize;
 use report::{Axis, Plot, Report, Series, Table, Unit};
 
@@ -52,27 +52,9 @@ pub(super) fn page(view: &View) -> String {
         let plot = Plot::new("Clients held by memory", x, Axis::new("clients", Unit::Number));
         page = page.plot(plot.series(Series::new("clients", held)));
     }
-    let mut table = Table::new([
-        ">Memory",
-        ">Hits",
-        ">Clients",
-        ">Requests/s",
-        ">Response, ms",
-        "Bottleneck",
-        "Twice as much brings",
-    ]);
-    for case in &view.cases {
-        let next: Vec<String> =
-            case.next.iter().map(|next| format!("{} {}", next.twice, next.clients)).collect();
-        table.row([
-            ByteSize(case.memory).to_string(),
-            format!("{:.1} %", case.hit * 100.0),
-            format!("{}{}", case.clients, if case.at_least { " or more" } else { "" }),
-            format!("{:.1}", case.throughput),
-            format!("{:.3}", case.response_ms),
-            case.bottleneck.clone().unwrap_or_else(|| "none".to_owned()),
-            next.join(", "),
-        ]);
-    }
+    let mut table = Table::new(COLUMNS);
+    view.cases.iter().for_each(|case| {
+        table.row(row(case));
+    });
     page.plot(response).plot(throughput).heading("Results").table(&table).render()
 }

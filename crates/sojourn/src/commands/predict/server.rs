@@ -5,7 +5,7 @@
 
 use block::{BLOCK, Error, Result};
 use cache::PolicyKind;
-use cache::policy::Policy;
+use simulate::Stream;
 use std::collections::{HashMap, HashSet};
 use trace::{Header, Op, Request};
 
@@ -92,84 +92,51 @@ fn disk(request: &Request) -> u64 {
     (u64::from(request.client) * 31 + u64::from(request.disk)) % MOST_DISKS
 }
 
-/// A cache of one size.
-pub(super) struct Cached {
-    policy: Box<dyn Policy>,
-    size: u64,
-    entries: usize,
-    slots: HashMap<u64, u32>,
-    keys: Vec<u64>,
-    reads: u64,
-    hits: u64,
+/// The reads of a trace, as references to chunks with dense numbers.
+#[derive(Default)]
+pub(super) struct Reads {
+    ids: HashMap<u64, u32>,
+    references: Vec<u32>,
+    /// Where the references of each read end.
+    ends: Vec<u32>,
 }
 
-impl Cached {
-    /// A cache of `size` bytes.
-    pub(super) fn new(policy: PolicyKind, size: u64, grain: u64) -> Self {
-        let entries = u32::try_from(size / grain).unwrap_or(u32::MAX).max(1);
-        Self {
-            policy: policy.build(entries),
-            size,
-            entries: entries as usize,
-            slots: HashMap::new(),
-            keys: Vec::new(),
-            reads: 0,
-            hits: 0,
-        }
-    }
-
+impl Reads {
     /// A read that needs these chunks.
-    pub(super) fn read(&mut self, chunks: &[u64]) {
-        let mut hit = true;
+    ///
+    /// # Errors
+    /// [`Unsupported`](block::ErrorKind::Unsupported) when there are too many to count.
+    pub(super) fn push(&mut self, chunks: &[u64]) -> Result<()> {
         for chunk in chunks {
-            hit &= self.access(*chunk);
+            let next = self.ids.len() as u32;
+            self.references.push(*self.ids.entry(*chunk).or_insert(next));
         }
-        self.reads += 1;
-        self.hits += u64::from(hit);
+        let end = u32::try_from(self.references.len()).ok().filter(|end| end >> 31 == 0);
+        self.ends.push(end.ok_or_else(|| {
+            Error::unsupported(
+                "the trace reads more than 2^31 chunks: take a part of it with `sojourn trace cut`, or \
+                 give --curve",
+            )
+        })?);
+        Ok(())
     }
 
-    fn access(&mut self, chunk: u64) -> bool {
-        if let Some(slot) = self.slots.get(&chunk) {
-            self.policy.hit(*slot);
-            return true;
-        }
-        let fingerprint = mix(chunk);
-        self.policy.miss(fingerprint);
-        let slot = match self.keys.len() < self.entries {
-            true => {
-                self.keys.push(chunk);
-                self.keys.len() as u32 - 1
-            }
-            false => {
-                let Some(slot) = self.policy.evict() else { return false };
-                self.slots.remove(&self.keys[slot as usize]);
-                self.keys[slot as usize] = chunk;
-                slot
-            }
+    /// The share of the reads that caches of these sizes answer, each with chunks of `grain` bytes.
+    pub(super) fn curve(self, policy: PolicyKind, sizes: &[u64], grain: u64) -> Vec<(u64, f64)> {
+        let stream = Stream::of_reads(self.references);
+        let reads = self.ends.len().max(1) as f64;
+        let point = |size: &u64| {
+            let chunks =
+                u32::try_from(size / grain).unwrap_or(u32::MAX).clamp(1, stream.blocks().max(1));
+            (*size, simulate::whole(policy, chunks, &stream, &self.ends) as f64 / reads)
         };
-        self.slots.insert(chunk, slot);
-        self.policy.insert(slot, fingerprint);
-        false
+        sizes.iter().map(point).collect()
     }
-
-    /// Its size, and the share of the reads that it answered.
-    pub(super) fn point(&self) -> (u64, f64) {
-        (self.size, self.hits as f64 / self.reads.max(1) as f64)
-    }
-}
-
-/// A hash of a chunk's number: the end of MurmurHash3 (A. Appleby, public domain).
-fn mix(chunk: u64) -> u64 {
-    let mut x = chunk.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    x = (x ^ (x >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    x ^ (x >> 33)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn request(client: u32, op: Op, offset: u64, length: u32) -> Request {
         Request { client, op, offset, length, ..Request::default() }
@@ -201,28 +168,14 @@ mod tests {
         }
     }
 
-    proptest! {
-        /// LRU by the definition: a list in order of use.
-        #[test]
-        fn the_simulated_cache_is_the_policy_by_its_definition(
-            chunks in proptest::collection::vec(0u64..40, 1..300), entries in 1u64..20,
-        ) {
-            let mut cache = Cached::new(PolicyKind::Lru, entries * 4096, 4096);
-            let (mut list, mut hits) = (Vec::new(), 0);
-            for chunk in &chunks {
-                cache.read(&[*chunk]);
-                match list.iter().position(|held| held == chunk) {
-                    Some(at) => {
-                        list.remove(at);
-                        hits += 1;
-                    }
-                    None if list.len() as u64 == entries => drop(list.remove(0)),
-                    None => {}
-                }
-                list.push(*chunk);
-            }
-            let expected = hits as f64 / chunks.len() as f64;
-            prop_assert_eq!(cache.point(), (entries * 4096, expected));
+    #[test]
+    fn a_read_is_answered_when_all_its_chunks_are_there() {
+        let mut reads = Reads::default();
+        for chunks in [&[7, 8][..], &[8], &[], &[9, 7], &[7, 9]] {
+            reads.push(chunks).unwrap();
         }
+        // Of two chunks: 8 hits, nothing hits, and 7 and 9 hit at the end.
+        let curve = reads.curve(PolicyKind::Lru, &[8192, 1 << 40], 4096);
+        assert_eq!(curve, [(8192, 0.6), (1 << 40, 0.6)]);
     }
 }
