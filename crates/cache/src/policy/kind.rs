@@ -102,10 +102,9 @@ impl PolicyKind {
     }
 
     /// Whether a server should use it. The others are worth a comparison only: SIEVE and LFU
-    /// never let go of what was used once upon a time, FIFO and CLOCK save what costs nothing here,
-    /// and MQ decides as FMPQ does.
+    /// never let go of what was used once upon a time, FIFO and CLOCK save what costs nothing here.
     pub const fn serves(self) -> bool {
-        !matches!(self, Self::Clock | Self::Fifo | Self::Lfu | Self::Mq(_) | Self::Sieve)
+        !matches!(self, Self::Clock | Self::Fifo | Self::Lfu | Self::Sieve)
     }
 
     /// Makes the algorithm and hands it to `visitor`, which is compiled for each of them.

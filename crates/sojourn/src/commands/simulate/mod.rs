@@ -5,7 +5,9 @@
 //! | [`cache`] | `cache`: policies and sizes |
 //! | [`curve`] | `curve`: LRU at all sizes in one pass |
 //! | [`tune`] | `tune`: the best policy for a size |
+//! | [`budget`] | `tune` with `--blocks` or `--split`: how to spend memory |
 
+mod budget;
 mod cache;
 mod curve;
 mod tune;
@@ -15,7 +17,7 @@ use crate::output::Output;
 use ::cache::PolicyKind;
 use block::{ByteSize, Error, Result};
 use clap::{Subcommand, ValueEnum};
-use simulate::{Options, Sharing, Stream};
+use simulate::{Estimate, Options, Sharing, Stream};
 use std::path::PathBuf;
 
 /// What to find out.
@@ -25,7 +27,7 @@ pub(crate) enum Simulate {
     Cache(cache::Args),
     /// The hit ratio of LRU at all sizes, in one pass
     Curve(curve::Args),
-    /// The best policy for a size, and what it is expected to save
+    /// The best policy for a size, blocks and division of memory, and what they are expected to save
     Tune(tune::Args),
 }
 
@@ -80,8 +82,8 @@ fn client(text: &str) -> Result<(PolicyKind, u64)> {
 }
 
 impl Load {
-    /// Reads the trace; only one block of `one_in` goes into the stream.
-    fn read(&self, one_in: u32) -> Result<Stream> {
+    /// How the trace becomes references; only one block of `one_in` is kept.
+    fn options(&self, one_in: u32) -> Result<Options> {
         let bytes = |size: ByteSize| u32::try_from(size.0).unwrap_or(u32::MAX);
         let block = bytes(self.block);
         let per = self.per.map(bytes);
@@ -94,16 +96,34 @@ impl Load {
             Some((policy, size)) => Some((policy, self.blocks(size)?)),
             None => None,
         };
-        let options = Options { block, per, writes: self.writes, sharing, client, one_in };
+        Ok(Options { block, per, writes: self.writes, sharing, client, one_in })
+    }
+
+    /// Reads the trace; only one block of `one_in` goes into the stream.
+    fn read(&self, one_in: u32) -> Result<Stream> {
         let mut source = self.reading.open(&self.trace)?;
-        let stream = Stream::read(&mut *source, &options)?;
+        let stream = Stream::read(&mut *source, &self.options(one_in)?)?;
         if stream.is_empty() {
-            return Err(Error::invalid(format!(
-                "{}: nothing in it reaches the cache; with --writes writes do too",
-                self.trace.display()
-            )));
+            return Err(self.nothing());
         }
         Ok(stream)
+    }
+
+    /// Reads the trace for its curve, looking at so many blocks at most.
+    fn estimate(&self, samples: u32) -> Result<(Estimate, Stream)> {
+        let mut source = self.reading.open(&self.trace)?;
+        let (estimate, stream) = Estimate::read(&mut *source, &self.options(1)?, samples)?;
+        if estimate.references == 0 {
+            return Err(self.nothing());
+        }
+        Ok((estimate, stream))
+    }
+
+    fn nothing(&self) -> Error {
+        Error::invalid(format!(
+            "{}: nothing in it reaches the cache; with --writes writes do too",
+            self.trace.display()
+        ))
     }
 
     /// How many blocks fit in so many bytes.
@@ -144,6 +164,22 @@ impl Load {
         }
         text
     }
+}
+
+/// A trace of which only a curve was made, in a line.
+fn describe_estimate(load: &Load, estimate: &Estimate, stream: &Stream) -> String {
+    let distinct = estimate.distinct.saturating_mul(load.block.0);
+    format!(
+        "{}: {} requests, {} references of clients, {} counted, to about {} of distinct blocks of {} \
+         ({} of them looked at)",
+        load.trace.display(),
+        stream.requests,
+        stream.before,
+        estimate.references,
+        ByteSize(distinct),
+        load.block,
+        estimate.samples
+    )
 }
 
 /// A share in percent, as tables have it.

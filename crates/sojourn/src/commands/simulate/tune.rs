@@ -1,30 +1,41 @@
 //! `sojourn simulate tune`: the best policy for a size, by miniature simulation.
 
-use super::{Load, percent};
+use super::{Load, budget, percent, write_page};
 use crate::lists::Sizes;
 use crate::output::{Output, Table};
 use block::{ByteSize, Result};
+use report::{Axis, Bars, Report, Unit};
 use serde::Serialize;
 use simulate::{Advice, Question, tune};
+use std::path::PathBuf;
 
 /// Arguments of `sojourn simulate tune`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   sojourn simulate tune day.trace --memory 4G
-  sojourn simulate tune day.trace --memory 256M-4G --client 64M --share image
+  sojourn simulate tune day.trace --memory 256M-4G --client 64M --share image --html tune.html
+  sojourn simulate tune day.trace --memory 4G --blocks 4K-128K --split
+  sojourn simulate tune day.trace --memory 4G --split --fetch 20ms --fetch-rate 50M
 
-Every policy that a server can have, some with several parameters, runs in miniature on four samples
-of one block in 64. What it prints goes into sojourn.toml.")]
+Every policy that a server can have, many with several parameters, runs in miniature on four samples
+of one block in 64. What it prints goes into sojourn.toml. With --blocks or --split it also chooses
+the size of blocks, or what part of the memory to give to the clients: then what counts is the time of
+a read, as --trip and --fetch have it.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    load: Load,
-    /// Memory of the server's cache; of several sizes each is tuned
+    pub(super) load: Load,
+    /// Memory of the server's cache, with --split of all caches; of several sizes each is tuned
     #[arg(long, value_name = "LIST")]
-    memory: Sizes,
+    pub(super) memory: Sizes,
     /// A sample is one block of N
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    one_in: u32,
+    pub(super) one_in: u32,
+    #[command(flatten)]
+    pub(super) choice: budget::Choice,
+    /// Also write a page with plots
+    #[arg(long, value_name = "FILE")]
+    pub(super) html: Option<PathBuf>,
 }
 
 #[derive(Debug, Serialize)]
@@ -32,6 +43,7 @@ struct Case {
     bytes: u64,
     policy: String,
     saved: f64,
+    saved_error: f64,
     config: String,
     #[serde(flatten)]
     advice: Advice,
@@ -39,6 +51,9 @@ struct Case {
 
 /// Tunes.
 pub(super) fn run(args: &Args, output: Output) -> Result<()> {
+    if args.choice.is_any() {
+        return budget::run(args, output);
+    }
     let sizes: Vec<(u64, u32)> = (args.memory.0.iter())
         .map(|size| Ok((*size, args.load.blocks(*size)?)))
         .collect::<Result<_>>()?;
@@ -48,29 +63,78 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
         let question = Question { one_in: args.one_in, ..Question::new(blocks) };
         let advice = tune(&stream, &question)?;
         let policy = advice.best().policy.to_string();
-        let config = format!("[cache]\nsize = \"{}\"\npolicy = \"{policy}\"\n", ByteSize(bytes));
-        cases.push(Case { bytes, policy, saved: advice.saved(), config, advice });
+        let config = config(bytes, &policy);
+        let (saved, saved_error) = (advice.saved(), advice.saved_error());
+        cases.push(Case { bytes, policy, saved, saved_error, config, advice });
+    }
+    let title = args.load.describe(&stream);
+    if let Some(path) = &args.html {
+        write_page(path, &page(&cases, &title))?;
     }
     output.print(&cases, || {
-        let mut text = args.load.describe(&stream);
-        text.push('\n');
-        cases.iter().for_each(|case| text.push_str(&describe(case)));
-        text
+        let cases: String = cases.iter().map(describe).collect();
+        format!("{title}\n{cases}")
+    })
+}
+
+/// The lines of the configuration for a cache.
+pub(super) fn config(bytes: u64, policy: &str) -> String {
+    format!("[cache]\nsize = \"{}\"\npolicy = \"{policy}\"\n", exact(bytes))
+}
+
+/// A size that is read back as the same number of bytes.
+fn exact(bytes: u64) -> String {
+    let short = ByteSize(bytes).to_string();
+    let same = short.parse::<ByteSize>().is_ok_and(|size| size.0 == bytes);
+    if same { short } else { format!("{bytes}") }
+}
+
+/// A gain with its standard error.
+pub(super) fn gain(saved: f64, error: f64) -> String {
+    format!("{} % (+- {})", percent(saved), percent(error))
+}
+
+/// What is said of a case above its table.
+fn verdict(case: &Case) -> String {
+    let saved = gain(case.saved, case.saved_error);
+    format!(
+        "{}: {}, which is expected to miss {saved} less often than lru",
+        ByteSize(case.bytes),
+        case.policy
+    )
+}
+
+/// The candidates, best first.
+fn rows(case: &Case) -> impl Iterator<Item = [String; 3]> + '_ {
+    case.advice.candidates.iter().map(|candidate| {
+        let policy = candidate.policy.to_string();
+        [policy, percent(candidate.hit_ratio), percent(candidate.error)]
     })
 }
 
 fn describe(case: &Case) -> String {
     let mut table = Table::new(&["policy", ">hit %", ">+-"]);
-    for candidate in &case.advice.candidates {
-        let policy = candidate.policy.to_string();
-        table.row([policy, percent(candidate.hit_ratio), percent(candidate.error)]);
+    rows(case).for_each(|row| table.row(row));
+    format!("\n{}\n\n{}\n{}", verdict(case), table.render(), case.config)
+}
+
+fn page(cases: &[Case], title: &str) -> Report {
+    let mut page = Report::new("Policies, tuned").text(title);
+    for case in cases {
+        let names = case.advice.candidates.iter().map(|candidate| candidate.policy.to_string());
+        let hits = case.advice.candidates.iter().map(|candidate| candidate.hit_ratio * 100.0);
+        let title = format!("Expected hit ratio with {}", ByteSize(case.bytes));
+        let bars = Bars::new(title, "policy", names, Axis::new("hits", Unit::Percent));
+        let mut table = report::Table::new(["Policy", ">Hit %", ">+-"]);
+        rows(case).for_each(|row| {
+            table.row(row);
+        });
+        page = page
+            .heading(&ByteSize(case.bytes).to_string())
+            .text(&verdict(case))
+            .bars(bars.series("expected", hits))
+            .table(&table)
+            .preformatted(&case.config);
     }
-    format!(
-        "\n{}: {}, which is expected to miss {} % less often than lru\n\n{}\n{}",
-        ByteSize(case.bytes),
-        case.policy,
-        percent(case.saved),
-        table.render(),
-        case.config
-    )
+    page
 }
