@@ -101,30 +101,31 @@ impl<const K: usize, T: Copy + Default> Queues<K, T> {
         if self.lens[list as usize] == 0 {
             return None;
         }
+        let mut place = self.heads[list as usize];
         loop {
-            let place = self.heads[list as usize];
             let id = self.log[place as usize];
             if self.nodes[id as usize].place == place {
+                self.heads[list as usize] = place;
                 return Some(id);
             }
-            self.heads[list as usize] = place + 1;
-            if (place as usize + 1).is_multiple_of(SEGMENT) {
-                self.turn(list, place / SEGMENT as u32);
+            place += 1;
+            if (place as usize).is_multiple_of(SEGMENT) {
+                place = self.turn(place / SEGMENT as u32 - 1);
             }
         }
     }
 
-    /// Goes on to the next segment of a list's log; `done` was the first one, and is free now.
+    /// The first place of the segment behind `done`, which was a log's first, and is free now.
     #[cold]
-    fn turn(&mut self, list: u8, done: u32) {
+    fn turn(&mut self, done: u32) -> u32 {
         let head = self.behind[done as usize] * SEGMENT as u32;
-        self.heads[list as usize] = head;
         self.behind[done as usize] = std::mem::replace(&mut self.free, done);
         // Brings all nodes near at once: in `head` each waits for what is made of the one before.
         let ids = &self.log[head as usize..][..SEGMENT];
         let places =
             ids.iter().filter_map(|id| self.nodes.get(*id as usize)).map(|node| node.place);
         black_box(places.fold(0, |all, place| all ^ place));
+        head
     }
 
     /// Appends `id`, which must be in no list.
