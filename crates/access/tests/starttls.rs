@@ -78,12 +78,22 @@ async fn with_server(
     required: bool,
     work: impl AsyncFnOnce(&Path, &ServerCredentials),
 ) {
+    let limits = Limits { handshake_deadline: Duration::from_secs(2), ..Limits::default() };
+    with_limits(dir, required, limits, work).await;
+}
+
+/// The same with limits of its own.
+async fn with_limits(
+    dir: &Path,
+    required: bool,
+    limits: Limits,
+    work: impl AsyncFnOnce(&Path, &ServerCredentials),
+) {
     let credentials = Arc::new(ServerCredentials::load(dir).unwrap());
     let socket = dir.join("socket");
     let listener = Listener::bind(&Address::unix(&socket).unwrap(), 16).await.unwrap();
     let shown = Arc::clone(&credentials) as Arc<dyn Credentials>;
     let listener = listener.with_tls(Tls { required, credentials: shown });
-    let limits = Limits { handshake_deadline: Duration::from_secs(2), ..Limits::default() };
     let server = Server::new(Arc::new(One), limits);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = server.serve(listener, async {
@@ -195,6 +205,29 @@ async fn where_tls_is_required_nothing_is_answered_before_it() {
         assert_eq!(ask(&mut stream, &OptionRequest::ExportName("d")).await, None);
         let mut stream = connect(socket).await;
         assert_eq!(ask(&mut stream, &OptionRequest::Abort).await.unwrap(), [rep::ACK]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connections_are_counted_by_certificate_as_soon_as_it_is_shown() {
+    let dir = authority();
+    Authority::open(dir.path(), now()).unwrap().client("bob", 10).unwrap();
+    let known = |name: &str| connector(dir.path(), Some(&dir.path().join("clients").join(name)));
+    let (alice, bob) = (known("alice"), known("bob"));
+    let limits = Limits { client_connections: 2, ..Limits::default() };
+    with_limits(dir.path(), true, limits, async |socket, _| {
+        let enter = async |with: &TlsConnector| {
+            let mut stream = encrypt(connect(socket).await, with).await?;
+            let kinds = ask(&mut stream, &go()).await?;
+            (kinds.last() == Some(&rep::ACK)).then_some(stream)
+        };
+        let one = enter(&alice).await.unwrap();
+        let two = enter(&alice).await.unwrap();
+        assert!(enter(&alice).await.is_none(), "a third of alice");
+        let other = enter(&bob).await;
+        assert!(other.is_some(), "bob comes from the same place, and is another client");
+        drop((one, two, other));
     })
     .await;
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 pub struct Limits {
     /// Connections at a time; more are closed at once.
     pub connections: usize,
-    /// Connections at a time of one client, told apart before the negotiation: by its process or
-    /// its address. More are closed at once. 0 is no limit.
+    /// Connections at a time of one client: told apart by its process or its address, and as soon as
+    /// it has shown a certificate by that and its address. More are closed at once. 0 is no limit.
     pub client_connections: usize,
     /// How fast one client may go, over all its connections.
     pub client_rates: Rates,

@@ -315,7 +315,12 @@ impl Inner {
 struct Place {
     inner: Arc<Inner>,
     limits: Arc<Limits>,
-    /// Who the client is before the negotiation.
+    seat: Mutex<Option<Seat>>,
+}
+
+/// A connection's place among those of its client.
+struct Seat {
+    inner: Arc<Inner>,
     caller: String,
 }
 
@@ -327,25 +332,34 @@ impl Place {
         let registry = &inner.registry;
         let limits = inner.limits();
         let before = registry.connections.fetch_add(1, Relaxed);
-        let of_client = {
-            let mut callers = lock(&inner.callers);
-            let connections = callers.entry(peer.identity.clone()).or_default();
-            *connections += 1;
-            *connections
-        };
-        let caller = peer.identity.clone();
-        let place = Self { inner: Arc::clone(inner), limits, caller }; // gives it back on drop
-        let most = place.limits.client_connections;
-        let why = if before >= place.limits.connections as u64 {
-            format!("more than {} connections: raise the limit", place.limits.connections)
-        } else if most > 0 && of_client > most {
-            format!("more than {most} connections of one client: raise the limit")
-        } else {
-            registry.accepted.fetch_add(1, Relaxed);
-            return Ok(place);
-        };
-        registry.refused.fetch_add(1, Relaxed);
-        Err(Error::unavailable(why))
+        // Gives it back on drop.
+        let place = Self { inner: Arc::clone(inner), limits, seat: Mutex::default() };
+        if before >= place.limits.connections as u64 {
+            registry.refused.fetch_add(1, Relaxed);
+            let most = place.limits.connections;
+            return Err(Error::unavailable(format!(
+                "more than {most} connections: raise the limit"
+            )));
+        }
+        place.sit_down(peer)?;
+        registry.accepted.fetch_add(1, Relaxed);
+        Ok(place)
+    }
+
+    /// Counts the connection to this client, and to no other any more.
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when the client has too many.
+    fn sit_down(&self, peer: &Peer) -> Result<()> {
+        let (seat, connections) = Seat::take(&self.inner, &peer.identity);
+        let most = self.limits.client_connections;
+        if most > 0 && connections > most {
+            self.count(|registry| &registry.refused);
+            let why = format!("more than {most} connections of one client: raise the limit");
+            return Err(Error::unavailable(why));
+        }
+        *lock(&self.seat) = Some(seat);
+        Ok(())
     }
 
     fn count(&self, what: impl Fn(&Registry) -> &AtomicU64) {
@@ -379,6 +393,7 @@ impl Place {
                     let accepted = tls.accept(stream, peer);
                     let accepted = self.in_time(accepted, deadline, peer, told).await?;
                     let Some((mut stream, peer)) = accepted else { return Ok(()) };
+                    self.sit_down(&peer)?;
                     let channel = Channel::Encrypted(flags);
                     let negotiated = self.negotiate(&mut stream, &peer, channel);
                     match self.in_time(negotiated, deadline, &peer, told).await? {
@@ -557,6 +572,21 @@ async fn flush(device: &dyn Device, export: &str) -> bool {
 impl Drop for Place {
     fn drop(&mut self) {
         self.inner.registry.connections.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Seat {
+    /// Counts one connection more of the client; gives how many it has now.
+    fn take(inner: &Arc<Inner>, identity: &str) -> (Self, usize) {
+        let mut callers = lock(&inner.callers);
+        let connections = callers.entry(identity.to_owned()).or_default();
+        *connections += 1;
+        (Self { inner: Arc::clone(inner), caller: identity.to_owned() }, *connections)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
         let mut callers = lock(&self.inner.callers);
         if let Some(connections) = callers.get_mut(&self.caller) {
             *connections -= 1;
