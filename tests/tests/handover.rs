@@ -187,3 +187,64 @@ h.shutdown()
     });
     home.run(&["drain"]);
 }
+
+#[test]
+fn an_encrypted_connection_goes_on_over_three_servers_and_their_processes_end_with_it() {
+    require!("nbdsh");
+    let home = Home::new();
+    home.import("golden", &content::image(74, MIB));
+    home.disk("d", "golden");
+    home.run(&["cert", "ca"]);
+    home.run(&["cert", "server", "localhost"]);
+    home.run(&["cert", "client", "alice"]);
+    let socket = home.path("tls.sock");
+    let config = format!(
+        "access = [{{ certificate = \"alice\", write = [\"d\"] }}]\n\
+         [serve]\nnbd = [{{ address = \"unix:{}\", tls = \"required\" }}]\n",
+        socket.display()
+    );
+    std::fs::write(home.path("home/sojourn.toml"), config).unwrap();
+    let mut first = home.command().arg("serve").spawn().unwrap();
+    let _follower = Follower(&home);
+    let end = Instant::now() + Duration::from_secs(30);
+    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+        assert!(Instant::now() < end, "the server does not listen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let script = "
+import os, time
+h.set_tls(nbd.TLS_REQUIRE)
+h.set_tls_hostname('localhost')
+h.set_tls_certificates(os.environ['alice'])
+h.set_export_name('d')
+h.connect_unix(os.environ['socket'])
+began, n = time.monotonic(), 0
+while time.monotonic() - began < 3:
+    n += 1
+    at, data = n % 64 * 65536, bytes([n % 256]) * 65536
+    h.pwrite(data, at)
+    assert h.pread(65536, at) == data, n
+    h.flush()
+print('wrote', n)
+h.shutdown()
+";
+    std::fs::write(home.path("write.py"), script).unwrap();
+    let alice = home.path("home/tls/clients/alice").to_string_lossy().into_owned();
+    let env = [("socket", &*socket.to_string_lossy()), ("alice", alice.as_str())];
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| shell(home.dir(), &env, "exec nbdsh -c - < write.py"));
+        let mut pid = home.json(&["status"])["pid"].as_u64().unwrap();
+        let mut moved = 0;
+        for _ in 0..2 {
+            std::thread::sleep(Duration::from_millis(900));
+            moved += home.json(&["drain", "--to-successor"])["connections"].as_u64().unwrap();
+            pid = followed(&home, pid);
+        }
+        assert_eq!(moved, 2, "one connection, twice");
+        assert!(first.try_wait().unwrap().is_none(), "it carries what is encrypted");
+        let out = client.join().unwrap();
+        assert!(out.contains("wrote"), "{out}");
+    });
+    assert!(first.wait().unwrap().success(), "it ends with the last of its connections");
+    home.run(&["drain"]);
+}
