@@ -3,7 +3,11 @@
 use crate::tool::skip;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
+
+/// How long a change of its size is tried.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A tmpfs of a given size, unmounted when dropped.
 pub struct SmallFileSystem {
@@ -24,7 +28,12 @@ impl SmallFileSystem {
 
     /// Changes its size to `mib` MiB.
     pub fn resize(&self, mib: u32) {
-        assert!(self.call("remount", mib), "cannot resize the tmpfs");
+        let end = Instant::now() + PATIENCE;
+        while !self.call("remount", mib) {
+            // A machine that is short of everything may refuse for a moment.
+            assert!(Instant::now() < end, "cannot resize the tmpfs");
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// The same, unless more is in it.
