@@ -197,27 +197,27 @@ fn an_encrypted_connection_goes_on_over_three_servers_and_their_processes_end_wi
     home.run(&["cert", "ca"]);
     home.run(&["cert", "server", "localhost"]);
     home.run(&["cert", "client", "alice"]);
-    let socket = home.path("tls.sock");
-    let config = format!(
-        "access = [{{ certificate = \"alice\", write = [\"d\"] }}]\n\
-         [serve]\nnbd = [{{ address = \"unix:{}\", tls = \"required\" }}]\n",
-        socket.display()
-    );
+    let config = "access = [{ certificate = \"alice\", write = [\"d\"] }]\n\
+                  [serve]\nnbd = [{ address = \"127.0.0.1:0\", tls = \"required\" }]\n";
     std::fs::write(home.path("home/sojourn.toml"), config).unwrap();
     let mut first = home.command().arg("serve").spawn().unwrap();
     let _follower = Follower(&home);
     let end = Instant::now() + Duration::from_secs(30);
-    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-        assert!(Instant::now() < end, "the server does not listen");
+    let address = loop {
+        let status = home.json(&["status"]);
+        if let Some(address) = status["listeners"][0].as_str() {
+            break address.to_owned();
+        }
+        assert!(Instant::now() < end, "the server does not listen: {status}");
         std::thread::sleep(Duration::from_millis(20));
-    }
+    };
+    let port = address.rsplit_once(':').unwrap().1;
     let script = "
 import os, time
 h.set_tls(nbd.TLS_REQUIRE)
-h.set_tls_hostname('localhost')
 h.set_tls_certificates(os.environ['alice'])
 h.set_export_name('d')
-h.connect_unix(os.environ['socket'])
+h.connect_tcp('localhost', os.environ['port'])
 began, n = time.monotonic(), 0
 while time.monotonic() - began < 3:
     n += 1
@@ -230,7 +230,7 @@ h.shutdown()
 ";
     std::fs::write(home.path("write.py"), script).unwrap();
     let alice = home.path("home/tls/clients/alice").to_string_lossy().into_owned();
-    let env = [("socket", &*socket.to_string_lossy()), ("alice", alice.as_str())];
+    let env = [("port", port), ("alice", alice.as_str())];
     std::thread::scope(|scope| {
         let client = scope.spawn(|| shell(home.dir(), &env, "exec nbdsh -c - < write.py"));
         let mut pid = home.json(&["status"])["pid"].as_u64().unwrap();
