@@ -144,7 +144,7 @@ Examples:
   sojourn-bench storm --image A.raw boot.txt     50 clients boot A from a slow disk
   sojourn-bench fairness                         a light client beside 49 others
   sojourn-bench clients                          connecting at once; memory
-  sojourn-bench record --rounds 15               what recording a trace costs
+  sojourn-bench --rounds 15 record               what recording a trace costs
   sojourn-bench reopen                           a disk of 10 GiB with 1 GiB of private blocks
   sojourn-bench tls                              large reads with TLS and without
   sojourn-bench --only sojourn-file --load read-8x16 --seconds 10 --rounds 1

@@ -18,8 +18,8 @@ use tokio::time::Instant;
 const PATIENCE: u64 = 1_000_000_000;
 /// Nanoseconds that written requests may wait for their block to fill.
 const FLUSH: u64 = 1_000_000_000;
-/// Requests that are held for their place at most: 200 MiB.
-const HELD: usize = 4 << 20;
+/// Requests that are held for their place at most: 48 MiB, or 150 where each is a batch of its own.
+const HELD: usize = 2 << 20;
 /// Bytes of names after which a file is full.
 const NAMES: u64 = 64 << 20;
 

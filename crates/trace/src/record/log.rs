@@ -10,6 +10,8 @@ use tokio::time::Instant;
 
 /// Requests of a buffer.
 pub(super) const BUFFER: usize = 1024;
+/// Up to so many requests are rather copied than handed over in a buffer of this length.
+const FEW: usize = BUFFER / 4;
 
 /// Who asks what.
 #[derive(Debug)]
@@ -30,7 +32,7 @@ pub(super) struct Batch {
 
 /// A buffer of noted requests: little for each, because writing it to memory is most of what noting
 /// costs.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Notes {
     pub(super) batches: Vec<Batch>,
     pub(super) requests: Vec<Answered>,
@@ -73,19 +75,29 @@ impl Log {
         Self { recorder, party, notes: Mutex::default() }
     }
 
-    /// What was noted and not handed over yet.
+    #[cfg(test)]
+    pub(super) fn holds_buffer(&self) -> bool {
+        self.notes.lock().is_whole()
+    }
+
+    /// What was noted and not handed over yet. Memory follows what a connection asks: the notes of
+    /// one with little to note are copied, and one that was quiet gives its buffer back.
     pub(super) fn take(&self) -> Option<Taken> {
         let mut notes = self.notes.lock();
         if notes.requests.is_empty() {
+            let unused = std::mem::take(&mut *notes);
+            drop(notes);
+            self.recorder.give_back(unused);
             return None;
         }
-        // One that is busy goes on in a whole buffer, one that is quiet grows one again.
-        let fresh = match notes.is_whole() {
-            true => self.recorder.empty(),
-            false => Notes::default(),
+        let taken = if notes.requests.len() < FEW {
+            let copy = notes.clone();
+            notes.clear();
+            copy
+        } else {
+            std::mem::replace(&mut *notes, self.recorder.empty())
         };
-        let notes = std::mem::replace(&mut *notes, fresh);
-        Some(Taken { party: Arc::clone(&self.party), notes })
+        Some(Taken { party: Arc::clone(&self.party), notes: taken })
     }
 }
 

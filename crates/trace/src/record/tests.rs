@@ -237,3 +237,20 @@ proptest! {
         });
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_falls_quiet_keeps_no_buffer() {
+    let recorder = Recorder::new(0);
+    let log = recorder.log("c".into(), disk("x"));
+    let batch = [one(Action::Read, 0, 512); BUFFER];
+    log.answered(Instant::now(), Duration::ZERO, &batch);
+    log.answered(Instant::now(), Duration::ZERO, &batch);
+    assert!(log.holds_buffer());
+    note(&log, Duration::ZERO, one(Action::Flush, 0, 0));
+    let mut collector = collector(&recorder);
+    collector.pass().unwrap();
+    collector.pass().unwrap();
+    assert!(!log.holds_buffer());
+    note(&log, Duration::ZERO, one(Action::Flush, 0, 0));
+    assert_eq!(finish(collector).1.len(), 2 * BUFFER + 2);
+}

@@ -23,7 +23,7 @@ pub(super) fn text(now: &Now, page: Page, sort: SortKey, fit: Option<(usize, usi
         "sojourn, up {}; {} connections, {} clients, {} open disks\n\
          {:.0} IOPS ({:.0} reads, {:.0} writes, {:.0} flushes), {} read, {} written, {:.0} errors\n\
          cache {hits} hits, {} of {} used; store {}\n\
-         room for {}\n\n",
+         head-room: {}\n\n",
         duration(now.uptime_seconds),
         now.connections,
         now.clients.len(),
