@@ -1,6 +1,7 @@
 //! The concurrent cache.
 
-use crate::flight::{Flight, Outcome};
+use crate::flight::{Caller, Flights, Outcome};
+use crate::forecast::{Forecast, Ghosts, Sampler};
 use crate::policy::PolicyKind;
 use crate::shard::Shard;
 use block::{Error, ErrorKind, Result};
@@ -9,17 +10,19 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What an entry is found by: the id of a chunk, which is a keyed hash.
 pub type Key = [u8; 32];
 
-/// The least capacity of a shard, in bytes: about a thousand chunks. Policies lose sight in smaller
-/// ones, and a smaller cache is one shard.
-const SHARD: u64 = 64 << 20;
+/// The least capacity of a shard, in bytes: about four thousand chunks. Policies lose sight in
+/// smaller ones, and a smaller cache is one shard.
+const SHARD: u64 = 256 << 20;
 
 const MOST_SHARDS: u64 = 64;
+
+/// Locks over the loads that are under way.
+const FLIGHTS: usize = 16;
 
 /// How a cache is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,55 +59,117 @@ pub struct Stats {
 /// It holds at most its capacity in bytes of values. A value should own its memory: a small slice
 /// of a large buffer keeps the whole buffer, and only the slice is counted.
 ///
-/// A hit costs a short lock of one shard, and no allocation.
+/// A hit takes no lock and allocates nothing. The policy learns of it when something next comes or
+/// goes, or when many such hits have gathered.
 pub struct Cache {
-    shards: Box<[Mutex<Shard>]>,
+    /// As many as there can be; those in use come first.
+    pub(crate) shards: Box<[Shard]>,
+    pub(crate) layout: Layout,
+    flights: Box<[Mutex<Flights>]>,
     seed: u64,
-    capacity: u64,
-    hits: AtomicU64,
+    pub(crate) capacity: AtomicU64,
+    pub(crate) policy: Mutex<PolicyKind>,
+    /// Held while settings change.
+    pub(crate) changing: Mutex<()>,
     misses: AtomicU64,
     loads: AtomicU64,
+    sampler: Sampler,
+    ghosts: Mutex<Option<Ghosts>>,
+    pub(crate) forecast: Mutex<Option<Forecast>>,
 }
 
 impl fmt::Debug for Cache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cache")
-            .field("shards", &self.shards.len())
-            .field("stats", &self.stats())
-            .finish()
+        f.debug_struct("Cache").field("stats", &self.stats()).finish_non_exhaustive()
     }
+}
+
+/// Which shard a key belongs to: among how many, and among how many it was before, while entries
+/// move from there.
+pub(crate) struct Layout(AtomicU32);
+
+impl Layout {
+    /// A key belongs to one of `shards`, a power of two, and may still be where it was among
+    /// `before`.
+    pub(crate) fn set(&self, shards: usize, before: usize) {
+        self.0.store(Self::pack(shards, before), Ordering::Release);
+    }
+
+    fn pack(shards: usize, before: usize) -> u32 {
+        (shards as u32 - 1) | ((before as u32 - 1) << 16)
+    }
+
+    /// Where a key belongs, and where it belonged.
+    #[inline]
+    fn places(&self, fingerprint: u64) -> (usize, usize) {
+        let masks = self.0.load(Ordering::Acquire);
+        let bits = (fingerprint >> 32) as u32;
+        ((bits & masks & 0xffff) as usize, (bits & (masks >> 16)) as usize)
+    }
+}
+
+/// Whether a key belongs to the shard of this number among `shards`.
+pub(crate) fn belongs(fingerprint: u64, number: usize, shards: usize) -> bool {
+    (fingerprint >> 32) as usize & (shards - 1) == number
+}
+
+/// How many shards a cache has.
+pub(crate) fn shards(capacity: u64) -> usize {
+    1 << (capacity / SHARD).clamp(1, MOST_SHARDS).ilog2()
 }
 
 impl Cache {
     /// An empty cache.
     pub fn new(config: Config) -> Self {
-        let wanted = (config.capacity / SHARD).clamp(1, MOST_SHARDS);
-        let shards = 1 << wanted.ilog2();
+        let Config { capacity, policy, seed } = config;
+        let count = shards(capacity);
+        let share = |number| if number < count { capacity / count as u64 } else { 0 };
         Self {
-            shards: (0..shards)
-                .map(|_| Mutex::new(Shard::new(config.capacity / shards, config.policy)))
+            shards: (0..MOST_SHARDS as usize)
+                .map(|number| Shard::new(share(number), policy, seed))
                 .collect(),
-            seed: config.seed,
-            capacity: config.capacity,
-            hits: AtomicU64::new(0),
+            layout: Layout(AtomicU32::new(Layout::pack(count, count))),
+            flights: std::iter::repeat_with(Mutex::default).take(FLIGHTS).collect(),
+            seed,
+            capacity: AtomicU64::new(capacity),
+            policy: Mutex::new(policy),
+            changing: Mutex::new(()),
             misses: AtomicU64::new(0),
             loads: AtomicU64::new(0),
+            sampler: Sampler::default(),
+            ghosts: Mutex::new(None),
+            forecast: Mutex::new(None),
         }
     }
 
     /// The value of `key`, if it is held. Counts a hit; a caller that finds nothing goes on to
     /// [`get_or_load`](Self::get_or_load), which counts the miss.
+    ///
+    /// Never waits; what is there may be missed while the cache changes.
+    #[inline]
     pub fn get(&self, key: &Key) -> Option<Bytes> {
-        let (shard, fingerprint) = self.place(key);
-        let value = shard.lock().get(key, fingerprint)?;
-        self.hits.fetch_add(1, Ordering::Relaxed);
-        Some(value)
+        self.find(key, fingerprint(self.seed, key))
+    }
+
+    #[inline]
+    fn find(&self, key: &Key, fingerprint: u64) -> Option<Bytes> {
+        let (now, before) = self.layout.places(fingerprint);
+        let found = match self.shards[now].get(key, fingerprint) {
+            None if before != now => self.shards[before].get(key, fingerprint),
+            found => found,
+        };
+        if let Some(value) = &found {
+            self.sampler.note(fingerprint, value.len());
+        }
+        found
     }
 
     /// Whether `key` is held. Not an access: it counts nothing and changes no order.
     pub fn contains(&self, key: &Key) -> bool {
-        let (shard, fingerprint) = self.place(key);
-        shard.lock().contains(key, fingerprint)
+        let fingerprint = fingerprint(self.seed, key);
+        let (now, before) = self.layout.places(fingerprint);
+        self.shards[now].contains(key, fingerprint)
+            || (before != now && self.shards[before].contains(key, fingerprint))
     }
 
     /// The value of `key`: held, or loaded by `load` and then held.
@@ -119,21 +184,23 @@ impl Cache {
     where
         F: Future<Output = Result<Bytes>> + Send,
     {
-        let (shard, fingerprint) = self.place(key);
-        let flight = {
-            let mut shard = shard.lock();
-            if let Some(value) = shard.get(key, fingerprint) {
-                self.hits.fetch_add(1, Ordering::Relaxed);
+        let fingerprint = fingerprint(self.seed, key);
+        if let Some(value) = self.find(key, fingerprint) {
+            return Ok(value);
+        }
+        let flights = &self.flights[fingerprint as usize % FLIGHTS];
+        let caller = {
+            let mut boarding = flights.lock();
+            if let Some(value) = self.find_surely(key, fingerprint) {
                 return Ok(value);
             }
-            shard.flights.join(key)
+            Caller::join(flights, &mut boarding, key)
         };
         self.misses.fetch_add(1, Ordering::Relaxed);
-        let caller = Caller { shard, key, flight };
         let mut load = Some(load);
         let mut own_error = None;
         let outcome = caller
-            .flight
+            .flight()
             .get_or_init(async || {
                 let outcome = match self.run(load.take()).await {
                     Ok(value) => Outcome::Loaded(value),
@@ -143,24 +210,25 @@ impl Cache {
                         shared
                     }
                 };
-                let mut shard = shard.lock();
                 if let Outcome::Loaded(value) = &outcome {
-                    shard.insert(key, fingerprint, value.clone());
+                    self.insert(key, fingerprint, value.clone());
                 }
-                shard.flights.land(key);
+                flights.lock().land(key);
                 outcome
             })
             .await
             .to_result();
-        match (own_error, outcome) {
-            (Some(error), _) => Err(error), // with its sources
+        let value = match (own_error, outcome) {
+            (Some(error), _) => return Err(error), // with its sources
             (None, Err(error)) if is_of_the_place(&error) && load.is_some() => {
                 let value = self.run(load).await?;
-                shard.lock().insert(key, fingerprint, value.clone());
-                Ok(value)
+                self.insert(key, fingerprint, value.clone());
+                value
             }
-            (None, outcome) => outcome,
-        }
+            (None, outcome) => outcome?,
+        };
+        self.sampler.note(fingerprint, value.len());
+        Ok(value)
     }
 
     async fn run(&self, load: Option<impl Future<Output = Result<Bytes>>>) -> Result<Bytes> {
@@ -169,31 +237,82 @@ impl Cache {
         load.await
     }
 
+    /// As [`find`](Self::find), but misses nothing that is there.
+    fn find_surely(&self, key: &Key, fingerprint: u64) -> Option<Bytes> {
+        let (now, before) = self.layout.places(fingerprint);
+        let look = |number: usize| {
+            let shard = &self.shards[number];
+            let _unchanged = shard.lock();
+            shard.get(key, fingerprint)
+        };
+        let found = look(now).or_else(|| if before == now { None } else { look(before) })?;
+        self.sampler.note(fingerprint, found.len());
+        Some(found)
+    }
+
+    /// Takes a value in.
+    pub(crate) fn insert(&self, key: &Key, fingerprint: u64, value: Bytes) {
+        loop {
+            let (number, _) = self.layout.places(fingerprint);
+            let shard = &self.shards[number];
+            let mut state = shard.lock();
+            // Who moves entries locks each shard after it changed the layout: either what comes in
+            // now is moved with the others, or this is seen.
+            if self.layout.places(fingerprint).0 == number {
+                return shard.insert(&mut state, key, fingerprint, value);
+            }
+        }
+    }
+
     /// What happened so far, and what is held now. The numbers are read one after the other, while
     /// others go on.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats {
-            hits: self.hits.load(Ordering::Relaxed),
             misses: self.misses.load(Ordering::Relaxed),
             loads: self.loads.load(Ordering::Relaxed),
-            capacity: self.capacity,
+            capacity: self.capacity(),
             ..Stats::default()
         };
-        for shard in &self.shards {
-            let shard = shard.lock();
-            stats.entries += shard.entries();
-            stats.bytes += shard.bytes();
-            stats.evictions += shard.evictions();
+        for shard in self.shards.iter().map(Shard::counters) {
+            stats.hits += shard.hits;
+            stats.entries += shard.entries;
+            stats.bytes += shard.bytes;
+            stats.evictions += shard.evictions;
         }
         stats
     }
 
-    /// The shard of a key, and the key's fingerprint.
-    fn place(&self, key: &Key) -> (&Mutex<Shard>, u64) {
-        let fingerprint = fingerprint(self.seed, key);
-        // Tables use the low and the highest bits: take others.
-        let shard = (fingerprint >> 32) as usize & (self.shards.len() - 1);
-        (&self.shards[shard], fingerprint)
+    /// Looks at the accesses since the last time, for [`forecast`](Self::forecast). To be called
+    /// every second or so, away from the threads that serve requests: it takes up to some
+    /// milliseconds. Nothing is kept of accesses before the first call.
+    pub fn follow(&self) {
+        let settings = || (self.capacity(), self.policy());
+        let (capacity, policy) = settings();
+        let mut ghosts = self.ghosts.lock();
+        match ghosts.as_mut().filter(|ghosts| ghosts.are_of(capacity, policy)) {
+            Some(ghosts) => ghosts.catch_up(&self.sampler),
+            None => ghosts.insert(Ghosts::new(capacity, policy)).start(&self.sampler),
+        }
+        let mut forecast = self.forecast.lock();
+        // Nothing of settings that have changed meanwhile.
+        let still = (capacity, policy) == settings();
+        *forecast = ghosts.as_ref().filter(|_| still).and_then(Ghosts::forecast);
+    }
+
+    /// What other sizes and policies would have given of late, as of the last call of
+    /// [`follow`](Self::follow); `None` before there were enough accesses.
+    pub fn forecast(&self) -> Option<Forecast> {
+        self.forecast.lock().clone()
+    }
+
+    /// The bytes of values that it may hold.
+    pub fn capacity(&self) -> u64 {
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// The policy in use.
+    pub fn policy(&self) -> PolicyKind {
+        *self.policy.lock()
     }
 }
 
@@ -204,23 +323,10 @@ fn is_of_the_place(error: &Error) -> bool {
 
 /// Keys are keyed hashes, so their bits are good; the seed makes the result differ from cache to
 /// cache, and the multiplications spread every bit of the key.
-fn fingerprint(seed: u64, key: &Key) -> u64 {
+pub(crate) fn fingerprint(seed: u64, key: &Key) -> u64 {
     let (words, _) = key.as_chunks::<8>();
     words.iter().fold(seed, |state, word| {
         let mixed = u128::from(state ^ u64::from_le_bytes(*word)) * 0x9e37_79b9_7f4a_7c15;
         (mixed >> 64) as u64 ^ mixed as u64
     })
-}
-
-/// A caller of a load, from joining to leaving, also when it is cancelled.
-struct Caller<'a> {
-    shard: &'a Mutex<Shard>,
-    key: &'a Key,
-    flight: Arc<Flight>,
-}
-
-impl Drop for Caller<'_> {
-    fn drop(&mut self) {
-        self.shard.lock().flights.leave(self.key, &self.flight);
-    }
 }

@@ -3,6 +3,7 @@
 use crate::concurrent::Key;
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::OnceCell;
@@ -28,7 +29,7 @@ impl Outcome {
     }
 }
 
-/// The loads of one shard.
+/// Loads by key.
 #[derive(Debug, Default)]
 pub(crate) struct Flights(HashMap<Key, Boarding>);
 
@@ -68,6 +69,31 @@ impl Flights {
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+}
+
+/// A caller of a load, from joining to leaving, also when it is cancelled.
+pub(crate) struct Caller<'a> {
+    flights: &'a Mutex<Flights>,
+    key: &'a Key,
+    flight: Arc<Flight>,
+}
+
+impl<'a> Caller<'a> {
+    /// Joins the load of `key` among `flights`, whose lock the caller holds.
+    pub(crate) fn join(flights: &'a Mutex<Flights>, held: &mut Flights, key: &'a Key) -> Self {
+        Self { flights, key, flight: held.join(key) }
+    }
+
+    /// The load.
+    pub(crate) fn flight(&self) -> &Flight {
+        &self.flight
+    }
+}
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        self.flights.lock().leave(self.key, &self.flight);
     }
 }
 

@@ -8,13 +8,23 @@
 //! |---|---|
 //! | [`policy`] | [`Policy`], which entry leaves next: one file per policy, pure, usable without the cache |
 //! | `concurrent` | [`Cache`], the concurrent cache: shards, bytes, single flight |
-//! | `shard` | one lock's worth of entries |
+//! | `change` | another capacity or policy while it is in use |
+//! | `shard` | a part of the entries, with a policy of its own |
+//! | `index`, `slots` | where an entry is, and the entries: read without a lock |
+//! | `recent` | uses that the policy was not told of yet |
+//! | `forecast` | [`Forecast`], what other sizes and policies would give |
 //! | `flight` | the loads that are under way |
 
+mod change;
 mod concurrent;
 mod flight;
+mod forecast;
+mod index;
 pub mod policy;
+mod recent;
 mod shard;
+mod slots;
 
 pub use concurrent::{Cache, Config, Key, Stats};
+pub use forecast::{Forecast, HitRatios};
 pub use policy::{Policy, PolicyKind};

@@ -11,7 +11,7 @@
 //! policy.insert(1, 0xb);
 //! policy.hit(0);
 //! policy.miss(0xc);
-//! assert_eq!(policy.evict(), Some(1)); // slot 1 is free for the next entry
+//! assert_eq!(policy.evict(&|slot| [0xa, 0xb][slot as usize]), Some(1)); // slot 1 is free for the next entry
 //! policy.insert(1, 0xc);
 //! ```
 //!
@@ -78,11 +78,13 @@ pub trait Policy: Send {
     fn miss(&mut self, fingerprint: u64);
 
     /// An access to what was not there and is now in `slot`, which must not be in use.
-    /// `fingerprint` identifies it for policies that remember what left: a hash of its key.
+    /// `fingerprint` identifies it for policies that remember what left: a hash of its key, whose low
+    /// half alone is well spread.
     fn insert(&mut self, slot: u32, fingerprint: u64);
 
-    /// Chooses the entry to leave and drops it; `None` when there is no entry.
-    fn evict(&mut self) -> Option<u32>;
+    /// Chooses the entry to leave and drops it; `None` when there is no entry. `fingerprints` tells
+    /// the fingerprint of what is in a slot, to policies that remember it.
+    fn evict(&mut self, fingerprints: &dyn Fn(u32) -> u64) -> Option<u32>;
 
     /// Drops an entry that leaves for another reason, and remembers nothing of it.
     fn remove(&mut self, slot: u32);

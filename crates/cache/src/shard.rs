@@ -1,10 +1,17 @@
-//! One lock's worth of entries.
+//! A part of the entries, with a policy of its own.
+//!
+//! Reading takes no lock: a hit copies the handle of a value and notes that it was used. Under the
+//! lock the policy is told of these uses, and entries come and go. The policy knows of a slot
+//! exactly while there is an entry in it.
 
-use crate::concurrent::Key;
-use crate::flight::Flights;
-use crate::policy::slotted::ByFingerprint;
+use crate::concurrent::{Key, fingerprint};
+use crate::index::{Index, MOST_SLOTS};
 use crate::policy::{Policy, PolicyKind};
+use crate::recent::Recent;
+use crate::slots::{Entry, Slots};
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The least that an entry is charged, so that small values cannot fill memory with bookkeeping.
 pub(crate) const LEAST_CHARGE: u64 = 512;
@@ -12,121 +19,238 @@ pub(crate) const LEAST_CHARGE: u64 = 512;
 /// What policies are told to expect of an entry's size, in bytes: the mean size of a chunk.
 const TYPICAL_ENTRY: u64 = 64 << 10;
 
-/// Entries up to a number of bytes, and the loads that are under way for others.
+/// The most uses of an entry that the policy is told of at once: more make no difference to it.
+pub(crate) const MOST_USES: u32 = 16;
+
+/// Entries that leave under one hold of the lock when the capacity shrinks.
+const STEP: usize = 64;
+
+/// Entries up to a number of bytes.
 pub(crate) struct Shard {
+    seed: u64,
+    index: Index,
+    slots: Slots,
+    recent: Recent,
+    /// Hits that the policy will not be told of.
+    untold: AtomicU64,
+    state: Mutex<State>,
+}
+
+/// What changes under the lock.
+pub(crate) struct State {
     capacity: u64,
     bytes: u64,
+    entries: usize,
     evictions: u64,
-    index: ByFingerprint<u32>,
-    slots: Vec<Option<Slot>>,
+    hits: u64,
     free: Vec<u32>,
+    /// Slots that were ever used.
+    used: u32,
     policy: Box<dyn Policy>,
-    pub(crate) flights: Flights,
 }
 
-struct Slot {
-    key: Key,
-    fingerprint: u64,
-    value: Bytes,
+/// What a shard holds, and what happened to it.
+pub(crate) struct Counters {
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+    pub(crate) evictions: u64,
+    pub(crate) hits: u64,
 }
 
-impl Slot {
-    fn charge(&self) -> u64 {
-        charge(&self.value)
-    }
+/// What a value counts for.
+pub(crate) fn charge(len: usize) -> u64 {
+    (len as u64).max(LEAST_CHARGE)
 }
 
-fn charge(value: &Bytes) -> u64 {
-    (value.len() as u64).max(LEAST_CHARGE)
+/// How many entries are to be expected in so many bytes.
+pub(crate) fn expected(capacity: u64) -> u32 {
+    (capacity / TYPICAL_ENTRY).clamp(1, 1 << 20) as u32
 }
 
 impl Shard {
-    pub(crate) fn new(capacity: u64, policy: PolicyKind) -> Self {
-        // Tables grow to what is really held: a large cache costs nothing before it fills.
-        let expected = (capacity / TYPICAL_ENTRY).clamp(1, 1 << 20) as u32;
+    pub(crate) fn new(capacity: u64, policy: PolicyKind, seed: u64) -> Self {
         Self {
-            capacity,
-            bytes: 0,
-            evictions: 0,
-            index: ByFingerprint::default(),
-            slots: Vec::new(),
-            free: Vec::new(),
-            policy: policy.build(expected),
-            flights: Flights::default(),
+            seed,
+            index: Index::new(expected(capacity) as usize),
+            slots: Slots::new(),
+            recent: Recent::new(),
+            untold: AtomicU64::new(0),
+            state: Mutex::new(State {
+                capacity,
+                bytes: 0,
+                entries: 0,
+                evictions: 0,
+                hits: 0,
+                free: Vec::new(),
+                used: 0,
+                policy: policy.build(expected(capacity)),
+            }),
         }
     }
 
-    fn find(&self, key: &Key, fingerprint: u64) -> Option<(u32, &Slot)> {
-        let slot = *self.index.get(&fingerprint)?;
-        let found = self.slots[slot as usize].as_ref()?;
-        (found.key == *key).then_some((slot, found))
-    }
-
-    /// The value, as an access.
-    pub(crate) fn get(&mut self, key: &Key, fingerprint: u64) -> Option<Bytes> {
-        let (slot, found) = self.find(key, fingerprint)?;
-        let value = found.value.clone();
-        self.policy.hit(slot);
+    /// The value, as a use of it, without a lock: while others change the shard, what is there may
+    /// be missed.
+    #[inline]
+    pub(crate) fn get(&self, key: &Key, fingerprint: u64) -> Option<Bytes> {
+        let (value, first, slot) = self.index.find(fingerprint, |slot| {
+            let (value, first) = self.slots.take_part(slot, key)?;
+            Some((value, first, slot))
+        })?;
+        if first && !self.recent.push(slot) {
+            self.tell(slot);
+        }
         Some(value)
     }
 
-    /// Whether it is there; no access.
+    /// Tells the policy of all uses, now that no more can be noted; of none if the lock is taken.
+    #[cold]
+    fn tell(&self, slot: u32) {
+        match self.state.try_lock() {
+            Some(mut state) => {
+                self.catch_up(&mut state);
+                self.told(&mut state, slot);
+            }
+            None => {
+                let uses = self.slots.take_uses(slot);
+                self.untold.fetch_add(uses.into(), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Tells the policy of the uses that were noted.
+    fn catch_up(&self, state: &mut State) {
+        self.recent.drain(|slot| self.told(state, slot));
+    }
+
+    /// Tells the policy of the uses of one entry.
+    fn told(&self, state: &mut State, slot: u32) {
+        // Uses are counted while their entry is there, and leave with it: there is one, or none is.
+        let uses = self.slots.take_uses(slot);
+        state.hits += u64::from(uses);
+        for _ in 0..uses.min(MOST_USES) {
+            state.policy.hit(slot);
+        }
+    }
+
+    /// Whether it is there; no use of it, and without a lock.
     pub(crate) fn contains(&self, key: &Key, fingerprint: u64) -> bool {
-        self.find(key, fingerprint).is_some()
+        let look = |slot| self.slots.shows(slot, key).then_some(());
+        self.index.find(fingerprint, look).is_some()
+    }
+
+    /// Keeps the shard from changing.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     /// Takes a value in, and lets others go to make room. One that is larger than the shard is not
     /// taken.
-    pub(crate) fn insert(&mut self, key: &Key, fingerprint: u64, value: Bytes) {
-        let charge = charge(&value);
-        if charge > self.capacity {
+    pub(crate) fn insert(&self, state: &mut State, key: &Key, fingerprint: u64, value: Bytes) {
+        let charge = charge(value.len());
+        if charge > state.capacity {
             return;
         }
-        // The same key again, or (once in 2^64) another key of the same fingerprint.
-        if let Some(slot) = self.index.get(&fingerprint).copied() {
-            self.policy.remove(slot);
-            self.vacate(slot);
+        self.catch_up(state);
+        let same = |slot| self.slots.shows(slot, key).then_some(slot);
+        if let Some(slot) = self.index.find(fingerprint, same) {
+            state.policy.remove(slot);
+            self.vacate(state, slot);
         }
-        self.policy.miss(fingerprint);
-        while self.bytes + charge > self.capacity {
-            let Some(slot) = self.policy.evict() else { return };
-            self.vacate(slot);
-            self.evictions += 1;
+        state.policy.miss(fingerprint);
+        while state.bytes + charge > state.capacity || state.entries >= MOST_SLOTS as usize {
+            if !self.evict(state) {
+                return;
+            }
         }
-        let entry = Some(Slot { key: *key, fingerprint, value });
-        let slot = match self.free.pop() {
-            Some(slot) => {
-                self.slots[slot as usize] = entry;
-                slot
-            }
-            None => {
-                self.slots.push(entry);
-                (self.slots.len() - 1) as u32
-            }
+        let slot = state.free.pop().unwrap_or_else(|| {
+            state.used += 1;
+            state.used - 1
+        });
+        self.slots.fill(slot, Entry { key: *key, value });
+        self.index.insert(fingerprint, slot, state.entries, |slot| self.fingerprint(slot));
+        state.bytes += charge;
+        state.entries += 1;
+        state.policy.insert(slot, fingerprint);
+    }
+
+    /// Lets the entry go that the policy chooses; false when there is none.
+    fn evict(&self, state: &mut State) -> bool {
+        let fingerprints = |slot| self.fingerprint(slot);
+        let Some(slot) = state.policy.evict(&fingerprints) else {
+            return false;
         };
-        self.bytes += charge;
-        self.index.insert(fingerprint, slot);
-        self.policy.insert(slot, fingerprint);
+        self.vacate(state, slot);
+        state.evictions += 1;
+        true
     }
 
     /// Empties a slot that the policy dropped.
-    fn vacate(&mut self, slot: u32) {
-        if let Some(old) = self.slots[slot as usize].take() {
-            self.bytes -= old.charge();
-            self.index.remove(&old.fingerprint);
-            self.free.push(slot);
+    fn vacate(&self, state: &mut State, slot: u32) -> Option<Entry> {
+        let fingerprint = self.fingerprint(slot);
+        self.index.remove(fingerprint, slot, |slot| self.fingerprint(slot));
+        let (entry, uses) = self.slots.empty(slot)?;
+        state.hits += u64::from(uses);
+        state.bytes -= charge(entry.value.len());
+        state.entries -= 1;
+        state.free.push(slot);
+        Some(entry)
+    }
+
+    /// The fingerprint of what is in a slot.
+    fn fingerprint(&self, slot: u32) -> u64 {
+        self.slots.peek(slot, |entry| fingerprint(self.seed, &entry.key)).unwrap_or_default()
+    }
+
+    /// Changes how much it may hold; what is too much leaves, a few entries at a time.
+    pub(crate) fn resize(&self, capacity: u64) {
+        loop {
+            let mut state = self.state.lock();
+            self.catch_up(&mut state);
+            state.capacity = capacity;
+            for _ in 0..STEP {
+                if state.bytes <= capacity || !self.evict(&mut state) {
+                    return;
+                }
+            }
         }
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+    /// Begins anew with `policy`, which is told of the entries in the order in which the old one
+    /// would have let them go. Those that do not belong here any more are returned in that order.
+    pub(crate) fn rebuild(
+        &self,
+        policy: PolicyKind,
+        belongs: impl Fn(u64) -> bool,
+    ) -> Vec<(Entry, u64)> {
+        let mut state = self.state.lock();
+        self.catch_up(&mut state);
+        let mut order = Vec::with_capacity(state.entries);
+        while let Some(slot) = state.policy.evict(&|slot| self.fingerprint(slot)) {
+            order.push(slot);
+        }
+        let room = expected(state.capacity).max(state.entries as u32);
+        state.policy = policy.build(room);
+        let mut others = Vec::new();
+        for slot in order {
+            let fingerprint = self.fingerprint(slot);
+            if belongs(fingerprint) {
+                state.policy.insert(slot, fingerprint);
+            } else if let Some(entry) = self.vacate(&mut state, slot) {
+                others.push((entry, fingerprint));
+            }
+        }
+        others
     }
 
-    pub(crate) fn entries(&self) -> u64 {
-        self.index.len() as u64
-    }
-
-    pub(crate) fn evictions(&self) -> u64 {
-        self.evictions
+    /// What it holds, and what happened so far.
+    pub(crate) fn counters(&self) -> Counters {
+        let mut state = self.state.lock();
+        self.catch_up(&mut state);
+        Counters {
+            bytes: state.bytes,
+            entries: state.entries as u64,
+            evictions: state.evictions,
+            hits: state.hits + self.untold.load(Ordering::Relaxed),
+        }
     }
 }

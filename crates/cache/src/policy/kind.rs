@@ -128,14 +128,14 @@ impl PolicyKind {
 
     /// A policy for a cache of about `entries` entries.
     pub fn build(self, entries: u32) -> Box<dyn Policy> {
-        struct Boxed;
+        struct Boxed(u32);
         impl Visitor for Boxed {
             type Output = Box<dyn Policy>;
             fn visit<A: Algorithm + 'static>(self, algorithm: A) -> Self::Output {
-                Box::new(Slotted::new(algorithm))
+                Box::new(Slotted::new(algorithm, self.0))
             }
         }
-        self.visit(Room { entries, ids: 0, reuse: true }, Boxed)
+        self.visit(Room { entries, ids: 0, reuse: true }, Boxed(entries))
     }
 
     /// The parameters as they are written.

@@ -2,39 +2,13 @@
 //!
 //! An id stays with a key for as long as the algorithm holds or remembers it, a slot only while it
 //! is held. For algorithms that remember nothing the two are the same number.
+//!
+//! Beside the algorithm's own memory this takes 8 bytes for what is held, and about 12 for what is
+//! remembered: of that, 32 bits of the fingerprint are kept. Once in a while something is taken for
+//! another key that left, which costs a policy nothing.
 
 use super::{Algorithm, Policy};
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
-/// Passes a fingerprint, which is a hash already, through.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Passed(u64);
-
-impl Hasher for Passed {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-    fn write_u64(&mut self, fingerprint: u64) {
-        self.0 = fingerprint;
-    }
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-/// A map by fingerprint.
-pub(crate) type ByFingerprint<T> = HashMap<u64, T, BuildHasherDefault<Passed>>;
-
-/// What an id stands for.
-#[derive(Debug, Clone, Copy, Default)]
-struct Name {
-    fingerprint: u64,
-    /// Where it is while it is held.
-    slot: u32,
-}
+use crate::index::{Index, MOST_SLOTS};
 
 /// A policy over slots.
 #[derive(Debug)]
@@ -42,20 +16,36 @@ pub(super) struct Slotted<A> {
     algorithm: A,
     /// The id of what is in each slot.
     held: Vec<u32>,
-    names: Vec<Name>,
+    /// Of each id: the slot while it is held, the name while it is remembered.
+    names: Vec<u32>,
     free: Vec<u32>,
-    /// The ids of what is remembered.
-    remembered: ByFingerprint<u32>,
+    /// The ids of what is remembered, by name.
+    remembered: Index,
+    /// How many they are.
+    count: usize,
+}
+
+/// What is kept of a fingerprint.
+fn name(fingerprint: u64) -> u32 {
+    fingerprint as u32
+}
+
+/// A name in place of a fingerprint: the table goes by the high bits of its low half, and compares
+/// the highest.
+fn spread(name: u32) -> u64 {
+    u64::from(name) << 56 | u64::from(name)
 }
 
 impl<A: Algorithm> Slotted<A> {
-    pub(super) fn new(algorithm: A) -> Self {
+    /// For a cache of about `entries` entries.
+    pub(super) fn new(algorithm: A, entries: u32) -> Self {
         Self {
             algorithm,
             held: Vec::new(),
             names: Vec::new(),
             free: Vec::new(),
-            remembered: ByFingerprint::default(),
+            remembered: Index::new(if A::REMEMBERS { entries as usize } else { 0 }),
+            count: 0,
         }
     }
 
@@ -63,21 +53,43 @@ impl<A: Algorithm> Slotted<A> {
         if A::REMEMBERS { self.held[slot as usize] } else { slot }
     }
 
+    /// The id that is remembered by a name.
+    fn recall(&self, name: u32) -> Option<u32> {
+        let look = |id: u32| (self.names[id as usize] == name).then_some(id);
+        self.remembered.find(spread(name), look)
+    }
+
+    fn remember(&mut self, id: u32, name: u32) {
+        self.names[id as usize] = name;
+        // Beyond what a table can tell apart, things leave without a trace.
+        if id < MOST_SLOTS {
+            let names = &self.names;
+            let of = |id: u32| spread(names[id as usize]);
+            self.remembered.insert(spread(name), id, self.count, of);
+            self.count += 1;
+        }
+    }
+
+    fn forget(&mut self, id: u32) {
+        let names = &self.names;
+        let of = |id: u32| spread(names[id as usize]);
+        if self.remembered.remove(of(id), id, of) {
+            self.count -= 1;
+        }
+    }
+
     /// Takes back the ids that were forgotten.
     fn collect(&mut self) {
         while let Some(id) = self.algorithm.forgotten() {
-            let fingerprint = self.names[id as usize].fingerprint;
-            if self.remembered.get(&fingerprint) == Some(&id) {
-                self.remembered.remove(&fingerprint);
-            }
+            self.forget(id);
             self.free.push(id);
         }
     }
 
-    /// The number of fingerprints remembered.
+    /// The number of names remembered.
     #[cfg(test)]
     pub(super) fn remembered(&self) -> usize {
-        self.remembered.len()
+        self.count
     }
 }
 
@@ -89,8 +101,10 @@ impl<A: Algorithm> Policy for Slotted<A> {
     }
 
     fn miss(&mut self, fingerprint: u64) {
-        if let Some(id) = self.remembered.get(&fingerprint) {
-            self.algorithm.miss(*id);
+        if A::REMEMBERS
+            && let Some(id) = self.recall(name(fingerprint))
+        {
+            self.algorithm.miss(id);
         }
     }
 
@@ -98,12 +112,12 @@ impl<A: Algorithm> Policy for Slotted<A> {
         if !A::REMEMBERS {
             return self.algorithm.insert(slot, fingerprint);
         }
-        let known = self.remembered.remove(&fingerprint);
+        let known = self.recall(name(fingerprint)).inspect(|id| self.forget(*id));
         let id = known.or_else(|| self.free.pop()).unwrap_or_else(|| {
-            self.names.push(Name::default());
+            self.names.push(0);
             (self.names.len() - 1) as u32
         });
-        self.names[id as usize] = Name { fingerprint, slot };
+        self.names[id as usize] = slot;
         if slot as usize >= self.held.len() {
             self.held.resize(slot as usize + 1, 0);
         }
@@ -112,13 +126,13 @@ impl<A: Algorithm> Policy for Slotted<A> {
         self.collect();
     }
 
-    fn evict(&mut self) -> Option<u32> {
+    fn evict(&mut self, fingerprints: &dyn Fn(u32) -> u64) -> Option<u32> {
         let id = self.algorithm.evict()?;
         if !A::REMEMBERS {
             return Some(id);
         }
-        let Name { fingerprint, slot } = self.names[id as usize];
-        self.remembered.insert(fingerprint, id);
+        let slot = self.names[id as usize];
+        self.remember(id, name(fingerprints(slot)));
         self.collect();
         Some(slot)
     }

@@ -31,7 +31,10 @@ impl Simulated {
         }
         self.policy.miss(key);
         if self.slots.len() == self.capacity {
-            let slot = self.policy.evict().expect("a full cache has an entry to evict");
+            let slot = self
+                .policy
+                .evict(&|slot| self.keys[slot as usize])
+                .expect("a full cache has an entry to evict");
             assert!(self.slots.remove(&self.keys[slot as usize]).is_some(), "evicted twice");
             self.free.push(slot);
         }
@@ -138,8 +141,8 @@ proptest! {
         impl Visitor for Names<'_> {
             type Output = usize;
             fn visit<A: Algorithm + 'static>(self, algorithm: A) -> usize {
-                let mut policy = Slotted::new(algorithm);
-                let mut slots = HashMap::new();
+                let mut policy = Slotted::new(algorithm, 4);
+                let mut slots: HashMap<u64, u32> = HashMap::new();
                 let mut most = 0;
                 for (key, _) in self.0 {
                     if let Some(slot) = slots.get(key) {
@@ -149,7 +152,8 @@ proptest! {
                     policy.miss(*key);
                     let mut slot = slots.len() as u32;
                     if slots.len() == 4 {
-                        slot = policy.evict().unwrap();
+                        let of = |slot| slots.iter().find(|(_, other)| **other == slot);
+                        slot = policy.evict(&|slot| *of(slot).unwrap().0).unwrap();
                         slots.retain(|_, other| *other != slot);
                     }
                     slots.insert(*key, slot);
@@ -174,7 +178,7 @@ proptest! {
         for slot in hits {
             policy.hit(slot);
         }
-        let mut left: Vec<u32> = std::iter::from_fn(|| policy.evict()).collect();
+        let mut left: Vec<u32> = std::iter::from_fn(|| policy.evict(&|slot| slot.into())).collect();
         left.sort_unstable();
         prop_assert_eq!(left, (0..50).collect::<Vec<_>>());
         prop_assert!(policy.is_empty());
