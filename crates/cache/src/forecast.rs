@@ -316,7 +316,7 @@ mod tests {
         assert_eq!((forecast.one_in, forecast.now.policy), (16, PolicyKind::Lru));
         assert!(forecast.now.half < 0.01 && forecast.now.same < 0.01, "{forecast:?}");
         assert!(forecast.now.double > 0.88, "{forecast:?}");
-        assert_eq!(forecast.policies.len(), 8);
+        assert_eq!(forecast.policies.len(), 9);
         let best = forecast.policies.iter().find(|ratios| ratios.policy == forecast.best).unwrap();
         assert!(best.same > 0.5 && best.half < best.same, "{forecast:?}");
     }
@@ -325,7 +325,7 @@ mod tests {
     fn the_policy_in_use_is_the_best_when_all_are_alike() {
         for policy in [PolicyKind::Lru, PolicyKind::FMPQ, "fmpq:lifetime=8".parse().unwrap()] {
             let forecast = follow(policy, (0..100_000).map(|at| at % 1000)).forecast().unwrap();
-            assert_eq!((forecast.best, forecast.policies.len()), (policy, 8));
+            assert_eq!((forecast.best, forecast.policies.len()), (policy, 9));
             assert!(forecast.now.half > 0.95, "{forecast:?}");
         }
     }

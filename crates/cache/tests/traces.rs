@@ -239,7 +239,7 @@ fn forecasts_from_a_sample_are_near_what_half_and_twice_the_memory_and_other_pol
         cache.follow();
     }
     let forecast = cache.forecast().unwrap();
-    assert_eq!((forecast.one_in, forecast.policies.len()), (64, 8));
+    assert_eq!((forecast.one_in, forecast.policies.len()), (64, 9));
     println!("{} of {} followed", forecast.followed, references.len());
     for ratios in &forecast.policies {
         let name = ratios.policy.to_string();

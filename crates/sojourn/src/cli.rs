@@ -2,8 +2,8 @@
 //! beside its code in [`commands`](crate::commands).
 
 use crate::commands::{
-    borrow, cert, completions, disk, drain, gc, image, init, man, model, predict, reload, repair,
-    replay, serve, simulate, status, store, top, trace, verify,
+    borrow, cache, cert, completions, disk, drain, gc, image, init, man, model, predict, reload,
+    repair, replay, serve, simulate, status, store, top, trace, verify,
 };
 use crate::logging::LogFormat;
 use clap::{Parser, Subcommand};
@@ -68,6 +68,9 @@ pub(crate) enum Command {
     /// The free blocks of idle disks as private scratch space
     #[command(subcommand, arg_required_else_help = true)]
     Borrow(borrow::Borrow),
+    /// The block cache of the running server
+    #[command(subcommand, arg_required_else_help = true)]
+    Cache(cache::Cache),
     /// Certificates of the server and its clients
     #[command(subcommand, arg_required_else_help = true)]
     Cert(cert::Cert),

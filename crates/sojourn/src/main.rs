@@ -103,6 +103,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Repair(args) => block_on(commands::repair::run(args, &home()?, output))?,
         Command::Status(_) => block_on(commands::status::run(&home()?, output))?,
         Command::Reload(_) => block_on(commands::reload::run(&home()?, output))?,
+        Command::Cache(verb) => block_on(commands::cache::run(verb, &home()?, output))?,
         Command::Drain(args) => block_on(commands::drain::run(args, &home()?, output))?,
         Command::Top(args) => block_on(commands::top::run(args, &home()?, output))?,
         Command::Cert(verb) => commands::cert::run(verb, home, output),

@@ -23,6 +23,7 @@ pub(crate) mod metric {
     pub(crate) const CACHE_EVICTIONS: &str = "cache_evictions";
     pub(crate) const CACHE_BYTES: &str = "cache_bytes";
     pub(crate) const CACHE_CAPACITY: &str = "cache_capacity_bytes";
+    pub(crate) const CACHE_FORECAST: &str = "cache_forecast_hit_ratio";
     pub(crate) const STORE_READS: &str = "store_reads";
     pub(crate) const STORE_READ_BYTES: &str = "store_read_bytes";
     pub(crate) const STORE_FAILURES: &str = "store_failures";
@@ -43,6 +44,10 @@ pub(crate) mod metric {
 
     /// The label that says which export.
     pub(crate) const EXPORT: &str = "export";
+    /// The label that says which cache policy.
+    pub(crate) const POLICY: &str = "policy";
+    /// The label that says how much memory.
+    pub(crate) const MEMORY: &str = "memory";
     /// The label that says which request.
     pub(crate) const KIND: &str = "kind";
 }

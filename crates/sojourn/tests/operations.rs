@@ -113,6 +113,10 @@ async fn every_metric_of_the_dashboard_exists() {
     let remote = server.attach("alice").await.unwrap();
     reads(&remote, 20).await;
     remote.write(Span::whole(4096), &[7; 4096], Durability::Durable).await.unwrap();
+    // A forecast of the cache needs a thousand reads of chunks that are followed.
+    while lab.json("status")["cache"]["forecast"].is_null() {
+        reads(&remote, 2000).await;
+    }
     let address = lab.json("status")["http"].as_str().unwrap().to_owned();
     let mut stream = TcpStream::connect(&address).unwrap();
     write!(stream, "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
@@ -142,6 +146,58 @@ async fn every_metric_of_the_dashboard_exists() {
     assert_eq!(value(bucket), value(count), "the last bucket holds all");
     drop(remote);
     assert_eq!(server.stop(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cache_changes_while_a_client_reads() {
+    let (lab, content) = Lab::with_image();
+    lab.line("disk create alice --from debian").ok();
+    let server = lab.serve(&[]);
+    let remote = server.attach("alice").await.unwrap();
+    let reading = async {
+        let mut buf = vec![0; 64 << 10];
+        for at in (0..8 * MIB).step_by(64 << 10).cycle() {
+            remote.read(Span::between(at, at + (64 << 10)), &mut buf).await.unwrap();
+            assert_eq!(buf, content[at as usize..][..64 << 10], "at {at}");
+        }
+    };
+    let changing = async {
+        let cache = |line: &str| tokio::task::block_in_place(|| lab.json(line));
+        let forecast = async || {
+            let mut now = cache("cache show");
+            while now["forecast"].is_null() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                now = cache("cache show");
+            }
+            now
+        };
+        let now = forecast().await;
+        assert_eq!((&now["policy"], &now["forecast"]["best"]), (&"fmpq".into(), &"fmpq".into()));
+        assert!(now["forecast"]["now"]["half"].as_f64().unwrap() > 0.9, "{now}");
+        let now = cache("cache set --size 4MiB --policy lru");
+        assert_eq!((&now["capacity_bytes"], &now["policy"]), (&(4 * MIB).into(), &"lru".into()));
+        // A loop over twice as much: nothing of it stays until it is read again.
+        let now = forecast().await;
+        let foretold = &now["forecast"]["now"];
+        assert!(foretold["same"].as_f64().unwrap() < 0.9, "{now}");
+        assert!(now["bytes"].as_u64().unwrap() <= 4 * MIB, "{now}");
+        let now = cache("cache set --policy lirs");
+        assert_eq!((&now["capacity_bytes"], &now["policy"]), (&(4 * MIB).into(), &"lirs".into()));
+        configure(&lab, "[cache]\nsize = \"1GiB\"\npolicy = \"arc\"\n");
+        assert_eq!(cache("reload")["restart"], serde_json::json!([]));
+        let now = &cache("status")["cache"];
+        assert_eq!((&now["capacity_bytes"], &now["policy"]), (&(1 << 30).into(), &"arc".into()));
+    };
+    tokio::select! {
+        () = reading => unreachable!(),
+        () = changing => {}
+    }
+    lab.line("cache set --policy sieve").fails(2, &["sieve", "fmpq"]);
+    assert!(lab.line("cache show").ok().contains("arc"));
+    assert!(lab.line("status").ok().contains("1GiB"));
+    drop(remote);
+    assert_eq!(server.stop(), 0);
+    lab.line("cache show").fails(6, &["no server", "sojourn serve"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -358,7 +358,7 @@ fn a_reload_changes_the_log_level_and_says_what_needs_a_restart() {
     let lab = Lab::new();
     let server = lab.serve(&[]);
     let config = lab.home().join("sojourn.toml");
-    std::fs::write(&config, "[log]\nlevel = \"debug\"\n[cache]\nsize = \"1MiB\"\n").unwrap();
+    std::fs::write(&config, "[log]\nlevel = \"debug\"\nformat = \"json\"\n").unwrap();
     server.signal("HUP");
     assert_eq!(server.notice(), "RELOADING=1");
     assert_eq!(server.notice(), "READY=1");

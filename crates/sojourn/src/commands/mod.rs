@@ -2,6 +2,7 @@
 
 pub(crate) mod boot_list;
 pub(crate) mod borrow;
+pub(crate) mod cache;
 pub(crate) mod cert;
 pub(crate) mod completions;
 pub(crate) mod disk;

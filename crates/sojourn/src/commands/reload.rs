@@ -11,8 +11,8 @@ use block::{Error, Result};
 Examples:
   sojourn reload
 
-The same as SIGHUP, with an answer: listeners, limits, access rules, the log level and the
-certificates change at once; what needs a restart is named.")]
+The same as SIGHUP, with an answer: listeners, limits, access rules, the cache, the log level and
+the certificates change at once; what needs a restart is named.")]
 pub(crate) struct Args {}
 
 pub(crate) async fn run(home: &Home, output: Output) -> Result<()> {

@@ -1,5 +1,6 @@
 //! `sojourn status`.
 
+use super::cache::in_short;
 use crate::control::client::Client;
 use crate::home::Home;
 use crate::output::{Output, Table, fields};
@@ -37,7 +38,7 @@ pub(crate) async fn run(home: &Home, output: Output) -> Result<()> {
 fn describe(status: &StatusView) -> String {
     let cache = &status.cache;
     let hits = cache.hit_percent.map_or("no reads yet".to_owned(), |p| format!("{p:.1} % hits"));
-    let mut text = fields(&[
+    let mut rows = vec![
         ("server", format!("process {}, version {}", status.pid, status.version)),
         ("running for", format!("{} s", status.uptime_seconds)),
         ("listening", status.listeners.join(", ")),
@@ -55,9 +56,12 @@ fn describe(status: &StatusView) -> String {
             "store",
             format!("{} read in {} chunks", ByteSize(status.store.read_bytes), status.store.reads),
         ),
-    ]);
+    ];
     if let Some(room) = &status.head_room {
-        text.push_str(&fields(&[("head-room", room.text())]));
+        rows.push(("head-room", room.text()));
+    }
+    if let Some(forecast) = &cache.forecast {
+        rows.push(("forecast", in_short(forecast)));
     }
     if let Some(trace) = &status.trace {
         let state = match &trace.error {
@@ -66,8 +70,9 @@ fn describe(status: &StatusView) -> String {
         };
         let size = ByteSize(trace.bytes);
         let line = format!("{}, {} requests, {size}, {state}", trace.file, trace.requests);
-        text.push_str(&fields(&[("recording", line)]));
+        rows.push(("recording", line));
     }
+    let mut text = fields(&rows);
     if !status.exports.is_empty() {
         let mut table = Table::new(&[
             "EXPORT", ">CLIENTS", ">READS", ">READ", ">WRITES", ">WRITTEN", ">PRIVATE", ">ERRORS",

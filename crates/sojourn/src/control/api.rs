@@ -2,6 +2,7 @@
 //! field names are documented in docs/cli.md and do not change.
 
 use block::{Error, ErrorKind};
+use cache::PolicyKind;
 use serde::{Deserialize, Serialize};
 
 /// The path of disk verbs.
@@ -15,6 +16,17 @@ pub(crate) const RELOAD_PATH: &str = "/v1/reload";
 pub(crate) const DRAIN_PATH: &str = "/v1/drain";
 /// The path by which a successor asks for what the server has.
 pub(crate) const HAND_OVER_PATH: &str = "/v1/hand-over";
+/// The path of [`CacheRequest`].
+pub(crate) const CACHE_PATH: &str = "/v1/cache";
+
+/// Change the block cache until the configuration is read again; what is not named stays.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CacheRequest {
+    /// Bytes.
+    pub(crate) size: Option<u64>,
+    pub(crate) policy: Option<PolicyKind>,
+}
 
 /// What reading the configuration again came to.
 #[derive(Debug, Clone, Serialize, Deserialize)]

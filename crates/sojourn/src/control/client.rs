@@ -1,11 +1,11 @@
 //! One request to a running server: a minimal HTTP/1.1 client on a unix socket.
 
 use super::api::{
-    DISK_PATH, DRAIN_PATH, DiskReply, DiskRequest, DrainRequest, Draining, HAND_OVER_PATH, Problem,
-    RELOAD_PATH, Reloaded, STATUS_PATH,
+    CACHE_PATH, CacheRequest, DISK_PATH, DRAIN_PATH, DiskReply, DiskRequest, DrainRequest,
+    Draining, HAND_OVER_PATH, Problem, RELOAD_PATH, Reloaded, STATUS_PATH,
 };
 use crate::home::Home;
-use crate::serve::status::StatusView;
+use crate::serve::status::{CacheView, StatusView};
 use block::{Error, Result};
 use rustix::process::{PidfdFlags, pidfd_open};
 use serde::Serialize;
@@ -92,6 +92,14 @@ impl Client {
         let pid =
             pid.ok_or_else(|| Error::unavailable("the server's process is not to be seen"))?;
         pidfd_open(pid, PidfdFlags::empty()).map_err(|e| io(e.into()))
+    }
+
+    /// Changes the block cache; gives its state.
+    ///
+    /// # Errors
+    /// As [`disk`](Self::disk).
+    pub(crate) async fn change_cache(self, request: &CacheRequest) -> Result<CacheView> {
+        self.call("POST", CACHE_PATH, Some(request)).await
     }
 
     async fn call<B: Serialize, R: DeserializeOwned>(

@@ -1,14 +1,15 @@
 //! The server's side of the control socket.
 
 use super::api::{
-    DISK_PATH, DRAIN_PATH, DiskRequest, DrainRequest, Draining, HAND_OVER_PATH, Problem,
-    RELOAD_PATH, STATUS_PATH,
+    CACHE_PATH, CacheRequest, DISK_PATH, DRAIN_PATH, DiskRequest, DrainRequest, Draining,
+    HAND_OVER_PATH, Problem, RELOAD_PATH, STATUS_PATH,
 };
 use crate::engine::verbs;
 use crate::home::Home;
 use crate::serve::daemon::{Order, Running};
 use crate::serve::http::{answer, send_status};
 use crate::serve::signals::Switch;
+use crate::serve::status::CacheView;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -50,6 +51,7 @@ pub(crate) async fn serve(listener: UnixListener, running: Arc<Running>, stop: S
         .route(STATUS_PATH, get(send_status))
         .route(RELOAD_PATH, post(reload))
         .route(DRAIN_PATH, post(drain))
+        .route(CACHE_PATH, post(cache))
         .route(HAND_OVER_PATH, post(hand_over))
         .with_state(Arc::clone(&running));
     answer(listener, router, stop, || running.is_busy()).await;
@@ -106,6 +108,17 @@ async fn drain(State(running): State<Arc<Running>>, Json(request): Json<DrainReq
     match running.orders.send(Order::Drain(patience)) {
         Ok(()) => Json(Draining { connections, successor: None }).into_response(),
         Err(_) => problem(&stopping()),
+    }
+}
+
+async fn cache(State(running): State<Arc<Running>>, Json(request): Json<CacheRequest>) -> Response {
+    tracing::info!(?request, "control");
+    let cache = &running.engine.cache;
+    let size = request.size.unwrap_or(cache.capacity());
+    let policy = request.policy.unwrap_or(cache.policy());
+    match running.engine.change_cache(size, policy).await {
+        Ok(()) => Json(CacheView::of(cache)).into_response(),
+        Err(e) => problem(&e),
     }
 }
 

@@ -17,7 +17,7 @@ pub(crate) mod verbs;
 use crate::config::Config;
 use crate::home::Home;
 use block::{Error, Result};
-use cache::Cache;
+use cache::{Cache, PolicyKind};
 use disk::{Disks, Image, LoadOptions, Loader, Room};
 use open::OpenDisks;
 use parking_lot::Mutex;
@@ -80,6 +80,25 @@ impl Engine {
         });
         let open = OpenDisks::new(Arc::clone(&disks));
         Ok(Arc::new(Self { store, link, cache, loader, disks, open, images: Mutex::default() }))
+    }
+
+    /// Gives the cache another size, in bytes, and another policy, while it is used.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) for a policy that is for comparisons only.
+    pub(crate) async fn change_cache(&self, size: u64, policy: PolicyKind) -> Result<()> {
+        if !policy.serves() {
+            return Err(Error::invalid(format!(
+                "cache policy {policy} is for comparisons only; use fmpq or another that \
+                 docs/simulate.md names"
+            )));
+        }
+        let cache = Arc::clone(&self.cache);
+        block::offload(move || {
+            cache.change(size, policy);
+            Ok(())
+        })
+        .await
     }
 
     /// The read-only device of an image version; one for all who use it.

@@ -10,7 +10,7 @@ use super::record::{Recording, recorded};
 use super::reload::Changeable;
 use super::security::Security;
 use super::signals::{Asked, Signals, Switch};
-use super::{head_room, limits, listen};
+use super::{forecast, head_room, limits, listen};
 use crate::borrow::shadow::{Shadows, Wanted};
 use crate::config::Config;
 use crate::control::{
@@ -21,7 +21,6 @@ use crate::engine::{Engine, Use};
 use crate::home::Home;
 use crate::place::Place;
 use block::{Error, Result};
-use cache::PolicyKind;
 use nbd::Server;
 use parking_lot::Mutex;
 use std::net::SocketAddr;
@@ -68,7 +67,6 @@ pub(crate) struct Running {
     pub(crate) home: Home,
     pub(crate) engine: Arc<Engine>,
     pub(crate) nbd: Server,
-    pub(crate) cache_policy: PolicyKind,
     pub(crate) places: Mutex<Places>,
     pub(crate) started: Instant,
     pub(crate) recording: Option<Recording>,
@@ -168,7 +166,6 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         home: home.clone(),
         engine: Arc::clone(&engine),
         nbd: Server::new(exports, limits(&config)),
-        cache_policy: config.cache.policy,
         places: Mutex::default(),
         started: Instant::now(),
         recording,
@@ -190,6 +187,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     others.spawn(async move {
         control::server::serve(control_listener, for_control, stop_control).await;
     });
+    others.spawn(forecast::follow(Arc::clone(&engine.cache), stop.clone()));
     tracing::info!(home = %home.dir().display(), pid = std::process::id(), "ready");
     notify("READY=1");
 

@@ -65,6 +65,7 @@ impl prometheus_client::collector::Collector for Snapshot {
         counter(out, CACHE_EVICTIONS, "Chunks that left the block cache", s.cache.evictions)?;
         gauge(out, CACHE_BYTES, "Bytes in the block cache", s.cache.bytes)?;
         gauge(out, CACHE_CAPACITY, "Capacity of the block cache", s.cache.capacity_bytes)?;
+        self.forecast(out)?;
         counter(out, STORE_READS, "Chunks read from the store", s.store.reads)?;
         counter(out, STORE_READ_BYTES, "Stored bytes read from the store", s.store.read_bytes)?;
         counter(out, STORE_FAILURES, "Chunks that the store could not give", s.store.failures)?;
@@ -101,6 +102,21 @@ impl prometheus_client::collector::Collector for Snapshot {
 }
 
 impl Snapshot {
+    fn forecast(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(forecast) = &self.0.cache.forecast else { return Ok(()) };
+        let help = "Hits of all look-ups of late that a policy would have had with so much memory";
+        let mut family = out.encode_descriptor(CACHE_FORECAST, help, None, MetricType::Gauge)?;
+        for row in &forecast.policies {
+            let policy = row.policy.to_string();
+            for (memory, ratio) in [("half", row.half), ("same", row.same), ("double", row.double)]
+            {
+                let labels = [(POLICY, policy.as_str()), (MEMORY, memory)];
+                ConstGauge::new(ratio).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+
     fn per_export(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let exports = &self.0.exports;
         let help = "Requests done, by export and kind";

@@ -18,6 +18,7 @@
 //! | [`handover`] | one server follows another, and no client notices |
 //! | [`signals`] | what stops and reloads a server |
 //! | [`reload`] | the configuration is read again |
+//! | [`forecast`] | what other caches would do is followed |
 //! | [`http`], [`https`], [`metrics`], [`status`], [`latency`], [`head_room`] | what the server tells of itself |
 
 pub(crate) mod boots;
@@ -25,6 +26,7 @@ pub(crate) mod brief;
 pub(crate) mod daemon;
 pub(crate) mod exports;
 pub(crate) mod file;
+pub(crate) mod forecast;
 pub(crate) mod forward;
 pub(crate) mod handover;
 pub(crate) mod head_room;

@@ -87,6 +87,10 @@ impl Changeable {
             tracing::error!(error = e.message(), "the log level stays as it was");
         }
         let restart = self.needs_restart(&new);
+        // Also when the file says what it said before: a command may have changed it since.
+        let config::Cache { size, policy, .. } = new.cache;
+        self.running.engine.change_cache(size.0, policy).await?;
+        (self.config.cache.size, self.config.cache.policy) = (size, policy);
         self.config.access = new.access;
         self.config.tls = new.tls;
         self.config.limits = new.limits;
@@ -129,7 +133,7 @@ impl Changeable {
             ("store", new.store != old.store),
             ("key_file", new.key_file != old.key_file),
             ("sources", new.sources != old.sources),
-            ("cache", new.cache != old.cache),
+            ("cache.single_flight", new.cache.single_flight != old.cache.single_flight),
             ("pieces", new.pieces != old.pieces),
             ("trace", new.trace != old.trace),
             ("serve.store_seconds", new.serve.store_seconds != old.serve.store_seconds),

@@ -8,6 +8,7 @@ use super::record::{Recording, RecordingView};
 use crate::control::api::{DiskReply, DiskRequest};
 use crate::engine::verbs;
 use block::Result;
+use cache::{Cache, Forecast};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use store::backend::{PieceCounters, RetryCounters};
@@ -67,6 +68,27 @@ pub(crate) struct CacheView {
     pub(crate) evictions: u64,
     /// Hits of all look-ups; null before the first.
     pub(crate) hit_percent: Option<f64>,
+    /// What other sizes and policies would give; null before there was enough to tell.
+    #[serde(default)]
+    pub(crate) forecast: Option<Forecast>,
+}
+
+impl CacheView {
+    pub(crate) fn of(cache: &Cache) -> Self {
+        let stats = cache.stats();
+        let looked = stats.hits + stats.misses;
+        Self {
+            policy: cache.policy().to_string(),
+            capacity_bytes: stats.capacity,
+            bytes: stats.bytes,
+            entries: stats.entries,
+            hits: stats.hits,
+            misses: stats.misses,
+            evictions: stats.evictions,
+            hit_percent: (looked > 0).then(|| stats.hits as f64 * 100.0 / looked as f64),
+            forecast: cache.forecast(),
+        }
+    }
 }
 
 /// Reads from the store.
@@ -190,8 +212,6 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
         }
     }
     let places = running.places.lock().clone();
-    let cache = engine.cache.stats();
-    let looked = cache.hits + cache.misses;
     let store = engine.store.counters();
     Ok(StatusView {
         running: true,
@@ -206,16 +226,7 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
         connections_refused: counters.refused,
         connection_faults: counters.failed_handshakes + counters.protocol_errors,
         panics: counters.panics,
-        cache: CacheView {
-            policy: running.cache_policy.to_string(),
-            capacity_bytes: cache.capacity,
-            bytes: cache.bytes,
-            entries: cache.entries,
-            hits: cache.hits,
-            misses: cache.misses,
-            evictions: cache.evictions,
-            hit_percent: (looked > 0).then(|| cache.hits as f64 * 100.0 / looked as f64),
-        },
+        cache: CacheView::of(&engine.cache),
         store: StoreView {
             reads: store.chunk_reads,
             read_bytes: store.stored_bytes_read,

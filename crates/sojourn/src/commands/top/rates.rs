@@ -3,6 +3,7 @@
 use crate::serve::head_room::HeadRoomView;
 use crate::serve::latency::LatencyView;
 use crate::serve::status::{ExportView, StatusView, TrafficView};
+use cache::Forecast;
 use serde::Serialize;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -35,6 +36,8 @@ pub(super) struct Now {
     pub(super) cache_capacity_bytes: u64,
     /// Hits of the look-ups in the interval; null when there was none.
     pub(super) hit_percent: Option<f64>,
+    /// What other sizes and policies of the cache would give; null before there was enough to tell.
+    pub(super) forecast: Option<Forecast>,
     /// Stored bytes read from the store in a second.
     pub(super) store_read_bytes: f64,
     pub(super) total: Rates,
@@ -142,6 +145,7 @@ impl Now {
             cache_bytes: after.cache.bytes,
             cache_capacity_bytes: after.cache.capacity_bytes,
             hit_percent: (looked > 0).then(|| hits as f64 * 100.0 / looked as f64),
+            forecast: after.cache.forecast.clone(),
             store_read_bytes: per(before.store.read_bytes, after.store.read_bytes, seconds),
             total: Rates::between(&before.total, &after.total, seconds),
             head_room: after.head_room.clone(),

@@ -1,5 +1,6 @@
 //! The picture of `sojourn top`, and the terminal that it is shown in.
 
+use super::super::cache::in_short;
 use super::rates::{Now, Rates, SortKey};
 use crate::output::{Table, raw};
 use crate::serve::head_room::HeadRoomView;
@@ -23,7 +24,7 @@ pub(super) fn text(now: &Now, page: Page, sort: SortKey, fit: Option<(usize, usi
         "sojourn, up {}; {} connections, {} clients, {} open disks\n\
          {:.0} IOPS ({:.0} reads, {:.0} writes, {:.0} flushes), {} read, {} written, {:.0} errors\n\
          cache {hits} hits, {} of {} used; store {}\n\
-         head-room: {}\n\n",
+         head-room: {}\n",
         duration(now.uptime_seconds),
         now.connections,
         now.clients.len(),
@@ -40,6 +41,10 @@ pub(super) fn text(now: &Now, page: Page, sort: SortKey, fit: Option<(usize, usi
         speed(now.store_read_bytes),
         now.head_room.as_ref().map_or("-".to_owned(), HeadRoomView::text),
     );
+    if let Some(forecast) = &now.forecast {
+        text.push_str(&format!("of late {}\n", in_short(forecast)));
+    }
+    text.push('\n');
     text.push_str(&match page {
         Page::Disks => disks(now),
         Page::Clients => clients(now),
