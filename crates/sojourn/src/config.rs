@@ -164,7 +164,7 @@ impl Default for Config {
 
 impl Default for Cache {
     fn default() -> Self {
-        Self { size: ByteSize(256 << 20), policy: PolicyKind::FMPQ, single_flight: true }
+        Self { size: ByteSize(256 << 20), policy: PolicyKind::default(), single_flight: true }
     }
 }
 
@@ -278,7 +278,7 @@ impl Config {
         if !self.cache.policy.serves() {
             return bad(
                 "cache.policy",
-                "this policy is for comparisons only; use fmpq or another that docs/simulate.md names",
+                "this policy is for comparisons only; use s3fifo or another that docs/simulate.md names",
             );
         }
         if self.store.is_empty() {
@@ -384,7 +384,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 
 [cache]
 # size = "256MiB"
-# policy = "fmpq"           # or "lru"
+# policy = "s3fifo"         # or "lru"
 # single_flight = true      # many that miss the same chunk at a time share one load
 
 # Parts of a store over a network that are kept on this machine's disk.

@@ -172,7 +172,10 @@ async fn the_cache_changes_while_a_client_reads() {
             now
         };
         let now = forecast().await;
-        assert_eq!((&now["policy"], &now["forecast"]["best"]), (&"fmpq".into(), &"fmpq".into()));
+        assert_eq!(
+            (&now["policy"], &now["forecast"]["best"]),
+            (&"s3fifo".into(), &"s3fifo".into())
+        );
         assert!(now["forecast"]["now"]["half"].as_f64().unwrap() > 0.9, "{now}");
         let now = cache("cache set --size 4MiB --policy lru");
         assert_eq!((&now["capacity_bytes"], &now["policy"]), (&(4 * MIB).into(), &"lru".into()));

@@ -55,7 +55,9 @@ pub trait Visitor {
 
 impl Default for PolicyKind {
     fn default() -> Self {
-        Self::FMPQ
+        // Nearly the best on average, and never far behind: FMPQ, which is as good behind clients'
+        // caches, misses up to twice as much as LRU when equal guests boot in step.
+        Self::S3Fifo(s3fifo::Parameters::default())
     }
 }
 
