@@ -138,7 +138,7 @@ mod tests {
         assert!(describe(&view).contains("Too few reads"));
         view.forecast = Some(forecast);
         let text = describe(&view);
-        for word in ["512MiB", "1GiB", "2GiB", "lirs", "60.0 %", "one chunk in 64"] {
+        for word in ["512 MiB", "1 GiB", "2 GiB", "lirs", "60.0 %", "one chunk in 64"] {
             assert!(text.contains(word), "no {word:?} in\n{text}");
         }
     }
