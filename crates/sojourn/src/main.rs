@@ -122,13 +122,15 @@ fn run(cli: Cli) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs the program's one runtime. What still blocks on a terminal or a pipe at the end is left.
+/// Runs the program's one runtime. What still blocks on a terminal or a pipe a second after the end
+/// is left. Threads that end are waited for: glibc may read the memory of a thread that ends while it
+/// is detached.
 fn block_on<F: Future>(work: F) -> Result<F::Output> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|e| Error::io("cannot start the runtime", e))?;
     let result = runtime.block_on(work);
-    runtime.shutdown_background();
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     Ok(result)
 }

@@ -62,13 +62,12 @@ pub(crate) async fn serve(listener: UnixListener, running: Arc<Running>, stop: S
 async fn disk(State(running): State<Arc<Running>>, Json(request): Json<DiskRequest>) -> Response {
     tracing::info!(verb = ?request, "control");
     let (send, receive) = oneshot::channel();
-    {
-        let engine = Arc::clone(&running.engine);
-        let mut verbs = running.verbs.lock();
-        while verbs.try_join_next().is_some() {}
-        verbs.spawn(async move {
-            let _ = send.send(verbs::perform(&engine, request).await);
-        });
+    let engine = Arc::clone(&running.engine);
+    let verb = async move {
+        let _ = send.send(verbs::perform(&engine, request).await);
+    };
+    if let Err(e) = running.begin(verb) {
+        return problem(&e);
     }
     match receive.await {
         Ok(Ok(reply)) => Json(reply).into_response(),

@@ -74,17 +74,63 @@ pub(crate) struct Running {
     /// The longest mean response that is bearable, in milliseconds; 0: any.
     pub(crate) response_ms: AtomicU64,
     /// Verbs that are being carried out.
-    pub(crate) verbs: Mutex<JoinSet<()>>,
+    pub(crate) verbs: Mutex<Verbs>,
     /// What the control socket asks of the server itself.
     pub(crate) orders: mpsc::UnboundedSender<Order>,
+}
+
+/// Verbs that are being carried out.
+#[derive(Debug, Default)]
+pub(crate) struct Verbs {
+    tasks: JoinSet<()>,
+    /// None may begin: clients are between two servers, and their disks look unused.
+    held: bool,
+}
+
+impl Verbs {
+    fn is_busy(&mut self) -> bool {
+        while self.tasks.try_join_next().is_some() {}
+        !self.tasks.is_empty()
+    }
 }
 
 impl Running {
     /// Whether a verb is being carried out.
     pub(crate) fn is_busy(&self) -> bool {
+        self.verbs.lock().is_busy()
+    }
+
+    /// Carries out a verb, in a task of its own.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) while the server is handed over.
+    pub(crate) fn begin(&self, verb: impl Future<Output = ()> + Send + 'static) -> Result<()> {
         let mut verbs = self.verbs.lock();
-        while verbs.try_join_next().is_some() {}
-        !verbs.is_empty()
+        if verbs.held {
+            return Err(Error::conflict("the server is being handed over; try again"));
+        }
+        // Those that have ended are forgotten.
+        verbs.is_busy();
+        verbs.tasks.spawn(verb);
+        Ok(())
+    }
+
+    /// Lets no verb begin until [`release_verbs`](Self::release_verbs), unless one is being carried
+    /// out: then it is `false`.
+    pub(crate) fn hold_verbs(&self) -> bool {
+        let mut verbs = self.verbs.lock();
+        verbs.held = !verbs.is_busy();
+        verbs.held
+    }
+
+    /// Undoes [`hold_verbs`](Self::hold_verbs).
+    pub(crate) fn release_verbs(&self) {
+        self.verbs.lock().held = false;
+    }
+
+    /// Takes the verbs, to wait for their end.
+    pub(crate) fn take_verbs(&self) -> JoinSet<()> {
+        std::mem::take(&mut self.verbs.lock().tasks)
     }
 
     /// The longest mean response that is bearable, in seconds.
@@ -122,6 +168,14 @@ type Answer<T> = oneshot::Sender<Result<T>>;
 /// When it cannot start, or when a disk could not be closed properly.
 pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result<ExitCode> {
     let mut signals = Signals::listen()?;
+    // Before a running server lets go of everything.
+    if let Some(path) = options.trace.as_ref().filter(|path| path.exists()) {
+        return Err(Error::conflict(format!(
+            "{}: is there already, and a recording begins a file of its own; move it away, or set \
+             trace.dir",
+            path.display()
+        )));
+    }
     let (estate, control_listener, lock) = match options.take_over {
         true => handover::take_over(home).await?,
         false => {
@@ -312,7 +366,8 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         shadows.end().await?;
     }
     if successor.is_some() {
-        // Encrypted connections are carried from here to where they are served now.
+        // Encrypted connections are carried from here to where they are served now, and cached.
+        engine.change_cache(0, engine.cache.policy()).await?;
         tokio::select! {
             () = listeners.all_ended() => {}
             () = signals.stop() => {}
@@ -327,7 +382,7 @@ async fn finish(running: &Running) -> Result<()> {
     if let Some(recording) = &running.recording {
         recording.finish().await;
     }
-    let mut verbs = std::mem::take(&mut *running.verbs.lock());
+    let mut verbs = running.take_verbs();
     while verbs.join_next().await.is_some() {}
     running.engine.open.close_all().await
 }

@@ -205,10 +205,18 @@ impl Changeable {
     /// [`Unavailable`](block::ErrorKind::Unavailable) when the successor does not take everything.
     pub(crate) async fn hand_over(&mut self) -> Result<Draining> {
         let mut successor = Successor::connect(&self.running.home).await?;
-        if self.running.is_busy() {
+        if !self.running.hold_verbs() {
             let why = "a command is at work on a disk; try again when it is done";
             return Err(Error::conflict(why));
         }
+        let given = self.give(&mut successor).await;
+        if given.is_err() {
+            self.running.release_verbs();
+        }
+        given
+    }
+
+    async fn give(&mut self, successor: &mut Successor) -> Result<Draining> {
         let listeners = self.listeners.share()?;
         let http = match &self.http {
             Some(port) => Some((port.place().address.clone(), port.share()?)),

@@ -19,6 +19,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct Listeners {
     server: Server,
     open: Vec<Open>,
+    /// New clients are taken nowhere any more.
+    closed: bool,
     tasks: JoinSet<Result<()>>,
     /// What each task listens to; also those whose listener is closed and who still have clients.
     phases: HashMap<Id, watch::Sender<Phase>>,
@@ -57,6 +59,7 @@ impl Listeners {
         let mut listeners = Self {
             server: server.clone(),
             open: Vec::new(),
+            closed: false,
             tasks: JoinSet::new(),
             phases: HashMap::new(),
             passing,
@@ -113,8 +116,8 @@ impl Listeners {
         given.chain(wanted.iter().map(|wanted| wanted.tls)).collect()
     }
 
-    /// Listens at `wanted`, besides the sockets that were given, and nowhere else. Clients that are
-    /// there stay. When it fails nothing has changed.
+    /// Listens at `wanted`, besides the sockets that were given, and nowhere else; nowhere at all
+    /// after [`close`](Self::close). Clients that are there stay. When it fails nothing has changed.
     ///
     /// # Errors
     /// As [`listen::bind`].
@@ -125,6 +128,10 @@ impl Listeners {
         security: &Security,
         fresh: Fresh,
     ) -> Result<Changes> {
+        if self.closed {
+            security.take(fresh);
+            return Ok(Changes::default());
+        }
         for open in self.open.iter().filter(|open| open.asked.is_none()) {
             let address = open.listener.address();
             listen::check(address, listen::mode(address, None, asked), asked.insecure).await?;
@@ -198,6 +205,7 @@ impl Listeners {
 
     /// Takes no new clients; [`ended`](Self::ended) is `None` when the last one has left.
     pub(crate) fn close(&mut self) {
+        self.closed = true;
         self.open.clear();
         self.tell(Phase::Closed);
     }

@@ -61,7 +61,8 @@ impl Changeable {
         let place = self.options.http.as_ref().or(new.serve.http.as_ref()).cloned();
         let https = place.as_ref().is_some_and(|place| place.is_encrypted());
         let fresh = self.security.read(&home, &new, &asked, &modes, https)?;
-        let http = self.move_http(place, &asked).await?;
+        let renewed = https && self.security.replaces(&fresh);
+        let http = self.move_http(place, &asked, renewed).await?;
         let Changes { mut opened, mut closed } =
             self.listeners.change(&wanted, &asked, &self.security, fresh).await?;
         if let Some(port) = http {
@@ -96,6 +97,8 @@ impl Changeable {
         self.config.limits = new.limits;
         self.config.serve = config::Serve {
             lease_seconds: self.config.serve.lease_seconds,
+            loads: self.config.serve.loads,
+            read_ahead: self.config.serve.read_ahead,
             store_seconds: self.config.serve.store_seconds,
             boot_lists: self.config.serve.boot_lists,
             ..new.serve
@@ -106,10 +109,16 @@ impl Changeable {
         Ok(Reloaded { restart, opened, closed })
     }
 
-    /// Opens the HTTP port anew if it is to be another. `None`: it stays as it is.
-    async fn move_http(&self, place: Option<Place>, asked: &Asked) -> Result<Option<Option<Port>>> {
+    /// Opens the HTTP port anew if it is to be another, or has other certificates now. `None`: it
+    /// stays as it is.
+    async fn move_http(
+        &self,
+        place: Option<Place>,
+        asked: &Asked,
+        renewed: bool,
+    ) -> Result<Option<Option<Port>>> {
         let before = self.http.as_ref();
-        if before.map(Port::place) == place.as_ref() {
+        if !renewed && before.map(Port::place) == place.as_ref() {
             return Ok(None);
         }
         let Some(place) = place else { return Ok(Some(None)) };
@@ -138,6 +147,8 @@ impl Changeable {
             ("trace", new.trace != old.trace),
             ("serve.store_seconds", new.serve.store_seconds != old.serve.store_seconds),
             ("serve.boot_lists", new.serve.boot_lists != old.serve.boot_lists),
+            ("serve.loads", new.serve.loads != old.serve.loads),
+            ("serve.read_ahead", new.serve.read_ahead != old.serve.read_ahead),
             ("serve.lease_seconds", new.serve.lease_seconds != old.serve.lease_seconds),
             ("log.format", new.log.format != old.log.format),
         ] {

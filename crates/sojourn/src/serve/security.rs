@@ -101,11 +101,17 @@ impl Security {
     /// Takes what was read, for the next clients. Whether listeners have to be
     /// [secured](Self::secure) anew.
     pub(crate) fn take(&self, fresh: Fresh) -> bool {
+        let renewed = self.replaces(&fresh);
         self.strict.store(fresh.strict, SeqCst);
         self.rules.store(Arc::new(fresh.rules));
-        let before = std::mem::replace(&mut *self.credentials.lock(), fresh.credentials.clone());
-        match (before, fresh.credentials) {
-            (Some(before), Some(now)) => !Arc::ptr_eq(&before, &now),
+        *self.credentials.lock() = fresh.credentials;
+        renewed
+    }
+
+    /// Whether what was read has other certificates than those in use.
+    pub(crate) fn replaces(&self, fresh: &Fresh) -> bool {
+        match (&*self.credentials.lock(), &fresh.credentials) {
+            (Some(before), Some(now)) => !Arc::ptr_eq(before, now),
             (before, now) => before.is_some() != now.is_some(),
         }
     }
