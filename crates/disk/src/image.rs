@@ -91,7 +91,7 @@ impl Image {
     /// of its other images.
     pub fn through(loader: &Arc<Loader>, manifest: Arc<Manifest>) -> Self {
         let line = loader.line();
-        let most = line.options().ahead.min(line.cache().stats().capacity / SHARE_AHEAD);
+        let most = line.options().ahead.min(line.cache().capacity() / SHARE_AHEAD);
         Self {
             source: Arc::new(Source { manifest, line }),
             streams: Ahead::new(most),
@@ -239,7 +239,10 @@ impl Device for Image {
     }
 
     async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        if let Some(span) = self.streams.note(span, self.size()) {
+        // The cache may have become smaller since the image was opened.
+        let room = self.source.cache().capacity() / SHARE_AHEAD;
+        let ahead = self.streams.note(span, self.size()).filter(|ahead| ahead.len() <= room);
+        if let Some(span) = ahead {
             let source = Arc::clone(&self.source);
             self.run_ahead(AHEAD, async move { source.bring(span).await });
         }

@@ -286,6 +286,12 @@ impl Builder {
         if request.length == 0 {
             return Ok(());
         }
+        if request.disk >= PARTIES {
+            return Err(Error::invalid(format!(
+                "disk {} is beyond the {PARTIES} that can be simulated; number the disks anew",
+                request.disk
+            )));
+        }
         let party = self.party(request.client, request.disk)?;
         let first = request.offset >> self.per;
         let last = (request.end() - 1) >> self.per;

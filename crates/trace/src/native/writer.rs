@@ -43,6 +43,8 @@ pub struct Writer<W: Write> {
     last: u64,
     clients: u32,
     disks: u32,
+    /// A write failed: how much of it is in the file is not known, so nothing may follow.
+    broken: bool,
 }
 
 impl<W: Write> Writer<W> {
@@ -66,6 +68,7 @@ impl<W: Write> Writer<W> {
             last: 0,
             clients: 0,
             disks: 0,
+            broken: false,
         };
         writer.raw(&frame::prologue())?;
         writer.write_header()?;
@@ -99,6 +102,11 @@ impl<W: Write> Writer<W> {
     /// The output.
     pub(crate) fn output(&self) -> &W {
         &self.out
+    }
+
+    /// How many blocks were written.
+    pub(crate) fn blocks(&self) -> usize {
+        self.index.entries.len()
     }
 
     /// How many requests were pushed.
@@ -238,7 +246,16 @@ impl<W: Write> Writer<W> {
     }
 
     fn raw(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.broken {
+            return Err(Error::unavailable(format!(
+                "{}: an earlier write failed, and the trace ends there",
+                self.path.display()
+            )));
+        }
         self.at += bytes.len() as u64;
-        self.out.write_all(bytes).map_err(|e| Error::io(self.path.display(), e))
+        self.out.write_all(bytes).map_err(|e| {
+            self.broken = true;
+            Error::io(self.path.display(), e)
+        })
     }
 }

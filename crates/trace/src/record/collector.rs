@@ -20,6 +20,8 @@ const PATIENCE: u64 = 1_000_000_000;
 const FLUSH: u64 = 1_000_000_000;
 /// Requests that are held for their place at most: 48 MiB, or 150 where each is a batch of its own.
 const HELD: usize = 2 << 20;
+/// Blocks after which a file is full: of more than 2.3 million an index cannot tell.
+const MOST_BLOCKS: usize = 2_000_000;
 /// Bytes of names after which a file is full.
 const NAMES: u64 = 64 << 20;
 
@@ -218,7 +220,9 @@ impl<W: Write> Collector<W> {
     /// Whether the file has reached its limit: it is time for [`rotate`](Self::rotate), or for
     /// [`finish`](Self::finish).
     pub fn is_full(&self) -> bool {
-        self.file.writer.output().bytes >= self.limit || self.file.unnamed > 0
+        let writer = &self.file.writer;
+        let long = writer.output().bytes >= self.limit || writer.blocks() >= MOST_BLOCKS;
+        long || self.file.unnamed > 0
     }
 
     /// Takes what was noted and writes what has its place. Call it some times a second.

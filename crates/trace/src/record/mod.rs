@@ -64,7 +64,9 @@ impl Recorder {
     /// Where a connection of `client` to `disk` notes its requests.
     pub fn log(self: &Arc<Self>, client: String, disk: Disk) -> Arc<Log> {
         let log = Arc::new(Log::new(Arc::clone(self), Arc::new(Party { client, disk })));
-        self.logs.lock().push(Arc::downgrade(&log));
+        if !self.is_stopped() {
+            self.logs.lock().push(Arc::downgrade(&log));
+        }
         log
     }
 
