@@ -325,3 +325,14 @@ fn what_cannot_be_simulated_is_refused() {
     assert!(tune(&empty, &Question::new(100)).is_err());
     assert_eq!(run(Policy::Opt, 0, &dense(vec![1, 1]), false).hits, 0);
 }
+
+#[test]
+fn a_disk_beyond_what_can_be_simulated_is_refused_and_never_taken_for_another() {
+    let read = |disk| {
+        let request = Request { disk, length: 4096, ..Request::default() };
+        let mut source = Memory::new(Header::default(), vec![request]);
+        Stream::read(&mut source, &Options::default())
+    };
+    assert_eq!(read((1 << 19) - 1).unwrap().len(), 1);
+    assert!(read(1 << 19).unwrap_err().message().contains("disk 524288"));
+}
