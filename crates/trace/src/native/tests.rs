@@ -6,6 +6,7 @@ use block::ErrorKind;
 use proptest::prelude::*;
 use std::io::Cursor;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 fn write(header: Header, requests: &[Request], every: usize, effort: Effort) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), "t", header, effort).unwrap();
@@ -241,4 +242,39 @@ fn a_last_block_whose_payload_never_reached_the_disk_costs_only_itself() {
     let (header, read) = read(&bytes).unwrap();
     assert!(!header.complete);
     assert_eq!(read, requests[..200]);
+}
+
+/// A file on a disk that is full for a moment: one write fails, the next ones do not.
+#[derive(Clone, Debug, Default)]
+struct Full(Arc<Mutex<(Vec<u8>, bool)>>);
+
+impl std::io::Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let (written, full) = &mut *self.0.lock().unwrap();
+        if std::mem::take(full) {
+            return Err(std::io::ErrorKind::StorageFull.into());
+        }
+        written.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn after_a_failed_write_what_was_flushed_can_be_read_and_nothing_follows() {
+    let (out, all) = (Full::default(), some(300));
+    let mut writer = Writer::new(out.clone(), "t", Header::default(), Effort::Low).unwrap();
+    writer.append(&all[..200]).unwrap();
+    writer.flush().unwrap();
+    out.0.lock().unwrap().1 = true;
+    writer.append(&all[200..]).unwrap();
+    assert_eq!(writer.flush().unwrap_err().kind(), ErrorKind::NoSpace);
+    // The disk has room again, but where the file stands is not known.
+    assert!(writer.finish().unwrap_err().message().contains("an earlier write failed"));
+    let (header, back) = read(&out.0.lock().unwrap().0).unwrap();
+    assert!(!header.complete);
+    assert_eq!(back, all[..200]);
 }
