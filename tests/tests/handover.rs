@@ -119,6 +119,8 @@ fn a_program_that_cannot_follow_leaves_the_server_and_its_clients_as_they_were()
     assert!(answer.contains("unavailable"), "{answer}");
     assert_eq!(client.write(BLOCK as u64, &[8; BLOCK]), 0);
     assert_eq!(client.read(0, BLOCK), [7; BLOCK]);
+    // Commands are carried out again, too.
+    home.disk("e", "golden");
     let mut another = Client::attach(server.socket(), "golden");
     another.read(0, 512);
     drop(another);

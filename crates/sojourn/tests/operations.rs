@@ -260,6 +260,9 @@ async fn a_drain_lets_clients_finish_takes_no_new_ones_and_ends() {
     remote.write(Span::whole(4096), &[9; 4096], Durability::Buffered).await.unwrap();
     reads(&remote, 100).await;
     assert_eq!(lab.json("status")["connections"], 1);
+    // Reading the configuration again does not open what the drain has closed.
+    assert_eq!(lab.json("reload")["opened"], serde_json::json!([]));
+    assert!(!lab.nbd_socket().exists());
     remote.close().await;
     let output = tokio::task::spawn_blocking(|| drain.wait_with_output().unwrap()).await.unwrap();
     assert!(output.status.success());
