@@ -70,6 +70,12 @@ const TRAILER: usize = size_of::<Trailer>();
 const ENTRY: usize = size_of::<Entry>();
 /// Bytes that a pack has for each chunk beside what is stored of it.
 pub(crate) const OVERHEAD: u64 = ENTRY as u64;
+/// Bytes of a pack of some length that are its chunks' own, [`OVERHEAD`] of each included.
+pub(crate) fn content_len(settings: &Settings, len: u64) -> u64 {
+    let tag = if settings.is_encrypted() { TAG } else { 0 };
+    len.saturating_sub((size_of::<Head>() + TRAILER + tag) as u64)
+}
+
 /// Bytes of the trailer that are bound to the index: all but checksum and magic.
 const HEAD: usize = 20;
 

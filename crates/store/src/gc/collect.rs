@@ -9,7 +9,7 @@ use super::sweep::{self, Swept};
 use super::{pin, rewrite, trim};
 use crate::id::CondemnedId;
 use crate::object::ObjectKind;
-use crate::{PackId, Progress, Session, Store, backend};
+use crate::{PackId, Progress, Session, Store, backend, pack};
 use block::{Error, ErrorKind, Result};
 use object_store::ObjectMeta;
 use std::collections::BTreeMap;
@@ -301,7 +301,8 @@ impl Round<'_> {
         let live = marks.live_bytes();
         let packs = listed.objects.iter().filter(|(name, meta)| {
             let id = PackId(name.id);
-            let share = live.get(&id).map_or(1.0, |bytes| *bytes as f64 / meta.size.max(1) as f64);
+            let all = pack::content_len(self.store.settings(), meta.size).max(1);
+            let share = live.get(&id).map_or(1.0, |bytes| *bytes as f64 / all as f64);
             name.kind == Kind::Pack
                 && share < self.options.rewrite_below
                 && marks.needs(&id)

@@ -11,7 +11,7 @@ use crate::chunker::{SEGMENT, SEGMENT_PAGES};
 use crate::moved::{self, Moved};
 use crate::object::{self, ObjectKind};
 use crate::segment::{self, Segment};
-use crate::{ChunkId, ChunkRef, ManifestId, PackId, Progress, SegmentId, Store, manifest};
+use crate::{ChunkId, ChunkRef, ManifestId, PackId, Progress, SegmentId, Store, manifest, pack};
 use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, stream};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -105,11 +105,12 @@ impl Marks {
         self.pack(id) && self.rewritten.get(id).is_none_or(|rewritten| rewritten.left > 0)
     }
 
-    /// Stored bytes of the chunks of each pack that something refers to.
+    /// Bytes of each pack that are for chunks that something refers to, index entries included.
     pub(crate) fn live_bytes(&self) -> HashMap<PackId, u64> {
         let mut bytes: HashMap<PackId, u64> = HashMap::with_capacity(self.packs.len());
         for place in &self.places {
-            *bytes.entry(self.packs[place.pack as usize]).or_default() += u64::from(place.stored);
+            *bytes.entry(self.packs[place.pack as usize]).or_default() +=
+                u64::from(place.stored) + pack::OVERHEAD;
         }
         bytes
     }

@@ -90,7 +90,7 @@ pub struct Report {
     pub freed: Amount,
     /// Mostly unreferenced packs that were rewritten; they are part of what was found.
     pub rewritten: Amount,
-    /// Bytes of their chunks that are in use, now in new packs.
+    /// Bytes of their chunks that are in use, now in new packs, index entries included.
     pub kept_bytes: u64,
     /// Garbage of earlier collections that has to wait.
     pub waiting: Vec<Waiting>,

@@ -21,7 +21,7 @@ const GAP: u32 = 64 << 10;
 pub(crate) struct Done {
     /// The old packs, of which nothing is needed any more.
     pub(crate) packs: Vec<PackId>,
-    /// Stored bytes that were kept.
+    /// Bytes that were kept, index entries included.
     pub(crate) kept: u64,
 }
 
@@ -68,7 +68,7 @@ pub(crate) async fn rewrite(
                 finish(session, full, &mut waiting, 1, &mut moves).await?;
             }
             let offset = builder.add(at.id, at.len, at.encoding, &stored);
-            done.kept += stored.len() as u64;
+            done.kept += stored.len() as u64 + pack::OVERHEAD;
             if let Some(old) = waiting.last_mut() {
                 old.chunks.push(ChunkRef { offset, ..at });
             }
