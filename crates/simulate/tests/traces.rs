@@ -176,13 +176,15 @@ fn five_guests_of_one_image_give_the_known_figures() {
     }
 }
 
-/// Over all traces, client caches and sizes, the policy picked from 1/64 of the blocks saves 9.81 % of
-/// LRU's misses; the best of all candidates, known afterwards, saves 9.90 %. Reads of linux-mysql never
-/// come back: 15 of the cells cannot gain anything.
+/// Over all traces, client caches and sizes of which a cache does not hold everything, the policy
+/// picked from 1/64 of the blocks saves 11.8 % of LRU's misses; 10.3 % when the trace P2 is not there
+/// (it is where P3 is from: moka-rs/cache-trace on GitHub).
+/// Reads of linux-mysql never come back: 15 of the cells cannot gain anything.
 #[test]
 fn tuning_picks_nearly_the_best_policy_of_every_load_and_size() {
     let Some(dir) = traces() else { return };
     let files = [
+        ("arc/P2.lis.zst", 5),
         ("arc/P3.lis.zst", 0),
         ("arc/P6.lis.zst", 4),
         ("arc/P12.lis.zst", 7),
@@ -193,7 +195,13 @@ fn tuning_picks_nearly_the_best_policy_of_every_load_and_size() {
         ("blkreplay/linux-mysql.load.gz", 0),
     ];
     let (mut saved, mut error, mut cells) = (0.0, 0.0, 0);
+    let mut wanted = 11.0;
     for (file, sectors) in files {
+        if !dir.join(file).exists() {
+            eprintln!("skipped: no {file}");
+            wanted = 10.2;
+            continue;
+        }
         let requests = requests(&dir, file, sectors);
         for client in [1, 16, 64] {
             // OLTP numbers pages as if they were sectors.
@@ -206,6 +214,9 @@ fn tuning_picks_nearly_the_best_policy_of_every_load_and_size() {
             let curve = Curve::of(&stream);
             for server in [16, 32, 64, 128, 256] {
                 let blocks = server * MIB;
+                if stream.blocks() <= blocks {
+                    continue;
+                }
                 let advice = tune(&stream, &Question::new(blocks)).unwrap();
                 let best = run(Policy::Kind(advice.best().policy), blocks, &stream, false);
                 let lru = stream.len() as u64 - curve.hits(blocks);
@@ -225,6 +236,6 @@ fn tuning_picks_nearly_the_best_policy_of_every_load_and_size() {
     }
     let (saved, error) = (saved * 100.0 / f64::from(cells), error / f64::from(cells));
     println!("{cells} cells: {saved:.2} % fewer misses than LRU; mean error {error:.4}");
-    assert!(saved >= 9.7, "{saved:.2} % fewer misses than LRU");
+    assert!(saved >= wanted, "{saved:.2} % fewer misses than LRU");
     assert!(error < 0.02, "mean error of the expected hit ratio: {error:.4}");
 }
