@@ -99,6 +99,7 @@ BLOCKS ?= 65536
 bench-simulate:
 	@scripts/setup build
 	$(CARGO) build --release --locked -p simulate --example bench_simulate
+	$(CARGO) build --release --locked -p sojourn
 	scripts/bench-simulate "$(TRACE)" $(BLOCKS)
 
 fmt:
