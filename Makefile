@@ -43,10 +43,7 @@ lint:
 
 test: lint
 	@scripts/setup demo fuzz python s3
-	$(WITH_CARGO) FUZZ_SEED=1 fuzz/run 10
-	lab/make-golden >/dev/null
-	$(CARGO) test --workspace --locked
-	scripts/test-python
+	scripts/test
 
 MIXED_MINUTES ?= 30
 test-mixed:
