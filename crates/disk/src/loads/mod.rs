@@ -123,7 +123,7 @@ impl Line {
         let load = async {
             want.turn().await;
             let chunk = self.loader.store.read_chunk(&at).await;
-            want.landed();
+            want.landed(chunk.is_ok());
             chunk
         };
         if self.loader.options.share {
@@ -171,8 +171,8 @@ impl Want<'_> {
     }
 
     /// It was loaded, or failed to be.
-    fn landed(&self) {
-        self.loader.queue.lock().landed(&self.place, self.loader.began.elapsed());
+    fn landed(&self, answered: bool) {
+        self.loader.queue.lock().landed(&self.place, answered, self.loader.began.elapsed());
     }
 }
 

@@ -86,6 +86,8 @@ struct Request {
     began: Duration,
     bytes: u64,
     urgency: Urgency,
+    /// A part of it failed or was withdrawn: how long it took says nothing of the store.
+    lost: bool,
 }
 
 /// Who waits for which chunk, and what is under way.
@@ -171,7 +173,7 @@ impl Queue {
             self.lines[urgency as usize].remove(flow, ticket);
         }
         if wanted.tickets.is_empty() {
-            self.over(place.key, now);
+            self.over(place.key, false, now);
             if let Some(wanted) = self.wanted.remove(&place.key) {
                 self.positions.remove(&wanted.position);
             }
@@ -179,12 +181,12 @@ impl Queue {
         self.go_on(now);
     }
 
-    /// The chunk was loaded, or failed to be.
-    pub(super) fn landed(&mut self, place: &Place, now: Duration) {
+    /// The chunk was loaded, or failed to be: then it was not `answered`.
+    pub(super) fn landed(&mut self, place: &Place, answered: bool, now: Duration) {
         // Who loads it once more after that, on the same turn, ends nobody else's turn.
         let same = |wanted: &Wanted| Arc::ptr_eq(&wanted.gate, &place.gate);
         if self.wanted.get(&place.key).is_some_and(same) {
-            self.over(place.key, now);
+            self.over(place.key, answered, now);
             self.go_on(now);
         }
     }
@@ -194,12 +196,13 @@ impl Queue {
         self.lines.iter_mut().for_each(|line| line.forget(flow));
     }
 
-    fn over(&mut self, key: Key, now: Duration) {
+    fn over(&mut self, key: Key, answered: bool, now: Duration) {
         let Some(wanted) = self.wanted.get_mut(&key) else { return };
         let Turn::Come(run) = wanted.turn else { return };
         wanted.turn = Turn::Over;
         let Some(request) = self.requests.get_mut(&run) else { return };
         request.left -= 1;
+        request.lost |= !answered;
         if request.left > 0 {
             return;
         }
@@ -207,6 +210,12 @@ impl Queue {
         if let Some(request) = self.requests.remove(&run)
             && self.stop_counting(run, request.urgency)
         {
+            if request.lost {
+                if let Some(depth) = &mut self.depth {
+                    depth.lost();
+                }
+                return;
+            }
             let took = now.saturating_sub(request.began);
             if request.urgency != Urgency::Demand {
                 let rate = request.bytes as f64 / took.as_secs_f64().max(1e-6);
@@ -294,7 +303,7 @@ impl Queue {
             (start, left) = (from, left + 1);
         }
         let bytes = end - start;
-        self.requests.insert(run, Request { left, began: now, bytes, urgency });
+        self.requests.insert(run, Request { left, began: now, bytes, urgency, lost: false });
         self.under_way.insert(run);
         if urgency != Urgency::Demand {
             self.unasked += 1;

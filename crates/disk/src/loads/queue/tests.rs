@@ -36,7 +36,7 @@ fn demand_comes_before_reading_ahead_and_that_before_boot_lists() {
     let mut current = first;
     while !left.is_empty() {
         assert!(!left.iter().any(has_come));
-        queue.landed(&current, MS);
+        queue.landed(&current, true, MS);
         queue.leave(&current, MS);
         current = left.remove(0);
         assert!(has_come(&current));
@@ -59,7 +59,7 @@ fn a_chunk_that_a_guest_waits_for_does_not_wait_where_a_boot_list_put_it() {
     let first = join(&mut queue, 1, &lone(0), Urgency::Boot);
     let listed: Vec<_> = (1..50).map(|n| join(&mut queue, 1, &lone(n), Urgency::Boot)).collect();
     let guest = join(&mut queue, 2, &lone(40), Urgency::Demand);
-    queue.landed(&first, MS);
+    queue.landed(&first, true, MS);
     assert!(has_come(&guest) && has_come(&listed[39]), "one load for both");
     assert_eq!(listed.iter().filter(|place| has_come(place)).count(), 1);
 }
@@ -74,7 +74,7 @@ fn the_only_chunk_of_a_light_disk_is_next_in_a_storm_of_others() {
     for _ in 0..200 {
         let at = storm.iter().position(has_come).unwrap();
         let served = storm.swap_remove(at);
-        queue.landed(&served, MS);
+        queue.landed(&served, true, MS);
         queue.leave(&served, MS);
     }
     let light = join(&mut queue, 99, &lone(3000), Urgency::Demand);
@@ -82,7 +82,7 @@ fn the_only_chunk_of_a_light_disk_is_next_in_a_storm_of_others() {
     while !has_come(&light) {
         let at = storm.iter().position(has_come).unwrap();
         let served = storm.swap_remove(at);
-        queue.landed(&served, MS);
+        queue.landed(&served, true, MS);
         queue.leave(&served, MS);
         before += 1;
     }
@@ -101,12 +101,12 @@ fn what_lies_side_by_side_and_waits_comes_in_one_request() {
         })
         .collect();
     let far = join(&mut queue, 3, &chunk(50, 5 << 20, 20_000), Urgency::Demand);
-    queue.landed(&first, MS);
+    queue.landed(&first, true, MS);
     queue.leave(&first, MS);
     assert!(side.iter().all(has_come) && !has_come(&far));
     for place in &side {
         assert!(!has_come(&far));
-        queue.landed(place, 2 * MS);
+        queue.landed(place, true, 2 * MS);
     }
     assert!(has_come(&far), "the request is over with its last chunk");
 }
@@ -128,7 +128,7 @@ fn requests_that_nobody_waits_for_are_short_where_the_store_is_slow() {
             lengths.push(bytes);
             now += Duration::from_millis(20) + Duration::from_micros(bytes * 8 / 10); // 10 Mb/s
             for place in come {
-                queue.landed(&place, now);
+                queue.landed(&place, true, now);
                 queue.leave(&place, now);
             }
             left = waiting;
@@ -147,10 +147,34 @@ fn a_request_that_hangs_keeps_nobody_out_for_long() {
     assert!(has_come(&hung) && !has_come(&next));
     queue.go_on(LATE);
     assert!(has_come(&next));
-    queue.landed(&hung, LATE + MS);
+    queue.landed(&hung, true, LATE + MS);
     queue.leave(&hung, LATE + MS);
     let third = queue.join(1, &lone(3), Urgency::Demand, true, LATE + MS);
     assert!(!has_come(&third), "the late one gave its room back once");
+}
+
+#[test]
+fn loads_that_fail_or_are_withdrawn_say_nothing_of_the_store() {
+    for fails in [true, false] {
+        let mut queue = Queue::new(64);
+        let (before, rate) = (queue.room(), queue.rate);
+        let mut now = Duration::ZERO;
+        let mut waiting: Vec<_> =
+            (0..40).map(|n| queue.join(1, &lone(n), Urgency::Demand, true, now)).collect();
+        waiting.extend((40..80).map(|n| queue.join(2, &lone(n), Urgency::Ahead, true, now)));
+        for number in 80..2000 {
+            now += MS;
+            let at = waiting.iter().position(has_come).unwrap();
+            let place = waiting.swap_remove(at);
+            if fails {
+                queue.landed(&place, false, now);
+            }
+            queue.leave(&place, now);
+            let urgency = [Urgency::Demand, Urgency::Ahead][number as usize % 2];
+            waiting.push(queue.join(1, &lone(number), urgency, true, now));
+        }
+        assert_eq!((queue.room(), queue.rate), (before, rate), "fails: {fails}");
+    }
 }
 
 #[test]
@@ -194,7 +218,7 @@ proptest! {
                     let at = number as usize % places.len();
                     if has_come(&places[at].0) {
                         places[at].1 = true;
-                        queue.landed(&places[at].0, now);
+                        queue.landed(&places[at].0, true, now);
                     }
                 }
                 _ if !places.is_empty() => {
@@ -213,7 +237,7 @@ proptest! {
             let at = places.iter().position(|(place, _)| has_come(place));
             prop_assert!(at.is_some(), "nobody has come");
             let (place, _) = places.swap_remove(at.unwrap());
-            queue.landed(&place, now);
+            queue.landed(&place, true, now);
             queue.leave(&place, now);
         }
         prop_assert!(queue.wanted.is_empty() && queue.positions.is_empty());
