@@ -22,8 +22,8 @@ mod socket;
 pub use address::Address;
 pub use client::{ClientOptions, Remote, Terms, negotiate};
 pub use server::{
-    Counters, Credentials, Ending, ExportSummary, Exports, Layered, Limits, Listener, Observed,
-    Peer, Purpose, Server, Session, Tls, Traffic, Transport,
+    Counters, Credentials, Ending, ExportSummary, Exports, Layered, Limits, Listener, Peer,
+    Purpose, Server, Session, Tls, Traffic, Transport,
 };
 pub use uri::Uri;
 

@@ -151,58 +151,25 @@ pub trait Session: Send + Sync {
     async fn close(self: Box<Self>, ending: Ending);
 }
 
-/// A session with a layer above its device: all else is the session's own.
+/// A session with a layer above its device, or whose requests somebody is told of: all else is the
+/// session's own.
 pub struct Layered {
     inner: Box<dyn Session>,
     device: Arc<dyn Device>,
-}
-
-/// A session whose requests somebody is told of: all else is the session's own.
-pub struct Observed {
-    inner: Box<dyn Session>,
-    observer: Arc<dyn Observer>,
-}
-
-impl Observed {
-    /// `inner`, whose requests `observer` is told of.
-    pub fn new(inner: Box<dyn Session>, observer: Arc<dyn Observer>) -> Self {
-        Self { inner, observer }
-    }
-}
-
-#[async_trait]
-impl Session for Observed {
-    fn device(&self) -> &Arc<dyn Device> {
-        self.inner.device()
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn description(&self) -> Option<&str> {
-        self.inner.description()
-    }
-
-    fn origin(&self) -> Option<&str> {
-        self.inner.origin()
-    }
-
-    fn observer(&self) -> Option<Arc<dyn Observer>> {
-        Some(Arc::clone(&self.observer))
-    }
-
-    async fn close(self: Box<Self>, ending: Ending) {
-        let Self { inner, observer } = *self;
-        drop(observer);
-        inner.close(ending).await;
-    }
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl Layered {
     /// `inner`, whose clients use `device`, which stands on the device of `inner`.
     pub fn new(inner: Box<dyn Session>, device: Arc<dyn Device>) -> Self {
-        Self { inner, device }
+        let observer = inner.observer();
+        Self { inner, device, observer }
+    }
+
+    /// `inner`, whose requests `observer` is told of.
+    pub fn observed(inner: Box<dyn Session>, observer: Arc<dyn Observer>) -> Self {
+        let device = Arc::clone(inner.device());
+        Self { inner, device, observer: Some(observer) }
     }
 }
 
@@ -225,13 +192,13 @@ impl Session for Layered {
     }
 
     fn observer(&self) -> Option<Arc<dyn Observer>> {
-        self.inner.observer()
+        self.observer.clone()
     }
 
     async fn close(self: Box<Self>, ending: Ending) {
-        // The layer goes first, so that the session's own device is its alone again.
-        let Self { inner, device } = *self;
-        drop(device);
+        // The layers go first, so that the session's own device is its alone again.
+        let Self { inner, device, observer } = *self;
+        drop((device, observer));
         inner.close(ending).await;
     }
 }

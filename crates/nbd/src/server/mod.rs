@@ -38,9 +38,7 @@ mod tls;
 mod tests;
 
 pub use counters::{ClientCounters, Counters, ExportCounters, Traffic};
-pub use exports::{
-    Ending, ExportSummary, Exports, Layered, Observed, Peer, Purpose, Session, Transport,
-};
+pub use exports::{Ending, ExportSummary, Exports, Layered, Peer, Purpose, Session, Transport};
 pub use latency::{Latencies, Latency, Operation};
 pub use limits::Limits;
 pub use listener::{DEFAULT_BACKLOG, Listener};

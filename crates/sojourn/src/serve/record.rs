@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::home::Home;
 use async_trait::async_trait;
 use block::{Error, Result, offload};
-use nbd::{ExportSummary, Exports, Observed, Peer, Purpose, Session, Transport};
+use nbd::{ExportSummary, Exports, Layered, Peer, Purpose, Session, Transport};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -242,6 +242,6 @@ impl Exports for RecordedExports {
             base: session.origin().unwrap_or_default().to_owned(),
         };
         let log = self.recorder.log(client(peer, &disk.name), disk);
-        Ok(Box::new(Observed::new(session, log)))
+        Ok(Box::new(Layered::observed(session, log)))
     }
 }
