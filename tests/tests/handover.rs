@@ -2,9 +2,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
-use sojourn_tests::client::{WRITE, header};
+use sojourn_tests::client::{READ, WRITE, connect, header};
+use sojourn_tests::home::free_port;
 use sojourn_tests::tool::shell;
-use sojourn_tests::{Client, Home, content, require};
+use sojourn_tests::{Client, Home, Server, content, require};
+use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -248,5 +250,118 @@ h.shutdown()
         assert!(out.contains("wrote"), "{out}");
     });
     assert!(first.wait().unwrap().success(), "it ends with the last of its connections");
+    home.run(&["drain"]);
+}
+
+/// A home whose disks alice may use over TLS, with a server on TCP and on a unix socket.
+fn encrypted_lab(image: u64, serve: &str) -> (Home, Server, String) {
+    let home = Home::new();
+    home.import("golden", &content::image(image, MIB));
+    home.disk("d", "golden");
+    home.disk("e", "golden");
+    home.run(&["cert", "ca"]);
+    home.run(&["cert", "server", "localhost"]);
+    home.run(&["cert", "client", "alice"]);
+    let uid = rustix::process::geteuid().as_raw();
+    let config = format!(
+        "access = [{{ certificate = \"alice\", write = [\"d\"] }}, \
+         {{ uid = {uid}, write = [\"e\"] }}]\n[serve]\n{serve}"
+    );
+    std::fs::write(home.path("home/sojourn.toml"), config).unwrap();
+    let port = free_port().port().to_string();
+    let server = home.serve_with(&["--nbd", &format!("127.0.0.1:{port}"), "--tls", "required"]);
+    (home, server, port)
+}
+
+#[test]
+fn clients_that_are_silent_delay_nobody_and_nobody_else_is_cut_off() {
+    require!("nbdsh");
+    let (home, server, port) = encrypted_lab(75, "stop_seconds = 90\n");
+    let _follower = Follower(&home);
+    let script = "
+import os, time
+h.set_tls(nbd.TLS_REQUIRE)
+h.set_tls_certificates(os.environ['alice'])
+h.set_export_name('d')
+h.connect_tcp('localhost', os.environ['port'])
+n = 0
+while not os.path.exists('over'):
+    n += 1
+    at, data = n % 64 * 65536, bytes([n % 256]) * 65536
+    h.pwrite(data, at)
+    assert h.pread(65536, at) == data, n
+print('wrote', n)
+h.shutdown()
+";
+    std::fs::write(home.path("write.py"), script).unwrap();
+    let alice = home.path("home/tls/clients/alice").to_string_lossy().into_owned();
+    let env = [("port", port.as_str()), ("alice", alice.as_str())];
+    std::thread::scope(|scope| {
+        let encrypted = scope.spawn(|| shell(home.dir(), &env, "exec nbdsh -c - < write.py"));
+        // In the middle of a write, with answers that it does not take, and in the negotiation.
+        let mut writer = Client::attach(server.socket(), "e");
+        let data = content::random(3, 300_000);
+        let mut request = header(WRITE, 1, 4096, data.len() as u32).to_vec();
+        request.extend(&data[..100_000]);
+        writer.send(&request);
+        let mut taker = Client::attach(server.socket(), "e");
+        let greedy: Vec<u8> = (0..8).flat_map(|n| header(READ, n, n << 20, 1 << 20)).collect();
+        taker.send(&greedy);
+        let mut silent = connect(server.socket());
+        let end = Instant::now() + Duration::from_secs(60);
+        let pid = loop {
+            let status = home.json(&["status"]);
+            let written = status["total"]["writes"].as_u64().unwrap_or(0);
+            if status["connections"] == 4 && written > 0 {
+                break status["pid"].as_u64().unwrap();
+            }
+            assert!(Instant::now() < end, "somebody does not connect: {status}");
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        let began = Instant::now();
+        let told = home.json(&["drain", "--to-successor"]);
+        followed(&home, pid);
+        assert!(began.elapsed() < Duration::from_secs(60), "it waited for a silent client");
+        assert_eq!(told["connections"], 3, "{told}");
+        let mut rest = Vec::new();
+        silent.read_to_end(&mut rest).expect("the server hangs up");
+        writer.send(&data[100_000..]);
+        writer.replies(1);
+        content::assert_same("writer", &writer.read(4096, data.len()), &data);
+        taker.stream().read_exact(&mut vec![0; 8 * (16 + (1 << 20))]).expect("answers");
+        assert_eq!(taker.flush(), 0);
+        std::fs::write(home.path("over"), "").unwrap();
+        let out = encrypted.join().unwrap();
+        assert!(out.contains("wrote"), "{out}");
+    });
+    home.run(&["drain"]);
+}
+
+#[test]
+fn commands_at_a_successor_wait_for_the_clients_that_it_was_passed() {
+    let home = Home::new();
+    home.import("golden", &content::image(76, MIB));
+    home.disk("d", "golden");
+    home.run(&["disk", "snapshot", "d", "before"]);
+    let server = home.serve();
+    let _follower = Follower(&home);
+    let mut client = Client::attach(server.socket(), "d");
+    let mut pid = home.json(&["status"])["pid"].as_u64().unwrap();
+    for round in 0..5u8 {
+        assert_eq!(client.write(0, &[round + 1; BLOCK]), 0);
+        // They come while one server follows the other, and must never find the disk unused.
+        let commands: Vec<_> = (0..6)
+            .map(|_| home.command().args(["disk", "rollback", "d", "before"]).spawn().unwrap())
+            .collect();
+        let told = home.command().args(["drain", "--to-successor"]).output().unwrap();
+        for mut command in commands {
+            assert!(!command.wait().unwrap().success(), "round {round}: d is in use");
+        }
+        if told.status.success() {
+            pid = followed(&home, pid);
+        }
+        assert_eq!(client.read(0, BLOCK), [round + 1; BLOCK], "round {round}");
+    }
+    drop(client);
     home.run(&["drain"]);
 }

@@ -9,6 +9,8 @@
 use super::counters::Share;
 use super::engine::{Engine, Terms, Work};
 use super::input::Input;
+use super::passing::Rest;
+use super::stream::{Hangup, Watch};
 use crate::codec::Parsed;
 use crate::codec::constants::{command, command_flags, errno};
 use crate::codec::request::Request;
@@ -48,8 +50,8 @@ pub(super) enum End {
     Vanished,
     /// The server stops.
     Stopped,
-    /// It is to go on elsewhere, with these bytes that were received and not taken.
-    Interrupted(Vec<u8>),
+    /// It is to go on elsewhere, with what is neither taken nor sent.
+    Interrupted(Rest),
     /// The connection failed.
     Broken(Error),
     /// The client broke the protocol.
@@ -63,7 +65,7 @@ enum Receiving {
     /// Inside a payload that is to be skipped.
     Skip { left: u64 },
     /// Inside a payload that has its own buffer.
-    Payload { work: Work, buffer: Vec<u8>, filled: usize },
+    Payload { request: Request, work: Work, buffer: Vec<u8>, filled: usize },
     /// Nothing more is taken.
     Closed,
 }
@@ -106,26 +108,31 @@ pub(super) struct Connection<'a, S> {
     paced: bool,
     /// No more requests are taken: another process goes on.
     leaving: bool,
+    watch: Option<Watch>,
+    /// When the client was seen to have closed its side while it is held back.
+    side_closed: Option<Instant>,
 }
 
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
-    /// A connection behind its negotiation, of which `unsent` is still to be sent and beyond which
-    /// `received` was received.
+    /// A connection behind its negotiation, or behind its time at another process: there is this
+    /// left of it.
     pub(super) fn new(
         stream: &'a mut S,
         terms: Terms,
         stall_deadline: Duration,
         share: &'a Share,
-        unsent: &[u8],
-        received: &[u8],
+        rest: Rest,
     ) -> Self {
         let mut engine = Engine::new(terms);
-        engine.replies.push(unsent);
+        engine.replies.push(&rest.unsent);
         Self {
             stream,
-            input: Input::new(received),
+            input: Input::new(&rest.received),
             engine,
-            receiving: Receiving::Header,
+            receiving: match rest.skip {
+                0 => Receiving::Header,
+                left => Receiving::Skip { left },
+            },
             share,
             end: None,
             quiet: None,
@@ -138,7 +145,15 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             pause: None,
             paced: false,
             leaving: false,
+            watch: None,
+            side_closed: None,
         }
+    }
+
+    /// Has it notice by `watch` that its client has left while its limits hold it back, when
+    /// nothing is received.
+    pub(super) fn notice(&mut self, watch: Option<Watch>) {
+        self.watch = watch;
     }
 
     /// From now on new requests are refused; the connection ends when the others are answered.
@@ -146,8 +161,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         (self.engine.stopping, self.leaving) = (true, false);
     }
 
-    /// From now on no request is taken; the connection ends when those that were are answered, so
-    /// that another process can go on with it.
+    /// From now on no request is taken; the connection ends when the device has answered those that
+    /// were, so that another process can go on with it.
     pub(super) fn interrupt(&mut self) {
         self.leaving = true;
     }
@@ -188,9 +203,11 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             } else if self.paced {
                 (self.paced, self.pause) = (false, None);
             }
-            let idle = self.engine.in_flight() == 0 && self.engine.replies.is_empty();
-            if matches!(taken, Taken::Left) && idle {
-                return Poll::Ready(End::Interrupted(self.input.data().to_vec()));
+            if self.leaving
+                && self.engine.in_flight() == 0
+                && let Some(rest) = self.take_rest()
+            {
+                return Poll::Ready(End::Interrupted(rest));
             }
             if matches!(self.receiving, Receiving::Closed) {
                 self.drop_replies_nobody_reads();
@@ -234,6 +251,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         if !std::mem::replace(&mut self.paced, true) {
             self.engine.tally.paced += 1;
         }
+        if self.pause.is_none() && self.has_left() {
+            self.lose(Error::unavailable("the client left while its limits held it back"));
+            return true;
+        }
         let pause =
             self.pause.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait.min(LONGEST_PAUSE))));
         let over = pause.as_mut().poll(cx).is_ready();
@@ -242,6 +263,49 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             self.engine.timer.begin_anew();
         }
         over
+    }
+
+    /// Whether the client is gone; one that has closed its side alone still gets its answers for a
+    /// while.
+    fn has_left(&mut self) -> bool {
+        match self.watch.as_ref().map(Watch::hangup) {
+            Some(Hangup::All) => true,
+            Some(Hangup::ItsSide) => {
+                let since = *self.side_closed.get_or_insert_with(Instant::now);
+                since.elapsed() >= self.stall_deadline
+            }
+            Some(Hangup::Nothing) | None => false,
+        }
+    }
+
+    /// What another process has to go on with, unless the connection is at its end.
+    fn take_rest(&mut self) -> Option<Rest> {
+        let (mut received, mut skip) = (Vec::new(), 0);
+        match std::mem::replace(&mut self.receiving, Receiving::Closed) {
+            Receiving::Header => {}
+            Receiving::Skip { left } => skip = left,
+            Receiving::Payload { request, buffer, filled, .. } => {
+                self.engine.discharge(buffer.len());
+                request.put(self.engine.style(), &mut received);
+                received.extend_from_slice(&buffer[..filled]);
+            }
+            Receiving::Closed => {
+                if self.engine.replies.is_empty() {
+                    return None;
+                }
+                match self.end {
+                    Some(End::Done) => {
+                        let command = command::DISCONNECT;
+                        let bye = Request { flags: 0, command, cookie: 0, offset: 0, len: 0 };
+                        bye.put(self.engine.style(), &mut received);
+                    }
+                    Some(End::Vanished) => {} // the other one will see it, too
+                    _ => return None,
+                }
+            }
+        }
+        received.extend_from_slice(self.input.data());
+        Some(Rest { received, unsent: self.engine.replies.take_rest(), skip })
     }
 
     fn close(&mut self, end: End) {
@@ -282,6 +346,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         loop {
             match &mut self.receiving {
                 Receiving::Closed => return Ok(Taken::Closed),
+                _ if self.leaving => return Ok(Taken::Left),
                 Receiving::Skip { left } => {
                     let part = (*left).min(self.input.data().len() as u64);
                     self.input.consume(part as usize);
@@ -291,7 +356,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                     }
                     self.receiving = Receiving::Header;
                 }
-                Receiving::Payload { work, buffer, filled } => {
+                Receiving::Payload { work, buffer, filled, .. } => {
                     let part = self.input.data().len().min(buffer.len() - *filled);
                     buffer[*filled..*filled + part].copy_from_slice(&self.input.data()[..part]);
                     self.input.consume(part);
@@ -305,9 +370,6 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                     self.engine.write_owned(work, buffer);
                 }
                 Receiving::Header => {
-                    if self.leaving {
-                        return Ok(Taken::Left);
-                    }
                     if self.engine.replies.unsent() >= SEND_FIRST {
                         return Ok(Taken::Full);
                     }
@@ -394,7 +456,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             self.input.consume(header);
             let buffer = self.engine.spare.take(len);
             self.engine.charge(len);
-            self.receiving = Receiving::Payload { work, buffer, filled: 0 };
+            self.receiving = Receiving::Payload { request: *request, work, buffer, filled: 0 };
         }
         Ok(None)
     }
@@ -515,7 +577,7 @@ mod tests {
         };
         let share = Registry::new(Rates::default()).join("disk", "client");
         let mut connection =
-            Connection::new(&mut stream, terms, Duration::from_secs(30), &share, &[], &[]);
+            Connection::new(&mut stream, terms, Duration::from_secs(30), &share, Rest::default());
         let mut out = Vec::new();
         for i in 0..3000 {
             let request =

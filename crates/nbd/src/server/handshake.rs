@@ -5,6 +5,7 @@
 
 use super::exports::{Ending, Exports, Peer, Purpose, Session};
 use super::limits::Limits;
+use super::passing::Rest;
 use crate::codec::constants::{
     BASE_ALLOCATION, export_flags, info, option, option_reply as error_code,
 };
@@ -52,10 +53,8 @@ pub(super) struct Agreed {
     pub(super) style: ReplyStyle,
     /// Block status of `base:allocation` was asked for.
     pub(super) allocation: bool,
-    /// The last replies of the negotiation, not sent yet.
-    pub(super) unsent: Vec<u8>,
-    /// Bytes received beyond the negotiation.
-    pub(super) received: Vec<u8>,
+    /// The last replies of the negotiation, and what was received beyond it.
+    pub(super) rest: Rest,
 }
 
 /// One negotiation.
@@ -147,8 +146,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
                         session,
                         style: self.style,
                         allocation: name.is_some(),
-                        unsent: std::mem::take(&mut self.out),
-                        received: std::mem::take(&mut self.received),
+                        rest: Rest {
+                            unsent: std::mem::take(&mut self.out),
+                            received: std::mem::take(&mut self.received),
+                            skip: 0,
+                        },
                     })));
                 }
             }

@@ -169,13 +169,18 @@ impl Listener {
         self.file.as_ref().is_some_and(|file| !file.left.swap(true, SeqCst))
     }
 
-    /// Undoes [`leave_file`](Self::leave_file), or takes over the file that another process left.
+    /// Undoes [`leave_file`](Self::leave_file). A file that somebody else made stays theirs.
+    pub fn keep_file(&self) {
+        if let Some(file) = &self.file {
+            file.left.store(false, SeqCst);
+        }
+    }
+
+    /// Takes over the file that another process left.
     #[must_use]
     pub fn take_file(mut self) -> Self {
-        match (&self.file, &self.address) {
-            (Some(file), _) => file.left.store(false, SeqCst),
-            (None, Address::Unix(path)) => self.file = Some(Arc::new(SocketFile::new(path))),
-            (None, Address::Tcp(..)) => {}
+        if let (None, Address::Unix(path)) = (&self.file, &self.address) {
+            self.file = Some(Arc::new(SocketFile::new(path)));
         }
         self
     }
@@ -370,6 +375,9 @@ mod tests {
         let socket = std_unix::UnixListener::bind(&path).unwrap();
         let listener = Listener::from_fd(socket.into()).unwrap();
         assert_eq!(listener.address(), &Address::Unix(path.clone()));
+        // Also when another process was to have it, and did not take it.
+        assert!(!listener.leave_file());
+        listener.keep_file();
         drop(listener);
         assert!(path.exists(), "the file belongs to who made it");
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -386,6 +394,8 @@ mod tests {
         drop(listener);
         assert!(path.exists());
         assert!(again.leave_file() && !again.leave_file());
+        again.keep_file();
+        assert!(again.leave_file(), "it was taken back");
         let passed = again.as_fd().try_clone_to_owned().unwrap();
         drop(again);
         assert!(path.exists(), "another process has it");

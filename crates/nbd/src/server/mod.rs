@@ -43,7 +43,7 @@ pub use latency::{Latencies, Latency, Operation};
 pub use limits::Limits;
 pub use listener::{DEFAULT_BACKLOG, Listener};
 pub use pace::Rates;
-pub use passing::{Interrupted, Passed, Passing, Phase};
+pub use passing::{Carrier, Interrupted, Passed, Passing, Phase, Rest};
 pub use tls::{Credentials, Tls};
 
 use block::{Device, Error, Result};
@@ -61,6 +61,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use stream::Watch;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -260,7 +261,7 @@ impl Server {
         stop: impl Future<Output = ()>,
     ) -> Result<()>
     where
-        S: AsyncRead + AsyncWrite + Unpin + Send,
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         self.serve_alone(stream, peer, None, stop).await
     }
@@ -273,7 +274,7 @@ impl Server {
         stop: impl Future<Output = ()>,
     ) -> Result<()>
     where
-        S: AsyncRead + AsyncWrite + Unpin + Send,
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let place = Place::take(&self.inner, &peer)?;
         let (phase, phases) = watch::channel(Phase::Serving);
@@ -314,6 +315,8 @@ struct Place {
     inner: Arc<Inner>,
     limits: Arc<Limits>,
     seat: Mutex<Option<Seat>>,
+    /// To see that the client leaves, where there is a socket.
+    watch: Option<Watch>,
 }
 
 /// A connection's place among those of its client.
@@ -331,7 +334,8 @@ impl Place {
         let limits = inner.limits();
         let before = registry.connections.fetch_add(1, Relaxed);
         // Gives it back on drop.
-        let place = Self { inner: Arc::clone(inner), limits, seat: Mutex::default() };
+        let (inner, seat) = (Arc::clone(inner), Mutex::default());
+        let place = Self { inner, limits, seat, watch: None };
         if before >= place.limits.connections as u64 {
             registry.refused.fetch_add(1, Relaxed);
             let most = place.limits.connections;
@@ -373,7 +377,7 @@ impl Place {
         told: &mut Told,
     ) -> Result<Option<(S, Interrupted)>>
     where
-        S: AsyncRead + AsyncWrite + Unpin + Send,
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let deadline = Instant::now() + self.limits.handshake_deadline;
         let channel = match &tls {
@@ -397,7 +401,7 @@ impl Place {
                     match self.in_time(negotiated, deadline, &peer, told).await? {
                         Some(Outcome::Use(agreed)) => {
                             match self.session(stream, &peer, *agreed, told).await? {
-                                Some((stream, session)) => told.pass_inside(stream, session).await,
+                                Some((stream, session)) => told.pass_inside(stream, session),
                                 None => Ok(()),
                             }
                         }
@@ -420,7 +424,7 @@ impl Place {
     }
 
     /// Does a part of the negotiation, unless it fails or takes too long; `None` when the server
-    /// stops.
+    /// stops, or hands over and cannot wait.
     async fn in_time<T>(
         &self,
         step: impl Future<Output = Result<T>>,
@@ -431,7 +435,7 @@ impl Place {
         let done = tokio::select! {
             biased;
             done = tokio::time::timeout_at(deadline, step) => done,
-            _ = told.reaches(Phase::Stopping) => return Ok(None),
+            () = told.wants_no_negotiation() => return Ok(None),
         };
         match done {
             Ok(Ok(done)) => Ok(Some(done)),
@@ -474,7 +478,7 @@ impl Place {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        let Agreed { session, style, allocation, unsent, received } = agreed;
+        let Agreed { session, style, allocation, rest } = agreed;
         let Inner { registry, budget, .. } = &*self.inner;
         let limits = &*self.limits;
         let export = session.name().to_owned();
@@ -494,8 +498,8 @@ impl Place {
         };
         let work = async {
             let stall = limits.stall_deadline;
-            let mut connection =
-                Connection::new(&mut stream, terms, stall, &share, &unsent, &received);
+            let mut connection = Connection::new(&mut stream, terms, stall, &share, rest);
+            connection.notice(self.watch.clone());
             let mut next = if told.passes() { Phase::Passing } else { Phase::Stopping };
             loop {
                 tokio::select! {
@@ -522,7 +526,7 @@ impl Place {
             }
             // Whoever goes on would flush without what is lost here: the client must know.
             Ok(End::Interrupted(_)) if !flush(&*device, &export).await => (Ending::Lost, Ok(())),
-            Ok(End::Interrupted(received)) => {
+            Ok(End::Interrupted(rest)) => {
                 session.close(Ending::Lost).await; // the client is known again when it goes on
                 tracing::info!(%peer, export, "session interrupted, to be passed on");
                 let session = Interrupted {
@@ -532,7 +536,7 @@ impl Place {
                     allocation,
                     size: device.size(),
                     read_only: device.read_only(),
-                    received,
+                    rest,
                 };
                 return Ok(Some((stream, session)));
             }

@@ -1,9 +1,11 @@
 //! Connections on their way to another process: a server ends, its successor goes on with its
 //! clients, who notice nothing.
 //!
-//! A connection is passed between two requests: all that was taken is answered, and what was
-//! received beyond it goes along. One that is encrypted stays with the process that has its keys,
-//! which passes a socket pair in its place and carries the bytes between the two.
+//! A connection is passed as soon as the device has answered all that was taken; what was received
+//! beyond it, even a part of a request, and what the client has not taken yet go along, so that nobody
+//! waits for a client. One that is still in its negotiation has a moment to end it. One that is
+//! encrypted stays with the process that has its keys, which passes a socket pair in its place and
+//! carries the bytes between the two.
 
 use super::handshake::Agreed;
 use super::listener::Accepted;
@@ -11,11 +13,18 @@ use super::stream::Stream;
 use super::{Ending, Peer, Place, Purpose, Server, Tls};
 use crate::codec::ReplyStyle;
 use block::{Error, Result};
+use futures::future::BoxFuture;
+use std::convert::Infallible;
+use std::fmt;
 use std::os::fd::OwnedFd;
-use tokio::io::{AsyncRead, AsyncWrite};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+
+/// How long a client may go on with its negotiation while the others wait to be passed.
+const NEGOTIATING: Duration = Duration::from_secs(1);
 
 /// What a listener and its clients are told; it only ever goes on to a later one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,7 +34,7 @@ pub enum Phase {
     Serving,
     /// No new ones are; those that are there are served until they leave.
     Closed,
-    /// Those that are there are passed to another process, each between two of its requests.
+    /// Those that are there are passed to another process, each when nothing of it is in flight.
     Passing,
     /// Requests in flight are finished, and everything ends.
     Stopping,
@@ -35,15 +44,42 @@ pub enum Phase {
 pub type Passing = mpsc::UnboundedSender<Passed>;
 
 /// A connection for another process.
-#[derive(Debug)]
 pub struct Passed {
     /// The socket.
     pub stream: OwnedFd,
     /// What goes on over it.
     pub session: Interrupted,
+    /// What this process has to run for it, wherever it goes on.
+    pub carrier: Option<Carrier>,
 }
 
-/// A session between two requests, with nothing in flight.
+/// Carries what an encrypted connection brings between it and the socket that was passed in its
+/// place, until one of them ends. The keys are here, and nowhere else.
+pub type Carrier = BoxFuture<'static, ()>;
+
+impl fmt::Debug for Passed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { stream, session, carrier } = self;
+        f.debug_struct("Passed")
+            .field("stream", stream)
+            .field("session", session)
+            .field("carried", &carrier.is_some())
+            .finish()
+    }
+}
+
+/// What of a connection was received and not taken, or is to be sent and was not.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rest {
+    /// What was received and not taken; it may end in the middle of a request.
+    pub received: Vec<u8>,
+    /// What the client has not taken of its answers.
+    pub unsent: Vec<u8>,
+    /// Bytes to skip of what was received, or will be: the payload of a request that was refused.
+    pub skip: u64,
+}
+
+/// A session with nothing in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interrupted {
     /// The client.
@@ -58,8 +94,8 @@ pub struct Interrupted {
     pub size: u64,
     /// Whether the client was told that it cannot write.
     pub read_only: bool,
-    /// What was received and not taken.
-    pub received: Vec<u8>,
+    /// What is left of its streams.
+    pub rest: Rest,
 }
 
 /// What the connections of a listener hear.
@@ -90,42 +126,74 @@ impl Told {
         self.passing = None;
     }
 
-    fn pass(&mut self, stream: OwnedFd, session: Interrupted) {
+    /// Waits until a negotiation has to be given up: when all stops, and a moment after connections
+    /// are passed on.
+    pub(super) async fn wants_no_negotiation(&mut self) {
+        let first = if self.passes() { Phase::Passing } else { Phase::Stopping };
+        if self.reaches(first).await == Phase::Passing {
+            let _ = tokio::time::timeout(NEGOTIATING, self.reaches(Phase::Stopping)).await;
+        }
+    }
+
+    fn pass(&mut self, passed: Passed) {
         if let Some(passing) = self.passing.take() {
             // Nobody takes it when they waited for long enough: then the connection closes.
-            let _ = passing.send(Passed { stream, session });
+            let _ = passing.send(passed);
         }
     }
 
     /// Passes a connection itself.
     pub(super) fn pass_socket(mut self, stream: Stream, session: Interrupted) {
         match stream.into_fd() {
-            Ok(stream) => self.pass(stream, session),
+            Ok(stream) => self.pass(Passed { stream, session, carrier: None }),
             Err(e) => tracing::warn!(peer = %session.peer, error = %e, "a connection is lost"),
         }
     }
 
-    /// Passes one end of a socket pair and carries what an encrypted connection brings, until one
-    /// of them ends.
+    /// Passes one end of a socket pair, and what carries the bytes of an encrypted connection between
+    /// it and the other end.
     ///
     /// # Errors
-    /// When there is no socket pair, or the connection fails.
-    pub(super) async fn pass_inside<S>(&mut self, mut stream: S, session: Interrupted) -> Result<()>
+    /// When there is no socket pair.
+    pub(super) fn pass_inside<S>(&mut self, stream: S, session: Interrupted) -> Result<()>
     where
-        S: AsyncRead + AsyncWrite + Unpin + Send,
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let peer = session.peer.clone();
         let fail = |e| Error::io(&peer, e);
-        let (mut ours, theirs) = UnixStream::pair().map_err(fail)?;
-        self.pass(theirs.into_std().map_err(fail)?.into(), session);
-        tokio::io::copy_bidirectional(&mut stream, &mut ours).await.map(drop).map_err(fail)
+        let (ours, theirs) = UnixStream::pair().map_err(fail)?;
+        let theirs = theirs.into_std().map_err(fail)?.into();
+        let carrier: Carrier = Box::pin(async move {
+            if let Err(error) = carry(stream, ours).await {
+                tracing::debug!(%peer, %error, "a carried connection ended");
+            }
+        });
+        self.pass(Passed { stream: theirs, session, carrier: Some(carrier) });
+        Ok(())
     }
+}
+
+/// Copies in both directions, until both have ended or one fails. What is encrypted and not sent yet
+/// goes first.
+async fn carry(client: impl AsyncRead + AsyncWrite, mut server: UnixStream) -> std::io::Result<()> {
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_server, mut to_server) = server.split();
+    let requests = async {
+        tokio::io::copy(&mut from_client, &mut to_server).await?;
+        to_server.shutdown().await
+    };
+    let replies = async {
+        to_client.flush().await?;
+        tokio::io::copy(&mut from_server, &mut to_client).await?;
+        to_client.shutdown().await
+    };
+    tokio::try_join!(requests, replies).map(drop)
 }
 
 impl Server {
     /// Goes on with the connections that another process passed, until they leave or `phases` ends
     /// it, as [`serve_phases`](Self::serve_phases) does. One whose export is not what it was is
-    /// closed.
+    /// closed. `attached` is called when each of them has its export again, or is closed.
     ///
     /// # Errors
     /// As [`serve`](Self::serve).
@@ -134,10 +202,15 @@ impl Server {
         passed: Vec<Passed>,
         phases: watch::Receiver<Phase>,
         passing: Option<Passing>,
+        attached: impl FnOnce() + Send,
     ) -> Result<()> {
         let told = Told::new(phases, passing);
         let mut clients = JoinSet::new();
-        for Passed { stream, session } in passed {
+        let (opening, mut opened) = mpsc::channel::<Infallible>(1);
+        for Passed { stream, session, carrier } in passed {
+            if let Some(carrier) = carrier {
+                clients.spawn(carrier);
+            }
             let peer = session.peer.clone();
             let place = match Place::take(&self.inner, &peer) {
                 Ok(place) => place,
@@ -146,46 +219,45 @@ impl Server {
                     continue;
                 }
             };
-            let told = told.clone();
+            let (told, opening) = (told.clone(), opening.clone());
             clients.spawn(async move {
-                if let Err(error) = place.resume(stream, session, told).await {
+                if let Err(error) = place.resume(stream, session, told, opening).await {
                     tracing::warn!(%peer, error = error.message(), "a passed connection is closed");
                 }
             });
         }
-        self.finish(clients, told).await
+        drop(opening);
+        let all_open = async {
+            opened.recv().await; // nobody ever sends
+            attached();
+        };
+        tokio::join!(self.finish(clients, told), all_open).0
     }
 }
 
 impl Place {
-    async fn resume(self, stream: OwnedFd, was: Interrupted, told: Told) -> Result<()> {
+    /// `opening` is dropped when the export is open.
+    async fn resume(
+        mut self,
+        stream: OwnedFd,
+        was: Interrupted,
+        told: Told,
+        opening: mpsc::Sender<Infallible>,
+    ) -> Result<()> {
         let session = self.inner.exports.open(&was.export, &was.peer, Purpose::Use).await?;
+        drop(opening);
         let device = session.device();
         if device.size() < was.size || (device.read_only() && !was.read_only) {
             let why = format!("{} is not what it was when its client connected", was.export);
             session.close(Ending::Lost).await;
             return Err(Error::conflict(why));
         }
-        let agreed = Agreed {
-            session,
-            style: was.style,
-            allocation: was.allocation,
-            unsent: Vec::new(),
-            received: was.received,
-        };
-        let peer = was.peer;
-        let Accepted { stream, peer } = Accepted::from_fd(stream, peer)?;
-        self.go_on(stream, &peer, agreed, told).await
-    }
-
-    async fn go_on(
-        self,
-        stream: Stream,
-        peer: &Peer,
-        agreed: Agreed,
-        mut told: Told,
-    ) -> Result<()> {
-        if let Some((stream, session)) = self.session(stream, peer, agreed, &mut told).await? {
+        let agreed =
+            Agreed { session, style: was.style, allocation: was.allocation, rest: was.rest };
+        let Accepted { stream, peer } = Accepted::from_fd(stream, was.peer)?;
+        self.watch = Some(stream.watch());
+        let mut told = told;
+        if let Some((stream, session)) = self.session(stream, &peer, agreed, &mut told).await? {
             told.pass_socket(stream, session);
         }
         Ok(())
@@ -193,12 +265,13 @@ impl Place {
 
     /// Serves a client from its connection to the end, or until it is passed on.
     pub(super) async fn serve(
-        self,
+        mut self,
         stream: Stream,
         peer: &Peer,
         tls: Option<Tls>,
         mut told: Told,
     ) -> Result<()> {
+        self.watch = Some(stream.watch());
         if let Some((stream, session)) = self.client(stream, peer, tls, &mut told).await? {
             told.pass_socket(stream, session);
         }

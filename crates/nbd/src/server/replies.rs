@@ -179,6 +179,20 @@ impl Replies {
         self.long.push_back(Long { at: self.end, bytes: Payload::Own(bytes), sent: 0 });
     }
 
+    /// Takes all that waits, in order and in one piece, for somebody else to send.
+    pub(super) fn take_rest(&mut self) -> Vec<u8> {
+        let mut rest = Vec::with_capacity(self.unsent);
+        let mut at = self.start;
+        for long in &self.long {
+            rest.extend_from_slice(&self.arena[at..long.at]);
+            rest.extend_from_slice(&long.bytes[long.sent..]);
+            at = long.at;
+        }
+        rest.extend_from_slice(&self.arena[at..self.end]);
+        self.clear();
+        rest
+    }
+
     /// Drops all that waits: the peer is gone.
     pub(super) fn clear(&mut self) {
         (self.start, self.end, self.unsent, self.must_flush) = (0, 0, 0, false);

@@ -61,6 +61,7 @@ pub(crate) async fn serve(listener: UnixListener, running: Arc<Running>, stop: S
 /// away.
 async fn disk(State(running): State<Arc<Running>>, Json(request): Json<DiskRequest>) -> Response {
     tracing::info!(verb = ?request, "control");
+    running.all_attached().await;
     let (send, receive) = oneshot::channel();
     let engine = Arc::clone(&running.engine);
     let verb = async move {

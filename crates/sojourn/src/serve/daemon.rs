@@ -29,12 +29,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 /// How often idle disks are looked for.
 const TICK: Duration = Duration::from_secs(1);
+
+/// How long what carries an encrypted connection has to send the last bytes when the server ends.
+const LAST_BYTES: Duration = Duration::from_secs(2);
 
 /// Head-room is looked at once in so many of them.
 const HEAD_ROOM_TICKS: u64 = 5;
@@ -77,6 +80,8 @@ pub(crate) struct Running {
     pub(crate) verbs: Mutex<Verbs>,
     /// What the control socket asks of the server itself.
     pub(crate) orders: mpsc::UnboundedSender<Order>,
+    /// Whether the clients of an earlier server have their disks again.
+    pub(crate) attached: watch::Sender<bool>,
 }
 
 /// Verbs that are being carried out.
@@ -97,6 +102,11 @@ impl Verbs {
 impl Running {
     /// Whether a verb is being carried out.
     pub(crate) fn is_busy(&self) -> bool {
+    /// Waits until the clients of an earlier server have their disks again, which look unused before.
+    pub(crate) async fn all_attached(&self) {
+        let _ = self.attached.subscribe().wait_for(|attached| *attached).await;
+    }
+
         self.verbs.lock().is_busy()
     }
 
@@ -229,6 +239,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         orders,
     });
     engine.disks.limit_private_bytes(config.limits.disk_space.0);
+        attached: watch::Sender::new(clients.is_empty()),
 
     let lease = Lease::start(&engine, lease).await?;
     let stop = Switch::new();
@@ -238,6 +249,11 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         port.serve(&running, &security, &mut others)?;
     }
     let (for_control, stop_control) = (Arc::clone(&running), stop.clone());
+    let (for_verbs, attached) = (Arc::clone(&running), listeners.attached());
+    others.spawn(async move {
+        attached.await;
+        for_verbs.attached.send_replace(true);
+    });
     others.spawn(async move {
         control::server::serve(control_listener, for_control, stop_control).await;
     });
@@ -336,11 +352,13 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     let mut listeners = listeners;
     let finish = async {
         if successor.is_none() {
-            listeners.stop();
-            listeners.all_ended().await;
+            let _ = tokio::time::timeout(LAST_BYTES, listeners.all_carried()).await;
         }
         while others.join_next().await.is_some() {}
         let closed = finish(&running).await;
+        // Clients that were passed have left already, and are another's.
+        listeners.stop();
+        listeners.all_ended().await;
         match successor {
             None => lease.end().await,
             Some(_) => lease.leave().await,
@@ -369,7 +387,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         // Encrypted connections are carried from here to where they are served now, and cached.
         engine.change_cache(0, engine.cache.policy()).await?;
         tokio::select! {
-            () = listeners.all_ended() => {}
+            () = listeners.all_carried() => {}
             () = signals.stop() => {}
         }
     }

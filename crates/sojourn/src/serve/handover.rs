@@ -3,8 +3,9 @@
 //!
 //! The successor listens at `successor.sock` in the home and asks over the control socket; the
 //! server connects there, and sends items: a header of 12 bytes (`SJHO`, the lengths of what
-//! follows, little-endian), to which the descriptor is tied if there is one, JSON, and raw bytes.
-//! The successor answers one byte when it has all of them, the server one that they are the
+//! follows, little-endian), to which the descriptor is tied if there is one, JSON, and raw bytes. The
+//! first one comes at once and says how long the server may wait for its disks until it sends the
+//! others. The successor answers one byte when it has all of them, the server one that they are the
 //! successor's now. Until then both can go back to what was. Then the server closes its disks, lets
 //! go of the home's lock, for which the successor waits, and ends; unless it has connections that are
 //! encrypted: their keys are in its memory, so it carries what passes over them to their end.
@@ -18,7 +19,7 @@ use crate::home::Home;
 use block::lock::LockFile;
 use block::{Error, ErrorKind, Result};
 use nbd::codec::ReplyStyle;
-use nbd::server::{Interrupted, Passed};
+use nbd::server::{Interrupted, Passed, Rest};
 use nbd::{Listener, Peer, Transport};
 use rustix::io::Errno;
 use rustix::net::{
@@ -40,14 +41,16 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// The version of the items.
-const VERSION: u32 = 1;
+/// The version of the items, and the oldest that is understood.
+const VERSION: u32 = 2;
+const OLDEST: u32 = 1;
 const MAGIC: &[u8; 4] = b"SJHO";
 const HEADER: usize = 12;
 /// The longest JSON of an item, in bytes: an export's name and a client's.
 const LONGEST_TEXT: u32 = 64 << 10;
-/// The longest raw bytes of an item: a request that was received and not taken.
-const LONGEST_RAW: u32 = 64 << 20;
+/// The longest raw bytes of an item: what a client has not taken of its answers, and what was received
+/// of its requests and not taken.
+const LONGEST_RAW: u32 = 128 << 20;
 /// The most items.
 const MOST: usize = 100_000;
 /// "I have everything."
@@ -56,6 +59,10 @@ const DONE: u8 = b'A';
 const YOURS: u8 = b'Y';
 /// How long one of the two waits for the other.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest that a server may say it waits for its disks, in seconds.
+const LONGEST_WAIT: u64 = 86_400;
+/// How long a successor waits for the reason of a server that breaks off.
+const REASON: Duration = Duration::from_secs(2);
 
 /// How long a successor waits for the disks to be closed, and how often it looks.
 const CLOSING: Duration = Duration::from_secs(300);
@@ -79,6 +86,9 @@ pub(crate) struct Estate {
 enum Item {
     Hello {
         version: u32,
+        /// How long the other items may take to come, in seconds.
+        #[serde(default)]
+        wait: u64,
     },
     Listener {
         asked: Option<String>,
@@ -97,6 +107,12 @@ enum Item {
         allocation: bool,
         size: u64,
         read_only: bool,
+        /// So many of the raw bytes are what the client has not taken of its answers.
+        #[serde(default)]
+        unsent: usize,
+        /// [`Rest::skip`].
+        #[serde(default)]
+        skip: u64,
     },
     End,
 }
@@ -148,7 +164,9 @@ impl Waiting {
         let accepted = tokio::time::timeout(PATIENCE, self.listener.accept());
         let accepted = accepted.await.map_err(|_| late())?;
         let (mut stream, _) = accepted.map_err(|e| Error::io(self.path.display(), e))?;
-        let estate = tokio::time::timeout(PATIENCE * 2, receive_all(&mut stream));
+        let greeted = tokio::time::timeout(PATIENCE * 2, greeting(&mut stream));
+        let wait = greeted.await.map_err(|_| late())??;
+        let estate = tokio::time::timeout(wait + PATIENCE * 2, receive_all(&mut stream));
         estate.await.map_err(|_| late())?
     }
 }
@@ -177,6 +195,15 @@ impl Successor {
         let stream = UnixStream::connect(&path).await.map_err(none)?;
         let pid = stream.peer_cred().map_err(none)?.pid();
         Ok(Self { stream, pid })
+    }
+
+    /// Says that everything comes after `wait` at the latest.
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when the successor has gone.
+    pub(crate) async fn greet(&mut self, wait: Duration) -> Result<()> {
+        let hello = Item::Hello { version: VERSION, wait: wait.as_secs() };
+        send(&mut self.stream, &hello, &[], None).await
     }
 
     /// Hands everything over. When this returns, the successor has it.
@@ -223,6 +250,7 @@ impl Changeable {
             None => None,
         };
         let patience = Duration::from_secs(self.config.serve.stop_seconds);
+        successor.greet(patience).await?;
         let clients = self.listeners.interrupt(patience).await;
         let connections = clients.len() as u64;
         let estate = Estate { listeners, http, clients };
@@ -254,9 +282,14 @@ pub(crate) async fn take_over(home: &Home) -> Result<(Estate, UnixListener, Lock
             Ok(_) => std::future::pending().await, // all of it is on its way
         }
     };
+    let mut refused = std::pin::pin!(refused);
     let estate = tokio::select! {
-        estate = waiting.take() => estate?,
-        e = refused => return Err(e),
+        estate = waiting.take() => match estate {
+            Ok(estate) => estate,
+            // The server knows better why.
+            Err(e) => return Err(tokio::time::timeout(REASON, refused).await.unwrap_or(e)),
+        },
+        e = &mut refused => return Err(e),
     };
     let (clients, listeners) = (estate.clients.len(), estate.listeners.len());
     tracing::info!(clients, listeners, "taken over; waiting for the disks");
@@ -350,7 +383,6 @@ fn unreadable(why: &str) -> Error {
 }
 
 async fn send_all(stream: &mut UnixStream, estate: &Estate) -> Result<()> {
-    send(stream, &Item::Hello { version: VERSION }, &[], None).await?;
     for Had { asked, listener } in &estate.listeners {
         // The one who is last removes the file: from now on that is the successor.
         let item = Item::Listener { asked: asked.clone(), file: listener.leave_file() };
@@ -360,7 +392,12 @@ async fn send_all(stream: &mut UnixStream, estate: &Estate) -> Result<()> {
         let item = Item::Http { asked: asked.clone() };
         send(stream, &item, &[], Some(socket.as_fd())).await?;
     }
-    for Passed { stream: socket, session } in &estate.clients {
+    for Passed { stream: socket, session, .. } in &estate.clients {
+        let Rest { received, unsent, skip } = &session.rest;
+        if received.len() + unsent.len() > LONGEST_RAW as usize {
+            tracing::warn!(peer = %session.peer, "it has too much under way to be handed over");
+            continue;
+        }
         let item = Item::Client {
             via: match session.peer.transport {
                 Transport::Unix { uid, pid } => Via::Unix { uid, pid },
@@ -378,8 +415,10 @@ async fn send_all(stream: &mut UnixStream, estate: &Estate) -> Result<()> {
             allocation: session.allocation,
             size: session.size,
             read_only: session.read_only,
+            unsent: unsent.len(),
+            skip: *skip,
         };
-        send(stream, &item, &session.received, Some(socket.as_fd())).await?;
+        send(stream, &item, &[unsent, received], Some(socket.as_fd())).await?;
     }
     send(stream, &Item::End, &[], None).await
 }
@@ -387,7 +426,7 @@ async fn send_all(stream: &mut UnixStream, estate: &Estate) -> Result<()> {
 async fn send(
     stream: &mut UnixStream,
     item: &Item,
-    raw: &[u8],
+    raw: &[&[u8]],
     socket: Option<BorrowedFd<'_>>,
 ) -> Result<()> {
     let json = serde_json::to_vec(item)
@@ -395,7 +434,8 @@ async fn send(
     let mut header = [0; HEADER];
     header[..4].copy_from_slice(MAGIC);
     header[4..8].copy_from_slice(&(json.len() as u32).to_le_bytes());
-    header[8..].copy_from_slice(&(raw.len() as u32).to_le_bytes());
+    let length: usize = raw.iter().map(|part| part.len()).sum();
+    header[8..].copy_from_slice(&(length as u32).to_le_bytes());
     let to = &*stream;
     let sent = to
         .async_io(Interest::WRITABLE, || {
@@ -410,22 +450,29 @@ async fn send(
         })
         .await
         .map_err(|e| gone(&e))?;
-    for bytes in [&header[sent..], &json, raw] {
+    for bytes in [&header[sent..], &json[..]].iter().chain(raw) {
         stream.write_all(bytes).await.map_err(|e| gone(&e))?;
     }
     Ok(())
 }
 
+/// Receives the first item; gives how long the others may take to come.
+async fn greeting(stream: &mut UnixStream) -> Result<Duration> {
+    match receive(stream).await? {
+        (Item::Hello { version: OLDEST..=VERSION, wait }, ..) => {
+            Ok(Duration::from_secs(wait.min(LONGEST_WAIT)))
+        }
+        (Item::Hello { version, .. }, ..) => Err(unreadable(&format!("version {version}"))),
+        _ => Err(unreadable("it does not begin with its version")),
+    }
+}
+
+/// Receives all other items.
 async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
     let mut estate = Estate::default();
     let mut files = Vec::new();
-    match receive(stream).await? {
-        (Item::Hello { version: VERSION }, ..) => {}
-        (Item::Hello { version }, ..) => return Err(unreadable(&format!("version {version}"))),
-        _ => return Err(unreadable("it does not begin with its version")),
-    }
     for _ in 0..MOST {
-        let (item, raw, socket) = receive(stream).await?;
+        let (item, mut raw, socket) = receive(stream).await?;
         let socket = || socket.ok_or_else(|| unreadable("a descriptor is missing"));
         match item {
             Item::Listener { asked, file } => {
@@ -442,7 +489,14 @@ async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
                 allocation,
                 size,
                 read_only,
+                unsent,
+                skip,
             } => {
+                if unsent > raw.len() {
+                    return Err(unreadable("a client's answers are cut short"));
+                }
+                let received = raw.split_off(unsent);
+                let rest = Rest { received, unsent: raw, skip };
                 let transport = match via {
                     Via::Unix { uid, pid } => Transport::Unix { uid, pid },
                     Via::Tcp(from) => Transport::Tcp(from),
@@ -455,8 +509,8 @@ async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
                 };
                 let peer = Peer { transport, identity, certificate };
                 let session =
-                    Interrupted { peer, export, style, allocation, size, read_only, received: raw };
-                estate.clients.push(Passed { stream: socket()?, session });
+                    Interrupted { peer, export, style, allocation, size, read_only, rest };
+                estate.clients.push(Passed { stream: socket()?, session, carrier: None });
             }
             Item::End => {
                 stream.write_u8(DONE).await.map_err(|e| gone(&e))?;
@@ -548,18 +602,27 @@ mod tests {
             allocation: true,
             size: 1 << 40,
             read_only: false,
-            received: (0..200_000).map(|i| i as u8).collect(),
+            rest: Rest {
+                received: (0..200_000).map(|i| i as u8).collect(),
+                unsent: (0..3_000_000).map(|i| (i % 199) as u8).collect(),
+                skip: 1 << 31,
+            },
         };
         let shared = listener.share().unwrap();
         let estate = Estate {
             listeners: vec![Had { asked: Some("unix:s".to_owned()), listener: shared }],
             http: None,
-            clients: vec![Passed { stream: theirs.into(), session: session.clone() }],
+            clients: vec![Passed {
+                stream: theirs.into(),
+                session: session.clone(),
+                carrier: None,
+            }],
         };
         let waiting = Waiting::listen(&home).unwrap();
         let give = async {
             let mut successor = Successor::connect(&home).await.unwrap();
             assert_eq!(successor.pid, Some(std::process::id() as i32));
+            successor.greet(Duration::from_secs(7)).await.unwrap();
             successor.give(&estate).await.unwrap();
         };
         let (taken, ()) = tokio::join!(waiting.take(), give);
@@ -578,6 +641,22 @@ mod tests {
         std::os::unix::net::UnixStream::connect(&path).unwrap();
         drop(taken);
         assert!(!path.exists());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_has_as_long_as_it_said_to_wait_for_its_disks() {
+        for (said, comes_after, comes) in [(300, 290, true), (10, 290, false), (0, 50, true)] {
+            let (_dir, home) = home();
+            let waiting = Waiting::listen(&home).unwrap();
+            let give = async {
+                let mut successor = Successor::connect(&home).await.unwrap();
+                successor.greet(Duration::from_secs(said)).await.unwrap();
+                tokio::time::sleep(Duration::from_secs(comes_after)).await;
+                successor.give(&Estate::default()).await
+            };
+            let (taken, given) = tokio::join!(waiting.take(), give);
+            assert_eq!((taken.is_ok(), given.is_ok()), (comes, comes), "{said} {comes_after}");
+        }
     }
 
     #[tokio::test]

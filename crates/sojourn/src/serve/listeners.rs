@@ -15,6 +15,9 @@ use tokio::task::{Id, JoinSet};
 const ATTEMPTS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// How long new clients wait for passed ones, whose disks are still theirs, to have them again.
+const ATTACHING: Duration = Duration::from_secs(5);
+
 /// All NBD listeners of a server, with the clients that came by them.
 pub(crate) struct Listeners {
     server: Server,
@@ -26,6 +29,26 @@ pub(crate) struct Listeners {
     phases: HashMap<Id, watch::Sender<Phase>>,
     passing: Passing,
     passed: mpsc::UnboundedReceiver<Passed>,
+    /// Whether clients that were passed have their disks again.
+    attached: watch::Receiver<bool>,
+    /// What carries encrypted connections that were passed.
+    carriers: JoinSet<()>,
+}
+
+/// A listener with all that it takes to open it.
+struct Ready {
+    bound: Bound,
+    /// The handle that accepts, with its TLS.
+    served: Listener,
+}
+
+impl Ready {
+    /// # Errors
+    /// When there are too many open files, and those of `secure`.
+    fn new(bound: Bound, secure: impl Fn(Listener, TlsMode) -> Result<Listener>) -> Result<Self> {
+        let served = secure(bound.listener.share()?, bound.tls)?;
+        Ok(Self { bound, served })
+    }
 }
 
 /// A listener that accepts clients.
@@ -64,38 +87,56 @@ impl Listeners {
             phases: HashMap::new(),
             passing,
             passed: from_passing,
+            attached: watch::channel(true).1,
+            carriers: JoinSet::new(),
         };
-        for bound in bound {
-            listeners.open(bound, security)?;
-        }
         listeners.go_on(passed);
+        for bound in bound {
+            listeners.open(Ready::new(bound, |listener, tls| security.secure(listener, tls))?);
+        }
         Ok(listeners)
     }
 
     /// Goes on with clients that were passed.
-    pub(crate) fn go_on(&mut self, passed: Vec<Passed>) {
+    fn go_on(&mut self, passed: Vec<Passed>) {
         if passed.is_empty() {
             return;
         }
+        let (attached, wait) = watch::channel(false);
+        self.attached = wait;
         let (phase, phases) = watch::channel(Phase::Serving);
         let (server, passing) = (self.server.clone(), self.passing.clone());
-        let task = self
-            .tasks
-            .spawn(async move { server.serve_passed(passed, phases, Some(passing)).await });
+        let task = self.tasks.spawn(async move {
+            let attached = || {
+                attached.send_replace(true);
+            };
+            server.serve_passed(passed, phases, Some(passing), attached).await
+        });
         self.phases.insert(task.id(), phase);
     }
 
-    fn open(&mut self, bound: Bound, security: &Security) -> Result<()> {
-        let Bound { asked, listener, tls } = bound;
-        let served = security.secure(listener.share()?, tls)?;
-        let (phase, phases) = watch::channel(Phase::Serving);
+    /// Waits until every client that was passed has its disk again, or is closed.
+    pub(crate) fn attached(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut attached = self.attached.clone();
+        async move {
+            let _ = attached.wait_for(|attached| *attached).await;
+        }
+    }
+
+    fn open(&mut self, ready: Ready) {
+        let Ready { bound: Bound { asked, listener, tls }, served } = ready;
+        let (phase, mut phases) = watch::channel(Phase::Serving);
         let (server, passing) = (self.server.clone(), self.passing.clone());
-        let task = self
-            .tasks
-            .spawn(async move { server.serve_phases(served, phases, Some(passing)).await });
+        let attached = self.attached();
+        let task = self.tasks.spawn(async move {
+            tokio::select! {
+                _ = tokio::time::timeout(ATTACHING, attached) => {}
+                _ = phases.wait_for(|phase| *phase != Phase::Serving) => {}
+            }
+            server.serve_phases(served, phases, Some(passing)).await
+        });
         self.phases.insert(task.id(), phase.clone());
         self.open.push(Open { asked, tls, listener, phase });
-        Ok(())
     }
 
     /// Where clients are accepted.
@@ -139,6 +180,25 @@ impl Listeners {
         for Wanted { address, tls, .. } in wanted {
             listen::check(address, *tls, asked.insecure).await?;
         }
+        let renewed = security.replaces(&fresh);
+        let secure = |listener, tls| fresh.secure(listener, tls);
+        let ready = |bound| Ready::new(bound, secure);
+        // Those that stay and ask something else of clients from now on.
+        let mut anew = Vec::new();
+        for open in &self.open {
+            let named = wanted.iter().find(|w| open.asked.as_ref() == Some(&w.asked));
+            let tls = match (&open.asked, named) {
+                (None, _) => listen::mode(open.listener.address(), None, asked),
+                (Some(_), Some(wanted)) => wanted.tls,
+                (Some(_), None) => continue, // it is closed
+            };
+            anew.push(if tls != open.tls || (renewed && tls != TlsMode::Off) {
+                let listener = open.listener.share()?;
+                Some(ready(Bound { asked: open.asked.clone(), listener, tls })?)
+            } else {
+                None
+            });
+        }
         let stays = |open: &Open| {
             open.asked.as_ref().is_none_or(|text| wanted.iter().any(|w| w.asked == *text))
         };
@@ -146,7 +206,7 @@ impl Listeners {
         let (mut bound, mut in_the_way) = (Vec::new(), Vec::new());
         for wanted in wanted.iter().filter(|wanted| !is_open(&wanted.asked)) {
             match Listener::bind(&wanted.address, DEFAULT_BACKLOG).await {
-                Ok(listener) => bound.push(wanted.bound(listener)),
+                Ok(listener) => bound.push(ready(wanted.bound(listener))?),
                 Err(e) if e.kind() == ErrorKind::Conflict && !self.open.iter().all(stays) => {
                     in_the_way.push(wanted);
                 }
@@ -164,14 +224,16 @@ impl Listeners {
             closed.push(Wanted { asked: text.unwrap_or_default(), address, tls });
         }
         for wanted in in_the_way {
-            match patiently(wanted).await {
-                Ok(listener) => bound.push(wanted.bound(listener)),
+            match patiently(wanted).await.and_then(|listener| ready(wanted.bound(listener))) {
+                Ok(one) => bound.push(one),
                 Err(e) => {
-                    drop(bound);
+                    drop((bound, anew));
                     for back in &closed {
                         let again = patiently(back).await.map(|listener| back.bound(listener));
-                        if let Err(e) = again.and_then(|again| self.open(again, security)) {
-                            tracing::error!(error = e.message(), "a listener is lost");
+                        let as_before = |listener, tls| security.secure(listener, tls);
+                        match again.and_then(|again| Ready::new(again, as_before)) {
+                            Ok(again) => self.open(again),
+                            Err(e) => tracing::error!(error = e.message(), "a listener is lost"),
                         }
                     }
                     return Err(e);
@@ -179,26 +241,21 @@ impl Listeners {
             }
         }
         changes.closed.extend(closed.iter().map(|closed| closed.address.to_string()));
-        let renewed = security.take(fresh);
-        for open in std::mem::take(&mut self.open) {
-            let asked_now = wanted.iter().find(|w| open.asked.as_ref() == Some(&w.asked));
-            let tls = match asked_now {
-                Some(wanted) => wanted.tls,
-                None => listen::mode(open.listener.address(), None, asked),
-            };
-            if tls == open.tls && !(renewed && tls != TlsMode::Off) {
+        // From here on nothing can fail.
+        security.take(fresh);
+        for (open, anew) in std::mem::take(&mut self.open).into_iter().zip(anew) {
+            let Some(anew) = anew else {
                 self.open.push(open);
                 continue;
-            }
-            let Open { asked: text, listener, phase, .. } = open;
-            let address = listener.address().to_string();
-            self.open(Bound { asked: text, listener, tls }, security)?;
-            phase.send_replace(Phase::Closed);
+            };
+            let (address, tls) = (open.listener.address().to_string(), anew.bound.tls);
+            self.open(anew);
+            open.phase.send_replace(Phase::Closed);
             tracing::info!(address, ?tls, "what is asked of new clients has changed");
         }
-        for bound in bound {
-            changes.opened.push(bound.listener.address().to_string());
-            self.open(bound, security)?;
+        for ready in bound {
+            changes.opened.push(ready.bound.listener.address().to_string());
+            self.open(ready);
         }
         Ok(changes)
     }
@@ -238,7 +295,7 @@ impl Listeners {
         Some(result)
     }
 
-    /// Waits until nothing is left.
+    /// Waits until no client is left; those that were passed are another's.
     pub(crate) async fn all_ended(&mut self) {
         while let Some(ended) = self.ended().await {
             if let Err(e) = ended {
@@ -247,22 +304,31 @@ impl Listeners {
         }
     }
 
+    /// Waits until all that carries encrypted connections has ended.
+    pub(crate) async fn all_carried(&mut self) {
+        while self.carriers.join_next().await.is_some() {}
+    }
+
     /// Takes every client at a moment when nothing is in flight, to be gone on with by another
-    /// server or by [`resume`](Self::resume). Clients that are not ready by then are stopped after
-    /// `patience`.
+    /// server or by [`resume`](Self::resume). Those whose disk has not answered after `patience` are
+    /// stopped. What is encrypted is carried from here on, whoever goes on with it.
     pub(crate) async fn interrupt(&mut self, patience: Duration) -> Vec<Passed> {
         let (passing, from_passing) = mpsc::unbounded_channel();
         self.passing = passing;
         let mut passed = std::mem::replace(&mut self.passed, from_passing);
         self.tell(Phase::Passing);
         let mut all = Vec::new();
+        while self.carriers.try_join_next().is_some() {}
         let collect = async {
-            while let Some(one) = passed.recv().await {
+            while let Some(mut one) = passed.recv().await {
+                if let Some(carrier) = one.carrier.take() {
+                    self.carriers.spawn(carrier);
+                }
                 all.push(one);
             }
         };
         if tokio::time::timeout(patience, collect).await.is_err() {
-            tracing::warn!("some clients were not ready to be passed on; they must connect again");
+            tracing::warn!("some disks do not answer; their clients must connect again");
             self.tell(Phase::Stopping);
         }
         all
@@ -270,13 +336,15 @@ impl Listeners {
 
     /// Undoes [`interrupt`](Self::interrupt).
     pub(crate) fn resume(&mut self, passed: Vec<Passed>, security: &Security) {
+        self.go_on(passed);
+        let secure = |listener, tls| security.secure(listener, tls);
         for Open { asked, tls, listener, .. } in std::mem::take(&mut self.open) {
-            let listener = listener.take_file();
-            if let Err(e) = self.open(Bound { asked, listener, tls }, security) {
-                tracing::error!(error = e.message(), "a listener is lost");
+            listener.keep_file();
+            match Ready::new(Bound { asked, listener, tls }, secure) {
+                Ok(ready) => self.open(ready),
+                Err(e) => tracing::error!(error = e.message(), "a listener is lost"),
             }
         }
-        self.go_on(passed);
     }
 
     /// The listeners for a successor, which share the sockets of these.

@@ -6,7 +6,7 @@ use crate::place::TlsMode;
 use access::{Guarded, Rules, ServerCredentials};
 use arc_swap::ArcSwap;
 use block::{Error, Result};
-use nbd::{Credentials, Exports, Listener, Tls};
+use nbd::{Exports, Listener, Tls};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,6 +26,32 @@ pub(crate) struct Fresh {
     rules: Rules,
     strict: bool,
     credentials: Option<Arc<ServerCredentials>>,
+}
+
+impl Fresh {
+    /// The listener, with the TLS that this gives.
+    ///
+    /// # Errors
+    /// As [`Security::secure`].
+    pub(crate) fn secure(&self, listener: Listener, tls: TlsMode) -> Result<Listener> {
+        secured(self.credentials.clone(), listener, tls)
+    }
+}
+
+fn secured(
+    credentials: Option<Arc<ServerCredentials>>,
+    listener: Listener,
+    tls: TlsMode,
+) -> Result<Listener> {
+    if tls == TlsMode::Off {
+        return Ok(listener);
+    }
+    let Some(credentials) = credentials else { return Err(no_credentials()) };
+    Ok(listener.with_tls(Tls { required: tls == TlsMode::Required, credentials }))
+}
+
+fn no_credentials() -> Error {
+    Error::internal("TLS is wanted, and no certificates were read")
 }
 
 impl Security {
@@ -121,11 +147,7 @@ impl Security {
     /// # Errors
     /// [`Internal`](block::ErrorKind::Internal) when no certificates were read for it.
     pub(crate) fn secure(&self, listener: Listener, tls: TlsMode) -> Result<Listener> {
-        if tls == TlsMode::Off {
-            return Ok(listener);
-        }
-        let credentials = self.credentials()? as Arc<dyn Credentials>;
-        Ok(listener.with_tls(Tls { required: tls == TlsMode::Required, credentials }))
+        secured(self.credentials.lock().clone(), listener, tls)
     }
 
     /// The certificates.
@@ -134,7 +156,7 @@ impl Security {
     /// [`Internal`](block::ErrorKind::Internal) when none were read.
     pub(crate) fn credentials(&self) -> Result<Arc<ServerCredentials>> {
         let present = self.credentials.lock().clone();
-        present.ok_or_else(|| Error::internal("TLS is wanted, and no certificates were read"))
+        present.ok_or_else(no_credentials)
     }
 
     /// `exports`, kept to the rules; `default` is what the empty name means.

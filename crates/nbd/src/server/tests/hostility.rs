@@ -1,7 +1,7 @@
 use super::rig::{Prober, Rig, Shelf, request};
 use crate::codec::ReplyStyle;
 use crate::codec::constants::{command, errno};
-use crate::server::{Ending, Limits, Listener, Server};
+use crate::server::{Ending, Limits, Listener, Rates, Server};
 use crate::{Address, ClientOptions, Remote, Uri};
 use async_trait::async_trait;
 use block::{Device, Durability, Extent, Fault, Faulty, Memory, Operation, Result, Span, ZeroMode};
@@ -400,6 +400,30 @@ async fn clients_beyond_the_limit_are_closed_at_once_and_counted() {
     first.read(Span::whole(16), &mut buf).await.unwrap();
     assert!(daemon.server.counters().refused >= 1);
     daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_its_limits_hold_it_back_is_not_waited_for() {
+    let client_rates = Rates { requests: 0, bytes: 1 };
+    let stall_deadline = Duration::from_millis(1500);
+    for tcp in [true, false] {
+        let limits = Limits { client_rates, stall_deadline, ..Limits::default() };
+        let mut daemon = Daemon::start(tcp, limits).await;
+        let remote = daemon.remote().await.unwrap();
+        let mut buf = vec![0; 4096];
+        remote.read(Span::whole(4096), &mut buf).await.unwrap(); // an hour's worth
+        let held = remote.read(Span::whole(4096), &mut buf);
+        let held = tokio::time::timeout(Duration::from_millis(300), held).await;
+        assert!(held.is_err(), "it is held back");
+        assert_eq!(daemon.server.counters().connections, 1);
+        drop(remote);
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        while daemon.server.counters().connections > 0 {
+            assert!(tokio::time::Instant::now() < deadline, "tcp: {tcp}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        daemon.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,8 @@
 //! Clients at work while one server after another goes on with their connections.
 
+use super::rig::{Prober, request};
+use crate::codec::ReplyStyle;
+use crate::codec::constants::{command, errno};
 use crate::server::{
     Ending, ExportSummary, Exports, Limits, Listener, Passed, Peer, Phase, Purpose, Server, Session,
 };
@@ -10,7 +13,9 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 const MIB: u64 = 1 << 20;
@@ -57,7 +62,9 @@ impl Running {
         let (for_new, for_old) = (passing.clone(), phases.clone());
         tasks.spawn(async move { serving.serve_phases(shared, phases, Some(for_new)).await });
         let serving = server.clone();
-        tasks.spawn(async move { serving.serve_passed(clients, for_old, Some(passing)).await });
+        tasks.spawn(
+            async move { serving.serve_passed(clients, for_old, Some(passing), || {}).await },
+        );
         Self { server, listener, phase, passed, tasks }
     }
 
@@ -184,4 +191,170 @@ async fn writes_that_cannot_be_flushed_are_not_passed_on_as_if_they_could() {
     let (_listener, passed) = running.pass().await;
     assert!(passed.is_empty());
     assert!(remote.flush().await.is_err(), "the client learns that its writes are in doubt");
+}
+
+/// A unix socket's server, and clients of it that say what they like.
+struct Lab {
+    device: Arc<Memory>,
+    address: Address,
+    running: Option<Running>,
+    _dir: tempfile::TempDir,
+}
+
+impl Lab {
+    async fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let address = Address::unix(dir.path().join("s")).unwrap();
+        let bytes: Vec<u8> = (0..24 * MIB).map(|i| (i / 512 % 251) as u8).collect();
+        let device = Arc::new(Memory::from(bytes));
+        let listener = Listener::bind(&address, 64).await.unwrap();
+        let shared = Arc::clone(&device) as Arc<dyn Device>;
+        let running = Some(Running::start(&shared, listener, Vec::new()));
+        Self { device, address, running, _dir: dir }
+    }
+
+    async fn connect(&self) -> Prober<UnixStream> {
+        let Address::Unix(path) = &self.address else { panic!() };
+        let stream = UnixStream::connect(path).await.unwrap();
+        Prober { stream, style: ReplyStyle::Simple }
+    }
+
+    /// Another server follows, which goes on with what it was passed.
+    async fn follow(&mut self) -> usize {
+        // What was sent has arrived by then, mostly; whether or not makes no difference to a client.
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        let passing = self.running.take().unwrap().pass();
+        let passing = tokio::time::timeout(Duration::from_secs(20), passing);
+        let (listener, passed) = passing.await.expect("somebody is waited for");
+        let count = passed.len();
+        let shared = Arc::clone(&self.device) as Arc<dyn Device>;
+        self.running = Some(Running::start(&shared, listener, passed));
+        count
+    }
+}
+
+const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_silent_in_a_request_is_passed_in_the_middle_of_it() {
+    for style in STYLES {
+        let mut lab = Lab::start().await;
+        let mut client = lab.connect().await;
+        client.attach(style).await;
+        let flag = client.payload_flag();
+        let data: Vec<u8> = (0..300_000u32).map(|i| (i % 239) as u8).collect();
+        // In a header, in a payload that is received beside it, in one of a buffer of its own, and in
+        // one that is skipped, because its request is refused.
+        let size = lab.device.size();
+        for (offset, len, cut, error) in [
+            (0, 5000usize, 10, 0),
+            (4096, 60_000, 20_000, 0),
+            (70_000, 300_000, 100_000, 0),
+            (70_000, 300_000, 300_031, 0),
+            (size, 300_000, 200_000, errno::ENOSPC),
+            (size, 5000, 30, errno::ENOSPC),
+        ] {
+            let header = request(command::WRITE, flag, offset, len as u64);
+            let mut bytes = Vec::new();
+            header.put(style, &mut bytes);
+            bytes.extend_from_slice(&data[..len]);
+            let cut = cut.min(bytes.len() - 1);
+            client.send(&bytes[..cut]).await;
+            assert_eq!(lab.follow().await, 1);
+            client.send(&bytes[cut..]).await;
+            let reply = client.reply(0).await;
+            assert_eq!((reply.cookie, reply.error), (header.cookie, error), "{style:?} {cut}");
+            if error == 0 {
+                let read = client.ask(&request(command::READ, 0, offset, len as u64), &[]).await;
+                assert!(read.data == data[..len], "{style:?} {cut}");
+            }
+            client.is_in_step().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_takes_no_answers_is_passed_with_them() {
+    // Of the first and second, all requests and the goodbye are taken while answers wait.
+    let many = [(0, 4 * MIB), (4 * MIB, 512), (5 * MIB, 3 * MIB), (9 * MIB, 100_000)];
+    let cases = [(&[(MIB, 300_000)][..], false), (&[(MIB, 300_000)], true), (&many, false)];
+    for (style, (places, leaves)) in STYLES.into_iter().zip(cases) {
+        let mut lab = Lab::start().await;
+        let expected = lab.device.to_vec();
+        let mut client = lab.connect().await;
+        client.attach(style).await;
+        for (offset, len) in places {
+            client.post(&request(command::READ, 0, *offset, *len), &[]).await;
+        }
+        if leaves {
+            client.disconnect().await;
+        }
+        for _ in 0..3 {
+            assert_eq!(lab.follow().await, 1, "{style:?}");
+        }
+        let mut left = places.to_vec();
+        while let Some((_, only)) = left.first() {
+            let reply = client.reply(*only as usize).await; // they come in any order
+            let at = left.iter().position(|(offset, _)| offset ^ 0xabcd == reply.cookie).unwrap();
+            let (offset, len) = left.remove(at);
+            assert_eq!(reply.error, 0);
+            assert!(reply.data == expected[offset as usize..(offset + len) as usize]);
+        }
+        if leaves {
+            assert!(client.is_closed().await);
+        } else {
+            client.is_in_step().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_silent_in_its_negotiation_is_cut_off_and_no_other() {
+    let mut lab = Lab::start().await;
+    let mut good = lab.connect().await;
+    good.attach(ReplyStyle::Extended).await;
+    let mut silent = lab.connect().await;
+    silent.greet().await;
+    let mut mute = lab.connect().await;
+    assert_eq!(lab.follow().await, 1);
+    good.is_in_step().await;
+    assert!(silent.is_closed().await && mute.is_closed().await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_is_told_when_every_passed_client_has_its_export_again() {
+    /// Exports that open when they are told to.
+    struct Late(Arc<dyn Device>, watch::Receiver<bool>);
+
+    #[async_trait]
+    impl Exports for Late {
+        async fn list(&self, _: &Peer) -> Result<Vec<ExportSummary>> {
+            Ok(Vec::new())
+        }
+        async fn open(&self, _: &str, _: &Peer, _: Purpose) -> Result<Box<dyn Session>> {
+            self.1.clone().wait_for(|open| *open).await.unwrap();
+            Ok(Box::new(One(Arc::clone(&self.0))))
+        }
+    }
+
+    let lab = Lab::start().await;
+    let mut client = lab.connect().await;
+    client.attach(ReplyStyle::Simple).await;
+    let (_listener, passed) = lab.running.unwrap().pass().await;
+    let (open, opens) = watch::channel(false);
+    let server = Server::new(Arc::new(Late(lab.device, opens)), Limits::default());
+    let (phase, phases) = watch::channel(Phase::Serving);
+    let (attached, mut heard) = oneshot::channel();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        server.serve_passed(passed, phases, None, move || attached.send(()).unwrap()).await
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(heard.try_recv().is_err(), "its export is not open yet");
+    open.send_replace(true);
+    heard.await.unwrap();
+    client.is_in_step().await;
+    phase.send_replace(Phase::Stopping);
+    assert_eq!(client.stream.read(&mut [0]).await.unwrap(), 0);
+    tasks.join_next().await.unwrap().unwrap().unwrap();
 }

@@ -13,7 +13,7 @@ use block::{Device, Error, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -138,8 +138,8 @@ pub(crate) struct Reply {
     pub(crate) kind: u16,
 }
 
-pub(crate) struct Prober {
-    pub(crate) stream: DuplexStream,
+pub(crate) struct Prober<S = DuplexStream> {
+    pub(crate) stream: S,
     pub(crate) style: ReplyStyle,
 }
 
@@ -147,7 +147,7 @@ pub(crate) fn request(command: u16, flags: u16, offset: u64, len: u64) -> Reques
     Request { flags, command, cookie: offset ^ 0xabcd, offset, len }
 }
 
-impl Prober {
+impl<S: AsyncRead + AsyncWrite + Unpin> Prober<S> {
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
         let sent = tokio::time::timeout(Duration::from_secs(20), self.stream.write_all(bytes));
         sent.await.expect("the server does not read").expect("the server closed");
