@@ -5,7 +5,9 @@ use crate::policy::PolicyKind;
 use std::sync::atomic::Ordering;
 
 impl Cache {
-    /// Gives it another capacity, in bytes of values, and another policy, while others use it.
+    /// Gives it another capacity, in bytes of values, and another policy, while others use it. What
+    /// is `None` stays as it is when the change's turn has come: of two changes at the same time
+    /// neither undoes what the other one named.
     ///
     /// Nobody is sent away: hits go on, a load waits while its shard is changed (some milliseconds
     /// for ten thousand entries). Entries stay as far as there is room, in the order in which the
@@ -13,9 +15,11 @@ impl Cache {
     /// change of capacity that leaves the number of shards as it was.
     ///
     /// While entries move between shards, the old and the new capacity may both be in use.
-    pub fn change(&self, capacity: u64, policy: PolicyKind) {
+    pub fn change(&self, capacity: impl Into<Option<u64>>, policy: impl Into<Option<PolicyKind>>) {
         let _alone = self.changing.lock();
         let current = self.policy();
+        let capacity = capacity.into().unwrap_or(self.capacity());
+        let policy = policy.into().unwrap_or(current);
         let (old, new) = (shards(self.capacity()), shards(capacity));
         let share = capacity / new as u64;
         self.capacity.store(capacity, Ordering::Relaxed);

@@ -164,3 +164,17 @@ fn what_was_used_last_stays_when_a_cache_shrinks_or_changes_its_policy() {
     (100..900).for_each(|number| fill(&cache, number));
     assert_eq!(cache.stats().entries, 1000);
 }
+
+#[test]
+fn of_two_changes_at_a_time_neither_undoes_the_other() {
+    let cache = Cache::new(Config { capacity: 0, policy: PolicyKind::Lru, seed: 3 });
+    let (sizes, policies) = ([1 << 20, 64 << 20, 700 << 20], [PolicyKind::Fifo, PolicyKind::Lru]);
+    for round in 0..60 {
+        let (size, policy) = (sizes[round % 3], policies[round % 2]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| cache.change(size, None));
+            scope.spawn(|| cache.change(None, policy));
+        });
+        assert_eq!((cache.capacity(), cache.policy()), (size, policy), "round {round}");
+    }
+}

@@ -113,11 +113,8 @@ async fn drain(State(running): State<Arc<Running>>, Json(request): Json<DrainReq
 
 async fn cache(State(running): State<Arc<Running>>, Json(request): Json<CacheRequest>) -> Response {
     tracing::info!(?request, "control");
-    let cache = &running.engine.cache;
-    let size = request.size.unwrap_or(cache.capacity());
-    let policy = request.policy.unwrap_or(cache.policy());
-    match running.engine.change_cache(size, policy).await {
-        Ok(()) => Json(CacheView::of(cache)).into_response(),
+    match running.engine.change_cache(request.size, request.policy).await {
+        Ok(()) => Json(CacheView::of(&running.engine.cache)).into_response(),
         Err(e) => problem(&e),
     }
 }

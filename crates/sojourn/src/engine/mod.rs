@@ -82,12 +82,17 @@ impl Engine {
         Ok(Arc::new(Self { store, link, cache, loader, disks, open, images: Mutex::default() }))
     }
 
-    /// Gives the cache another size, in bytes, and another policy, while it is used.
+    /// Gives the cache another size, in bytes, and another policy, while it is used; what is `None`
+    /// stays.
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for a policy that is for comparisons only.
-    pub(crate) async fn change_cache(&self, size: u64, policy: PolicyKind) -> Result<()> {
-        if !policy.serves() {
+    pub(crate) async fn change_cache(
+        &self,
+        size: Option<u64>,
+        policy: Option<PolicyKind>,
+    ) -> Result<()> {
+        if let Some(policy) = policy.filter(|policy| !policy.serves()) {
             return Err(Error::invalid(format!(
                 "cache policy {policy} is for comparisons only; use fmpq or another that \
                  docs/simulate.md names"

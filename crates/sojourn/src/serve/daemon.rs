@@ -385,7 +385,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     }
     if successor.is_some() {
         // Encrypted connections are carried from here to where they are served now, and cached.
-        engine.change_cache(0, engine.cache.policy()).await?;
+        engine.change_cache(Some(0), None).await?;
         tokio::select! {
             () = listeners.all_carried() => {}
             () = signals.stop() => {}

@@ -90,7 +90,7 @@ impl Changeable {
         let restart = self.needs_restart(&new);
         // Also when the file says what it said before: a command may have changed it since.
         let config::Cache { size, policy, .. } = new.cache;
-        self.running.engine.change_cache(size.0, policy).await?;
+        self.running.engine.change_cache(Some(size.0), Some(policy)).await?;
         (self.config.cache.size, self.config.cache.policy) = (size, policy);
         self.config.access = new.access;
         self.config.tls = new.tls;
