@@ -5,16 +5,12 @@
 //! answer, to find nothing to do: on an idle machine that doubles the cost of a small request. Here
 //! room to write is asked for only after some was missing.
 //!
-//! In the same way a unix socket wakes its peer each time that something it sent is taken, a peer
-//! that sleeps until its answer comes too. So short requests are looked at first, and taken when the
-//! answers were sent: by then the peer is awake.
-//!
 //! It is registered with the runtime that polls it first, and has to stay there.
 
 use super::registered::{Registered, register};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -24,9 +20,6 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
 /// Sends without a lack of room until the room is no longer asked for.
 const CALM: u32 = 64;
-/// What is received is looked at first while it is shorter than this, in bytes: as many requests
-/// without payload as a client usually has in flight.
-const SHORT: usize = 2048;
 
 /// A connected stream socket, unix or TCP.
 #[derive(Debug)]
@@ -36,63 +29,6 @@ pub(super) struct Stream {
     input: Option<Registered>,
     /// Registered for writing, while room is asked for.
     room: Option<Room>,
-    seen: Seen,
-}
-
-/// Bytes that were looked at, and are still to be taken out of the socket.
-#[derive(Debug)]
-struct Seen {
-    socket: Arc<OwnedFd>,
-    bytes: usize,
-    /// The next ones are looked at: those before were short.
-    looks: bool,
-    /// Looking is worth something.
-    is_unix: bool,
-}
-
-impl Seen {
-    /// Receives what is there, by looking at it or by taking it.
-    fn receive(&mut self, room: &mut [u8]) -> rustix::io::Result<usize> {
-        self.take()?;
-        if self.looks && self.is_unix {
-            let most = room.len().min(SHORT);
-            let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-            let (got, _) = rustix::net::recv(&self.socket, &mut room[..most], flags)?;
-            if got < SHORT {
-                self.bytes = got;
-                return Ok(got);
-            }
-        }
-        let (got, _) = rustix::net::recv(&self.socket, &mut *room, RecvFlags::DONTWAIT)?;
-        self.looks = got < SHORT;
-        Ok(got)
-    }
-
-    /// Takes what was looked at.
-    #[inline]
-    fn take(&mut self) -> rustix::io::Result<()> {
-        while self.bytes > 0 {
-            let mut scratch = [0; 512];
-            let rest = &mut scratch[..self.bytes.min(512)];
-            match rustix::net::recv(&self.socket, rest, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => self.bytes = 0,
-                Ok((got, _)) => self.bytes -= got,
-                Err(Errno::INTR) => {}
-                Err(error) => {
-                    self.bytes = 0;
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Seen {
-    /// A unix socket that is closed with something left in it resets its peer.
-    fn drop(&mut self) {
-        let _ = self.take();
-    }
 }
 
 #[derive(Debug)]
@@ -138,10 +74,7 @@ impl Watch {
 impl Stream {
     /// Uses `socket`, which is connected and does not block.
     pub(super) fn new(socket: OwnedFd) -> Self {
-        let is_unix = sockopt::socket_domain(&socket).is_ok_and(|f| f == AddressFamily::UNIX);
-        let socket = Arc::new(socket);
-        let seen = Seen { socket: Arc::clone(&socket), bytes: 0, looks: true, is_unix };
-        Self { socket, input: None, room: None, seen }
+        Self { socket: Arc::new(socket), input: None, room: None }
     }
 
     /// For somebody who looks at it from beside.
@@ -154,8 +87,8 @@ impl Stream {
     /// # Errors
     /// When there are too many open files.
     pub(super) fn into_fd(self) -> io::Result<OwnedFd> {
-        let Self { socket, input, room, seen } = self;
-        drop((input, room, seen));
+        let Self { socket, input, room } = self;
+        drop((input, room));
         // Nobody else has a share of it any more.
         Arc::try_unwrap(socket).or_else(|shared| shared.try_clone())
     }
@@ -175,8 +108,6 @@ impl Stream {
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             match rustix::net::sendmsg(&self.socket, slices, &mut control, flags) {
                 Ok(sent) => {
-                    // Should it fail, the next receive will tell.
-                    let _ = self.seen.take();
                     if let Some(room) = &mut self.room {
                         room.calm += 1;
                         if room.calm >= CALM {
@@ -212,7 +143,7 @@ impl AsyncRead for Stream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { socket, input, seen, .. } = self.get_mut();
+        let Self { socket, input, .. } = self.get_mut();
         let input = match input {
             Some(input) => input,
             None => input.insert(register(Arc::clone(socket), Interest::READABLE)?),
@@ -221,8 +152,8 @@ impl AsyncRead for Stream {
             let mut ready = ready!(input.poll_read_ready(cx))?;
             let room = buf.initialize_unfilled();
             let wanted = room.len();
-            match seen.receive(room) {
-                Ok(got) => {
+            match rustix::net::recv(&*socket, room, RecvFlags::DONTWAIT) {
+                Ok((got, _)) => {
                     // Less than there was room for: that was all, and more will be reported.
                     if 0 < got && got < wanted {
                         ready.clear_ready();

@@ -78,10 +78,10 @@ pub(crate) struct Running {
     pub(crate) response_ms: AtomicU64,
     /// Verbs that are being carried out.
     pub(crate) verbs: Mutex<Verbs>,
-    /// What the control socket asks of the server itself.
-    pub(crate) orders: mpsc::UnboundedSender<Order>,
     /// Whether the clients of an earlier server have their disks again.
     pub(crate) attached: watch::Sender<bool>,
+    /// What the control socket asks of the server itself.
+    pub(crate) orders: mpsc::UnboundedSender<Order>,
 }
 
 /// Verbs that are being carried out.
@@ -100,13 +100,13 @@ impl Verbs {
 }
 
 impl Running {
-    /// Whether a verb is being carried out.
-    pub(crate) fn is_busy(&self) -> bool {
     /// Waits until the clients of an earlier server have their disks again, which look unused before.
     pub(crate) async fn all_attached(&self) {
         let _ = self.attached.subscribe().wait_for(|attached| *attached).await;
     }
 
+    /// Whether a verb is being carried out.
+    pub(crate) fn is_busy(&self) -> bool {
         self.verbs.lock().is_busy()
     }
 
@@ -236,24 +236,24 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         head_room: head_room::Meter::default(),
         response_ms: AtomicU64::new(config.serve.response_ms),
         verbs: Mutex::default(),
+        attached: watch::Sender::new(clients.is_empty()),
         orders,
     });
     engine.disks.limit_private_bytes(config.limits.disk_space.0);
-        attached: watch::Sender::new(clients.is_empty()),
 
     let lease = Lease::start(&engine, lease).await?;
     let stop = Switch::new();
     let mut others: JoinSet<()> = JoinSet::new();
     let listeners = Listeners::start(&running.nbd, bound, &security, clients)?;
-    if let Some(port) = &http {
-        port.serve(&running, &security, &mut others)?;
-    }
-    let (for_control, stop_control) = (Arc::clone(&running), stop.clone());
     let (for_verbs, attached) = (Arc::clone(&running), listeners.attached());
     others.spawn(async move {
         attached.await;
         for_verbs.attached.send_replace(true);
     });
+    if let Some(port) = &http {
+        port.serve(&running, &security, &mut others)?;
+    }
+    let (for_control, stop_control) = (Arc::clone(&running), stop.clone());
     others.spawn(async move {
         control::server::serve(control_listener, for_control, stop_control).await;
     });
@@ -351,14 +351,14 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     let Changeable { listeners, mut others, .. } = server;
     let mut listeners = listeners;
     let finish = async {
+        // Clients that were passed have left already, and are another's.
+        listeners.stop();
+        listeners.all_ended().await;
         if successor.is_none() {
             let _ = tokio::time::timeout(LAST_BYTES, listeners.all_carried()).await;
         }
         while others.join_next().await.is_some() {}
         let closed = finish(&running).await;
-        // Clients that were passed have left already, and are another's.
-        listeners.stop();
-        listeners.all_ended().await;
         match successor {
             None => lease.end().await,
             Some(_) => lease.leave().await,
