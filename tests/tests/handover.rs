@@ -1,5 +1,6 @@
 //! One server follows another while clients are at work: no connection is dropped, nothing is lost.
 
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
 use sojourn_tests::client::{READ, WRITE, connect, header};

@@ -1,5 +1,6 @@
 //! A reload without descriptors to spare: all of it happens, or nothing does.
 
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 #![allow(clippy::disallowed_methods, reason = "a real process runs in real time")]
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};

@@ -3,7 +3,7 @@
 
 #![allow(clippy::expect_used, reason = "a failed step is a failed test")]
 
-use sojourn_tests::tool::{shell, shell_fails, texts};
+use sojourn_tests::tool::{shell, shell_fails, sojourn, texts};
 use sojourn_tests::{Home, Server, content, require};
 use std::path::Path;
 
@@ -244,4 +244,64 @@ fn keys_are_for_their_owner_and_authorities_are_not_overwritten() {
     home.fails(9, &["serve", "--nbd", "0.0.0.0:0"]);
     let output = home.command().args(["cert", "server", "a b"]).output().unwrap();
     assert!(!output.status.success(), "{:?}", texts(&output));
+}
+
+#[test]
+fn our_own_client_uses_what_is_encrypted() {
+    let home = lab();
+    let (server, port) = serve(&home, "required");
+    let uri = |client: &str, export: &str| {
+        let dir = home.path("home/tls/clients").join(client);
+        format!("nbds://localhost:{port}/{export}?tls-certificates={}", dir.display())
+    };
+    let bytes = content::image(9, MIB);
+    home.import("other:1", &bytes);
+    home.run(&["image", "export", "other:1", &uri("alice", "alice")]);
+    home.run(&["image", "import", &uri("alice", "alice"), "again:1"]);
+    home.run(&["image", "export", "again:1", "again.raw"]);
+    content::assert_same("again", &std::fs::read(home.path("again.raw")).unwrap(), &bytes);
+    let message = home.fails(3, &["image", "import", &uri("bob", "alice"), "none:1"]);
+    assert!(message.contains("alice"), "{message}");
+    let plain = format!("nbd://localhost:{port}/alice");
+    let output = home.command().args(["image", "import", &plain, "none:1"]).output().unwrap();
+    assert!(!output.status.success(), "{:?}", texts(&output));
+    let nowhere = format!("nbds://localhost:{port}/alice?tls-certificates=/nowhere");
+    home.fails(3, &["image", "import", &nowhere, "none:1"]);
+    // A trace of reads, replayed over it.
+    let trace = "time_s,client,op,offset,length\n0,a,read,0,4096\n0.001,a,read,65536,8192\n";
+    std::fs::write(home.path("t.csv"), trace).unwrap();
+    let report = home.json(&["replay", "t.csv", &uri("bob", "bob"), "--clients", "3"]);
+    assert_eq!((&report["requests"], &report["errors"]), (&6.into(), &0.into()), "{report}");
+    server.stop();
+}
+
+#[test]
+fn our_own_client_uses_nbdkit_with_tls() {
+    require!("nbdkit");
+    let home = lab();
+    let bytes = content::image(11, MIB);
+    std::fs::write(home.path("disk.raw"), &bytes).unwrap();
+    let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
+    let (port, tls) = (port().to_string(), text(home.path("home/tls")));
+    let (alice, program) = (text(home.path("home/tls/clients/alice")), text(sojourn()));
+    let env = [("P", &*port), ("T", &*tls), ("A", &*alice), ("SOJOURN", &*program)];
+    // One that asks for certificates, and one that does not.
+    for (verify, client) in [("--tls-verify-peer", "$A"), ("", "$PWD/trusting")] {
+        shell(
+            home.dir(),
+            &env,
+            &format!(
+                r#"mkdir -p trusting; cp "$A/ca-cert.pem" trusting
+                nbdkit -f -i 127.0.0.1 -p "$P" -P kit.pid --tls=require {verify} \
+                    --tls-certificates="$T" file disk.raw & kit=$!
+                trap 'kill $kit; wait $kit || true' EXIT
+                for i in $(seq 200); do [ -s kit.pid ] && break; sleep 0.05; done
+                "$SOJOURN" --home home image import \
+                    "nbds://localhost:$P/?tls-certificates={client}" "kit{n}:1"
+                "$SOJOURN" --home home image export "kit{n}:1" out{n}.raw
+                cmp disk.raw out{n}.raw; rm kit.pid"#,
+                n = verify.len()
+            ),
+        );
+    }
 }

@@ -98,10 +98,7 @@ fn read(dir: &Path) -> Result<(Configs, bool)> {
     for authority in all::<CertificateDer<'static>>(dir, files::CA_CERTIFICATE)? {
         roots.add(authority).map_err(|e| wrong(files::CA_CERTIFICATE, &e))?;
     }
-    let revoked = match all::<CertificateRevocationListDer<'static>>(dir, files::REVOKED) {
-        Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
-        revoked => revoked?,
-    };
+    let revoked = revoked(dir)?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let has_list = !revoked.is_empty();
     let key_path = dir.join(files::SERVER_KEY);
@@ -137,8 +134,16 @@ fn read(dir: &Path) -> Result<(Configs, bool)> {
     Ok((Configs { certified: config(true)?, open: config(false)? }, has_list))
 }
 
+/// The lists of what was revoked, if there are any.
+pub(crate) fn revoked(dir: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>> {
+    match all(dir, files::REVOKED) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        revoked => revoked,
+    }
+}
+
 /// All items of one kind in a file; there must be one at least.
-fn all<T: PemObject>(dir: &Path, file: &str) -> Result<Vec<T>> {
+pub(crate) fn all<T: PemObject>(dir: &Path, file: &str) -> Result<Vec<T>> {
     let path = dir.join(file);
     let bytes = files::read(&path)?;
     let items: Result<Vec<T>, _> = T::pem_slice_iter(&bytes).collect();

@@ -11,9 +11,11 @@
 //! | [`read_only`] | [`ReadOnly`], a device that refuses changes |
 //! | [`authority`] | [`Authority`], which makes and revokes certificates |
 //! | [`credentials`] | [`ServerCredentials`], what a server shows, and whom it trusts |
+//! | [`client`] | the same for a client |
 //! | `files` | the files of a certificate directory |
 
 pub mod authority;
+pub mod client;
 pub mod credentials;
 pub mod guarded;
 pub mod name;
@@ -23,6 +25,7 @@ pub mod rules;
 mod files;
 
 pub use authority::{Authority, Issued};
+pub use client::client_tls;
 pub use credentials::ServerCredentials;
 pub use guarded::Guarded;
 pub use read_only::ReadOnly;

@@ -3,17 +3,17 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
-use access::{Authority, ServerCredentials};
+use access::{Authority, ServerCredentials, client_tls};
 use async_trait::async_trait;
-use block::{Device, Error, ErrorKind, Memory, Result};
+use block::{Device, Durability, Error, ErrorKind, Memory, Result, Span};
 use nbd::codec::Parsed;
 use nbd::codec::constants::{info, option_reply as rep};
 use nbd::codec::option::{
     ClientFlags, GREETING, InfoRequest, MetaRequest, OptionReplyHeader, OptionRequest, REPLY_HEADER,
 };
 use nbd::{
-    Address, Credentials, Ending, ExportSummary, Exports, Limits, Listener, Peer, Purpose, Server,
-    Session, Tls,
+    Address, ClientOptions, Credentials, Ending, ExportSummary, Exports, Limits, Listener, Peer,
+    Purpose, Remote, Server, Session, Tls, Uri, UriTls,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -427,4 +427,80 @@ fn names_that_are_none_make_no_certificate() {
     assert_eq!(authority.client("../x", 1).unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(authority.client("x", 0).unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(authority.client("x", 36_501).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+/// Connects our own client, with the certificates in `dir`; the server's is to be in this name, if any
+/// is given.
+async fn our_client(socket: &Path, dir: &Path, name: Option<&str>) -> Result<Remote> {
+    let tls = UriTls { certificates: None, hostname: name.map(str::to_owned) };
+    let uri = Uri { tls: Some(tls), ..Uri::new(Address::unix(socket)?, "d") };
+    let tls = Some(client_tls(dir)?);
+    let options = ClientOptions { tls, reconnect: Duration::ZERO, ..ClientOptions::default() };
+    Remote::connect(&uri, options).await
+}
+
+#[tokio::test]
+async fn our_own_client_encrypts_and_trusts_whom_it_is_told_to_trust() {
+    let (dir, other) = (authority(), authority());
+    let alice = dir.path().join("clients/alice");
+    // One that trusts the right server and has no certificate, and one that has another's.
+    let nobody = tempfile::tempdir().unwrap();
+    std::fs::copy(alice.join("ca-cert.pem"), nobody.path().join("ca-cert.pem")).unwrap();
+    let foreign = other.path().join("clients/alice");
+    std::fs::copy(alice.join("ca-cert.pem"), foreign.join("ca-cert.pem")).unwrap();
+    with_server(dir.path(), true, async |socket, _| {
+        for name in [None, Some("localhost"), Some("127.0.0.1")] {
+            let remote = our_client(socket, &alice, name).await.unwrap();
+            let data: Vec<u8> = (0..300_000u32).map(|i| (i % 241) as u8).collect();
+            let span = Span::between(1000, 301_000);
+            remote.write(span, &data, Durability::Durable).await.unwrap();
+            let mut read = vec![0; data.len()];
+            remote.read(span, &mut read).await.unwrap();
+            assert!(read == data, "{name:?}");
+            remote.close().await;
+        }
+        let denied = async |dir: &Path, name: Option<&str>| {
+            let error = our_client(socket, dir, name).await.expect_err("it is let in");
+            assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+            error.message().to_owned()
+        };
+        let told = denied(&alice, Some("elsewhere")).await;
+        assert!(told.contains("the server's certificate"), "{told}");
+        let told = denied(nobody.path(), None).await;
+        assert!(told.contains("refuses this client's certificate"), "{told}");
+        denied(&foreign, None).await;
+        // The server's certificate is of an authority that the client does not know, or was revoked.
+        denied(other.path(), None).await;
+        let plain = Uri::new(Address::unix(socket).unwrap(), "d");
+        let plain = Remote::connect(&plain, ClientOptions::default()).await;
+        assert!(plain.is_err(), "the server wants it encrypted");
+    })
+    .await;
+    // A server without TLS is not spoken to in plain text.
+    let socket = other.path().join("plain");
+    let listener = Listener::bind(&Address::unix(&socket).unwrap(), 16).await.unwrap();
+    let server = Server::new(Arc::new(One), Limits::default());
+    let asked = async {
+        let error = our_client(&socket, &alice, None).await.err().unwrap();
+        assert!(error.message().contains("does not encrypt"), "{error}");
+    };
+    server.serve(listener, asked).await.unwrap();
+}
+
+#[test]
+fn what_is_wrong_with_a_clients_certificates_is_named() {
+    for file in ["ca-cert.pem", "client-cert.pem", "client-key.pem", "ca-crl.pem"] {
+        let dir = authority();
+        let alice = dir.path().join("clients/alice");
+        client_tls(&alice).unwrap();
+        std::fs::write(alice.join(file), "nonsense").unwrap();
+        let error = client_tls(&alice).unwrap_err();
+        assert!(error.message().contains(file), "{error}");
+    }
+    let dir = authority();
+    let alice = dir.path().join("clients/alice");
+    std::fs::remove_file(alice.join("client-cert.pem")).unwrap();
+    client_tls(&alice).unwrap(); // for a server that asks nobody who they are
+    std::fs::remove_file(alice.join("ca-cert.pem")).unwrap();
+    assert_eq!(client_tls(&alice).unwrap_err().kind(), ErrorKind::NotFound);
 }

@@ -20,12 +20,12 @@ pub mod uri;
 mod socket;
 
 pub use address::Address;
-pub use client::{ClientOptions, Remote, Terms, negotiate};
+pub use client::{ClientOptions, ClientTls, Remote, Stream, Terms, negotiate};
 pub use server::{
     Counters, Credentials, Ending, ExportSummary, Exports, Layered, Limits, Listener, Peer,
     Purpose, Server, Session, Tls, Traffic, Transport,
 };
-pub use uri::Uri;
+pub use uri::{Uri, UriTls};
 
 /// The port that IANA assigned to NBD.
 pub const DEFAULT_PORT: u16 = 10809;

@@ -13,7 +13,7 @@ use block::{Error, Result};
 use nbd::codec::ReplyStyle;
 use nbd::codec::constants::{command, command_flags, export_flags};
 use nbd::codec::request::Request;
-use nbd::{Address, Terms};
+use nbd::{Address, Stream, Terms};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::pin::Pin;
@@ -32,10 +32,6 @@ const MOST_OUT: usize = 256 << 10;
 const RECEIVES: u32 = 8;
 /// Pauses between attempts to connect to a server whose queue is full.
 const PAUSE: Duration = Duration::from_millis(5);
-
-/// Any stream.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// A client on its way through its part of the script.
 #[derive(Debug)]
@@ -101,6 +97,8 @@ pub(crate) struct Connection {
     out: Vec<u8>,
     /// How much of `out` was taken by the server.
     taken: usize,
+    /// Encryption may still hold back what was taken.
+    unflushed: bool,
 }
 
 /// Connects to `export` of the plan's server.
@@ -109,9 +107,9 @@ pub(crate) struct Connection {
 /// [`Unavailable`](block::ErrorKind::Unavailable) when the server cannot be reached in the time
 /// that the plan gives, and its refusals.
 pub(crate) async fn open(shared: &Shared, export: &str) -> Result<(Box<dyn Stream>, Terms)> {
-    let uri = nbd::Uri::new(shared.plan.target.address.clone(), export);
+    let uri = shared.plan.target.with_export(export);
     let attempt = async {
-        let mut stream = loop {
+        let stream = loop {
             match dial(&uri.address).await {
                 Ok(stream) => break stream,
                 // A server that takes connections more slowly than they come.
@@ -126,8 +124,7 @@ pub(crate) async fn open(shared: &Shared, export: &str) -> Result<(Box<dyn Strea
                 }
             }
         };
-        let terms = nbd::negotiate(&mut stream, export).await?;
-        Ok((stream, terms))
+        nbd::negotiate(stream, &uri, &shared.plan.options).await
     };
     match tokio::time::timeout(shared.plan.options.connect, attempt).await {
         Ok(result) => result.map_err(|e| e.context(&uri)),
@@ -211,7 +208,8 @@ impl Connection {
         };
         (0..table.lanes.len()).for_each(|lane| table.queue(lane));
         let replies = Replies::new(terms.style);
-        Ok(Self { stream, terms, replies, table, number, out: Vec::new(), taken: 0 })
+        let (out, taken, unflushed) = (Vec::new(), 0, false);
+        Ok(Self { stream, terms, replies, table, number, out, taken, unflushed })
     }
 
     /// Replays, until every client has done all and has its answers.
@@ -283,7 +281,7 @@ impl Connection {
             {
                 self.launch(lane, due);
             }
-            if self.out.len() == self.taken {
+            if self.out.len() == self.taken && !self.unflushed {
                 return Ok(());
             }
             match self.flush(context) {
@@ -302,10 +300,14 @@ impl Connection {
                 return Poll::Ready(Err(Error::unavailable("the server takes no more requests")));
             }
             self.taken += count;
+            self.unflushed = true;
         }
         self.out.clear();
         self.out.shrink_to(64 << 10);
         self.taken = 0;
+        ready!(Pin::new(&mut self.stream).poll_flush(context))
+            .map_err(|e| Error::io("sending requests", e))?;
+        self.unflushed = false;
         Poll::Ready(Ok(()))
     }
 

@@ -12,6 +12,7 @@
 //! | [`engine`] | store, cache and disks of a home, and the verbs on disks |
 //! | [`control`] | how commands reach the disks that a server has open |
 //! | [`serve`](mod@serve) | exports, listeners, HTTP, signals |
+//! | [`remote`] | exports of other servers |
 //! | [`descriptors`] | how many files and sockets may be open |
 //! | [`names`] | the names of metrics and log fields |
 //! | [`lists`] | lists, ranges and times on the command line |
@@ -33,6 +34,7 @@ mod names;
 mod output;
 mod place;
 mod progress;
+mod remote;
 mod serve;
 mod world;
 

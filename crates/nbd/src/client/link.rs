@@ -3,9 +3,9 @@
 //! One task drives it. Requests come over a channel, wait in a [`Table`] and are answered by
 //! one-shot channels. When the connection is lost, what is in the table is sent again.
 
-use super::ClientOptions;
 use super::negotiate::{Terms, negotiate};
 use super::table::{Order, Table};
+use super::{ClientOptions, Stream};
 use crate::codec::constants::{chunk, command};
 use crate::codec::reply::{self, ReplyHeader};
 use crate::codec::request::Request;
@@ -15,9 +15,7 @@ use block::{Error, ErrorKind, Result, Span};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::io::{
-    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, WriteHalf,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -31,10 +29,6 @@ const LONGEST_CHUNK: u64 = 8 << 20;
 /// Pauses between attempts to connect.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// Any stream.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
-
 /// A connection that was negotiated.
 pub(super) struct Link {
     stream: Box<dyn Stream>,
@@ -47,7 +41,7 @@ pub(super) struct Link {
 /// See [`Remote::connect`](super::Remote::connect).
 pub(super) async fn open(uri: &Uri, options: &ClientOptions) -> Result<Link> {
     let attempt = async {
-        let mut stream: Box<dyn Stream> = match &uri.address {
+        let stream: Box<dyn Stream> = match &uri.address {
             Address::Unix(path) => Box::new(UnixStream::connect(path).await.map_err(unreachable)?),
             Address::Tcp(host, port) => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await;
@@ -56,7 +50,7 @@ pub(super) async fn open(uri: &Uri, options: &ClientOptions) -> Result<Link> {
                 Box::new(stream)
             }
         };
-        let terms = negotiate(&mut stream, &uri.export).await?;
+        let (stream, terms) = negotiate(stream, uri, options).await?;
         Ok::<Link, Error>(Link { stream, terms })
     };
     match tokio::time::timeout(options.connect, attempt).await {

@@ -3,12 +3,14 @@
 //! | module | concept |
 //! |---|---|
 //! | `negotiate` | agreeing with the server |
+//! | `tls` | encryption |
 //! | `link` | the connection: sending, receiving, connecting again |
 //! | `table` | the requests that wait for their answer |
 
 mod link;
 mod negotiate;
 mod table;
+mod tls;
 
 #[cfg(test)]
 mod tests;
@@ -24,10 +26,16 @@ use futures::future::try_join_all;
 use std::sync::Arc;
 use std::time::Duration;
 use table::{Answer, Order};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
 pub use negotiate::{Terms, negotiate};
+pub use tls::ClientTls;
+
+/// A connection of any kind.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// Payload bytes that may be under way at a time, in units of [`UNIT`].
 const WINDOW: u32 = (64 << 20) / UNIT as u32;
@@ -46,6 +54,8 @@ pub struct ClientOptions {
     pub reconnect: Duration,
     /// Silence on a TCP connection until the server is probed.
     pub keepalive: Duration,
+    /// What `nbds://` is encrypted with; without it there is no connection to such a URI.
+    pub tls: Option<ClientTls>,
 }
 
 impl Default for ClientOptions {
@@ -54,6 +64,7 @@ impl Default for ClientOptions {
             connect: Duration::from_secs(10),
             reconnect: Duration::from_secs(30),
             keepalive: Duration::from_secs(60),
+            tls: None,
         }
     }
 }
@@ -84,7 +95,8 @@ impl Remote {
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) when the server cannot be reached,
     /// [`NotFound`](block::ErrorKind::NotFound) when it has no such export,
-    /// [`Denied`](block::ErrorKind::Denied) when it refuses it,
+    /// [`Denied`](block::ErrorKind::Denied) when it refuses it or one of the two does not trust the
+    /// other's certificate,
     /// [`Invalid`](block::ErrorKind::Invalid) when it is no NBD server.
     pub async fn connect(uri: &Uri, options: ClientOptions) -> Result<Self> {
         let link = link::open(uri, &options).await?;

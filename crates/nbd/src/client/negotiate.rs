@@ -1,5 +1,7 @@
 //! The client's side of the negotiation. The server is not trusted: every length is bounded.
 
+use super::{ClientOptions, Stream};
+use crate::Uri;
 use crate::codec::constants::{BASE_ALLOCATION, FLAG_NO_ZEROES, export_flags, info, option_reply};
 use crate::codec::option::{
     CLIENT_FLAGS, ClientFlags, EXPORT_NAME_PADDING, GREETING, Info, InfoRequest, MetaRequest,
@@ -48,12 +50,38 @@ impl Terms {
     }
 }
 
-/// Agrees with the server at the other end of `stream` to use `export`. For programs that drive the
-/// connection themselves, with the [`codec`](crate::codec); [`Remote`](crate::Remote) is for the rest.
+/// Agrees with the server at the other end of `stream` to use the export of `uri`, and encrypts the
+/// connection before if that says so. For programs that drive the connection themselves, with the
+/// [`codec`](crate::codec); [`Remote`](crate::Remote) is for the rest.
 ///
 /// # Errors
 /// The server's refusal, or what is wrong with its answers.
-pub async fn negotiate<S>(stream: &mut S, export: &str) -> Result<Terms>
+pub async fn negotiate(
+    mut stream: Box<dyn Stream>,
+    uri: &Uri,
+    options: &ClientOptions,
+) -> Result<(Box<dyn Stream>, Terms)> {
+    let no_zeroes = greet(&mut stream).await?;
+    if uri.tls.is_some() {
+        let Some(tls) = &options.tls else {
+            return Err(Error::invalid("nbds:// needs certificates, and none were given"));
+        };
+        if let Err(refused) = ask(&mut stream, &OptionRequest::StartTls, |_| Ok(())).await? {
+            let why = match refused.message.as_str() {
+                "" => format!("error {:#x}", refused.code),
+                text => text.to_owned(),
+            };
+            return Err(Error::denied(format!("the server does not encrypt: {why}")));
+        }
+        stream = tls.connect(stream, uri).await?;
+    }
+    let terms = choose(&mut stream, &uri.export, no_zeroes).await?;
+    Ok((stream, terms))
+}
+
+/// Takes the greeting and answers it; whether the server leaves out the zeroes behind the answer to
+/// `EXPORT_NAME`.
+async fn greet<S>(stream: &mut S) -> Result<bool>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -66,7 +94,14 @@ where
     let mut out = Vec::with_capacity(CLIENT_FLAGS);
     ClientFlags { fixed_newstyle: true, no_zeroes }.put(&mut out);
     stream.write_all(&out).await.map_err(lost)?;
+    Ok(no_zeroes)
+}
 
+/// Agrees on an export and on how to use it.
+async fn choose<S>(stream: &mut S, export: &str, no_zeroes: bool) -> Result<Terms>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let mut style = ReplyStyle::Simple;
     for (option, agreed) in [
         (OptionRequest::ExtendedHeaders, ReplyStyle::Extended),
@@ -173,6 +208,7 @@ where
     let mut out = Vec::new();
     OptionRequest::ExportName(export).put(&mut out);
     stream.write_all(&out).await.map_err(lost)?;
+    stream.flush().await.map_err(lost)?;
     let mut answer = [0; 10 + EXPORT_NAME_PADDING];
     let len = if no_zeroes { 10 } else { answer.len() };
     read_exact(stream, &mut answer[..len]).await?;
@@ -207,6 +243,9 @@ async fn read_exact(stream: &mut (impl AsyncRead + Unpin), buf: &mut [u8]) -> Re
 }
 
 fn lost(error: std::io::Error) -> Error {
+    if let Some(refused) = super::tls::refused(&error) {
+        return refused; // TLS 1.3 says so only behind the handshake
+    }
     Error::unavailable(format!("the connection was lost in the negotiation: {error}"))
         .with_source(error)
 }

@@ -7,12 +7,13 @@ use crate::engine::{self, images, sources};
 use crate::home::Home;
 use crate::output::{Output, Table, fields, moment};
 use crate::progress::Bar;
+use crate::remote;
 use crate::world;
 use block::copy::{CopyOptions, copy};
 use block::{ByteSize, Device, Durability, Error, Result};
 use clap::Subcommand;
 use formats::{Format, OpenOptions};
-use nbd::{ClientOptions, Remote, Uri};
+use nbd::Remote;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
@@ -80,7 +81,8 @@ Examples:
 /// Arguments of `sojourn image import`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Import {
-    /// A file or block device, an nbd:// or nbd+unix:// address, or - for a raw image on stdin
+    /// A file or block device, an NBD URI (nbd://, nbd+unix://, or nbds:// with
+    /// ?tls-certificates=DIR), or - for a raw image on stdin
     pub(crate) source: String,
     /// The image's name, with or without a tag: NAME[:TAG]
     pub(crate) name: String,
@@ -104,7 +106,8 @@ pub(crate) struct Which {
 pub(crate) struct Export {
     /// NAME[:TAG]; the newest version without a tag
     pub(crate) name: String,
-    /// A file to make, or an nbd:// or nbd+unix:// address to write to
+    /// A file to make, or an NBD URI (nbd://, nbd+unix://, or nbds:// with
+    /// ?tls-certificates=DIR) to write to
     pub(crate) target: String,
     /// The file's format: raw or qcow2 [default: qcow2 when the file's name ends so, else raw]
     #[arg(long, value_parser = parse_format)]
@@ -471,8 +474,7 @@ async fn remove(args: &Which, store: &Store, output: Output) -> Result<()> {
 }
 
 async fn connect(uri: &str) -> Result<Remote> {
-    let uri: Uri = uri.parse()?;
-    Remote::connect(&uri, ClientOptions::default()).await
+    remote::connect(&uri.parse()?).await
 }
 
 fn is_uri(text: &str) -> bool {

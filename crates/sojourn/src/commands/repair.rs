@@ -6,8 +6,8 @@ use crate::engine::{self, sources};
 use crate::home::Home;
 use crate::output::Output;
 use crate::progress::Bar;
+use crate::remote;
 use block::{Device, Error, Result};
-use nbd::{ClientOptions, Remote, Uri};
 use std::path::Path;
 use std::sync::Arc;
 use store::repair::{Report, Source};
@@ -26,7 +26,7 @@ it, wherever they stand; a store with the same key also gives maps and boot list
 stays broken and is named with those whom it touches; the exit code is 7 then. Import the image
 again, and repair once more.")]
 pub(crate) struct Args {
-    /// A store (a directory or URL), an image file, a block device, an nbd:// address; may be
+    /// A store (a directory or URL), an image file, a block device, an nbd:// or nbds:// URI; may be
     /// repeated
     #[arg(long, value_name = "STORE|FILE")]
     pub(crate) from: Vec<String>,
@@ -61,8 +61,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
 
 async fn source(place: &str, home: &Home, config: &Config) -> Result<Source> {
     let device: Arc<dyn Device> = if place.starts_with("nbd") && place.contains("://") {
-        let uri: Uri = place.parse()?;
-        Arc::new(Remote::connect(&uri, ClientOptions::default()).await?)
+        Arc::new(remote::connect(&place.parse()?).await?)
     } else if place.contains("://") || Path::new(place).is_dir() {
         return Ok(Source::Store(sources::open(place, home, config).await?));
     } else {

@@ -4,6 +4,7 @@ use crate::commands::trace::Reading;
 use crate::lists::duration;
 use crate::output::{Output, Table, fields};
 use crate::progress::Bar;
+use crate::remote;
 use block::{ByteSize, Error, Result};
 use clap::builder::RangedU64ValueParser;
 use nbd::Uri;
@@ -35,7 +36,8 @@ was the replayer's.")]
 pub(crate) struct Args {
     /// The trace, of any format that `sojourn trace info` knows
     pub(crate) trace: PathBuf,
-    /// The export: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH
+    /// The export: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH, or encrypted, with
+    /// nbds:// and ?tls-certificates=DIR
     pub(crate) target: Uri,
     /// How many clients to emulate [default: those of the trace]
     #[arg(long, value_name = "N")]
@@ -118,6 +120,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
     drop((source, bar));
     let skipped = script.skipped();
     let mut plan = Plan::new(args.target.clone(), &script);
+    plan.options = remote::options(&args.target)?;
     plan.clients = args.clients.unwrap_or(plan.clients);
     plan.connections = args.connections;
     plan.pace = args.speed;

@@ -8,12 +8,13 @@ use std::sync::Arc;
 /// The exports of another server.
 pub(crate) struct ForwardExports {
     to: Uri,
+    options: ClientOptions,
 }
 
 impl ForwardExports {
     /// Forwards to the server of `to`, whose export is the default one.
-    pub(crate) fn new(to: Uri) -> Self {
-        Self { to }
+    pub(crate) fn new(to: Uri, options: ClientOptions) -> Self {
+        Self { to, options }
     }
 }
 
@@ -26,8 +27,8 @@ impl Exports for ForwardExports {
 
     async fn open(&self, name: &str, _peer: &Peer, _purpose: Purpose) -> Result<Box<dyn Session>> {
         let name = if name.is_empty() { &self.to.export } else { name };
-        let uri = Uri::new(self.to.address.clone(), name);
-        let remote = Arc::new(Remote::connect(&uri, ClientOptions::default()).await?);
+        let uri = self.to.with_export(name);
+        let remote = Arc::new(Remote::connect(&uri, self.options.clone()).await?);
         let device: Arc<dyn Device> = Arc::clone(&remote) as _;
         Ok(Box::new(ForwardSession { name: name.to_owned(), device, remote }))
     }

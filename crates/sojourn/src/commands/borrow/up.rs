@@ -11,11 +11,12 @@ use crate::borrow::session::{Carried, Session, complain};
 use crate::config::Config;
 use crate::home::Home;
 use crate::output::{Output, fields};
+use crate::remote;
 use crate::serve::brief;
 use crate::serve::file::FileExports;
 use block::lock::{LockFile, Taking};
 use block::{BLOCK, ByteSize, Device, Error, Result};
-use nbd::{Address, ClientOptions, Remote, Uri};
+use nbd::{Address, Uri};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -196,8 +197,7 @@ fn lock(home: &Home, paths: &Paths, name: &str) -> Result<LockFile> {
 /// Those of the file or the server.
 pub(crate) async fn open_state(state: &str, read_only: bool) -> Result<Arc<dyn Device>> {
     if state.contains("://") {
-        let uri: Uri = state.parse()?;
-        return Ok(Arc::new(Remote::connect(&uri, ClientOptions::default()).await?));
+        return Ok(Arc::new(remote::connect(&state.parse()?).await?));
     }
     let options = formats::OpenOptions { format: None, read_only, scratch: std::env::temp_dir() };
     let opened = formats::open(Path::new(state), options).await;

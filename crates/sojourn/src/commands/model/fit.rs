@@ -7,6 +7,7 @@ use crate::control::client::Client;
 use crate::home::Home;
 use crate::lists::{Numbers, Sizes, duration};
 use crate::output::{Output, Table};
+use crate::remote;
 use block::{ByteSize, Error, Result, Span};
 use model::fit::{Busy, Hidden, Load, Measured, hidden, utilisation_law};
 use model::{Centre, Demand, Kind, Network, Profile, ProfileCentre};
@@ -39,7 +40,8 @@ be watched; what remains of the response is a queue and a delay, found from how 
 with the clients. Then it reads with other numbers of clients and says how far the model is off.
 docs/model.md tells more.")]
 pub(crate) struct Args {
-    /// The export: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH
+    /// The export: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH, or encrypted, with
+    /// nbds:// and ?tls-certificates=DIR
     pub(crate) target: Uri,
     /// Where to write the profile
     #[arg(long, value_name = "FILE")]
@@ -221,7 +223,7 @@ impl Lab<'_> {
             .enable_all()
             .build()
             .map_err(|e| Error::io("cannot start the runtime", e))?;
-        let connect = nbd::Remote::connect(&self.args.target, nbd::ClientOptions::default());
+        let connect = remote::connect(&self.args.target);
         let size = runtime.block_on(async {
             let remote = connect.await?;
             let size = block::Device::size(&remote);
@@ -245,6 +247,7 @@ impl Lab<'_> {
         let reads = (READS / clients).max(1);
         let script = Script::random_reads(clients, reads, block as u32, span, seed)?;
         let mut plan = Plan::new(self.args.target.clone(), &script);
+        plan.options = remote::options(&self.args.target)?;
         plan.repeat = true;
         plan.warm_up = self.args.time / WARM_UP;
         plan.until = Some(self.args.time + plan.warm_up);

@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::output::Output;
+use crate::remote;
 use crate::serve::forward::ForwardExports;
 use crate::serve::listen::Asked;
 use crate::serve::plain;
@@ -29,8 +30,8 @@ pub(crate) struct Args {
     /// Listen here for clients: unix:PATH or HOST:PORT; may be repeated
     #[arg(long, value_name = "ADDR", required = true)]
     listen: Vec<Address>,
-    /// The server: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH; clients may name
-    /// others of its exports
+    /// The server: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH, or encrypted, with
+    /// nbds:// and ?tls-certificates=DIR; clients may name others of its exports
     #[arg(long, value_name = "URI")]
     to: Uri,
     /// End the trace at this size
@@ -42,9 +43,10 @@ pub(crate) struct Args {
 }
 
 pub(super) async fn run(args: &Args, output: Output) -> Result<ExitCode> {
+    let to = remote::options(&args.to)?;
     let notes = format!("recorded between clients and {}", args.to);
     let recording = Recording::start(Place::File(args.out.clone()), args.limit.0, &notes)?;
-    let exports = recording.exports(Arc::new(ForwardExports::new(args.to.clone())));
+    let exports = recording.exports(Arc::new(ForwardExports::new(args.to.clone(), to)));
     let asked = Asked { nbd: args.listen.clone(), insecure: args.insecure, ..Asked::default() };
     let served = plain::run(exports, None, Path::new("."), &Config::default(), &asked).await;
     let view = recording.finish().await;
