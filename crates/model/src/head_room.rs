@@ -14,7 +14,10 @@
 //! - what requests take beyond that, for reasons nobody counts, is a delay.
 //!
 //! A client is away from the server for what Little's law leaves of its time.
+//!
+//! Up to 4,096 requests under way the network is solved exactly; beyond, about (`approximate`).
 
+use crate::approximate;
 use crate::network::{Centre, Kind, MOST_SERVERS, Network, Solution};
 use block::{Error, Result};
 
@@ -22,8 +25,10 @@ use block::{Error, Result};
 pub const ENOUGH_REQUESTS: u64 = 1000;
 /// Loads that are needed to tell a queue from a delay.
 const ENOUGH_LOADS: u64 = 100;
-/// Customers that are looked at.
-const MOST: u32 = 4096;
+/// Customers that are looked at: each request under way is one.
+const MOST: u32 = 1 << 24;
+/// Up to so many exactly.
+const EXACT: u32 = 4096;
 
 /// Numbers of loads under way that are told apart.
 pub const DEPTHS: usize = 32;
@@ -139,19 +144,26 @@ pub fn head_room(seen: &Seen, limits: Limits) -> Result<Option<HeadRoom>> {
     let away = ((customers - inside) / rate).max(0.0);
     let network =
         |unseen: f64| network(away, cpu, seen.cpus, visits * service, visits * delay + unseen);
-    let now = (customers.round() as u32).clamp(1, MOST);
-    let known = network(0.0)?.solve(now)?.response;
-    let network = network((response - known).max(0.0))?;
-    let solutions = network.sweep(MOST)?;
+    let known = network(0.0)?;
+    let known = match customers.round().clamp(1.0, f64::from(MOST)) as u32 {
+        now @ ..=EXACT => known.solve(now)?,
+        now => approximate::solve(&known, now),
+    };
+    let network = network((response - known.response).max(0.0))?;
+    let exact = network.sweep(EXACT)?;
 
     let at = |clients: u32| {
-        let customers = (f64::from(clients) * each).round() as usize;
-        solutions.get(customers.max(1) - 1)
+        let customers = (f64::from(clients) * each).round().clamp(1.0, f64::from(MOST)) as u32;
+        match exact.get(customers as usize - 1) {
+            Some(known) => known.clone(),
+            None => approximate::solve(&network, customers),
+        }
     };
     let busiest =
         |one: &Solution| one.centres[CPU].utilisation.max(one.centres[BACKEND].utilisation);
-    let over = |one: &Solution| {
-        if busiest(one) > limits.utilisation {
+    let over = |clients: u32| {
+        let one = at(clients);
+        if busiest(&one) > limits.utilisation {
             Some(Limit::Utilisation)
         } else if limits.response.is_some_and(|most| one.response > most) {
             Some(Limit::Response)
@@ -159,17 +171,29 @@ pub fn head_room(seen: &Seen, limits: Limits) -> Result<Option<HeadRoom>> {
             None
         }
     };
-    let (mut held, mut limit) = (seen.clients, Limit::None);
-    for clients in seen.clients.max(1).. {
-        let Some(one) = at(clients) else { break };
-        if let Some(why) = over(one) {
-            limit = why;
-            break;
+    // More clients keep it busier: between one number that it holds and one that it does not.
+    let (mut held, mut limit) = (seen.clients, over(seen.clients));
+    if limit.is_none() {
+        let most = ((f64::from(MOST) / each) as u32).max(held);
+        let mut beyond = held;
+        while limit.is_none() && beyond < most {
+            held = beyond;
+            beyond = beyond.saturating_mul(2).min(most);
+            limit = over(beyond);
         }
-        held = clients;
+        if limit.is_none() {
+            held = beyond;
+        }
+        while limit.is_some() && beyond - held > 1 {
+            let middle = held + (beyond - held) / 2;
+            match over(middle) {
+                None => held = middle,
+                why => (beyond, limit) = (middle, why),
+            }
+        }
     }
-    let last = at(held).or(solutions.last());
-    let last = last.ok_or_else(|| Error::internal("a network without a solution"))?;
+    let limit = limit.unwrap_or(Limit::None);
+    let last = at(held);
     let name = if last.centres[CPU].utilisation >= last.centres[BACKEND].utilisation {
         "cpu"
     } else {
@@ -430,5 +454,43 @@ mod tests {
         // Nobody counted the backend: what it takes is a delay, and the processor has room.
         assert_eq!((found.bottleneck.as_str(), found.limit), ("cpu", Limit::Utilisation));
         assert!((20..60).contains(&found.more), "{found:?}");
+    }
+
+    /// What is seen of a server with so many clients, by the exact solution.
+    fn exactly(network: &Network, clients: u32, cpus: u32) -> Seen {
+        let solution = network.solve(clients).unwrap();
+        Seen {
+            seconds: 1e6 / solution.throughput,
+            clients,
+            requests: 1_000_000,
+            response_seconds: 1e6 * solution.response,
+            cpu_seconds: 1e6 * network.centres()[CPU].demand,
+            cpus,
+            loads: Loads::default(),
+        }
+    }
+
+    #[test]
+    fn more_clients_than_are_solved_exactly_have_an_answer_too() {
+        // A processor that 100,000 clients keep busy, and that is seen with few and with many.
+        let truth = network(100.0, 1e-3, 1, 0.0, 5e-3).unwrap();
+        let solutions = truth.sweep(90_000).unwrap();
+        let held = |most: f64| {
+            solutions.partition_point(|one| one.centres[CPU].utilisation <= most) as f64
+        };
+        for clients in [100, 4000, 5000, 70_000] {
+            let found = head_room(&exactly(&truth, clients, 1), LIMITS).unwrap().unwrap();
+            assert_eq!(found.limit, Limit::Utilisation);
+            let said = f64::from(clients + found.more);
+            assert!((said / held(0.8) - 1.0).abs() < 0.005, "{said} of {}", held(0.8));
+            let response = solutions[said as usize - 1].response;
+            assert!((found.response / response - 1.0).abs() < 0.05, "{response}: {found:?}");
+        }
+        let full = head_room(&exactly(&truth, 85_000, 1), LIMITS).unwrap().unwrap();
+        assert_eq!((full.more, full.limit), (0, Limit::Utilisation));
+        // Beyond all that is looked at.
+        let idle = network(1e6, 1e-5, 8, 0.0, 0.0).unwrap();
+        let found = head_room(&exactly(&idle, 4000, 8), LIMITS).unwrap().unwrap();
+        assert_eq!((found.more, found.limit), (MOST - 4000, Limit::None));
     }
 }

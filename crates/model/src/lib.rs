@@ -12,6 +12,7 @@
 //! | [`network`] | [`Network`] of [`Centre`]s, and its [`Solution`] for a number of clients |
 //! | `mva` | the exact solution, by mean value analysis |
 //! | `convolution` | the exact solution with centres of several servers |
+//! | `approximate` | about the solution, for more clients than the exact one goes to |
 //! | [`multiclass`] | the exact solution for clients of several kinds |
 //! | [`bounds`] | [`Bounds`]: asymptotes and the knee |
 //! | [`profile`] | [`Profile`]: the demands of a storage server by block size, hit or miss |
@@ -20,6 +21,7 @@
 //! | [`head_room`] | how many more clients a running server holds, from its counters |
 //! | [`predict`] | a profile and a hit-ratio curve: how many clients, and what to buy next |
 
+mod approximate;
 pub mod bounds;
 mod convolution;
 pub mod file;
