@@ -227,11 +227,13 @@ struct Names {
     /// By number; empty where it was not asked for yet.
     given: Vec<String>,
     taken: HashSet<String>,
+    /// Of a name that more than one has: the least number that was not put behind it yet.
+    again: HashMap<String, u64>,
 }
 
 impl Names {
     fn new(what: &'static str) -> Self {
-        Self { what, given: Vec::new(), taken: HashSet::new() }
+        Self { what, given: Vec::new(), taken: HashSet::new(), again: HashMap::new() }
     }
 
     fn of(&mut self, known: Option<&String>, number: u32) -> &str {
@@ -246,10 +248,19 @@ impl Names {
                 Some(name) => name.chars().map(|c| if special(c) { '_' } else { c }).collect(),
             };
             let mut name = plain.clone();
-            let mut more = u64::from(number);
-            while !self.taken.insert(name.clone()) {
-                name = format!("{plain}~{more}");
-                more += 1;
+            if !self.taken.insert(name.clone()) {
+                // Each number is tried once, however many are called the same.
+                let next = self.again.entry(plain).or_default();
+                let mut more = u64::from(number).max(*next);
+                loop {
+                    let numbered = format!("{name}~{more}");
+                    more += 1;
+                    if self.taken.insert(numbered.clone()) {
+                        name = numbered;
+                        break;
+                    }
+                }
+                *next = more;
             }
             self.given[index] = name;
         }
@@ -443,5 +454,22 @@ mod tests {
             assert_eq!(names.of(Some(name), number as u32), given, "the same again");
         }
         assert_eq!(names.of(None, 9), "disk9");
+    }
+
+    /// Half of the names are those that the other half would get: looking for a free one from the
+    /// beginning each time would take 2^36 steps.
+    #[test]
+    fn names_made_to_collide_are_told_apart_in_passing() {
+        let count = 1u32 << 19;
+        let mut names = Names::new("disk");
+        for number in 0..count / 2 {
+            let taken = format!("d~{}", number + count / 2);
+            assert_eq!(names.of(Some(&taken), number), taken);
+        }
+        let same = "d".to_owned();
+        let given: HashSet<String> =
+            (count / 2..count).map(|number| names.of(Some(&same), number).to_owned()).collect();
+        assert_eq!(given.len(), count as usize / 2);
+        assert_eq!(names.taken.len(), count as usize);
     }
 }

@@ -4,7 +4,10 @@
 use crate::header::MAX_PARTIES;
 use crate::{Disk, Header};
 use block::{Error, Result};
+use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::marker::PhantomData;
 
 /// Bytes that the names frames of a file may take together.
 pub(crate) const MOST_BYTES: u64 = 256 << 20;
@@ -21,10 +24,61 @@ pub(crate) struct Names {
     pub(crate) before: u64,
     /// The number of the first client in `clients`; what was said of it before holds no more.
     pub(crate) clients_from: usize,
+    #[serde(deserialize_with = "few")]
     pub(crate) clients: Vec<String>,
     /// The same of disks.
     pub(crate) disks_from: usize,
+    #[serde(deserialize_with = "few")]
     pub(crate) disks: Vec<Disk>,
+}
+
+/// A list that is no longer than a trace may name clients or disks: three bytes of a file are a name of
+/// nothing, which takes ten times as much in memory.
+fn few<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    struct Few<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Few<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list of {MAX_PARTIES} at most")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+            let mut all = Vec::new();
+            while let Some(one) = list.next_element()? {
+                if all.len() >= MAX_PARTIES as usize {
+                    return Err(A::Error::custom(format!(
+                        "more than {MAX_PARTIES} clients or disks"
+                    )));
+                }
+                all.push(one);
+            }
+            Ok(all)
+        }
+    }
+    from.deserialize_seq(Few(PhantomData))
+}
+
+/// What a frame says of the one before it.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Chain {
+    before: u64,
+}
+
+/// Where the names frame before one of this payload begins, which stands at `at`; 0: it is the first.
+pub(crate) fn before(payload: &[u8], at: u64) -> Result<u64> {
+    let Chain { before } = read(payload, at)?;
+    if before >= at {
+        return Err(Error::corrupt(format!("offset {at}: names that point forwards")));
+    }
+    Ok(before)
+}
+
+/// Reads JSON.
+fn read<'a, T: Deserialize<'a>>(payload: &'a [u8], at: u64) -> Result<T> {
+    serde_json::from_slice(payload)
+        .map_err(|e| Error::corrupt(format!("offset {at}: the trace's names cannot be read: {e}")))
 }
 
 impl Names {
@@ -61,13 +115,8 @@ impl Names {
 
     /// Reads a frame's payload; `at` is where the frame stands.
     pub(crate) fn parse(payload: &[u8], at: u64) -> Result<Self> {
-        let names: Self = serde_json::from_slice(payload).map_err(|e| {
-            Error::corrupt(format!("offset {at}: the trace's names cannot be read: {e}"))
-        })?;
-        if names.before >= at {
-            return Err(Error::corrupt(format!("offset {at}: names that point forwards")));
-        }
-        Ok(names)
+        before(payload, at)?;
+        read(payload, at)
     }
 
     /// Adds them to those that a header has.
@@ -115,5 +164,20 @@ mod tests {
         let clients = vec![String::new(); MAX_PARTIES as usize];
         let names = Names { clients_from: 1, clients, ..Names::default() };
         assert!(names.add_to(&mut header).is_err());
+    }
+
+    #[test]
+    fn a_frame_of_more_names_than_a_trace_may_have_is_refused_while_it_is_read() {
+        let list = |one: &str, count| vec![one; count].join(",");
+        for (what, one) in [("clients", "\"\""), ("disks", "{}")] {
+            let most = MAX_PARTIES as usize;
+            let frame = |count| format!("{{\"{what}\":[{}]}}", list(one, count)).into_bytes();
+            let names = Names::parse(&frame(most), 16).unwrap();
+            assert_eq!(names.clients.len() + names.disks.len(), most);
+            let error = Names::parse(&frame(most + 1), 16).unwrap_err();
+            assert!(error.to_string().contains("more than 1048576 clients or disks"), "{error}");
+        }
+        assert!(before(b"{\"before\":16}", 16).is_err());
+        assert_eq!(before(b"{\"before\":15,\"clients\":[\"a\"]}", 16).unwrap(), 15);
     }
 }

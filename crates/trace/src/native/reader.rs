@@ -101,14 +101,25 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// The names that are in `payload`.
-    fn take_names(&mut self, at: u64) -> Result<Names> {
+    /// Counts the names frame that is in `payload`, before it is looked at.
+    fn count_names(&mut self, at: u64) -> Result<()> {
         self.name_bytes += self.payload.len() as u64 + names::FRAME;
         if self.name_bytes > names::MOST_BYTES {
             let limit = names::MOST_BYTES;
             return Err(self.corrupt(at, &format!("names of more than {limit} bytes")));
         }
-        Names::parse(&self.payload, at).map_err(|e| e.context(self.path.display()))
+        Ok(())
+    }
+
+    /// Takes the names that are in `payload`.
+    fn take_names(&mut self, at: u64) -> Result<()> {
+        let names = Names::parse(&self.payload, at).map_err(|e| self.in_file(e))?;
+        let added = names.add_to(&mut self.header);
+        added.map_err(|e| self.in_file(e.context(format!("offset {at}"))))
+    }
+
+    fn in_file(&self, error: Error) -> Error {
+        error.context(self.path.display())
     }
 
     fn io(&self, error: std::io::Error) -> Error {
@@ -165,23 +176,34 @@ impl<R: Seekable> Reader<R> {
         self.input.seek(to).map_err(|e| Error::io(self.path.display(), e))
     }
 
-    /// Reads all names, of which the frame at `last` has the last.
+    /// Reads all names, of which the frame at `last` has the last. Twice, as each frame says where
+    /// the one before it is: of all of them together only the places are kept.
     fn all_names(&mut self, last: u64) -> Result<()> {
-        let (mut all, mut at) = (Vec::new(), last);
+        let (mut places, mut at) = (Vec::new(), last);
         while at > 0 {
-            self.seek(SeekFrom::Start(at))?;
-            self.at = at;
-            let Some((_, Kind::Names)) = self.next_frame()? else {
-                return Err(self.corrupt(at, "there are no names"));
-            };
-            let names = self.take_names(at)?;
-            at = names.before;
-            all.push(names);
+            self.names_at(at)?;
+            self.count_names(at)?;
+            places.push(at);
+            at = names::before(&self.payload, at).map_err(|e| self.in_file(e))?;
         }
-        for names in all.into_iter().rev() {
-            names.add_to(&mut self.header).map_err(|e| e.context(self.path.display()))?;
+        for (number, at) in places.into_iter().rev().enumerate() {
+            // The first was read last.
+            if number > 0 {
+                self.names_at(at)?;
+            }
+            self.take_names(at)?;
         }
         Ok(())
+    }
+
+    /// Reads the names frame at `at` into `payload`.
+    fn names_at(&mut self, at: u64) -> Result<()> {
+        self.seek(SeekFrom::Start(at))?;
+        self.at = at;
+        match self.next_frame()? {
+            Some((_, Kind::Names)) => Ok(()),
+            _ => Err(self.corrupt(at, "there are no names")),
+        }
     }
 
     /// The index of a file that was finished.
@@ -282,10 +304,8 @@ impl<R: Read + Send> Source for Reader<R> {
                 }
                 Some((at, Kind::Names)) => {
                     if self.end.is_none() {
-                        let names = self.take_names(at)?;
-                        names.add_to(&mut self.header).map_err(|e| {
-                            e.context(format!("{}: offset {at}", self.path.display()))
-                        })?;
+                        self.count_names(at)?;
+                        self.take_names(at)?;
                     }
                 }
                 Some((_, Kind::Index)) => self.done = true,
