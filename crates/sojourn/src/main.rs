@@ -3,6 +3,7 @@
 //!
 //! | module | concept |
 //! |---|---|
+//! | [`allocator`] | memory goes back to the system |
 //! | [`cli`] | the command line |
 //! | [`commands`] | one module per noun or verb |
 //! | [`home`] | the directory that one server lives in |
@@ -19,6 +20,7 @@
 //! | [`world`] | the system's clock and randomness |
 //! | [`output`], [`progress`], [`logging`] | what people and programs see |
 
+mod allocator;
 mod borrow;
 mod cli;
 mod commands;
@@ -89,6 +91,7 @@ fn complain(message: &str) {
 fn run(cli: Cli) -> Result<ExitCode> {
     let output = if cli.global.json { Output::Json } else { Output::Text };
     if let Command::Serve(args) = &cli.command {
+        allocator::give_back();
         return block_on(commands::serve::run(args, &cli.global))?;
     }
     let level = cli.global.log.as_deref().unwrap_or(COMMAND_LOG);

@@ -5,7 +5,9 @@ use crate::seal::TAG;
 use crate::{ChunkId, PackId, Settings};
 use block::{Error, Result};
 use bytes::Bytes;
-use std::cell::RefCell;
+use parking_lot::Mutex;
+use std::num::NonZero;
+use std::sync::LazyLock;
 use zstd::bulk::{Compressor, Decompressor};
 
 /// How a chunk's bytes are stored. Numbers above 3 are reserved.
@@ -116,7 +118,7 @@ impl ChunkRef {
         if self.encoding != Encoding::Zstd || settings.is_encrypted() {
             return self.decode(settings, Bytes::copy_from_slice(stored)).map(|_| ());
         }
-        CONTEXT.with_borrow_mut(|context| {
+        with_context(|context| {
             context
                 .decompress(stored, self.len as usize)
                 .map_err(|e| self.damaged("it does not decompress").with_source(e))?;
@@ -149,6 +151,7 @@ pub(crate) fn id_of(settings: &Settings, plain: &[u8]) -> ChunkId {
     ChunkId(*blake3::keyed_hash(settings.chunk_key(), plain).as_bytes())
 }
 
+#[derive(Default)]
 struct Context {
     compressor: Option<(i32, Compressor<'static>)>,
     /// Room for the longest compressed chunk.
@@ -156,10 +159,22 @@ struct Context {
     decompressor: Option<Decompressor<'static>>,
 }
 
-thread_local! {
-    // A context is some 100 KiB to 1 MiB of tables: one for each thread, not one for each chunk.
-    static CONTEXT: RefCell<Context> =
-        const { RefCell::new(Context { compressor: None, scratch: Vec::new(), decompressor: None }) };
+/// Contexts that nobody uses, that of the last use on top. One is some 100 KiB to 1 MiB of tables: it is
+/// not made anew for each chunk, nor kept by each of the hundreds of threads that worked on one once.
+static IDLE: Mutex<Vec<Context>> = Mutex::new(Vec::new());
+/// How many are kept: more than that do not work at a time.
+static MOST_IDLE: LazyLock<usize> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(1, NonZero::get));
+
+fn with_context<T>(work: impl FnOnce(&mut Context) -> T) -> T {
+    let idle = IDLE.lock().pop();
+    let mut context = idle.unwrap_or_default();
+    let done = work(&mut context);
+    let mut idle = IDLE.lock();
+    if idle.len() < *MOST_IDLE {
+        idle.push(context);
+    }
+    done
 }
 
 /// The bytes that a pack gets for a chunk, and how they encode it.
@@ -201,9 +216,7 @@ pub(crate) fn compress(plain: &[u8], level: i32) -> Result<Option<Vec<u8>>> {
             packed
         }))
     };
-    CONTEXT
-        .with_borrow_mut(run)
-        .map_err(|e| Error::internal("zstd does not compress a chunk").with_source(e))
+    with_context(run).map_err(|e| Error::internal("zstd does not compress a chunk").with_source(e))
 }
 
 impl Context {
@@ -221,7 +234,7 @@ impl Context {
 
 /// The plain bytes, at most `len` of them.
 fn decompress(stored: &[u8], len: usize) -> std::io::Result<Vec<u8>> {
-    CONTEXT.with_borrow_mut(|context| {
+    with_context(|context| {
         let decompressor = match &mut context.decompressor {
             Some(decompressor) => decompressor,
             none => none.insert(Decompressor::new()?),
@@ -252,6 +265,18 @@ mod tests {
             encoding,
         };
         (settings, at, stored)
+    }
+
+    #[test]
+    fn threads_keep_no_memory_of_what_they_compressed() {
+        let plain = vec![7; 64 << 10];
+        std::thread::scope(|scope| {
+            for _ in 0..*MOST_IDLE + 20 {
+                scope.spawn(|| compress(&plain, 3).unwrap().unwrap());
+            }
+        });
+        let idle = IDLE.lock().len();
+        assert!(idle <= *MOST_IDLE, "{idle}");
     }
 
     #[test]

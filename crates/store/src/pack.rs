@@ -23,6 +23,8 @@ pub(crate) const MAX_LEN: u64 = 32 << 20;
 /// A pack is full with this many bytes of chunks, or this many chunks.
 const FULL: usize = 8 << 20;
 const FULL_CHUNKS: usize = 16384;
+/// A pack that gets longer than this gets memory for all of it: most of a snapshot stay below.
+const SMALL: usize = 1 << 20;
 /// The prefix of the keys of packs.
 pub(crate) const PREFIX: &str = "packs";
 /// Read first of a pack's end: enough for the index of most packs.
@@ -108,7 +110,6 @@ impl Builder {
     /// As [`new`](Self::new), in the memory of a pack that was written.
     pub(crate) fn reusing(mut bytes: BytesMut) -> Self {
         bytes.clear();
-        bytes.reserve(FULL + 2 * MAX_CHUNK as usize);
         let head =
             Head { magic: MAGIC, version: VERSION.into(), flags: 0.into(), reserved: [0; 4] };
         bytes.extend_from_slice(head.as_bytes());
@@ -117,7 +118,11 @@ impl Builder {
 
     /// Appends a chunk of `len` plain bytes; returns its offset.
     pub(crate) fn add(&mut self, id: ChunkId, len: u32, encoding: Encoding, stored: &[u8]) -> u32 {
-        let offset = self.bytes.len() as u32;
+        let have = self.bytes.len();
+        if have + stored.len() > self.bytes.capacity() && have >= SMALL {
+            self.bytes.reserve((FULL + 2 * MAX_CHUNK as usize).saturating_sub(have));
+        }
+        let offset = have as u32;
         self.bytes.extend_from_slice(stored);
         self.index.push(Entry {
             id: id.0,
@@ -370,6 +375,19 @@ mod tests {
     use block::ErrorKind;
     use proptest::prelude::*;
     use std::collections::HashMap;
+
+    #[test]
+    fn a_small_pack_takes_little_memory_and_a_large_one_no_more_than_it_may_need() {
+        let (mut pack, chunk) = (Builder::new(), vec![1; MAX_CHUNK as usize]);
+        let mut add = |pack: &mut Builder| {
+            pack.add(ChunkId([1; 32]), MAX_CHUNK, Encoding::Plain, &chunk);
+            pack.bytes.capacity()
+        };
+        assert!(add(&mut pack) < SMALL);
+        while !pack.is_full() {
+            assert!(add(&mut pack) <= FULL + 2 * MAX_CHUNK as usize);
+        }
+    }
 
     fn sample(chunks: usize) -> (Settings, Finished) {
         let settings = testing::settings();
