@@ -1,8 +1,9 @@
 //! An array of little-endian 32-bit block numbers. Any file could be one, so it is never guessed.
 
 use super::Parsed;
-use super::intake::Raw;
+use super::intake::{Intake, Raw};
 use super::records::RecordFormat;
+use crate::Request;
 use crate::native::frame::u32_at;
 
 /// A trace being read.
@@ -17,9 +18,14 @@ impl RecordFormat for Ids32 {
         4
     }
 
-    fn record(&mut self, bytes: &[u8]) -> Parsed<Option<Raw>> {
+    fn record(
+        &mut self,
+        bytes: &[u8],
+        intake: &mut Intake,
+        batch: &mut Vec<Request>,
+    ) -> Parsed<()> {
         let unit = u64::from(self.unit);
         let offset = u64::from(u32_at(bytes, 0)) * unit;
-        Ok(Some(Raw { offset, length: unit, ..Raw::default() }))
+        intake.accept(&Raw { offset, length: unit, ..Raw::default() }, batch)
     }
 }

@@ -86,18 +86,16 @@ impl Intake {
     }
 
     /// Checks a request and adds it.
+    #[inline(always)]
     pub(crate) fn accept(&mut self, raw: &Raw, batch: &mut Vec<Request>) -> Parsed<()> {
         if raw.length == 0 && raw.op != Op::Flush {
             self.empty += 1;
             return Ok(());
         }
-        let length = u32::try_from(raw.length)
-            .map_err(|_| format!("a length of {} bytes, 2^32 or more", raw.length))?;
+        let length = u32::try_from(raw.length).map_err(|_| too_long(raw.length))?;
         let shift = if raw.op == Op::Flush { 0 } else { self.shift };
         let offset = raw.offset.checked_add(shift).filter(|o| *o <= PLACES - raw.length);
-        let offset = offset.ok_or_else(|| {
-            format!("{} bytes at offset {} end beyond 2^63", raw.length, raw.offset)
-        })?;
+        let offset = offset.ok_or_else(|| too_far(raw))?;
         let time = match self.times {
             Times::None => self.count,
             // Who sorts takes the least of all times off instead.
@@ -106,10 +104,7 @@ impl Intake {
             Times::Relative => self.since_start(raw.time, false)?,
         };
         if time < self.last && !self.unsorted {
-            return Err(format!(
-                "its time is {} ns before that of the one before it; read it with --sort",
-                self.last - time
-            ));
+            return Err(too_early(self.last - time));
         }
         self.last = time;
         self.count += 1;
@@ -126,12 +121,11 @@ impl Intake {
         Ok(())
     }
 
+    #[inline]
     fn since_start(&mut self, time: u64, absolute: bool) -> Parsed<u64> {
         let first = if absolute || time > YEAR { time } else { 0 };
         let start = *self.start.get_or_insert(first);
-        time.checked_sub(start).ok_or_else(|| {
-            "its time is before that of the first one; read it with --sort".to_owned()
-        })
+        time.checked_sub(start).ok_or_else(before_first)
     }
 
     /// What was read is all there is.
@@ -149,6 +143,28 @@ impl Intake {
             self.empty = 0;
         }
     }
+}
+
+// What is wrong with a request, apart from what is done with those that are right.
+
+#[cold]
+fn too_long(length: u64) -> String {
+    format!("a length of {length} bytes, 2^32 or more")
+}
+
+#[cold]
+fn too_far(raw: &Raw) -> String {
+    format!("{} bytes at offset {} end beyond 2^63", raw.length, raw.offset)
+}
+
+#[cold]
+fn too_early(nanoseconds: u64) -> String {
+    format!("its time is {nanoseconds} ns before that of the one before it; read it with --sort")
+}
+
+#[cold]
+fn before_first() -> String {
+    "its time is before that of the first one; read it with --sort".to_owned()
 }
 
 /// What sorting takes off all times, given the least and whether the format's are absolute.

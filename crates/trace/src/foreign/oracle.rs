@@ -4,9 +4,10 @@
 //! Objects are opaque: each becomes one block of a unit of bytes, whatever its size, so that every
 //! record stays one reference.
 
-use super::intake::Raw;
+use super::intake::{Intake, Raw};
 use super::records::RecordFormat;
 use super::{Parsed, SECOND};
+use crate::Request;
 use crate::native::frame::{u32_at, u64_at};
 use crate::request::PLACES;
 
@@ -36,12 +37,18 @@ impl RecordFormat for Oracle {
         RECORD
     }
 
-    fn record(&mut self, bytes: &[u8]) -> Parsed<Option<Raw>> {
+    #[inline]
+    fn record(
+        &mut self,
+        bytes: &[u8],
+        intake: &mut Intake,
+        batch: &mut Vec<Request>,
+    ) -> Parsed<()> {
         let next = u64_at(bytes, 16).cast_signed();
         self.number += 1;
         // i64::MAX is what some converters write for "never".
         if next < -1 || (next != -1 && next < self.number) {
-            return Err(format!("request {} is followed by request {next}", self.number - 1));
+            return Err(followed(self.number - 1, next));
         }
         let size = u32_at(bytes, 12);
         if size == 0 {
@@ -54,6 +61,11 @@ impl RecordFormat for Oracle {
         }
         let offset = object * self.unit;
         let time = u64::from(u32_at(bytes, 0)) * SECOND;
-        Ok(Some(Raw { time, offset, length: self.unit, ..Raw::default() }))
+        intake.accept(&Raw { time, offset, length: self.unit, ..Raw::default() }, batch)
     }
+}
+
+#[cold]
+fn followed(number: i64, next: i64) -> String {
+    format!("request {number} is followed by request {next}")
 }

@@ -1,6 +1,6 @@
 //! Binary formats: records of one size.
 
-use super::intake::{Intake, Raw, Times};
+use super::intake::{Intake, Times};
 use super::{Foreign, Parsed};
 use crate::native::frame::fill;
 use crate::source::BATCH;
@@ -14,8 +14,10 @@ pub(crate) trait RecordFormat: Send {
     /// Bytes of a record.
     fn size(&self) -> usize;
 
-    /// Reads a record, which is of that size; `None` when it holds no request.
-    fn record(&mut self, bytes: &[u8]) -> Parsed<Option<Raw>>;
+    /// Reads a record, which is of that size, and has what it holds accepted into a batch: a request or
+    /// none.
+    fn record(&mut self, bytes: &[u8], intake: &mut Intake, batch: &mut Vec<Request>)
+    -> Parsed<()>;
 
     /// Reads whole records and adds what they hold to a batch; after an error, how many were read
     /// before. Compiled for each format, as there is one virtual call for a whole batch.
@@ -26,11 +28,7 @@ pub(crate) trait RecordFormat: Send {
         batch: &mut Vec<Request>,
     ) -> Result<(), (usize, String)> {
         for (number, record) in bytes.chunks_exact(self.size()).enumerate() {
-            let accepted = self.record(record).and_then(|raw| match raw {
-                Some(raw) => intake.accept(&raw, batch),
-                None => Ok(()),
-            });
-            accepted.map_err(|what| (number, what))?;
+            self.record(record, intake, batch).map_err(|what| (number, what))?;
         }
         Ok(())
     }

@@ -4,11 +4,11 @@
 //! u64 sector, u64 microseconds. Version 2, 40 bytes: u16 command, u16 version 0x02xx, u32 serial,
 //! u32 length, u32 segments, u64 sector, u64 microseconds, u64 response time in microseconds.
 
-use super::intake::Raw;
+use super::intake::{Intake, Raw};
 use super::records::RecordFormat;
 use super::{MICROSECOND, Parsed, SECTOR};
-use crate::Op;
 use crate::native::frame::{u32_at, u64_at};
+use crate::{Op, Request};
 
 /// A version of the format.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,12 @@ impl RecordFormat for Vscsi {
         }
     }
 
-    fn record(&mut self, bytes: &[u8]) -> Parsed<Option<Raw>> {
+    fn record(
+        &mut self,
+        bytes: &[u8],
+        intake: &mut Intake,
+        batch: &mut Vec<Request>,
+    ) -> Parsed<()> {
         let (command, version, length, place, wanted) = match self {
             Self::One => (u16_at(bytes, 12), u16_at(bytes, 14), u32_at(bytes, 4), 16, 1),
             Self::Two => (u16_at(bytes, 0), u16_at(bytes, 2), u32_at(bytes, 8), 16, 2),
@@ -49,7 +54,7 @@ impl RecordFormat for Vscsi {
         if version >> 8 != wanted {
             return Err(format!("a record of version {version:#06x}, not {wanted:#04x}xx"));
         }
-        let Some(op) = operation(command) else { return Ok(None) };
+        let Some(op) = operation(command) else { return Ok(()) };
         let wide = |at: usize, unit: u64, what: &str| {
             u64_at(bytes, at).checked_mul(unit).ok_or_else(|| format!("the {what} is too large"))
         };
@@ -68,6 +73,6 @@ impl RecordFormat for Vscsi {
         if op == Op::Flush {
             (raw.offset, raw.length) = (0, 0);
         }
-        Ok(Some(raw))
+        intake.accept(&raw, batch)
     }
 }
