@@ -1,11 +1,28 @@
-//! The cache of one client: what it answers never reaches the server.
+//! The caches of the clients: what they answer never reaches the server.
 
 use crate::table::{Table, mix};
-use block::Result;
+use block::{Error, Result};
 use cache::PolicyKind;
 use cache::policy::{Algorithm, Room, Visitor};
 
-/// A write-through cache of one client, which also takes in what is written.
+/// What all clients' caches may take together, in units of about 32 bytes: 4 GiB.
+pub(crate) const ROOM: u64 = 1 << 27;
+
+/// What the cache of a client takes before it knows a block.
+const EMPTY: u64 = 64;
+/// What policies of many queues take in addition.
+const QUEUES: u64 = 512;
+
+/// Write-through caches of clients, which also take in what is written.
+pub(crate) struct Clients {
+    /// Policy and blocks of each, when clients have caches.
+    like: Option<(PolicyKind, u32)>,
+    all: Vec<Client>,
+    /// What is left of the room.
+    left: u64,
+}
+
+/// One of them.
 pub(crate) struct Client {
     ids: Table,
     cache: Box<dyn Access>,
@@ -20,6 +37,52 @@ impl Client {
     pub(crate) fn access(&mut self, key: u64) -> Result<bool> {
         let id = self.ids.id(key)?;
         Ok(self.cache.access(id))
+    }
+}
+
+impl Clients {
+    /// No clients yet. Together they may take `room` units of about 32 bytes.
+    pub(crate) fn new(like: Option<(PolicyKind, u32)>, room: u64) -> Self {
+        Self { like, all: Vec::new(), left: room }
+    }
+
+    /// Makes clients up to this number, which is one more than the last at most.
+    pub(crate) fn reach(&mut self, number: u32) -> Result<()> {
+        let Some((policy, blocks)) = self.like else { return Ok(()) };
+        if (number as usize) < self.all.len() {
+            return Ok(());
+        }
+        self.spend(match policy {
+            PolicyKind::Fmpq(_) | PolicyKind::Mq(_) => EMPTY + QUEUES,
+            // Its sketch has 8 to 16 bytes for each entry of a full cache.
+            PolicyKind::WTinyLfu(_) => EMPTY + u64::from(blocks) / 2,
+            _ => EMPTY,
+        })?;
+        self.all.push(Client::new(policy, blocks));
+        Ok(())
+    }
+
+    /// An access of a client; whether it was a hit. Always a miss where clients have no caches.
+    pub(crate) fn access(&mut self, number: u32, key: u64) -> Result<bool> {
+        let Some(client) = self.all.get_mut(number as usize) else { return Ok(false) };
+        let known = client.ids.len();
+        let hit = client.access(key)?;
+        if client.ids.len() > known {
+            self.spend(1)?;
+        }
+        Ok(hit)
+    }
+
+    fn spend(&mut self, units: u64) -> Result<()> {
+        self.left = self.left.checked_sub(units).ok_or_else(|| {
+            Error::invalid(format!(
+                "the caches of {} clients and what they know of their blocks do not fit into 4 GiB; take \
+                 a sample of the trace (sojourn trace sample), fewer clients (sojourn trace cut \
+                 --client), or larger blocks",
+                self.all.len()
+            ))
+        })?;
+        Ok(())
     }
 }
 
@@ -60,4 +123,27 @@ pub(crate) fn access<A: Algorithm>(algorithm: &mut A, blocks: usize, id: u32) ->
     }
     algorithm.insert(id, mix(u64::from(id)));
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_that_do_not_fit_are_an_error_and_not_so_much_memory() {
+        let small = Some((PolicyKind::Lru, 4));
+        let mut clients = Clients::new(small, 3 * EMPTY + 10);
+        (0..3).for_each(|number| clients.reach(number).unwrap());
+        (0..10).for_each(|key| assert!(!clients.access(key % 3, key.into()).unwrap()));
+        assert!(clients.access(0, 9).unwrap(), "what is known takes nothing");
+        let error = clients.access(0, 10).unwrap_err();
+        assert!(error.message().contains("of 3 clients"), "{error}");
+        assert!(clients.reach(3).is_err());
+        // As many clients as there can be are no error by themselves.
+        const { assert!(EMPTY << 19 < ROOM) };
+        let mut clients =
+            Clients::new(Some((PolicyKind::WTinyLfu(Default::default()), 1 << 30)), ROOM);
+        assert!(clients.reach(0).is_err());
+        assert!(!Clients::new(None, 0).access(0, 7).unwrap());
+    }
 }

@@ -1,6 +1,6 @@
 //! A trace as a server's cache sees it: references to blocks with dense ids.
 
-use crate::client::Client;
+use crate::client::{self, Clients};
 use crate::shards::Shards;
 use crate::table::{self, Table, mix};
 use block::{Error, Result};
@@ -53,7 +53,8 @@ pub struct Options {
     /// each block that a request touches is one reference, however much of it is asked for; then hit
     /// ratios of different blocks are of different things.
     pub per: Option<u32>,
-    /// A cache of each client in front of the server's: policy and blocks.
+    /// A cache of each client in front of the server's: policy and blocks. All of them together may
+    /// take 4 GiB of memory.
     pub client: Option<(PolicyKind, u32)>,
     /// Keeps one of so many blocks, chosen by hash; 1 keeps all. See [`Curve`](crate::Curve).
     pub one_in: u32,
@@ -99,7 +100,8 @@ impl Stream {
     ///
     /// # Errors
     /// Those of the trace; [`Invalid`](block::ErrorKind::Invalid) for options out of range and for
-    /// a trace with more than 2^31 blocks or 2^19 pairs of a client and a disk.
+    /// a trace with more than 2^31 blocks or 2^19 pairs of a client and a disk, or with clients whose
+    /// caches take too much memory.
     pub fn read(source: &mut dyn Source, options: &Options) -> Result<Self> {
         let mut builder = Builder::new(options)?;
         let mut batch = Vec::new();
@@ -203,9 +205,11 @@ pub struct Builder {
     shift: u32,
     ids: Table,
     parties: HashMap<(u32, u32), u32>,
+    /// Whether references of all clients to all blocks are kept, and under the number of the disk.
+    is_plain: bool,
     /// The last request's client and disk, and their party.
     latest: Option<((u32, u32), u32)>,
-    clients: Vec<Client>,
+    clients: Clients,
     /// The keys that a party has written, with [`Sharing::Image`].
     written: Table,
     /// Where references go instead of into the stream, when they are only counted.
@@ -247,8 +251,11 @@ impl Builder {
             shift: block.trailing_zeros(),
             ids: Table::new(),
             parties: HashMap::new(),
+            is_plain: options.sharing == Sharing::Disk
+                && options.client.is_none()
+                && options.one_in == 1,
             latest: None,
-            clients: Vec::new(),
+            clients: Clients::new(options.client, client::ROOM),
             written: Table::new(),
             shards: None,
             pending: Vec::with_capacity(table::BATCH),
@@ -270,10 +277,44 @@ impl Builder {
     /// # Errors
     /// See [`Stream::read`].
     pub fn push_all(&mut self, requests: &[Request]) -> Result<()> {
+        let (mut reads, mut writes) = (0, 0);
         for request in requests {
-            self.add(request)?;
+            match self.plain(request) {
+                Some(key) => {
+                    let write = u64::from(key & WRITE_KEY != 0);
+                    (reads, writes) = (reads + 1 - write, writes + write);
+                    self.pending.push(key);
+                    if self.pending.len() == table::BATCH {
+                        self.number()?;
+                    }
+                }
+                None => self.add(request)?,
+            }
         }
+        let all = reads + writes;
+        self.stream.requests += all;
+        self.stream.before += all;
+        self.stream.from += all;
+        self.stream.client_reads += reads;
         self.number()
+    }
+
+    /// The key of a request that is one reference and needs no more: as most requests of most traces
+    /// are, they have a way of their own.
+    #[inline]
+    fn plain(&self, request: &Request) -> Option<u64> {
+        let (latest, _) = self.latest?;
+        let write = match request.op {
+            Op::Read => 0,
+            Op::Write if self.options.writes => WRITE_KEY,
+            _ => return None,
+        };
+        let place = request.offset >> self.per;
+        let block = place >> (self.shift - self.per);
+        let one = request.length > 0 && place == (request.end() - 1) >> self.per;
+        let known = latest == (request.client, request.disk) && block >> BLOCK_BITS == 0;
+        (self.is_plain && one && known)
+            .then_some(write | u64::from(request.disk) << BLOCK_BITS | block)
     }
 
     fn add(&mut self, request: &Request) -> Result<()> {
@@ -321,11 +362,7 @@ impl Builder {
                 "the trace has more than {PARTIES} pairs of a client and a disk; cut it into parts"
             )));
         }
-        if party as usize >= self.clients.len()
-            && let Some((policy, blocks)) = self.options.client
-        {
-            self.clients.push(Client::new(policy, blocks));
-        }
+        self.clients.reach(party)?;
         self.latest = Some(((client, disk), party));
         Ok(party)
     }
@@ -344,10 +381,7 @@ impl Builder {
         };
         self.stream.before += 1;
         self.stream.client_reads += u64::from(!write);
-        if let Some(client) = self.clients.get_mut(party as usize)
-            && client.access(key)?
-            && !write
-        {
+        if self.clients.access(party, key)? && !write {
             self.stream.client_hits += 1;
             return Ok(());
         }
@@ -381,7 +415,7 @@ impl Builder {
 
     /// An empty one that only counts what would be references: its stream has none.
     pub(crate) fn counting(options: &Options, shards: Shards) -> Result<Self> {
-        Ok(Self { shards: Some(shards), ..Self::new(options)? })
+        Ok(Self { shards: Some(shards), is_plain: false, ..Self::new(options)? })
     }
 
     /// What was [counted](Self::counting).
