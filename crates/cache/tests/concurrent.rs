@@ -141,7 +141,8 @@ fn entries_stay_when_the_policy_or_the_number_of_shards_changes() {
     let cache = Cache::new(Config { capacity: mib(200), policy: PolicyKind::Lru, seed: 3 });
     (0..2000).for_each(|number| fill(&cache, number));
     let policies = PolicyKind::all().into_iter().filter(|kind| kind.serves());
-    for (policy, size) in policies.zip([1024, 300, 4096, 200, 20_000, 512, 900, 150].map(mib)) {
+    let sizes = [1024, 300, 4096, 200, 20_000, 512, 900, 150].map(mib);
+    for (policy, size) in policies.zip(sizes.into_iter().cycle()) {
         cache.change(size, policy);
         assert_eq!(cache.stats().entries, 2000, "{policy} {size}");
         assert!((0..2000).all(|number| cache.get(&key(number)).is_some()));
