@@ -47,7 +47,12 @@ impl Home {
         self.dir.path()
     }
 
-    /// A path in it.
+    /// The home itself.
+    pub fn home(&self) -> &Path {
+        &self.home
+    }
+
+    /// A path in the test's directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -103,8 +108,14 @@ impl Home {
 
     /// The same with more options.
     pub fn serve_with(&self, more: &[&str]) -> Server {
+        self.serve_in(&[], more)
+    }
+
+    /// The same with more variables in its environment.
+    pub fn serve_in(&self, env: &[(&str, String)], more: &[&str]) -> Server {
         let socket = self.path("nbd.sock");
         let mut command = self.command();
+        command.envs(env.iter().map(|(name, value)| (name, value)));
         command.arg("serve").arg("--nbd").arg(format!("unix:{}", socket.display())).args(more);
         Server::start(command, socket, self.path("log"))
     }

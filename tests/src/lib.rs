@@ -1,5 +1,5 @@
 //! What the end-to-end tests share: homes, servers, tools, hostile clients, file systems that fill
-//! up. The tests themselves are in `tests/`.
+//! up or hang. The tests themselves are in `tests/`.
 //!
 //! It may know the command line and the wire, as a user and a client do. It must not link any part
 //! of the engine: what is tested is the binary, with clients that nobody here wrote wherever there
@@ -15,6 +15,7 @@
 pub mod client;
 pub mod content;
 pub mod home;
+pub mod slow;
 pub mod small;
 pub mod tool;
 

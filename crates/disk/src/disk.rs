@@ -6,6 +6,7 @@ use crate::fence::{self, Tenure};
 use crate::maplog::Failure;
 use crate::record::Record;
 use crate::shadow::{Shadow, check_size};
+use crate::strain::{Kind, RoomProbe, Strain, Strained};
 use crate::{Counters, DiskInfo, Image, Loader, Mode, Resident, SnapshotInfo};
 use async_trait::async_trait;
 use block::lock::LockFile;
@@ -44,6 +45,7 @@ pub struct Disk {
     server: ServerId,
     read: AtomicU64,
     written: AtomicU64,
+    strained: Strained,
     _lock: LockFile,
 }
 
@@ -101,6 +103,7 @@ impl Disk {
         let absent = record.attached.clone().filter(|_| record.mode == Mode::Ephemeral);
         let room = terms.room.filter(|_| record.mode == Mode::Ephemeral);
         let away = room.map(|room| Away::new(room, &shadow, absent.is_some())).transpose()?;
+        let strained = Strained::new(loader.bound());
         let disk = Self {
             directory,
             store,
@@ -116,6 +119,7 @@ impl Disk {
             server: terms.server,
             read: AtomicU64::new(0),
             written: AtomicU64::new(0),
+            strained,
             _lock: lock,
         };
         let snapshots = crate::snapshot::list(&disk.store).await?.remove(name);
@@ -146,6 +150,20 @@ impl Disk {
             read: self.read.load(Ordering::Relaxed),
             written: self.written.load(Ordering::Relaxed),
             private: self.room(),
+        }
+    }
+
+    /// Whether it was short of room or slow since this was asked last.
+    pub fn strain(&self) -> Strain {
+        self.strained.look()
+    }
+
+    /// Finds out whether it has room again.
+    pub fn room_probe(&self) -> RoomProbe {
+        let in_files = self.away.is_none();
+        RoomProbe {
+            at_limit: in_files && self.shadow.is_at_limit(),
+            directory: in_files.then(|| self.directory.clone()),
         }
     }
 
@@ -451,9 +469,10 @@ impl Device for Disk {
 
     fn try_write(&self, span: Span, data: &[u8]) -> Result<Attempt> {
         let attempt = match &self.away {
-            Some(away) => away.front().device.try_write(span, data)?,
-            None => self.shadow.try_write(span, data)?,
+            Some(away) => away.front().device.try_write(span, data),
+            None => self.shadow.try_write(span, data),
         };
+        let attempt = attempt.inspect_err(|error| self.strained.failed(error))?;
         if attempt == Attempt::Done {
             self.written.fetch_add(span.len(), Ordering::Relaxed);
         }
@@ -461,27 +480,36 @@ impl Device for Disk {
     }
 
     async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        let _wait = self.strained.begin(Kind::Read);
         self.layer().device().read(span, buf).await?;
         self.read.fetch_add(span.len(), Ordering::Relaxed);
         Ok(())
     }
 
     async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
-        self.layer().device().write(span, data, durability).await?;
+        let _wait = self.strained.begin(Kind::of(durability));
+        let written = self.layer().device().write(span, data, durability).await;
+        written.inspect_err(|error| self.strained.failed(error))?;
         self.written.fetch_add(span.len(), Ordering::Relaxed);
         Ok(())
     }
 
     async fn flush(&self) -> Result<()> {
-        self.layer().device().flush().await
+        let _wait = self.strained.begin(Kind::Flush);
+        let flushed = self.layer().device().flush().await;
+        flushed.inspect_err(|error| self.strained.failed(error))
     }
 
     async fn discard(&self, span: Span, durability: Durability) -> Result<()> {
-        self.layer().device().discard(span, durability).await
+        let _wait = self.strained.begin(Kind::of(durability));
+        let discarded = self.layer().device().discard(span, durability).await;
+        discarded.inspect_err(|error| self.strained.failed(error))
     }
 
     async fn zero(&self, span: Span, mode: ZeroMode, durability: Durability) -> Result<()> {
-        self.layer().device().zero(span, mode, durability).await
+        let _wait = self.strained.begin(Kind::of(durability));
+        let zeroed = self.layer().device().zero(span, mode, durability).await;
+        zeroed.inspect_err(|error| self.strained.failed(error))
     }
 
     async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {

@@ -22,6 +22,7 @@
 //! | `moves` | taking, releasing and keeping disks: from one server to another |
 //! | `disk` | [`Disk`], an open one |
 //! | `away` | [`Room`], private blocks that lie elsewhere than in the home |
+//! | `strain` | whether a disk is short of room or slow, and the store slow |
 //! | `attach` | [`Attachment`], one client writes a disk; when an ephemeral one is reset |
 //! | `snapshot` | snapshot, commit, roll back |
 //! | `rebase` | onto another version of the image |
@@ -50,6 +51,7 @@ mod record;
 mod shadow;
 mod snapshot;
 mod stack;
+mod strain;
 mod touches;
 
 pub use attach::{Attachment, Ending};
@@ -63,4 +65,5 @@ pub use model::{
     SnapshotInfo,
 };
 pub use shadow::Shadow;
+pub use strain::{RoomProbe, Slow, Strain};
 pub use touches::Touches;

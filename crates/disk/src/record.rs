@@ -271,7 +271,7 @@ mod tests {
     fn sweeping_leaves_what_the_record_names() {
         let dir = tempfile::tempdir().unwrap();
         let names = ["0003.data", "0003.map", "0004.data", "0004.map", "0005.map.new", "lock"];
-        for name in names.iter().chain(&["disk.json.new", "notes.txt"]) {
+        for name in names.iter().chain(&["disk.json.new", "room.map.new", "notes.txt"]) {
             std::fs::write(dir.path().join(name), "x").unwrap();
         }
         record().sweep(dir.path()).unwrap();

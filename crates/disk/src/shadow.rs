@@ -245,6 +245,12 @@ impl Shadow {
         let _ = self.inner.most.set(most);
     }
 
+    /// Whether no further block may become private.
+    pub(crate) fn is_at_limit(&self) -> bool {
+        let most = self.inner.most.get().map_or(0, |most| most.load(Ordering::Relaxed));
+        most > 0 && (self.inner.stack.load().private() + 1).saturating_mul(BLOCK) > most
+    }
+
     /// The same shadow for another user of it.
     pub(crate) fn handle(&self) -> Self {
         Self { inner: Arc::clone(&self.inner) }
@@ -378,8 +384,7 @@ impl Inner {
     fn check_limit_of(&self, most: u64, stack: &Stack, blocks: std::ops::Range<u64>) -> Result<()> {
         let map = &stack.top().map;
         let fresh = blocks.filter(|block| map.get(*block) != State::Private).count() as u64;
-        let have: u64 = stack.layers.iter().map(|layer| layer.map.private()).sum();
-        if fresh == 0 || (have + fresh).saturating_mul(BLOCK) <= most {
+        if fresh == 0 || (stack.private() + fresh).saturating_mul(BLOCK) <= most {
             return Ok(());
         }
         Err(Error::new(

@@ -66,6 +66,11 @@ impl Stack {
         })
     }
 
+    /// How many blocks are private, those of all layers counted.
+    pub(crate) fn private(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.map.private()).sum()
+    }
+
     /// The part of `span` that the base has; what lies behind it reads as zeroes.
     fn in_base(&self, span: Span) -> Span {
         span.split_at(self.base.size()).0

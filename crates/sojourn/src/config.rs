@@ -81,6 +81,8 @@ pub(crate) struct Serve {
     pub(crate) lease_seconds: u64,
     /// The longest mean response, in milliseconds, up to which head-room is reckoned; 0: any.
     pub(crate) response_ms: u64,
+    /// Beyond so many milliseconds a disk or the store is called slow; 0: never.
+    pub(crate) slow_ms: u64,
     /// Whether boots are recorded, and loaded ahead of the next ones.
     pub(crate) boot_lists: bool,
     /// How far ahead of a guest that reads in order its disk is loaded; 0 is not at all.
@@ -186,6 +188,7 @@ impl Default for Serve {
             store_seconds: 600,
             lease_seconds: 60,
             response_ms: 0,
+            slow_ms: 1000,
             boot_lists: true,
             read_ahead: ByteSize(2 << 20),
             loads: 64,
@@ -340,6 +343,9 @@ impl Config {
         if self.serve.loads > 4096 {
             return bad("serve.loads", "must be at most 4096");
         }
+        if self.serve.slow_ms > 86_400_000 {
+            return bad("serve.slow_ms", "is more than a day; write milliseconds");
+        }
         if self.serve.lease_seconds < 3 {
             return bad("serve.lease_seconds", "must be at least 3");
         }
@@ -405,6 +411,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # store_seconds = 600       # readers wait this long for a store over a network
 # stop_seconds = 10         # a graceful stop waits this long for clients
 # response_ms = 0           # head-room ends where the mean response is longer; 0: anywhere
+# slow_ms = 1000            # disks and the store are called slow beyond this; 0: never
 
 # The certificates of the server and of the authority that it trusts; sojourn cert makes them.
 [tls]
@@ -524,6 +531,7 @@ mod tests {
             ("serve.idle_seconds = 10000000", "serve.idle_seconds"),
             ("serve.loads = 5000", "serve.loads"),
             ("serve.read_ahead = \"1GiB\"", "serve.read_ahead"),
+            ("serve.slow_ms = 100000000", "serve.slow_ms"),
             ("log.level = \"=?=\"", "log.level"),
         ] {
             let error = Config::parse(text).unwrap_err();

@@ -41,6 +41,9 @@ pub(crate) mod metric {
     pub(crate) const HEAD_ROOM: &str = "head_room_clients";
     pub(crate) const OPEN_DISKS: &str = "open_disks";
     pub(crate) const PRIVATE_BYTES: &str = "private_bytes";
+    pub(crate) const DISK_FULL: &str = "disk_full";
+    pub(crate) const DISK_SLOW: &str = "disk_slow";
+    pub(crate) const STORE_SLOW: &str = "store_slow";
 
     /// The label that says which export.
     pub(crate) const EXPORT: &str = "export";

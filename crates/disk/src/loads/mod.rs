@@ -12,6 +12,7 @@ mod queue;
 
 pub(crate) use queue::Urgency;
 
+use crate::strain::{Bound, Kind, Slow, Waits};
 use block::{Error, Result};
 use bytes::Bytes;
 use cache::Cache;
@@ -20,6 +21,7 @@ use parking_lot::Mutex;
 use queue::{Place, Queue};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use store::{ChunkRef, Store};
 use tokio::time::Instant;
 
@@ -49,6 +51,10 @@ pub struct Loader {
     cache: Arc<Cache>,
     options: LoadOptions,
     queue: Mutex<Queue>,
+    /// How long what waits is called slow.
+    bound: Bound,
+    /// Reads of the store.
+    waits: Waits,
     /// What times are counted from.
     began: Instant,
     flows: AtomicU64,
@@ -57,14 +63,32 @@ pub struct Loader {
 impl Loader {
     /// Chunks come from `store` into `cache`.
     pub fn new(store: Store, cache: Arc<Cache>, options: LoadOptions) -> Arc<Self> {
+        let bound = Bound::default();
         Arc::new(Self {
             store,
             cache,
             options,
             queue: Mutex::new(Queue::new(options.most)),
+            waits: Waits::new(bound.clone()),
+            bound,
             began: Instant::now(),
             flows: AtomicU64::new(0),
         })
+    }
+
+    /// From now on a disk or a store is called slow when somebody has to wait for longer than this;
+    /// 0, as at the beginning, is never.
+    pub fn call_slow(&self, bound: Duration) {
+        self.bound.set(bound);
+    }
+
+    /// What took long of the reads of the store since this was asked last.
+    pub fn slow(&self) -> Option<Slow> {
+        self.waits.look()
+    }
+
+    pub(crate) fn bound(&self) -> Bound {
+        self.bound.clone()
     }
 
     /// A line of one disk's own.
@@ -122,7 +146,9 @@ impl Line {
         let want = self.want(&at, urgency);
         let load = async {
             want.turn().await;
+            let waits = self.loader.waits.begin(Kind::Read);
             let chunk = self.loader.store.read_chunk(&at).await;
+            drop(waits);
             want.landed(chunk.is_ok());
             chunk
         };

@@ -57,6 +57,7 @@ fn describe(status: &StatusView) -> String {
             format!("{} read in {} chunks", ByteSize(status.store.read_bytes), status.store.reads),
         ),
     ];
+    rows.extend(status.troubles().into_iter().map(|line| ("trouble", line)));
     if let Some(room) = &status.head_room {
         rows.push(("head-room", room.text()));
     }

@@ -106,6 +106,17 @@ impl Engine {
         .await
     }
 
+    /// From now on a disk or the store is called slow when somebody has to wait for longer than this;
+    /// 0 is never.
+    pub(crate) fn call_slow(&self, bound: Duration) {
+        self.loader.call_slow(bound);
+    }
+
+    /// What took long of the reads of the store since this was asked last.
+    pub(crate) fn slow_store(&self) -> Option<disk::Slow> {
+        self.loader.slow()
+    }
+
     /// The read-only device of an image version; one for all who use it.
     ///
     /// # Errors

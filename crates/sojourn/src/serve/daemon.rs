@@ -10,7 +10,7 @@ use super::record::{Recording, recorded};
 use super::reload::Changeable;
 use super::security::Security;
 use super::signals::{Asked, Signals, Switch};
-use super::{forecast, head_room, limits, listen};
+use super::{forecast, head_room, limits, listen, strain};
 use crate::borrow::shadow::{Shadows, Wanted};
 use crate::config::Config;
 use crate::control::{
@@ -74,6 +74,8 @@ pub(crate) struct Running {
     pub(crate) started: Instant,
     pub(crate) recording: Option<Recording>,
     pub(crate) head_room: head_room::Meter,
+    /// Full and slow disks.
+    pub(crate) troubles: Arc<strain::Troubles>,
     /// The longest mean response that is bearable, in milliseconds; 0: any.
     pub(crate) response_ms: AtomicU64,
     /// Verbs that are being carried out.
@@ -234,12 +236,14 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         started: Instant::now(),
         recording,
         head_room: head_room::Meter::default(),
+        troubles: Arc::default(),
         response_ms: AtomicU64::new(config.serve.response_ms),
         verbs: Mutex::default(),
         attached: watch::Sender::new(clients.is_empty()),
         orders,
     });
     engine.disks.limit_private_bytes(config.limits.disk_space.0);
+    engine.call_slow(Duration::from_millis(config.serve.slow_ms));
 
     let lease = Lease::start(&engine, lease).await?;
     let stop = Switch::new();
@@ -258,6 +262,8 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         control::server::serve(control_listener, for_control, stop_control).await;
     });
     others.spawn(forecast::follow(Arc::clone(&engine.cache), stop.clone()));
+    let troubles = Arc::clone(&running.troubles);
+    others.spawn(strain::follow(troubles, Arc::clone(&engine), stop.clone()));
     tracing::info!(home = %home.dir().display(), pid = std::process::id(), "ready");
     notify("READY=1");
 

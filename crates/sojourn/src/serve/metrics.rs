@@ -1,7 +1,7 @@
 //! The status as Prometheus metrics, in the OpenMetrics text format.
 
 use super::latency::LatencyView;
-use super::status::{StatusView, TrafficView};
+use super::status::{ExportView, StatusView, TrafficView};
 use crate::names::metric::*;
 use block::{Error, Result};
 use prometheus_client::encoding::text::encode;
@@ -30,6 +30,9 @@ pub(crate) fn text(status: StatusView) -> Result<String> {
 
 /// A counter that every export has: name, help, value.
 type PerExport = (&'static str, &'static str, fn(&TrafficView) -> u64);
+
+/// A state that every disk has: name, help, whether it is so.
+type PerDisk = (&'static str, &'static str, fn(&ExportView) -> bool);
 
 /// One moment's numbers.
 #[derive(Debug)]
@@ -70,6 +73,8 @@ impl prometheus_client::collector::Collector for Snapshot {
         counter(out, STORE_READ_BYTES, "Stored bytes read from the store", s.store.read_bytes)?;
         counter(out, STORE_FAILURES, "Chunks that the store could not give", s.store.failures)?;
         counter(out, STORE_MOVED, "Chunks read from where their pack was moved", s.store.moved)?;
+        let slow = "1 while the store is slow, else 0";
+        gauge(out, STORE_SLOW, slow, s.store.slow.is_some().into())?;
         counter(out, STORE_HEALED, "Chunks and maps read from another store", s.store.healed)?;
         let retries = "Requests to the store that failed and were tried again";
         counter(out, STORE_RETRIES, retries, s.link.retries)?;
@@ -162,6 +167,20 @@ impl Snapshot {
             if let Some(bytes) = export.private_bytes {
                 let labels = [(EXPORT, export.name.as_str())];
                 ConstGauge::new(signed(bytes)).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        let states: [PerDisk; 2] = [
+            (DISK_FULL, "1 while writes of a disk fail for want of room, else 0", |disk| {
+                disk.full.is_some()
+            }),
+            (DISK_SLOW, "1 while a disk is slow, else 0", |disk| disk.slow.is_some()),
+        ];
+        for (name, help, state) in states {
+            let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for export in exports.iter().filter(|export| export.private_bytes.is_some()) {
+                let labels = [(EXPORT, export.name.as_str())];
+                let value = i64::from(state(export));
+                ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
             }
         }
         Ok(())

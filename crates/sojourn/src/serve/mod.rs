@@ -19,6 +19,7 @@
 //! | [`signals`] | what stops and reloads a server |
 //! | [`reload`] | the configuration is read again |
 //! | [`forecast`] | what other caches would do is followed |
+//! | [`strain`] | full and slow disks, and a slow store, are noticed |
 //! | [`http`], [`https`], [`metrics`], [`status`], [`latency`], [`head_room`] | what the server tells of itself |
 
 pub(crate) mod boots;
@@ -46,6 +47,7 @@ pub(crate) mod reload;
 pub(crate) mod security;
 pub(crate) mod signals;
 pub(crate) mod status;
+pub(crate) mod strain;
 
 use crate::config::Config;
 use std::time::Duration;

@@ -14,6 +14,7 @@ use crate::place::Place;
 use block::{ErrorKind, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokio::task::JoinSet;
 
 /// The parts of a running server that a reload changes.
@@ -103,6 +104,7 @@ impl Changeable {
             boot_lists: self.config.serve.boot_lists,
             ..new.serve
         };
+        self.running.engine.call_slow(Duration::from_millis(self.config.serve.slow_ms));
         self.running.response_ms.store(self.config.serve.response_ms, Ordering::Relaxed);
         self.running.nbd.set_limits(limits(&self.config));
         self.running.engine.disks.limit_private_bytes(self.config.limits.disk_space.0);

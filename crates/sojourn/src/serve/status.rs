@@ -5,6 +5,7 @@ use super::daemon::Running;
 use super::head_room::HeadRoomView;
 use super::latency::{self, LatencyView};
 use super::record::{Recording, RecordingView};
+use super::strain::TroubleView;
 use crate::control::api::{DiskReply, DiskRequest};
 use crate::engine::verbs;
 use block::Result;
@@ -106,6 +107,9 @@ pub(crate) struct StoreView {
     pub(crate) moved: u64,
     /// Chunks and maps that were missing or damaged, and came from another store.
     pub(crate) healed: u64,
+    /// Whether it is slow; null when not.
+    #[serde(default)]
+    pub(crate) slow: Option<TroubleView>,
 }
 
 /// Requests and bytes.
@@ -149,6 +153,12 @@ pub(crate) struct ExportView {
     pub(crate) open: bool,
     /// Bytes of the disk's private blocks; null for an image.
     pub(crate) private_bytes: Option<u64>,
+    /// Whether writes fail for want of room; null when not.
+    #[serde(default)]
+    pub(crate) full: Option<TroubleView>,
+    /// Whether it is slow; null when not.
+    #[serde(default)]
+    pub(crate) slow: Option<TroubleView>,
     #[serde(flatten)]
     pub(crate) traffic: TrafficView,
     /// How long requests took, by kind.
@@ -188,6 +198,8 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
             client: None,
             open: false,
             private_bytes: None,
+            full: None,
+            slow: None,
             traffic: TrafficView::from(&export.traffic),
             latency: latency::by_kind(&export.latencies),
         };
@@ -201,10 +213,13 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
                 client: None,
                 open: false,
                 private_bytes: None,
+                full: None,
+                slow: None,
                 traffic: TrafficView::default(),
                 latency: BTreeMap::new(),
             });
             view.private_bytes = Some(disk.private_bytes);
+            (view.full, view.slow) = running.troubles.of(&disk.name);
             if let Some(holder) = open.get(&disk.name) {
                 view.open = true;
                 view.client.clone_from(holder);
@@ -234,6 +249,7 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
             failures: store.chunk_failures,
             moved: store.chunks_moved,
             healed: store.healed,
+            slow: running.troubles.of_store(),
         },
         link: engine.link.retries(),
         pieces: engine.link.pieces(),
@@ -244,6 +260,23 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
         head_room: running.head_room.view(engine, &counters, running.bearable()),
         clients: clients(&counters),
     })
+}
+
+impl StatusView {
+    /// What is full or slow now, a line each.
+    pub(crate) fn troubles(&self) -> Vec<String> {
+        let line = |name: &str, what: &str, trouble: &TroubleView| {
+            format!("{name} is {what} for {} s: {}", trouble.seconds, trouble.why)
+        };
+        let mut lines = Vec::new();
+        lines.extend(self.store.slow.as_ref().map(|slow| line("the store", "slow", slow)));
+        for export in &self.exports {
+            let name = format!("disk {}", export.name);
+            lines.extend(export.full.as_ref().map(|full| line(&name, "full", full)));
+            lines.extend(export.slow.as_ref().map(|slow| line(&name, "slow", slow)));
+        }
+        lines
+    }
 }
 
 fn clients(counters: &nbd::Counters) -> Vec<ClientView> {

@@ -43,6 +43,8 @@ pub(super) struct Now {
     pub(super) total: Rates,
     /// Of the last minute; null before the server has been up for a moment.
     pub(super) head_room: Option<HeadRoomView>,
+    /// What is full or slow now, a line each.
+    pub(super) troubles: Vec<String>,
     pub(super) disks: Vec<DiskNow>,
     pub(super) clients: Vec<ClientNow>,
 }
@@ -76,6 +78,9 @@ pub(super) struct DiskNow {
     pub(super) private_bytes: Option<u64>,
     /// Bytes in a second.
     pub(super) growth_bytes: Option<f64>,
+    /// Writes fail for want of room.
+    pub(super) full: bool,
+    pub(super) slow: bool,
 }
 
 /// One client.
@@ -149,6 +154,7 @@ impl Now {
             store_read_bytes: per(before.store.read_bytes, after.store.read_bytes, seconds),
             total: Rates::between(&before.total, &after.total, seconds),
             head_room: after.head_room.clone(),
+            troubles: after.troubles(),
             disks: after
                 .exports
                 .iter()
@@ -213,6 +219,8 @@ fn disk(before: Option<&ExportView>, after: &ExportView, seconds: f64) -> DiskNo
         p99_us: some(times.p99_us),
         private_bytes: after.private_bytes,
         growth_bytes: after.private_bytes.map(grown),
+        full: after.full.is_some(),
+        slow: after.slow.is_some(),
     }
 }
 

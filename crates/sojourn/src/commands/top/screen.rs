@@ -1,13 +1,16 @@
 //! The picture of `sojourn top`, and the terminal that it is shown in.
 
 use super::super::cache::in_short;
-use super::rates::{Now, Rates, SortKey};
+use super::rates::{DiskNow, Now, Rates, SortKey};
 use crate::output::{Table, raw};
 use crate::serve::head_room::HeadRoomView;
 use block::{ByteSize, Error, Result};
 use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
 };
+
+/// What is full or slow is told in so many lines at most.
+const TROUBLES: usize = 5;
 
 /// What is listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +47,12 @@ pub(super) fn text(now: &Now, page: Page, sort: SortKey, fit: Option<(usize, usi
     if let Some(forecast) = &now.forecast {
         text.push_str(&format!("of late {}\n", in_short(forecast)));
     }
+    for trouble in now.troubles.iter().take(TROUBLES) {
+        text.push_str(&format!("! {trouble}\n"));
+    }
+    if now.troubles.len() > TROUBLES {
+        text.push_str(&format!("! and {} more\n", now.troubles.len() - TROUBLES));
+    }
     text.push('\n');
     text.push_str(&match page {
         Page::Disks => disks(now),
@@ -58,7 +67,7 @@ pub(super) fn text(now: &Now, page: Page, sort: SortKey, fit: Option<(usize, usi
 fn disks(now: &Now) -> String {
     let mut table = Table::new(&[
         "DISK", "CLIENT", ">CONN", ">READ/S", ">WRITE/S", ">READ", ">WRITTEN", ">P50", ">P99",
-        ">PRIVATE", ">GROWTH", ">ERR/S",
+        ">PRIVATE", ">GROWTH", ">ERR/S", "STATE",
     ]);
     for disk in &now.disks {
         let [reads, writes, read, written] = cells(&disk.rates);
@@ -78,9 +87,19 @@ fn disks(now: &Now) -> String {
                 false => speed(bytes),
             }),
             format!("{:.0}", disk.rates.errors),
+            state(disk).to_owned(),
         ]);
     }
     table.render()
+}
+
+fn state(disk: &DiskNow) -> &'static str {
+    match (disk.full, disk.slow) {
+        (false, false) => "-",
+        (false, true) => "slow",
+        (true, false) => "full",
+        (true, true) => "full, slow",
+    }
 }
 
 fn clients(now: &Now) -> String {
@@ -189,6 +208,7 @@ impl Drop for Screen {
 mod tests {
     use super::super::rates::tests::state;
     use super::*;
+    use crate::serve::strain::TroubleView;
     use std::time::Duration;
 
     #[test]
@@ -203,6 +223,30 @@ mod tests {
         assert_eq!(small.split("\r\n").count(), 6);
         assert!(small.split("\r\n").all(|line| line.chars().count() <= 20), "{small}");
         assert!(small.ends_with("q quit  d disks  c c"), "{small}");
+    }
+
+    #[test]
+    fn what_is_full_or_slow_is_told_first_and_in_few_lines() {
+        let mut after = state(2);
+        let trouble = |seconds, why: &str| Some(TroubleView { seconds, why: why.to_owned() });
+        after.store.slow = trouble(3, "a read took 1.5 s");
+        after.exports[0].full = trouble(12, "no room");
+        after.exports[1].slow = trouble(7, "a flush took 2.0 s");
+        let mut now = Now::between(&state(1), &after, Duration::from_secs(1));
+        let all = text(&now, Page::Disks, SortKey::Name, None);
+        for line in [
+            "! the store is slow for 3 s: a read took 1.5 s\n",
+            "! disk alice is full for 12 s: no room\n",
+            "! disk bob is slow for 7 s: a flush took 2.0 s\n\n",
+        ] {
+            assert!(all.contains(line), "no {line:?} in\n{all}");
+        }
+        let states: Vec<_> =
+            all.lines().filter_map(|line| line.split_whitespace().last()).collect();
+        assert_eq!(states[states.len() - 3..], ["STATE", "full", "slow"], "{all}");
+        now.troubles = vec!["x".into(); 8];
+        let all = text(&now, Page::Clients, SortKey::Name, None);
+        assert!(all.matches("! x\n").count() == 5 && all.contains("! and 3 more\n"), "{all}");
     }
 
     #[test]

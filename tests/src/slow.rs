@@ -1,0 +1,117 @@
+//! Calls of the system that do not come back until the test lets them.
+
+use crate::tool;
+use std::path::{Path, PathBuf};
+
+/// A library that is loaded before the C library. While the file that `HOLD_SYNC` names is there,
+/// syncs wait; while that of `HOLD_READ` is there, reads of files do whose path has `HOLD_READ_OF`
+/// in it.
+const SOURCE: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+static void hold(const char *variable)
+{
+    const char *path = getenv(variable);
+    while (path && access(path, F_OK) == 0)
+        usleep(10000);
+}
+
+static void hold_read(int fd)
+{
+    char link[64], path[4096];
+    const char *of = getenv("HOLD_READ_OF");
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    if (length < 0 || !of)
+        return;
+    path[length] = 0;
+    if (strstr(path, of))
+        hold("HOLD_READ");
+}
+
+#define NEXT(type, name, ...) ((type (*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name))
+
+int fsync(int fd)
+{
+    hold("HOLD_SYNC");
+    return NEXT(int, fsync, int)(fd);
+}
+
+int fdatasync(int fd)
+{
+    hold("HOLD_SYNC");
+    return NEXT(int, fdatasync, int)(fd);
+}
+
+ssize_t read(int fd, void *to, size_t size)
+{
+    hold_read(fd);
+    return NEXT(ssize_t, read, int, void *, size_t)(fd, to, size);
+}
+
+ssize_t pread64(int fd, void *to, size_t size, off_t at)
+{
+    hold_read(fd);
+    return NEXT(ssize_t, pread64, int, void *, size_t, off_t)(fd, to, size, at);
+}
+"#;
+
+/// A file system that hangs when told to. Needs `cc`.
+pub struct Hanging {
+    library: PathBuf,
+    sync: PathBuf,
+    read: PathBuf,
+    read_of: &'static str,
+}
+
+impl Hanging {
+    /// Its files are in `dir`; reads hang of files with `read_of` in their path.
+    pub fn new(dir: &Path, read_of: &'static str) -> Self {
+        std::fs::write(dir.join("hold.c"), SOURCE).expect("source");
+        tool::shell(dir, &[], "cc -shared -fPIC -O1 -o hold.so hold.c -ldl");
+        let path = |name: &str| dir.join(name);
+        Self { library: path("hold.so"), sync: path("hold-sync"), read: path("hold-read"), read_of }
+    }
+
+    /// What a process needs in its environment to be held by it.
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        vec![
+            ("LD_PRELOAD", text(&self.library)),
+            ("HOLD_SYNC", text(&self.sync)),
+            ("HOLD_READ", text(&self.read)),
+            ("HOLD_READ_OF", self.read_of.to_owned()),
+        ]
+    }
+
+    /// Holds syncs, or lets them go.
+    pub fn hold_syncs(&self, held: bool) {
+        hold(&self.sync, held);
+    }
+
+    /// Holds reads, or lets them go.
+    pub fn hold_reads(&self, held: bool) {
+        hold(&self.read, held);
+    }
+}
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        // Nobody must hang for ever, whatever failed.
+        let _ = std::fs::remove_file(&self.sync);
+        let _ = std::fs::remove_file(&self.read);
+    }
+}
+
+fn hold(file: &Path, held: bool) {
+    match held {
+        true => std::fs::write(file, "").expect("file"),
+        false => std::fs::remove_file(file).expect("file"),
+    }
+}
