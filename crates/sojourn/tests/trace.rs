@@ -66,6 +66,11 @@ fn traces_are_converted_cut_sampled_merged_and_anonymized() {
     assert_eq!(merged["clients"], serde_json::json!(["t/a", "w/a", "t/b"]));
     assert_eq!(merged["disks"].as_array().unwrap().len(), 1);
 
+    lab.line("trace merge c.sjt t.csv w.sjt --same-disks --same-clients").ok();
+    assert_eq!(lab.json("trace info c.sjt")["clients"], serde_json::json!(["a", "b"]));
+    lab.line("trace merge c.sjt t.csv w.sjt --by-clock")
+        .fails(2, &["t: when its requests were made"]);
+
     // Two requests beside five: at the beginning and in the middle.
     lab.line("trace merge p.sjt t.sjt w.sjt --in-proportion").ok();
     let mixed = lab.line("trace convert p.sjt - --to csv").ok();

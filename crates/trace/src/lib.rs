@@ -34,7 +34,7 @@ pub mod transform;
 pub use export::{ExportOptions, Exported, export, format_of};
 pub use format::Format;
 pub use header::{Disk, Header};
-pub use merge::{Merged, SameDisks};
+pub use merge::{Merged, Same};
 pub use native::column::Effort;
 pub use native::writer::{Writer, create};
 pub use open::{OpenOptions, guess, open, read};

@@ -75,13 +75,14 @@ impl<S: Source> Interleaved<S> {
     }
 }
 
-/// Whether disks of several traces are the same.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SameDisks {
-    /// Each trace has its own.
-    No,
-    /// Those of the same name are the same; so are all that have none.
-    ByName,
+/// What of several traces is one and the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Same {
+    /// Disks of the same name are the same; so are all that have none. Otherwise each trace has its
+    /// own.
+    pub disks: bool,
+    /// The same of clients. Otherwise each trace has its own, named after the trace.
+    pub clients: bool,
 }
 
 /// A trace whose requests lie evenly in a span that is the same for all.
@@ -111,17 +112,39 @@ impl Source for Even {
     }
 }
 
-/// Several traces as one: each trace's clients stay clients of their own.
+/// A trace that begins later than others.
+struct Later {
+    source: Box<dyn Source + Send>,
+    /// Nanoseconds.
+    by: u64,
+}
+
+impl Source for Later {
+    fn header(&self) -> &Header {
+        self.source.header()
+    }
+
+    fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
+        let more = self.source.read(batch)?;
+        for request in batch {
+            request.time = request.time.saturating_add(self.by);
+        }
+        Ok(more)
+    }
+}
+
+/// Several traces as one.
 pub struct Merged {
     inner: Interleaved<Box<dyn Source + Send>>,
     header: Header,
     names: Vec<String>,
-    same: SameDisks,
+    same: Same,
     /// The numbers that each trace's clients and disks got.
     clients: Vec<Vec<Option<u32>>>,
     disks: Vec<Vec<Option<u32>>>,
-    /// The disks by their names.
-    by_name: HashMap<String, usize>,
+    /// The clients and the disks by their names.
+    clients_by_name: HashMap<String, usize>,
+    disks_by_name: HashMap<String, usize>,
     /// Requests so far.
     merged: u64,
 }
@@ -133,7 +156,7 @@ impl Merged {
     /// [`Invalid`](block::ErrorKind::Invalid) for a trace that does not know its length ahead.
     pub fn in_proportion(
         traces: Vec<(String, Box<dyn Source + Send>)>,
-        same: SameDisks,
+        same: Same,
     ) -> Result<Self> {
         let even = |(name, source): (String, Box<dyn Source + Send>)| {
             let Some(of) = source.header().requests else {
@@ -151,8 +174,35 @@ impl Merged {
         Ok(merged)
     }
 
-    /// Traces with their names, which tell clients apart, by their times.
-    pub fn new(traces: Vec<(String, Box<dyn Source + Send>)>, same: SameDisks) -> Self {
+    /// Traces with their names, which tell clients apart, by the clock: each begins as much later than
+    /// the first as it was recorded later. So the parts of one recording become the whole.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) for a trace that does not know when it began, or has no
+    /// times.
+    pub fn by_clock(traces: Vec<(String, Box<dyn Source + Send>)>, same: Same) -> Result<Self> {
+        for (name, source) in &traces {
+            let header = source.header();
+            if header.start == 0 || !header.times {
+                return Err(Error::invalid(format!(
+                    "{name}: when its requests were made is not known; only recordings say it: merge \
+                     without the clock"
+                )));
+            }
+        }
+        let start = traces.iter().map(|(_, source)| source.header().start).min().unwrap_or(0);
+        let later = |(name, source): (String, Box<dyn Source + Send>)| {
+            let by = source.header().start - start;
+            let later: Box<dyn Source + Send> = Box::new(Later { source, by });
+            (name, later)
+        };
+        let mut merged = Self::new(traces.into_iter().map(later).collect(), same);
+        merged.header.start = start;
+        Ok(merged)
+    }
+
+    /// Traces with their names, which tell clients apart, by their times, as if all began together.
+    pub fn new(traces: Vec<(String, Box<dyn Source + Send>)>, same: Same) -> Self {
         let all = |wanted: fn(&Header) -> bool| traces.iter().all(|(_, s)| wanted(s.header()));
         let any = |wanted: fn(&Header) -> bool| traces.iter().any(|(_, s)| wanted(s.header()));
         let mut header = Header {
@@ -182,7 +232,8 @@ impl Merged {
             same,
             clients: vec![Vec::new(); count],
             disks: vec![Vec::new(); count],
-            by_name: HashMap::new(),
+            clients_by_name: HashMap::new(),
+            disks_by_name: HashMap::new(),
             merged: 0,
         }
     }
@@ -218,7 +269,8 @@ impl Source for Merged {
     }
 
     fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
-        let Self { inner, header, names, same, clients, disks, by_name, merged } = self;
+        let Self { inner, header, names, same, clients, disks, merged, .. } = self;
+        let (clients_by_name, disks_by_name) = (&mut self.clients_by_name, &mut self.disks_by_name);
         let more = inner.fill(batch, |index, source, request| {
             if !header.times {
                 request.time = *merged; // counts requests, as in every trace without times
@@ -227,18 +279,26 @@ impl Source for Merged {
             let (client, disk) = (request.client as usize, request.disk as usize);
             request.client = renumber(&mut clients[index], request.client, || {
                 let name = source.header().clients.get(client).map_or("", String::as_str);
-                header.clients.push(client_name(&names[index], name));
-                header.clients.len() - 1
+                let new = header.clients.len();
+                if !same.clients {
+                    header.clients.push(client_name(&names[index], name));
+                    return new;
+                }
+                let known = *clients_by_name.entry(name.to_owned()).or_insert(new);
+                if known == new {
+                    header.clients.push(name.to_owned());
+                }
+                known
             })?;
             request.disk = renumber(&mut disks[index], request.disk, || {
                 let new = source.header().disks.get(disk).cloned().unwrap_or_default();
-                if *same == SameDisks::ByName
-                    && let Some(known) = by_name.get(&new.name)
+                if same.disks
+                    && let Some(known) = disks_by_name.get(&new.name)
                 {
                     header.disks[*known].size = header.disks[*known].size.max(new.size);
                     return *known;
                 }
-                by_name.insert(new.name.clone(), header.disks.len());
+                disks_by_name.insert(new.name.clone(), header.disks.len());
                 header.disks.push(new);
                 header.disks.len() - 1
             })?;

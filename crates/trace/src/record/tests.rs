@@ -1,6 +1,6 @@
 use super::log::BUFFER;
 use super::{Collector, Log, Recorder, WAITING};
-use crate::{Disk, Flags, Header, Op, OpenOptions, Request, read};
+use crate::{Disk, Flags, Header, Merged, Op, OpenOptions, Request, Same, Source, read};
 use block::{Action, Answered, Observer, Span};
 use proptest::prelude::*;
 use std::io::Cursor;
@@ -162,6 +162,51 @@ async fn a_recording_goes_on_in_the_next_file_and_loses_nothing() {
         }
     }
     assert_eq!(at, count);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_parts_of_a_recording_are_one_again_when_merged_by_the_clock() {
+    let recorder = Recorder::new(5_000_000_000);
+    let logs = ["b", "a"].map(|name| recorder.log(name.into(), disk(name)));
+    let mut collector = Collector::new(Arc::clone(&recorder), Vec::new(), "1", 2000, "").unwrap();
+    let (mut files, mut count) = (Vec::new(), 0);
+    while files.len() < 3 {
+        for _ in 0..50 {
+            advance(Duration::from_millis(10)).await;
+            note(&logs[count as usize % 2], Duration::ZERO, one(Action::Read, count * 512, 512));
+            count += 1;
+        }
+        collector.pass().unwrap();
+        if collector.is_full() {
+            files.push(collector.rotate(Vec::new(), "next").unwrap().0);
+        }
+    }
+    files.push(collector.finish().unwrap().0);
+    // In any order, and without the first.
+    for (skip, order) in [(0, [2, 0, 3, 1]), (1, [3, 2, 1, 0])] {
+        let parts = order.into_iter().filter(|part| *part >= skip).map(|part| {
+            let file = Cursor::new(files[part].clone());
+            let source = read(Box::new(file), "t", &OpenOptions::default()).unwrap();
+            (format!("part {part}"), source)
+        });
+        let same = Same { disks: true, clients: true };
+        let mut merged = Merged::by_clock(parts.collect(), same).unwrap();
+        let (mut all, mut batch) = (Vec::new(), Vec::new());
+        while merged.read(&mut batch).unwrap() {
+            all.extend_from_slice(&batch);
+        }
+        let header = merged.header();
+        assert_eq!((header.clients.len(), header.disks.len()), (2, 2));
+        let first = if skip == 0 { 0 } else { requests(files[0].clone()).1.len() as u64 };
+        assert_eq!(all.len() as u64, count - first);
+        for (number, request) in (first..).zip(&all) {
+            assert_eq!(request.offset, number * 512);
+            assert_eq!(header.start + request.time, 5_000_000_000 + (number + 1) * 10_000_000);
+            let name = ["b", "a"][number as usize % 2];
+            assert_eq!(header.clients[request.client as usize], name);
+            assert_eq!(header.disks[request.disk as usize], disk(name));
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

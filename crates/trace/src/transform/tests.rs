@@ -1,5 +1,5 @@
 use super::{Anonymous, Cut, Sample, Selection};
-use crate::{Disk, Header, Memory, Merged, Op, Request, SameDisks, Source};
+use crate::{Disk, Header, Memory, Merged, Op, Request, Same, Source};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -85,7 +85,8 @@ proptest! {
     #[test]
     fn a_merge_holds_every_request_once_in_order(a in requests(), b in requests()) {
         let boxed = |all: &[Request]| Box::new(memory(all)) as Box<dyn Source + Send>;
-        for (same, most) in [(SameDisks::No, 4), (SameDisks::ByName, 1)] {
+        let disks = Same { disks: true, ..Same::default() };
+        for (same, most) in [(Same::default(), 4), (disks, 1)] {
             let traces = vec![("a".to_owned(), boxed(&a)), ("b".to_owned(), boxed(&b))];
             let (header, all) = drain(Merged::new(traces, same));
             prop_assert!(all.windows(2).all(|w| w[0].time <= w[1].time));
@@ -131,7 +132,7 @@ fn a_merge_in_proportion_spreads_every_trace_over_the_whole() {
         Box::new(memory(&(0..count).map(one).collect::<Vec<_>>())) as Box<dyn Source + Send>
     };
     let traces = vec![("long".to_owned(), of(9000)), ("short".to_owned(), of(300))];
-    let (header, all) = drain(Merged::in_proportion(traces, SameDisks::No).unwrap());
+    let (header, all) = drain(Merged::in_proportion(traces, Same::default()).unwrap());
     assert!(!header.times);
     assert!(all.iter().zip(0..).all(|(request, number)| request.time == number));
     let short: Vec<usize> = (0..all.len()).filter(|at| all[*at].disk == 1).collect();
@@ -148,7 +149,7 @@ fn a_merge_in_proportion_spreads_every_trace_over_the_whole() {
         }
     }
     let pipe = Box::new(Pipe(Header::default())) as Box<dyn Source + Send>;
-    let refused = Merged::in_proportion(vec![("pipe".to_owned(), pipe)], SameDisks::No);
+    let refused = Merged::in_proportion(vec![("pipe".to_owned(), pipe)], Same::default());
     assert!(
         refused.is_err_and(|e| e.message().contains("pipe") && e.message().contains("convert"))
     );
@@ -200,7 +201,27 @@ fn counts_that_headers_claim_do_not_overflow_when_traces_are_merged() {
     let one = || -> Box<dyn Source + Send> {
         Box::new(Boaster(Header { requests: Some(u64::MAX), ..Header::default() }))
     };
-    let merged = Merged::new(vec![("a".into(), one()), ("b".into(), one())], SameDisks::No);
+    let merged = Merged::new(vec![("a".into(), one()), ("b".into(), one())], Same::default());
     assert_eq!(merged.header().requests, None);
     assert!(!drain(merged).0.complete, "a pipe that was cut off leaves a merge that was");
+}
+
+#[test]
+fn a_merge_by_the_clock_refuses_traces_that_do_not_know_when_they_began() {
+    let refused = |header: Header| {
+        let known = Header { start: 5, ..Header::default() };
+        let traces = vec![
+            (
+                "known".to_owned(),
+                Box::new(Memory::new(known, Vec::new())) as Box<dyn Source + Send>,
+            ),
+            ("other".to_owned(), Box::new(Memory::new(header, Vec::new()))),
+        ];
+        Merged::by_clock(traces, Same::default()).err().map(|e| e.message().to_owned())
+    };
+    assert_eq!(refused(Header { start: 3, ..Header::default() }), None);
+    for header in [Header::default(), Header { start: 3, times: false, ..Header::default() }] {
+        let message = refused(header).unwrap();
+        assert!(message.starts_with("other: when its requests were made"), "{message}");
+    }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 use trace::{
-    Anonymous, ExportOptions, Exported, Format, Merged, Op, SameDisks, Selection, Source, format_of,
+    Anonymous, ExportOptions, Exported, Format, Merged, Op, Same, Selection, Source, format_of,
 };
 
 /// How a trace is written.
@@ -183,7 +183,7 @@ pub(super) fn sample(args: &Sample, output: Output) -> Result<()> {
 #[command(after_help = "\
 Examples:
   sojourn trace merge storm.sjt office-a.csv.zst office-b.csv.zst --same-disks
-  sojourn trace merge all.sjt monday.sjt tuesday.sjt
+  sojourn trace merge week.sjt traces/*.sjt --by-clock --same-disks --same-clients
   sojourn trace merge desktops.sjt P3.sjt P6.sjt P12.sjt --in-proportion")]
 pub(crate) struct Merge {
     #[command(flatten)]
@@ -197,6 +197,14 @@ pub(crate) struct Merge {
     /// trace has its own
     #[arg(long)]
     same_disks: bool,
+    /// Clients of the same name are the same client, and so are all that have none; otherwise each
+    /// trace has its own, named after the trace
+    #[arg(long)]
+    same_clients: bool,
+    /// By the time of day, for recordings: each trace begins as much later than the first as it was
+    /// recorded later; otherwise all begin together
+    #[arg(long, conflicts_with = "in_proportion")]
+    by_clock: bool,
     /// Spread each trace evenly over the whole, so that all end together, instead of by time: for
     /// traces without times
     #[arg(long)]
@@ -206,10 +214,13 @@ pub(crate) struct Merge {
 pub(super) fn merge(args: &Merge, output: Output) -> Result<()> {
     let open = |path: &PathBuf| Ok((stem(path), args.reading.open(path)?));
     let traces: Vec<_> = args.traces.iter().map(open).collect::<Result<_>>()?;
-    let same = if args.same_disks { SameDisks::ByName } else { SameDisks::No };
-    let mut merged = match args.in_proportion {
-        true => Merged::in_proportion(traces, same)?,
-        false => Merged::new(traces, same),
+    let same = Same { disks: args.same_disks, clients: args.same_clients };
+    let mut merged = if args.in_proportion {
+        Merged::in_proportion(traces, same)?
+    } else if args.by_clock {
+        Merged::by_clock(traces, same)?
+    } else {
+        Merged::new(traces, same)
     };
     args.writing.write(&mut merged, args.reading.unit, output)
 }

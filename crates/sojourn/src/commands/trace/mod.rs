@@ -33,7 +33,7 @@ pub(crate) enum Trace {
     Cut(change::Cut),
     /// Take one of N places of a trace, for caches of one Nth of the size
     Sample(change::Sample),
-    /// Join traces by time; the clients of each stay clients of their own
+    /// Join traces: as if all began together, or by the clock
     Merge(change::Merge),
     /// Take out names and notes, and places on demand
     Anonymize(change::Anonymize),
