@@ -5,12 +5,16 @@
 //! answer, to find nothing to do: on an idle machine that doubles the cost of a small request. Here
 //! room to write is asked for only after some was missing.
 //!
+//! In the same way a unix socket wakes its peer each time that something it sent is taken, a peer
+//! that sleeps until its answer comes too. So short requests are looked at first, and taken when the
+//! answers were sent: by then the peer is awake.
+//!
 //! It is registered with the runtime that polls it first, and has to stay there.
 
 use super::registered::{Registered, register};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -20,6 +24,9 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
 /// Sends without a lack of room until the room is no longer asked for.
 const CALM: u32 = 64;
+/// What is received is looked at first while it is shorter than this, in bytes: as many requests
+/// without payload as a client usually has in flight.
+const SHORT: usize = 2048;
 
 /// A connected stream socket, unix or TCP.
 #[derive(Debug)]
@@ -29,6 +36,63 @@ pub(super) struct Stream {
     input: Option<Registered>,
     /// Registered for writing, while room is asked for.
     room: Option<Room>,
+    seen: Seen,
+}
+
+/// Bytes that were looked at, and are still to be taken out of the socket.
+#[derive(Debug)]
+struct Seen {
+    socket: Arc<OwnedFd>,
+    bytes: usize,
+    /// The next ones are looked at: those before were short.
+    looks: bool,
+    /// Looking is worth something.
+    is_unix: bool,
+}
+
+impl Seen {
+    /// Receives what is there, by looking at it or by taking it.
+    fn receive(&mut self, room: &mut [u8]) -> rustix::io::Result<usize> {
+        self.take()?;
+        if self.looks && self.is_unix {
+            let most = room.len().min(SHORT);
+            let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+            let (got, _) = rustix::net::recv(&self.socket, &mut room[..most], flags)?;
+            if got < SHORT {
+                self.bytes = got;
+                return Ok(got);
+            }
+        }
+        let (got, _) = rustix::net::recv(&self.socket, &mut *room, RecvFlags::DONTWAIT)?;
+        self.looks = got < SHORT;
+        Ok(got)
+    }
+
+    /// Takes what was looked at.
+    #[inline]
+    fn take(&mut self) -> rustix::io::Result<()> {
+        while self.bytes > 0 {
+            let mut scratch = [0; 512];
+            let rest = &mut scratch[..self.bytes.min(512)];
+            match rustix::net::recv(&self.socket, rest, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => self.bytes = 0,
+                Ok((got, _)) => self.bytes -= got,
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    self.bytes = 0;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Seen {
+    /// A unix socket that is closed with something left in it resets its peer.
+    fn drop(&mut self) {
+        let _ = self.take();
+    }
 }
 
 #[derive(Debug)]
@@ -74,7 +138,10 @@ impl Watch {
 impl Stream {
     /// Uses `socket`, which is connected and does not block.
     pub(super) fn new(socket: OwnedFd) -> Self {
-        Self { socket: Arc::new(socket), input: None, room: None }
+        let is_unix = sockopt::socket_domain(&socket).is_ok_and(|f| f == AddressFamily::UNIX);
+        let socket = Arc::new(socket);
+        let seen = Seen { socket: Arc::clone(&socket), bytes: 0, looks: true, is_unix };
+        Self { socket, input: None, room: None, seen }
     }
 
     /// For somebody who looks at it from beside.
@@ -87,8 +154,8 @@ impl Stream {
     /// # Errors
     /// When there are too many open files.
     pub(super) fn into_fd(self) -> io::Result<OwnedFd> {
-        let Self { socket, input, room } = self;
-        drop((input, room));
+        let Self { socket, input, room, seen } = self;
+        drop((input, room, seen));
         // Nobody else has a share of it any more.
         Arc::try_unwrap(socket).or_else(|shared| shared.try_clone())
     }
@@ -108,6 +175,8 @@ impl Stream {
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             match rustix::net::sendmsg(&self.socket, slices, &mut control, flags) {
                 Ok(sent) => {
+                    // Should it fail, the next receive will tell.
+                    let _ = self.seen.take();
                     if let Some(room) = &mut self.room {
                         room.calm += 1;
                         if room.calm >= CALM {
@@ -143,7 +212,7 @@ impl AsyncRead for Stream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { socket, input, .. } = self.get_mut();
+        let Self { socket, input, seen, .. } = self.get_mut();
         let input = match input {
             Some(input) => input,
             None => input.insert(register(Arc::clone(socket), Interest::READABLE)?),
@@ -152,8 +221,8 @@ impl AsyncRead for Stream {
             let mut ready = ready!(input.poll_read_ready(cx))?;
             let room = buf.initialize_unfilled();
             let wanted = room.len();
-            match rustix::net::recv(&*socket, room, RecvFlags::DONTWAIT) {
-                Ok((got, _)) => {
+            match seen.receive(room) {
+                Ok(got) => {
                     // Less than there was room for: that was all, and more will be reported.
                     if 0 < got && got < wanted {
                         ready.clear_ready();
@@ -256,6 +325,49 @@ mod tests {
             peer.read_exact(&mut buf[..1]).await.unwrap();
         }
         assert!(stream.room.is_none(), "room is asked for long after it was missing");
+    }
+
+    /// What is received and not taken out of the socket.
+    fn left(socket: &OwnedFd) -> u64 {
+        rustix::io::ioctl_fionread(socket).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_short_request_is_taken_when_its_answer_was_sent_and_a_long_one_at_once() {
+        let (mut peer, mut stream) = pair();
+        let mut buf = vec![0; 8 * SHORT];
+        for request in [&b"ask"[..], &b"again"[..]] {
+            peer.write_all(request).await.unwrap();
+            assert_eq!(stream.read(&mut buf).await.unwrap(), request.len());
+            assert_eq!(&buf[..request.len()], request);
+            assert_eq!(left(&stream.socket), request.len() as u64);
+            stream.write_all(b"answer").await.unwrap();
+            assert_eq!(left(&stream.socket), 0);
+        }
+        // Without an answer in between, and in more pieces than one.
+        for request in [&b"one"[..], &b"two"[..]] {
+            peer.write_all(request).await.unwrap();
+            assert_eq!(stream.read(&mut buf[..2]).await.unwrap(), 2);
+            assert_eq!(stream.read(&mut buf[2..]).await.unwrap(), 1);
+            assert_eq!(&buf[..3], request);
+        }
+        peer.write_all(&vec![7; 3 * SHORT]).await.unwrap();
+        assert_eq!(stream.read(&mut buf).await.unwrap(), 3 * SHORT);
+        assert_eq!(left(&stream.socket), 0);
+    }
+
+    #[tokio::test]
+    async fn what_was_looked_at_does_not_stay_for_the_next_owner_nor_reset_the_peer() {
+        for passed in [false, true] {
+            let (mut peer, mut stream) = pair();
+            peer.write_all(b"goodbye").await.unwrap();
+            assert_eq!(stream.read(&mut [0; 100]).await.unwrap(), 7);
+            match passed {
+                true => assert_eq!(left(&stream.into_fd().unwrap()), 0),
+                false => drop(stream),
+            }
+            assert_eq!(peer.read(&mut [0; 100]).await.unwrap(), 0);
+        }
     }
 
     #[tokio::test]
