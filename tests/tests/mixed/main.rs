@@ -20,8 +20,9 @@ use std::time::{Duration, Instant};
 const CLIENTS: usize = 49;
 /// Of each disk, MiB.
 const MIB: usize = 16;
-/// The room that all of it has, MiB.
-const ROOM: u32 = 2048;
+/// The room that all of it has, MiB: more than is ever used, so that it is full when the operator
+/// wants it to be and at no other time.
+const ROOM: u32 = 4096;
 
 /// What all clients share.
 struct World {
