@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn a_small_pack_takes_little_memory_and_a_large_one_no_more_than_it_may_need() {
         let (mut pack, chunk) = (Builder::new(), vec![1; MAX_CHUNK as usize]);
-        let mut add = |pack: &mut Builder| {
+        let add = |pack: &mut Builder| {
             pack.add(ChunkId([1; 32]), MAX_CHUNK, Encoding::Plain, &chunk);
             pack.bytes.capacity()
         };
