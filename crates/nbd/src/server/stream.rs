@@ -7,7 +7,8 @@
 //!
 //! In the same way a unix socket wakes its peer each time that something it sent is taken, a peer
 //! that sleeps until its answer comes too. So short requests are looked at first, and taken when the
-//! answers were sent: by then the peer is awake.
+//! answers were sent: by then the peer is awake. But for a single one: its peer is better woken early,
+//! while the answer is made.
 //!
 //! It is registered with the runtime that polls it first, and has to stay there.
 
@@ -27,6 +28,8 @@ const CALM: u32 = 64;
 /// What is received is looked at first while it is shorter than this, in bytes: as many requests
 /// without payload as a client usually has in flight.
 const SHORT: usize = 2048;
+/// But not while it is no longer than this, in bytes: a single request.
+const SINGLE: usize = 32;
 
 /// A connected stream socket, unix or TCP.
 #[derive(Debug)]
@@ -44,7 +47,7 @@ pub(super) struct Stream {
 struct Seen {
     socket: Arc<OwnedFd>,
     bytes: usize,
-    /// The next ones are looked at: those before were short.
+    /// The next ones are looked at: those before were short, and several requests.
     looks: bool,
     /// Looking is worth something.
     is_unix: bool,
@@ -59,12 +62,12 @@ impl Seen {
             let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
             let (got, _) = rustix::net::recv(&self.socket, &mut room[..most], flags)?;
             if got < SHORT {
-                self.bytes = got;
+                (self.bytes, self.looks) = (got, got > SINGLE);
                 return Ok(got);
             }
         }
         let (got, _) = rustix::net::recv(&self.socket, &mut *room, RecvFlags::DONTWAIT)?;
-        self.looks = got < SHORT;
+        self.looks = (SINGLE + 1..SHORT).contains(&got);
         Ok(got)
     }
 
@@ -140,7 +143,7 @@ impl Stream {
     pub(super) fn new(socket: OwnedFd) -> Self {
         let is_unix = sockopt::socket_domain(&socket).is_ok_and(|f| f == AddressFamily::UNIX);
         let socket = Arc::new(socket);
-        let seen = Seen { socket: Arc::clone(&socket), bytes: 0, looks: true, is_unix };
+        let seen = Seen { socket: Arc::clone(&socket), bytes: 0, looks: false, is_unix };
         Self { socket, input: None, room: None, seen }
     }
 
@@ -333,23 +336,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_short_request_is_taken_when_its_answer_was_sent_and_a_long_one_at_once() {
+    async fn several_requests_are_taken_when_their_answers_were_sent_and_others_at_once() {
         let (mut peer, mut stream) = pair();
         let mut buf = vec![0; 8 * SHORT];
-        for request in [&b"ask"[..], &b"again"[..]] {
-            peer.write_all(request).await.unwrap();
-            assert_eq!(stream.read(&mut buf).await.unwrap(), request.len());
-            assert_eq!(&buf[..request.len()], request);
-            assert_eq!(left(&stream.socket), request.len() as u64);
+        let several = 2 * SINGLE;
+        // What stays in the socket is decided by what came before.
+        let cases = [(several, 0), (several, several), (SINGLE, SINGLE), (SINGLE, 0), (several, 0)];
+        for (sent, stays) in cases {
+            peer.write_all(&vec![7; sent]).await.unwrap();
+            assert_eq!(stream.read(&mut buf).await.unwrap(), sent);
+            assert_eq!(left(&stream.socket), stays as u64);
             stream.write_all(b"answer").await.unwrap();
             assert_eq!(left(&stream.socket), 0);
         }
         // Without an answer in between, and in more pieces than one.
-        for request in [&b"one"[..], &b"two"[..]] {
-            peer.write_all(request).await.unwrap();
-            assert_eq!(stream.read(&mut buf[..2]).await.unwrap(), 2);
-            assert_eq!(stream.read(&mut buf[2..]).await.unwrap(), 1);
-            assert_eq!(&buf[..3], request);
+        for byte in [1, 2] {
+            peer.write_all(&vec![byte; several + 1]).await.unwrap();
+            assert_eq!(stream.read(&mut buf[..several]).await.unwrap(), several);
+            assert_eq!(stream.read(&mut buf[several..]).await.unwrap(), 1);
+            assert_eq!(buf[..=several], vec![byte; several + 1]);
         }
         peer.write_all(&vec![7; 3 * SHORT]).await.unwrap();
         assert_eq!(stream.read(&mut buf).await.unwrap(), 3 * SHORT);
@@ -360,8 +365,11 @@ mod tests {
     async fn what_was_looked_at_does_not_stay_for_the_next_owner_nor_reset_the_peer() {
         for passed in [false, true] {
             let (mut peer, mut stream) = pair();
-            peer.write_all(b"goodbye").await.unwrap();
-            assert_eq!(stream.read(&mut [0; 100]).await.unwrap(), 7);
+            for _ in 0..2 {
+                peer.write_all(&[7; 60]).await.unwrap();
+                assert_eq!(stream.read(&mut [0; 100]).await.unwrap(), 60);
+            }
+            assert_eq!(left(&stream.socket), 60);
             match passed {
                 true => assert_eq!(left(&stream.into_fd().unwrap()), 0),
                 false => drop(stream),
