@@ -69,6 +69,8 @@ struct Inner {
     failed: Arc<Poison>,
     /// What the private blocks may take, bytes; 0 for any number.
     most: OnceLock<Arc<AtomicU64>>,
+    /// Blocks that the last refusal was about.
+    refused: AtomicU64,
 }
 
 /// Set once a sync failed: from then on nobody knows what stable storage holds.
@@ -210,6 +212,7 @@ impl Shadow {
             round: Arc::default(),
             failed: Arc::default(),
             most: OnceLock::new(),
+            refused: AtomicU64::new(0),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -245,10 +248,11 @@ impl Shadow {
         let _ = self.inner.most.set(most);
     }
 
-    /// Whether no further block may become private.
+    /// Whether as many blocks as were refused last, or one, still may not become private.
     pub(crate) fn is_at_limit(&self) -> bool {
         let most = self.inner.most.get().map_or(0, |most| most.load(Ordering::Relaxed));
-        most > 0 && (self.inner.stack.load().private() + 1).saturating_mul(BLOCK) > most
+        let wanted = self.inner.refused.load(Ordering::Relaxed).max(1);
+        most > 0 && (self.inner.stack.load().private() + wanted).saturating_mul(BLOCK) > most
     }
 
     /// The same shadow for another user of it.
@@ -387,6 +391,7 @@ impl Inner {
         if fresh == 0 || (stack.private() + fresh).saturating_mul(BLOCK) <= most {
             return Ok(());
         }
+        self.refused.store(fresh, Ordering::Relaxed);
         Err(Error::new(
             ErrorKind::NoSpace,
             format!(

@@ -7,14 +7,16 @@
 use block::{Durability, Error, ErrorKind, Result, offload};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What must be possible to write before there is room again, in bytes.
-const ENOUGH: usize = 64 << 10;
+/// What must be possible to write before there is room again, in bytes: as much as is written at once.
+const ENOUGH: usize = 1 << 20;
 /// The file that is written for that. What a crash leaves is swept away as an unfinished map.
 const PROBE: &str = "room.map.new";
 
@@ -195,7 +197,7 @@ impl Strained {
 /// Finds out whether a disk that was short of room has some again.
 #[derive(Debug)]
 pub struct RoomProbe {
-    /// Its private blocks are as many as they may be.
+    /// What was refused would be more private blocks than there may be.
     pub(crate) at_limit: bool,
     /// Where they are; none when they lie elsewhere, and nothing can be tried.
     pub(crate) directory: Option<PathBuf>,
@@ -209,7 +211,10 @@ impl RoomProbe {
         let write = move || {
             let path = directory.join(PROBE);
             // Not zeroes: a file system might keep none of those.
-            let written = std::fs::write(&path, vec![0x5a; ENOUGH]);
+            let written = File::create(&path).and_then(|mut file| {
+                file.write_all(&vec![0x5a; ENOUGH])?;
+                file.sync_all() // some file systems find out only then
+            });
             let removed = std::fs::remove_file(&path);
             written.and(removed).map_err(|e| Error::io(path.display(), e))
         };

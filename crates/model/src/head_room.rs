@@ -15,7 +15,7 @@
 //!
 //! A client is away from the server for what Little's law leaves of its time.
 //!
-//! Up to 4,096 requests under way the network is solved exactly; beyond, about (`approximate`).
+//! Up to 4,096 clients, or requests under way where a client has several, the network is solved exactly; beyond, about (`approximate`).
 
 use crate::approximate;
 use crate::network::{Centre, Kind, MOST_SERVERS, Network, Solution};

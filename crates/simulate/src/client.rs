@@ -5,13 +5,15 @@ use block::{Error, Result};
 use cache::PolicyKind;
 use cache::policy::{Algorithm, Room, Visitor};
 
-/// What all clients' caches may take together, in units of about 32 bytes: 4 GiB.
-pub(crate) const ROOM: u64 = 1 << 27;
+/// What all clients' caches may take together, in units of about 48 bytes: 4 GiB.
+pub(crate) const ROOM: u64 = (4 << 30) / 48;
 
 /// What the cache of a client takes before it knows a block.
 const EMPTY: u64 = 64;
 /// What policies of many queues take in addition.
 const QUEUES: u64 = 512;
+/// What lists by number of uses take in addition.
+const COUNTS: u64 = 128;
 
 /// Write-through caches of clients, which also take in what is written.
 pub(crate) struct Clients {
@@ -41,7 +43,7 @@ impl Client {
 }
 
 impl Clients {
-    /// No clients yet. Together they may take `room` units of about 32 bytes.
+    /// No clients yet. Together they may take `room` units of about 48 bytes.
     pub(crate) fn new(like: Option<(PolicyKind, u32)>, room: u64) -> Self {
         Self { like, all: Vec::new(), left: room }
     }
@@ -54,6 +56,7 @@ impl Clients {
         }
         self.spend(match policy {
             PolicyKind::Fmpq(_) | PolicyKind::Mq(_) => EMPTY + QUEUES,
+            PolicyKind::Fbr(_) => EMPTY + COUNTS,
             // Its sketch has 8 to 16 bytes for each entry of a full cache.
             PolicyKind::WTinyLfu(_) => EMPTY + u64::from(blocks) / 2,
             _ => EMPTY,

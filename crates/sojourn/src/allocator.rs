@@ -23,10 +23,9 @@ pub(crate) fn give_back() {
             (libc::M_MMAP_THRESHOLD, LARGE),
             (libc::M_TRIM_THRESHOLD, LARGE),
         ] {
-            // SAFETY: takes two numbers, and refuses values that it does not know.
-            if unsafe { libc::mallopt(what, value) } == 0 {
-                tracing::debug!(what, value, "the allocator stays as it was");
-            }
+            // SAFETY: takes two numbers, and refuses values that it does not know: then it stays as
+            // it was.
+            unsafe { libc::mallopt(what, value) };
         }
     }
 }

@@ -269,10 +269,11 @@ mod tests {
 
     #[test]
     fn threads_keep_no_memory_of_what_they_compressed() {
-        let plain = vec![7; 64 << 10];
+        let threads = *MOST_IDLE + 20;
+        let all_at_once = std::sync::Barrier::new(threads);
         std::thread::scope(|scope| {
-            for _ in 0..*MOST_IDLE + 20 {
-                scope.spawn(|| compress(&plain, 3).unwrap().unwrap());
+            for _ in 0..threads {
+                scope.spawn(|| with_context(|_| all_at_once.wait()));
             }
         });
         let idle = IDLE.lock().len();

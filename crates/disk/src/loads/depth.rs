@@ -88,11 +88,6 @@ impl Depth {
         self.judge(power);
     }
 
-    /// A request failed or was withdrawn: this time says nothing.
-    pub(super) fn lost(&mut self) {
-        self.epoch = Epoch::default();
-    }
-
     fn judge(&mut self, power: f64) {
         match self.best {
             None if self.rest > 0 => self.rest -= 1,

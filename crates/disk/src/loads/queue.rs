@@ -210,10 +210,8 @@ impl Queue {
         if let Some(request) = self.requests.remove(&run)
             && self.stop_counting(run, request.urgency)
         {
+            // One that failed or was withdrawn says nothing of the store.
             if request.lost {
-                if let Some(depth) = &mut self.depth {
-                    depth.lost();
-                }
                 return;
             }
             let took = now.saturating_sub(request.began);

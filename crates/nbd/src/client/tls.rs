@@ -2,8 +2,8 @@
 
 use crate::{Address, Stream, Uri};
 use block::{Error, Result};
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use rustls::{AlertDescription as Alert, ClientConfig};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -54,7 +54,17 @@ impl ClientTls {
 pub(super) fn refused(error: &io::Error) -> Option<Error> {
     let tls = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let whose = match tls {
-        rustls::Error::AlertReceived(_) => "the server refuses this client's certificate",
+        rustls::Error::AlertReceived(
+            Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown
+            | Alert::CertificateRequired
+            | Alert::UnknownCA
+            | Alert::AccessDenied,
+        ) => "the server refuses this client's certificate",
+        rustls::Error::AlertReceived(_) => "the server refuses the TLS handshake",
         rustls::Error::InvalidCertificate(_) => "the server's certificate is not to be trusted",
         _ => "the TLS handshake failed",
     };

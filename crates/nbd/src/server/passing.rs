@@ -173,7 +173,11 @@ impl Told {
     }
 }
 
-/// Copies in both directions, until both have ended or one fails. What is encrypted and not sent yet
+/// How long the client of a carried connection may stay after the server has ended it.
+const PARTING: Duration = Duration::from_secs(30);
+
+/// Copies in both directions, until both have ended or one fails, or for a while after the server
+/// has. What is encrypted and not sent yet
 /// goes first.
 async fn carry(client: impl AsyncRead + AsyncWrite, mut server: UnixStream) -> std::io::Result<()> {
     let (mut from_client, mut to_client) = tokio::io::split(client);
@@ -187,7 +191,18 @@ async fn carry(client: impl AsyncRead + AsyncWrite, mut server: UnixStream) -> s
         tokio::io::copy(&mut from_server, &mut to_client).await?;
         to_client.shutdown().await
     };
-    tokio::try_join!(requests, replies).map(drop)
+    let (mut requests, mut replies) = (std::pin::pin!(requests), std::pin::pin!(replies));
+    tokio::select! {
+        ended = &mut requests => {
+            ended?;
+            replies.await
+        }
+        ended = &mut replies => {
+            ended?;
+            // Nobody takes requests any more: the client may see that its answers have ended.
+            tokio::time::timeout(PARTING, requests).await.unwrap_or(Ok(()))
+        }
+    }
 }
 
 impl Server {

@@ -220,6 +220,8 @@ impl AsyncRead for Stream {
             Some(input) => input,
             None => input.insert(register(Arc::clone(socket), Interest::READABLE)?),
         };
+        // More is wanted before there was an answer: what was looked at must not keep it out.
+        seen.take()?;
         loop {
             let mut ready = ready!(input.poll_read_ready(cx))?;
             let room = buf.initialize_unfilled();

@@ -191,13 +191,20 @@ impl OpenDisks {
     /// What `look` sees in each open disk, by name. No handle leaves, because the disk's lock goes
     /// with the last one.
     pub(crate) fn look<T>(&self, look: impl Fn(&Disk) -> T) -> BTreeMap<String, T> {
+        self.try_look(look).into_iter().filter_map(|(name, seen)| Some((name, seen?))).collect()
+    }
+
+    /// As [`look`](Self::look), and nothing for those that are being opened, closed or looked after
+    /// just now: they may be open.
+    pub(crate) fn try_look<T>(&self, look: impl Fn(&Disk) -> T) -> BTreeMap<String, Option<T>> {
         let slots: Vec<_> = self.slots.lock().values().map(Arc::clone).collect();
         slots
             .iter()
             .filter_map(|slot| {
-                // A disk that is being opened or closed just now is not open.
-                let place = slot.disk.try_lock().ok()?;
-                let seen = look(&place.as_ref()?.disk);
+                let seen = match slot.disk.try_lock() {
+                    Ok(place) => Some(look(&place.as_ref()?.disk)),
+                    Err(_) => None,
+                };
                 Some((slot.name.clone(), seen))
             })
             .collect()

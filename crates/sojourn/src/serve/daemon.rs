@@ -255,7 +255,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         for_verbs.attached.send_replace(true);
     });
     if let Some(port) = &http {
-        port.serve(&running, &security, &mut others)?;
+        port.serve(port.listen()?, &running, &security, &mut others)?;
     }
     let (for_control, stop_control) = (Arc::clone(&running), stop.clone());
     others.spawn(async move {
@@ -371,11 +371,11 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         }
         closed
     };
-    let result = tokio::select! {
-        result = finish => result,
+    let (result, at_once) = tokio::select! {
+        result = finish => (result, false),
         () = signals.stop() => {
             tracing::warn!("stopped at once by a second signal; nothing flushed is lost");
-            Err(Error::unavailable("stopped at once by a second signal"))
+            (Err(Error::unavailable("stopped at once by a second signal")), true)
         }
     };
     if successor.is_none() {
@@ -385,18 +385,26 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     if let Some(failed) = failed {
         return Err(failed);
     }
-    result?;
-    if let Some(shadows) = shadows {
-        shadows.end().await?;
-    }
-    if successor.is_some() {
-        // Encrypted connections are carried from here to where they are served now, and cached.
-        engine.change_cache(Some(0), None).await?;
+    let ended = match shadows {
+        Some(shadows) if result.is_ok() => shadows.end().await,
+        _ => Ok(()),
+    };
+    if successor.is_some() && !at_once {
+        // Encrypted connections are carried from here to where they are served now, and cached;
+        // also when a disk did not close well, which may be another client's.
+        if let Err(e) = result.as_ref().and(ended.as_ref()) {
+            tracing::error!(error = e.message(), "not all was closed well");
+        }
+        if let Err(e) = engine.change_cache(Some(0), None).await {
+            tracing::warn!(error = e.message(), "the cache is not given back");
+        }
         tokio::select! {
             () = listeners.all_carried() => {}
             () = signals.stop() => {}
         }
     }
+    result?;
+    ended?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }

@@ -238,6 +238,13 @@ impl Changeable {
         }
         let given = self.give(&mut successor).await;
         if given.is_err() {
+            // The clients that go on here have no disks for a moment: verbs wait for that, too.
+            self.running.attached.send_replace(false);
+            let (running, attached) = (Arc::clone(&self.running), self.listeners.attached());
+            self.others.spawn(async move {
+                attached.await;
+                running.attached.send_replace(true);
+            });
             self.running.release_verbs();
         }
         given

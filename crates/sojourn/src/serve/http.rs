@@ -83,19 +83,27 @@ impl Port {
             .map_err(|e| Error::io(format!("HTTP port {}", self.local), e))
     }
 
-    /// Answers in a task until [`close`](Self::close).
+    /// A socket to [`serve`](Self::serve) at.
+    ///
+    /// # Errors
+    /// When there are too many open files.
+    pub(crate) fn listen(&self) -> Result<TcpListener> {
+        let fail = |e| Error::io(format!("HTTP port {}", self.local), e);
+        let socket = std::net::TcpListener::from(self.share()?);
+        TcpListener::from_std(socket).map_err(fail)
+    }
+
+    /// Answers at `socket` in a task until [`close`](Self::close).
     ///
     /// # Errors
     /// When it is to be encrypted and there are no certificates.
     pub(crate) fn serve(
         &self,
+        socket: TcpListener,
         running: &Arc<Running>,
         security: &Security,
         tasks: &mut JoinSet<()>,
     ) -> Result<()> {
-        let fail = |e| Error::io(format!("HTTP port {}", self.local), e);
-        let socket = std::net::TcpListener::from(self.share()?);
-        let socket = TcpListener::from_std(socket).map_err(fail)?;
         let router = Router::new()
             .route("/healthz", get(|| async { "ok\n" }))
             .route("/metrics", get(send_metrics))

@@ -64,11 +64,15 @@ impl Changeable {
         let fresh = self.security.read(&home, &new, &asked, &modes, https)?;
         let renewed = https && self.security.replaces(&fresh);
         let http = self.move_http(place, &asked, renewed).await?;
+        let socket = match &http {
+            Some(Some(port)) => Some(port.listen()?),
+            _ => None,
+        };
         let Changes { mut opened, mut closed } =
             self.listeners.change(&wanted, &asked, &self.security, fresh).await?;
         if let Some(port) = http {
-            if let Some(port) = &port {
-                port.serve(&self.running, &self.security, &mut self.others)?;
+            if let (Some(port), Some(socket)) = (&port, socket) {
+                port.serve(socket, &self.running, &self.security, &mut self.others)?;
                 opened.push(format!("http://{}", port.address()));
             }
             if let Some(before) = std::mem::replace(&mut self.http, port) {

@@ -49,8 +49,8 @@ struct Trouble {
 /// What was seen at one moment.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Of every open disk.
-    disks: BTreeMap<String, Strain>,
+    /// Of every open disk; nothing of one that nobody could look at.
+    disks: BTreeMap<String, Option<Strain>>,
     store: Option<Slow>,
 }
 
@@ -102,6 +102,13 @@ impl State {
     fn look(&mut self, seen: &Seen, now: Instant) -> Vec<Change> {
         let mut changes = Vec::new();
         for (name, strain) in &seen.disks {
+            let Some(strain) = strain else {
+                // What went on may go on.
+                if let Some(known) = self.slow.get_mut(name) {
+                    known.seen = now;
+                }
+                continue;
+            };
             if let Some(why) = &strain.refused
                 && note(&mut self.full, name, why.clone(), now)
             {
@@ -121,8 +128,7 @@ impl State {
             }
             !over
         });
-        // Nobody writes a disk that is not open. One that is being opened or closed at this very
-        // moment looks like that, too, but not for so long.
+        // Nobody writes a disk that is not open.
         let closed: Vec<String> = self
             .full
             .iter()
@@ -201,13 +207,13 @@ pub(crate) async fn follow(troubles: Arc<Troubles>, engine: Arc<Engine>, stop: S
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut stopped = std::pin::pin!(stop.wait());
     // They may hang with the file system that they ask; looking goes on.
-    let mut probes: JoinSet<(String, bool)> = JoinSet::new();
+    let mut probes: JoinSet<Vec<String>> = JoinSet::new();
     loop {
         tokio::select! {
             () = &mut stopped => return,
             _ = tick.tick() => {}
             Some(probed) = probes.join_next() => {
-                if let Ok((name, true)) = probed {
+                for name in probed.unwrap_or_default() {
                     let change = troubles.0.lock().has_room(&name, Instant::now());
                     change.iter().for_each(Change::log);
                 }
@@ -216,18 +222,28 @@ pub(crate) async fn follow(troubles: Arc<Troubles>, engine: Arc<Engine>, stop: S
         }
         let now = Instant::now();
         let wanted = troubles.0.lock().to_probe(now);
-        let disks = engine.open.look(|disk| {
+        let disks = engine.open.try_look(|disk| {
             let probe = wanted.iter().any(|name| name == disk.name()).then(|| disk.room_probe());
             (disk.strain(), probe)
         });
         let mut seen = Seen { store: engine.slow_store(), ..Seen::default() };
-        let one_round_at_a_time = probes.is_empty();
-        for (name, (strain, probe)) in disks {
-            if let Some(probe) = probe.filter(|_| one_round_at_a_time) {
-                let name = name.clone();
-                probes.spawn(async move { (name, probe.has_room().await) });
-            }
+        let mut to_probe = Vec::new();
+        for (name, looked) in disks {
+            let (strain, probe) = looked.unzip();
+            to_probe.extend(probe.flatten().map(|probe| (name.clone(), probe)));
             seen.disks.insert(name, strain);
+        }
+        if probes.is_empty() && !to_probe.is_empty() {
+            // One after the other: together they would take the room that they look for.
+            probes.spawn(async move {
+                let mut found = Vec::new();
+                for (name, probe) in to_probe {
+                    if probe.has_room().await {
+                        found.push(name);
+                    }
+                }
+                found
+            });
         }
         let changes = troubles.0.lock().look(&seen, now);
         changes.iter().for_each(Change::log);
@@ -245,7 +261,22 @@ mod tests {
             under_way: seconds > 2,
         });
         let strain = Strain { refused: refused.map(str::to_owned), slow };
-        Seen { disks: BTreeMap::from([("d".to_owned(), strain)]), store: slow }
+        Seen { disks: BTreeMap::from([("d".to_owned(), Some(strain))]), store: slow }
+    }
+
+    #[test]
+    fn a_disk_that_nobody_can_look_at_stays_as_it_was() {
+        let (mut state, start) = (State::default(), Instant::now());
+        let busy = || Seen { disks: BTreeMap::from([("d".to_owned(), None)]), store: None };
+        state.look(&seen(Some("no room"), Some(2)), start);
+        for second in 1..20 {
+            let changes = state.look(&busy(), start + Duration::from_secs(second));
+            assert!(!changes.iter().any(|change| matches!(change, Change::RoomAgain(..))));
+            assert!(!changes.iter().any(|change| matches!(change, Change::QuickAgain(..))));
+        }
+        let later = start + Duration::from_secs(19) + CALM;
+        let over = Change::QuickAgain("d".into(), 24);
+        assert_eq!(state.look(&seen(None, None), later), [over]);
     }
 
     #[test]
