@@ -381,6 +381,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_was_looked_at_does_not_keep_the_rest_of_a_request_out() {
+        let (mut peer, mut stream) = pair();
+        // Room for a few pieces only, until they are taken.
+        sockopt::set_socket_send_buffer_size(&peer, 4608).unwrap();
+        let send = async {
+            for _ in 0..64 {
+                peer.write_all(&[7; 40]).await.unwrap();
+            }
+        };
+        let receive = async {
+            let (mut got, mut buf) = (0, [0; 4096]);
+            while got < 64 * 40 {
+                got += stream.read(&mut buf).await.unwrap();
+            }
+        };
+        let both = async { tokio::join!(send, receive) };
+        tokio::time::timeout(std::time::Duration::from_secs(20), both).await.unwrap();
+    }
+
+    #[tokio::test]
     async fn a_peer_that_goes_away_ends_reading_and_writing() {
         let (mut peer, mut stream) = pair();
         let long = vec![7; 4 << 20];
