@@ -145,8 +145,9 @@ import os, time
 from collections import deque
 h.connect_uri(os.environ['uri'])
 began, value, flying = time.monotonic(), 0, deque()
-while time.monotonic() - began < 4:
+while value < 64 or not os.path.exists('enough') and time.monotonic() - began < 120:
     value += 1
+    open('at-work', 'w').close()
     flying.append((value, h.aio_pwrite(bytes([value % 256]) * 65536, value % 64 * 65536)))
     while len(flying) > 8:
         number, cookie = flying.popleft()
@@ -180,10 +181,12 @@ h.shutdown()
         let mut pid = home.json(&["status"])["pid"].as_u64().unwrap();
         let mut moved = 0;
         for _ in 0..3 {
-            std::thread::sleep(Duration::from_millis(700));
+            at_work(&home, || libnbd.is_finished());
+            std::thread::sleep(Duration::from_millis(300));
             moved += home.json(&["drain", "--to-successor"])["connections"].as_u64().unwrap();
             pid = followed(&home, pid);
         }
+        std::fs::write(home.path("enough"), "").unwrap();
         assert!(moved >= 4, "{moved} connections were at work");
         let libnbd = libnbd.join().unwrap();
         assert!(libnbd.contains("wrote"), "{libnbd}");
@@ -224,12 +227,13 @@ h.set_tls_certificates(os.environ['alice'])
 h.set_export_name('d')
 h.connect_tcp('localhost', os.environ['port'])
 began, n = time.monotonic(), 0
-while time.monotonic() - began < 3:
+while not os.path.exists('enough') and time.monotonic() - began < 120:
     n += 1
     at, data = n % 64 * 65536, bytes([n % 256]) * 65536
     h.pwrite(data, at)
     assert h.pread(65536, at) == data, n
     h.flush()
+    open('at-work', 'w').close()
 print('wrote', n)
 h.shutdown()
 ";
@@ -241,10 +245,11 @@ h.shutdown()
         let mut pid = home.json(&["status"])["pid"].as_u64().unwrap();
         let mut moved = 0;
         for _ in 0..2 {
-            std::thread::sleep(Duration::from_millis(900));
+            at_work(&home, || client.is_finished());
             moved += home.json(&["drain", "--to-successor"])["connections"].as_u64().unwrap();
             pid = followed(&home, pid);
         }
+        std::fs::write(home.path("enough"), "").unwrap();
         assert_eq!(moved, 2, "one connection, twice");
         assert!(first.try_wait().unwrap().is_none(), "it carries what is encrypted");
         let out = client.join().unwrap();
@@ -252,6 +257,16 @@ h.shutdown()
     });
     assert!(first.wait().unwrap().success(), "it ends with the last of its connections");
     home.run(&["drain"]);
+}
+
+/// Waits until a client says by a file that it is at work from now on.
+fn at_work(home: &Home, has_ended: impl Fn() -> bool) {
+    let _ = std::fs::remove_file(home.path("at-work"));
+    let end = Instant::now() + Duration::from_secs(60);
+    while !home.path("at-work").exists() {
+        assert!(Instant::now() < end && !has_ended(), "the client is not there");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// A home whose disks alice may use over TLS, with a server on TCP and on a unix socket.
