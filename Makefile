@@ -4,7 +4,7 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-mixed test-ceph test-e2fsprogs lint fmt fuzz bench bench-storm bench-store bench-borrow bench-cache bench-simulate simulate mutate clean
+.PHONY: help build demo test test-mixed test-ceph test-e2fsprogs lint fmt fuzz bench bench-storm bench-store bench-borrow bench-file bench-cache bench-simulate simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench-storm   boot storms on a slow disk beside qemu-nbd, a light client beside a storm, many clients (about half an hour)"
 	@echo "make bench-store   importing, storing, exporting and booting images, beside other tools"
 	@echo "make bench-borrow   finding free blocks, and disks made of them, beside e2fsprogs, OpenSSL and plain files"
+	@echo "make bench-file   reads from the disk by threads and by io_uring, DIR=. READS=10000"
 	@echo "make bench-cache   CPU time of a hit and a miss of the block cache, and its memory, ENTRIES=262144"
 	@echo "make bench-simulate   simulated requests per second of CPU time, TRACE=FILE BLOCKS=65536, beside libCacheSim when it is installed"
 	@echo "make lint    formatting, clippy, licences, the repository's own rules"
@@ -84,6 +85,13 @@ bench-borrow:
 	@scripts/setup build bench-borrow
 	$(CARGO) build --release --locked -p transient --example bench_borrow
 	scripts/bench-borrow
+
+DIR ?= .
+READS ?= 10000
+bench-file:
+	@scripts/setup build
+	$(CARGO) build --release --locked -p block --example bench_file
+	target/release/examples/bench_file $(DIR) $(READS)
 
 ENTRIES ?= 262144
 bench-cache:

@@ -1,10 +1,15 @@
 //! Positional file I/O with a fast path that never waits for the disk.
 
+#[cfg(test)]
+mod tests;
+
+use crate::ring::{Ring, Target};
 use crate::{Attempt, Error, ErrorKind, Extent, ExtentKind, Result, Span, extent, offload};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::{File, OpenOptions};
 use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +30,8 @@ fn in_place<T>(work: impl FnOnce() -> T) -> T {
 /// A regular file or block device, read and written at offsets by any number of tasks.
 ///
 /// Reads that the page cache can answer are done on the spot ([`try_read`](Self::try_read));
-/// others, and everything that may wait for the disk, go through [`offload`].
+/// others go by the [ring](crate::ring) where there is one. Where there is none, and with everything
+/// else that may wait for the disk, threads wait ([`offload`]).
 #[derive(Debug)]
 pub struct RandomFile {
     inner: Arc<Inner>,
@@ -35,6 +41,8 @@ pub struct RandomFile {
 struct Inner {
     file: File,
     path: PathBuf,
+    /// The ring of this file, if not the one that is installed.
+    ring: Option<Ring>,
     /// The file system answers reads with RWF_NOWAIT.
     nowait: AtomicBool,
 }
@@ -52,7 +60,16 @@ impl RandomFile {
 
     /// Uses an open file; `path` is for messages.
     pub fn from_file(file: File, path: impl Into<PathBuf>) -> Self {
-        Self { inner: Arc::new(Inner { file, path: path.into(), nowait: AtomicBool::new(true) }) }
+        Self::new(file, path.into(), None)
+    }
+
+    /// Uses an open file that waits for the disk by `ring`, whichever is installed.
+    pub fn with_ring(file: File, path: impl Into<PathBuf>, ring: Ring) -> Self {
+        Self::new(file, path.into(), Some(ring))
+    }
+
+    fn new(file: File, path: PathBuf, ring: Option<Ring>) -> Self {
+        Self { inner: Arc::new(Inner { file, path, ring, nowait: AtomicBool::new(true) }) }
     }
 
     /// The path, for messages.
@@ -118,6 +135,16 @@ impl RandomFile {
     /// That of the system call.
     pub async fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         if self.try_read(offset, buf)? == Attempt::Done {
+            return Ok(());
+        }
+        self.read_waiting(offset, buf).await
+    }
+
+    /// Reads what was not in the page cache a moment ago.
+    async fn read_waiting(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if let Some(ring) = self.inner.ring()
+            && self.inner.read_by(ring, offset, buf).await? == Attempt::Done
+        {
             return Ok(());
         }
         let inner = Arc::clone(&self.inner);
@@ -255,7 +282,48 @@ impl RandomFile {
     }
 }
 
+impl AsFd for Inner {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
 impl Inner {
+    /// The ring to wait by, if any. Of a file system that cannot say that it would have to wait, the
+    /// kernel would read by threads of its own, and few of them.
+    fn ring(&self) -> Option<&Ring> {
+        if offload::is_inline() || !self.nowait.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.ring.as_ref().or_else(|| Ring::installed())
+    }
+
+    /// Reads by a ring, if that can.
+    async fn read_by(
+        self: &Arc<Self>,
+        ring: &Ring,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<Attempt> {
+        let (mut bytes, mut done) = (vec![0; buf.len()], 0);
+        while done < buf.len() {
+            let Some(at) = offset.checked_add(done as u64) else { return Ok(Attempt::WouldWait) };
+            let Some((back, result)) = ring.read(Arc::clone(self) as Target, at, bytes, done).await
+            else {
+                return Ok(Attempt::WouldWait);
+            };
+            bytes = back;
+            match result {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) => return Err(Error::io(self.path.display(), e.into())),
+            }
+        }
+        buf[..done].copy_from_slice(&bytes[..done]);
+        buf[done..].fill(0);
+        Ok(Attempt::Done)
+    }
+
     fn error(&self, errno: Errno) -> Error {
         if errno == Errno::OPNOTSUPP {
             let message = format!("{}: not supported by this file system", self.path.display());
@@ -287,72 +355,4 @@ impl Inner {
 /// That of the system call.
 pub fn sync_directory(path: &Path) -> Result<()> {
     File::open(path).and_then(|dir| dir.sync_all()).map_err(|e| Error::io(path.display(), e))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn scratch() -> (tempfile::TempDir, RandomFile) {
-        let dir = tempfile::tempdir().unwrap();
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true);
-        let file = RandomFile::open(dir.path().join("f"), &options).unwrap();
-        (dir, file)
-    }
-
-    #[tokio::test]
-    async fn what_is_written_is_read_and_the_rest_is_zero() {
-        let (_dir, file) = scratch();
-        file.write(5000, b"hello").unwrap();
-        file.write_durable(9000, b"world").await.unwrap();
-        let mut buf = vec![1; 10_000];
-        file.read(0, &mut buf).await.unwrap();
-        assert_eq!(&buf[5000..5005], b"hello");
-        assert_eq!(&buf[9000..9005], b"world");
-        assert!(buf[..5000].iter().chain(&buf[9005..]).all(|b| *b == 0));
-        file.sync().await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn punched_ranges_read_as_zeroes_and_show_as_holes() {
-        let (_dir, file) = scratch();
-        file.write(0, &[7; 1 << 20]).unwrap();
-        file.punch(Span::between(65536, 131_072)).unwrap();
-        let mut buf = vec![1; 65536];
-        file.read(65536, &mut buf).await.unwrap();
-        assert!(buf.iter().all(|b| *b == 0));
-        let extents = file.extents(Span::whole(1 << 20), 16).unwrap();
-        let hole = extents.iter().find(|e| e.kind == ExtentKind::Hole).unwrap();
-        assert_eq!(hole.span, Span::between(65536, 131_072));
-        assert_eq!(extents.last().unwrap().span.end(), 1 << 20);
-    }
-
-    #[test]
-    fn long_writes_work_wherever_they_are_made() {
-        let (_dir, file) = scratch();
-        let data = vec![7; LONG_WRITE + 1];
-        let check = |file: &RandomFile, offset| {
-            file.write(offset, &data).unwrap();
-            let mut buf = vec![0; data.len()];
-            file.read_blocking(offset, &mut buf).unwrap();
-            assert!(buf == data);
-        };
-        check(&file, 0);
-        let single = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        single.block_on(async { check(&file, 1 << 20) });
-        let many = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
-        many.block_on(async { check(&file, 2 << 20) });
-        many.block_on(offload(move || {
-            file.write(3 << 20, &vec![7; LONG_WRITE + 1])?;
-            Ok(())
-        }))
-        .unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_panic_in_offloaded_work_is_an_error() {
-        let result: Result<()> = offload(|| panic!("no")).await;
-        assert_eq!(result.unwrap_err().kind(), ErrorKind::Internal);
-    }
 }

@@ -15,6 +15,7 @@
 //! | [`observe`](mod@observe) | [`Observer`], who is told of requests that were answered |
 //! | [`file`](mod@file) | [`RandomFile`], positional file I/O with a fast path |
 //! | [`offload`](mod@offload) | [`offload()`], work that blocks |
+//! | [`ring`] | [`Ring`], reads and syncs that no thread waits for (io_uring) |
 //! | [`lock`] | [`LockFile`](lock::LockFile), a lock file that names its holder |
 //! | [`memory`] | [`Memory`], a device in memory |
 //! | [`faulty`] | [`Faulty`], a layer that fails, delays and tears on request (for tests) |
@@ -32,6 +33,7 @@ pub mod lock;
 pub mod memory;
 pub mod observe;
 pub mod offload;
+pub mod ring;
 pub mod sink;
 pub mod size;
 pub mod span;
@@ -45,6 +47,7 @@ pub use file::RandomFile;
 pub use memory::Memory;
 pub use observe::{Action, Answered, Observer};
 pub use offload::offload;
+pub use ring::Ring;
 pub use sink::{Filling, Sink};
 pub use size::ByteSize;
 pub use span::Span;

@@ -19,7 +19,7 @@ thread_local! {
 pub async fn offload<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    if INLINE.get() > 0 {
+    if is_inline() {
         return catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
             Err(Error::internal("an operation that was to run in the background panicked"))
         });
@@ -28,6 +28,11 @@ pub async fn offload<T: Send + 'static>(
         Ok(result) => result,
         Err(panic) => Err(Error::internal("a background operation panicked").with_source(panic)),
     }
+}
+
+/// Whether work that blocks is done on the spot on this thread.
+pub(crate) fn is_inline() -> bool {
+    INLINE.get() > 0
 }
 
 /// While one lives, [`offload`] on this thread does its work on the spot. A simulation that runs
