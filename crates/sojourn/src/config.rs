@@ -83,6 +83,8 @@ pub(crate) struct Serve {
     pub(crate) response_ms: u64,
     /// Beyond so many milliseconds a disk or the store is called slow; 0: never.
     pub(crate) slow_ms: u64,
+    /// The longest that the next request of a quick client is looked for, in microseconds; 0: never.
+    pub(crate) busy_poll_us: u64,
     /// Whether boots are recorded, and loaded ahead of the next ones.
     pub(crate) boot_lists: bool,
     /// How far ahead of a guest that reads in order its disk is loaded; 0 is not at all.
@@ -189,6 +191,7 @@ impl Default for Serve {
             lease_seconds: 60,
             response_ms: 0,
             slow_ms: 1000,
+            busy_poll_us: 100,
             boot_lists: true,
             read_ahead: ByteSize(2 << 20),
             loads: 64,
@@ -346,6 +349,9 @@ impl Config {
         if self.serve.slow_ms > 86_400_000 {
             return bad("serve.slow_ms", "is more than a day; write milliseconds");
         }
+        if self.serve.busy_poll_us > 1000 {
+            return bad("serve.busy_poll_us", "must be at most 1000");
+        }
         if self.serve.lease_seconds < 3 {
             return bad("serve.lease_seconds", "must be at least 3");
         }
@@ -412,6 +418,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # stop_seconds = 10         # a graceful stop waits this long for clients
 # response_ms = 0           # head-room ends where the mean response is longer; 0: anywhere
 # slow_ms = 1000            # disks and the store are called slow beyond this; 0: never
+# busy_poll_us = 100        # the next request of a quick client is looked for this long; 0 is off
 
 # The certificates of the server and of the authority that it trusts; sojourn cert makes them.
 [tls]
@@ -532,6 +539,7 @@ mod tests {
             ("serve.loads = 5000", "serve.loads"),
             ("serve.read_ahead = \"1GiB\"", "serve.read_ahead"),
             ("serve.slow_ms = 100000000", "serve.slow_ms"),
+            ("serve.busy_poll_us = 1001", "serve.busy_poll_us"),
             ("log.level = \"=?=\"", "log.level"),
         ] {
             let error = Config::parse(text).unwrap_err();

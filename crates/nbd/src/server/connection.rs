@@ -5,17 +5,28 @@
 //! all that is there. What the device cannot answer on the spot waits beside and is answered out of
 //! order. When too much is held for the client, its requests stay unread: a client that does not
 //! take its replies stops itself, and costs no more than its limit.
+//!
+//! After the answer of a single request the next one is looked for, as long as its client's waits of
+//! late suggest, before the task sleeps. Where connections are ready at a time, those go first that
+//! usually have little to do.
 
+mod deadlines;
+mod looking;
+
+#[cfg(test)]
+mod tests;
+
+use super::busy_poll::{Lookers, Waits};
 use super::counters::Share;
 use super::engine::{Engine, Terms, Work};
 use super::input::Input;
+use super::order::Order;
 use super::passing::Rest;
-use super::stream::{Hangup, Watch};
+use super::stream::Watch;
 use crate::codec::Parsed;
 use crate::codec::constants::{command, command_flags, errno};
 use crate::codec::request::Request;
 use block::{Error, Result};
-use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -27,19 +38,16 @@ use tokio::time::{Instant, Sleep};
 const SEND_FIRST: usize = 128 << 10;
 /// Payloads longer than this get their own buffer, unless they are received whole already.
 const OWN_BUFFER: u64 = 64 << 10;
-/// How long a connection is quiet before it gives its buffers back.
-const QUIET: Duration = Duration::from_secs(5);
 /// The longest payload of a bad request that is skipped; a longer one ends the connection.
 const SKIPPED: u64 = u32::MAX as u64;
 
-/// What a client that is in the way must take or send until the deadline, in bytes.
-const PACE: u64 = 64 << 10;
-/// Deadlines after which a client is dropped that takes nothing of its replies, in nobody's way.
-const PATIENCE: u32 = 10;
-/// The longest that a paced client waits until its limits are asked again: they may have changed.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Turns of a busy connection before others get theirs.
 const TURNS: usize = 16;
+/// Work of a busy connection before others get theirs: requests, and 4 KiB that they read or write.
+const WORK: u64 = 128;
+/// How long a connection may answer and look for more before the runtime has to be asked whether there
+/// is anything else.
+const ATTENTION: Duration = Duration::from_micros(200);
 
 /// How a connection ended.
 #[derive(Debug)]
@@ -111,6 +119,19 @@ pub(super) struct Connection<'a, S> {
     watch: Option<Watch>,
     /// When the client was seen to have closed its side while it is held back.
     side_closed: Option<Instant>,
+    order: Order,
+    /// Requests that were taken since something was received.
+    taken: u32,
+    /// Work that was taken since the connection was polled.
+    work: u64,
+    waits: Waits,
+    lookers: Option<&'a Lookers>,
+    /// When the connection was polled.
+    polled: Instant,
+    /// When the answer of a single request was sent, until the next one comes.
+    answered: Option<Instant>,
+    /// And it was sent just now.
+    fresh: bool,
 }
 
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
@@ -147,6 +168,14 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             leaving: false,
             watch: None,
             side_closed: None,
+            order: Order::new(),
+            taken: 0,
+            work: 0,
+            waits: Waits::new(Duration::ZERO),
+            lookers: None,
+            polled: Instant::now(),
+            answered: None,
+            fresh: false,
         }
     }
 
@@ -154,6 +183,11 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     /// nothing is received.
     pub(super) fn notice(&mut self, watch: Option<Watch>) {
         self.watch = watch;
+    }
+
+    /// Has it look for the next request, for at most so long and as one of these, before it sleeps.
+    pub(super) fn look(&mut self, most: Duration, lookers: &'a Lookers) {
+        (self.waits, self.lookers) = (Waits::new(most), Some(lookers));
     }
 
     /// From now on new requests are refused; the connection ends when the others are answered.
@@ -170,12 +204,19 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     /// Runs until the connection ends. No request is in flight then, and the replies were handed
     /// to the system if the client took them.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        let waker = self.order.waker(cx);
+        if self.order.steps_aside() {
+            return Poll::Pending;
+        }
+        let cx = &mut Context::from_waker(&waker);
         self.engine.timer.begin();
+        (self.polled, self.work) = (self.engine.timer.now(), 0);
         let mut ended = self.turns(cx);
         if ended.is_pending() && self.is_stalled(cx) {
             self.lose(Error::unavailable("the client takes no replies: it was dropped"));
             ended = self.turns(cx);
         }
+        self.order.worked(self.work);
         self.share.settle(&mut self.engine.tally);
         self.engine.settle(cx);
         if ended.is_pending() {
@@ -198,6 +239,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 Err(e) => self.lose(Error::io("sending replies", e)),
             }
             self.engine.answered();
+            self.note_answered();
             if let Taken::Paced(wait) = taken {
                 progress |= self.pause(cx, wait);
             } else if self.paced {
@@ -221,7 +263,11 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 {
                     return Poll::Ready(End::Stopped);
                 }
-                match self.receive(cx) {
+                if self.looks() && self.polled.elapsed() >= ATTENTION {
+                    looking::yield_now(cx);
+                    return Poll::Pending;
+                }
+                match self.receive_or_look(cx) {
                     Poll::Pending => {}
                     Poll::Ready(Ok(n)) => {
                         progress = true;
@@ -240,42 +286,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             if !progress {
                 return Poll::Pending;
             }
+            if self.work >= WORK {
+                break;
+            }
         }
         cx.waker().wake_by_ref();
         Poll::Pending
-    }
-
-    /// Has the task woken when the client's limits may let the next request in, or may have
-    /// changed; true when that is now.
-    fn pause(&mut self, cx: &mut Context<'_>, wait: Duration) -> bool {
-        if !std::mem::replace(&mut self.paced, true) {
-            self.engine.tally.paced += 1;
-        }
-        if self.pause.is_none() && self.has_left() {
-            self.lose(Error::unavailable("the client left while its limits held it back"));
-            return true;
-        }
-        let pause =
-            self.pause.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait.min(LONGEST_PAUSE))));
-        let over = pause.as_mut().poll(cx).is_ready();
-        if over {
-            self.pause = None;
-            self.engine.timer.begin_anew();
-        }
-        over
-    }
-
-    /// Whether the client is gone; one that has closed its side alone still gets its answers for a
-    /// while.
-    fn has_left(&mut self) -> bool {
-        match self.watch.as_ref().map(Watch::hangup) {
-            Some(Hangup::All) => true,
-            Some(Hangup::ItsSide) => {
-                let since = *self.side_closed.get_or_insert_with(Instant::now);
-                since.elapsed() >= self.stall_deadline
-            }
-            Some(Hangup::Nothing) | None => false,
-        }
     }
 
     /// What another process has to go on with, unless the connection is at its end.
@@ -404,13 +420,16 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 
     #[inline]
-    fn charge(&self, request: &Request) {
+    fn charge(&mut self, request: &Request) {
         let bytes = match request.command {
             command::READ | command::WRITE => request.len,
             _ => 0,
         };
+        let bytes = bytes.min(self.engine.max_payload());
+        self.taken = self.taken.saturating_add(1);
+        self.work += 1 + bytes / 4096;
         let (pace, now) = self.share.pace(self.engine.timer.now());
-        pace.charge(now, bytes.min(self.engine.max_payload()));
+        pace.charge(now, bytes);
     }
 
     /// Takes one request whose header is at the front of the input; says why when it cannot.
@@ -488,111 +507,5 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         let got = buf.filled().len();
         *filled += got;
         Poll::Ready(Ok(got))
-    }
-
-    /// Whether the client was in the way for too long. The device's time is not the client's.
-    fn is_stalled(&mut self, cx: &mut Context<'_>) -> bool {
-        let closed = matches!(self.receiving, Receiving::Closed);
-        let owes = closed || self.engine.replies.unsent() > 0 || self.engine.holds_budget();
-        let owes = owes && self.engine.in_flight() == 0;
-        if !owes {
-            (self.calm, self.silent) = (true, 0);
-            if self.stall.is_none() {
-                return false;
-            }
-        }
-        let stall = self.stall.get_or_insert_with(|| {
-            (self.calm, self.silent, self.moved) = (false, 0, 0);
-            Box::pin(tokio::time::sleep(self.stall_deadline))
-        });
-        while stall.as_mut().poll(cx).is_ready() {
-            if !owes {
-                self.stall = None;
-                return false;
-            }
-            if !std::mem::take(&mut self.calm) {
-                self.silent = if self.moved == 0 { self.silent + 1 } else { 0 };
-                let slow = self.moved < PACE && (closed || self.engine.is_in_the_way());
-                if slow || self.silent >= PATIENCE {
-                    return true;
-                }
-            }
-            self.moved = 0;
-            stall.as_mut().reset(Instant::now() + self.stall_deadline);
-        }
-        false
-    }
-
-    /// Gives memory back after a while of quiet.
-    fn rest(&mut self, cx: &mut Context<'_>) {
-        let grown =
-            self.input.is_grown() || self.engine.replies.is_grown() || self.engine.spare.is_grown();
-        if !grown {
-            self.quiet = None;
-            return;
-        }
-        loop {
-            let quiet = self.quiet.get_or_insert_with(|| {
-                self.active = false;
-                Box::pin(tokio::time::sleep(QUIET))
-            });
-            if quiet.as_mut().poll(cx).is_pending() {
-                return;
-            }
-            if !std::mem::take(&mut self.active) {
-                self.input.shrink();
-                self.engine.replies.shrink();
-                self.engine.spare.shrink();
-                self.quiet = None;
-                return;
-            }
-            quiet.as_mut().reset(Instant::now() + QUIET);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::codec::ReplyStyle;
-    use crate::server::budget::Budget;
-    use crate::server::counters::Registry;
-    use crate::server::pace::Rates;
-    use std::sync::Arc;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-    #[tokio::test(start_paused = true)]
-    async fn a_connection_that_falls_quiet_gives_its_buffers_back() {
-        let (mut client, mut stream) = tokio::io::duplex(1 << 20);
-        let terms = Terms {
-            device: Arc::new(block::Memory::new(1 << 20)),
-            export: "disk".to_owned(),
-            style: ReplyStyle::Simple,
-            allocation: false,
-            max_request: 32 << 20,
-            in_flight_bytes: 16 << 20,
-            budget: Budget::new(1 << 30),
-            meter: Arc::default(),
-            observer: None,
-        };
-        let share = Registry::new(Rates::default()).join("disk", "client");
-        let mut connection =
-            Connection::new(&mut stream, terms, Duration::from_secs(30), &share, Rest::default());
-        let mut out = Vec::new();
-        for i in 0..3000 {
-            let request =
-                Request { flags: 0, command: command::READ, cookie: i, offset: 0, len: 200 };
-            request.put(ReplyStyle::Simple, &mut out);
-        }
-        client.write_all(&out).await.unwrap();
-        let mut replies = vec![0; 3000 * 216];
-        for (time, grown) in [(1, true), (3, true), (2, false)] {
-            let poll = std::future::poll_fn(|cx| connection.poll(cx));
-            assert!(tokio::time::timeout(Duration::from_secs(time), poll).await.is_err());
-            assert_eq!(connection.input.is_grown(), grown);
-            assert_eq!(connection.engine.replies.is_grown(), grown);
-        }
-        client.read_exact(&mut replies).await.unwrap();
-        assert_eq!(replies[2999 * 216 + 8..2999 * 216 + 16], 2999u64.to_be_bytes());
     }
 }

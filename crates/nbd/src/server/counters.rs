@@ -56,6 +56,7 @@ traffic! {
     errors: "Requests answered with an error.",
     waited: "Requests that the device could not answer on the spot.",
     paced: "Times that a connection was held back by its client's limits.",
+    busy_polled: "Requests that a connection found by looking for them before it slept.",
 }
 
 /// What a server counted since it was made, read at one moment.

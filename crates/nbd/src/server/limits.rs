@@ -33,6 +33,10 @@ pub struct Limits {
     /// Silence on a TCP connection until the peer is probed; a peer that then stays silent for
     /// the same time again is dropped.
     pub keepalive: Duration,
+    /// How long a connection looks for the next request of a client that has one in flight, at most,
+    /// before it sleeps. It finds out for how long that is worth it. Only connections that are alone
+    /// on their thread look, one for every two processors at a time. 0 is not at all.
+    pub busy_poll: Duration,
     /// How long a stop waits for requests in flight and for clients to take their replies.
     pub stop_deadline: Duration,
 }
@@ -50,6 +54,7 @@ impl Default for Limits {
             stall_deadline: Duration::from_secs(30),
             max_request: 32 << 20,
             keepalive: Duration::from_secs(60),
+            busy_poll: Duration::from_micros(100),
             stop_deadline: Duration::from_secs(10),
         }
     }

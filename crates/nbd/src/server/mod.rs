@@ -10,6 +10,8 @@
 //! | `handshake` | the negotiation |
 //! | `connection` | the request loop of one connection |
 //! | `engine` | from requests to the device and back |
+//! | `busy_poll` | for how long the next request is looked for |
+//! | `order` | who goes first on a thread |
 //! | `input`, `replies` | the buffers of a connection |
 //! | `budget` | the bytes that all connections together may hold |
 //! | `limits`, `pace`, `counters` | what clients may take, how fast, and what they took |
@@ -17,6 +19,7 @@
 //! | `observing` | what a session's observer is told |
 
 mod budget;
+mod busy_poll;
 mod connection;
 mod counters;
 mod engine;
@@ -27,6 +30,7 @@ mod latency;
 mod limits;
 mod listener;
 mod observing;
+mod order;
 mod pace;
 mod passing;
 mod registered;
@@ -48,6 +52,7 @@ pub use tls::{Credentials, Tls};
 
 use block::{Device, Error, Result};
 use budget::Budget;
+use busy_poll::Lookers;
 use connection::{Connection, End};
 use counters::Registry;
 use engine::Terms;
@@ -57,6 +62,7 @@ use listener::Accepted;
 use passing::Told;
 use std::collections::HashMap;
 use std::future::Future;
+use std::num::NonZero;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -85,6 +91,7 @@ struct Inner {
     limits: Mutex<Arc<Limits>>,
     registry: Registry,
     budget: Arc<Budget>,
+    lookers: Lookers,
     /// Connections of each client that has one.
     callers: Mutex<HashMap<String, usize>>,
 }
@@ -96,7 +103,8 @@ impl Server {
         let registry = Registry::new(limits.client_rates);
         let limits = Mutex::new(Arc::new(limits));
         let callers = Mutex::default();
-        Self { inner: Arc::new(Inner { exports, limits, registry, budget, callers }) }
+        let lookers = Lookers::new(std::thread::available_parallelism().map_or(1, NonZero::get));
+        Self { inner: Arc::new(Inner { exports, limits, registry, budget, lookers, callers }) }
     }
 
     /// Changes the limits. [`Limits::client_rates`] and [`Limits::total_bytes`] hold for all clients
@@ -500,6 +508,7 @@ impl Place {
             let stall = limits.stall_deadline;
             let mut connection = Connection::new(&mut stream, terms, stall, &share, rest);
             connection.notice(self.watch.clone());
+            connection.look(limits.busy_poll, &self.inner.lookers);
             let mut next = if told.passes() { Phase::Passing } else { Phase::Stopping };
             loop {
                 tokio::select! {

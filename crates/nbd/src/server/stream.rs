@@ -10,7 +10,14 @@
 //! answers were sent: by then the peer is awake. But for a single one: its peer is better woken early,
 //! while the answer is made.
 //!
+//! Whoever expects the next request soon has the socket looked into for a while before its task
+//! sleeps ([`Watch::look`]). Where that finds one request after another the socket is not registered
+//! for reading any more, until it fails: no other thread is woken to learn what is known already.
+//!
 //! It is registered with the runtime that polls it first, and has to stay there.
+
+#[cfg(test)]
+mod tests;
 
 use super::registered::{Registered, register};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,9 +26,12 @@ use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shut
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::time::Instant;
 
 /// Sends without a lack of room until the room is no longer asked for.
 const CALM: u32 = 64;
@@ -30,13 +40,21 @@ const CALM: u32 = 64;
 const SHORT: usize = 2048;
 /// But not while it is no longer than this, in bytes: a single request.
 const SINGLE: usize = 32;
+/// Requests in a row that were found by looking until the socket is no longer registered for reading.
+const FOUND: u32 = 16;
+/// Looks between two at the clock.
+const LOOKS: u32 = 8;
 
 /// A connected stream socket, unix or TCP.
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: Arc<OwnedFd>,
-    /// Registered for reading, once it was read from.
+    /// Registered for reading, while its task sleeps until something comes.
     input: Option<Registered>,
+    /// For how long the next read looks before it waits, in nanoseconds.
+    look: Arc<AtomicU64>,
+    /// Reads in a row that found something by looking.
+    found: u32,
     /// Registered for writing, while room is asked for.
     room: Option<Room>,
     seen: Seen,
@@ -69,6 +87,24 @@ impl Seen {
         let (got, _) = rustix::net::recv(&self.socket, &mut *room, RecvFlags::DONTWAIT)?;
         self.looks = (SINGLE + 1..SHORT).contains(&got);
         Ok(got)
+    }
+
+    /// Receives what is there, or comes within `time`.
+    fn look(&mut self, room: &mut [u8], time: Duration) -> rustix::io::Result<usize> {
+        let end = Instant::now() + time;
+        // A look takes longer than a tenth of a microsecond: it also ends when the clock stands.
+        for _ in 0..=time.as_micros() {
+            for _ in 0..LOOKS {
+                match self.receive(room) {
+                    Err(Errno::AGAIN | Errno::INTR) => std::hint::spin_loop(),
+                    done => return done,
+                }
+            }
+            if Instant::now() >= end {
+                break;
+            }
+        }
+        Err(Errno::AGAIN)
     }
 
     /// Takes what was looked at.
@@ -115,14 +151,23 @@ pub(super) enum Hangup {
     All,
 }
 
-/// Looks at a connection without using it.
+/// Looks at a connection from beside, and has it look itself.
 #[derive(Debug, Clone)]
-pub(super) struct Watch(Weak<OwnedFd>);
+pub(super) struct Watch {
+    socket: Weak<OwnedFd>,
+    look: Arc<AtomicU64>,
+}
 
 impl Watch {
+    /// The next read, if it finds nothing, looks for so long whether something comes, and takes the
+    /// processor meanwhile.
+    pub(super) fn look(&self, time: Duration) {
+        self.look.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    }
+
     /// What the peer has closed, also behind bytes that nobody has received yet.
     pub(super) fn hangup(&self) -> Hangup {
-        let Some(socket) = self.0.upgrade() else { return Hangup::Nothing };
+        let Some(socket) = self.socket.upgrade() else { return Hangup::Nothing };
         let mut polled = [PollFd::new(&socket, PollFlags::RDHUP)];
         if poll(&mut polled, Some(&Timespec::default())).is_err() {
             return Hangup::Nothing;
@@ -144,12 +189,12 @@ impl Stream {
         let is_unix = sockopt::socket_domain(&socket).is_ok_and(|f| f == AddressFamily::UNIX);
         let socket = Arc::new(socket);
         let seen = Seen { socket: Arc::clone(&socket), bytes: 0, looks: false, is_unix };
-        Self { socket, input: None, room: None, seen }
+        Self { socket, input: None, look: Arc::default(), found: 0, room: None, seen }
     }
 
     /// For somebody who looks at it from beside.
     pub(super) fn watch(&self) -> Watch {
-        Watch(Arc::downgrade(&self.socket))
+        Watch { socket: Arc::downgrade(&self.socket), look: Arc::clone(&self.look) }
     }
 
     /// The socket alone.
@@ -157,7 +202,7 @@ impl Stream {
     /// # Errors
     /// When there are too many open files.
     pub(super) fn into_fd(self) -> io::Result<OwnedFd> {
-        let Self { socket, input, room, seen } = self;
+        let Self { socket, input, room, seen, .. } = self;
         drop((input, room, seen));
         // Nobody else has a share of it any more.
         Arc::try_unwrap(socket).or_else(|shared| shared.try_clone())
@@ -215,13 +260,28 @@ impl AsyncRead for Stream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { socket, input, seen, .. } = self.get_mut();
+        let Self { socket, input, look, found, seen, .. } = self.get_mut();
+        // More is wanted before there was an answer: what was looked at must not keep it out.
+        seen.take()?;
+        if look.load(Relaxed) > 0 {
+            let time = Duration::from_nanos(look.swap(0, Relaxed));
+            match seen.look(buf.initialize_unfilled(), time) {
+                Ok(got) => {
+                    buf.advance(got);
+                    *found = found.saturating_add(1);
+                    if *found >= FOUND {
+                        *input = None;
+                    }
+                    return Poll::Ready(Ok(()));
+                }
+                Err(Errno::AGAIN) => *found = 0,
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
         let input = match input {
             Some(input) => input,
             None => input.insert(register(Arc::clone(socket), Interest::READABLE)?),
         };
-        // More is wanted before there was an answer: what was looked at must not keep it out.
-        seen.take()?;
         loop {
             let mut ready = ready!(input.poll_read_ready(cx))?;
             let room = buf.initialize_unfilled();
@@ -274,170 +334,5 @@ impl AsyncWrite for Stream {
             Ok(()) | Err(Errno::NOTCONN) => Poll::Ready(Ok(())),
             Err(error) => Poll::Ready(Err(error.into())),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::fd::AsRawFd;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::UnixStream;
-
-    fn pair() -> (UnixStream, Stream) {
-        let (peer, socket) = UnixStream::pair().unwrap();
-        (peer, Stream::new(socket.into_std().unwrap().into()))
-    }
-
-    /// What the system was asked to report of the socket, as epoll's masks.
-    fn asked(socket: &Stream) -> Vec<u32> {
-        let mut masks = Vec::new();
-        for entry in std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten() {
-            let info = std::fs::read_to_string(entry.path()).unwrap_or_default();
-            for line in info.lines().filter_map(|line| line.strip_prefix("tfd:")) {
-                let words: Vec<_> = line.split_whitespace().collect();
-                if words[0].parse() == Ok(socket.socket.as_raw_fd()) {
-                    masks.push(u32::from_str_radix(words[2], 16).unwrap());
-                }
-            }
-        }
-        masks
-    }
-
-    const IN: u32 = 1;
-    const OUT: u32 = 4;
-
-    #[tokio::test]
-    async fn room_is_asked_for_only_while_it_is_missing() {
-        let (mut peer, mut stream) = pair();
-        peer.write_all(b"ask").await.unwrap();
-        let mut buf = [0; 8];
-        assert_eq!(stream.read(&mut buf).await.unwrap(), 3);
-        stream.write_all(b"answer").await.unwrap();
-        let masks = asked(&stream);
-        assert!(!masks.is_empty());
-        assert!(masks.iter().all(|mask| mask & IN != 0 && mask & OUT == 0), "{masks:x?}");
-
-        // More than the socket holds, so that there is no room until the peer takes some.
-        let long = vec![7; 4 << 20];
-        let mut got = vec![0; 6 + long.len()];
-        let (sent, received) = tokio::join!(stream.write_all(&long), peer.read_exact(&mut got));
-        assert!(sent.is_ok() && received.is_ok());
-        assert!(got[6..] == long);
-        assert!(stream.room.is_some());
-        for _ in 0..CALM {
-            stream.write_all(b"a").await.unwrap();
-            peer.read_exact(&mut buf[..1]).await.unwrap();
-        }
-        assert!(stream.room.is_none(), "room is asked for long after it was missing");
-    }
-
-    /// What is received and not taken out of the socket.
-    fn left(socket: &OwnedFd) -> u64 {
-        rustix::io::ioctl_fionread(socket).unwrap()
-    }
-
-    #[tokio::test]
-    async fn several_requests_are_taken_when_their_answers_were_sent_and_others_at_once() {
-        let (mut peer, mut stream) = pair();
-        let mut buf = vec![0; 8 * SHORT];
-        let several = 2 * SINGLE;
-        // What stays in the socket is decided by what came before.
-        let cases = [(several, 0), (several, several), (SINGLE, SINGLE), (SINGLE, 0), (several, 0)];
-        for (sent, stays) in cases {
-            peer.write_all(&vec![7; sent]).await.unwrap();
-            assert_eq!(stream.read(&mut buf).await.unwrap(), sent);
-            assert_eq!(left(&stream.socket), stays as u64);
-            stream.write_all(b"answer").await.unwrap();
-            assert_eq!(left(&stream.socket), 0);
-        }
-        // Without an answer in between, and in more pieces than one.
-        for byte in [1, 2] {
-            peer.write_all(&vec![byte; several + 1]).await.unwrap();
-            assert_eq!(stream.read(&mut buf[..several]).await.unwrap(), several);
-            assert_eq!(stream.read(&mut buf[several..]).await.unwrap(), 1);
-            assert_eq!(buf[..=several], vec![byte; several + 1]);
-        }
-        peer.write_all(&vec![7; 3 * SHORT]).await.unwrap();
-        assert_eq!(stream.read(&mut buf).await.unwrap(), 3 * SHORT);
-        assert_eq!(left(&stream.socket), 0);
-    }
-
-    #[tokio::test]
-    async fn what_was_looked_at_does_not_stay_for_the_next_owner_nor_reset_the_peer() {
-        for passed in [false, true] {
-            let (mut peer, mut stream) = pair();
-            for _ in 0..2 {
-                peer.write_all(&[7; 60]).await.unwrap();
-                assert_eq!(stream.read(&mut [0; 100]).await.unwrap(), 60);
-            }
-            assert_eq!(left(&stream.socket), 60);
-            match passed {
-                true => assert_eq!(left(&stream.into_fd().unwrap()), 0),
-                false => drop(stream),
-            }
-            assert_eq!(peer.read(&mut [0; 100]).await.unwrap(), 0);
-        }
-    }
-
-    #[tokio::test]
-    async fn what_was_looked_at_does_not_keep_the_rest_of_a_request_out() {
-        let (mut peer, mut stream) = pair();
-        // Room for a few pieces only, until they are taken.
-        sockopt::set_socket_send_buffer_size(&peer, 4608).unwrap();
-        let send = async {
-            for _ in 0..64 {
-                peer.write_all(&[7; 40]).await.unwrap();
-            }
-        };
-        let receive = async {
-            let (mut got, mut buf) = (0, [0; 4096]);
-            while got < 64 * 40 {
-                got += stream.read(&mut buf).await.unwrap();
-            }
-        };
-        let both = async { tokio::join!(send, receive) };
-        tokio::time::timeout(std::time::Duration::from_secs(20), both).await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_peer_that_goes_away_ends_reading_and_writing() {
-        let (mut peer, mut stream) = pair();
-        let long = vec![7; 4 << 20];
-        let leave = async move { peer.read_exact(&mut [0; 1000]).await.map(|_| drop(peer)) };
-        let (sent, left) = tokio::join!(stream.write_all(&long), leave);
-        assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
-        left.unwrap();
-        let ended = stream.read(&mut [0; 10]).await;
-        assert!(matches!(&ended, Ok(0)) || ended.is_err(), "{ended:?}");
-    }
-
-    #[tokio::test]
-    async fn bytes_arrive_in_order_in_both_directions_however_they_are_cut() {
-        let (mut peer, stream) = pair();
-        let (mut input, mut output) = tokio::io::split(stream);
-        let bytes: Vec<u8> = (0..3u32 << 20).map(|i| (i % 251) as u8).collect();
-        let echo = async {
-            let mut buf = vec![0; 50_021];
-            loop {
-                match peer.read(&mut buf).await.unwrap() {
-                    0 => break peer.shutdown().await.unwrap(),
-                    n => peer.write_all(&buf[..n]).await.unwrap(),
-                }
-            }
-        };
-        let send = async {
-            for piece in bytes.chunks(70_001) {
-                output.write_all(piece).await.unwrap();
-            }
-            output.shutdown().await.unwrap();
-        };
-        let receive = async {
-            let mut got = Vec::new();
-            input.read_to_end(&mut got).await.unwrap();
-            got
-        };
-        let ((), got, ()) = tokio::join!(send, receive, echo);
-        assert!(got == bytes);
     }
 }

@@ -148,9 +148,11 @@ impl Snapshot {
                 )?;
             }
         }
-        let counters: [PerExport; 4] = [
+        let polled = "Requests that were found by busy polling";
+        let counters: [PerExport; 5] = [
             (REQUEST_ERRORS, "Requests answered with an error", |t| t.errors),
             (PACED, "Times that a client's limits held a connection back", |t| t.paced),
+            (BUSY_POLLED, polled, |t| t.busy_polled),
             (READ_BYTES, "Bytes read by clients", |t| t.read_bytes),
             (WRITTEN_BYTES, "Bytes written by clients", |t| t.written_bytes),
         ];

@@ -75,6 +75,7 @@ pub(crate) fn limits(config: &Config) -> nbd::Limits {
         in_flight_bytes: usize::try_from(config.limits.in_flight.0).unwrap_or(usize::MAX),
         total_bytes: config.limits.total_in_flight.0,
         max_request: u32::try_from(config.limits.request.0).unwrap_or(u32::MAX),
+        busy_poll: Duration::from_micros(config.serve.busy_poll_us),
         stop_deadline: Duration::from_secs(config.serve.stop_seconds),
         ..nbd::Limits::default()
     }

@@ -126,6 +126,9 @@ pub(crate) struct TrafficView {
     /// Times that a client's limits held a connection back.
     #[serde(default)]
     pub(crate) paced: u64,
+    /// Requests that were looked for and found before their connection slept.
+    #[serde(default)]
+    pub(crate) busy_polled: u64,
 }
 
 /// One client.
@@ -178,6 +181,7 @@ impl From<&nbd::Traffic> for TrafficView {
             zeroes: traffic.zeroes,
             errors: traffic.errors,
             paced: traffic.paced,
+            busy_polled: traffic.busy_polled,
         }
     }
 }

@@ -1,0 +1,63 @@
+//! After the answer of a single request: the next one is looked for before the task sleeps.
+
+use super::Connection;
+use std::future::Future;
+use std::io;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
+    /// The answers of what was taken were sent, as far as the client takes them.
+    pub(super) fn note_answered(&mut self) {
+        let taken = std::mem::take(&mut self.taken);
+        if taken > 0 {
+            let nothing_left = self.engine.in_flight() == 0 && self.engine.replies.is_empty();
+            self.fresh = taken == 1 && nothing_left;
+            self.answered = self.fresh.then(|| self.engine.timer.now());
+        }
+    }
+
+    /// Whether the next request is to be looked for.
+    pub(super) fn looks(&self) -> bool {
+        self.fresh && !self.waits.window().is_zero() && self.order.is_alone()
+    }
+
+    /// Receives once; first looks for something if that is worth it.
+    pub(super) fn receive_or_look(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let looker = match (self.lookers, &self.watch) {
+            (Some(lookers), Some(watch)) if self.looks() => {
+                let looker = lookers.join();
+                if looker.is_some() {
+                    watch.look(self.waits.window());
+                }
+                looker
+            }
+            _ => None,
+        };
+        self.fresh = false;
+        let received = self.receive(cx);
+        if looker.is_some()
+            && let Some(watch) = &self.watch
+        {
+            watch.look(Duration::ZERO); // one that was not needed
+            if let Poll::Ready(Ok(1..)) = received {
+                self.engine.timer.begin_anew();
+                self.engine.tally.busy_polled += 1;
+            }
+        }
+        if received.is_ready() {
+            self.order.received();
+            if let Some(answered) = self.answered.take() {
+                self.waits.waited(self.engine.timer.now() - answered);
+            }
+        }
+        received
+    }
+}
+
+/// Has the task woken when the runtime has looked for everything else that is to be done.
+pub(super) fn yield_now(cx: &mut Context<'_>) {
+    let woken = std::pin::pin!(tokio::task::yield_now()).poll(cx);
+    debug_assert!(woken.is_pending());
+}

@@ -1,0 +1,281 @@
+//! Connections polled by hand.
+
+use super::*;
+use crate::codec::ReplyStyle;
+use crate::server::budget::Budget;
+use crate::server::counters::{Registry, Share};
+use crate::server::pace::Rates;
+use crate::server::stream::Stream;
+use async_trait::async_trait;
+use block::{Attempt, Device, Durability, Extent, Memory, Span, ZeroMode};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+fn terms(device: impl Device + 'static) -> Terms {
+    Terms {
+        device: Arc::new(device),
+        export: "disk".to_owned(),
+        style: ReplyStyle::Simple,
+        allocation: false,
+        max_request: 32 << 20,
+        in_flight_bytes: 16 << 20,
+        budget: Budget::new(1 << 30),
+        meter: Arc::default(),
+        observer: None,
+    }
+}
+
+const STALL: Duration = Duration::from_secs(30);
+const LEN: usize = 200;
+
+fn read_request(cookie: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    let request = Request { flags: 0, command: command::READ, cookie, offset: 0, len: LEN as u64 };
+    request.put(ReplyStyle::Simple, &mut out);
+    out
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_falls_quiet_gives_its_buffers_back() {
+    let (mut client, mut stream) = tokio::io::duplex(1 << 20);
+    let share = Registry::new(Rates::default()).join("disk", "client");
+    let terms = terms(Memory::new(1 << 20));
+    let mut connection = Connection::new(&mut stream, terms, STALL, &share, Rest::default());
+    let out: Vec<u8> = (0..3000).flat_map(read_request).collect();
+    client.write_all(&out).await.unwrap();
+    let mut replies = vec![0; 3000 * 216];
+    for (time, grown) in [(1, true), (3, true), (7, false)] {
+        let poll = std::future::poll_fn(|cx| connection.poll(cx));
+        assert!(tokio::time::timeout(Duration::from_secs(time), poll).await.is_err());
+        assert_eq!(connection.input.is_grown(), grown);
+        assert_eq!(connection.engine.replies.is_grown(), grown);
+    }
+    client.read_exact(&mut replies).await.unwrap();
+    assert_eq!(replies[2999 * 216 + 8..2999 * 216 + 16], 2999u64.to_be_bytes());
+}
+
+/// A client as quick as can be: while it is quick, its next request is there before it has the answer.
+struct Quick {
+    client: UnixStream,
+    quick: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Device for Quick {
+    fn size(&self) -> u64 {
+        1 << 20
+    }
+    fn try_read(&self, _: Span, buf: &mut [u8]) -> Result<Attempt> {
+        buf.fill(0);
+        if self.quick.load(Relaxed) {
+            (&self.client).write_all(&read_request(7)).unwrap();
+        }
+        Ok(Attempt::Done)
+    }
+    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        self.try_read(span, buf).map(drop)
+    }
+    async fn write(&self, _: Span, _: &[u8], _: Durability) -> Result<()> {
+        Ok(())
+    }
+    async fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    async fn discard(&self, _: Span, _: Durability) -> Result<()> {
+        Ok(())
+    }
+    async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
+        Ok(())
+    }
+    async fn extents(&self, _: Span, _: usize) -> Result<Vec<Extent>> {
+        Ok(Vec::new())
+    }
+}
+
+/// The client's side of a connection.
+struct Client {
+    socket: UnixStream,
+    quick: Arc<AtomicBool>,
+}
+
+/// Both sides, and what the server's needs.
+fn pair() -> (Client, Stream, Quick) {
+    let (socket, theirs) = UnixStream::pair().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    let quick = Arc::new(AtomicBool::new(false));
+    let device = Quick { client: socket.try_clone().unwrap(), quick: Arc::clone(&quick) };
+    (Client { socket, quick }, Stream::new(theirs.into()), device)
+}
+
+impl Client {
+    fn ask(&self) {
+        (&self.socket).write_all(&read_request(7)).unwrap();
+    }
+
+    /// How many answers are there.
+    fn answers(&self) -> usize {
+        let mut buf = vec![0; (LEN + 16) * (TURNS + 1)];
+        match (&self.socket).read(&mut buf) {
+            Ok(got) => got / (LEN + 16),
+            Err(_) => 0,
+        }
+    }
+}
+
+type Served<'a> = Connection<'a, Stream>;
+
+fn served<'a>(
+    stream: &'a mut Stream,
+    device: Quick,
+    share: &'a Share,
+    lookers: &'a Lookers,
+) -> Served<'a> {
+    let watch = stream.watch();
+    let mut connection = Connection::new(stream, terms(device), STALL, share, Rest::default());
+    connection.notice(Some(watch));
+    connection.look(Duration::from_millis(10), lookers);
+    connection
+}
+
+/// Polls it once; gives the end, if it has come.
+async fn poll_once(connection: &mut Served<'_>) -> Option<End> {
+    std::future::poll_fn(|cx| match connection.poll(cx) {
+        Poll::Ready(end) => Poll::Ready(Some(end)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+/// Polls it until there are answers; gives how many the last poll brought.
+async fn answered(connection: &mut Served<'_>, client: &Client) -> usize {
+    loop {
+        assert!(poll_once(connection).await.is_none());
+        match client.answers() {
+            0 => tokio::task::yield_now().await,
+            answers => return answers,
+        }
+    }
+}
+
+/// One request after the other, until the connection is known to be alone.
+async fn warm_up(connection: &mut Served<'_>, client: &Client) {
+    for _ in 0..20 {
+        client.ask();
+        assert_eq!(answered(connection, client).await, 1);
+    }
+}
+
+fn found(registry: &Registry) -> u64 {
+    registry.snapshot().total.busy_polled
+}
+
+// The clock stands, so that every wait is short.
+#[tokio::test(start_paused = true)]
+async fn the_next_request_is_found_by_looking_and_no_poll_takes_more_than_its_turns() {
+    let (registry, lookers) = (Registry::new(Rates::default()), Lookers::new(2));
+    let share = registry.join("disk", "client");
+    let (client, mut stream, device) = pair();
+    let mut connection = served(&mut stream, device, &share, &lookers);
+    warm_up(&mut connection, &client).await;
+    assert_eq!(found(&registry), 0, "looking was in vain");
+    client.quick.store(true, Relaxed);
+    client.ask();
+    let mut all = 0;
+    for _ in 0..10 {
+        let answers = answered(&mut connection, &client).await;
+        assert!((2..=TURNS).contains(&answers), "{answers}");
+        all += answers as u64;
+    }
+    assert!(found(&registry) >= all - 10, "{} of {all}", found(&registry));
+
+    connection.stop();
+    assert!(matches!(poll_once(&mut connection).await, Some(End::Stopped)), "at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_looked_for_beside_a_busy_neighbour_or_enough_that_look() {
+    let (registry, lookers) = (Registry::new(Rates::default()), Lookers::new(2));
+    let share = registry.join("disk", "client");
+    let (client, mut stream, device) = pair();
+    let mut connection = served(&mut stream, device, &share, &lookers);
+    let (other_client, mut other_stream, other_device) = pair();
+    let mut other = served(&mut other_stream, other_device, &share, &lookers);
+    warm_up(&mut connection, &client).await;
+    client.quick.store(true, Relaxed);
+
+    let looks = lookers.join();
+    client.ask();
+    for _ in 0..20 {
+        assert_eq!(answered(&mut connection, &client).await, 1);
+    }
+    assert_eq!(found(&registry), 0, "another one looks");
+    drop(looks);
+    for _ in 0..20 {
+        other_client.ask();
+        assert_eq!(answered(&mut other, &other_client).await, 1);
+        assert_eq!(answered(&mut connection, &client).await, 1);
+    }
+    assert_eq!(found(&registry), 0, "another one is at work");
+    for _ in 0..20 {
+        answered(&mut connection, &client).await;
+    }
+    assert!(found(&registry) > 0);
+}
+
+#[tokio::test]
+async fn a_client_that_was_looked_for_is_heard_when_it_comes_back_late() {
+    let (registry, lookers) = (Registry::new(Rates::default()), Lookers::new(2));
+    let share = registry.join("disk", "client");
+    let (client, mut stream, device) = pair();
+    let mut connection = served(&mut stream, device, &share, &lookers);
+    for _ in 0..3 {
+        warm_up(&mut connection, &client).await;
+        client.quick.store(true, Relaxed);
+        client.ask();
+        for _ in 0..10 {
+            answered(&mut connection, &client).await;
+        }
+        client.quick.store(false, Relaxed);
+        while poll_once(&mut connection).await.is_none() && client.answers() > 0 {}
+        // Now it sleeps, and has to be woken.
+        client.ask();
+        let woken = std::future::poll_fn(|cx| {
+            assert!(connection.poll(cx).is_pending());
+            if client.answers() > 0 { Poll::Ready(()) } else { Poll::Pending }
+        });
+        tokio::time::timeout(Duration::from_secs(20), woken).await.expect("it was not heard");
+    }
+}
+
+#[tokio::test]
+async fn a_client_on_another_thread_is_found_and_answered() {
+    const REQUESTS: u64 = 5000;
+    let (registry, lookers) = (Registry::new(Rates::default()), Lookers::new(2));
+    let share = registry.join("disk", "client");
+    let (client, mut stream, device) = pair();
+    let mut connection = served(&mut stream, device, &share, &lookers);
+    // Longer than anybody waits: it finds the client at last, on the slowest machine.
+    connection.look(Duration::from_secs(2), &lookers);
+    client.socket.set_nonblocking(false).unwrap();
+    let asking = block::offload(move || {
+        let mut reply = [0; LEN + 16];
+        for cookie in 0..REQUESTS {
+            (&client.socket).write_all(&read_request(cookie)).unwrap();
+            (&client.socket).read_exact(&mut reply).unwrap();
+            assert_eq!(reply[8..16], cookie.to_be_bytes());
+        }
+        client.socket.shutdown(Shutdown::Both).unwrap(); // the device has it, too
+        Ok(())
+    });
+    let serving = std::future::poll_fn(|cx| connection.poll(cx));
+    let (end, asked) = tokio::join!(serving, asking);
+    asked.unwrap();
+    assert!(matches!(end, End::Vanished));
+    assert!(found(&registry) > 0);
+    assert_eq!(registry.snapshot().total.reads, REQUESTS);
+}
