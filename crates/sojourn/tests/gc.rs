@@ -73,3 +73,26 @@ fn damage_is_named_and_stops_what_it_concerns() {
     let freed = lab.json("gc --grace 0s");
     assert!(freed["freed"]["objects"].as_u64().unwrap() >= 3, "{freed}");
 }
+
+#[test]
+fn a_damaged_list_of_garbage_is_named_and_replaced_by_the_next_collection() {
+    let (lab, golden) = Lab::with_image();
+    let second = content(8 * MIB, 2);
+    lab.file("second.raw", &second);
+    lab.line("image import second.raw other").ok();
+    lab.line("image remove other:1").ok();
+    lab.line("gc").ok();
+    let list = common::listing(&lab.home().join("store/condemned")).remove(0).0;
+    std::fs::write(&list, "damage").unwrap();
+    let name = format!("condemned/{}", list.file_name().unwrap().to_str().unwrap());
+    lab.line("image import second.raw other").fails(7, &[&name, "`sojourn gc`"]);
+    let text = lab.line("gc").ok();
+    assert!(text.contains("damaged and replaced") && text.contains(&name), "{text}");
+    lab.line("image import second.raw other").ok();
+    lab.line("gc --grace 0s").ok();
+    lab.line("verify").ok();
+    for (image, content) in [("debian", golden), ("other", second)] {
+        lab.line(&format!("image export {image} {image}.raw")).ok();
+        assert!(std::fs::read(lab.path(&format!("{image}.raw"))).unwrap() == content, "{image}");
+    }
+}

@@ -55,13 +55,31 @@ struct Pinned {
     renewed: Instant,
 }
 
+/// What is done about lists of condemned objects that are damaged.
+#[derive(Debug, Clone, Copy)]
+enum Damaged {
+    Refused,
+    Ignored,
+}
+
 impl Store {
     /// Begins to write to the store; `what` tells people what this is, such as `import of debian`.
     ///
     /// # Errors
     /// [`Conflict`](block::ErrorKind::Conflict) when collections follow each other too fast;
-    /// [`Corrupt`](block::ErrorKind::Corrupt) when their records are damaged; else the backend's.
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when their records or lists are damaged; else the
+    /// backend's.
     pub async fn session(&self, what: &str) -> Result<Session> {
+        self.begin(what, Damaged::Refused).await
+    }
+
+    /// As [`session`](Self::session), also when lists of condemned objects are damaged. Not all that
+    /// is condemned counts as absent for it, so that it must store no chunks.
+    pub(crate) async fn session_despite_damage(&self, what: &str) -> Result<Session> {
+        self.begin(what, Damaged::Ignored).await
+    }
+
+    async fn begin(&self, what: &str, damaged: Damaged) -> Result<Session> {
         let what: String = what.chars().take(pin::MAX_WHAT / 4).collect();
         let began = Instant::now();
         for _ in 0..ATTEMPTS {
@@ -71,7 +89,10 @@ impl Store {
             // From here on a collection that this session has not seen sees the session.
             let state = State::load(self).await;
             let seen = match state {
-                Ok(state) if state.sequence == sequence => state.absent(self).await.map(Some),
+                Ok(state) if state.sequence == sequence => match damaged {
+                    Damaged::Refused => state.absent(self).await.map(Some),
+                    Damaged::Ignored => state.contents(self).await.map(|lists| Some(lists.absent)),
+                },
                 Ok(_) => Ok(None),
                 Err(e) => Err(e),
             };

@@ -116,6 +116,9 @@ fn text(view: &View) -> String {
             let _ = writeln!(text, "{would}deleted: {count} {what}");
         }
     }
+    for list in &report.replaced {
+        let _ = writeln!(text, "damaged and replaced: {list}, a list of garbage");
+    }
     for doubt in &report.doubts {
         let _ = writeln!(text, "cannot be read: {doubt}");
     }

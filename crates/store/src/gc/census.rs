@@ -32,6 +32,14 @@ impl Seen {
     pub(crate) fn sequence(&self) -> u64 {
         self.pin.as_ref().map_or(0, |pin| pin.sequence)
     }
+
+    /// What the session does, for people.
+    pub(crate) fn what(&self) -> String {
+        match &self.pin {
+            Some(pin) => pin.what.clone(),
+            None => format!("{} (damaged)", self.meta.location),
+        }
+    }
 }
 
 /// How many seconds before `now`, the store's time, an object was written.

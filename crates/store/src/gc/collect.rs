@@ -1,12 +1,12 @@
 //! One collection, from the census to the sweep.
 
-use super::census::{self, Seen, seconds};
+use super::census::{self, Census, Seen, seconds};
 use super::condemned::{self, Absent, Item, Kind, Name};
 use super::mark::{self, Marks, Packs};
 use super::report::{Amount, Live, Options, Report};
 use super::state::{List, State};
 use super::sweep::{self, Swept};
-use super::{pin, rewrite, trim};
+use super::{damage, pin, rewrite, trim};
 use crate::id::CondemnedId;
 use crate::object::ObjectKind;
 use crate::{PackId, Progress, Session, Store, backend, pack};
@@ -14,6 +14,8 @@ use block::{Error, ErrorKind, Result};
 use object_store::ObjectMeta;
 use std::collections::BTreeMap;
 
+/// What a collection calls itself.
+pub(super) const WHAT: &str = "garbage collection";
 /// Changes of the state by others that a collection gives way to.
 const ATTEMPTS: usize = 8;
 /// Seconds by which clocks of the store's parts may differ.
@@ -49,24 +51,32 @@ pub async fn collect(store: &Store, options: &Options, progress: &dyn Progress) 
 }
 
 async fn round(store: &Store, options: &Options, progress: &dyn Progress) -> Result<Report> {
+    let mut replaced = Vec::new();
     // Its own session, because it writes packs too.
-    let session = store.session("garbage collection").await?;
+    let session = match store.session(WHAT).await {
+        Err(e) if e.kind() == ErrorKind::Corrupt && !options.dry_run => {
+            replaced = damage::replace_lists(store, options, progress).await?;
+            store.session(WHAT).await?
+        }
+        other => other?,
+    };
     let outcome = Round { store, session: &session, options, progress }.run().await;
-    session.close(outcome).await
+    let report = session.close(outcome).await?;
+    Ok(Report { replaced, ..report })
 }
 
-struct Round<'a> {
-    store: &'a Store,
-    session: &'a Session,
-    options: &'a Options,
-    progress: &'a dyn Progress,
+pub(super) struct Round<'a> {
+    pub(super) store: &'a Store,
+    pub(super) session: &'a Session,
+    pub(super) options: &'a Options,
+    pub(super) progress: &'a dyn Progress,
 }
 
 /// Everything that could be garbage.
 #[derive(Default)]
-struct Listed {
-    objects: Vec<(Name, ObjectMeta)>,
-    packs: Packs,
+pub(super) struct Listed {
+    pub(super) objects: Vec<(Name, ObjectMeta)>,
+    pub(super) packs: Packs,
     /// The lists of condemned objects.
     lists: BTreeMap<CondemnedId, ObjectMeta>,
 }
@@ -75,8 +85,7 @@ impl Round<'_> {
     async fn run(&self) -> Result<Report> {
         let (store, options) = (self.store, self.options);
         let mut report = Report { dry_run: options.dry_run, ..Report::default() };
-        let own = self.session.pin_key().await;
-        let now = seconds(&backend::head(store.backend(), &own).await?);
+        let (own, now) = self.now().await?;
         report.records = trim::trim(store, now, options.dry_run).await?;
 
         // The order counts: objects, the record and its lists, pins and names, what was moved.
@@ -84,14 +93,8 @@ impl Round<'_> {
         let state = State::load(store).await?;
         listed.packs.absent = state.absent(store).await?;
         listed.lists = self.lists().await?;
-        let stale = options.stale.as_secs();
-        let mut dead = pin::list(store).await?;
-        dead.retain(|meta| meta.location.as_ref() != own && census::silent(meta, now) >= stale);
+        let dead = self.bury(&own, now).await?;
         report.pins = dead.len() as u64;
-        if !options.dry_run {
-            let keys = dead.iter().map(|meta| meta.location.to_string()).collect();
-            sweep::delete(store, keys).await?;
-        }
         // A session that was renewed meanwhile lives: it has looked for the pin before since.
         let census = census::take(store).await?;
         self.list_moved(&mut listed).await?;
@@ -105,20 +108,34 @@ impl Round<'_> {
         };
         report.doubts = marks.doubts.iter().map(|doubt| doubt.error.message().into()).collect();
 
-        let gone = |seen: &Seen| dead.iter().any(|meta| meta.location == seen.meta.location);
-        let living: Vec<&Seen> = census
-            .pins
-            .iter()
-            .filter(|seen| seen.meta.location.as_ref() != own && !gone(seen))
-            .collect();
+        let living = others(&census, &own, &dead);
         self.sweep(&state, &listed, &living, now, &marks, &mut report).await?;
         let condemned = state.condemned(store).await?;
         self.condemn(&listed, &condemned, &living, now, &marks, &mut report).await?;
         Ok(report)
     }
 
+    /// The key of the collection's own pin, and the date of that: the store's present time.
+    pub(super) async fn now(&self) -> Result<(String, u64)> {
+        let own = self.session.pin_key().await;
+        let now = seconds(&backend::head(self.store.backend(), &own).await?);
+        Ok((own, now))
+    }
+
+    /// Deletes the pins of sessions that died; returns them.
+    pub(super) async fn bury(&self, own: &str, now: u64) -> Result<Vec<ObjectMeta>> {
+        let stale = self.options.stale.as_secs();
+        let mut dead = pin::list(self.store).await?;
+        dead.retain(|meta| meta.location.as_ref() != own && census::silent(meta, now) >= stale);
+        if !self.options.dry_run {
+            let keys = dead.iter().map(|meta| meta.location.to_string()).collect();
+            sweep::delete(self.store, keys).await?;
+        }
+        Ok(dead)
+    }
+
     /// Lists everything that could be garbage, but for what says where chunks are now.
-    async fn list(&self) -> Result<Listed> {
+    pub(super) async fn list(&self) -> Result<Listed> {
         let mut listed = Listed::default();
         for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Moved) {
             for meta in backend::list(self.store.backend(), kind.prefix()).await? {
@@ -135,7 +152,7 @@ impl Round<'_> {
 
     /// Lists what says where chunks are now. After the pins: whoever wrote one later has a pin, and
     /// that holds back what could be deleted without knowing of it.
-    async fn list_moved(&self, listed: &mut Listed) -> Result<()> {
+    pub(super) async fn list_moved(&self, listed: &mut Listed) -> Result<()> {
         for meta in backend::list(self.store.backend(), Kind::Moved.prefix()).await? {
             let Some(id) = id_in(&meta) else { continue };
             listed.packs.rewritten.insert(PackId(id));
@@ -172,7 +189,7 @@ impl Round<'_> {
                 report.waiting.push(waiting);
                 continue;
             }
-            let Swept { freed, unjudged } = sweep::sweep(self.store, list, marks, dry).await?;
+            let Swept { freed, unjudged } = sweep::sweep(self.session, list, marks, dry).await?;
             let amount = Amount::of(&freed);
             report.freed.objects += amount.objects;
             report.freed.bytes += amount.bytes;
@@ -328,7 +345,14 @@ impl Round<'_> {
     }
 }
 
-fn item(name: Name, meta: &ObjectMeta) -> Item {
+/// The sessions that are at work, but for the collection's own.
+pub(super) fn others<'c>(census: &'c Census, own: &str, dead: &[ObjectMeta]) -> Vec<&'c Seen> {
+    let gone = |seen: &Seen| dead.iter().any(|meta| meta.location == seen.meta.location);
+    let pins = census.pins.iter();
+    pins.filter(|seen| seen.meta.location.as_ref() != own && !gone(seen)).collect()
+}
+
+pub(super) fn item(name: Name, meta: &ObjectMeta) -> Item {
     Item { name, size: u32::try_from(meta.size).unwrap_or(u32::MAX) }
 }
 

@@ -15,6 +15,7 @@
 //! | `mark` | what is reachable from the names |
 //! | `rewrite` | moving what is in use out of packs that are mostly garbage |
 //! | `sweep` | deleting what was condemned |
+//! | `damage` | lists that were damaged |
 //! | `trim` | old records of names |
 //! | `condemned` | lists of garbage |
 //! | `pin` | sessions that write |
@@ -24,6 +25,7 @@
 pub(crate) mod census;
 mod collect;
 pub(crate) mod condemned;
+mod damage;
 pub(crate) mod mark;
 pub(crate) mod pin;
 mod report;

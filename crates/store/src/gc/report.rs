@@ -98,6 +98,8 @@ pub struct Report {
     pub records: u64,
     /// Pins that were too old: of sessions that died, or that have newer ones.
     pub pins: u64,
+    /// Lists of garbage that were damaged, by key: what they may have named was condemned anew.
+    pub replaced: Vec<String>,
     /// What could not be read: nothing was deleted that it may refer to.
     pub doubts: Vec<String>,
 }

@@ -8,7 +8,7 @@ use super::condemned::{self, Absent};
 use crate::id::CondemnedId;
 use crate::{RefBody, RefKind, Store};
 use block::{Error, ErrorKind, Result};
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -56,6 +56,27 @@ pub(crate) struct State {
     pub(crate) sequence: u64,
     /// Oldest first.
     pub(crate) lists: Vec<List>,
+}
+
+/// What lists of condemned objects name.
+#[derive(Debug, Default)]
+pub(crate) struct Contents {
+    pub(crate) absent: Absent,
+    /// Lists that are damaged: nobody knows what else is condemned.
+    pub(crate) damaged: Vec<(CondemnedId, Error)>,
+}
+
+impl Contents {
+    /// What they name, when all of them can be read.
+    fn whole(self) -> Result<Absent> {
+        match self.damaged.into_iter().next() {
+            None => Ok(self.absent),
+            Some((_, error)) => Err(error.context(
+                "nothing can be written to the store while a list of its garbage is damaged; run \
+                 `sojourn gc`, which replaces it",
+            )),
+        }
+    }
 }
 
 impl State {
@@ -126,29 +147,39 @@ impl State {
 
     /// What counts as absent for whoever has seen this state. A list that is gone names nothing: it
     /// cannot be swept any more either.
+    ///
+    /// # Errors
+    /// [`Corrupt`](ErrorKind::Corrupt) when a list is damaged: it says what to do; the store's.
     pub(crate) async fn absent(&self, store: &Store) -> Result<Absent> {
-        Self::named(store, self.lists.clone()).await
+        Self::read(store, self.lists.clone()).await?.whole()
     }
 
-    /// What is condemned, and not deleted yet.
+    /// What is condemned, and not deleted yet; as [`absent`](Self::absent).
     pub(crate) async fn condemned(&self, store: &Store) -> Result<Absent> {
-        Self::named(store, self.open().cloned().collect()).await
+        Self::read(store, self.open().cloned().collect()).await?.whole()
     }
 
-    async fn named(store: &Store, lists: Vec<List>) -> Result<Absent> {
-        let mut absent = Absent::default();
+    /// What all lists name, as far as they can be read.
+    pub(crate) async fn contents(&self, store: &Store) -> Result<Contents> {
+        Self::read(store, self.lists.clone()).await
+    }
+
+    async fn read(store: &Store, lists: Vec<List>) -> Result<Contents> {
+        let mut contents = Contents::default();
         let mut lists = stream::iter(lists)
-            .map(|list| async move {
-                match condemned::read(store, list.id.as_bytes()).await {
-                    Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-                    other => other,
-                }
-            })
+            .map(|list| async move { (list.id, condemned::read(store, list.id.as_bytes()).await) })
             .buffer_unordered(CONCURRENCY);
-        while let Some(items) = lists.try_next().await? {
-            absent.add(&items);
+        while let Some((id, read)) = lists.next().await {
+            match read {
+                Ok(items) => contents.absent.add(&items),
+                Err(e) => match e.kind() {
+                    ErrorKind::NotFound => {}
+                    ErrorKind::Corrupt => contents.damaged.push((id, e)),
+                    _ => return Err(e),
+                },
+            }
         }
-        Ok(absent)
+        Ok(contents)
     }
 
     /// The lists that need not be remembered any more at `now`, and the others.

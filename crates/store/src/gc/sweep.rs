@@ -5,7 +5,7 @@ use super::condemned::{self, Item, Kind};
 use super::mark::{Marks, Unsure};
 use super::report::{Amount, Waiting};
 use super::state::{List, State};
-use crate::{ManifestId, PackId, SegmentId, Store, backend};
+use crate::{ManifestId, PackId, SegmentId, Session, Store, backend};
 use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, TryStreamExt, stream};
 
@@ -13,7 +13,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 const CONCURRENCY: usize = 16;
 
 /// Whether nothing that marks know of refers to an object.
-fn is_unmarked(marks: &Marks, kind: Kind, id: &[u8; 32]) -> bool {
+pub(crate) fn is_unmarked(marks: &Marks, kind: Kind, id: &[u8; 32]) -> bool {
     match kind {
         Kind::Manifest => !marks.manifests.contains(&ManifestId(*id)),
         Kind::Segment => !marks.segments.contains(&SegmentId(*id)),
@@ -51,19 +51,20 @@ pub(crate) struct Swept {
 pub(crate) fn obstacle(list: &List, age: u64, grace: u64, sessions: &[&Seen]) -> Option<Waiting> {
     let seconds = grace.saturating_sub(age);
     let in_the_way = sessions.iter().filter(|seen| seen.sequence() < list.sequence);
-    let sessions: Vec<String> = in_the_way
-        .map(|seen| match &seen.pin {
-            Some(pin) => pin.what.clone(),
-            None => format!("{} (damaged)", seen.meta.location),
-        })
-        .collect();
+    let sessions: Vec<String> = in_the_way.map(|seen| seen.what()).collect();
     let garbage = Amount { objects: list.objects, bytes: list.bytes };
     (seconds > 0 || !sessions.is_empty()).then_some(Waiting { garbage, seconds, sessions })
 }
 
 /// Deletes the objects of a list that are still garbage. Marks were made after it was seen that no
-/// session is in the way.
-pub(crate) async fn sweep(store: &Store, list: &List, marks: &Marks, dry: bool) -> Result<Swept> {
+/// session is in the way. A collection that was taken for dead meanwhile deletes nothing more.
+pub(crate) async fn sweep(
+    session: &Session,
+    list: &List,
+    marks: &Marks,
+    dry: bool,
+) -> Result<Swept> {
+    let store = session.store();
     let items = match condemned::read(store, list.id.as_bytes()).await {
         Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
         other => other?,
@@ -80,6 +81,7 @@ pub(crate) async fn sweep(store: &Store, list: &List, marks: &Marks, dry: bool) 
         }
         // By kind: nothing is left that refers to what is gone.
         for kind in Kind::ALL {
+            session.check().await?;
             let names = freed.iter().map(|item| item.name).filter(|name| name.kind == kind);
             stream::iter(names.map(Ok::<_, Error>))
                 .try_for_each_concurrent(CONCURRENCY, |name| async move {

@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+mod damage;
+
 const DAY: u64 = 86_400;
 const PAGE: usize = 4096;
 /// Pages of a piece: one chunk, and a page of zeroes.
@@ -424,6 +426,8 @@ enum Step {
     Crash(usize),
     Remove(usize),
     Collect(bool, u8),
+    /// Damage a list of garbage.
+    Damage(usize),
     Wait(u64),
 }
 
@@ -437,6 +441,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0usize..8).prop_map(Step::Crash),
         2 => (0usize..8).prop_map(Step::Remove),
         4 => (any::<bool>(), 0u8..3).prop_map(|(grace, rewrite)| Step::Collect(grace, rewrite)),
+        1 => (0usize..4).prop_map(Step::Damage),
         2 => (1u64..20).prop_map(|hours| Step::Wait(hours * 3600)),
     ];
     prop::collection::vec(step, 1..40)
@@ -453,11 +458,17 @@ async fn run(steps: Vec<Step>) {
     let (store, backend) = fresh().await;
     let mut names: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     let mut writers: Vec<Writer> = Vec::new();
-    let mut made = 0;
+    let (mut made, mut damaged) = (0, false);
     for step in steps {
         match step {
             Step::Begin(pieces) => {
-                let session = testing::session(&store).await;
+                let session = match store.session("a test").await {
+                    Err(e) if damaged => {
+                        assert_eq!(e.kind(), ErrorKind::Corrupt);
+                        continue;
+                    }
+                    other => other.unwrap(),
+                };
                 writers.push(Writer { session, pieces, stored: None });
             }
             Step::Write(at) if at < writers.len() => {
@@ -509,9 +520,24 @@ async fn run(steps: Vec<Step>) {
             Step::Collect(grace, rewrite) => {
                 let grace = if grace { Duration::from_secs(DAY / 2) } else { Duration::ZERO };
                 let rewrite_below = f64::from(rewrite) / 2.0;
-                gc(&store, Options { grace, rewrite_below, ..Options::default() }).await;
+                let options = Options { grace, rewrite_below, ..Options::default() };
+                match collect(&store, &options, &()).await {
+                    // Others are at work.
+                    Err(e) if damaged => assert_eq!(e.kind(), ErrorKind::Conflict),
+                    done => {
+                        done.unwrap();
+                        damaged = false;
+                    }
+                }
                 for (name, pieces) in &names {
                     assert_eq!(read(&backend, name).await, image(pieces), "{name}");
+                }
+            }
+            Step::Damage(at) => {
+                let lists = backend::list(&backend, "condemned").await.unwrap();
+                if let Some(meta) = lists.get(at) {
+                    backend.put(&meta.location, "damage".into()).await.unwrap();
+                    damaged = true;
                 }
             }
             Step::Wait(seconds) => backend.advance(seconds),

@@ -1,0 +1,86 @@
+//! Replacing lists of condemned objects that are damaged.
+//!
+//! Nobody can tell what such a list names, so no session can begin: it might rely on something that
+//! is about to be deleted. In its place come lists of all that no name refers to. What the old one
+//! named and what is still there is among that: while a list is in the record, whatever is on it is
+//! not taken into use. What the old one named and what is gone may be written again under the same
+//! id, and then a collection that is still at its deletions must not hit it: so nobody else may be at
+//! work, and a collection that was taken for dead deletes nothing more.
+//!
+//! Nothing is deleted here: the sweep of the new lists judges each object anew.
+
+use super::census;
+use super::collect::{Round, WHAT, item, others};
+use super::condemned::{self, Item, MAX_OBJECTS};
+use super::mark;
+use super::report::{Amount, Options};
+use super::state::{Contents, List, State};
+use super::sweep;
+use crate::id::CondemnedId;
+use crate::{Progress, Store};
+use block::{Error, Result};
+
+/// Replaces the lists that are damaged; returns their keys. Also forgets swept lists that are.
+///
+/// # Errors
+/// [`Conflict`](block::ErrorKind::Conflict) when others write to the store, whom it names; the
+/// store's.
+pub(super) async fn replace_lists(
+    store: &Store,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Vec<String>> {
+    let session = store.session_despite_damage(WHAT).await?;
+    let outcome = Round { store, session: &session, options, progress }.replace_lists().await;
+    session.close(outcome).await
+}
+
+impl Round<'_> {
+    async fn replace_lists(&self) -> Result<Vec<String>> {
+        let store = self.store;
+        let (own, now) = self.now().await?;
+        // In the same order as for a collection.
+        let mut listed = self.list().await?;
+        let state = State::load(store).await?;
+        let Contents { absent, damaged } = state.contents(store).await?;
+        listed.packs.absent = absent;
+        let dead = self.bury(&own, now).await?;
+        let census = census::take(store).await?;
+        self.list_moved(&mut listed).await?;
+        let keys: Vec<String> = damaged.iter().map(|(id, _)| condemned::key(&id.0)).collect();
+        let Some(first) = keys.first() else { return Ok(keys) };
+        let at_work: Vec<String> =
+            others(&census, &own, &dead).iter().map(|seen| seen.what()).collect();
+        if !at_work.is_empty() {
+            return Err(Error::conflict(format!(
+                "{first} is damaged, and is replaced only while nothing else is at work on the \
+                 store: let it end, or if it died wait for --stale, then run `sojourn gc` again; \
+                 at work: {}",
+                at_work.join(", ")
+            )));
+        }
+        let marks = mark::mark(store, &census, &listed.packs, self.progress).await?;
+        // Also what cannot be judged: whether it may go is for the sweep to say.
+        let unmarked: Vec<Item> = listed
+            .objects
+            .iter()
+            .filter(|(name, _)| sweep::is_unmarked(&marks, name.kind, &name.id))
+            .map(|(name, meta)| item(*name, meta))
+            .collect();
+        let (_, mut lists) = state.forget(now);
+        lists.retain(|list| !damaged.iter().any(|(id, _)| *id == list.id));
+        for items in unmarked.chunks(MAX_OBJECTS) {
+            let Amount { objects, bytes } = Amount::of(items);
+            let id = CondemnedId(condemned::write(store, items.to_vec()).await?);
+            let sequence = state.sequence + 1;
+            lists.push(List { id, sequence, objects, bytes, swept: None });
+        }
+        self.session.check().await?;
+        state.replace(store, lists).await?;
+        for (_, error) in &damaged {
+            tracing::warn!(%error, "a list of garbage was replaced");
+        }
+        sweep::delete(store, keys.clone()).await?;
+        Ok(keys)
+    }
+}

@@ -1,0 +1,112 @@
+//! Lists of garbage that are damaged.
+
+use super::*;
+
+/// A store with an image, another one that was removed and condemned, and the key of the list.
+async fn condemned() -> (Store, Clocked, Path) {
+    let (store, backend) = fresh().await;
+    publish(&store, "a:1", &[1, 2, 3]).await;
+    publish(&store, "b:1", &[4, 5]).await;
+    remove(&store, "b:1").await;
+    assert_eq!(gc(&store, Options::default()).await.found.objects, 3);
+    let list = backend::list(&backend, "condemned").await.unwrap().remove(0).location;
+    (store, backend, list)
+}
+
+async fn damage(backend: &Clocked, path: &Path) {
+    let mut bytes = backend.get(path).await.unwrap().bytes().await.unwrap().to_vec();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    backend.put(path, bytes.into()).await.unwrap();
+}
+
+#[tokio::test]
+async fn with_a_damaged_list_no_session_begins_and_the_error_names_it_and_the_remedy() {
+    let (store, backend, list) = condemned().await;
+    damage(&backend, &list).await;
+    for error in [
+        store.session("import").await.unwrap_err(),
+        collect(&store, &Options { dry_run: true, ..now() }, &()).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.message().contains(list.as_ref()), "{error}");
+        assert!(error.message().contains("`sojourn gc`"), "{error}");
+    }
+    assert_eq!(count(&backend, "pins").await, 0);
+}
+
+#[tokio::test]
+async fn a_collection_replaces_a_damaged_list_and_what_it_named_is_not_taken_into_use() {
+    let (store, backend, list) = condemned().await;
+    damage(&backend, &list).await;
+    let report = gc(&store, Options::default()).await;
+    assert_eq!(report.replaced, [list.to_string()]);
+    assert_eq!((report.found, report.freed), (Amount::default(), Amount::default()));
+    let lists = backend::list(&backend, "condemned").await.unwrap();
+    assert!(lists.len() == 1 && lists[0].location != list);
+
+    // What is stored again is not what the list names.
+    let packs = count(&backend, "packs").await;
+    publish(&store, "c:1", &[4, 5]).await;
+    assert_eq!(count(&backend, "packs").await, packs + 1);
+    backend.advance(DAY);
+    let report = gc(&store, Options::default()).await;
+    assert_eq!((report.freed.objects, report.replaced.len()), (3, 0));
+    for (name, pieces) in [("a:1", &[1, 2, 3][..]), ("c:1", &[4, 5])] {
+        assert_eq!(read(&backend, name).await, image(pieces));
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_list_of_what_was_deleted_is_forgotten() {
+    let (store, backend, list) = condemned().await;
+    backend.advance(DAY);
+    assert_eq!(gc(&store, Options::default()).await.freed.objects, 3);
+    damage(&backend, &list).await;
+    store.session("import").await.unwrap_err();
+    assert_eq!(gc(&store, Options::default()).await.replaced, [list.to_string()]);
+    publish(&store, "b:1", &[4, 5]).await;
+    assert_eq!(read(&backend, "b:1").await, image(&[4, 5]));
+    assert_eq!(State::load(&store).await.unwrap().lists, []);
+}
+
+#[tokio::test]
+async fn a_damaged_list_stays_while_others_are_at_work_and_who_they_are_is_told() {
+    let (store, backend, list) = condemned().await;
+    let session = store.session("import of debian").await.unwrap();
+    damage(&backend, &list).await;
+    let error = collect(&store, &now(), &()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    for word in [list.as_ref(), "import of debian", "`sojourn gc`"] {
+        assert!(error.message().contains(word), "{error}");
+    }
+    let body = store_in(&session, &[4, 5, 6]).await;
+    let made = session.publish(RefKind::Image, "c:1", body).await;
+    session.close(made).await.unwrap();
+    assert_eq!(gc(&store, now()).await.replaced, [list.to_string()]);
+    for (name, pieces) in [("a:1", &[1, 2, 3][..]), ("c:1", &[4, 5, 6])] {
+        assert_eq!(read(&backend, name).await, image(pieces));
+    }
+    for prefix in ["packs", "segments", "manifests"] {
+        assert_eq!(count(&backend, prefix).await, 2, "{prefix}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_judged_when_a_list_is_replaced_is_kept() {
+    let (store, backend, list) = condemned().await;
+    damage(&backend, &list).await;
+    let id = store.refs().get(RefKind::Image, "a:1").await.unwrap().unwrap().body.manifest.unwrap();
+    let root = Path::from(format!("manifests/{id}"));
+    let good = backend.get(&root).await.unwrap().bytes().await.unwrap();
+    damage(&backend, &root).await;
+    let report = gc(&store, now()).await;
+    assert_eq!((report.replaced.len(), report.doubts.len()), (1, 1));
+    assert_eq!(report.freed.objects, 1, "the root of what was removed");
+    backend.put(&root, good.into()).await.unwrap();
+    assert_eq!(read(&backend, "a:1").await, image(&[1, 2, 3]));
+    assert_eq!(gc(&store, now()).await.freed.objects, 2);
+    assert_eq!(read(&backend, "a:1").await, image(&[1, 2, 3]));
+    publish(&store, "a:2", &[1, 2, 3]).await;
+    assert_eq!(count(&backend, "packs").await, 1, "what is in use may be used again");
+}
