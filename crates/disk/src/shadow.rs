@@ -16,32 +16,41 @@
 //!
 //! After a failed sync nobody knows what the disk holds, and a second sync would not tell: the
 //! shadow then refuses writes and flushes until it is opened again.
+//!
+//! | module | concept |
+//! |---|---|
+//! | `device` | the shadow as a device |
+//! | `write` | whole blocks, and parts of blocks |
+//! | `zero` | zeroes, and giving room back |
+//! | `flush` | rounds of flushing |
+//! | `limit` | what the private blocks may take |
+//! | `failure` | what nobody knows after a failed step |
 
-use crate::blockmap::{MAX_SIZE, State};
-use crate::layer::{Layer, Round};
-use crate::maplog::{Failure, Identity};
-use crate::stack::{Frozen, Stack, blocks_of};
-use arc_swap::ArcSwap;
-use async_trait::async_trait;
-use block::{
-    Attempt, BLOCK, Device, Durability, Error, ErrorKind, Extent, Filling, Limits, Result, Sink,
-    Span, ZeroMode, offload,
-};
-use parking_lot::RwLock;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
-
+mod device;
+mod failure;
+mod flush;
+mod limit;
 #[cfg(test)]
 mod tests;
+mod write;
+mod zero;
+
+use self::failure::Poison;
+use self::limit::Limit;
+use crate::blockmap::MAX_SIZE;
+use crate::layer::Layer;
+use crate::maplog::Identity;
+use crate::stack::{Frozen, Stack};
+use arc_swap::ArcSwap;
+use block::{Device, Error, Result, offload};
+use parking_lot::RwLock;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What one lock covers, in bytes; locks are shared by regions far apart.
 const REGION: u64 = 1 << 20;
 const LOCKS: usize = 64;
-/// The longest write that is done on the caller's thread at once.
-const QUICK: usize = 1 << 20;
-/// How much is zeroed between two looks at what is below.
-const WINDOW: u64 = 1 << 30;
 
 #[derive(Default)]
 #[repr(align(64))] // a cache line each
@@ -67,79 +76,7 @@ struct Inner {
     round: Arc<tokio::sync::Mutex<u64>>,
     /// Why a sync failed.
     failed: Arc<Poison>,
-    /// What the private blocks may take, bytes; 0 for any number.
-    most: OnceLock<Arc<AtomicU64>>,
-    /// Blocks that the last refusal was about.
-    refused: AtomicU64,
-}
-
-/// Set once a sync failed: from then on nobody knows what stable storage holds.
-#[derive(Default)]
-pub(crate) struct Poison(OnceLock<(ErrorKind, String)>);
-
-impl Poison {
-    pub(crate) fn set(&self, error: &Error) {
-        let _ = self.0.set((error.kind(), error.to_string()));
-    }
-}
-
-/// Fails the shadow when it is dropped before [`done`](Interrupted::done) was called.
-pub(crate) struct Interrupted {
-    poison: Arc<Poison>,
-    what: &'static str,
-    done: bool,
-}
-
-impl Interrupted {
-    pub(crate) fn done(mut self) {
-        self.done = true;
-    }
-}
-
-impl Drop for Interrupted {
-    fn drop(&mut self) {
-        if !self.done {
-            self.poison.set(&Error::unavailable(format!("a {} was interrupted", self.what)));
-        }
-    }
-}
-
-/// The rest of a block that is written in part.
-struct Edge {
-    /// The stack from whose lower layers `bytes` were read.
-    generation: Option<u64>,
-    bytes: [u8; BLOCK as usize],
-}
-
-impl Edge {
-    const fn new() -> Self {
-        Self { generation: None, bytes: [0; BLOCK as usize] }
-    }
-}
-
-/// A span cut into whole blocks and the parts of blocks before and behind them.
-struct Parts {
-    head: Option<Span>,
-    whole: Option<Span>,
-    tail: Option<Span>,
-}
-
-impl Parts {
-    /// The last block of a device of `size` bytes may be short, and counts as whole.
-    fn of(span: Span, size: u64) -> Self {
-        let start = span.offset().next_multiple_of(BLOCK);
-        let end = if span.end() == size { size } else { span.end() / BLOCK * BLOCK };
-        let some = |a, b| (a < b).then(|| Span::between(a, b));
-        if start > end {
-            // Inside one block.
-            return Self { head: some(span.offset(), span.end()), whole: None, tail: None };
-        }
-        Self {
-            head: some(span.offset(), start),
-            whole: some(start, end),
-            tail: some(end, span.end()),
-        }
-    }
+    limit: Limit,
 }
 
 impl Shadow {
@@ -147,7 +84,7 @@ impl Shadow {
     /// exists. `disk` is written into its files, so that those of two disks cannot be mixed up.
     ///
     /// # Errors
-    /// [`Invalid`](ErrorKind::Invalid) for a size of 0, not in sectors, or beyond 256 TiB; those of
+    /// [`Invalid`](block::ErrorKind::Invalid) for a size of 0, not in sectors, or beyond 256 TiB; those of
     /// the file system.
     pub async fn create(
         directory: impl Into<PathBuf>,
@@ -165,7 +102,7 @@ impl Shadow {
     /// Opens a shadow whose layers have the given numbers, oldest first.
     ///
     /// # Errors
-    /// [`Corrupt`](ErrorKind::Corrupt) when a layer's map does not hold what was acknowledged, or
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when a layer's map does not hold what was acknowledged, or
     /// belongs to another disk; those of the file system.
     pub async fn open(
         directory: impl Into<PathBuf>,
@@ -211,25 +148,9 @@ impl Shadow {
             asked: AtomicU64::new(0),
             round: Arc::default(),
             failed: Arc::default(),
-            most: OnceLock::new(),
-            refused: AtomicU64::new(0),
+            limit: Limit::default(),
         };
         Self { inner: Arc::new(inner) }
-    }
-
-    /// Flushes, checkpoints the maps and seals them. The shadow can still be used.
-    ///
-    /// # Errors
-    /// As [`Device::flush`].
-    pub async fn close(&self) -> Result<()> {
-        self.inner.check()?;
-        let leader = Arc::clone(&self.inner.round).lock_owned().await;
-        let inner = Arc::clone(&self.inner);
-        offload(move || {
-            let _leader = leader;
-            inner.sync(Round::Close)
-        })
-        .await
     }
 
     /// Room that the private blocks take in the file system, in bytes.
@@ -245,14 +166,12 @@ impl Shadow {
     /// From now on writes fail that would have more private blocks than `most` bytes hold, those
     /// of snapshots included; 0 is no limit. It may be changed at any time.
     pub(crate) fn limit(&self, most: Arc<AtomicU64>) {
-        let _ = self.inner.most.set(most);
+        self.inner.limit.set(most);
     }
 
     /// Whether as many blocks as were refused last, or one, still may not become private.
     pub(crate) fn is_at_limit(&self) -> bool {
-        let most = self.inner.most.get().map_or(0, |most| most.load(Ordering::Relaxed));
-        let wanted = self.inner.refused.load(Ordering::Relaxed).max(1);
-        most > 0 && (self.inner.stack.load().private() + wanted).saturating_mul(BLOCK) > most
+        self.inner.limit.is_reached(&self.inner.stack.load())
     }
 
     /// The same shadow for another user of it.
@@ -262,25 +181,6 @@ impl Shadow {
 
     pub(crate) fn directory(&self) -> &Path {
         &self.inner.directory
-    }
-
-    /// Refuses once a sync has failed.
-    pub(crate) fn check(&self) -> Result<()> {
-        self.inner.check()
-    }
-
-    pub(crate) fn has_failed(&self) -> bool {
-        self.inner.check().is_err()
-    }
-
-    /// Guards a change whose steps must not come apart: when its caller goes away between them,
-    /// files and memory would tell different stories, so the disk has to be opened again.
-    pub(crate) fn unless_interrupted(&self, what: &'static str) -> Interrupted {
-        Interrupted { poison: self.poison(), what, done: false }
-    }
-
-    pub(crate) fn poison(&self) -> Arc<Poison> {
-        Arc::clone(&self.inner.failed)
     }
 
     pub(crate) fn stack(&self) -> Arc<Stack> {
@@ -364,452 +264,6 @@ impl Inner {
     }
 
     fn check(&self) -> Result<()> {
-        match self.failed.0.get() {
-            None => Ok(()),
-            Some((ErrorKind::Fenced, why)) => Err(Error::fenced(why.clone())),
-            Some((_, why)) => Err(Error::unavailable(format!(
-                "{}: an earlier step failed ({why}), and what was written since the last good \
-                 flush may be lost; detach the disk, repair its file system, and open it again",
-                self.directory.display()
-            ))),
-        }
-    }
-
-    /// Refuses to make blocks private beyond the limit.
-    #[inline]
-    fn check_limit(&self, stack: &Stack, blocks: std::ops::Range<u64>) -> Result<()> {
-        match self.most.get().map_or(0, |most| most.load(Ordering::Relaxed)) {
-            0 => Ok(()),
-            most => self.check_limit_of(most, stack, blocks),
-        }
-    }
-
-    #[cold]
-    fn check_limit_of(&self, most: u64, stack: &Stack, blocks: std::ops::Range<u64>) -> Result<()> {
-        let map = &stack.top().map;
-        let fresh = blocks.filter(|block| map.get(*block) != State::Private).count() as u64;
-        if fresh == 0 || (stack.private() + fresh).saturating_mul(BLOCK) <= most {
-            return Ok(());
-        }
-        self.refused.store(fresh, Ordering::Relaxed);
-        Err(Error::new(
-            ErrorKind::NoSpace,
-            format!(
-                "the private blocks of a disk may take {most} bytes (limits.disk_space): raise it, \
-                 commit the disk, remove its snapshots or reset it"
-            ),
-        ))
-    }
-
-    /// Writes whole blocks, all inside one region.
-    fn put_whole(&self, span: Span, data: &[u8]) -> Result<()> {
-        let _shared = self.region(span.offset()).read();
-        let stack = self.stack.load();
-        let top = stack.top();
-        self.check_limit(&stack, blocks_of(span))?;
-        top.write(span.offset(), data)?;
-        top.map.set(blocks_of(span), State::Private);
-        Ok(())
-    }
-
-    /// Writes a part of one block; `Ok(false)` when `edge` does not hold what is needed for that.
-    fn put_part(&self, span: Span, data: &[u8], edge: &Edge) -> Result<bool> {
-        let block = span.offset() / BLOCK;
-        let region = self.region(span.offset());
-        {
-            let _shared = region.read();
-            let stack = self.stack.load();
-            if stack.top().map.get(block) == State::Private {
-                stack.top().write(span.offset(), data)?;
-                return Ok(true);
-            }
-        }
-        let _alone = region.write();
-        let stack = self.stack.load();
-        let top = stack.top();
-        let mut bytes = match top.map.get(block) {
-            State::Private => {
-                top.write(span.offset(), data)?;
-                return Ok(true);
-            }
-            State::Zero => [0; BLOCK as usize],
-            State::Below if edge.generation == Some(stack.generation) => edge.bytes,
-            State::Below => return Ok(false),
-        };
-        self.check_limit(&stack, block..block + 1)?;
-        let start = block * BLOCK;
-        let len = (self.size() - start).min(BLOCK) as usize;
-        let at = (span.offset() - start) as usize;
-        bytes[at..at + data.len()].copy_from_slice(data);
-        top.write(start, &bytes[..len])?;
-        top.map.set(block..block + 1, State::Private);
-        Ok(true)
-    }
-
-    /// The block around `part`, clipped to the device.
-    fn block_around(&self, part: Span) -> Span {
-        part.align_outward(BLOCK).split_at(self.size()).0
-    }
-
-    /// Reads into `edge` what is below the block of `part`, if that is needed and can be had now.
-    fn try_edge(&self, part: Span, edge: &mut Edge) -> Result<Attempt> {
-        let stack = self.stack.load();
-        edge.generation = None;
-        if stack.top().map.get(part.offset() / BLOCK) != State::Below {
-            return Ok(Attempt::Done);
-        }
-        let span = self.block_around(part);
-        let attempt = stack.try_read_to(
-            1,
-            span,
-            &mut Filling::new(&mut edge.bytes[..span.len() as usize]),
-        )?;
-        if attempt == Attempt::Done {
-            edge.generation = Some(stack.generation);
-        }
-        Ok(attempt)
-    }
-
-    async fn write_part(&self, part: Span, data: &[u8]) -> Result<()> {
-        let mut edge = Box::new(Edge::new());
-        loop {
-            if self.try_edge(part, &mut edge)? == Attempt::WouldWait {
-                let stack = self.stack.load_full();
-                let span = self.block_around(part);
-                stack.read(1, span, &mut edge.bytes[..span.len() as usize]).await?;
-                edge.generation = Some(stack.generation);
-            }
-            if self.put_part(part, data, &edge)? {
-                return Ok(());
-            }
-        }
-    }
-
-    /// A write with parts of blocks, if all that they need can be had now.
-    fn try_write_parts(&self, span: Span, data: &[u8], parts: &Parts) -> Result<Attempt> {
-        let mut edges = [Edge::new(), Edge::new()];
-        let ends = [parts.head, parts.tail];
-        for (part, edge) in ends.iter().zip(&mut edges) {
-            if let Some(part) = part
-                && self.try_edge(*part, edge)? == Attempt::WouldWait
-            {
-                return Ok(Attempt::WouldWait);
-            }
-        }
-        for (part, edge) in ends.iter().zip(&edges) {
-            if let Some(part) = part
-                && !self.put_part(*part, &data[part.index_in(span)], edge)?
-            {
-                // A layer was sealed meanwhile. The other part may be written already; it will be
-                // written again with the same bytes.
-                return Ok(Attempt::WouldWait);
-            }
-        }
-        Ok(Attempt::Done)
-    }
-
-    /// Makes blocks zero, all inside one region, and says which were private. Blocks below which
-    /// all is zero in the stack `quiet` are left alone.
-    fn mark_zero(
-        &self,
-        span: Span,
-        quiet: Option<u64>,
-        private_too: bool,
-        private: &mut Vec<Span>,
-    ) {
-        let _alone = self.region(span.offset()).write();
-        let stack = self.stack.load();
-        let map = &stack.top().map;
-        let all = blocks_of(span);
-        let mut at = all.start;
-        while at < all.end {
-            let (state, end) = map.run(at..all.end);
-            match state {
-                State::Private => {
-                    let run = Span::between(at * BLOCK, (end * BLOCK).min(span.end()));
-                    match private.last_mut() {
-                        Some(last) if last.end() == run.offset() => {
-                            *last = Span::between(last.offset(), run.end());
-                        }
-                        _ => private.push(run),
-                    }
-                    if private_too {
-                        map.set(at..end, State::Zero);
-                    }
-                }
-                State::Below if quiet != Some(stack.generation) => map.set(at..end, State::Zero),
-                _ => {}
-            }
-            at = end;
-        }
-    }
-
-    /// Makes whole blocks zero and gives their room back, or reserves it, as long as somebody wants
-    /// it: a write that is answered to the next client must not be hit by what is left of this. One
-    /// that comes while the file is punched waits for that in the file system. Waits for the disk.
-    fn zero_run(
-        &self,
-        span: Span,
-        quiet: Option<u64>,
-        mode: ZeroMode,
-        wanted: &Weak<()>,
-    ) -> Result<()> {
-        let wanted = || match wanted.strong_count() {
-            0 => Err(Error::unavailable("the request was given up")),
-            _ => Ok(()),
-        };
-        if span.is_empty() {
-            return Ok(());
-        }
-        let mut private = Vec::new();
-        for piece in span.pieces(REGION) {
-            wanted()?;
-            self.mark_zero(piece, quiet, mode.may_punch, &mut private);
-        }
-        let stack = self.stack.load_full();
-        let top = stack.top();
-        if mode.may_punch {
-            for run in private {
-                wanted()?;
-                match top.data.punch(run.align_outward(BLOCK)) {
-                    Ok(()) => {}
-                    // The room stays taken; the blocks are zero all the same.
-                    Err(e) if e.kind() == ErrorKind::Unsupported => break,
-                    Err(e) => return Err(e),
-                }
-            }
-        } else {
-            wanted()?;
-            top.data.zero_range(span.align_outward(BLOCK))?;
-        }
-        top.touch();
-        Ok(())
-    }
-
-    /// Waits for every writer that is inside a region's lock.
-    fn barrier(&self) {
-        for region in &self.regions {
-            drop(region.0.write());
-        }
-    }
-
-    /// One round of flushing, on a thread that may wait.
-    fn sync(&self, round: Round) -> Result<()> {
-        self.check()?;
-        self.barrier();
-        let stack = self.stack.load_full();
-        for layer in stack.layers.iter().rev() {
-            match layer.sync(round) {
-                Ok(()) => {}
-                Err(Failure::Retry(error)) => return Err(error),
-                Err(Failure::Lost(error)) => {
-                    self.failed.set(&error);
-                    return Err(error.context("a sync failed, the disk must be opened again"));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Shadow {
-    async fn finish(&self, durability: Durability) -> Result<()> {
-        match durability {
-            Durability::Buffered => Ok(()),
-            Durability::Durable => self.flush().await,
-        }
-    }
-
-    /// Zeroes whole blocks. What reads as zeroes from below is left alone, so that the discard of
-    /// a blank disk costs nothing.
-    async fn zero_blocks(&self, span: Span, mode: ZeroMode) -> Result<()> {
-        // Dropped with this future: what is left of a request whose client is gone must not go on
-        // beside those of the next one.
-        let wanted = Arc::new(());
-        for window in span.pieces(WINDOW) {
-            let mut at = window;
-            while !at.is_empty() {
-                let stack = self.inner.stack.load_full();
-                let below = stack.extents(1, at, 256).await?;
-                let end = below.last().map_or(at.end(), |e| e.span.end());
-                // The last extent may end inside a block.
-                let end = if end < at.end() {
-                    (end / BLOCK * BLOCK).max(at.offset() + BLOCK).min(at.end())
-                } else {
-                    end
-                };
-                let (now, behind) = at.split_at(end);
-                at = behind;
-                let generation = stack.generation;
-                drop(stack);
-                let inner = Arc::clone(&self.inner);
-                let guard = Arc::clone(&self.inner.zeroing).read_owned().await;
-                let wanted = Arc::downgrade(&wanted);
-                offload(move || {
-                    let _guard = guard;
-                    let mut from = now.offset();
-                    for extent in below.iter().filter(|e| e.kind.reads_zero()) {
-                        // Whole blocks of it, or the short last block of the device.
-                        let start = extent.span.offset().next_multiple_of(BLOCK);
-                        let end = if extent.span.end() >= now.end() {
-                            now.end()
-                        } else {
-                            extent.span.end() / BLOCK * BLOCK
-                        };
-                        if start >= end || start < from {
-                            continue;
-                        }
-                        inner.zero_run(Span::between(from, start), None, mode, &wanted)?;
-                        let quiet = Some(generation);
-                        inner.zero_run(Span::between(start, end), quiet, mode, &wanted)?;
-                        from = end;
-                    }
-                    inner.zero_run(Span::between(from, now.end()), None, mode, &wanted)
-                })
-                .await?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Inner {
-    /// Whether the file system can reserve zeroed room. It is asked with the first block of `span`,
-    /// which is to be zeroed anyway.
-    async fn can_reserve(&self, span: Span) -> Result<bool> {
-        let stack = self.stack.load_full();
-        let first = Span::between(span.offset(), span.offset() + BLOCK);
-        match offload(move || stack.top().data.zero_range(first)).await {
-            Ok(()) => Ok(true),
-            Err(e) if e.kind() == ErrorKind::Unsupported => Ok(false),
-            Err(e) => Err(e),
-        }
-    }
-}
-
-#[async_trait]
-impl Device for Shadow {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn limits(&self) -> Limits {
-        Limits::default()
-    }
-
-    fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
-        self.try_read_to(span, &mut Filling::new(buf))
-    }
-
-    fn try_read_to(&self, span: Span, sink: &mut dyn Sink) -> Result<Attempt> {
-        self.inner.stack.load().try_read_to(0, span, sink)
-    }
-
-    fn try_write(&self, span: Span, data: &[u8]) -> Result<Attempt> {
-        if data.len() > QUICK {
-            return Ok(Attempt::WouldWait);
-        }
-        self.inner.check()?;
-        let parts = Parts::of(span, self.size());
-        if (parts.head.is_some() || parts.tail.is_some())
-            && self.inner.try_write_parts(span, data, &parts)? == Attempt::WouldWait
-        {
-            return Ok(Attempt::WouldWait);
-        }
-        for piece in parts.whole.iter().flat_map(|whole| whole.pieces(REGION)) {
-            self.inner.put_whole(piece, &data[piece.index_in(span)])?;
-        }
-        Ok(Attempt::Done)
-    }
-
-    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        let stack = self.inner.stack.load_full();
-        stack.read(0, span, buf).await
-    }
-
-    async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
-        self.inner.check()?;
-        let parts = Parts::of(span, self.size());
-        for part in [parts.head, parts.tail].into_iter().flatten() {
-            self.inner.write_part(part, &data[part.index_in(span)]).await?;
-        }
-        for piece in parts.whole.iter().flat_map(|whole| whole.pieces(REGION)) {
-            self.inner.put_whole(piece, &data[piece.index_in(span)])?;
-            if piece.end() != span.end() {
-                tokio::task::yield_now().await;
-            }
-        }
-        self.finish(durability).await
-    }
-
-    async fn flush(&self) -> Result<()> {
-        self.inner.check()?;
-        let mine = self.inner.asked.fetch_add(1, Ordering::AcqRel) + 1;
-        let mut done = Arc::clone(&self.inner.round).lock_owned().await;
-        if *done >= mine {
-            return Ok(());
-        }
-        let all = self.inner.asked.load(Ordering::Acquire);
-        let inner = Arc::clone(&self.inner);
-        // The lock goes with the round: were it free when the leader is cancelled, the next round
-        // could answer before this one has found that its sync failed.
-        offload(move || {
-            inner.sync(Round::Flush)?;
-            *done = all;
-            Ok(())
-        })
-        .await
-    }
-
-    async fn discard(&self, span: Span, durability: Durability) -> Result<()> {
-        self.inner.check()?;
-        if let Some(whole) = Parts::of(span, self.size()).whole {
-            self.zero_blocks(whole, ZeroMode { may_punch: true, only_if_fast: false }).await?;
-        }
-        self.finish(durability).await
-    }
-
-    async fn zero(&self, span: Span, mode: ZeroMode, durability: Durability) -> Result<()> {
-        self.inner.check()?;
-        let parts = Parts::of(span, self.size());
-        let mut must_write = false;
-        if let Some(whole) = parts.whole
-            && !mode.may_punch
-            && !self.inner.can_reserve(whole).await?
-        {
-            if mode.only_if_fast {
-                return Err(Error::unsupported(
-                    "the file system of the shadow cannot reserve zeroed room; allow a hole, or \
-                     write the zeroes",
-                ));
-            }
-            must_write = true;
-        }
-        let zeroes = [0; BLOCK as usize];
-        for part in [parts.head, parts.tail].into_iter().flatten() {
-            self.inner.write_part(part, &zeroes[..part.len() as usize]).await?;
-        }
-        match parts.whole {
-            Some(whole) if must_write => {
-                let zeroes = vec![0; whole.len().min(REGION) as usize];
-                for piece in whole.pieces(REGION) {
-                    self.inner.put_whole(piece, &zeroes[..piece.len() as usize])?;
-                    tokio::task::yield_now().await;
-                }
-            }
-            Some(whole) => self.zero_blocks(whole, mode).await?,
-            None => {}
-        }
-        self.finish(durability).await
-    }
-
-    async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
-        let stack = self.inner.stack.load_full();
-        stack.extents(0, span, limit).await
-    }
-
-    async fn prefetch(&self, span: Span) -> Result<()> {
-        let stack = self.inner.stack.load_full();
-        stack.prefetch(0, span).await
+        self.failed.check(&self.directory)
     }
 }

@@ -1,6 +1,7 @@
 use super::*;
+use async_trait::async_trait;
 use block::conformance::{self, Sequence};
-use block::{Fault, Faulty, Memory};
+use block::{Attempt, BLOCK, Durability, ErrorKind, Extent, Fault, Faulty, Memory, Span, ZeroMode};
 use proptest::prelude::*;
 use std::fs;
 
@@ -514,4 +515,25 @@ async fn beyond_its_limit_a_shadow_takes_overwrites_and_no_new_blocks() {
     scratch.shadow.limit(Arc::new(AtomicU64::new(9 * BLOCK)));
     assert_eq!(write(&scratch, 210 * BLOCK, 1).await, Err(ErrorKind::NoSpace));
     write(&scratch, 200 * BLOCK, 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_refused_counts_until_there_was_room_for_it() {
+    let scratch = Scratch::new(Arc::new(Memory::new(1 << 20)), 1 << 20).await;
+    scratch.shadow.limit(Arc::new(AtomicU64::new(8 * BLOCK)));
+    let write = async |from: u64, to: u64| {
+        let span = Span::between(from * BLOCK, to * BLOCK);
+        let data = vec![9; span.len() as usize];
+        scratch.write(span, &data, Durability::Buffered).await.map_err(|e| e.kind())
+    };
+    write(0, 7).await.unwrap();
+    assert!(!scratch.shadow.is_at_limit(), "one more fits");
+    assert_eq!(write(7, 9).await, Err(ErrorKind::NoSpace));
+    assert!(scratch.shadow.is_at_limit(), "two more do not");
+    scratch.discard(Span::between(0, BLOCK), Durability::Buffered).await.unwrap();
+    assert!(!scratch.shadow.is_at_limit());
+    write(7, 8).await.unwrap();
+    assert!(!scratch.shadow.is_at_limit(), "that refusal is over");
+    write(8, 9).await.unwrap();
+    assert!(scratch.shadow.is_at_limit());
 }
