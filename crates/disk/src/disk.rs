@@ -468,6 +468,7 @@ impl Device for Disk {
     }
 
     fn try_write(&self, span: Span, data: &[u8]) -> Result<Attempt> {
+        let timed = self.strained.begin_write();
         let attempt = match &self.away {
             Some(away) => away.front().device.try_write(span, data),
             None => self.shadow.try_write(span, data),
@@ -475,6 +476,8 @@ impl Device for Disk {
         let attempt = attempt.inspect_err(|error| self.strained.failed(error))?;
         if attempt == Attempt::Done {
             self.written.fetch_add(span.len(), Ordering::Relaxed);
+        } else {
+            timed.would_wait();
         }
         Ok(attempt)
     }

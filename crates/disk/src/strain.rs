@@ -1,14 +1,18 @@
 //! Whether a disk is short of room or slow: what whoever looks after a server wants to see.
 //!
-//! Only what has to wait is looked at: flushes, durable writes, reads that are not held in memory.
-//! What is answered on the spot costs nothing here, and tells nothing either. Nothing is remembered
-//! beyond one look: whoever looks, about once a second, keeps what he wants to.
+//! What has to wait is looked at: flushes, durable writes, reads that are not held in memory; and writes
+//! that are answered on the spot, which wait for a slow file system when nobody flushes. Reads from
+//! memory cost nothing here, and tell nothing either. Nothing is remembered beyond one look: whoever
+//! looks, about once a second, keeps what he wants to.
 
+mod quick;
+
+use self::quick::{Quick, Write};
 use block::{Durability, Error, ErrorKind, Result, offload};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,6 +114,14 @@ struct Over {
     longest: Duration,
 }
 
+impl Over {
+    fn add(&mut self, more: Self) {
+        self.all += more.all;
+        self.slow += more.slow;
+        self.longest = self.longest.max(more.longest);
+    }
+}
+
 /// One who waits, until it is dropped.
 pub(crate) struct Wait<'a> {
     waits: &'a Waits,
@@ -133,8 +145,14 @@ impl Waits {
 
     /// What was slow since the last look.
     pub(crate) fn look(&self) -> Option<Slow> {
+        self.look_beside(Over::default(), None)
+    }
+
+    /// The same, with `written`: writes that were measured elsewhere, and one that is `under_way`.
+    fn look_beside(&self, written: Over, under_way: Option<Slow>) -> Option<Slow> {
         let mut state = self.state.lock();
-        let over = std::mem::take(&mut state.over);
+        let mut over = std::mem::take(&mut state.over);
+        over[Kind::Write as usize].add(written);
         let oldest = state.under_way.first_key_value().map(|(_, (kind, began))| Slow {
             what: kind.name(),
             took: began.elapsed(),
@@ -148,7 +166,7 @@ impl Waits {
             under_way: false,
         });
         let oldest = oldest.filter(|slow| self.bound.is_exceeded_by(slow.took));
-        over.chain(oldest).max_by_key(|slow| slow.took)
+        over.chain(oldest).chain(under_way).max_by_key(|slow| slow.took)
     }
 }
 
@@ -157,10 +175,8 @@ impl Drop for Wait<'_> {
         let mut state = self.waits.state.lock();
         let Some((kind, began)) = state.under_way.remove(&self.number) else { return };
         let took = began.elapsed();
-        let over = &mut state.over[kind as usize];
-        over.all += 1;
-        over.slow += u64::from(self.waits.bound.is_exceeded_by(took));
-        over.longest = over.longest.max(took);
+        let slow = u64::from(self.waits.bound.is_exceeded_by(took));
+        state.over[kind as usize].add(Over { all: 1, slow, longest: took });
     }
 }
 
@@ -168,17 +184,25 @@ impl Drop for Wait<'_> {
 #[derive(Debug)]
 pub(crate) struct Strained {
     waits: Waits,
+    quick: Quick,
     refused: Mutex<Option<String>>,
 }
 
 impl Strained {
     pub(crate) fn new(bound: Bound) -> Self {
-        Self { waits: Waits::new(bound), refused: Mutex::default() }
+        let quick = Quick::new(bound.clone());
+        Self { waits: Waits::new(bound), quick, refused: Mutex::default() }
     }
 
     /// Something begins that has to wait.
     pub(crate) fn begin(&self, kind: Kind) -> Wait<'_> {
         self.waits.begin(kind)
+    }
+
+    /// A write begins that may be done on the spot.
+    #[inline]
+    pub(crate) fn begin_write(&self) -> Write<'_> {
+        self.quick.begin()
     }
 
     /// Something failed.
@@ -190,7 +214,9 @@ impl Strained {
     }
 
     pub(crate) fn look(&self) -> Strain {
-        Strain { refused: self.refused.lock().take(), slow: self.waits.look() }
+        let (written, under_way) = self.quick.look();
+        let slow = self.waits.look_beside(written, under_way);
+        Strain { refused: self.refused.lock().take(), slow }
     }
 }
 
@@ -279,6 +305,44 @@ mod tests {
         assert_eq!(waits.look(), None);
         drop(wait);
         assert_eq!(waits.look(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn writes_that_nobody_flushes_and_that_take_long_are_seen() {
+        let bound = Bound::default();
+        bound.set(Duration::from_millis(100));
+        let strained = Strained::new(bound);
+        let write = strained.begin_write();
+        pass(100).await;
+        assert_eq!(strained.look(), Strain::default());
+        let behind = strained.begin_write();
+        pass(1).await;
+        let slow = |millis, under_way| {
+            let took = Duration::from_millis(millis);
+            Some(Slow { what: "write", took, under_way })
+        };
+        // To the nanosecond, but for the lowest bit.
+        let seen = |strained: &Strained| {
+            strained.look().slow.map(|slow| Slow {
+                took: Duration::from_millis(slow.took.as_millis() as u64),
+                ..slow
+            })
+        };
+        assert_eq!(seen(&strained), slow(101, true));
+        pass(100).await;
+        drop((write, behind));
+        assert_eq!(seen(&strained), slow(201, false));
+        assert_eq!(seen(&strained), None, "only since the last look");
+
+        // One in a hundred may; what has to wait is counted by whoever waits.
+        for (quick, is_slow) in [(99, false), (98, true)] {
+            (0..quick).for_each(|_| drop(strained.begin_write()));
+            (0..1000).for_each(|_| strained.begin_write().would_wait());
+            let long = strained.begin(Kind::Write);
+            pass(101).await;
+            drop(long);
+            assert_eq!(seen(&strained), slow(101, false).filter(|_| is_slow), "{quick}");
+        }
     }
 
     #[tokio::test]
