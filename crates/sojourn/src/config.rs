@@ -191,7 +191,7 @@ impl Default for Serve {
             lease_seconds: 60,
             response_ms: 0,
             slow_ms: 1000,
-            busy_poll_us: 100,
+            busy_poll_us: 0,
             boot_lists: true,
             read_ahead: ByteSize(2 << 20),
             loads: 64,
@@ -418,7 +418,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # stop_seconds = 10         # a graceful stop waits this long for clients
 # response_ms = 0           # head-room ends where the mean response is longer; 0: anywhere
 # slow_ms = 1000            # disks and the store are called slow beyond this; 0: never
-# busy_poll_us = 100        # the next request of a quick client is looked for this long; 0 is off
+# busy_poll_us = 0          # the next request of a quick client is looked for this long; 0 is off
 
 # The certificates of the server and of the authority that it trusts; sojourn cert makes them.
 [tls]

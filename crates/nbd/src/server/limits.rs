@@ -54,7 +54,7 @@ impl Default for Limits {
             stall_deadline: Duration::from_secs(30),
             max_request: 32 << 20,
             keepalive: Duration::from_secs(60),
-            busy_poll: Duration::from_micros(100),
+            busy_poll: Duration::ZERO,
             stop_deadline: Duration::from_secs(10),
         }
     }
