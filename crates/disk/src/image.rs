@@ -2,7 +2,7 @@
 
 use crate::Touches;
 use crate::ahead::Ahead;
-use crate::loads::{Line, LoadOptions, Loader, Urgency};
+use crate::loads::{Line, Load, LoadOptions, Loader, Urgency};
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
 use block::{
@@ -11,7 +11,7 @@ use block::{
 };
 use bytes::Buf;
 use cache::Cache;
-use futures::stream::{self, FuturesUnordered, StreamExt, TryStreamExt};
+use futures::stream::{FuturesUnordered, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -19,13 +19,14 @@ use store::bootlist::Located;
 use store::{ChunkId, ChunkRef, Content, Manifest, Piece, Store, bootlist};
 use tokio::task::JoinSet;
 
-/// Chunks that one read loads at the same time.
-const LOADS: usize = 8;
+/// Pieces whose chunks one read loads at the same time, in one request where they lie near each other.
+const LOADS: usize = 16;
 /// Chunks that a client may have had fetched ahead at the same time; more requests to do so are
 /// dropped.
 const AHEAD: usize = 16;
-/// Chunks of a boot list that are put in the order of the store together.
-const STREAM: usize = 128;
+/// Chunks of a boot list that wait for their turns at the same time: of those, what lies near each other
+/// in the store comes in one request.
+const STREAM: usize = 2048;
 /// A disk asks for no more ahead than this part of the cache.
 const SHARE_AHEAD: u64 = 64;
 /// How much of a manifest is looked at in one step when it is asked for extents: a segment.
@@ -59,10 +60,11 @@ impl Source {
             Err(error) => return tracing::debug!(%error, "cannot read ahead"),
         };
         let chunks = pieces.iter().filter_map(|piece| match piece.content {
-            Content::Chunk { at, .. } => Some(self.line.bring(at, Urgency::Ahead)),
+            Content::Chunk { at, .. } => Some(at),
             Content::Hole => None,
         });
-        let mut loads: FuturesUnordered<_> = chunks.collect();
+        let loads = self.line.chunks(&chunks.collect::<Vec<_>>(), Urgency::Ahead);
+        let mut loads: FuturesUnordered<_> = loads.into_iter().map(Load::bring).collect();
         while loads.next().await.is_some() {}
     }
 }
@@ -120,9 +122,9 @@ impl Image {
         self.touches.store(None);
     }
 
-    /// Loads the chunks of a boot list into the cache, about in the order of the list, `budget` bytes
-    /// at the most; returns how many bytes. What a guest waits for, here or elsewhere, is loaded
-    /// before them.
+    /// Loads the chunks of a boot list into the cache, `budget` bytes at the most; returns how many
+    /// bytes. They come in the order of the list, each with those of the list that lie near it in the
+    /// store. What a guest waits for, here or elsewhere, is loaded before them.
     ///
     /// # Errors
     /// Those of the manifest; a chunk that cannot be had is passed over.
@@ -137,11 +139,9 @@ impl Image {
         let mut running = FuturesUnordered::new();
         loop {
             if running.len() < STREAM / 2 {
-                // Those that lie side by side come in one request when they wait side by side.
-                let mut batch: Vec<_> = left.by_ref().take(STREAM).collect();
-                batch.sort_unstable_by_key(|at| (at.pack, at.offset));
-                let line = &self.source.line;
-                running.extend(batch.into_iter().map(|at| line.bring(at, Urgency::Boot)));
+                let batch: Vec<_> = left.by_ref().take(STREAM).collect();
+                let loads = self.source.line.chunks(&batch, Urgency::Boot);
+                running.extend(loads.into_iter().map(Load::bring));
             }
             match running.next().await {
                 Some(bytes) => brought += bytes,
@@ -255,24 +255,29 @@ impl Device for Image {
             }
         }
         let mut rest = buf;
-        let mut loads: Vec<(Piece, &mut [u8])> = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            let (target, behind) = rest.split_at_mut(piece.span.len() as usize);
-            rest = behind;
-            loads.push((piece, target));
-        }
-        stream::iter(loads.into_iter().map(Ok))
-            .try_for_each_concurrent(LOADS, |(piece, target)| async move {
+        for group in pieces.chunks(LOADS) {
+            let mut wanted = Vec::with_capacity(group.len());
+            let mut shown = Vec::with_capacity(group.len());
+            for piece in group {
+                let (target, behind) = rest.split_at_mut(piece.span.len() as usize);
+                rest = behind;
                 match piece.content {
                     Content::Hole => target.fill(0),
                     Content::Chunk { at, skip } => {
-                        let chunk = self.source.line.chunk(at, Urgency::Demand).await?;
-                        target.copy_from_slice(part(&at, skip, piece.span, &chunk)?);
+                        wanted.push(at);
+                        shown.push((piece.span, skip, target));
                     }
                 }
-                Ok(())
-            })
-            .await
+            }
+            let loads = self.source.line.chunks(&wanted, Urgency::Demand);
+            let reads = wanted.iter().zip(loads).zip(shown);
+            let reads = reads.map(|((at, load), (span, skip, target))| async move {
+                target.copy_from_slice(part(at, skip, span, &load.chunk().await?)?);
+                Ok::<_, Error>(())
+            });
+            reads.collect::<FuturesUnordered<_>>().try_collect::<()>().await?;
+        }
+        Ok(())
     }
 
     async fn write(&self, _: Span, _: &[u8], _: Durability) -> Result<()> {

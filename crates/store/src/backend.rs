@@ -50,6 +50,7 @@ use object_store::{
     GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
 };
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -200,6 +201,17 @@ pub(crate) async fn get_range(
         )));
     }
     Ok(bytes)
+}
+
+/// Reads some ranges of an object in one call; a part is shorter than its range when the object ends
+/// there.
+pub(crate) async fn get_ranges(
+    backend: &dyn ObjectStore,
+    path: &Path,
+    ranges: &[Range<u64>],
+) -> Result<Vec<Bytes>> {
+    let end = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+    backend.get_ranges(path, ranges).await.map_err(|e| beyond_end(path, 0, end, e))
 }
 
 /// Backends say in their own words that a range begins behind the end of an object: all of them

@@ -16,7 +16,9 @@ use crate::object::{self, ObjectKind};
 use crate::wire::damaged;
 use crate::{BootListId, ChunkId, ChunkRef, Manifest, RefBody, Session, Store};
 use block::{Error, Result, Span};
+use futures::stream::{self, StreamExt, TryStreamExt};
 use std::collections::{HashMap, HashSet};
+use std::pin::pin;
 use zerocopy::byteorder::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -24,6 +26,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const LABEL: &str = "boot_list";
 /// The most chunks of a list: about 4 GiB.
 pub const MAX_CHUNKS: usize = 65536;
+/// Segments of an image that are searched at the same time.
+const SEGMENTS: usize = 4;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -110,25 +114,36 @@ pub(crate) fn decode(key: &str, body: &[u8]) -> Result<Vec<ChunkId>> {
 }
 
 /// The chunks of a list that an image has, in the order of the list. Reads the whole map of the
-/// image, one segment at a time.
+/// image, a few segments at a time, and keeps those that have chunks of the list: a boot needs them.
 ///
 /// # Errors
 /// Those of the image's segments.
 pub async fn locate(manifest: &Manifest, list: &[ChunkId]) -> Result<Vec<Located>> {
     let order: HashMap<ChunkId, usize> = list.iter().enumerate().map(|(i, id)| (*id, i)).collect();
-    let mut found: Vec<Option<Located>> = vec![None; list.len()];
-    for index in 0..manifest.segments() {
+    let order = &order;
+    let search = |index: usize| async move {
         let origin = index as u64 * crate::chunker::SEGMENT;
+        let mut hits = Vec::new();
         let note = |placed: crate::segment::Placed| {
-            if let Some(slot) = order.get(&placed.at.id).map(|i| &mut found[*i])
-                && slot.is_none()
-            {
+            let place = order.get(&placed.at.id);
+            if let Some(place) = place {
                 let start = origin + u64::from(placed.start) * PAGE as u64;
                 let end = (start + u64::from(placed.blocks) * PAGE as u64).min(manifest.size());
-                *slot = Some(Located { at: placed.at, span: Span::between(start, end) });
+                hits.push((*place, Located { at: placed.at, span: Span::between(start, end) }));
             }
+            place.is_some()
         };
-        manifest.visit(index, note).await?;
+        let kept = manifest.visit_to_keep(index, note).await?;
+        Ok::<_, Error>((hits, kept))
+    };
+    let mut searches = pin!(stream::iter(0..manifest.segments()).map(search).buffered(SEGMENTS));
+    let mut found: Vec<Option<Located>> = vec![None; list.len()];
+    let mut held = Vec::new();
+    while let Some((hits, kept)) = searches.try_next().await? {
+        held.extend(kept);
+        for (place, located) in hits {
+            found[place].get_or_insert(located);
+        }
     }
     Ok(found.into_iter().flatten().collect())
 }

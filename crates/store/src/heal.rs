@@ -115,14 +115,19 @@ fn is_loss(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound)
 }
 
-/// Reads a chunk that is in its pack, or was moved, or is in another store.
-pub(crate) async fn chunk(store: &Store, at: &ChunkRef) -> Result<Bytes> {
+/// Reads a chunk that is in its pack, or was moved, or is in another store. `first` reads it from its
+/// pack; it is not asked when that is known to be gone.
+pub(crate) async fn chunk(
+    store: &Store,
+    at: &ChunkRef,
+    first: impl Future<Output = Result<Bytes>>,
+) -> Result<Bytes> {
     let healing = store.healing();
     let rewritten = healing.rewritten(&at.pack).is_some_and(|moved| moved.find(&at.id).is_some());
     let failure = if rewritten {
         None
     } else {
-        match store.read_at(at).await {
+        match first.await {
             Ok(plain) => return Ok(plain),
             Err(e) => Some(e),
         }

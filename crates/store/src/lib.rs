@@ -21,6 +21,7 @@
 //! | `pack` | immutable objects that hold chunks in image order |
 //! | [`manifest`] | [`Manifest`]: what an image version or snapshot holds |
 //! | [`stats`] | how much names hold and share |
+//! | [`stretch`] | chunks near each other, read in one request |
 //! | `shared` | segments in memory, held once by all manifests |
 //! | [`refs`] | [`Refs`]: the only mutable thing, names that point at manifests |
 //! | `roots` | what a ref keeps in the store |
@@ -72,6 +73,7 @@ pub mod settings;
 mod shared;
 pub mod stats;
 mod store;
+pub mod stretch;
 pub mod sweep;
 pub mod testing;
 pub mod verify;
@@ -90,4 +92,5 @@ pub use secret::{Cost, Secret};
 pub use session::Session;
 pub use settings::Settings;
 pub use store::Store;
+pub use stretch::Stretch;
 pub use world::{Clock, Entropy, World};

@@ -180,6 +180,40 @@ impl Manifest {
         Ok(())
     }
 
+    /// As [`visit`](Self::visit), and keeps the segment when `each` says so of one of its pieces; then
+    /// it is returned, and who waits for it gets it while that is held.
+    pub(crate) async fn visit_to_keep(
+        &self,
+        index: usize,
+        mut each: impl FnMut(Placed) -> bool,
+    ) -> Result<Option<Arc<Segment>>> {
+        let Some((slot, id)) = self.segments.get(index).and_then(|s| Some((s, s.id.as_ref()?)))
+        else {
+            return Ok(None);
+        };
+        let mut visit = |segment: &Segment| segment.all().fold(false, |keep, at| each(at) | keep);
+        if let Some(segment) = slot.loaded.get() {
+            visit(segment);
+            return Ok(None);
+        }
+        let key = (*id, segment::blocks_of(self.size, index as u64)?);
+        let segments = self.store.segments();
+        let turn = segments.turn(key);
+        let _turn = turn.lock().await;
+        let kept = match segments.get(&key) {
+            Some(segment) => visit(&segment).then_some(segment),
+            None => {
+                let loaded = self.fetch(index, id).await?;
+                visit(&loaded).then(|| segments.share(key, loaded))
+            }
+        };
+        if let Some(segment) = &kept {
+            // Whoever is about to load it sets it to the same.
+            let _ = slot.loaded.set(Arc::clone(segment));
+        }
+        Ok(kept)
+    }
+
     /// A segment that is to be kept: the one that another manifest holds, or a loaded one.
     async fn hold(&self, index: usize, id: &SegmentId) -> Result<Arc<Segment>> {
         let key = (*id, segment::blocks_of(self.size, index as u64)?);

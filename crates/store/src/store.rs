@@ -7,6 +7,7 @@ use crate::heal::{self, Healing};
 use crate::settings::Found;
 use crate::settings::{self, Settings};
 use crate::shared::Segments;
+use crate::stretch::Stretch;
 use crate::{
     Counters, Keys, Manifest, ManifestId, NewKey, Refs, Secret, World, backend, document, keys,
     pack,
@@ -152,8 +153,35 @@ impl Store {
     /// [`Corrupt`](ErrorKind::Corrupt), naming pack and offset, when the bytes are not the chunk's;
     /// [`NotFound`](ErrorKind::NotFound) when the pack is gone; else the backend's.
     pub async fn read_chunk(&self, at: &ChunkRef) -> Result<Bytes> {
+        self.counted(at, heal::chunk(self, at, self.read_at(at))).await
+    }
+
+    /// As [`read_chunk`](Self::read_chunk), out of what `stretch` reads for several chunks. One that
+    /// is not among them, or that it does not bring whole and right, is read alone.
+    ///
+    /// # Errors
+    /// As [`read_chunk`](Self::read_chunk).
+    pub async fn read_chunk_of(&self, at: &ChunkRef, stretch: &Stretch) -> Result<Bytes> {
+        let first = async {
+            match stretch.part(at).await {
+                Some(stored) => match at.decode(self.settings(), stored?) {
+                    Ok(plain) => Ok(on_its_own(plain)),
+                    Err(_) => self.read_at(at).await,
+                },
+                None => self.read_at(at).await,
+            }
+        };
+        self.counted(at, heal::chunk(self, at, first)).await
+    }
+
+    /// Counts a chunk being read, and what came of it.
+    async fn counted(
+        &self,
+        at: &ChunkRef,
+        read: impl Future<Output = Result<Bytes>>,
+    ) -> Result<Bytes> {
         let (reading, began) = (self.inner.tally.read(), Instant::now());
-        let outcome = heal::chunk(self, at).await;
+        let outcome = read.await;
         if outcome.is_ok() {
             reading.took(began.elapsed());
         }
@@ -182,8 +210,7 @@ impl Store {
             }
             other => other?,
         };
-        // What is kept must not keep more: a backend may answer with a part of a larger buffer.
-        Ok(if plain.is_unique() { plain } else { Bytes::copy_from_slice(&plain) })
+        Ok(on_its_own(plain))
     }
 
     /// Counts the outcome of reading a chunk.
@@ -245,6 +272,11 @@ impl Store {
     pub fn world(&self) -> &World {
         &self.inner.world
     }
+}
+
+/// What is kept must not keep more: a backend may answer with a part of a larger buffer.
+fn on_its_own(plain: Bytes) -> Bytes {
+    if plain.is_unique() { plain } else { Bytes::copy_from_slice(&plain) }
 }
 
 /// The error of a place that has a store.

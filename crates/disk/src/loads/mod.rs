@@ -5,10 +5,12 @@
 //! | `queue` | which chunk is next, and which come with it |
 //! | `fair` | turns of disks: start-time fair queueing |
 //! | `depth` | how many requests the store is given at a time |
+//! | `reach` | how long a request may be |
 
 mod depth;
 mod fair;
 mod queue;
+mod reach;
 
 pub(crate) use queue::Urgency;
 
@@ -134,25 +136,69 @@ impl Line {
         self.loader.options()
     }
 
-    /// The bytes of a chunk, out of the cache or the store.
+    /// Loads of several chunks, in their order. Those that are not held get into the line together,
+    /// so that what lies side by side comes in one request. All have to be driven at the same time: one
+    /// that is not keeps others from their turns.
+    pub(crate) fn chunks(&self, list: &[ChunkRef], urgency: Urgency) -> Vec<Load<'_>> {
+        let load = |at: &ChunkRef| Load { line: self, at: *at, urgency, want: None };
+        let mut loads: Vec<_> = list.iter().map(load).collect();
+        let is_missing = |load: &&mut Load<'_>| !self.cache().contains(load.at.id.as_bytes());
+        let mut missing = loads.iter_mut().filter(is_missing).peekable();
+        if missing.peek().is_some() {
+            let mut queue = self.loader.queue.lock();
+            missing.for_each(|load| load.want = Some(self.want(&mut queue, &load.at, urgency)));
+            queue.go_on(self.loader.began.elapsed());
+        }
+        loads
+    }
+
+    /// Loads a chunk that is not held, to be read later; returns the bytes that came into the cache.
+    pub(crate) async fn bring(&self, at: ChunkRef, urgency: Urgency) -> u64 {
+        Load { line: self, at, urgency, want: None }.bring().await
+    }
+
+    /// A place in the line; somebody has to have the queue go on.
+    fn want(&self, queue: &mut Queue, at: &ChunkRef, urgency: Urgency) -> Want<'_> {
+        let place = queue.join(self.flow, at, urgency, self.loader.options.share);
+        Want { loader: &self.loader, place }
+    }
+}
+
+/// A chunk that is about to be loaded.
+pub(crate) struct Load<'a> {
+    line: &'a Line,
+    at: ChunkRef,
+    urgency: Urgency,
+    /// Its place in the line, if it has one already.
+    want: Option<Want<'a>>,
+}
+
+impl Load<'_> {
+    /// The bytes of the chunk, out of the cache or the store.
     ///
     /// # Errors
     /// Those of the store.
-    pub(crate) async fn chunk(&self, at: ChunkRef, urgency: Urgency) -> Result<Bytes> {
-        let (key, cache) = (at.id.as_bytes(), self.cache());
+    pub(crate) async fn chunk(self) -> Result<Bytes> {
+        let (line, loader) = (self.line, &*self.line.loader);
+        let (key, cache) = (self.at.id.as_bytes(), line.cache());
         if let Some(chunk) = cache.get(key) {
             return Ok(chunk);
         }
-        let want = self.want(&at, urgency);
+        let want = self.want.unwrap_or_else(|| {
+            let mut queue = loader.queue.lock();
+            let want = line.want(&mut queue, &self.at, self.urgency);
+            queue.go_on(loader.began.elapsed());
+            want
+        });
         let load = async {
             want.turn().await;
-            let waits = self.loader.waits.begin(Kind::Read);
-            let chunk = self.loader.store.read_chunk(&at).await;
+            let waits = loader.waits.begin(Kind::Read);
+            let chunk = want.read(&self.at).await;
             drop(waits);
             want.landed(chunk.is_ok());
             chunk
         };
-        if self.loader.options.share {
+        if loader.options.share {
             return cache.get_or_load(key, load).await;
         }
         let chunk = load.await?;
@@ -160,23 +206,17 @@ impl Line {
     }
 
     /// Loads a chunk that is not held, to be read later; returns the bytes that came into the cache.
-    pub(crate) async fn bring(&self, at: ChunkRef, urgency: Urgency) -> u64 {
-        if self.cache().contains(at.id.as_bytes()) {
+    pub(crate) async fn bring(self) -> u64 {
+        if self.line.cache().contains(self.at.id.as_bytes()) {
             return 0;
         }
-        match self.chunk(at, urgency).await {
+        match self.chunk().await {
             Ok(chunk) => chunk.len() as u64,
             Err(error) => {
                 tracing::debug!(error = Error::message(&error), "cannot fetch ahead");
                 0
             }
         }
-    }
-
-    fn want(&self, at: &ChunkRef, urgency: Urgency) -> Want<'_> {
-        let (loader, share) = (&*self.loader, self.loader.options.share);
-        let place = loader.queue.lock().join(self.flow, at, urgency, share, loader.began.elapsed());
-        Want { loader, place }
     }
 }
 
@@ -193,6 +233,19 @@ impl Want<'_> {
         // has to look.
         while tokio::time::timeout(queue::LATE, self.place.gate.acquire()).await.is_err() {
             self.loader.queue.lock().go_on(self.loader.began.elapsed());
+        }
+    }
+
+    /// The chunk's bytes out of the store, alone or in one request with others whose turn came with it.
+    async fn read(&self, at: &ChunkRef) -> Result<Bytes> {
+        let (queue, store) = (&self.loader.queue, &self.loader.store);
+        let together = queue.lock().together(&self.place);
+        match together {
+            Some(run) => {
+                let stretch = run.stretch.get_or_init(|| store.stretch(&run.chunks));
+                store.read_chunk_of(at, stretch).await
+            }
+            None => store.read_chunk(at).await,
         }
     }
 

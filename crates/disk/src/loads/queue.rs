@@ -3,28 +3,25 @@
 //! What a guest waits for comes before what is read ahead, and that before boot lists; within each,
 //! disks take turns ([`Fair`]). A bounded number of requests is under way ([`Depth`]). A chunk that
 //! several want has a place in the line of each, and is loaded when the first of these is reached.
-//! Chunks that lie near one whose turn it is, and are waited for anyway, come with it: to a disk and
-//! to a network one long request is cheaper than some short ones.
+//! Chunks that lie near one whose turn it is, and are wanted anyway, come with it in one request
+//! ([`Together`]), whoever wants them: to a disk and to a network one long request is cheaper than
+//! some short ones. So a boot list is read in runs, that of its first chunk first, and a guest that
+//! comes to a later one brings all of its run forward.
 
 use super::depth::Depth;
 use super::fair::{Fair, FlowId, Ticket};
+use super::reach::{LONGEST, Reach};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use store::{ChunkId, ChunkRef, PackId};
+use store::stretch::GAP;
+use store::{ChunkId, ChunkRef, PackId, Stretch};
 use tokio::sync::Semaphore;
 
 /// What a request costs beside its bytes, in bytes: a disk of 80 MB/s moves so many in 0.8 ms.
 const TRIP: u64 = 64 << 10;
-/// Bytes between two chunks of a pack that are read and thrown away rather than asked around; the
-/// store joins reads no further apart.
-const GAP: u64 = 64 << 10;
-/// The longest request that what was read ahead makes, and a request of several that are waited for.
-const LONGEST: u64 = 1 << 20;
-/// The shortest limit of a request that reads ahead, and what may come with one that is waited for.
-const SHORT: u64 = 128 << 10;
-/// A request that reads ahead should take no longer: somebody may come who waits.
-const PATIENCE: Duration = Duration::from_millis(15);
+/// The most chunks of a request: they are to be in memory soon after their bytes.
+const MOST: usize = 128;
 /// A request that takes longer does not count as under way any more: the store tries again, or
 /// hangs, and others are not to wait for that.
 pub(super) const LATE: Duration = Duration::from_secs(3);
@@ -47,6 +44,18 @@ pub(super) struct Key {
     own: u64,
 }
 
+impl Key {
+    fn position(&self, at: &ChunkRef) -> Position {
+        (at.pack, u64::from(at.offset), self.own)
+    }
+}
+
+/// Where a chunk begins and ends in its pack.
+fn range(at: &ChunkRef) -> (u64, u64) {
+    let start = u64::from(at.offset);
+    (start, start + u64::from(at.stored))
+}
+
 /// A place in the line.
 #[derive(Debug)]
 pub(super) struct Place {
@@ -63,8 +72,7 @@ type Position = (PackId, u64, u64);
 
 #[derive(Debug)]
 struct Wanted {
-    position: Position,
-    bytes: u64,
+    at: ChunkRef,
     tickets: Vec<(Ticket, FlowId, Urgency)>,
     gate: Arc<Semaphore>,
     turn: Turn,
@@ -79,12 +87,25 @@ enum Turn {
     Over,
 }
 
+/// The chunks of a request that has several.
+#[derive(Debug)]
+pub(super) struct Together {
+    pub(super) chunks: Vec<ChunkRef>,
+    /// What reads them, from when the first of those who wait for one begins.
+    pub(super) stretch: OnceLock<Stretch>,
+}
+
 /// One request to the store, of one chunk or of some that lie near each other.
 #[derive(Debug)]
 struct Request {
+    together: Option<Arc<Together>>,
     left: usize,
     began: Duration,
+    /// The same on the clock of [`Queue::served`].
+    turn: Duration,
     bytes: u64,
+    /// None of its chunks was loaded yet.
+    fresh: bool,
     urgency: Urgency,
     /// A part of it failed or was withdrawn: how long it took says nothing of the store.
     lost: bool,
@@ -102,8 +123,12 @@ pub(super) struct Queue {
     under_way: BTreeSet<Run>,
     unasked: usize,
     depth: Option<Depth>,
-    /// Bytes in a second of requests that read ahead.
-    rate: f64,
+    reach: Reach,
+    /// What of the store's time each request under way had since the beginning, were it shared out
+    /// evenly: so long one takes that has company, if that is served one after the other.
+    served: Duration,
+    /// When that was reckoned last.
+    reckoned: Duration,
     next: u64,
 }
 
@@ -118,7 +143,9 @@ impl Queue {
             under_way: BTreeSet::new(),
             unasked: 0,
             depth: (most > 0).then(|| Depth::new(most)),
-            rate: 10e6,
+            reach: Reach::new(),
+            served: Duration::ZERO,
+            reckoned: Duration::ZERO,
             next: 0,
         }
     }
@@ -128,21 +155,19 @@ impl Queue {
         self.next
     }
 
-    /// `flow` wants a chunk. `share`: with everybody else who does.
+    /// `flow` wants a chunk. `share`: with everybody else who does. Its turn comes at the next
+    /// [`go_on`](Self::go_on) at the earliest, so that several may be wanted at once.
     pub(super) fn join(
         &mut self,
         flow: FlowId,
         at: &ChunkRef,
         urgency: Urgency,
         share: bool,
-        now: Duration,
     ) -> Place {
         let ticket = self.number();
         let key = Key { chunk: at.id, own: if share { 0 } else { ticket } };
-        let bytes = u64::from(at.stored);
         let wanted = self.wanted.entry(key).or_insert_with(|| Wanted {
-            position: (at.pack, u64::from(at.offset), key.own),
-            bytes,
+            at: *at,
             tickets: Vec::new(),
             gate: Arc::new(Semaphore::new(0)),
             turn: Turn::Over,
@@ -150,15 +175,22 @@ impl Queue {
         if wanted.turn == Turn::Over {
             wanted.turn = Turn::Waiting;
             wanted.gate = Arc::new(Semaphore::new(0));
-            self.positions.insert(wanted.position, key);
+            self.positions.insert(key.position(&wanted.at), key);
         }
         wanted.tickets.push((ticket, flow, urgency));
         let place = Place { key, ticket, gate: Arc::clone(&wanted.gate) };
         if wanted.turn == Turn::Waiting {
-            self.lines[urgency as usize].push(flow, ticket, key, TRIP + bytes);
-            self.go_on(now);
+            let cost = TRIP + u64::from(wanted.at.stored);
+            self.lines[urgency as usize].push(flow, ticket, key, cost);
         }
         place
+    }
+
+    /// What a chunk whose turn has come is loaded together with, if it is with any.
+    pub(super) fn together(&self, place: &Place) -> Option<Arc<Together>> {
+        let wanted = self.wanted.get(&place.key)?;
+        let Turn::Come(run) = wanted.turn else { return None };
+        self.requests.get(&run)?.together.clone()
     }
 
     /// Whoever had this place wants the chunk no more, or has it.
@@ -175,7 +207,7 @@ impl Queue {
         if wanted.tickets.is_empty() {
             self.over(place.key, false, now);
             if let Some(wanted) = self.wanted.remove(&place.key) {
-                self.positions.remove(&wanted.position);
+                self.positions.remove(&place.key.position(&wanted.at));
             }
         }
         self.go_on(now);
@@ -200,7 +232,12 @@ impl Queue {
         let Some(wanted) = self.wanted.get_mut(&key) else { return };
         let Turn::Come(run) = wanted.turn else { return };
         wanted.turn = Turn::Over;
+        self.reckon(now);
         let Some(request) = self.requests.get_mut(&run) else { return };
+        // With the first of its chunks all of its bytes are there.
+        if answered && std::mem::take(&mut request.fresh) {
+            self.reach.answered(request.bytes, self.served.saturating_sub(request.turn));
+        }
         request.left -= 1;
         request.lost |= !answered;
         if request.left > 0 {
@@ -215,14 +252,18 @@ impl Queue {
                 return;
             }
             let took = now.saturating_sub(request.began);
-            if request.urgency != Urgency::Demand {
-                let rate = request.bytes as f64 / took.as_secs_f64().max(1e-6);
-                self.rate += (rate - self.rate) / 8.0;
-            }
             if let Some(depth) = &mut self.depth {
                 depth.answered(now, took, TRIP + request.bytes, waited_for);
             }
         }
+    }
+
+    /// Shares out the store's time until `now`; before requests begin or end.
+    fn reckon(&mut self, now: Duration) {
+        if !self.under_way.is_empty() {
+            self.served += now.saturating_sub(self.reckoned) / self.under_way.len() as u32;
+        }
+        self.reckoned = self.reckoned.max(now);
     }
 
     fn stop_counting(&mut self, run: Run, urgency: Urgency) -> bool {
@@ -248,6 +289,7 @@ impl Queue {
 
     /// Begins what may begin.
     pub(super) fn go_on(&mut self, now: Duration) {
+        self.reckon(now);
         while let Some(oldest) = self.under_way.first().copied() {
             let Some(request) = self.requests.get(&oldest) else { break };
             if now.saturating_sub(request.began) < LATE {
@@ -272,52 +314,60 @@ impl Queue {
 
     fn begin(&mut self, first: Key, urgency: Urgency, now: Duration) {
         let run = self.number();
-        let Some(wanted) = self.wanted.get(&first) else { return };
-        let (pack, mut start, _) = wanted.position;
-        let mut end = start + wanted.bytes;
-        let mut left = 1;
+        let Some(at) = self.wanted.get(&first).map(|wanted| wanted.at) else { return };
+        let (mut start, mut end) = range(&at);
+        let mut chunks = vec![at];
         self.give_turn(first, run);
         // Those behind it, then those before it.
-        loop {
-            let behind = self.positions.range((pack, end, 0)..=(pack, end + GAP, 0)).next();
-            let Some((&(_, from, _), &key)) = behind else { break };
-            let Some((bytes, limit)) = self.measure(key, urgency) else { break };
-            let to = from + bytes;
+        while chunks.len() < MOST {
+            let behind = (at.pack, end, 0)..=(at.pack, end + GAP, u64::MAX);
+            let Some((_, &key)) = self.positions.range(behind).next() else { break };
+            let Some((next, limit)) = self.measure(key) else { break };
+            let (_, to) = range(&next);
             if to - start > limit {
                 break;
             }
             self.give_turn(key, run);
-            (end, left) = (to, left + 1);
+            chunks.push(next);
+            end = to;
         }
-        loop {
-            let before = self.positions.range(..(pack, start, 0)).next_back();
-            let Some((&(same, from, _), &key)) = before else { break };
-            let Some((bytes, limit)) = self.measure(key, urgency) else { break };
-            let near = same == pack && from + bytes + GAP >= start;
-            if !near || end - from > limit {
+        while chunks.len() < MOST {
+            let before = self.positions.range(..(at.pack, start, 0)).next_back();
+            let Some((&(pack, ..), &key)) = before else { break };
+            let Some((next, limit)) = self.measure(key) else { break };
+            let (from, to) = range(&next);
+            let near = pack == at.pack && to + GAP >= start;
+            if !near || end.max(to) - from > limit {
                 break;
             }
             self.give_turn(key, run);
-            (start, left) = (from, left + 1);
+            chunks.push(next);
+            (start, end) = (from, end.max(to));
         }
-        let bytes = end - start;
-        self.requests.insert(run, Request { left, began: now, bytes, urgency, lost: false });
+        let (left, bytes) = (chunks.len(), end - start);
+        let together = Together { chunks, stretch: OnceLock::new() };
+        let request = Request {
+            together: (left > 1).then(|| Arc::new(together)),
+            left,
+            began: now,
+            turn: self.served,
+            bytes,
+            fresh: true,
+            urgency,
+            lost: false,
+        };
+        self.requests.insert(run, request);
         self.under_way.insert(run);
         if urgency != Urgency::Demand {
             self.unasked += 1;
         }
     }
 
-    /// How long a chunk is, and how long a request of this urgency may be to have it come with it.
-    fn measure(&self, key: Key, urgency: Urgency) -> Option<(u64, u64)> {
+    /// Where a chunk is, and how long a request may be to have it come with it.
+    fn measure(&self, key: Key) -> Option<(ChunkRef, u64)> {
         let wanted = self.wanted.get(&key)?;
         let waited_for = wanted.tickets.iter().any(|(.., why)| *why == Urgency::Demand);
-        let limit = match urgency {
-            _ if waited_for => LONGEST,
-            Urgency::Demand => SHORT,
-            _ => ((self.rate * PATIENCE.as_secs_f64()) as u64).clamp(SHORT, LONGEST),
-        };
-        Some((wanted.bytes, limit))
+        Some((wanted.at, if waited_for { LONGEST } else { self.reach.get() }))
     }
 
     fn give_turn(&mut self, key: Key, run: Run) {
@@ -325,7 +375,7 @@ impl Queue {
         for (ticket, flow, urgency) in &wanted.tickets {
             self.lines[*urgency as usize].remove(*flow, *ticket);
         }
-        self.positions.remove(&wanted.position);
+        self.positions.remove(&key.position(&wanted.at));
         wanted.turn = Turn::Come(run);
         wanted.gate.close();
     }

@@ -1,11 +1,12 @@
 //! Reads that come at nearly the same time and lie near each other become one request: on a
 //! network a request costs a round trip, and money.
 
+use crate::stretch::GAP;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::{BoxFuture, Shared};
 use futures::stream::BoxStream;
-use futures::{FutureExt, StreamExt, stream};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
@@ -16,23 +17,33 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// A read waits this long for others of the same object.
 const WINDOW: Duration = Duration::from_millis(1);
-/// Bytes between two ranges that are read and thrown away rather than asked around.
-const GAP: u64 = 64 << 10;
 /// The longest request that is made by joining.
 const LONGEST: u64 = 4 << 20;
-/// Requests of one batch at the same time.
+/// Requests of one reader at the same time.
 const CONCURRENCY: usize = 8;
+/// The least that reads may be apart and be joined, in bytes.
+const NEAR: u64 = 16 << 10;
+/// What is read only to be thrown away should take no longer: a network with little throughput is asked
+/// once more instead.
+const WASTE: Duration = Duration::from_millis(20);
+/// A request of fewer bytes does not show how many come in some time.
+const TELLING: u64 = 128 << 10;
 
-type Answer = Arc<Vec<(Range<u64>, Result<Bytes, Arc<Error>>)>>;
+/// A request, for all who want a part of it.
+type Request = Shared<BoxFuture<'static, Result<Bytes, Arc<Error>>>>;
+/// What a batch asks for. Nobody waits for a request that has nothing of theirs.
+type Plan = Arc<Vec<(Range<u64>, Request)>>;
 
 /// Reads of one object that wait for each other.
 struct Batch {
     ranges: Arc<Mutex<Vec<Range<u64>>>>,
-    answer: Shared<BoxFuture<'static, Answer>>,
+    plan: Shared<BoxFuture<'static, Plan>>,
 }
 
 /// A backend that joins reads.
@@ -40,45 +51,85 @@ struct Batch {
 pub(crate) struct Gathered {
     inner: Arc<dyn ObjectStore>,
     batches: Arc<Mutex<HashMap<Path, Batch>>>,
+    apart: Arc<Apart>,
+}
+
+/// How far apart reads may be that are joined: what the backend sends in [`WASTE`] at the rate of its
+/// latest requests, from [`NEAR`] to [`GAP`].
+struct Apart(AtomicU64);
+
+impl Default for Apart {
+    fn default() -> Self {
+        Self(AtomicU64::new(GAP))
+    }
+}
+
+impl Apart {
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// A request of so many bytes took so long.
+    fn note(&self, bytes: u64, took: Duration) {
+        if bytes >= TELLING {
+            let meanwhile = bytes as f64 * WASTE.as_secs_f64() / took.as_secs_f64().max(1e-6);
+            // One of two that are noted at the same time may be lost.
+            let mean = (3 * self.get() + (meanwhile as u64).min(GAP)) / 4;
+            self.0.store(mean.max(NEAR), Ordering::Relaxed);
+        }
+    }
 }
 
 impl Gathered {
     pub(crate) fn new(inner: Arc<dyn ObjectStore>) -> Self {
-        Self { inner, batches: Arc::default() }
+        Self { inner, batches: Arc::default(), apart: Arc::default() }
     }
 
-    /// Adds ranges to the batch of an object. Whoever waits for the batch drives it; it is done
+    /// Adds ranges to the batch of an object. Whoever waits for the batch drives it; it is planned
     /// once for all of them.
-    fn join(&self, path: &Path, wanted: &[Range<u64>]) -> Shared<BoxFuture<'static, Answer>> {
+    fn join(&self, path: &Path, wanted: &[Range<u64>]) -> Shared<BoxFuture<'static, Plan>> {
         let mut batches = self.batches.lock();
         if let Some(batch) = batches.get(path) {
             batch.ranges.lock().extend_from_slice(wanted);
-            return batch.answer.clone();
+            return batch.plan.clone();
         }
         let ranges = Arc::new(Mutex::new(wanted.to_vec()));
-        let (inner, all, path) = (Arc::clone(&self.inner), Arc::clone(&self.batches), path.clone());
-        let (mine, place) = (Arc::clone(&ranges), path.clone());
-        let answer = async move {
+        let (this, mine, place) = (self.clone(), Arc::clone(&ranges), path.clone());
+        let plan = async move {
             tokio::time::sleep(WINDOW).await;
-            all.lock().remove(&place);
-            let ranges = std::mem::take(&mut *mine.lock());
-            fetch(&*inner, &place, ranges).await
+            this.batches.lock().remove(&place);
+            let ranges = joined(std::mem::take(&mut *mine.lock()), this.apart.get());
+            let request = |range: Range<u64>| (range.clone(), this.request(&place, range));
+            Arc::new(ranges.into_iter().map(request).collect())
         };
-        let answer = answer.boxed().shared();
-        batches.insert(path, Batch { ranges, answer: answer.clone() });
-        answer
+        let plan: Shared<BoxFuture<'static, Plan>> = plan.boxed().shared();
+        batches.insert(path.clone(), Batch { ranges, plan: plan.clone() });
+        plan
+    }
+
+    /// One request, made when somebody waits for it.
+    fn request(&self, path: &Path, range: Range<u64>) -> Request {
+        let (inner, apart) = (Arc::clone(&self.inner), Arc::clone(&self.apart));
+        let path = path.clone();
+        let request = async move {
+            let (one, began) = (std::slice::from_ref(&range), Instant::now());
+            let mut parts = inner.get_ranges(&path, one).await.map_err(Arc::new)?;
+            apart.note(range.end.saturating_sub(range.start), began.elapsed());
+            Ok(parts.pop().unwrap_or_default())
+        };
+        request.boxed().shared()
     }
 }
 
-/// Ranges in order, joined where they lie near each other.
-fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+/// Ranges in order, joined where they are no further `apart`.
+fn joined(mut ranges: Vec<Range<u64>>, apart: u64) -> Vec<Range<u64>> {
     ranges.sort_unstable_by_key(|range| (range.start, range.end));
     let mut joined: Vec<Range<u64>> = Vec::new();
     for range in ranges {
         match joined.last_mut() {
             Some(last) if range.end <= last.end => {}
             Some(last)
-                if range.start.saturating_sub(last.end) <= GAP
+                if range.start.saturating_sub(last.end) <= apart
                     && range.end - last.start <= LONGEST =>
             {
                 last.end = range.end;
@@ -89,33 +140,16 @@ fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     joined
 }
 
-async fn fetch(inner: &dyn ObjectStore, path: &Path, ranges: Vec<Range<u64>>) -> Answer {
-    let parts = stream::iter(joined(ranges))
-        .map(|range| async move {
-            let one = std::slice::from_ref(&range);
-            let bytes = inner.get_ranges(path, one).await;
-            let bytes = bytes.map(|mut parts| parts.pop().unwrap_or_default());
-            (range, bytes.map_err(Arc::new))
-        })
-        .buffer_unordered(CONCURRENCY)
-        .collect::<Vec<_>>();
-    Arc::new(parts.await)
-}
-
-/// The part of a batch's answer that was asked for; short when the object ends in it.
-fn pick(answer: &Answer, range: &Range<u64>) -> Result<Bytes> {
+/// The part of a batch that was asked for; short when the object ends in it.
+async fn pick(plan: Plan, range: Range<u64>) -> Result<Bytes> {
     let holds = |whole: &Range<u64>| whole.start <= range.start && range.end <= whole.end;
-    match answer.iter().find(|(whole, _)| holds(whole)) {
-        Some((whole, Ok(bytes))) => {
-            let at = |end: u64| ((end - whole.start) as usize).min(bytes.len());
-            Ok(bytes.slice(at(range.start)..at(range.end)))
-        }
-        Some((_, Err(error))) => Err(again(error)),
-        None => {
-            let source = "a batch of reads lost one".into();
-            Err(Error::Generic { store: "gathered", source })
-        }
-    }
+    let Some((whole, request)) = plan.iter().find(|(whole, _)| holds(whole)) else {
+        let source = "a batch of reads lost one".into();
+        return Err(Error::Generic { store: "gathered", source });
+    };
+    let bytes = request.clone().await.map_err(|error| again(&error))?;
+    let at = |end: u64| ((end - whole.start) as usize).min(bytes.len());
+    Ok(bytes.slice(at(range.start)..at(range.end)))
 }
 
 /// An error that several callers get.
@@ -189,8 +223,10 @@ impl ObjectStore for Gathered {
         if ranges.is_empty() {
             return Ok(Vec::new());
         }
-        let answer = self.join(location, ranges).await;
-        ranges.iter().map(|range| pick(&answer, range)).collect()
+        let plan = self.join(location, ranges).await;
+        let part = |range: &Range<u64>| pick(Arc::clone(&plan), range.clone());
+        let parts: Vec<_> = ranges.iter().map(part).collect();
+        stream::iter(parts).buffered(CONCURRENCY).try_collect().await
     }
 
     fn delete_stream(
@@ -252,6 +288,42 @@ mod tests {
         assert_eq!(counted.calls(), 4);
     }
 
+    #[test]
+    fn what_is_thrown_away_is_little_where_bytes_come_slowly() {
+        let settled = |rate: f64, trip: f64| {
+            let apart = Apart::default();
+            for bytes in [1 << 20, 4096, 1 << 19, 65536].repeat(20) {
+                apart.note(bytes, Duration::from_secs_f64(trip + bytes as f64 / rate));
+            }
+            apart.get()
+        };
+        assert_eq!(settled(80e6, 0.006), GAP, "a disk");
+        assert!(settled(1.25e6, 0.02) < 32 << 10, "10 Mb/s");
+        assert_eq!(settled(1e3, 0.02), NEAR);
+        let at_once = Apart::default();
+        at_once.note(1 << 20, Duration::ZERO);
+        assert_eq!(at_once.get(), GAP);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_what_others_of_the_batch_asked_for() {
+        let (bytes, counted, gathered) = rig(8 << 20).await;
+        let path = Path::from("a");
+        let slow = Faults { delayed: 1000, delay: Duration::from_secs(1), ..Faults::default() };
+        counted.set(slow);
+        let far: Vec<_> = (0..12u64).map(|n| n << 19..(n << 19) + 5000).collect();
+        let began = Instant::now();
+        let read = async |range: Range<u64>| {
+            let parts = gathered.get_ranges(&path, std::slice::from_ref(&range)).await.unwrap();
+            assert_eq!(parts[0], bytes[range.start as usize..range.end as usize]);
+            began.elapsed()
+        };
+        let mut took = join_all(far.iter().cloned().map(read)).await;
+        took.sort_unstable();
+        took.dedup();
+        assert!(took.len() > 6, "{took:?}");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_goes_away_takes_nobody_with_it() {
         let (bytes, _, gathered) = rig(1 << 20).await;
@@ -281,9 +353,10 @@ mod tests {
         #[test]
         fn joined_ranges_hold_all_that_was_asked_for(
             asked in prop::collection::vec((0u64..10_000_000, 1u64..300_000), 1..30),
+            apart in NEAR..=GAP,
         ) {
             let asked: Vec<_> = asked.into_iter().map(|(start, len)| start..start + len).collect();
-            let joined = joined(asked.clone());
+            let joined = joined(asked.clone(), apart);
             for range in &asked {
                 prop_assert!(joined.iter().any(|j| j.start <= range.start && range.end <= j.end));
             }

@@ -21,7 +21,53 @@ fn has_come(place: &Place) -> bool {
 }
 
 fn join(queue: &mut Queue, flow: FlowId, at: &ChunkRef, urgency: Urgency) -> Place {
-    queue.join(flow, at, urgency, true, Duration::ZERO)
+    join_at(queue, flow, at, urgency, Duration::ZERO)
+}
+
+fn join_at(
+    queue: &mut Queue,
+    flow: FlowId,
+    at: &ChunkRef,
+    urgency: Urgency,
+    now: Duration,
+) -> Place {
+    let place = queue.join(flow, at, urgency, true);
+    queue.go_on(now);
+    place
+}
+
+/// Wants chunks at the same moment.
+fn join_all(queue: &mut Queue, flow: FlowId, list: &[ChunkRef], urgency: Urgency) -> Vec<Place> {
+    let places = list.iter().map(|at| queue.join(flow, at, urgency, true)).collect();
+    queue.go_on(Duration::ZERO);
+    places
+}
+
+/// Serves whatever has its turn until all came; the offsets of the chunks of each request, in the
+/// order of requests.
+fn runs(queue: &mut Queue, mut places: Vec<Place>) -> Vec<Vec<u32>> {
+    let (mut runs, mut now) = (Vec::new(), Duration::ZERO);
+    while !places.is_empty() {
+        now += MS;
+        let at = places.iter().position(has_come).unwrap();
+        let first = &places[at];
+        let mut run = match queue.together(first) {
+            Some(together) => together.chunks.iter().map(|at| at.offset).collect(),
+            None => vec![queue.wanted[&first.key].at.offset],
+        };
+        run.sort_unstable();
+        let (come, left): (Vec<_>, Vec<_>) = places.into_iter().partition(|place| {
+            has_come(place) && run.contains(&queue.wanted[&place.key].at.offset)
+        });
+        assert_eq!(come.len(), run.len(), "every chunk of a request has its turn with it");
+        for place in come {
+            queue.landed(&place, true, now);
+            queue.leave(&place, now);
+        }
+        places = left;
+        runs.push(run);
+    }
+    runs
 }
 
 #[test]
@@ -119,7 +165,7 @@ fn requests_that_nobody_waits_for_are_short_where_the_store_is_slow() {
     for round in 0..40u32 {
         let places: Vec<_> = (0..64u32)
             .map(|n| chunk((round * 64 + n).into(), n * 30_000, 30_000))
-            .map(|at| queue.join(1, &at, Urgency::Boot, true, now))
+            .map(|at| join_at(&mut queue, 1, &at, Urgency::Boot, now))
             .collect();
         let mut left = places;
         while !left.is_empty() {
@@ -135,7 +181,83 @@ fn requests_that_nobody_waits_for_are_short_where_the_store_is_slow() {
         }
     }
     let late = &lengths[lengths.len() / 2..];
-    assert!(late.iter().all(|bytes| *bytes <= SHORT), "{late:?}");
+    assert!(late.iter().all(|bytes| *bytes <= 128 << 10), "{late:?}");
+}
+
+#[test]
+fn requests_are_long_where_the_store_is_quick_however_many_it_serves_in_turn() {
+    // One arm: 6 ms, and 80 MB/s; whoever comes waits for those before it.
+    let mut queue = Queue::new(64);
+    let list: Vec<_> = (0..2000u32).map(|n| chunk(n.into(), n * 30_000, 30_000)).collect();
+    let mut waiting = join_all(&mut queue, 1, &list, Urgency::Boot);
+    let (mut now, mut longest) = (Duration::ZERO, 0);
+    while !waiting.is_empty() {
+        let at = waiting.iter().position(has_come).unwrap();
+        let run = queue
+            .together(&waiting[at])
+            .map_or(vec![waiting[at].key.chunk], |run| run.chunks.iter().map(|at| at.id).collect());
+        longest = longest.max(run.len() as u64 * 30_000);
+        now += Duration::from_micros(6000 + run.len() as u64 * 375);
+        let (come, left): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|place| run.contains(&place.key.chunk));
+        for place in come {
+            queue.landed(&place, true, now);
+            queue.leave(&place, now);
+        }
+        waiting = left;
+    }
+    assert!(longest > 900_000, "{longest}");
+}
+
+#[test]
+fn a_boot_list_comes_in_runs_of_what_lies_together_that_of_its_first_chunk_first() {
+    let mut queue = Queue::new(2);
+    let near = |n: u32| chunk(n.into(), n * 100_000, 30_000);
+    let far = |n: u32| chunk(n.into(), (4 << 20) + n * 100_000, 30_000);
+    let list = [far(23), near(2), far(21), near(0), far(22), near(1), near(9)];
+    let places = join_all(&mut queue, 1, &list, Urgency::Boot);
+    let offsets = |list: &[ChunkRef]| list.iter().map(|at| at.offset).collect::<Vec<_>>();
+    let expected = [
+        offsets(&[far(21), far(22), far(23)]),
+        offsets(&[near(0), near(1), near(2)]),
+        offsets(&[near(9)]),
+    ];
+    assert_eq!(runs(&mut queue, places), expected);
+}
+
+#[test]
+fn gaps_are_read_over_only_as_far_as_that_is_cheaper() {
+    let mut queue = Queue::new(1);
+    let gap = GAP as u32;
+    let list = [chunk(1, 0, 1000), chunk(2, 1000 + gap, 1000), chunk(3, 2001 + 2 * gap, 1000)];
+    let places = join_all(&mut queue, 1, &list, Urgency::Demand);
+    assert_eq!(runs(&mut queue, places), [vec![0, 1000 + gap], vec![2001 + 2 * gap]]);
+}
+
+#[test]
+fn a_guest_that_comes_to_a_later_run_of_a_boot_list_brings_all_of_it_forward() {
+    let mut queue = Queue::new(1);
+    let first = join(&mut queue, 1, &lone(90), Urgency::Boot);
+    let run = |run: u32| {
+        (0..4).map(move |n| chunk((run * 4 + n).into(), (run << 20) + n * 50_000, 30_000))
+    };
+    let list: Vec<_> = (0..5).flat_map(run).collect();
+    let listed = join_all(&mut queue, 1, &list, Urgency::Boot);
+    let guest = join(&mut queue, 2, &list[14], Urgency::Demand);
+    queue.landed(&first, true, MS);
+    queue.leave(&first, MS);
+    assert!(has_come(&guest));
+    let come: Vec<_> = (0..20).filter(|at| has_come(&listed[*at])).collect();
+    assert_eq!(come, [12, 13, 14, 15]);
+    assert_eq!(queue.together(&guest).unwrap().chunks.len(), 4);
+}
+
+#[test]
+fn a_request_has_no_more_chunks_than_fit_into_memory_soon() {
+    let mut queue = Queue::new(1);
+    let list: Vec<_> = (0..1000).map(|n| chunk(n.into(), n * 100, 100)).collect();
+    let places = join_all(&mut queue, 1, &list, Urgency::Demand);
+    assert!(runs(&mut queue, places).iter().all(|run| run.len() <= MOST));
 }
 
 #[test]
@@ -149,7 +271,7 @@ fn a_request_that_hangs_keeps_nobody_out_for_long() {
     assert!(has_come(&next));
     queue.landed(&hung, true, LATE + MS);
     queue.leave(&hung, LATE + MS);
-    let third = queue.join(1, &lone(3), Urgency::Demand, true, LATE + MS);
+    let third = join_at(&mut queue, 1, &lone(3), Urgency::Demand, LATE + MS);
     assert!(!has_come(&third), "the late one gave its room back once");
 }
 
@@ -157,11 +279,11 @@ fn a_request_that_hangs_keeps_nobody_out_for_long() {
 fn loads_that_fail_or_are_withdrawn_say_nothing_of_the_store() {
     for fails in [true, false] {
         let mut queue = Queue::new(64);
-        let (before, rate) = (queue.room(), queue.rate);
+        let before = queue.room();
         let mut now = Duration::ZERO;
         let mut waiting: Vec<_> =
-            (0..40).map(|n| queue.join(1, &lone(n), Urgency::Demand, true, now)).collect();
-        waiting.extend((40..80).map(|n| queue.join(2, &lone(n), Urgency::Ahead, true, now)));
+            (0..40).map(|n| join_at(&mut queue, 1, &lone(n), Urgency::Demand, now)).collect();
+        waiting.extend((40..80).map(|n| join_at(&mut queue, 2, &lone(n), Urgency::Ahead, now)));
         for number in 80..2000 {
             now += MS;
             let at = waiting.iter().position(has_come).unwrap();
@@ -171,9 +293,9 @@ fn loads_that_fail_or_are_withdrawn_say_nothing_of_the_store() {
             }
             queue.leave(&place, now);
             let urgency = [Urgency::Demand, Urgency::Ahead][number as usize % 2];
-            waiting.push(queue.join(1, &lone(number), urgency, true, now));
+            waiting.push(join_at(&mut queue, 1, &lone(number), urgency, now));
         }
-        assert_eq!((queue.room(), queue.rate), (before, rate), "fails: {fails}");
+        assert_eq!((queue.room(), &queue.reach), (before, &Reach::new()), "fails: {fails}");
     }
 }
 
@@ -187,9 +309,9 @@ fn without_a_limit_nothing_waits() {
 #[test]
 fn who_does_not_share_waits_for_a_load_of_their_own() {
     let mut queue = Queue::new(1);
-    let places: Vec<_> = (0..3)
-        .map(|flow| queue.join(flow, &lone(1), Urgency::Demand, false, Duration::ZERO))
-        .collect();
+    let places: Vec<_> =
+        (0..3).map(|flow| queue.join(flow, &lone(1), Urgency::Demand, false)).collect();
+    queue.go_on(Duration::ZERO);
     assert_eq!(places.iter().filter(|place| has_come(place)).count(), 1);
 }
 
@@ -212,7 +334,10 @@ proptest! {
                     // Some side by side, some apart.
                     let at = chunk(number, number as u32 * 40_000 * (1 + (number % 5) as u32), 25_000);
                     let urgency = urgencies[urgency as usize];
-                    places.push((queue.join(flow, &at, urgency, share, now), false));
+                    places.push((queue.join(flow, &at, urgency, share), false));
+                    if number % 3 > 0 {
+                        queue.go_on(now);
+                    }
                 }
                 1 => {
                     let at = number as usize % places.len();
@@ -228,7 +353,16 @@ proptest! {
                 _ => {}
             }
             prop_assert!(queue.under_way.len() <= most);
+            for request in queue.requests.values() {
+                let Some(run) = &request.together else { continue };
+                let ranges = || run.chunks.iter().map(range);
+                let start = ranges().map(|(start, _)| start).min().unwrap();
+                let end = ranges().map(|(_, end)| end).max().unwrap();
+                prop_assert!(request.bytes == end - start && request.bytes <= LONGEST);
+                prop_assert!((2..=MOST).contains(&run.chunks.len()));
+            }
         }
+        queue.go_on(now);
         let mut rounds = 0;
         while !places.is_empty() {
             now += MS;
