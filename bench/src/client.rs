@@ -3,6 +3,7 @@
 //! that follow. Every reply's cookie, error and content is checked.
 
 use crate::content;
+use crate::place::Place;
 use crate::wire::{self, Request};
 use anyhow::{Context, Result, bail, ensure};
 use replay::Histogram;
@@ -53,7 +54,7 @@ pub(crate) struct Connection {
 enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
-    Encrypted(Box<StreamOwned<ClientConnection, UnixStream>>),
+    Encrypted(Box<StreamOwned<ClientConnection, TcpStream>>),
 }
 
 impl Read for Stream {
@@ -99,20 +100,24 @@ impl Connection {
 
     /// Connects over TCP and chooses `export`. The server may be silent for `patience`.
     pub(crate) fn open_tcp(address: SocketAddr, export: &str, patience: Duration) -> Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, patience).context("cannot connect")?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
-        Self::agree(Stream::Tcp(stream), export)
+        Self::agree(Stream::Tcp(dial_tcp(address, patience)?), export)
     }
 
-    /// Connects to `socket`, encrypts the connection, and chooses `export`.
+    /// Connects to a server wherever it listens, and chooses `export`.
+    pub(crate) fn open_at(place: &Place, export: &str) -> Result<Self> {
+        match place {
+            Place::Unix(path) => Self::open(path, export),
+            Place::Tcp(address) => Self::open_tcp(*address, export, PATIENCE),
+        }
+    }
+
+    /// Connects over TCP, encrypts the connection, and chooses `export`.
     pub(crate) fn open_encrypted(
-        socket_path: &Path,
+        address: SocketAddr,
         export: &str,
         config: Arc<ClientConfig>,
     ) -> Result<Self> {
-        let mut stream = dial(socket_path)?;
+        let mut stream = dial_tcp(address, PATIENCE)?;
         let flags = greet(&mut stream)?;
         let mut out = u32::from(flags).to_be_bytes().to_vec();
         out.extend(wire::OPTION_MAGIC.to_be_bytes());
@@ -236,6 +241,14 @@ fn dial(socket_path: &Path) -> Result<UnixStream> {
     set_socket_timeout(&fd, Timeout::Recv, Some(PATIENCE))?;
     connect(&fd, &SocketAddrUnix::new(socket_path)?).context("cannot connect")?;
     Ok(UnixStream::from(fd))
+}
+
+fn dial_tcp(address: SocketAddr, patience: Duration) -> Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&address, patience).context("cannot connect")?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    Ok(stream)
 }
 
 /// The requests in flight of one connection.

@@ -3,6 +3,7 @@
 use crate::client::Connection;
 use crate::content;
 use crate::load::{MOST_CLIENTS, read_all};
+use crate::place::Place;
 use crate::process::Tree;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
@@ -135,7 +136,11 @@ impl Contender {
     ) -> Result<Server> {
         let dir = bench.dir.join(format!("{}-{round}", self.name));
         fs::create_dir(&dir)?;
-        let launch = self.launch(bench, &dir)?;
+        let place = match bench.tcp {
+            true => Place::free_tcp().context("no TCP on this machine")?,
+            false => Place::Unix(dir.join("nbd.sock")),
+        };
+        let launch = self.launch(bench, &dir, &place)?;
         let log_path = dir.join("log");
         let log = fs::File::create(&log_path)?;
         let mut command = launch.command;
@@ -144,28 +149,27 @@ impl Contender {
         let child = command.spawn().with_context(|| format!("cannot run {:?}", command))?;
         let tree = Tree::new(child.id());
         let exports = launch.exports;
-        let mut server = Server { child, tree, socket: dir.join("nbd.sock"), exports };
+        let mut server = Server { child, tree, place, exports };
         server
             .await_ready(launch.pid_file.as_deref())
-            .and_then(|()| read_all(&server.socket, &server.export(0), bench.size))
+            .and_then(|()| read_all(&server.place, &server.export(0), bench.size))
             .map_err(|error| error.context(format!("did not start{}", log_tail(&log_path))))?;
         Ok(server)
     }
 
-    fn launch(&self, bench: &Bench, dir: &Path) -> Result<Launch> {
-        let socket = dir.join("nbd.sock");
+    fn launch(&self, bench: &Bench, dir: &Path, place: &Place) -> Result<Launch> {
         let mut pid_file = None;
         let mut exports = Exports::Same(String::new());
         let command = match self.kind {
             Kind::Raw => {
                 let mut command = Command::new(std::env::current_exe()?);
-                command.arg("raw-server").arg(&socket).arg(bench.size.to_string());
+                command.arg("raw-server").arg(place.to_string()).arg(bench.size.to_string());
                 command
             }
             Kind::SojournFile => {
                 let mut command = Command::new(&bench.sojourn);
                 command.arg("--home").arg(dir.join("home")).arg("serve");
-                command.arg("--nbd").arg(nbd_address(&socket));
+                command.arg("--nbd").arg(nbd_address(place));
                 command.arg("--file").arg(bench.plain()?);
                 command
             }
@@ -184,19 +188,28 @@ impl Contender {
                 };
                 let mut command = Command::new(&bench.sojourn);
                 command.arg("--home").arg(home).arg("serve");
-                command.arg("--nbd").arg(nbd_address(&socket));
+                command.arg("--nbd").arg(nbd_address(place));
                 command
             }
             Kind::Nbdkit => {
                 let mut command = Command::new("nbdkit");
-                command.arg("--foreground").arg("--unix").arg(&socket);
+                command.arg("--foreground");
+                match place {
+                    Place::Unix(path) => command.arg("--unix").arg(path),
+                    Place::Tcp(at) => command.args([
+                        "--ipaddr",
+                        &at.ip().to_string(),
+                        "--port",
+                        &at.port().to_string(),
+                    ]),
+                };
                 command.arg("file").arg(bench.plain()?);
                 command
             }
             Kind::NbdServer { copy_on_write } => {
                 let export = if copy_on_write { bench.image.clone() } else { bench.plain()? };
                 let config = dir.join("config");
-                fs::write(&config, nbd_server_config(&socket, &export, copy_on_write)?)?;
+                fs::write(&config, nbd_server_config(place, &export, copy_on_write)?)?;
                 exports = Exports::Same("disk".to_owned());
                 let pid = dir.join("pid");
                 // It puts itself into the background; its pid file leads to it.
@@ -207,7 +220,16 @@ impl Contender {
             }
             Kind::QemuRaw | Kind::QemuQcow2 => {
                 let mut command = Command::new("qemu-nbd");
-                command.args(["--persistent", "--shared", "0", "--socket"]).arg(&socket);
+                command.args(["--persistent", "--shared", "0"]);
+                match place {
+                    Place::Unix(path) => command.arg("--socket").arg(path),
+                    Place::Tcp(at) => command.args([
+                        "--bind",
+                        &at.ip().to_string(),
+                        "--port",
+                        &at.port().to_string(),
+                    ]),
+                };
                 if self.kind == Kind::QemuRaw {
                     command.args(["--format", "raw"]).arg(bench.plain()?);
                 } else {
@@ -247,6 +269,8 @@ pub(crate) struct Bench {
     dir: PathBuf,
     size: u64,
     sojourn: PathBuf,
+    /// Servers listen over TCP.
+    tcp: bool,
     /// A raw file that nobody writes to: what overlays stand on and images are imported from.
     image: PathBuf,
     plain: OnceCell<PathBuf>,
@@ -267,10 +291,16 @@ impl Bench {
             dir: dir.to_owned(),
             size,
             sojourn,
+            tcp: false,
             image,
             plain: OnceCell::new(),
             home: OnceCell::new(),
         })
+    }
+
+    /// The same, but for servers that listen over TCP.
+    pub(crate) fn over_tcp(self) -> Self {
+        Self { tcp: true, ..self }
     }
 
     /// A raw file with the same content that servers write to.
@@ -312,14 +342,14 @@ impl Bench {
 pub(crate) struct Server {
     child: Child,
     tree: Tree,
-    socket: PathBuf,
+    place: Place,
     exports: Exports,
 }
 
 impl Server {
-    /// The socket it listens on.
-    pub(crate) fn socket(&self) -> &Path {
-        &self.socket
+    /// Where it listens.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
     }
 
     /// The name of the disk of client `index`.
@@ -354,7 +384,7 @@ impl Server {
             } else if let Some(status) = ended {
                 bail!("it ended ({status})");
             }
-            let error = match Connection::open(&self.socket, &self.export(0)) {
+            let error = match Connection::open_at(&self.place, &self.export(0)) {
                 Ok(connection) if self.alive() => {
                     connection.close();
                     return Ok(());
@@ -418,18 +448,29 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-fn nbd_address(socket: &Path) -> String {
-    format!("unix:{}", socket.display())
+fn nbd_address(place: &Place) -> String {
+    match place {
+        Place::Unix(path) => format!("unix:{}", path.display()),
+        Place::Tcp(address) => address.to_string(),
+    }
 }
 
-fn nbd_server_config(socket: &Path, export: &Path, copy_on_write: bool) -> Result<String> {
-    // It listens on TCP as well, whatever it is told; give it a port that is free now.
-    let port = std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
-    let (socket, export) = (socket.display(), export.display());
+fn nbd_server_config(place: &Place, export: &Path, copy_on_write: bool) -> Result<String> {
+    let (socket, tcp) = match place {
+        Place::Unix(path) => {
+            // It listens on TCP as well, whatever it is told; give it a port that is free now.
+            (format!("unixsock = {}\n", path.display()), Place::free_tcp()?)
+        }
+        Place::Tcp(_) => (String::new(), place.clone()),
+    };
+    let Place::Tcp(address) = tcp else { bail!("{tcp} is no address") };
+    let export = export.display();
     Ok(format!(
-        "[generic]\nunixsock = {socket}\nlistenaddr = 127.0.0.1\nport = {port}\n\
+        "[generic]\n{socket}listenaddr = {}\nport = {}\n\
          [disk]\nexportname = {export}\nflush = true\nfua = true\ntrim = true\n\
-         copyonwrite = {copy_on_write}\n"
+         copyonwrite = {copy_on_write}\n",
+        address.ip(),
+        address.port(),
     ))
 }
 

@@ -1,10 +1,10 @@
 //! The loads, and one measured window of one load against one server.
 
 use crate::client::{Connection, Job, Tally};
+use crate::place::Place;
 use crate::process::Tree;
 use anyhow::{Context, Result, ensure};
 use replay::Histogram;
-use std::path::Path;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -181,7 +181,7 @@ pub(crate) struct Sample {
     pub(crate) latency: Histogram,
 }
 
-/// Runs one window of `load` on a server that listens on `socket`; `export` names the disk of
+/// Runs one window of `load` on a server that listens at `place`; `export` names the disk of
 /// each client.
 ///
 /// # Errors
@@ -191,7 +191,7 @@ pub(crate) fn measure(
     load: Load,
     window: Duration,
     size: u64,
-    socket: &Path,
+    place: &Place,
     export: &(dyn Fn(usize) -> String + Sync),
     tree: &mut Tree,
 ) -> Result<Sample> {
@@ -199,7 +199,7 @@ pub(crate) fn measure(
     // answered, and when the server's use has been read, before anybody disconnects.
     let barrier = Barrier::new(load.clients + 1);
     let client = |index: usize| -> Result<Tally> {
-        let ready = prepare(load, size, socket, &export(index), index);
+        let ready = prepare(load, size, place, &export(index), index);
         barrier.wait();
         barrier.wait();
         let result = ready.and_then(|mut connection| {
@@ -270,8 +270,8 @@ fn job_of(load: Load) -> Job {
 
 /// Connects, and does what must have happened before the window: reads run for a moment; blocks
 /// to be rewritten are written once.
-fn prepare(load: Load, size: u64, socket: &Path, export: &str, index: usize) -> Result<Connection> {
-    let mut connection = Connection::open(socket, export)?;
+fn prepare(load: Load, size: u64, place: &Place, export: &str, index: usize) -> Result<Connection> {
+    let mut connection = Connection::open_at(place, export)?;
     ensure!(
         connection.size() >= size,
         "export {export:?} has {} bytes, {size} were expected",
@@ -296,8 +296,8 @@ fn prepare(load: Load, size: u64, socket: &Path, export: &str, index: usize) -> 
 
 /// Reads the whole of `export` once, so that every server measures from warm caches, and so that
 /// every block was checked.
-pub(crate) fn read_all(socket: &Path, export: &str, size: u64) -> Result<()> {
-    let mut connection = Connection::open(socket, export)?;
+pub(crate) fn read_all(place: &Place, export: &str, size: u64) -> Result<()> {
+    let mut connection = Connection::open_at(place, export)?;
     let mut offsets = (0..size).step_by(LARGE as usize);
     let job = Job { writes: false, bytes: LARGE as usize, depth: 8 };
     connection.drive(job, None, || offsets.next())?;

@@ -11,6 +11,7 @@
 //! | [`wire`] | the NBD messages that the load needs |
 //! | [`client`] | one connection, driven at a fixed depth |
 //! | [`histogram`] | latencies |
+//! | [`place`] | where a server listens |
 //! | [`load`] | the loads, and one measured window of one load |
 //! | [`raw`] | the raw ping-pong: the least any server can do with these messages |
 //! | [`process`] | CPU time and memory of a server's process tree |
@@ -38,6 +39,7 @@ mod content;
 mod fairness;
 mod home;
 mod load;
+mod place;
 mod process;
 mod raw;
 mod record;
@@ -96,6 +98,10 @@ struct Arguments {
     #[arg(long, value_name = "PATH")]
     sojourn: Option<PathBuf>,
 
+    /// All servers and clients talk over TCP on this machine, and not over unix sockets.
+    #[arg(long)]
+    tcp: bool,
+
     /// Also write everything as JSON to FILE.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -129,8 +135,8 @@ enum Command {
     /// The raw ping-pong server, started by the benchmark itself.
     #[command(hide = true)]
     RawServer {
-        /// The unix socket to listen on.
-        socket: PathBuf,
+        /// Where to listen: the path of a unix socket, or an address with its port.
+        place: PathBuf,
         /// Size of the disk, bytes.
         size: u64,
     },
@@ -140,6 +146,7 @@ const EXAMPLES: &str = "\
 Examples:
   sojourn-bench                                  the whole table, about five minutes
   sojourn-bench --quick --json /tmp/bench.json   a look, and the figures as data
+  sojourn-bench --tcp                            the same over TCP
   sojourn-bench store A.raw B.raw boot.txt       stores of images; `make bench-store` makes the files
   sojourn-bench storm --image A.raw boot.txt     50 clients boot A from a slow disk
   sojourn-bench fairness                         a light client beside 49 others
@@ -165,8 +172,8 @@ fn main() -> ExitCode {
 impl Arguments {
     /// Whether every cell of every server of ours was measured.
     fn run(self) -> Result<bool> {
-        if let Some(Command::RawServer { socket, size }) = self.command {
-            raw::serve(&socket, size)?;
+        if let Some(Command::RawServer { place, size }) = self.command {
+            raw::serve(&place::Place::parse(&place), size)?;
             return Ok(true);
         }
         let scratch = match &self.dir {
@@ -256,6 +263,7 @@ impl Arguments {
             rounds: self.rounds,
             size,
             only: self.only,
+            tcp: self.tcp,
             loads,
         };
         let series = series::run(&options, scratch.path(), self.sojourn)?;

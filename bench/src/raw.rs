@@ -5,11 +5,12 @@
 
 use crate::client::send_all;
 use crate::content;
+use crate::place::Place;
 use crate::wire::{self, Request};
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{IoSlice, Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
 /// Has-flags, FLUSH, FUA, TRIM, WRITE_ZEROES, multi-conn.
@@ -17,16 +18,31 @@ const TRANSMISSION_FLAGS: u16 = 0x1 | 0x4 | 0x8 | 0x20 | 0x40 | 0x100;
 /// Replies of one vectored send, each a header and data; the kernel's limit is 1024 slices.
 const BATCH: usize = 256;
 
-/// Serves `size` bytes of [`content`] on `socket` until the process is ended.
-pub(crate) fn serve(socket: &Path, size: u64) -> Result<()> {
+/// Serves `size` bytes of [`content`] at `place` until the process is ended.
+pub(crate) fn serve(place: &Place, size: u64) -> Result<()> {
     let memory = Arc::new(memory(size));
-    let listener = UnixListener::bind(socket)
-        .with_context(|| format!("cannot listen on {}", socket.display()))?;
-    for stream in listener.incoming() {
-        let (stream, memory) = (stream?, Arc::clone(&memory));
-        // A client that goes away ends its connection and nothing else.
-        std::thread::spawn(move || serve_one(stream, &memory));
+    let failed = || format!("cannot listen on {place}");
+    match place {
+        Place::Unix(path) => {
+            let listener = UnixListener::bind(path).with_context(failed)?;
+            listener.incoming().try_for_each(|stream| serve_beside(stream?, &memory))
+        }
+        Place::Tcp(address) => {
+            let listener = TcpListener::bind(address).with_context(failed)?;
+            listener.incoming().try_for_each(|stream| {
+                let stream = stream?;
+                stream.set_nodelay(true)?;
+                serve_beside(stream, &memory)
+            })
+        }
     }
+}
+
+/// Serves one client on a thread of its own.
+fn serve_beside(stream: impl Read + Write + Send + 'static, memory: &Arc<Vec<u8>>) -> Result<()> {
+    let memory = Arc::clone(memory);
+    // A client that goes away ends its connection and nothing else.
+    std::thread::spawn(move || serve_one(stream, &memory));
     Ok(())
 }
 
@@ -38,7 +54,7 @@ pub(crate) fn memory(size: u64) -> Vec<u8> {
 }
 
 /// Serves one client until it says goodbye.
-pub(crate) fn serve_one(mut stream: UnixStream, memory: &[u8]) -> Result<()> {
+pub(crate) fn serve_one(mut stream: impl Read + Write, memory: &[u8]) -> Result<()> {
     negotiate(&mut stream, memory.len() as u64)?;
     let mut input = vec![0; 256 << 10];
     let (mut from, mut to) = (0, 0);
@@ -94,7 +110,7 @@ pub(crate) fn serve_one(mut stream: UnixStream, memory: &[u8]) -> Result<()> {
 /// Takes `length` bytes of a write's data: what is in `input`, then what is still to come. Gives
 /// the new bounds of what `input` holds.
 fn swallow(
-    stream: &mut UnixStream,
+    stream: &mut impl Read,
     input: &mut [u8],
     from: usize,
     to: usize,
@@ -115,7 +131,7 @@ fn swallow(
 }
 
 /// The server's side of the handshake, up to the transmission phase of an export of `size` bytes.
-pub(crate) fn negotiate(stream: &mut UnixStream, size: u64) -> Result<()> {
+pub(crate) fn negotiate(stream: &mut (impl Read + Write), size: u64) -> Result<()> {
     let mut greeting = Vec::with_capacity(18);
     greeting.extend(wire::SERVER_MAGIC.to_be_bytes());
     greeting.extend(wire::OPTION_MAGIC.to_be_bytes());

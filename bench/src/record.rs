@@ -66,14 +66,8 @@ pub(crate) fn run(sojourn: &Path, dir: &Path, window: Duration, rounds: usize) -
             for at in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
                 let server = &servers[at];
                 let export = |index| server.export(index);
-                let sample = load::measure(
-                    load,
-                    window,
-                    SIZE,
-                    server.socket(),
-                    &export,
-                    &mut server.tree(),
-                )?;
+                let sample =
+                    load::measure(load, window, SIZE, server.place(), &export, &mut server.tree())?;
                 let requests = sample.latency.total();
                 pair[at] = sample.cpu * 1e6 / requests as f64;
                 answered += if at == 1 { requests } else { 0 };

@@ -15,6 +15,8 @@ pub(crate) struct Report {
     window_seconds: f64,
     rounds: usize,
     disk_bytes: u64,
+    /// `unix` or `tcp`.
+    socket: &'static str,
     servers: Vec<Server>,
     left_out: Vec<LeftOut>,
     loads: Vec<Table>,
@@ -138,6 +140,7 @@ impl Report {
             window_seconds: options.window.as_secs_f64(),
             rounds: options.rounds,
             disk_bytes: options.size,
+            socket: if options.tcp { "tcp" } else { "unix" },
             servers: series
                 .runs
                 .iter()
@@ -211,12 +214,13 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} cores, Linux {}; medians of {} windows of {} s; disk of {} MiB, in memory; unix socket",
+            "{} cores, Linux {}; medians of {} windows of {} s; disk of {} MiB, in memory; {}",
             self.cores,
             self.kernel,
             self.rounds,
             self.window_seconds,
-            self.disk_bytes >> 20
+            self.disk_bytes >> 20,
+            if self.socket == "tcp" { "TCP on this machine" } else { "unix socket" }
         )?;
         for server in &self.servers {
             writeln!(f, "  {:<16} {} ({})", server.name, server.what, server.version)?;
@@ -319,6 +323,7 @@ mod tests {
             rounds: 3,
             size: 256 << 20,
             only: Vec::new(),
+            tcp: false,
             loads: vec![load::ALL[1]],
         };
         Report::new(&options, &series)

@@ -19,6 +19,8 @@ pub(crate) struct Options {
     pub(crate) size: u64,
     /// Beginnings of the names of the wanted servers; all, when empty.
     pub(crate) only: Vec<String>,
+    /// Over TCP on this machine, and not over unix sockets.
+    pub(crate) tcp: bool,
     /// The loads.
     pub(crate) loads: Vec<Load>,
 }
@@ -50,7 +52,10 @@ pub(crate) struct Series {
 
 /// Runs everything in `dir`.
 pub(crate) fn run(options: &Options, dir: &Path, sojourn: Option<PathBuf>) -> Result<Series> {
-    let bench = Bench::new(dir, options.size, sojourn)?;
+    let mut bench = Bench::new(dir, options.size, sojourn)?;
+    if options.tcp {
+        bench = bench.over_tcp();
+    }
     let mut series = Series::default();
     for contender in contender::ALL {
         let wanted = contender.role == contender::Role::Limit
@@ -89,7 +94,7 @@ fn run_round(options: &Options, bench: &Bench, round: usize, run: &mut Run) {
                 *load,
                 options.window,
                 options.size,
-                server.socket(),
+                server.place(),
                 &|index| server.export(index),
                 &mut server.tree(),
             )

@@ -45,7 +45,8 @@ pub const SEGMENT_PAGES: u64 = 65536;
 /// Bytes of a segment: 256 MiB.
 pub const SEGMENT: u64 = SEGMENT_PAGES * PAGE as u64;
 
-const MEAN_PAGES: u32 = 24;
+/// The mean pages of chunks without tails, but for the upper bound.
+pub const MEAN_PAGES: u32 = 24;
 /// As many zeroes at a page's end make a tail.
 const TAIL: usize = 16;
 const THRESHOLD: u64 = u64::MAX / (MEAN_PAGES - MIN_PAGES + 1) as u64;

@@ -1,5 +1,6 @@
 //! `sojourn predict`: how many clients a server holds, and what to buy next.
 
+mod chunks;
 mod curve;
 mod load;
 mod plots;
@@ -60,8 +61,8 @@ pub(crate) struct Args {
     /// What stays in the cache when it is full, as `cache.policy` in the configuration
     #[arg(long, value_name = "POLICY", default_value_t = PolicyKind::default())]
     pub(crate) policy: PolicyKind,
-    /// What the cache keeps at a time: the mean length of the chunks that requests meet
-    #[arg(long, value_name = "SIZE", default_value = "128K")]
+    /// What the cache keeps at a time: the mean length of the chunks in it
+    #[arg(long, value_name = "SIZE", default_value = "120K")]
     pub(crate) grain: ByteSize,
     /// Take hit ratios from this file instead: lines of a size in bytes, a comma, and a hit ratio
     #[arg(long, value_name = "FILE")]

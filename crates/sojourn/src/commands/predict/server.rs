@@ -3,6 +3,7 @@
 //! A cache holds chunks of images. A read of blocks that its client has written before is answered
 //! from the disk's own file, and changes go there too: neither comes near the cache.
 
+use super::chunks::Chunks;
 use block::{BLOCK, Error, Result};
 use cache::PolicyKind;
 use simulate::Stream;
@@ -16,7 +17,7 @@ const MOST_DISKS: u64 = 1 << 16;
 
 /// Which chunks requests touch.
 pub(super) struct Keys {
-    grain: u64,
+    cuts: Chunks,
     private: bool,
     /// What each disk shares with others: the first disk of the same base, or all of them one.
     bases: Vec<u64>,
@@ -26,7 +27,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Chunks of `grain` bytes; with `private`, no two disks share any.
+    /// Chunks of about `grain` bytes; with `private`, no two disks share any.
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for a grain below a block or above 1 GiB.
@@ -36,7 +37,13 @@ impl Keys {
                 "a cache of pieces of {grain} bytes: give a grain from 4K to 1G"
             )));
         }
-        Ok(Self { grain, private, bases: Vec::new(), written: HashSet::new(), chunks: Vec::new() })
+        Ok(Self {
+            cuts: Chunks::new(grain),
+            private,
+            bases: Vec::new(),
+            written: HashSet::new(),
+            chunks: Vec::new(),
+        })
     }
 
     /// Takes note of disks that the header names by now.
@@ -75,9 +82,13 @@ impl Keys {
             false => self.bases.get(request.disk as usize).copied().unwrap_or(0),
         };
         self.chunks.clear();
+        let (mut chunk, mut next) = (0, 0);
         for block in blocks {
+            if block * BLOCK >= next {
+                (chunk, next) = self.cuts.at(block * BLOCK);
+            }
             if self.written.is_empty() || !self.written.contains(&(owner | block)) {
-                let chunk = (base << 44) | (block * BLOCK / self.grain);
+                let chunk = (base << 44) | chunk;
                 if self.chunks.last() != Some(&chunk) {
                     self.chunks.push(chunk);
                 }
@@ -144,13 +155,20 @@ mod tests {
 
     #[test]
     fn what_a_client_wrote_never_needs_the_cache_again() {
-        let mut keys = Keys::new(65536, false).unwrap();
-        assert_eq!(keys.of(&request(0, Op::Read, 65530, 10)).unwrap(), Some(&[0, 1][..]));
-        assert_eq!(keys.of(&request(0, Op::Write, 65536, 65536)).unwrap(), None);
-        assert_eq!(keys.of(&request(0, Op::Read, 65536, 4096)).unwrap(), Some(&[][..]));
-        assert_eq!(keys.of(&request(0, Op::Read, 0, 131_072)).unwrap(), Some(&[0][..]));
-        assert_eq!(keys.of(&request(1, Op::Read, 65536, 4096)).unwrap(), Some(&[1][..]));
-        assert_eq!(keys.of(&request(0, Op::Flush, 0, 0)).unwrap(), None);
+        let grain = 120 << 10;
+        let (_, next) = Chunks::new(grain).at(0);
+        let (second, _) = Chunks::new(grain).at(next);
+        let mut keys = Keys::new(grain, false).unwrap();
+        let mut of = |client, op, offset, length: u64| {
+            let request = request(client, op, offset, length as u32);
+            keys.of(&request).unwrap().map(<[u64]>::to_vec)
+        };
+        assert_eq!(of(0, Op::Read, next - 6, 10), Some(vec![0, second]));
+        assert_eq!(of(0, Op::Write, next, 4096), None);
+        assert_eq!(of(0, Op::Read, next, 4096), Some(vec![]));
+        assert_eq!(of(0, Op::Read, 0, next + 4096), Some(vec![0]));
+        assert_eq!(of(1, Op::Read, next, 4096), Some(vec![second]));
+        assert_eq!(of(0, Op::Flush, 0, 0), None);
         assert!(Keys::new(512, false).is_err());
     }
 
