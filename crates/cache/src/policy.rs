@@ -143,6 +143,11 @@ pub trait Algorithm: Send {
     fn forgotten(&mut self) -> Option<u32> {
         None
     }
+
+    /// Bytes of what grows with use beside the lists of ids.
+    fn beside(&self) -> usize {
+        0
+    }
 }
 
 /// How large an algorithm is made.

@@ -5,8 +5,10 @@ use block::{Error, Result};
 use cache::PolicyKind;
 use cache::policy::{Algorithm, Room, Visitor};
 
-/// What all clients' caches may take together, in units of about 48 bytes: 4 GiB.
-pub(crate) const ROOM: u64 = (4 << 30) / 48;
+/// What all clients' caches may take together, in units: 4 GiB.
+pub(crate) const ROOM: u64 = (4 << 30) / UNIT;
+/// About the bytes that a cache takes for a block that it knows.
+const UNIT: u64 = 48;
 
 /// What the cache of a client takes before it knows a block.
 const EMPTY: u64 = 64;
@@ -28,11 +30,20 @@ pub(crate) struct Clients {
 pub(crate) struct Client {
     ids: Table,
     cache: Box<dyn Access>,
+    /// Units that are spent on what its policy keeps beside its lists.
+    beside: u64,
 }
 
 impl Client {
     pub(crate) fn new(policy: PolicyKind, blocks: u32) -> Self {
-        Self { ids: Table::new(), cache: policy.visit(Room::simulated(blocks, 0), Boxed(blocks)) }
+        let cache = policy.visit(Room::simulated(blocks, 0), Boxed(blocks));
+        Self { ids: Table::new(), cache, beside: 0 }
+    }
+
+    /// Units that it takes more than when this was asked last, but for those of blocks.
+    fn growth(&mut self) -> u64 {
+        let now = self.cache.beside() as u64 / UNIT;
+        now.saturating_sub(std::mem::replace(&mut self.beside, now))
     }
 
     /// An access; whether it was a hit.
@@ -43,7 +54,7 @@ impl Client {
 }
 
 impl Clients {
-    /// No clients yet. Together they may take `room` units of about 48 bytes.
+    /// No clients yet. Together they may take `room` units.
     pub(crate) fn new(like: Option<(PolicyKind, u32)>, room: u64) -> Self {
         Self { like, all: Vec::new(), left: room }
     }
@@ -70,8 +81,12 @@ impl Clients {
         let Some(client) = self.all.get_mut(number as usize) else { return Ok(false) };
         let known = client.ids.len();
         let hit = client.access(key)?;
-        if client.ids.len() > known {
-            self.spend(1)?;
+        let fresh = u64::from(client.ids.len() - known);
+        // LFU counts uses, MQ notes the last one of each block.
+        let grows = matches!(self.like, Some((PolicyKind::Lfu | PolicyKind::Mq(_), _)));
+        let units = fresh + if grows { client.growth() } else { 0 };
+        if units > 0 {
+            self.spend(units)?;
         }
         Ok(hit)
     }
@@ -91,6 +106,8 @@ impl Clients {
 
 trait Access {
     fn access(&mut self, id: u32) -> bool;
+    /// As [`Algorithm::beside`].
+    fn beside(&self) -> usize;
 }
 
 struct Boxed(u32);
@@ -110,6 +127,10 @@ struct Cache<A> {
 impl<A: Algorithm> Access for Cache<A> {
     fn access(&mut self, id: u32) -> bool {
         access(&mut self.algorithm, self.blocks as usize, id)
+    }
+
+    fn beside(&self) -> usize {
+        self.algorithm.beside()
     }
 }
 
@@ -148,5 +169,24 @@ mod tests {
             Clients::new(Some((PolicyKind::WTinyLfu(Default::default()), 1 << 30)), ROOM);
         assert!(clients.reach(0).is_err());
         assert!(!Clients::new(None, 0).access(0, 7).unwrap());
+    }
+
+    /// Blocks or uses until so many units are spent; at most a million.
+    fn until_full(policy: PolicyKind, room: u64, key: impl Fn(u64) -> u64) -> u64 {
+        let mut clients = Clients::new(Some((policy, 8)), room);
+        clients.reach(0).unwrap();
+        (0..1_000_000).find(|use_| clients.access(0, key(*use_)).is_err()).unwrap_or(1_000_000)
+    }
+
+    #[test]
+    fn what_a_policy_keeps_beside_its_lists_counts() {
+        let room = EMPTY + QUEUES + 2000;
+        let mq = PolicyKind::Mq(Default::default());
+        let (lru, mq) = (until_full(PolicyKind::Lru, room, |n| n), until_full(mq, room, |n| n));
+        assert!(mq < lru - QUEUES - 2000 / 24, "4 to 8 bytes of each block: {mq} of {lru}");
+        // One block, of which LFU counts the uses: 4 to 8 bytes for each count.
+        let uses = until_full(PolicyKind::Lfu, room, |_| 7);
+        assert!((10_000..40_000).contains(&uses), "{uses}");
+        assert_eq!(until_full(PolicyKind::Lru, room, |_| 7), 1_000_000);
     }
 }

@@ -86,6 +86,10 @@ impl Algorithm for Lfu {
         self.take(id);
     }
 
+    fn beside(&self) -> usize {
+        self.last.capacity() * size_of::<u32>()
+    }
+
     #[inline]
     fn len(&self) -> usize {
         self.rings.len(HELD) as usize

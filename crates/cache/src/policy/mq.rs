@@ -117,6 +117,10 @@ impl Algorithm for Mq {
         self.queues.remove(id);
     }
 
+    fn beside(&self) -> usize {
+        self.last.capacity() * size_of::<u32>()
+    }
+
     #[inline]
     fn len(&self) -> usize {
         self.queues.len()
