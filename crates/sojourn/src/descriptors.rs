@@ -1,5 +1,7 @@
 //! How many files and sockets the process may have open.
 
+use block::Error;
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Raises the limit as far as the system allows; every connection and every disk takes some. The
@@ -12,10 +14,19 @@ pub(crate) fn raise() {
     }
 }
 
+/// How many there may be; the highest number when there is no limit.
+pub(crate) fn limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Whether something failed because there are that many already.
+pub(crate) fn are_lacking(error: &Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|e| e.downcast_ref::<std::io::Error>());
+    cause.and_then(Errno::from_io_error) == Some(Errno::MFILE)
+}
+
 /// How many connections leave a quarter of the descriptors to disks and the store.
 pub(crate) fn connections() -> usize {
-    getrlimit(Resource::Nofile)
-        .current
-        .and_then(|limit| usize::try_from(limit).ok())
-        .map_or(usize::MAX, |limit| (limit - limit / 4).max(1))
+    let limit = limit();
+    usize::try_from(limit - limit / 4).map_or(usize::MAX, |most| most.max(1))
 }

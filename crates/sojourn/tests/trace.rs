@@ -6,7 +6,7 @@
 mod common;
 
 use block::{Device, Durability, Span};
-use common::{Lab, MIB};
+use common::{Done, Lab, MIB};
 use nbd::{ClientOptions, Remote, Uri};
 use std::process::Stdio;
 use std::time::Duration;
@@ -179,4 +179,20 @@ async fn a_recorder_stands_between_clients_and_any_server() {
     assert_eq!((&info["complete"], &info["requests"]), (&true.into(), &22.into()));
     assert_eq!(info["disks"][0]["name"], "alice");
     assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn merging_more_traces_than_files_may_be_open_says_what_to_do() {
+    let lab = lab();
+    let merge = |files: usize| {
+        let line = format!(
+            "ulimit -n {files}; exec {} trace merge all.sjt {}",
+            env!("CARGO_BIN_EXE_sojourn"),
+            "t.csv ".repeat(60)
+        );
+        let mut shell = std::process::Command::new("sh");
+        Done::from(shell.args(["-c", &line]).current_dir(lab.path("")).output().unwrap())
+    };
+    merge(40).fails(6, &["60 traces", "40 files", "ulimit -n", "merge some of them first"]);
+    merge(100).ok();
 }

@@ -85,51 +85,37 @@ pub struct Same {
     pub clients: bool,
 }
 
-/// A trace whose requests lie evenly in a span that is the same for all.
-struct Even {
+/// A trace whose requests get other times, one after the other.
+struct Retimed<F> {
     source: Box<dyn Source + Send>,
-    /// Its requests, as it says itself.
-    of: u64,
-    done: u64,
+    time: F,
 }
 
-/// The span; finer than any number of requests that is really there.
+impl<F: FnMut(u64) -> u64 + Send> Source for Retimed<F> {
+    fn header(&self) -> &Header {
+        self.source.header()
+    }
+
+    fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
+        let more = self.source.read(batch)?;
+        for request in batch {
+            request.time = (self.time)(request.time);
+        }
+        Ok(more)
+    }
+}
+
+/// The span in which the requests of each of several traces lie evenly; finer than any number of
+/// requests that is really there.
 const SPAN: u128 = 1 << 56;
 
-impl Source for Even {
-    fn header(&self) -> &Header {
-        self.source.header()
-    }
-
-    fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
-        let more = self.source.read(batch)?;
-        for request in batch {
-            let place = u128::from(self.done) * SPAN / u128::from(self.of.max(1));
-            request.time = u64::try_from(place).unwrap_or(u64::MAX);
-            self.done += 1;
-        }
-        Ok(more)
-    }
-}
-
-/// A trace that begins later than others.
-struct Later {
-    source: Box<dyn Source + Send>,
-    /// Nanoseconds.
-    by: u64,
-}
-
-impl Source for Later {
-    fn header(&self) -> &Header {
-        self.source.header()
-    }
-
-    fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
-        let more = self.source.read(batch)?;
-        for request in batch {
-            request.time = request.time.saturating_add(self.by);
-        }
-        Ok(more)
+/// The places in the span of so `many` requests, one after the other.
+fn evenly(many: u64) -> impl FnMut(u64) -> u64 + Send {
+    let mut done = 0u64;
+    move |_| {
+        let place = u128::from(done) * SPAN / u128::from(many.max(1));
+        done += 1;
+        u64::try_from(place).unwrap_or(u64::MAX)
     }
 }
 
@@ -159,13 +145,13 @@ impl Merged {
         same: Same,
     ) -> Result<Self> {
         let even = |(name, source): (String, Box<dyn Source + Send>)| {
-            let Some(of) = source.header().requests else {
+            let Some(many) = source.header().requests else {
                 return Err(Error::invalid(format!(
                     "{name}: how many requests it has is not known before they are read; convert it to .sjt \
                      first (sojourn trace convert)"
                 )));
             };
-            let even: Box<dyn Source + Send> = Box::new(Even { source, of, done: 0 });
+            let even: Box<dyn Source + Send> = Box::new(Retimed { source, time: evenly(many) });
             Ok((name, even))
         };
         let mut merged = Self::new(traces.into_iter().map(even).collect::<Result<_>>()?, same);
@@ -193,7 +179,8 @@ impl Merged {
         let start = traces.iter().map(|(_, source)| source.header().start).min().unwrap_or(0);
         let later = |(name, source): (String, Box<dyn Source + Send>)| {
             let by = source.header().start - start;
-            let later: Box<dyn Source + Send> = Box::new(Later { source, by });
+            let time = move |time: u64| time.saturating_add(by);
+            let later: Box<dyn Source + Send> = Box::new(Retimed { source, time });
             (name, later)
         };
         let mut merged = Self::new(traces.into_iter().map(later).collect(), same);

@@ -1,6 +1,7 @@
 //! `sojourn trace convert`, `cut`, `sample`, `merge`, `anonymize`: one trace from others.
 
 use super::{Reading, stem};
+use crate::descriptors;
 use crate::lists::{Numbers, duration};
 use crate::output::Output;
 use crate::progress::Bar;
@@ -212,7 +213,17 @@ pub(crate) struct Merge {
 }
 
 pub(super) fn merge(args: &Merge, output: Output) -> Result<()> {
-    let open = |path: &PathBuf| Ok((stem(path), args.reading.open(path)?));
+    let open = |path: &PathBuf| match args.reading.open(path) {
+        Ok(source) => Ok((stem(path), source)),
+        Err(e) if descriptors::are_lacking(&e) => Err(Error::unavailable(format!(
+            "{} traces are read at the same time, and this process may have {} files open: allow \
+             more (ulimit -n), or merge some of them first, and then what came of that",
+            args.traces.len(),
+            descriptors::limit(),
+        ))
+        .with_source(e)),
+        Err(e) => Err(e),
+    };
     let traces: Vec<_> = args.traces.iter().map(open).collect::<Result<_>>()?;
     let same = Same { disks: args.same_disks, clients: args.same_clients };
     let mut merged = if args.in_proportion {
