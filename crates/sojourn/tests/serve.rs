@@ -46,6 +46,30 @@ fn a_stop_removes_the_sockets_and_tells_the_service_manager() {
 }
 
 #[test]
+fn the_service_manager_is_told_which_process_follows() {
+    /// Ends the successor, of which the test is not the parent.
+    struct Follower<'a>(&'a Lab);
+    impl Drop for Follower<'_> {
+        fn drop(&mut self) {
+            let _ = self.0.command(["drain", "--timeout", "0"]).output();
+        }
+    }
+    let lab = Lab::new();
+    let mut server = lab.serve(&[]);
+    let _follower = Follower(&lab);
+    let told = lab.json("drain --to-successor");
+    let pid = told["successor"].as_u64().unwrap();
+    assert_ne!(pid, u64::from(server.pid()));
+    // The first server names it and says no more, or else the manager would wait for its end.
+    assert_eq!(server.notice(), format!("MAINPID={pid}"));
+    assert_eq!(server.notice(), "READY=1");
+    assert_eq!(server.wait(), 0);
+    assert_eq!(lab.json("status")["pid"].as_u64(), Some(pid));
+    lab.line("drain").ok();
+    assert_eq!(server.notice(), "STOPPING=1", "the second one");
+}
+
+#[test]
 fn a_server_that_was_killed_leaves_nothing_in_the_way() {
     let lab = Lab::new();
     drop(lab.serve(&[]));

@@ -145,7 +145,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         rest: Rest,
     ) -> Self {
         let mut engine = Engine::new(terms);
-        engine.replies.push(&rest.unsent);
+        engine.owe(&rest.unsent);
         Self {
             stream,
             input: Input::new(&rest.received),

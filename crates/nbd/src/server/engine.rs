@@ -198,6 +198,13 @@ impl Engine {
             && self.held.covers(needed)
     }
 
+    /// Takes over answers of another process that the client has not taken: what they hold is charged
+    /// whether there is room for it or not.
+    pub(super) fn owe(&mut self, unsent: &[u8]) {
+        self.replies.push(unsent);
+        self.held.owe(self.replies.unsent() as u64);
+    }
+
     /// Gives the part of the server's budget back that is not needed any more.
     pub(super) fn settle(&mut self, cx: &mut Context<'_>) {
         self.held.settle((self.charged + self.replies.unsent()) as u64, cx.waker());

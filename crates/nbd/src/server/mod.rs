@@ -409,7 +409,10 @@ impl Place {
                     match self.in_time(negotiated, deadline, &peer, told).await? {
                         Some(Outcome::Use(agreed)) => {
                             match self.session(stream, &peer, *agreed, told).await? {
-                                Some((stream, session)) => told.pass_inside(stream, session),
+                                Some((stream, session)) => {
+                                    let stall = self.limits.stall_deadline;
+                                    told.pass_inside(stream, session, stall)
+                                }
                                 None => Ok(()),
                             }
                         }

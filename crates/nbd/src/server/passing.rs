@@ -7,6 +7,9 @@
 //! encrypted stays with the process that has its keys, which passes a socket pair in its place and
 //! carries the bytes between the two.
 
+mod carrier;
+
+use super::budget::Held;
 use super::handshake::Agreed;
 use super::listener::Accepted;
 use super::stream::Stream;
@@ -18,7 +21,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -151,11 +154,16 @@ impl Told {
     }
 
     /// Passes one end of a socket pair, and what carries the bytes of an encrypted connection between
-    /// it and the other end.
+    /// it and the other end. `stall` is the deadline of clients that take no replies.
     ///
     /// # Errors
     /// When there is no socket pair.
-    pub(super) fn pass_inside<S>(&mut self, stream: S, session: Interrupted) -> Result<()>
+    pub(super) fn pass_inside<S>(
+        &mut self,
+        stream: S,
+        session: Interrupted,
+        stall: Duration,
+    ) -> Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -164,7 +172,7 @@ impl Told {
         let (ours, theirs) = UnixStream::pair().map_err(fail)?;
         let theirs = theirs.into_std().map_err(fail)?.into();
         let carrier: Carrier = Box::pin(async move {
-            if let Err(error) = carry(stream, ours).await {
+            if let Err(error) = carrier::carry(stream, ours, stall).await {
                 tracing::debug!(%peer, %error, "a carried connection ended");
             }
         });
@@ -173,52 +181,21 @@ impl Told {
     }
 }
 
-/// How long the client of a carried connection may stay after the server has ended it.
-const PARTING: Duration = Duration::from_secs(30);
-
-/// Copies in both directions, until both have ended or one fails, or for a while after the server
-/// has. What is encrypted and not sent yet
-/// goes first.
-async fn carry(client: impl AsyncRead + AsyncWrite, mut server: UnixStream) -> std::io::Result<()> {
-    let (mut from_client, mut to_client) = tokio::io::split(client);
-    let (mut from_server, mut to_server) = server.split();
-    let requests = async {
-        tokio::io::copy(&mut from_client, &mut to_server).await?;
-        to_server.shutdown().await
-    };
-    let replies = async {
-        to_client.flush().await?;
-        tokio::io::copy(&mut from_server, &mut to_client).await?;
-        to_client.shutdown().await
-    };
-    let (mut requests, mut replies) = (std::pin::pin!(requests), std::pin::pin!(replies));
-    tokio::select! {
-        ended = &mut requests => {
-            ended?;
-            replies.await
-        }
-        ended = &mut replies => {
-            ended?;
-            // Nobody takes requests any more: the client may see that its answers have ended.
-            tokio::time::timeout(PARTING, requests).await.unwrap_or(Ok(()))
-        }
-    }
-}
-
 impl Server {
     /// Goes on with the connections that another process passed, until they leave or `phases` ends
-    /// it, as [`serve_phases`](Self::serve_phases) does. One whose export is not what it was is
-    /// closed. `attached` is called when each of them has its export again, or is closed.
+    /// it, as [`serve_phases`](Self::serve_phases) does. They have their places among the connections
+    /// when this returns, before the future runs. One whose export is not what it was is closed.
+    /// `attached` is called when each of them has its export again, or is closed.
     ///
     /// # Errors
     /// As [`serve`](Self::serve).
-    pub async fn serve_passed(
+    pub fn serve_passed<F: FnOnce() + Send + 'static>(
         &self,
         passed: Vec<Passed>,
         phases: watch::Receiver<Phase>,
         passing: Option<Passing>,
-        attached: impl FnOnce() + Send,
-    ) -> Result<()> {
+        attached: F,
+    ) -> impl Future<Output = Result<()>> + Send + use<F> {
         let told = Told::new(phases, passing);
         let mut clients = JoinSet::new();
         let (opening, mut opened) = mpsc::channel::<Infallible>(1);
@@ -241,12 +218,15 @@ impl Server {
                 }
             });
         }
-        drop(opening);
-        let all_open = async {
-            opened.recv().await; // nobody ever sends
-            attached();
-        };
-        tokio::join!(self.finish(clients, told), all_open).0
+        let server = self.clone();
+        async move {
+            drop(opening);
+            let all_open = async {
+                opened.recv().await; // nobody ever sends
+                attached();
+            };
+            tokio::join!(server.finish(clients, told), all_open).0
+        }
     }
 }
 
@@ -259,6 +239,9 @@ impl Place {
         told: Told,
         opening: mpsc::Sender<Infallible>,
     ) -> Result<()> {
+        // Until the connection holds it itself.
+        let mut held = Held::new(&self.inner.budget);
+        held.owe((was.rest.received.len() + was.rest.unsent.len()) as u64);
         let session = self.inner.exports.open(&was.export, &was.peer, Purpose::Use).await?;
         drop(opening);
         let device = session.device();
@@ -272,6 +255,7 @@ impl Place {
         let Accepted { stream, peer } = Accepted::from_fd(stream, was.peer)?;
         self.watch = Some(stream.watch());
         let mut told = told;
+        drop(held);
         if let Some((stream, session)) = self.session(stream, &peer, agreed, &mut told).await? {
             told.pass_socket(stream, session);
         }

@@ -8,6 +8,7 @@ use super::listeners::Listeners;
 use super::notify::notify;
 use super::record::{Recording, recorded};
 use super::reload::Changeable;
+use super::returning::Returning;
 use super::security::Security;
 use super::signals::{Asked, Signals, Switch};
 use super::{forecast, head_room, limits, listen, strain};
@@ -226,7 +227,8 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     );
     let recording = Recording::wanted(options.trace.as_deref(), &config, Some(home))?;
     let exports = recorded(recording.as_ref(), Arc::new(exports));
-    let exports = security.guard(exports, options.default_export.clone());
+    let returning = Arc::new(Returning::new(exports));
+    let exports = security.guard(Arc::clone(&returning) as _, options.default_export.clone());
     let (orders, mut ordered) = mpsc::unbounded_channel();
     let running = Arc::new(Running {
         home: home.clone(),
@@ -248,7 +250,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     let lease = Lease::start(&engine, lease).await?;
     let stop = Switch::new();
     let mut others: JoinSet<()> = JoinSet::new();
-    let listeners = Listeners::start(&running.nbd, bound, &security, clients)?;
+    let listeners = Listeners::start(&running.nbd, bound, &security, &returning, clients)?;
     let (for_verbs, attached) = (Arc::clone(&running), listeners.attached());
     others.spawn(async move {
         attached.await;

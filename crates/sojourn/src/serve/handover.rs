@@ -264,7 +264,8 @@ impl Changeable {
         let estate = Estate { listeners, http, clients };
         if let Err(e) = successor.give(&estate).await {
             tracing::error!(error = e.message(), "nothing was handed over; this server goes on");
-            self.listeners.resume(estate.clients, &self.security);
+            self.listeners.resume(estate.clients, estate.listeners, &self.security);
+            self.tell_places();
             return Err(e);
         }
         let successor = successor.pid.and_then(|pid| u32::try_from(pid).ok());

@@ -1,12 +1,15 @@
 //! The NBD listeners of a running server: opened, closed and moved while clients go on.
 
 use super::listen::{self, Asked, Bound, Had, Wanted};
+use super::reserve::Reserve;
+use super::returning::Returning;
 use super::security::{Fresh, Security};
 use crate::place::TlsMode;
 use block::{Error, ErrorKind, Result};
 use nbd::server::{DEFAULT_BACKLOG, Passed, Passing, Phase};
 use nbd::{Listener, Server};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinSet};
@@ -15,8 +18,9 @@ use tokio::task::{Id, JoinSet};
 const ATTEMPTS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How long new clients wait for passed ones, whose disks are still theirs, to have them again.
-const ATTACHING: Duration = Duration::from_secs(5);
+/// Descriptors that it takes at the most to open a listener: the directory of its socket, who may
+/// listen there, the socket, and the handle that accepts.
+const DESCRIPTORS: usize = 4;
 
 /// All NBD listeners of a server, with the clients that came by them.
 pub(crate) struct Listeners {
@@ -29,6 +33,7 @@ pub(crate) struct Listeners {
     phases: HashMap<Id, watch::Sender<Phase>>,
     passing: Passing,
     passed: mpsc::UnboundedReceiver<Passed>,
+    returning: Arc<Returning>,
     /// Whether clients that were passed have their disks again.
     attached: watch::Receiver<bool>,
     /// What carries encrypted connections that were passed.
@@ -76,6 +81,7 @@ impl Listeners {
         server: &Server,
         bound: Vec<Bound>,
         security: &Security,
+        returning: &Arc<Returning>,
         passed: Vec<Passed>,
     ) -> Result<Self> {
         let (passing, from_passing) = mpsc::unbounded_channel();
@@ -87,6 +93,7 @@ impl Listeners {
             phases: HashMap::new(),
             passing,
             passed: from_passing,
+            returning: Arc::clone(returning),
             attached: watch::channel(true).1,
             carriers: JoinSet::new(),
         };
@@ -105,13 +112,14 @@ impl Listeners {
         let (attached, wait) = watch::channel(false);
         self.attached = wait;
         let (phase, phases) = watch::channel(Phase::Serving);
-        let (server, passing) = (self.server.clone(), self.passing.clone());
-        let task = self.tasks.spawn(async move {
-            let attached = || {
-                attached.send_replace(true);
-            };
-            server.serve_passed(passed, phases, Some(passing), attached).await
-        });
+        self.returning.expect(&passed);
+        let returning = Arc::clone(&self.returning);
+        let attached = move || {
+            returning.all_came();
+            attached.send_replace(true);
+        };
+        let passing = Some(self.passing.clone());
+        let task = self.tasks.spawn(self.server.serve_passed(passed, phases, passing, attached));
         self.phases.insert(task.id(), phase);
     }
 
@@ -125,16 +133,11 @@ impl Listeners {
 
     fn open(&mut self, ready: Ready) {
         let Ready { bound: Bound { asked, listener, tls }, served } = ready;
-        let (phase, mut phases) = watch::channel(Phase::Serving);
+        let (phase, phases) = watch::channel(Phase::Serving);
         let (server, passing) = (self.server.clone(), self.passing.clone());
-        let attached = self.attached();
-        let task = self.tasks.spawn(async move {
-            tokio::select! {
-                _ = tokio::time::timeout(ATTACHING, attached) => {}
-                _ = phases.wait_for(|phase| *phase != Phase::Serving) => {}
-            }
-            server.serve_phases(served, phases, Some(passing)).await
-        });
+        let task = self
+            .tasks
+            .spawn(async move { server.serve_phases(served, phases, Some(passing)).await });
         self.phases.insert(task.id(), phase.clone());
         self.open.push(Open { asked, tls, listener, phase });
     }
@@ -213,6 +216,11 @@ impl Listeners {
                 Err(e) => return Err(e),
             }
         }
+        // Should it come to that, those that were closed can be opened again.
+        let mut reserve = Reserve::of(match in_the_way.is_empty() {
+            true => 0,
+            false => self.open.iter().filter(|open| !stays(open)).count() * DESCRIPTORS,
+        })?;
         let mut changes = Changes::default();
         let (staying, leaving): (Vec<Open>, Vec<Open>) = self.open.drain(..).partition(stays);
         self.open = staying;
@@ -229,6 +237,7 @@ impl Listeners {
                 Err(e) => {
                     drop((bound, anew));
                     for back in &closed {
+                        reserve.release(DESCRIPTORS);
                         let again = patiently(back).await.map(|listener| back.bound(listener));
                         let as_before = |listener, tls| security.secure(listener, tls);
                         match again.and_then(|again| Ready::new(again, as_before)) {
@@ -334,14 +343,17 @@ impl Listeners {
         all
     }
 
-    /// Undoes [`interrupt`](Self::interrupt).
-    pub(crate) fn resume(&mut self, passed: Vec<Passed>, security: &Security) {
+    /// Undoes [`interrupt`](Self::interrupt). `shared` are the listeners that a successor was to have:
+    /// so nothing is opened here that could fail for want of descriptors.
+    pub(crate) fn resume(&mut self, passed: Vec<Passed>, shared: Vec<Had>, security: &Security) {
         self.go_on(passed);
-        let secure = |listener, tls| security.secure(listener, tls);
-        for Open { asked, tls, listener, .. } in std::mem::take(&mut self.open) {
+        for (open, Had { listener: served, .. }) in
+            std::mem::take(&mut self.open).into_iter().zip(shared)
+        {
+            let Open { asked, tls, listener, .. } = open;
             listener.keep_file();
-            match Ready::new(Bound { asked, listener, tls }, secure) {
-                Ok(ready) => self.open(ready),
+            match security.secure(served, tls) {
+                Ok(served) => self.open(Ready { bound: Bound { asked, listener, tls }, served }),
                 Err(e) => tracing::error!(error = e.message(), "a listener is lost"),
             }
         }

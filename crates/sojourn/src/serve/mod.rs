@@ -16,6 +16,8 @@
 //! | [`inherit`], [`notify`] | sockets from, and notices to, the service manager |
 //! | [`lease`] | the others on the store learn that the server is at work |
 //! | [`handover`] | one server follows another, and no client notices |
+//! | [`returning`] | who wants the disk of a client that was passed waits for it |
+//! | [`reserve`] | descriptors for what must not fail |
 //! | [`signals`] | what stops and reloads a server |
 //! | [`reload`] | the configuration is read again |
 //! | [`forecast`] | what other caches would do is followed |
@@ -44,6 +46,8 @@ pub(crate) mod plain;
 pub(crate) mod record;
 pub(crate) mod recordings;
 pub(crate) mod reload;
+pub(crate) mod reserve;
+pub(crate) mod returning;
 pub(crate) mod security;
 pub(crate) mod signals;
 pub(crate) mod status;

@@ -68,8 +68,10 @@ impl Changeable {
             Some(Some(port)) => Some(port.listen()?),
             _ => None,
         };
-        let Changes { mut opened, mut closed } =
-            self.listeners.change(&wanted, &asked, &self.security, fresh).await?;
+        let changed = self.listeners.change(&wanted, &asked, &self.security, fresh).await;
+        // Also when it failed: what was put back may have another port.
+        self.tell_places();
+        let Changes { mut opened, mut closed } = changed?;
         if let Some(port) = http {
             if let (Some(port), Some(socket)) = (&port, socket) {
                 port.serve(socket, &self.running, &self.security, &mut self.others)?;

@@ -3,6 +3,7 @@
 use super::rig::{Prober, request};
 use crate::codec::ReplyStyle;
 use crate::codec::constants::{command, errno};
+use crate::server::budget::{FREE, Held};
 use crate::server::{
     Ending, ExportSummary, Exports, Limits, Listener, Passed, Peer, Phase, Purpose, Server, Session,
 };
@@ -309,6 +310,38 @@ async fn a_client_that_takes_no_answers_is_passed_with_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_passed_client_does_not_take_is_a_part_of_the_memory_that_all_may_hold() {
+    const HEADER: usize = 16;
+    let mut lab = Lab::start().await;
+    let mut client = lab.connect().await;
+    client.attach(ReplyStyle::Simple).await;
+    client.post(&request(command::READ, 0, 0, 12 * MIB), &[]).await;
+    client.receive(HEADER).await; // the answer is on its way
+    let (_listener, passed) = lab.running.take().unwrap().pass().await;
+    let unsent = passed[0].session.rest.unsent.len() as u64;
+    assert!(unsent > 4 * MIB, "{unsent}");
+
+    let limits = Limits { total_bytes: 16 * MIB, max_request: 16 << 20, ..Limits::default() };
+    let server = Server::new(Arc::new(One(lab.device)), limits);
+    let (_phase, phases) = watch::channel(Phase::Serving);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(server.serve_passed(passed, phases, None, || {}));
+    let is_free = |bytes: u64| Held::new(&server.inner.budget).covers(FREE + bytes);
+    let until = async |bytes: u64, free: bool| {
+        let changed = async {
+            while is_free(bytes) != free {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), changed).await.expect("the budget");
+    };
+    until(16 * MIB - unsent + MIB, false).await;
+    client.receive(12 * MIB as usize).await;
+    until(16 * MIB, true).await;
+    client.is_in_step().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_is_silent_in_its_negotiation_is_cut_off_and_no_other() {
     let mut lab = Lab::start().await;
     let mut good = lab.connect().await;
@@ -346,9 +379,9 @@ async fn it_is_told_when_every_passed_client_has_its_export_again() {
     let (phase, phases) = watch::channel(Phase::Serving);
     let (attached, mut heard) = oneshot::channel();
     let mut tasks = JoinSet::new();
-    tasks.spawn(async move {
-        server.serve_passed(passed, phases, None, move || attached.send(()).unwrap()).await
-    });
+    let serving = server.serve_passed(passed, phases, None, move || attached.send(()).unwrap());
+    assert_eq!(server.counters().connections, 1, "it has its place before new clients come");
+    tasks.spawn(serving);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(heard.try_recv().is_err(), "its export is not open yet");
     open.send_replace(true);

@@ -1,0 +1,176 @@
+//! Clients that the server before has passed get their disks back before others may have them. Only
+//! who asks for one of those waits.
+
+use async_trait::async_trait;
+use block::Result;
+use nbd::server::Passed;
+use nbd::{ExportSummary, Exports, Peer, Purpose, Session};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// The longest that a new client waits for a disk's own one.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// Exports of which some have clients on their way.
+pub(crate) struct Returning {
+    inner: Arc<dyn Exports>,
+    /// The clients that are still to come, by export.
+    expected: watch::Sender<HashMap<String, Vec<Peer>>>,
+}
+
+/// A client's way back to its export, whatever comes of it.
+struct Way<'a>(&'a Returning, &'a str, &'a Peer);
+
+impl Drop for Way<'_> {
+    fn drop(&mut self) {
+        let Self(returning, name, peer) = self;
+        returning.expected.send_if_modified(|expected| {
+            let Some(peers) = expected.get_mut(*name) else { return false };
+            let Some(at) = peers.iter().position(|one| one == *peer) else { return false };
+            peers.swap_remove(at);
+            if peers.is_empty() {
+                expected.remove(*name);
+            }
+            true
+        });
+    }
+}
+
+impl Returning {
+    /// `inner`, to which nobody returns yet.
+    pub(crate) fn new(inner: Arc<dyn Exports>) -> Self {
+        Self { inner, expected: watch::Sender::default() }
+    }
+
+    /// These clients are about to return.
+    pub(crate) fn expect(&self, passed: &[Passed]) {
+        self.expected.send_modify(|expected| {
+            for Passed { session, .. } in passed {
+                expected.entry(session.export.clone()).or_default().push(session.peer.clone());
+            }
+        });
+    }
+
+    /// Nobody is on the way any more: who has not returned never will.
+    pub(crate) fn all_came(&self) {
+        self.expected.send_modify(HashMap::clear);
+    }
+
+    /// Waits until the export's own clients are there, unless `peer` is one of them.
+    async fn turn(&self, name: &str, peer: &Peer) {
+        let own = |peers: &Vec<Peer>| peers.contains(peer);
+        if self.expected.borrow().get(name).is_none_or(own) {
+            return;
+        }
+        let mut expected = self.expected.subscribe();
+        let alone = expected.wait_for(|expected| !expected.contains_key(name));
+        let _ = tokio::time::timeout(LONGEST, alone).await;
+    }
+}
+
+#[async_trait]
+impl Exports for Returning {
+    async fn list(&self, peer: &Peer) -> Result<Vec<ExportSummary>> {
+        self.inner.list(peer).await
+    }
+
+    async fn open(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
+        if purpose == Purpose::Info {
+            return self.inner.open(name, peer, purpose).await;
+        }
+        self.turn(name, peer).await;
+        let _way = Way(self, name, peer);
+        self.inner.open(name, peer, purpose).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::{Error, ErrorKind};
+    use nbd::server::{Interrupted, Rest};
+    use tokio::sync::Semaphore;
+    use tokio::time::Instant;
+
+    /// Opens one export at each permit, and then says no: that is enough of an answer.
+    struct Slow(Semaphore);
+
+    #[async_trait]
+    impl Exports for Slow {
+        async fn list(&self, _: &Peer) -> Result<Vec<ExportSummary>> {
+            Ok(Vec::new())
+        }
+        async fn open(&self, _: &str, peer: &Peer, _: Purpose) -> Result<Box<dyn Session>> {
+            if *peer == own() {
+                self.0.acquire().await.unwrap().forget();
+            }
+            Err(Error::not_found("nothing"))
+        }
+    }
+
+    fn own() -> Peer {
+        Peer::unix(7, Some(9))
+    }
+
+    fn returning(count: usize) -> (Arc<Slow>, Returning) {
+        let slow = Arc::new(Slow(Semaphore::new(0)));
+        let returning = Returning::new(Arc::clone(&slow) as _);
+        let passed = |_| Passed {
+            stream: std::os::unix::net::UnixStream::pair().unwrap().0.into(),
+            session: Interrupted {
+                peer: own(),
+                export: "d".to_owned(),
+                style: nbd::codec::ReplyStyle::Simple,
+                allocation: false,
+                size: 512,
+                read_only: false,
+                rest: Rest::default(),
+            },
+            carrier: None,
+        };
+        returning.expect(&(0..count).map(passed).collect::<Vec<_>>());
+        (slow, returning)
+    }
+
+    /// How long another client waits for an export, in seconds.
+    async fn waits(returning: &Returning, name: &str, purpose: Purpose) -> u64 {
+        let began = Instant::now();
+        let opened = returning.open(name, &Peer::unix(7, Some(10)), purpose).await;
+        assert_eq!(opened.err().unwrap().kind(), ErrorKind::NotFound);
+        began.elapsed().as_secs()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_who_wants_the_disk_of_another_that_returns_waits_for_it() {
+        let (slow, returning) = returning(2);
+        assert_eq!(waits(&returning, "e", Purpose::Use).await, 0);
+        assert_eq!(waits(&returning, "d", Purpose::Info).await, 0);
+        let back = async {
+            for _ in 0..2 {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                slow.0.add_permits(1);
+                returning.open("d", &own(), Purpose::Use).await.err().unwrap();
+            }
+        };
+        let (waited, ()) = tokio::join!(waits(&returning, "d", Purpose::Use), back);
+        assert_eq!(waited, 2, "until both connections are there");
+        assert_eq!(waits(&returning, "d", Purpose::Use).await, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_return_is_not_waited_for_long() {
+        let (_slow, returning) = returning(1);
+        let waited = waits(&returning, "d", Purpose::Use).await;
+        assert_eq!(waited, LONGEST.as_secs());
+        // One that gives up on the way is not waited for either.
+        let own = own();
+        let given_up = returning.open("d", &own, Purpose::Use);
+        tokio::time::timeout(Duration::from_secs(1), given_up).await.err().unwrap();
+        assert_eq!(waits(&returning, "d", Purpose::Use).await, 0);
+        let (_slow, returning) = self::returning(1);
+        returning.all_came();
+        assert_eq!(waits(&returning, "d", Purpose::Use).await, 0);
+    }
+}
