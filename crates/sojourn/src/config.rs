@@ -5,6 +5,7 @@
 use crate::home::Home;
 use crate::logging::LogFormat;
 use crate::place::{Place, TlsMode};
+use crate::serve::disk_io::DiskIo;
 use access::{Rule, Rules};
 use block::{ByteSize, Error, ErrorKind, Result};
 use cache::PolicyKind;
@@ -91,6 +92,8 @@ pub(crate) struct Serve {
     pub(crate) read_ahead: ByteSize,
     /// The most requests to the store at a time; 0 is no limit, and no turns between disks.
     pub(crate) loads: u32,
+    /// How reads of files wait for the disk.
+    pub(crate) io: DiskIo,
 }
 
 /// `[tls]`: the server's certificates.
@@ -195,6 +198,7 @@ impl Default for Serve {
             boot_lists: true,
             read_ahead: ByteSize(2 << 20),
             loads: 64,
+            io: DiskIo::Auto,
         }
     }
 }
@@ -412,6 +416,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # idle_seconds = 30         # a disk without clients is closed after this
 # lease_seconds = 60        # fallen silent for this long, another server may take its disks
 # loads = 64                # the most requests to the store at a time; disks take turns
+# io = "auto"               # "portable": never by io_uring
 # read_ahead = "2MiB"       # for each disk whose guest reads in order; 0 is off
 # boot_lists = true         # record what boots read, and load it ahead of the next ones
 # store_seconds = 600       # readers wait this long for a store over a network

@@ -141,6 +141,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> Result<ExitCode> {
     let level =
         global.log.as_deref().unwrap_or(if args.brief() { "warn" } else { &config.log.level });
     logging::start(level, global.log_format.unwrap_or(config.log.format))?;
+    let _completing = config.serve.io.start();
     match &args.file {
         Some(file) => serve_file(args, file, &home, &config).await,
         None => serve_home(args, global, &home, config, path).await,

@@ -7,6 +7,7 @@
 //! | [`file`](mod@file) | one file as the only export |
 //! | [`brief`] | `--single` and `--run`: one client, or one command, and the end |
 //! | [`plain`] | listeners without a home: `--file` |
+//! | [`disk_io`] | how reads of files wait for the disk |
 //! | [`boots`] | what boots read is recorded, and loaded ahead of the next ones |
 //! | [`listen`] | where the server listens, and what is asked of clients there |
 //! | [`listeners`] | how that changes while it runs |
@@ -27,6 +28,7 @@
 pub(crate) mod boots;
 pub(crate) mod brief;
 pub(crate) mod daemon;
+pub(crate) mod disk_io;
 pub(crate) mod exports;
 pub(crate) mod file;
 pub(crate) mod forecast;

@@ -104,6 +104,7 @@ impl Changeable {
         self.config.limits = new.limits;
         self.config.serve = config::Serve {
             lease_seconds: self.config.serve.lease_seconds,
+            io: self.config.serve.io,
             loads: self.config.serve.loads,
             read_ahead: self.config.serve.read_ahead,
             store_seconds: self.config.serve.store_seconds,
@@ -155,6 +156,7 @@ impl Changeable {
             ("trace", new.trace != old.trace),
             ("serve.store_seconds", new.serve.store_seconds != old.serve.store_seconds),
             ("serve.boot_lists", new.serve.boot_lists != old.serve.boot_lists),
+            ("serve.io", new.serve.io != old.serve.io),
             ("serve.loads", new.serve.loads != old.serve.loads),
             ("serve.read_ahead", new.serve.read_ahead != old.serve.read_ahead),
             ("serve.lease_seconds", new.serve.lease_seconds != old.serve.lease_seconds),

@@ -2,6 +2,7 @@
 //! in docs/cli.md and do not change.
 
 use super::daemon::Running;
+use super::disk_io::DiskIo;
 use super::head_room::HeadRoomView;
 use super::latency::{self, LatencyView};
 use super::record::{Recording, RecordingView};
@@ -47,6 +48,9 @@ pub(crate) struct StatusView {
     pub(crate) trace: Option<RecordingView>,
     /// Disks open now.
     pub(crate) open_disks: u64,
+    /// How reads of files wait for the disk: `ring` or `portable`.
+    #[serde(default)]
+    pub(crate) io: String,
     /// Exports that a client has used since the start, and all disks.
     pub(crate) exports: Vec<ExportView>,
     /// How many more clients it holds; null before it has been up for a moment.
@@ -260,6 +264,7 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
         total: TrafficView::from(&counters.total),
         trace: running.recording.as_ref().map(Recording::view),
         open_disks: open.len() as u64,
+        io: DiskIo::now().to_owned(),
         exports: exports.into_values().collect(),
         head_room: running.head_room.view(engine, &counters, running.bearable()),
         clients: clients(&counters),

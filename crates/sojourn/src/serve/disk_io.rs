@@ -1,0 +1,43 @@
+//! How reads of files wait for the disk: by the kernel's submission ring where there is one.
+
+use block::Ring;
+use serde::Deserialize;
+use tokio::task::JoinSet;
+
+/// How reads of files are to wait for the disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum DiskIo {
+    /// By the ring, where the kernel has one and allows it.
+    #[default]
+    Auto,
+    /// By threads.
+    Portable,
+}
+
+impl DiskIo {
+    /// Lets the files of this process wait so, as long as what it returns lives.
+    pub(crate) fn start(self) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
+        if self == Self::Portable {
+            return tasks;
+        }
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        match Ring::start(threads) {
+            Ok((ring, driver)) => {
+                ring.install();
+                tasks.spawn(driver.run());
+            }
+            Err(error) => tracing::debug!(
+                why = error.message(),
+                "threads wait for the disk, as with serve.io = \"portable\""
+            ),
+        }
+        tasks
+    }
+
+    /// How they wait now, in a word.
+    pub(crate) fn now() -> &'static str {
+        if Ring::installed().is_some() { "ring" } else { "portable" }
+    }
+}
