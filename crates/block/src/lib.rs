@@ -15,7 +15,7 @@
 //! | [`observe`](mod@observe) | [`Observer`], who is told of requests that were answered |
 //! | [`file`](mod@file) | [`RandomFile`], positional file I/O with a fast path |
 //! | [`offload`](mod@offload) | [`offload()`], work that blocks |
-//! | [`ring`] | [`Ring`], reads and syncs that no thread waits for (io_uring) |
+//! | [`ring`] | [`Ring`], reads that no thread waits for (io_uring) |
 //! | [`lock`] | [`LockFile`](lock::LockFile), a lock file that names its holder |
 //! | [`memory`] | [`Memory`], a device in memory |
 //! | [`faulty`] | [`Faulty`], a layer that fails, delays and tears on request (for tests) |

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Operations that one queue holds at a time; more wait for their turn.
+/// Operations that one queue holds at a time; more are done in another way.
 const DEPTH: u32 = 256;
 
 /// More queues than this help nobody.
@@ -111,7 +111,7 @@ impl Ring {
         i64::try_from(offset).ok()?;
         let queue = &self.0[THREAD.with(|thread| *thread) % self.0.len()];
         let operation = Operation { target, offset, bytes, from };
-        let (bytes, result) = queue.start(operation).await?.await?;
+        let (bytes, result) = queue.start(operation)?.await?;
         match usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result)) {
             // The thread that submitted it has ended, or the kernel or the file cannot do it so.
             Err(Errno::CANCELED | Errno::INTR | Errno::AGAIN | Errno::INVAL | Errno::OPNOTSUPP) => {
@@ -126,12 +126,14 @@ impl Driver {
     /// Completes operations until the runtime ends, or it is dropped.
     pub async fn run(self) {
         while self.events.next().await {
-            for queue in self.queues.iter() {
-                queue.reap();
-                while !queue.submit_rest() {
-                    tokio::time::sleep(PAUSE).await;
-                    queue.reap();
+            loop {
+                self.queues.iter().for_each(Queue::reap);
+                // All of them, whichever is refused.
+                let refused = self.queues.iter().filter(|queue| !queue.submit_rest()).count();
+                if refused == 0 {
+                    break;
                 }
+                tokio::time::sleep(PAUSE).await;
             }
         }
     }

@@ -198,7 +198,7 @@ impl Default for Serve {
             boot_lists: true,
             read_ahead: ByteSize(2 << 20),
             loads: 64,
-            io: DiskIo::Auto,
+            io: DiskIo::Portable,
         }
     }
 }
@@ -416,7 +416,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # idle_seconds = 30         # a disk without clients is closed after this
 # lease_seconds = 60        # fallen silent for this long, another server may take its disks
 # loads = 64                # the most requests to the store at a time; disks take turns
-# io = "auto"               # "portable": never by io_uring
+# io = "portable"           # "ring": reads that wait for the disk go by io_uring
 # read_ahead = "2MiB"       # for each disk whose guest reads in order; 0 is off
 # boot_lists = true         # record what boots read, and load it ahead of the next ones
 # store_seconds = 600       # readers wait this long for a store over a network

@@ -105,9 +105,10 @@ fn more_memory_holds_more_clients_and_the_backend_is_what_to_buy() {
     let cases = seen["cases"].as_array().unwrap();
     let clients: Vec<u64> = cases.iter().map(|case| case["clients"].as_u64().unwrap()).collect();
     assert!(clients.is_sorted() && clients[0] < clients[3], "{clients:?}");
-    // A loop over 2 MiB misses always in less, and never in more.
-    assert!(cases[0]["hit"].as_f64().unwrap() < 0.01, "{seen}");
-    assert!(cases[3]["hit"].as_f64().unwrap() > 0.99, "{seen}");
+    // A loop over 2 MiB never misses in more. In less it does, but for reads next to each other that
+    // meet one chunk.
+    let hits: Vec<f64> = cases.iter().map(|case| case["hit"].as_f64().unwrap()).collect();
+    assert!(hits[0] < 0.25 && hits[3] > 0.99, "{hits:?}");
     assert_eq!(cases[0]["bottleneck"], "disk");
     assert_eq!(cases[3]["next"][0]["twice"], "network");
     assert!(std::fs::read_to_string(lab.path("p.html")).unwrap().contains("<svg"));

@@ -165,7 +165,7 @@ impl Store {
         let first = async {
             match stretch.part(at).await {
                 Some(stored) => match at.decode(self.settings(), stored?) {
-                    Ok(plain) => Ok(on_its_own(plain)),
+                    Ok(plain) => Ok(on_its_own(at, plain)),
                     Err(_) => self.read_at(at).await,
                 },
                 None => self.read_at(at).await,
@@ -210,7 +210,7 @@ impl Store {
             }
             other => other?,
         };
-        Ok(on_its_own(plain))
+        Ok(on_its_own(at, plain))
     }
 
     /// Counts the outcome of reading a chunk.
@@ -274,9 +274,13 @@ impl Store {
     }
 }
 
-/// What is kept must not keep more: a backend may answer with a part of a larger buffer.
-fn on_its_own(plain: Bytes) -> Bytes {
-    if plain.is_unique() { plain } else { Bytes::copy_from_slice(&plain) }
+/// What is kept must not keep more: a backend may answer with a part of a larger buffer, whose other
+/// parts nobody has any more. What was decoded has a buffer of its own.
+fn on_its_own(at: &ChunkRef, plain: Bytes) -> Bytes {
+    match at.encoding {
+        crate::Encoding::Plain => Bytes::copy_from_slice(&plain),
+        _ => plain,
+    }
 }
 
 /// The error of a place that has a store.

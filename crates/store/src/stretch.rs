@@ -8,11 +8,20 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Bytes between two chunks that are read and thrown away rather than asked around: half of what a
 /// disk of 80 MB/s would read while it moves its arm, for 6 ms, and less than half of what a bucket
 /// would send in the time of a round trip; a good SSD would read about as many.
 pub const GAP: u64 = 256 << 10;
+
+/// A read that failed sooner than this, because the store could not be reached, was not tried again and
+/// again as one of a single chunk is: perhaps one bad place is to blame, that of another chunk.
+const TRIED: Duration = Duration::from_secs(1);
+
+/// What came of a read, and the time that it took.
+type Read = (Result<Vec<Bytes>>, Duration);
 
 /// Some chunks that are read together, for all who want one of them.
 ///
@@ -22,7 +31,7 @@ pub struct Stretch {
     pack: PackId,
     /// Offset and length of each chunk in the pack, in order.
     places: Vec<(u32, u32)>,
-    read: Shared<BoxFuture<'static, Arc<Result<Vec<Bytes>>>>>,
+    read: Shared<BoxFuture<'static, Arc<Read>>>,
 }
 
 impl Store {
@@ -38,7 +47,11 @@ impl Store {
             |(offset, len): &(u32, u32)| u64::from(*offset)..u64::from(*offset) + u64::from(*len);
         let ranges: Vec<_> = places.iter().map(range).collect();
         let (backend, path) = (self.shared_backend(), pack::path(&pack));
-        let read = async move { Arc::new(backend::get_ranges(&*backend, &path, &ranges).await) };
+        let read = async move {
+            let began = Instant::now();
+            let parts = backend::get_ranges(&*backend, &path, &ranges).await;
+            Arc::new((parts, began.elapsed()))
+        };
         Stretch { pack, places, read: read.boxed().shared() }
     }
 }
@@ -48,12 +61,13 @@ impl Stretch {
     pub(crate) async fn part(&self, at: &ChunkRef) -> Option<Result<Bytes>> {
         let place = (at.pack == self.pack).then_some((at.offset, at.stored))?;
         let index = self.places.binary_search(&place).ok()?;
-        match &*self.read.clone().await {
+        let read = self.read.clone().await;
+        match &read.0 {
             Ok(parts) => {
                 parts.get(index).filter(|part| part.len() == at.stored as usize).cloned().map(Ok)
             }
             // It was tried for as long as anything is.
-            Err(e) if e.kind() == ErrorKind::Unavailable => {
+            Err(e) if e.kind() == ErrorKind::Unavailable && read.1 >= TRIED => {
                 Some(Err(Error::unavailable(e.message())))
             }
             // One that reaches beyond the pack takes nobody with it, and moved ones are found alone.
@@ -206,6 +220,23 @@ mod tests {
         for plain in read {
             assert_eq!(plain.unwrap_err().kind(), alone.kind());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn when_a_store_without_patience_fails_once_chunks_are_read_alone() {
+        let lab = lab().await;
+        let mut mixed = 0;
+        for seed in 0..20 {
+            let faults = Faults { failed_before: 500, ..Faults::default() };
+            let bare: Arc<dyn ObjectStore> =
+                Arc::new(Unreliable::new(lab.objects.clone(), seed, faults));
+            let Ok(store) = Store::open(bare, testing::world(seed)).await else { continue };
+            let stretch = store.stretch(&lab.chunks);
+            let reads = lab.chunks.iter().map(|at| store.read_chunk_of(at, &stretch));
+            let good = join_all(reads).await.iter().filter(|read| read.is_ok()).count();
+            mixed += usize::from(0 < good && good < lab.chunks.len());
+        }
+        assert!(mixed > 0, "one failure takes all with it");
     }
 
     #[tokio::test(start_paused = true)]

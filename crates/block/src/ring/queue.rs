@@ -130,9 +130,10 @@ impl Queue {
         !self.room.is_closed()
     }
 
-    /// Waits for room and begins an operation. `None` when it cannot be done here.
-    pub(super) async fn start(&self, operation: Operation) -> Option<Flight<'_>> {
-        self.room.acquire().await.ok()?.forget();
+    /// Begins an operation. `None` when it cannot be done here, for want of room too: a disk that does
+    /// not answer may have all of it.
+    pub(super) fn start(&self, operation: Operation) -> Option<Flight<'_>> {
+        self.room.try_acquire().ok()?.forget();
         let index = self.free.lock().pop()?;
         // Has the slot from here on, however this ends.
         let flight = Flight { queue: self, index, landed: false };

@@ -44,29 +44,34 @@ async fn an_operation_that_nobody_waits_for_keeps_its_room_until_it_has_ended() 
 
     let (second, mut to_second) = pipe();
     to_second.write_all(b"two").unwrap();
-    let mut waiting = Box::pin(read(&ring, &second));
     for _ in 0..10 {
-        assert!((&mut waiting).now_or_never().is_none());
+        assert_eq!(read(&ring, &second).await, None, "it is to be done in another way");
         tokio::task::yield_now().await;
     }
     to_first.write_all(b"one").unwrap();
-    assert_eq!(waiting.await.unwrap(), b"two");
+    let two = loop {
+        match read(&ring, &second).await {
+            Some(two) => break two,
+            None => tokio::task::yield_now().await,
+        }
+    };
+    assert_eq!(two, b"two");
     // What nobody waited for was read.
     to_first.write_all(b"three").unwrap();
     assert_eq!(read(&ring, &first).await.unwrap(), b"three");
 }
 
 #[tokio::test]
-async fn more_than_there_is_room_for_wait_for_their_turn() {
+async fn more_than_there_is_room_for_are_done_in_another_way() {
     let Some((ring, driver)) = start(2) else { return };
     let _driver = driven(driver);
     let file = tempfile::tempfile().unwrap();
     file.write_all_at(b"12345678", 0).unwrap();
     let target: Target = Arc::new(file);
     let reads = (0..100).map(|_| read(&ring, &target));
-    for bytes in futures::future::join_all(reads).await {
-        assert_eq!(bytes.unwrap(), b"12345678");
-    }
+    let read = futures::future::join_all(reads).await;
+    assert!(read.iter().flatten().count() >= 2);
+    assert!(read.iter().flatten().all(|bytes| bytes == b"12345678"));
 }
 
 #[tokio::test]
@@ -131,8 +136,13 @@ fn every_task_of_many_threads_gets_its_own_bytes() {
                         let again = Arc::clone(&target);
                         let _ = ring.read(again, 0, vec![0; 4096], 0).now_or_never();
                     }
-                    let read = ring.read(target, block * 4096, vec![0; 4096], 0).await;
-                    let (bytes, len) = read.unwrap();
+                    let (bytes, len) = loop {
+                        let again = Arc::clone(&target);
+                        match ring.read(again, block * 4096, vec![0; 4096], 0).await {
+                            Some(read) => break read,
+                            None => tokio::task::yield_now().await,
+                        }
+                    };
                     assert_eq!(len.unwrap(), 4096);
                     assert!(bytes.chunks(8).all(|word| word == block.to_le_bytes()));
                 }

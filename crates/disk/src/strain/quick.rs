@@ -12,7 +12,8 @@ pub(super) struct Quick {
     bound: Bound,
     /// Times are in nanoseconds from here on.
     base: Instant,
-    /// When one that is under way began; 0 for none. It is the only one, or its like has to wait as well.
+    /// When one that is under way began; 0 for none that is seen. One that begins beside it is seen only
+    /// when it ends, or when the next one begins.
     began: AtomicU64,
     all: AtomicU64,
     slow: AtomicU64,

@@ -37,6 +37,10 @@ impl Input {
         self.start += len;
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
+            if self.bytes.len() > LARGEST {
+                self.bytes.truncate(LARGEST);
+                self.bytes.shrink_to_fit();
+            }
         }
     }
 

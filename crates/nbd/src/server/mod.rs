@@ -253,7 +253,8 @@ impl Server {
         let Accepted { stream, peer } = accepted.map_err(|e| Error::io(listener.address(), e))?;
         let tls = listener.tls().cloned();
         drop(listener);
-        self.serve_alone(stream, peer, tls, stop).await
+        let watch = Some(stream.watch());
+        self.serve_alone(stream, peer, tls, watch, stop).await
     }
 
     /// Serves the one client on `stream` (for standard input and output join the two with
@@ -271,7 +272,7 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        self.serve_alone(stream, peer, None, stop).await
+        self.serve_alone(stream, peer, None, None, stop).await
     }
 
     async fn serve_alone<S>(
@@ -279,12 +280,14 @@ impl Server {
         stream: S,
         peer: Peer,
         tls: Option<Tls>,
+        watch: Option<Watch>,
         stop: impl Future<Output = ()>,
     ) -> Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let place = Place::take(&self.inner, &peer)?;
+        let mut place = Place::take(&self.inner, &peer)?;
+        place.watch = watch;
         let (phase, phases) = watch::channel(Phase::Serving);
         let mut told = Told::new(phases, None);
         let client = async { place.client(stream, &peer, tls, &mut told).await.map(drop) };

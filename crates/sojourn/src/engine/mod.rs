@@ -2,14 +2,12 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `asking` | questions that hold up no other |
 //! | [`open`] | the disks that are open now, and who holds them |
 //! | [`sources`] | other stores that heal this one |
 //! | [`verbs`] | what a [`DiskRequest`](crate::control::api::DiskRequest) does |
 //! | [`boot_list`] | what a boot of an image version reads |
 //! | [`images`] | image versions: finding and describing them |
 
-mod asking;
 pub(crate) mod boot_list;
 pub(crate) mod images;
 pub(crate) mod open;

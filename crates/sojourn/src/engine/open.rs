@@ -1,7 +1,6 @@
 //! The disks that are open now. A disk is opened by its first user and stays open for a while
 //! after its last one, so that a guest that reboots finds it warm.
 
-use super::asking::{self, Answer};
 use block::{Error, Result};
 use disk::{Disk, DiskInfo, Disks, Mode};
 use parking_lot::Mutex;
@@ -272,26 +271,16 @@ impl OpenDisks {
         self.retire(name, Leaving::Anyhow, self.disks.keep(name, new)).await
     }
 
-    /// Looks which of the open disks were taken from this server: those are not written any more. The
-    /// store has `patience` for each, and is asked about several at a time.
-    pub(crate) async fn confirm(&self, patience: Duration) {
+    /// Looks which of the open disks were taken from this server. Those are not written any more.
+    pub(crate) async fn confirm(&self) {
         let slots: Vec<_> = self.slots.lock().values().map(Arc::clone).collect();
-        let ask = |slot: Arc<Slot>| async move {
-            let Ok(place) = slot.disk.try_lock() else { return Ok(()) };
-            let Some(opened) = place.as_ref() else { return Ok(()) };
-            opened.disk.confirm().await
-        };
-        asking::ask_all(slots, patience, ask, |slot, answer| match answer {
-            Answer::Good => {}
-            Answer::Bad(error) => {
+        for slot in slots {
+            let Ok(place) = slot.disk.try_lock() else { continue };
+            let Some(opened) = place.as_ref() else { continue };
+            if let Err(error) = opened.disk.confirm().await {
                 tracing::error!(disk = slot.name, error = error.message(), "not sure of the disk");
             }
-            Answer::Late => tracing::warn!(
-                disk = slot.name,
-                "the store does not say in time who holds the disk; it is asked again"
-            ),
-        })
-        .await;
+        }
     }
 
     /// Closes a disk that nobody uses, and does `then` before anybody can open it again.

@@ -1,4 +1,4 @@
-//! How reads of files wait for the disk: by the kernel's submission ring where there is one.
+//! How reads of files wait for the disk: by threads, or by the kernel's submission ring.
 
 use block::Ring;
 use serde::Deserialize;
@@ -8,11 +8,11 @@ use tokio::task::JoinSet;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum DiskIo {
-    /// By the ring, where the kernel has one and allows it.
-    #[default]
-    Auto,
     /// By threads.
+    #[default]
     Portable,
+    /// By the ring, where the kernel has one and allows it.
+    Ring,
 }
 
 impl DiskIo {
@@ -28,9 +28,9 @@ impl DiskIo {
                 ring.install();
                 tasks.spawn(driver.run());
             }
-            Err(error) => tracing::debug!(
-                why = error.message(),
-                "threads wait for the disk, as with serve.io = \"portable\""
+            Err(error) => tracing::warn!(
+                error = error.message(),
+                "threads wait for the disk, in spite of serve.io = \"ring\""
             ),
         }
         tasks

@@ -2,11 +2,11 @@
 //! disks they took.
 
 use crate::engine::Engine;
-use block::{Error, ErrorKind, Result};
+use block::{ErrorKind, Result};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 
 /// A lease that is kept up until [`end`](Self::end).
 pub(crate) struct Lease {
@@ -33,8 +33,6 @@ impl Lease {
         };
         let mut renewing = JoinSet::new();
         renewing.spawn(renew(Arc::clone(engine), host.clone(), time, lost));
-        // Beside it: a store that is slow to answer for many disks is not in the way of renewals.
-        renewing.spawn(confirm(Arc::clone(engine), time));
         Ok(Self { engine: Arc::clone(engine), host, renewing })
     }
 
@@ -59,13 +57,12 @@ async fn announce(engine: &Engine, host: &str, time: Duration) -> Result<()> {
 
 /// Renews the lease for ever; `lost` when there is none now, which was said already.
 async fn renew(engine: Arc<Engine>, host: String, time: Duration, mut lost: bool) {
-    let mut tick = often(time).await;
+    let mut tick = tokio::time::interval(time / 3);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tick.tick().await;
     loop {
         tick.tick().await;
-        // One that hangs must not be all that is tried until the lease has run out.
-        let renewed = tokio::time::timeout(time / 3, announce(&engine, &host, time)).await;
-        let late = |_| Err(Error::unavailable("the store does not answer in time"));
-        match renewed.unwrap_or_else(late) {
+        match announce(&engine, &host, time).await {
             Ok(()) => lost = false,
             Err(e) => {
                 if !std::mem::replace(&mut lost, true) {
@@ -76,22 +73,9 @@ async fn renew(engine: Arc<Engine>, host: String, time: Duration, mut lost: bool
                 }
             }
         }
+        // A store that is slow to answer for many disks must not be in the way of the next renewal.
+        if tokio::time::timeout(time / 3, engine.open.confirm()).await.is_err() {
+            tracing::warn!("the store does not say in time who holds the disks; it is asked again");
+        }
     }
-}
-
-/// Asks for ever which of the disks were taken.
-async fn confirm(engine: Arc<Engine>, time: Duration) {
-    let mut tick = often(time).await;
-    loop {
-        tick.tick().await;
-        engine.open.confirm(time / 3).await;
-    }
-}
-
-/// Ticks three times in `time`, the first time after a third of it.
-async fn often(time: Duration) -> Interval {
-    let mut tick = tokio::time::interval(time / 3);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    tick.tick().await;
-    tick
 }

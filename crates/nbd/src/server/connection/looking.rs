@@ -20,7 +20,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
 
     /// Whether the next request is to be looked for.
     pub(super) fn looks(&self) -> bool {
-        self.fresh && !self.waits.window().is_zero() && self.order.is_alone()
+        self.fresh
+            && self.watch.is_some()
+            && !self.waits.window().is_zero()
+            && self.order.is_alone()
     }
 
     /// Receives once; first looks for something if that is worth it.

@@ -46,7 +46,8 @@ pub(super) async fn carry(
     }
 }
 
-/// Copies what the server answers, as long as the client takes a part of it within `patience`.
+/// Copies what the server answers, as long as the client takes a part of it within `patience`: what an
+/// encrypted connection has gathered, 64 KiB at most.
 async fn answer(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
