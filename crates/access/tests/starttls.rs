@@ -15,9 +15,10 @@ use nbd::{
     Address, ClientOptions, Credentials, Ending, ExportSummary, Exports, Limits, Listener, Peer,
     Purpose, Remote, Server, Session, Tls, Uri, UriTls,
 };
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{CipherSuite, ClientConfig, RootCertStore};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -147,12 +148,20 @@ fn go() -> OptionRequest<'static> {
 
 /// The client's side, with the certificate of `identity` or none, that trusts `trusted`.
 fn connector(trusted: &Path, identity: Option<&Path>) -> TlsConnector {
+    connector_with(rustls::crypto::aws_lc_rs::default_provider(), trusted, identity)
+}
+
+/// The same with other cipher suites.
+fn connector_with(
+    provider: CryptoProvider,
+    trusted: &Path,
+    identity: Option<&Path>,
+) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     let pem = |path: &Path| std::fs::read(path).unwrap();
     let ca = CertificateDer::from_pem_slice(&pem(&trusted.join("ca-cert.pem"))).unwrap();
     roots.add(ca).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
+    let config = ClientConfig::builder_with_provider(Arc::new(provider))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots);
@@ -170,6 +179,26 @@ fn connector(trusted: &Path, identity: Option<&Path>) -> TlsConnector {
 async fn encrypt(mut stream: UnixStream, with: &TlsConnector) -> Option<TlsStream<UnixStream>> {
     assert_eq!(ask(&mut stream, &OptionRequest::StartTls).await.unwrap(), [rep::ACK]);
     with.connect(ServerName::try_from("localhost").unwrap(), stream).await.ok()
+}
+
+#[tokio::test]
+async fn the_cheaper_cipher_is_taken_unless_the_client_does_not_offer_it() {
+    let dir = authority();
+    with_server(dir.path(), true, async |socket, _| {
+        let alice = dir.path().join("clients/alice");
+        for (leave_out, taken) in [
+            (None, CipherSuite::TLS13_AES_128_GCM_SHA256),
+            (Some(CipherSuite::TLS13_AES_128_GCM_SHA256), CipherSuite::TLS13_AES_256_GCM_SHA384),
+        ] {
+            let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+            provider.cipher_suites.retain(|suite| Some(suite.suite()) != leave_out);
+            let with = connector_with(provider, dir.path(), Some(&alice));
+            let stream = encrypt(connect(socket).await, &with).await.unwrap();
+            let suite = stream.get_ref().1.negotiated_cipher_suite().unwrap().suite();
+            assert_eq!(suite, taken);
+        }
+    })
+    .await;
 }
 
 /// Whether a client gets to use the export.

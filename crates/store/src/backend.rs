@@ -21,6 +21,7 @@
 //! | `patient` | [`Patience`]: trying again |
 //! | `gathered` | joining reads |
 //! | `pieces`, `local_disk` | [`PieceOptions`]: the piece cache |
+//! | `turns` | how many read a directory at the same time |
 //! | `staging` | what killed writers leave in a directory |
 //! | [`publish`](mod@publish) | a store behind a plain web server |
 
@@ -34,6 +35,7 @@ mod pieces;
 mod place;
 pub mod publish;
 mod staging;
+mod turns;
 
 pub use environment::Environment;
 pub use patient::{Patience, RetryCounters};
@@ -81,7 +83,7 @@ pub fn local(path: impl AsRef<std::path::Path>) -> Result<Arc<dyn ObjectStore>> 
     let backend = LocalFileSystem::new_with_prefix(path)
         .map_err(|e| error(&path.display().to_string(), e))?
         .with_fsync(true);
-    Ok(Arc::new(backend))
+    Ok(Arc::new(turns::Turns::new(backend)))
 }
 
 /// As [`local`], for a new store: the directory is made if need be.

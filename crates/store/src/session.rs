@@ -197,6 +197,12 @@ impl Session {
         pin::key(&self.inner.pinned.lock().await.id)
     }
 
+    /// The keys of all its pins: it has several once one was renewed.
+    pub(crate) async fn pin_keys(&self) -> Vec<String> {
+        let pinned = self.inner.pinned.lock().await;
+        pinned.earlier.iter().chain([&pinned.id]).map(pin::key).collect()
+    }
+
     /// The newest record of a name, or `None`. What it keeps in the store stays there until the
     /// session ends, also when the name is removed.
     ///

@@ -17,7 +17,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -34,6 +33,8 @@ const NEAR: u64 = 16 << 10;
 const WASTE: Duration = Duration::from_millis(20);
 /// A request of fewer bytes does not show how many come in some time.
 const TELLING: u64 = 128 << 10;
+/// What so few bytes take is what any request takes.
+const FEW: u64 = 64 << 10;
 
 /// A request, for all who want a part of it.
 type Request = Shared<BoxFuture<'static, Result<Bytes, Arc<Error>>>>;
@@ -55,27 +56,44 @@ pub(crate) struct Gathered {
 }
 
 /// How far apart reads may be that are joined: what the backend sends in [`WASTE`] at the rate of its
-/// latest requests, from [`NEAR`] to [`GAP`].
-struct Apart(AtomicU64);
+/// latest requests, from [`NEAR`] to [`GAP`]. What a request takes before its first byte does not
+/// count: one more would take that again.
+struct Apart(Mutex<Pace>);
+
+/// What requests have shown.
+struct Pace {
+    /// Bytes that come in [`WASTE`].
+    meanwhile: u64,
+    /// What requests of few bytes take; nothing as long as there was none.
+    trip: Duration,
+}
 
 impl Default for Apart {
     fn default() -> Self {
-        Self(AtomicU64::new(GAP))
+        Self(Mutex::new(Pace { meanwhile: GAP, trip: Duration::ZERO }))
     }
 }
 
 impl Apart {
     fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.lock().meanwhile
     }
 
     /// A request of so many bytes took so long.
     fn note(&self, bytes: u64, took: Duration) {
-        if bytes >= TELLING {
-            let meanwhile = bytes as f64 * WASTE.as_secs_f64() / took.as_secs_f64().max(1e-6);
-            // One of two that are noted at the same time may be lost.
-            let mean = (3 * self.get() + (meanwhile as u64).min(GAP)) / 4;
-            self.0.store(mean.max(NEAR), Ordering::Relaxed);
+        let mut pace = self.0.lock();
+        if bytes <= FEW {
+            pace.trip = match pace.trip {
+                Duration::ZERO => took,
+                // Few of them are slow for a reason of their own: the quick ones count for more.
+                trip if took < trip => (trip + took) / 2,
+                trip => trip + (took - trip) / 32,
+            };
+        } else if bytes >= TELLING {
+            let own = took.saturating_sub(pace.trip).as_secs_f64().max(1e-6);
+            let meanwhile = bytes as f64 * WASTE.as_secs_f64() / own;
+            let mean = (3 * pace.meanwhile + (meanwhile as u64).min(GAP)) / 4;
+            pace.meanwhile = mean.max(NEAR);
         }
     }
 }
@@ -298,6 +316,7 @@ mod tests {
             apart.get()
         };
         assert_eq!(settled(80e6, 0.006), GAP, "a disk");
+        assert_eq!(settled(1e9, 0.05), GAP, "far away");
         assert!(settled(1.25e6, 0.02) < 32 << 10, "10 Mb/s");
         assert_eq!(settled(1e3, 0.02), NEAR);
         let at_once = Apart::default();

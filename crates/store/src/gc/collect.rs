@@ -85,7 +85,7 @@ impl Round<'_> {
     async fn run(&self) -> Result<Report> {
         let (store, options) = (self.store, self.options);
         let mut report = Report { dry_run: options.dry_run, ..Report::default() };
-        let (own, now) = self.now().await?;
+        let now = self.now().await?;
         report.records = trim::trim(store, now, options.dry_run).await?;
 
         // The order counts: objects, the record and its lists, pins and names, what was moved.
@@ -93,7 +93,7 @@ impl Round<'_> {
         let state = State::load(store).await?;
         listed.packs.absent = state.absent(store).await?;
         listed.lists = self.lists().await?;
-        let dead = self.bury(&own, now).await?;
+        let dead = self.bury(now).await?;
         report.pins = dead.len() as u64;
         // A session that was renewed meanwhile lives: it has looked for the pin before since.
         let census = census::take(store).await?;
@@ -108,6 +108,7 @@ impl Round<'_> {
         };
         report.doubts = marks.doubts.iter().map(|doubt| doubt.error.message().into()).collect();
 
+        let own = self.session.pin_keys().await;
         let living = others(&census, &own, &dead);
         self.sweep(&state, &listed, &living, now, &marks, &mut report).await?;
         let condemned = state.condemned(store).await?;
@@ -115,18 +116,19 @@ impl Round<'_> {
         Ok(report)
     }
 
-    /// The key of the collection's own pin, and the date of that: the store's present time.
-    pub(super) async fn now(&self) -> Result<(String, u64)> {
+    /// The date of the collection's own pin: the store's present time.
+    pub(super) async fn now(&self) -> Result<u64> {
         let own = self.session.pin_key().await;
-        let now = seconds(&backend::head(self.store.backend(), &own).await?);
-        Ok((own, now))
+        Ok(seconds(&backend::head(self.store.backend(), &own).await?))
     }
 
     /// Deletes the pins of sessions that died; returns them.
-    pub(super) async fn bury(&self, own: &str, now: u64) -> Result<Vec<ObjectMeta>> {
+    pub(super) async fn bury(&self, now: u64) -> Result<Vec<ObjectMeta>> {
         let stale = self.options.stale.as_secs();
         let mut dead = pin::list(self.store).await?;
-        dead.retain(|meta| meta.location.as_ref() != own && census::silent(meta, now) >= stale);
+        // Asked for after the listing: it may show a pin that the collection has renewed meanwhile.
+        let own = self.session.pin_keys().await;
+        dead.retain(|meta| !is_among(&own, meta) && census::silent(meta, now) >= stale);
         if !self.options.dry_run {
             let keys = dead.iter().map(|meta| meta.location.to_string()).collect();
             sweep::delete(self.store, keys).await?;
@@ -345,11 +347,18 @@ impl Round<'_> {
     }
 }
 
-/// The sessions that are at work, but for the collection's own.
-pub(super) fn others<'c>(census: &'c Census, own: &str, dead: &[ObjectMeta]) -> Vec<&'c Seen> {
+/// The sessions that are at work, but for the collection's own, whose pins are `own`: those that it
+/// has after the census.
+pub(super) fn others<'c>(census: &'c Census, own: &[String], dead: &[ObjectMeta]) -> Vec<&'c Seen> {
     let gone = |seen: &Seen| dead.iter().any(|meta| meta.location == seen.meta.location);
     let pins = census.pins.iter();
-    pins.filter(|seen| seen.meta.location.as_ref() != own && !gone(seen)).collect()
+    pins.filter(|seen| !is_among(own, &seen.meta) && !gone(seen)).collect()
+}
+
+/// Whether an object has one of these keys.
+fn is_among(keys: &[String], meta: &ObjectMeta) -> bool {
+    let key: &str = meta.location.as_ref();
+    keys.iter().any(|known| known == key)
 }
 
 pub(super) fn item(name: Name, meta: &ObjectMeta) -> Item {

@@ -1,11 +1,12 @@
 //! Replacing lists of condemned objects that are damaged.
 //!
 //! Nobody can tell what such a list names, so no session can begin: it might rely on something that
-//! is about to be deleted. In its place come lists of all that no name refers to. What the old one
-//! named and what is still there is among that: while a list is in the record, whatever is on it is
-//! not taken into use. What the old one named and what is gone may be written again under the same
-//! id, and then a collection that is still at its deletions must not hit it: so nobody else may be at
-//! work, and a collection that was taken for dead deletes nothing more.
+//! is about to be deleted. In its place come lists of all that no name refers to and that is on no
+//! other list that waits. What the old one named and what is still there is on one of them: while a
+//! list is in the record, whatever is on it is not taken into use. What the old one named and what is
+//! gone may be written again under the same id, and then a collection that is still at its deletions
+//! must not hit it: so nobody else may be at work, and a collection that was taken for dead deletes
+//! nothing more, but for the requests that are under way.
 //!
 //! Nothing is deleted here: the sweep of the new lists judges each object anew.
 
@@ -38,17 +39,18 @@ pub(super) async fn replace_lists(
 impl Round<'_> {
     async fn replace_lists(&self) -> Result<Vec<String>> {
         let store = self.store;
-        let (own, now) = self.now().await?;
+        let now = self.now().await?;
         // In the same order as for a collection.
         let mut listed = self.list().await?;
         let state = State::load(store).await?;
         let Contents { absent, damaged } = state.contents(store).await?;
         listed.packs.absent = absent;
-        let dead = self.bury(&own, now).await?;
+        let dead = self.bury(now).await?;
         let census = census::take(store).await?;
         self.list_moved(&mut listed).await?;
         let keys: Vec<String> = damaged.iter().map(|(id, _)| condemned::key(&id.0)).collect();
         let Some(first) = keys.first() else { return Ok(keys) };
+        let own = self.session.pin_keys().await;
         let at_work: Vec<String> =
             others(&census, &own, &dead).iter().map(|seen| seen.what()).collect();
         if !at_work.is_empty() {
@@ -60,15 +62,21 @@ impl Round<'_> {
             )));
         }
         let marks = mark::mark(store, &census, &listed.packs, self.progress).await?;
+        let (_, mut lists) = state.forget(now);
+        lists.retain(|list| !damaged.iter().any(|(id, _)| *id == list.id));
+        let kept = State { sequence: state.sequence, lists };
+        let condemned = kept.condemned(store).await?;
         // Also what cannot be judged: whether it may go is for the sweep to say.
         let unmarked: Vec<Item> = listed
             .objects
             .iter()
-            .filter(|(name, _)| sweep::is_unmarked(&marks, name.kind, &name.id))
+            .filter(|(name, _)| {
+                !condemned.has(name.kind, name.id)
+                    && sweep::is_unmarked(&marks, name.kind, &name.id)
+            })
             .map(|(name, meta)| item(*name, meta))
             .collect();
-        let (_, mut lists) = state.forget(now);
-        lists.retain(|list| !damaged.iter().any(|(id, _)| *id == list.id));
+        let mut lists = kept.lists;
         for items in unmarked.chunks(MAX_OBJECTS) {
             let Amount { objects, bytes } = Amount::of(items);
             let id = CondemnedId(condemned::write(store, items.to_vec()).await?);

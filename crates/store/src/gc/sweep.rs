@@ -1,16 +1,22 @@
 //! Deleting what was condemned long enough ago and is still unreferenced.
 
 use super::census::Seen;
-use super::condemned::{self, Item, Kind};
+use super::condemned::{self, Item, Kind, Name};
 use super::mark::{Marks, Unsure};
 use super::report::{Amount, Waiting};
 use super::state::{List, State};
 use crate::{ManifestId, PackId, SegmentId, Session, Store, backend};
 use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, TryStreamExt, stream};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Deletions at the same time.
 const CONCURRENCY: usize = 16;
+/// Deletions, at the most, between two looks whether the collection was taken for dead.
+const BATCH: usize = 256;
+/// How long such a look is believed, should the process sleep in the middle of a batch.
+const BELIEVED: Duration = Duration::from_secs(60);
 
 /// Whether nothing that marks know of refers to an object.
 pub(crate) fn is_unmarked(marks: &Marks, kind: Kind, id: &[u8; 32]) -> bool {
@@ -57,7 +63,8 @@ pub(crate) fn obstacle(list: &List, age: u64, grace: u64, sessions: &[&Seen]) ->
 }
 
 /// Deletes the objects of a list that are still garbage. Marks were made after it was seen that no
-/// session is in the way. A collection that was taken for dead meanwhile deletes nothing more.
+/// session is in the way. A collection that was taken for dead meanwhile deletes nothing more, but
+/// for the requests that are under way.
 pub(crate) async fn sweep(
     session: &Session,
     list: &List,
@@ -81,13 +88,20 @@ pub(crate) async fn sweep(
         }
         // By kind: nothing is left that refers to what is gone.
         for kind in Kind::ALL {
-            session.check().await?;
-            let names = freed.iter().map(|item| item.name).filter(|name| name.kind == kind);
-            stream::iter(names.map(Ok::<_, Error>))
-                .try_for_each_concurrent(CONCURRENCY, |name| async move {
-                    backend::delete(store.backend(), &name.key()).await
-                })
-                .await?;
+            let names: Vec<Name> =
+                freed.iter().map(|item| item.name).filter(|name| name.kind == kind).collect();
+            for batch in names.chunks(BATCH) {
+                let looked = Instant::now();
+                session.check().await?;
+                stream::iter(batch.iter().copied().map(Ok::<_, Error>))
+                    .try_for_each_concurrent(CONCURRENCY, |name| async move {
+                        if looked.elapsed() > BELIEVED {
+                            session.check().await?;
+                        }
+                        backend::delete(store.backend(), &name.key()).await
+                    })
+                    .await?;
+            }
         }
     }
     Ok(Swept { freed, unjudged })

@@ -396,6 +396,71 @@ async fn what_could_not_be_judged_stays_condemned() {
 }
 
 #[tokio::test]
+async fn a_collection_whose_pin_was_renewed_is_not_another_one() {
+    let (store, backend) = fresh().await;
+    publish(&store, "a:1", &[1]).await;
+    let own = store.session("garbage collection").await.unwrap();
+    let other = testing::session(&store).await;
+    own.hold(RefKind::Image, "a:1").await.unwrap().unwrap();
+    assert_eq!(count(&backend, "pins").await, 3);
+    let census = census::take(&store).await.unwrap();
+    let keys = own.pin_keys().await;
+    let others = collect::others(&census, &keys, &[]);
+    let others: Vec<String> = others.into_iter().map(|seen| seen.what()).collect();
+    assert_eq!(others, ["test"]);
+
+    let options = Options { stale: Duration::ZERO, ..now() };
+    let round = collect::Round { store: &store, session: &own, options: &options, progress: &() };
+    assert_eq!(round.bury(round.now().await.unwrap()).await.unwrap().len(), 1);
+    own.check().await.unwrap();
+    assert_eq!(other.check().await.unwrap_err().kind(), ErrorKind::Fenced);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_collection_that_is_taken_for_dead_while_it_deletes_soon_stops() {
+    const MANY: usize = 600;
+    for (asleep, most) in [(0, 256), (120, 64)] {
+        let backend = Clocked::new(testing::NOW);
+        let slow =
+            testing::Unreliable::new(Arc::new(backend.clone()), 1, testing::Faults::default());
+        let shared: Arc<dyn ObjectStore> = Arc::new(slow.clone());
+        let store = Store::create(shared, testing::settings(), testing::world(1)).await.unwrap();
+        let session = testing::session(&store).await;
+        let mut items = Vec::new();
+        for number in 0..MANY {
+            let id = *blake3::hash(&number.to_le_bytes()).as_bytes();
+            let name = condemned::Name { kind: condemned::Kind::Pack, id };
+            backend.put(&Path::from(name.key()), "x".into()).await.unwrap();
+            items.push(condemned::Item { name, size: 1 });
+        }
+        let id = crate::id::CondemnedId(condemned::write(&store, items).await.unwrap());
+        let bytes = MANY as u64;
+        let list = state::List { id, sequence: 1, objects: bytes, bytes, swept: None };
+        State::default().replace(&store, vec![list.clone()]).await.unwrap();
+
+        let delay = Duration::from_secs(1);
+        slow.set(testing::Faults { delayed: 1000, delay, ..testing::Faults::default() });
+        let bury = async {
+            for _ in 0..10_000 {
+                if count(&backend, pack::PREFIX).await < MANY {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            for meta in backend::list(&backend, "pins").await.unwrap() {
+                backend.delete(&meta.location).await.unwrap();
+            }
+            tokio::time::advance(Duration::from_secs(asleep)).await;
+        };
+        let marks = mark::Marks::default();
+        let (swept, ()) = tokio::join!(sweep::sweep(&session, &list, &marks, false), bury);
+        assert_eq!(swept.unwrap_err().kind(), ErrorKind::Fenced);
+        let deleted = MANY - count(&backend, pack::PREFIX).await;
+        assert!((1..=most).contains(&deleted), "{deleted}");
+    }
+}
+
+#[tokio::test]
 async fn an_encrypted_store_is_collected_and_what_is_left_is_read() {
     let (store, backend) = fresh_encrypted().await;
     let shared: Arc<dyn ObjectStore> = Arc::new(backend.clone());

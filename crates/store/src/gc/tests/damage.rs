@@ -58,6 +58,22 @@ async fn a_collection_replaces_a_damaged_list_and_what_it_named_is_not_taken_int
 }
 
 #[tokio::test]
+async fn what_another_list_names_is_not_on_the_new_one_too() {
+    let (store, backend, list) = condemned().await;
+    publish(&store, "c:1", &[7]).await;
+    remove(&store, "c:1").await;
+    assert_eq!(gc(&store, Options::default()).await.found.objects, 3);
+    damage(&backend, &list).await;
+    let report = gc(&store, Options::default()).await;
+    assert_eq!(report.replaced, [list.to_string()]);
+    let waiting: Vec<u64> = report.waiting.iter().map(|waiting| waiting.garbage.objects).collect();
+    assert_eq!(waiting, [3, 3]);
+    backend.advance(DAY);
+    assert_eq!(gc(&store, Options::default()).await.freed.objects, 6);
+    assert_eq!(read(&backend, "a:1").await, image(&[1, 2, 3]));
+}
+
+#[tokio::test]
 async fn a_damaged_list_of_what_was_deleted_is_forgotten() {
     let (store, backend, list) = condemned().await;
     backend.advance(DAY);
