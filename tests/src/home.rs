@@ -190,6 +190,15 @@ impl Server {
         tasks.expect("the server's threads").count()
     }
 
+    /// How many descriptors it has of files with `part` in their path.
+    pub fn descriptors(&self, part: &str) -> usize {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
+        let paths = open.expect("the server's descriptors").filter_map(|entry| {
+            std::fs::read_link(entry.ok()?.path()).ok() // it may be closed just now
+        });
+        paths.filter(|path| path.to_string_lossy().contains(part)).count()
+    }
+
     /// The address of an export.
     pub fn uri(&self, export: &str) -> String {
         format!("nbd+unix:///{export}?socket={}", self.socket.display())

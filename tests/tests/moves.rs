@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 #![allow(clippy::disallowed_methods, reason = "leases run out in real time")]
 
-use sojourn_tests::{Client, Home, content};
+use sojourn_tests::slow::Hanging;
+use sojourn_tests::{Client, Home, Server, content, require};
 use std::time::{Duration, Instant};
 
 const MIB: usize = 16;
@@ -33,6 +34,15 @@ fn short_lease(home: &Home) {
 
 fn read_all(client: &mut Client) -> Vec<u8> {
     (0..client.size >> 20).flat_map(|part| client.read(part << 20, 1 << 20)).collect()
+}
+
+/// Writes until the server has noticed that the disk was taken from it.
+fn until_it_fails(client: &mut Client, server: &Server) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while client.write(5 << 20, &[0x55; 4096]) == 0 {
+        assert!(Instant::now() < end, "the guest goes on writing\n{}", server.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 #[test]
@@ -79,11 +89,7 @@ fn a_server_whose_disk_was_taken_publishes_nothing_and_fails_its_guest() {
     there.run(&["disk", "take", "--force", "alice"]);
 
     here.fails(5, &["disk", "snapshot", "alice", "late"]);
-    let end = Instant::now() + Duration::from_secs(20);
-    while client.write(5 << 20, &[0x55; 4096]) == 0 {
-        assert!(Instant::now() < end, "the guest goes on writing\n{}", server.log());
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    until_it_fails(&mut client, &server);
     drop(client);
     let mut expected = image.clone();
     expected[3 << 20..][..4096].fill(0x33);
@@ -123,4 +129,42 @@ fn disks_of_a_server_that_died_are_taken_when_its_lease_ran_out() {
         std::thread::sleep(Duration::from_millis(200));
     }
     assert!(here.fails(5, &["disk", "snapshot", "alice", "late"]).contains("taken"));
+}
+
+#[test]
+fn a_store_that_hangs_for_one_disk_holds_up_neither_that_disk_nor_the_others() {
+    require!("cc");
+    let here = Home::new();
+    short_lease(&here);
+    here.import("golden", &content::image(74, MIB));
+    let [hung, second, third] = ["alice", "bob", "carol"];
+    [hung, second, third].iter().for_each(|disk| here.disk(disk, "golden"));
+    let there = beside(&here);
+    let record = "refs/disk/alice/";
+    let hanging = Hanging::new(here.dir(), record);
+    let server = here.serve_in(&hanging.environment(), &[]);
+    let mut clients = [hung, second, third].map(|disk| Client::attach(server.socket(), disk));
+    hanging.hold_reads(true);
+    let end = Instant::now() + Duration::from_secs(20);
+    while server.descriptors(record) == 0 {
+        assert!(Instant::now() < end, "the store is not asked\n{}", server.log());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+
+    // One after the other, so that the store was asked more than once meanwhile.
+    for (disk, client) in [second, third].into_iter().zip(&mut clients[1..]) {
+        there.run(&["disk", "take", "--force", disk]);
+        until_it_fails(client, &server);
+    }
+    assert_eq!(server.descriptors(record), 1, "it is asked about {hung} a second time");
+    let mut another = Client::attach(server.socket(), hung);
+    assert_eq!(another.write(3 << 20, &[0x33; 4096]), 0);
+    assert_eq!(another.flush(), 0);
+    assert_eq!(clients[0].read(3 << 20, 4096), [0x33; 4096]);
+    another.detach();
+
+    there.run(&["disk", "take", "--force", hung]);
+    hanging.hold_reads(false);
+    until_it_fails(&mut clients[0], &server);
+    server.kill();
 }

@@ -2,8 +2,9 @@
 
 use crate::attach::Lease;
 use crate::away::{Away, Kept, Room, cannot_keep};
-use crate::fence::{self, Tenure};
+use crate::fence;
 use crate::maplog::Failure;
+use crate::question::Latest;
 use crate::record::Record;
 use crate::shadow::{Shadow, check_size};
 use crate::strain::{Kind, RoomProbe, Strain, Strained};
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use store::{Manifest, ManifestId, RefKind, RefRecord, ServerId, Session, Store};
+use store::{Manifest, ManifestId, RefKind, ServerId, Session, Store};
 
 /// An open disk: a device, and what can be done to it as a whole. The process that has it open
 /// holds its lock until the last handle is dropped.
@@ -42,7 +43,9 @@ pub struct Disk {
     pub(crate) changing: tokio::sync::Mutex<()>,
     pub(crate) lease: Lease,
     /// Whose shadow this is.
-    server: ServerId,
+    pub(crate) server: ServerId,
+    /// The question about who holds it whose answer counts.
+    pub(crate) asked: Latest,
     read: AtomicU64,
     written: AtomicU64,
     strained: Strained,
@@ -117,6 +120,7 @@ impl Disk {
             changing: tokio::sync::Mutex::new(()),
             lease: Lease::new(terms.linger, absent),
             server: terms.server,
+            asked: Latest::default(),
             read: AtomicU64::new(0),
             written: AtomicU64::new(0),
             strained,
@@ -199,6 +203,7 @@ impl Disk {
     /// # Errors
     /// As [`Device::flush`].
     pub async fn close(&self) -> Result<()> {
+        self.asked.forget();
         self.shadow.close().await
     }
 
@@ -354,31 +359,6 @@ impl Disk {
                 other => return other.map(|_| ()),
             }
         }
-    }
-
-    /// Looks whether the disk is still held by this server. When it is not, it is not written any
-    /// more.
-    ///
-    /// # Errors
-    /// As [`publish_base`](Self::publish_base).
-    pub async fn confirm(&self) -> Result<()> {
-        match self.store.refs().get(RefKind::Disk, self.name()).await? {
-            Some(found) => self.check_holder(&found),
-            None => Ok(()),
-        }
-    }
-
-    fn check_holder(&self, found: &RefRecord) -> Result<()> {
-        let (epoch, uuid) = {
-            let record = self.record.lock();
-            (record.epoch, record.uuid)
-        };
-        fence::check(found, uuid, Tenure { server: self.server, epoch }, &self.directory)
-            .inspect_err(|error| {
-                if error.kind() == ErrorKind::Fenced {
-                    self.shadow.poison().set(error);
-                }
-            })
     }
 }
 

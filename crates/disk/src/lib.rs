@@ -19,6 +19,7 @@
 //! | `model` | what is told of disks: [`DiskInfo`], [`Mode`], … |
 //! | `disks` | [`Disks`], all disks of a home |
 //! | `fence` | which server holds a disk, and how an earlier one is kept out |
+//! | `question` | [`Question`], who holds an open disk, asked of the store without the disk |
 //! | `moves` | taking, releasing and keeping disks: from one server to another |
 //! | `disk` | [`Disk`], an open one |
 //! | `away` | [`Room`], private blocks that lie elsewhere than in the home |
@@ -46,6 +47,7 @@ mod lock;
 mod maplog;
 mod model;
 mod moves;
+mod question;
 mod rebase;
 mod record;
 mod shadow;
@@ -64,6 +66,7 @@ pub use model::{
     Counters, CreateOptions, DiskInfo, Elsewhere, Mode, Rebase, RebaseReport, Resident,
     SnapshotInfo,
 };
+pub use question::{Answer, Question};
 pub use shadow::Shadow;
 pub use strain::{RoomProbe, Slow, Strain};
 pub use touches::Touches;

@@ -2,7 +2,7 @@
 //! after its last one, so that a guest that reboots finds it warm.
 
 use block::{Error, Result};
-use disk::{Disk, DiskInfo, Disks, Mode};
+use disk::{Answer, Disk, DiskInfo, Disks, Mode, Question};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -271,15 +271,31 @@ impl OpenDisks {
         self.retire(name, Leaving::Anyhow, self.disks.keep(name, new)).await
     }
 
-    /// Looks which of the open disks were taken from this server. Those are not written any more.
-    pub(crate) async fn confirm(&self) {
-        let slots: Vec<_> = self.slots.lock().values().map(Arc::clone).collect();
-        for slot in slots {
-            let Ok(place) = slot.disk.try_lock() else { continue };
-            let Some(opened) = place.as_ref() else { continue };
-            if let Err(error) = opened.disk.confirm().await {
-                tracing::error!(disk = slot.name, error = error.message(), "not sure of the disk");
-            }
+    /// The names of the disks that may be open.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.slots.lock().keys().cloned().collect()
+    }
+
+    /// What the store is to be asked about an open disk: whether this server still holds it. `None`
+    /// when the disk is not open, or is being opened, closed or looked after just now.
+    pub(crate) fn question(&self, name: &str) -> Option<Question> {
+        let slot = self.slots.lock().get(name).map(Arc::clone)?;
+        let place = slot.disk.try_lock().ok()?;
+        Some(place.as_ref()?.disk.question())
+    }
+
+    /// Judges the store's answer about a disk: one that was taken from this server is not written any
+    /// more. A disk that is being opened or closed is waited for.
+    ///
+    /// # Errors
+    /// Those of [`Disk::judge`].
+    pub(crate) async fn judge(&self, name: &str, answer: Answer) -> Result<()> {
+        let slot = self.slots.lock().get(name).map(Arc::clone);
+        let Some(slot) = slot else { return Ok(()) };
+        // No handle leaves: the disk's lock would go with it.
+        match &*slot.disk.lock().await {
+            Some(opened) => opened.disk.judge(answer),
+            None => Ok(()),
         }
     }
 

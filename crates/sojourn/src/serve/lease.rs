@@ -1,6 +1,7 @@
 //! The server's lease: the others on the store learn that it is at work, and it learns which of its
 //! disks they took.
 
+use super::lease_questions;
 use crate::engine::Engine;
 use block::{ErrorKind, Result};
 use std::sync::Arc;
@@ -33,6 +34,8 @@ impl Lease {
         };
         let mut renewing = JoinSet::new();
         renewing.spawn(renew(Arc::clone(engine), host.clone(), time, lost));
+        // Beside it: a store that is slow to say who holds the disks is not in the way of a renewal.
+        renewing.spawn(confirm(Arc::clone(engine), time));
         Ok(Self { engine: Arc::clone(engine), host, renewing })
     }
 
@@ -73,9 +76,15 @@ async fn renew(engine: Arc<Engine>, host: String, time: Duration, mut lost: bool
                 }
             }
         }
-        // A store that is slow to answer for many disks must not be in the way of the next renewal.
-        if tokio::time::timeout(time / 3, engine.open.confirm()).await.is_err() {
-            tracing::warn!("the store does not say in time who holds the disks; it is asked again");
-        }
     }
+}
+
+/// Asks for ever, three times in `time`, which of the open disks were taken.
+async fn confirm(engine: Arc<Engine>, time: Duration) {
+    let ask = |name: &str| {
+        let question = engine.open.question(name)?;
+        let (engine, name) = (Arc::clone(&engine), name.to_owned());
+        Some(async move { engine.open.judge(&name, question.ask().await).await })
+    };
+    lease_questions::ask(time / 3, || engine.open.names(), ask).await;
 }

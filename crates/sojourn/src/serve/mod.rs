@@ -16,6 +16,7 @@
 //! | [`forward`] | another server's exports |
 //! | [`inherit`], [`notify`] | sockets from, and notices to, the service manager |
 //! | [`lease`] | the others on the store learn that the server is at work |
+//! | [`lease_questions`] | a store that hangs is asked about few disks at a time, and about none twice |
 //! | [`handover`] | one server follows another, and no client notices |
 //! | [`returning`] | who wants the disk of a client that was passed waits for it |
 //! | [`reserve`] | descriptors for what must not fail |
@@ -40,6 +41,7 @@ pub(crate) mod https;
 pub(crate) mod inherit;
 pub(crate) mod latency;
 pub(crate) mod lease;
+mod lease_questions;
 pub(crate) mod listen;
 pub(crate) mod listeners;
 pub(crate) mod metrics;
