@@ -82,6 +82,8 @@ pub enum Purpose {
     Info,
     /// To read and write it.
     Use,
+    /// To go on reading and writing it, by a connection that another process passed.
+    Resume,
 }
 
 /// How a session ended.

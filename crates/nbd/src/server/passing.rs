@@ -242,7 +242,7 @@ impl Place {
         // Until the connection holds it itself.
         let mut held = Held::new(&self.inner.budget);
         held.owe((was.rest.received.len() + was.rest.unsent.len()) as u64);
-        let session = self.inner.exports.open(&was.export, &was.peer, Purpose::Use).await?;
+        let session = self.inner.exports.open(&was.export, &was.peer, Purpose::Resume).await?;
         drop(opening);
         let device = session.device();
         if device.size() < was.size || (device.read_only() && !was.read_only) {

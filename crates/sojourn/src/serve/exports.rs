@@ -38,7 +38,7 @@ impl HomeExports {
     async fn disk(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
         let held = self.engine.open.hold(name).await?;
         let attachment = match purpose {
-            Purpose::Use => Some(attach(&held, &peer.identity).await?),
+            Purpose::Use | Purpose::Resume => Some(attach(&held, &peer.identity).await?),
             Purpose::Info => None,
         };
         if let (Some(_), Some(image)) = (&attachment, held.disk().pristine_base()) {

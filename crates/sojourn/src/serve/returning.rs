@@ -1,5 +1,6 @@
 //! Clients that the server before has passed get their disks back before others may have them. Only
-//! who asks for one of those waits.
+//! who asks for one of those waits. A client that connects once more meanwhile does not count as a
+//! connection that returned.
 
 use async_trait::async_trait;
 use block::Result;
@@ -16,11 +17,11 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Exports of which some have clients on their way.
 pub(crate) struct Returning {
     inner: Arc<dyn Exports>,
-    /// The clients that are still to come, by export.
+    /// The clients of the connections that are still to come, by export.
     expected: watch::Sender<HashMap<String, Vec<Peer>>>,
 }
 
-/// A client's way back to its export, whatever comes of it.
+/// A passed connection's way back to its export, whatever comes of it.
 struct Way<'a>(&'a Returning, &'a str, &'a Peer);
 
 impl Drop for Way<'_> {
@@ -77,11 +78,14 @@ impl Exports for Returning {
     }
 
     async fn open(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
-        if purpose == Purpose::Info {
-            return self.inner.open(name, peer, purpose).await;
-        }
-        self.turn(name, peer).await;
-        let _way = Way(self, name, peer);
+        let _way = match purpose {
+            Purpose::Info => None,
+            Purpose::Use => {
+                self.turn(name, peer).await;
+                None
+            }
+            Purpose::Resume => Some(Way(self, name, peer)),
+        };
         self.inner.open(name, peer, purpose).await
     }
 }
@@ -151,11 +155,24 @@ mod tests {
             for _ in 0..2 {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 slow.0.add_permits(1);
-                returning.open("d", &own(), Purpose::Use).await.err().unwrap();
+                returning.open("d", &own(), Purpose::Resume).await.err().unwrap();
             }
         };
         let (waited, ()) = tokio::join!(waits(&returning, "d", Purpose::Use), back);
         assert_eq!(waited, 2, "until both connections are there");
+        assert_eq!(waits(&returning, "d", Purpose::Use).await, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_connection_of_the_same_client_counts_for_none_that_was_passed() {
+        let (slow, returning) = returning(1);
+        slow.0.add_permits(2);
+        for _ in 0..2 {
+            returning.open("d", &own(), Purpose::Use).await.err().unwrap();
+        }
+        assert_eq!(waits(&returning, "d", Purpose::Use).await, LONGEST.as_secs());
+        slow.0.add_permits(1);
+        returning.open("d", &own(), Purpose::Resume).await.err().unwrap();
         assert_eq!(waits(&returning, "d", Purpose::Use).await, 0);
     }
 
@@ -166,7 +183,7 @@ mod tests {
         assert_eq!(waited, LONGEST.as_secs());
         // One that gives up on the way is not waited for either.
         let own = own();
-        let given_up = returning.open("d", &own, Purpose::Use);
+        let given_up = returning.open("d", &own, Purpose::Resume);
         tokio::time::timeout(Duration::from_secs(1), given_up).await.err().unwrap();
         assert_eq!(waits(&returning, "d", Purpose::Use).await, 0);
         let (_slow, returning) = self::returning(1);

@@ -364,7 +364,8 @@ async fn it_is_told_when_every_passed_client_has_its_export_again() {
         async fn list(&self, _: &Peer) -> Result<Vec<ExportSummary>> {
             Ok(Vec::new())
         }
-        async fn open(&self, _: &str, _: &Peer, _: Purpose) -> Result<Box<dyn Session>> {
+        async fn open(&self, _: &str, _: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
+            assert_eq!(purpose, Purpose::Resume);
             self.1.clone().wait_for(|open| *open).await.unwrap();
             Ok(Box::new(One(Arc::clone(&self.0))))
         }
