@@ -1,0 +1,59 @@
+//! Requests that are looked for before their connection sleeps, as `serve.busy_poll_us` asks for.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+#![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
+
+use sojourn_tests::tool::shell;
+use sojourn_tests::{Client, Home, content, require};
+use std::time::{Duration, Instant};
+
+const MIB: usize = 4;
+
+/// One request at a time, each as soon as the one before was answered.
+const SCRIPT: &str = "
+import os
+h.connect_uri(os.environ['uri'])
+first = int(os.environ['first'])
+for number in range(first, first + 1000):
+    at, data = number % 1024 * 4096, number.to_bytes(4, 'big') * 1024
+    h.pwrite(data, at)
+    assert h.pread(4096, at) == data, number
+h.flush()
+h.shutdown()
+";
+
+#[test]
+fn a_client_that_is_looked_for_reads_what_it_wrote() {
+    require!("nbdsh");
+    let home = Home::new();
+    let config = home.path("home/sojourn.toml");
+    std::fs::write(&config, "[serve]\nbusy_poll_us = 1000\n").unwrap();
+    let mut expected = content::image(91, MIB);
+    home.import("golden", &expected);
+    home.disk("d", "golden");
+    let server = home.serve();
+    std::fs::write(home.path("work.py"), SCRIPT).unwrap();
+    // On a single processor nobody is looked for.
+    let looked_for = std::thread::available_parallelism().unwrap().get() > 1;
+    let end = Instant::now() + Duration::from_secs(60);
+    let mut first = 0usize;
+    loop {
+        let env = [("uri", &*server.uri("d")), ("first", &*first.to_string())];
+        shell(home.dir(), &env, "exec nbdsh -c - < work.py");
+        for number in first..first + 1000 {
+            let data = (number as u32).to_be_bytes().repeat(1024);
+            expected[number % 1024 * 4096..][..4096].copy_from_slice(&data);
+        }
+        first += 1000;
+        let status = home.json(&["status"]);
+        let found = status["total"]["busy_polled"].as_u64().unwrap();
+        if found > 0 || !looked_for {
+            break;
+        }
+        assert!(Instant::now() < end, "no request is looked for: {status}");
+    }
+    let mut client = Client::attach(server.socket(), "d");
+    content::assert_same("written", &client.read(0, MIB << 20), &expected);
+    client.detach();
+    server.stop();
+}
