@@ -2,11 +2,16 @@
 //! beside 49 clients that ask for all they can get, each on a disk of its own; once where every read is
 //! answered from memory, and once where every read comes from a store on a slow disk.
 //!
+//! In memory the server has half of the cores, and the clients the others, the light one before the
+//! storm, as if it were on a machine of its own; and the same is shown where all share the cores, and
+//! a client that waits for one passes for a server that is slow.
+//!
 //! The client reads 4 KiB anywhere, one at a time, and pauses between two reads: on the slow disk for
 //! so long that it asks for less than a fiftieth of what the disk can do, even when its chunks are long.
 
 use crate::client::{Connection, Job};
 use crate::content::{GRAIN, write_image};
+use crate::cores::{Cores, run_at_once};
 use crate::home::{Home, Serving};
 use crate::storm::arm::Arm;
 use crate::storm::bucket::Bucket;
@@ -48,8 +53,8 @@ pub(crate) struct Options {
 #[derive(Debug, Serialize)]
 struct Row {
     place: &'static str,
-    /// Whether disks take turns.
-    turns: bool,
+    /// Whether this is what the server is measured by; else it is shown beside that.
+    counts: bool,
     alone: Seen,
     beside: Seen,
     /// The 99th percentile beside the storm, of that alone.
@@ -78,9 +83,9 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Whether the storm is felt no more than it may be, where disks take turns.
+    /// Whether the storm is felt no more than it may be, in the rows that count.
     pub(crate) fn all_reached(&self) -> bool {
-        self.rows.iter().filter(|row| row.turns).all(|row| row.ratio <= self.at_most)
+        self.rows.iter().filter(|row| row.counts).all(|row| row.ratio <= self.at_most)
     }
 }
 
@@ -101,14 +106,10 @@ impl fmt::Display for Report {
             "storm/s",
         )?;
         for row in &self.rows {
-            let place = if row.turns {
-                row.place.to_owned()
-            } else {
-                format!("{}, without turns", row.place)
-            };
             writeln!(
                 f,
-                "{place:<28} {:>10.0} {:>10.0} {:>12.0} {:>12.0} {:>7.2} {:>11.0}",
+                "{:<28} {:>10.0} {:>10.0} {:>12.0} {:>12.0} {:>7.2} {:>11.0}",
+                row.place,
                 row.alone.p50_us,
                 row.alone.p99_us,
                 row.beside.p50_us,
@@ -118,7 +119,7 @@ impl fmt::Display for Report {
             )?;
         }
         writeln!(f)?;
-        for row in self.rows.iter().filter(|row| row.turns) {
+        for row in self.rows.iter().filter(|row| row.counts) {
             let verdict = if row.ratio <= self.at_most { "ok  " } else { "MISS" };
             writeln!(
                 f,
@@ -163,7 +164,7 @@ pub(crate) fn run(options: &Options, sojourn: &Path, scratch: &Path) -> Result<R
     };
     let wanted = |place: &str| options.only.as_deref().is_none_or(|only| only == place);
     if wanted("memory") {
-        report.rows.push(in_memory(options, sojourn, &scratch.join("memory"))?);
+        report.rows.extend(in_memory(options, sojourn, &scratch.join("memory"))?);
     }
     if wanted("disk") {
         report.rows.extend(on_disk(options, sojourn, &scratch.join("disk"))?);
@@ -172,7 +173,7 @@ pub(crate) fn run(options: &Options, sojourn: &Path, scratch: &Path) -> Result<R
     Ok(report)
 }
 
-fn in_memory(options: &Options, sojourn: &Path, dir: &Path) -> Result<Row> {
+fn in_memory(options: &Options, sojourn: &Path, dir: &Path) -> Result<Vec<Row>> {
     std::fs::create_dir_all(dir)?;
     let image = dir.join("image.raw");
     write_image(&image, CACHED)?;
@@ -184,20 +185,33 @@ fn in_memory(options: &Options, sojourn: &Path, dir: &Path) -> Result<Row> {
     )?;
     home.import(&image, "golden:1")?;
     home.disks("d", options.storm + 1, "golden:1")?;
-    let serving = home.serve("[cache]\nsize = \"256MiB\"\n", None)?;
-    let mut all = serving.connect("d0")?;
-    for offset in (0..CACHED).step_by(1 << 20) {
-        all.read(offset, &mut vec![0; 1 << 20])?;
-    }
-    all.close();
     let load = Load {
         storm: options.storm,
         depth: options.depth,
         size: CACHED,
         time: Duration::from_secs_f64(options.time),
         pause: Duration::from_millis(1),
+        ahead: true,
     };
-    measure("memory", true, &load, &serving)
+    let start = || {
+        let serving = home.serve("[cache]\nsize = \"256MiB\"\n", None)?;
+        let mut all = serving.connect("d0")?;
+        for offset in (0..CACHED).step_by(1 << 20) {
+            all.read(offset, &mut vec![0; 1 << 20])?;
+        }
+        all.close();
+        Ok(serving)
+    };
+    let mut rows = Vec::new();
+    if let Some(cores) = Cores::split()? {
+        let serving = cores.serve(start)?;
+        rows.push(measure("memory", true, &load, &serving)?);
+    } else {
+        eprintln!("with one core the server cannot have cores of its own");
+    }
+    let load = Load { ahead: false, ..load };
+    rows.push(measure("memory, cores shared", false, &load, &start()?)?);
+    Ok(rows)
 }
 
 fn on_disk(options: &Options, sojourn: &Path, dir: &Path) -> Result<Vec<Row>> {
@@ -215,6 +229,7 @@ fn on_disk(options: &Options, sojourn: &Path, dir: &Path) -> Result<Vec<Row>> {
         size: STORED,
         time: Duration::from_secs_f64(10.0 * options.time),
         pause: Duration::from_secs(1),
+        ahead: false,
     };
     let mut rows = Vec::new();
     for turns in [true, false] {
@@ -225,7 +240,8 @@ fn on_disk(options: &Options, sojourn: &Path, dir: &Path) -> Result<Vec<Row>> {
         );
         let serving = home.serve(&configuration, None)?;
         arm.start();
-        rows.push(measure("disk", turns, &load, &serving)?);
+        let place = if turns { "disk" } else { "disk, without turns" };
+        rows.push(measure(place, turns, &load, &serving)?);
         arm.stop();
     }
     Ok(rows)
@@ -240,14 +256,16 @@ struct Load {
     time: Duration,
     /// Between two reads of the light client.
     pause: Duration,
+    /// Whether the light client's thread runs before those of the storm.
+    ahead: bool,
 }
 
-fn measure(place: &'static str, turns: bool, load: &Load, serving: &Serving) -> Result<Row> {
-    let Load { storm, depth, size, time, pause } = *load;
+fn measure(place: &'static str, counts: bool, load: &Load, serving: &Serving) -> Result<Row> {
+    let Load { storm, depth, size, .. } = *load;
     eprintln!("{place}, alone …");
     let mut light = serving.connect("d0")?;
     let mut places = Places::new(1, size);
-    let alone = read_now_and_then(&mut light, &mut places, time, pause)?;
+    let alone = read_now_and_then(&mut light, &mut places, load)?;
     eprintln!("{place}, beside {storm} …");
     let over = AtomicBool::new(false);
     let (beside, requests, took) = std::thread::scope(|scope| {
@@ -267,8 +285,8 @@ fn measure(place: &'static str, turns: bool, load: &Load, serving: &Serving) -> 
             .collect();
         // The storm has begun, and the server has found out how much the store can take.
         let began = Instant::now();
-        std::thread::sleep(Duration::from_secs(2).min(time));
-        let beside = read_now_and_then(&mut light, &mut places, time, pause);
+        std::thread::sleep(Duration::from_secs(2).min(load.time));
+        let beside = read_now_and_then(&mut light, &mut places, load);
         over.store(true, Ordering::Relaxed);
         let took = began.elapsed();
         let mut requests = 0;
@@ -283,7 +301,7 @@ fn measure(place: &'static str, turns: bool, load: &Load, serving: &Serving) -> 
     light.close();
     Ok(Row {
         place,
-        turns,
+        counts,
         ratio: beside.p99_us / alone.p99_us,
         alone,
         beside,
@@ -292,6 +310,21 @@ fn measure(place: &'static str, turns: bool, load: &Load, serving: &Serving) -> 
 }
 
 fn read_now_and_then(
+    connection: &mut Connection,
+    places: &mut Places,
+    load: &Load,
+) -> Result<Seen> {
+    if load.ahead && !run_at_once(true) {
+        eprintln!("the light client's thread waits its turn: chrt is not there, or not allowed");
+    }
+    let seen = read_until(connection, places, load.time, load.pause);
+    if load.ahead {
+        run_at_once(false);
+    }
+    seen
+}
+
+fn read_until(
     connection: &mut Connection,
     places: &mut Places,
     time: Duration,

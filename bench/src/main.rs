@@ -36,6 +36,7 @@ mod client;
 mod clients;
 mod contender;
 mod content;
+mod cores;
 mod fairness;
 mod home;
 mod load;

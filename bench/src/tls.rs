@@ -164,9 +164,10 @@ fn start(sojourn: &Path, dir: &Path) -> Result<Server> {
     );
     let (plain, encrypted) = (taken.0.local_addr()?, taken.1.local_addr()?);
     drop(taken);
+    // Where TLS is required, nobody gets in without access rules, and those know no client without it.
     let config = format!(
         "[cache]\nsize = \"{}\"\n[serve]\n\
-         nbd = [\"{plain}\", {{ address = \"{encrypted}\", tls = \"required\" }}]\n",
+         nbd = [\"{plain}\", {{ address = \"{encrypted}\", tls = \"optional\" }}]\n",
         block::ByteSize(2 * SIZE),
     );
     std::fs::write(home.join("sojourn.toml"), config)?;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // tests of real processes
 
-use sojourn_tests::{Client, Home, content};
+use sojourn_tests::{Client, Home, Server, content};
 use std::time::{Duration, Instant};
 
 /// A boot is over after 8 seconds of quiet.
@@ -19,8 +19,44 @@ fn boot(client: &mut Client, image: &[u8], places: impl Iterator<Item = usize>) 
     }
 }
 
+/// The boot list of debian's newest version, when it has more than so many chunks.
+fn recorded(home: &Home, server: &Server, more_than: u64) -> serde_json::Value {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let list = home.json(&["image", "show", "debian"])["boot_list"].clone();
+        if list["chunks"].as_u64().is_some_and(|chunks| chunks > more_than) {
+            return list;
+        }
+        assert!(Instant::now() < end, "no boot was recorded\n{}", server.log());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
 #[test]
-fn a_boot_is_recorded_once_and_its_list_goes_to_the_next_version() {
+fn a_second_boot_adds_what_the_first_one_did_not_read() {
+    let home = Home::new();
+    let image = content::image(9, 16);
+    home.import("debian", &image);
+    home.disk("alice", "debian");
+    let mut lists = Vec::new();
+    for (places, more_than) in [([2, 5, 9], 0), ([5, 13, 2], 16)] {
+        let server = home.serve();
+        let mut client = Client::attach(server.socket(), "alice");
+        boot(&mut client, &image, places.into_iter());
+        recorded(&home, &server, more_than.max(lists.last().map_or(0, |(count, _)| *count)));
+        server.stop();
+        let ranges = home.run(&["image", "boot-list", "export", "debian", "-"]);
+        lists.push((ranges.lines().count() as u64, ranges));
+    }
+    let (first, second) = (&lists[0].1, &lists[1].1);
+    assert!(second.starts_with(first.as_str()), "{first}\n{second}");
+    let place = |line: &str| line.split(' ').next().unwrap().parse::<usize>().unwrap() >> 20;
+    let added: Vec<usize> = second[first.len()..].lines().map(place).collect();
+    assert!(!added.is_empty() && added.iter().all(|mib| (12..=13).contains(mib)), "{added:?}");
+}
+
+#[test]
+fn a_boot_is_recorded_and_its_list_goes_to_the_next_version() {
     let home = Home::new();
     let image = content::image(7, 16);
     home.import("debian", &image);
@@ -31,15 +67,7 @@ fn a_boot_is_recorded_once_and_its_list_goes_to_the_next_version() {
     let server = home.serve();
     let mut client = Client::attach(server.socket(), "alice");
     boot(&mut client, &image, [3, 0, 8].into_iter());
-    let end = Instant::now() + PATIENCE;
-    let list = loop {
-        let list = home.json(&["image", "show", "debian"])["boot_list"].clone();
-        if !list.is_null() {
-            break list;
-        }
-        assert!(Instant::now() < end, "no boot was recorded\n{}", server.log());
-        std::thread::sleep(Duration::from_millis(200));
-    };
+    let list = recorded(&home, &server, 0);
     assert!(list["chunks"].as_u64().unwrap() >= 16, "{list}");
     assert_eq!(list["chunks"], list["present_chunks"], "{list}");
     let ranges = home.run(&["image", "boot-list", "export", "debian", "-"]);

@@ -60,6 +60,12 @@ impl Boots {
         &self.reads[number % self.reads.len()]
     }
 
+    /// One of the recordings, for every client.
+    pub(crate) fn only(&self, number: usize) -> Result<Self> {
+        let reads = vec![self.reads[number].clone()];
+        Ok(Self { reads, image: self.image.clone(), file: self.file.try_clone()? })
+    }
+
     /// Compares what was read at `offset` with the image.
     pub(crate) fn check(&self, offset: u64, read: &[u8], scratch: &mut Vec<u8>) -> Result<()> {
         scratch.resize(read.len(), 0);

@@ -24,6 +24,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The label of an image version that names its boot list.
 pub const LABEL: &str = "boot_list";
+/// The label that says from how many boots the list was recorded. A list without it is somebody's own.
+pub const BOOTS: &str = "boot_list_boots";
 /// The most chunks of a list: about 4 GiB.
 pub const MAX_CHUNKS: usize = 65536;
 /// Segments of an image that are searched at the same time.
@@ -53,6 +55,15 @@ impl RefBody {
     /// [`Invalid`](block::ErrorKind::Invalid) when the label is not an id.
     pub fn boot_list(&self) -> Result<Option<BootListId>> {
         self.labels.get(LABEL).map(|id| id.parse()).transpose()
+    }
+
+    /// From how many boots its boot list was recorded: 0 without a list, and `None` when the list is
+    /// somebody's own.
+    pub fn recorded_boots(&self) -> Option<u32> {
+        if !self.labels.contains_key(LABEL) {
+            return Some(0);
+        }
+        self.labels.get(BOOTS)?.parse().ok()
     }
 }
 

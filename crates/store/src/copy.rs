@@ -47,8 +47,10 @@ pub async fn version(
     if let Some(id) = record.body.boot_list()? {
         let list = bootlist::read(from, &id).await?;
         let list = translated(from, manifest, &list, session.store()).await?;
-        labels.remove(bootlist::LABEL);
-        if !list.is_empty() {
+        if list.is_empty() {
+            labels.remove(bootlist::LABEL);
+            labels.remove(bootlist::BOOTS);
+        } else {
             let id = bootlist::write(session, &list).await?;
             labels.insert(bootlist::LABEL.to_owned(), id.to_string());
         }

@@ -193,7 +193,9 @@ impl Load<'_> {
         let load = async {
             want.turn().await;
             let waits = loader.waits.begin(Kind::Read);
-            let chunk = want.read(&self.at).await;
+            // In a box, made when it is its turn: hundreds may wait, and what a read of the store
+            // takes is some ten thousand bytes.
+            let chunk = Box::pin(want.read(&self.at)).await;
             drop(waits);
             want.landed(chunk.is_ok());
             chunk
@@ -258,5 +260,27 @@ impl Want<'_> {
 impl Drop for Want<'_> {
     fn drop(&mut self) {
         self.loader.queue.lock().leave(&self.place, self.loader.began.elapsed());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object_store::memory::InMemory;
+    use store::{ChunkId, Encoding, PackId, testing};
+
+    #[tokio::test]
+    async fn a_read_that_waits_takes_little_memory() {
+        let backend = Arc::new(InMemory::new());
+        let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
+        let config = cache::Config { capacity: 1 << 20, policy: cache::PolicyKind::Lru, seed: 1 };
+        let cache = Arc::new(Cache::new(config));
+        let line = Loader::new(store, cache, LoadOptions::default()).line();
+        let (id, pack) = (ChunkId([1; 32]), PackId([2; 32]));
+        let encoding = Encoding::Plain;
+        let at = ChunkRef { id, len: 4096, pack, offset: 16, stored: 4096, encoding };
+        let load = line.chunks(&[at], Urgency::Demand).pop().unwrap();
+        let bytes = size_of_val(&load.chunk());
+        assert!(bytes <= 4096, "{bytes}");
     }
 }

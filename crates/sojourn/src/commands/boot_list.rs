@@ -1,7 +1,7 @@
 //! `sojourn image boot-list`: what a boot of an image version reads.
 
 use super::image::Which;
-use crate::engine::boot_list::{self, Present};
+use crate::engine::boot_list;
 use crate::engine::images;
 use crate::output::Output;
 use block::{ByteSize, Error, Result, Span};
@@ -62,6 +62,8 @@ pub(crate) struct Record {
 /// What a boot list names.
 #[derive(Serialize)]
 pub(crate) struct View {
+    /// From how many boots the server recorded it; `None` for a list of one's own.
+    boots: Option<u32>,
     /// Chunks that the list names.
     chunks: usize,
     /// Those of them that the image has.
@@ -85,6 +87,7 @@ impl View {
         let Some(list) = boot_list::of(store, record).await? else { return Ok(None) };
         let located = bootlist::locate(manifest, &list).await?;
         Ok(Some(Self {
+            boots: record.body.recorded_boots(),
             chunks: list.len(),
             present_chunks: located.len(),
             present_bytes: located.iter().map(|found| u64::from(found.at.len)).sum(),
@@ -119,7 +122,7 @@ pub(crate) async fn run(verb: &BootList, store: &Store, output: Output) -> Resul
         BootList::Record(args) => {
             let (record, manifest) = version(store, &args.name).await?;
             let list = from(store, &manifest, &args.from).await?;
-            boot_list::set(store, &record.name, &list, Present::Replace).await?;
+            boot_list::set(store, &record.name, &list).await?;
             let (record, manifest) = version(store, &record.name).await?;
             let view = View::of(store, &record, &manifest).await?;
             let view = view.ok_or_else(|| none(&record.name))?;

@@ -2,7 +2,8 @@
 
 use super::images;
 use block::{Error, ErrorKind, Result};
-use store::{BootListId, ChunkId, RefKind, RefRecord, Session, Store, bootlist};
+use std::collections::HashSet;
+use store::{ChunkId, RefKind, RefRecord, Session, Store, bootlist};
 
 /// How often a version whose ref was changed by somebody else is tried again.
 const ATTEMPTS: usize = 8;
@@ -21,51 +22,151 @@ pub(crate) async fn of(store: &Store, record: &RefRecord) -> Result<Option<Vec<C
     read.await.map_err(|e| e.context(format!("boot list of image {}", record.name)))
 }
 
-/// Whether a version that has a list already gets the new one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Present {
-    /// It keeps its own.
-    Keep,
-    /// It gets the new one.
-    Replace,
+/// From how many boots a list is recorded at the most: guests of one image boot differently, and what
+/// few of them read is not worth loading for all.
+const BOOTS: u32 = 4;
+
+/// Whether the next boot of a version is to be added to its list.
+pub(crate) fn is_open(record: &RefRecord) -> bool {
+    record.body.recorded_boots().is_some_and(|boots| boots < BOOTS)
 }
 
-/// Gives a version the list of these chunks; tells whether it did.
+/// What became of a recorded boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Added {
+    /// Chunks of it that were not on the list.
+    pub(crate) new: usize,
+    /// Boots that the list was recorded from.
+    pub(crate) boots: u32,
+}
+
+/// Gives a version the list of these chunks, whatever it had.
 ///
 /// # Errors
 /// Those of the store; [`NotFound`](ErrorKind::NotFound) when the version was removed.
-pub(crate) async fn set(
-    store: &Store,
-    version: &str,
-    chunks: &[ChunkId],
-    present: Present,
-) -> Result<bool> {
+pub(crate) async fn set(store: &Store, version: &str, chunks: &[ChunkId]) -> Result<()> {
+    change(store, version, Change::Set(chunks)).await.map(|_| ())
+}
+
+/// Adds what a boot read to the list of a version, behind what is there; `None` when the list was
+/// recorded from enough boots, or is somebody's own.
+///
+/// # Errors
+/// As [`set`].
+pub(crate) async fn add(store: &Store, version: &str, boot: &[ChunkId]) -> Result<Option<Added>> {
+    change(store, version, Change::Add(boot)).await
+}
+
+/// What is done to a list.
+#[derive(Clone, Copy)]
+enum Change<'a> {
+    Set(&'a [ChunkId]),
+    Add(&'a [ChunkId]),
+}
+
+async fn change(store: &Store, version: &str, change: Change<'_>) -> Result<Option<Added>> {
     let session = store.session(&format!("boot list of {version}")).await?;
-    let outcome = async {
-        let id = bootlist::write(&session, chunks).await?;
-        point(&session, version, id, present).await
-    };
-    let outcome = outcome.await;
+    let outcome = attempts(&session, version, change).await;
     session.close(outcome).await
 }
 
-async fn point(session: &Session, version: &str, id: BootListId, present: Present) -> Result<bool> {
+/// Makes the change, again when somebody else was quicker.
+async fn attempts(session: &Session, version: &str, change: Change<'_>) -> Result<Option<Added>> {
     let refs = session.store().refs();
     for _ in 0..ATTEMPTS {
         let Some(record) = refs.get(RefKind::Image, version).await? else {
             return Err(Error::not_found(format!("image {version} was removed")));
         };
-        if present == Present::Keep && record.body.labels.contains_key(bootlist::LABEL) {
-            return Ok(false);
-        }
         images::manifest_of(&record)?;
+        let (list, added) = match change {
+            Change::Set(chunks) => (chunks.to_vec(), None),
+            Change::Add(_) if !is_open(&record) => return Ok(None),
+            Change::Add(boot) => {
+                // One that cannot be read is as good as none.
+                let mut list =
+                    of(session.store(), &record).await.ok().flatten().unwrap_or_default();
+                let known: HashSet<ChunkId> = list.iter().copied().collect();
+                list.extend(boot.iter().filter(|id| !known.contains(id)));
+                let boots = record.body.recorded_boots().unwrap_or_default() + 1;
+                let new = list.len() - known.len();
+                (list, Some(Added { new, boots }))
+            }
+        };
         let mut body = record.body;
+        let id = bootlist::write(session, &list).await?;
         body.labels.insert(bootlist::LABEL.to_owned(), id.to_string());
+        match added {
+            Some(Added { boots, .. }) => {
+                body.labels.insert(bootlist::BOOTS.to_owned(), boots.to_string())
+            }
+            None => body.labels.remove(bootlist::BOOTS),
+        };
         session.check().await?;
         match refs.update(RefKind::Image, version, record.sequence, body).await {
             Err(e) if e.kind() == ErrorKind::Conflict => {}
-            other => return other.map(|_| true),
+            other => return other.map(|_| added),
         }
     }
     Err(Error::conflict(format!("the ref of image {version} changes all the time; try again")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use store::{RefBody, import, testing};
+
+    const IMAGE: &str = "debian:1";
+
+    /// A store with an image, and the image's chunks.
+    async fn image() -> (tempfile::TempDir, Store, Vec<ChunkId>) {
+        let dir = tempfile::tempdir().unwrap();
+        let backend = store::backend::create_local(dir.path()).unwrap();
+        let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
+        let session = testing::session(&store).await;
+        let bytes = block::Memory::from(testing::noise(3, 4 << 20));
+        let done = import::from_device(&session, &bytes, &()).await.unwrap();
+        let body = RefBody {
+            manifest: Some(done.manifest),
+            size: done.size,
+            created: 1,
+            labels: BTreeMap::new(),
+        };
+        session.publish(RefKind::Image, IMAGE, body).await.unwrap();
+        let manifest = store.manifest(&done.manifest).await.unwrap();
+        let all = block::Span::between(0, 4 << 20);
+        let chunks = bootlist::of_ranges(&manifest, &[all]).await.unwrap();
+        (dir, store, chunks)
+    }
+
+    async fn listed(store: &Store) -> Vec<ChunkId> {
+        let record = store.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
+        of(store, &record).await.unwrap().unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_first_boots_make_the_list_together_and_later_ones_leave_it() {
+        let (_dir, store, chunks) = image().await;
+        let boot = async |range: std::ops::Range<usize>| add(&store, IMAGE, &chunks[range]).await;
+        assert_eq!(boot(4..8).await.unwrap(), Some(Added { new: 4, boots: 1 }));
+        assert_eq!(boot(0..6).await.unwrap(), Some(Added { new: 4, boots: 2 }));
+        let both = [&chunks[4..8], &chunks[0..4]].concat();
+        assert_eq!(listed(&store).await, both, "what is new comes behind");
+        for boots in 3..=BOOTS {
+            assert_eq!(boot(2..7).await.unwrap(), Some(Added { new: 0, boots }));
+        }
+        assert_eq!(boot(0..12).await.unwrap(), None);
+        assert_eq!(listed(&store).await, both);
+    }
+
+    #[tokio::test]
+    async fn no_boot_is_added_to_a_list_of_ones_own() {
+        let (_dir, store, chunks) = image().await;
+        add(&store, IMAGE, &chunks[..3]).await.unwrap();
+        set(&store, IMAGE, &chunks[6..9]).await.unwrap();
+        assert_eq!(add(&store, IMAGE, &chunks[..3]).await.unwrap(), None);
+        assert_eq!(listed(&store).await, &chunks[6..9]);
+        let gone = add(&store, "debian:2", &chunks[..3]).await.unwrap_err();
+        assert_eq!(gone.kind(), ErrorKind::NotFound);
+    }
 }

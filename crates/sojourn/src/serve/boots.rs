@@ -1,8 +1,8 @@
-//! Boots: what an image's boot list names is loaded ahead of the guest; where there is no list, what
-//! the guest reads is recorded, and becomes the list.
+//! Boots: what an image's boot list names is loaded ahead of the guest; what the guests of its first
+//! boots read is recorded, and becomes the list.
 
 use crate::engine::Engine;
-use crate::engine::boot_list::{self, Present};
+use crate::engine::boot_list;
 use block::Result;
 use disk::{Image, Touches};
 use parking_lot::Mutex;
@@ -95,33 +95,50 @@ async fn attend(
         return Ok(());
     }
     versions.sort_by_key(|record| std::cmp::Reverse(record.body.created));
+    let open: Vec<String> = versions
+        .iter()
+        .filter(|record| boot_list::is_open(record))
+        .map(|record| record.name.clone())
+        .collect();
+    let mut recording = Some(recording).filter(|_| !open.is_empty());
+    let mut loaded = None;
     for record in &versions {
         // One that cannot be read is as good as none.
         match boot_list::of(&engine.store, record).await {
             Ok(Some(list)) => {
-                drop(recording);
                 let began = Instant::now();
                 let bytes = image.bring(&list, engine.cache.stats().capacity / 2).await?;
                 let seconds = began.elapsed().as_secs_f64();
                 tracing::debug!(image = record.name, bytes, seconds, "boot list loaded");
-                drop(image);
-                tokio::time::sleep(REST).await;
-                return Ok(());
+                loaded = Some(Instant::now());
+                break;
             }
             Ok(None) => {}
             Err(error) => tracing::warn!(error = error.message(), "a boot list is not used"),
         }
     }
-    let Some(touches) = touches? else { return Ok(()) };
-    let whole = watch(&touches).await;
-    drop((image, recording));
-    if !whole {
-        return Ok(());
+    if recording.is_some() {
+        let Some(touches) = touches? else { return Ok(()) };
+        let whole = watch(&touches).await;
+        recording.take();
+        if whole {
+            keep(engine, &open, &touches).await?;
+        }
     }
+    drop(image);
+    if let Some(loaded) = loaded {
+        tokio::time::sleep_until(loaded + REST).await;
+    }
+    Ok(())
+}
+
+/// Adds a boot to the lists of image versions.
+async fn keep(engine: &Engine, versions: &[String], touches: &Touches) -> Result<()> {
     let (chunks, bytes) = (touches.chunks(), touches.bytes());
-    for record in &versions {
-        if boot_list::set(&engine.store, &record.name, &chunks, Present::Keep).await? {
-            tracing::info!(image = record.name, chunks = chunks.len(), bytes, "boot recorded");
+    for image in versions {
+        if let Some(added) = boot_list::add(&engine.store, image, &chunks).await? {
+            let (read, new, boots) = (chunks.len(), added.new, added.boots);
+            tracing::info!(image, chunks = read, bytes, new, boots, "boot recorded");
         }
     }
     Ok(())
