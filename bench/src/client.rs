@@ -172,7 +172,10 @@ impl Connection {
                 input.copy_within(from..to, 0);
                 (from, to) = (0, to - from);
             }
-            let count = self.stream.read(&mut input[to..]).context("no reply")?;
+            let count = match self.stream.read(&mut input[to..]) {
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+                count => count.context("no reply")?,
+            };
             ensure!(count > 0, "the server closed the connection");
             to += count;
             let now = Instant::now();

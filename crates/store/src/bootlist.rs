@@ -13,12 +13,14 @@
 
 use crate::chunker::PAGE;
 use crate::object::{self, ObjectKind};
+use crate::segment::Segment;
 use crate::wire::damaged;
 use crate::{BootListId, ChunkId, ChunkRef, Manifest, RefBody, Session, Store};
 use block::{Error, Result, Span};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use std::collections::{HashMap, HashSet};
 use std::pin::pin;
+use std::sync::Arc;
 use zerocopy::byteorder::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -28,8 +30,10 @@ pub const LABEL: &str = "boot_list";
 pub const BOOTS: &str = "boot_list_boots";
 /// The most chunks of a list: about 4 GiB.
 pub const MAX_CHUNKS: usize = 65536;
-/// Segments of an image that are searched at the same time.
+/// Segments of an image that are read at the same time.
 const SEGMENTS: usize = 4;
+/// Segments that are read before it is known what is looked for.
+const MAPPED: usize = 16;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -124,6 +128,21 @@ pub(crate) fn decode(key: &str, body: &[u8]) -> Result<Vec<ChunkId>> {
     Ok(ids.iter().map(|id| ChunkId(*id)).collect())
 }
 
+/// The beginning of an image's map in memory, while it is held.
+pub struct Map(#[expect(dead_code, reason = "held, and found by manifests")] Vec<Arc<Segment>>);
+
+/// Reads the beginning of an image's map, up to 4 GiB of the image, which [`locate`] is about to need:
+/// side by side with the list, as a store may take its time for each.
+///
+/// # Errors
+/// Those of the image's segments.
+pub async fn map(manifest: &Manifest) -> Result<Map> {
+    let indices = 0..manifest.segments().min(MAPPED);
+    let segments = stream::iter(indices).map(|index| manifest.segment(index)).buffered(SEGMENTS);
+    let segments: Vec<_> = segments.try_collect().await?;
+    Ok(Map(segments.into_iter().flatten().collect()))
+}
+
 /// The chunks of a list that an image has, in the order of the list. Reads the whole map of the
 /// image, a few segments at a time, and keeps those that have chunks of the list: a boot needs them.
 ///
@@ -188,7 +207,6 @@ mod tests {
     use block::{ErrorKind, Memory};
     use object_store::memory::InMemory;
     use proptest::prelude::*;
-    use std::sync::Arc;
 
     async fn store() -> Store {
         let backend = Arc::new(InMemory::new());

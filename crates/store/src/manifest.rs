@@ -214,20 +214,21 @@ impl Manifest {
         Ok(kept)
     }
 
+    /// A segment, for whoever holds it; `None` where the image is empty.
+    pub(crate) async fn segment(&self, index: usize) -> Result<Option<Arc<Segment>>> {
+        let Some(slot) = self.segments.get(index) else { return Ok(None) };
+        match (&slot.id, slot.loaded.get()) {
+            (None, _) => Ok(None),
+            (_, Some(segment)) => Ok(Some(Arc::clone(segment))),
+            (Some(id), None) => self.hold(index, id).await.map(Some),
+        }
+    }
+
     /// A segment that is to be kept: the one that another manifest holds, or a loaded one.
     async fn hold(&self, index: usize, id: &SegmentId) -> Result<Arc<Segment>> {
         let key = (*id, segment::blocks_of(self.size, index as u64)?);
-        let segments = self.store.segments();
-        if let Some(segment) = segments.get(&key) {
-            return Ok(segment);
-        }
         // When many disks of an image are opened at once, all want the same segments.
-        let turn = segments.turn(key);
-        let _turn = turn.lock().await;
-        match segments.get(&key) {
-            Some(segment) => Ok(segment),
-            None => Ok(segments.share(key, self.fetch(index, id).await?)),
-        }
+        self.store.segments().get_or_load(key, self.fetch(index, id)).await
     }
 
     async fn fetch(&self, index: usize, id: &SegmentId) -> Result<Segment> {

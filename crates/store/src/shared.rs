@@ -1,39 +1,39 @@
-//! Segments in memory, shared by all manifests of a store: hundreds of disks of one image hold its
-//! map once, and so do its snapshots and versions where they are alike.
+//! Manifests and segments in memory, shared by all that use a store: hundreds of disks of one image
+//! read and hold its map once, and so do its snapshots and versions where they are alike.
 
-use crate::SegmentId;
-use crate::segment::Segment;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, Weak};
 
-/// Which segment, and how many blocks it may describe: an image that was grown may end behind
-/// where another one's last segment ends.
-pub(crate) type Key = (SegmentId, u32);
-
-/// The segments that any manifest holds.
-#[derive(Default)]
-pub(crate) struct Segments {
-    held: Mutex<Held>,
+/// The values that anybody holds. A key stands for one content for ever.
+pub(crate) struct Shared<K, V> {
+    held: Mutex<Held<K, V>>,
     /// Those that are being loaded; each is loaded once, whoever waits for it.
-    loading: Mutex<HashMap<Key, Weak<tokio::sync::Mutex<()>>>>,
+    loading: Mutex<HashMap<K, Weak<tokio::sync::Mutex<()>>>>,
 }
 
-#[derive(Default)]
-struct Held {
-    segments: HashMap<Key, Weak<Segment>>,
+struct Held<K, V> {
+    values: HashMap<K, Weak<V>>,
     /// Entries after the last sweep.
     swept: usize,
 }
 
-impl Segments {
-    /// A segment that a manifest holds already.
-    pub(crate) fn get(&self, key: &Key) -> Option<Arc<Segment>> {
-        self.held.lock().segments.get(key)?.upgrade()
+impl<K, V> Default for Shared<K, V> {
+    fn default() -> Self {
+        let held = Held { values: HashMap::new(), swept: 0 };
+        Self { held: Mutex::new(held), loading: Mutex::default() }
+    }
+}
+
+impl<K: Copy + Eq + Hash, V> Shared<K, V> {
+    /// A value that somebody holds already.
+    pub(crate) fn get(&self, key: &K) -> Option<Arc<V>> {
+        self.held.lock().values.get(key)?.upgrade()
     }
 
-    /// The turn to load a segment: whoever gets it looks first whether another one did.
-    pub(crate) fn turn(&self, key: Key) -> Arc<tokio::sync::Mutex<()>> {
+    /// The turn to load a value: whoever gets it looks first whether another one did.
+    pub(crate) fn turn(&self, key: K) -> Arc<tokio::sync::Mutex<()>> {
         let mut loading = self.loading.lock();
         if let Some(turn) = loading.get(&key).and_then(Weak::upgrade) {
             return turn;
@@ -44,63 +44,82 @@ impl Segments {
         turn
     }
 
-    /// Shares a segment that was loaded; gives the one that is held already, if another manifest
-    /// was quicker.
-    pub(crate) fn share(&self, key: Key, loaded: Segment) -> Arc<Segment> {
+    /// Shares a value that was loaded; gives the one that is held already, if somebody was quicker.
+    pub(crate) fn share(&self, key: K, loaded: V) -> Arc<V> {
         let mut held = self.held.lock();
-        if let Some(present) = held.segments.get(&key).and_then(Weak::upgrade) {
+        if let Some(present) = held.values.get(&key).and_then(Weak::upgrade) {
             return present;
         }
-        let segment = Arc::new(loaded);
-        held.segments.insert(key, Arc::downgrade(&segment));
-        if held.segments.len() > 2 * held.swept + 64 {
-            held.segments.retain(|_, segment| segment.strong_count() > 0);
-            held.swept = held.segments.len();
+        let value = Arc::new(loaded);
+        held.values.insert(key, Arc::downgrade(&value));
+        if held.values.len() > 2 * held.swept + 64 {
+            held.values.retain(|_, value| value.strong_count() > 0);
+            held.swept = held.values.len();
         }
-        segment
+        value
+    }
+
+    /// The value that somebody holds, or what `load` gives, which runs for one of those who ask.
+    ///
+    /// # Errors
+    /// Those of `load`; whoever asks next tries again.
+    pub(crate) async fn get_or_load<E>(
+        &self,
+        key: K,
+        load: impl Future<Output = Result<V, E>>,
+    ) -> Result<Arc<V>, E> {
+        if let Some(value) = self.get(&key) {
+            return Ok(value);
+        }
+        let turn = self.turn(key);
+        let _turn = turn.lock().await;
+        match self.get(&key) {
+            Some(value) => Ok(value),
+            None => Ok(self.share(key, load.await?)),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segment::Placed;
-    use crate::{ChunkId, ChunkRef, Encoding, PackId};
-
-    fn segment() -> Segment {
-        let at = ChunkRef {
-            id: ChunkId([3; 32]),
-            len: 4096,
-            pack: PackId([1; 32]),
-            offset: 64,
-            stored: 4096,
-            encoding: Encoding::Plain,
-        };
-        let body = Segment::encode(&[Placed { start: 0, blocks: 1, skip: 0, at }], 0);
-        Segment::decode("segment", body.into(), 1).unwrap()
-    }
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
     fn one_copy_is_held_while_somebody_holds_it() {
-        let segments = Segments::default();
-        let key = (SegmentId([7; 32]), 1);
-        assert!(segments.get(&key).is_none());
-        let first = segments.share(key, segment());
-        assert!(Arc::ptr_eq(&first, &segments.share(key, segment())));
-        assert!(Arc::ptr_eq(&first, &segments.get(&key).unwrap()));
-        assert!(segments.get(&(key.0, 2)).is_none(), "of another length");
+        let values = Shared::default();
+        assert!(values.get(&7).is_none());
+        let first = values.share(7, "seven");
+        assert!(Arc::ptr_eq(&first, &values.share(7, "seven")));
+        assert!(Arc::ptr_eq(&first, &values.get(&7).unwrap()));
+        assert!(values.get(&8).is_none());
         drop(first);
-        assert!(segments.get(&key).is_none());
+        assert!(values.get(&7).is_none());
     }
 
     #[test]
-    fn segments_that_nobody_holds_do_not_pile_up() {
-        let segments = Segments::default();
+    fn values_that_nobody_holds_do_not_pile_up() {
+        let values = Shared::default();
         for number in 0..1000u32 {
-            let mut id = [0; 32];
-            id[..4].copy_from_slice(&number.to_le_bytes());
-            segments.share((SegmentId(id), 1), segment());
+            values.share(number, ());
         }
-        assert!(segments.held.lock().segments.len() <= 65);
+        assert!(values.held.lock().values.len() <= 65);
+    }
+
+    #[tokio::test]
+    async fn those_who_ask_at_the_same_time_have_it_loaded_once() {
+        let (values, loads) = (Shared::default(), AtomicU32::new(0));
+        let load = async || {
+            tokio::task::yield_now().await;
+            match loads.fetch_add(1, Ordering::Relaxed) {
+                0 => Err("the first one fails"),
+                turn => Ok(turn),
+            }
+        };
+        let asked = (0..5).map(|_| values.get_or_load(3, load()));
+        let found = futures::future::join_all(asked).await;
+        assert_eq!(found[0], Err("the first one fails"));
+        assert!(found[1..].iter().all(|found| **found.as_ref().unwrap() == 1));
+        assert_eq!(loads.load(Ordering::Relaxed), 2);
     }
 }

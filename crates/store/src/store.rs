@@ -4,13 +4,14 @@ use crate::backend::Created;
 use crate::chunk::ChunkRef;
 use crate::counters::Tally;
 use crate::heal::{self, Healing};
+use crate::segment::Segment;
 use crate::settings::Found;
 use crate::settings::{self, Settings};
-use crate::shared::Segments;
+use crate::shared::Shared;
 use crate::stretch::Stretch;
 use crate::{
-    Counters, Keys, Manifest, ManifestId, NewKey, Refs, Secret, World, backend, document, keys,
-    pack,
+    Counters, Keys, Manifest, ManifestId, NewKey, Refs, Secret, SegmentId, World, backend,
+    document, keys, pack,
 };
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -19,19 +20,24 @@ use std::fmt;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// An open store. Cheap to clone; clones share the counters, and the
-/// segments of manifests that are in memory.
+/// An open store. Cheap to clone; clones share the counters, and the manifests and segments that are in
+/// memory.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
 }
+
+/// Which segment, and how many blocks it may describe: an image that was grown may end behind where
+/// another one's last segment ends.
+type SegmentKey = (SegmentId, u32);
 
 struct Inner {
     backend: Arc<dyn ObjectStore>,
     settings: Settings,
     world: World,
     tally: Tally,
-    segments: Segments,
+    manifests: Shared<ManifestId, Manifest>,
+    segments: Shared<SegmentKey, Segment>,
     healing: Healing,
 }
 
@@ -135,9 +141,16 @@ impl Store {
     }
 
     fn new(backend: Arc<dyn ObjectStore>, settings: Settings, world: World) -> Self {
-        let (tally, segments) = (Tally::default(), Segments::default());
-        let healing = Healing::default();
-        Self { inner: Arc::new(Inner { backend, settings, world, tally, segments, healing }) }
+        let inner = Inner {
+            backend,
+            settings,
+            world,
+            tally: Tally::default(),
+            manifests: Shared::default(),
+            segments: Shared::default(),
+            healing: Healing::default(),
+        };
+        Self { inner: Arc::new(inner) }
     }
 
     /// What all users of the store agree on.
@@ -222,13 +235,14 @@ impl Store {
         outcome
     }
 
-    /// Opens a manifest: its root is read now, its segments when they are asked for.
+    /// Opens a manifest: its root is read now, unless somebody holds it, its segments when they are
+    /// asked for.
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound), [`Corrupt`](ErrorKind::Corrupt),
     /// [`Unsupported`](ErrorKind::Unsupported) for a newer format; else the backend's.
     pub async fn manifest(&self, id: &ManifestId) -> Result<Arc<Manifest>> {
-        Manifest::load(self, id).await.map(Arc::new)
+        self.inner.manifests.get_or_load(*id, Manifest::load(self, id)).await
     }
 
     /// Who may open the store, if it is encrypted.
@@ -260,7 +274,7 @@ impl Store {
     }
 
     /// The segments that are in memory.
-    pub(crate) fn segments(&self) -> &Segments {
+    pub(crate) fn segments(&self) -> &Shared<SegmentKey, Segment> {
         &self.inner.segments
     }
 

@@ -103,8 +103,16 @@ async fn attend(
     let mut recording = Some(recording).filter(|_| !open.is_empty());
     let mut loaded = None;
     for record in &versions {
+        if record.body.boot_list().is_ok_and(|list| list.is_none()) {
+            continue;
+        }
+        // When many clients come at once, each read of a slow store waits behind all of theirs.
+        let (list, _map) = tokio::join!(
+            boot_list::of(&engine.store, record),
+            store::bootlist::map(image.manifest())
+        );
         // One that cannot be read is as good as none.
-        match boot_list::of(&engine.store, record).await {
+        match list {
             Ok(Some(list)) => {
                 let began = Instant::now();
                 let bytes = image.bring(&list, engine.cache.stats().capacity / 2).await?;
