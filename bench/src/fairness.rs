@@ -83,9 +83,11 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Whether the storm is felt no more than it may be, in the rows that count.
+    /// Whether the storm is felt no more than it may be, in the rows that count; without such a row
+    /// nothing was shown.
     pub(crate) fn all_reached(&self) -> bool {
-        self.rows.iter().filter(|row| row.counts).all(|row| row.ratio <= self.at_most)
+        let mut rows = self.rows.iter().filter(|row| row.counts).peekable();
+        rows.peek().is_some() && rows.all(|row| row.ratio <= self.at_most)
     }
 }
 

@@ -123,7 +123,7 @@ impl Disks {
             .hold(RefKind::Image, &version.name)
             .await?
             .ok_or_else(|| Error::not_found(format!("image {} was removed", version.name)))?;
-        let manifest = self.store.manifest(&manifest_of(&version)?).await?;
+        let manifest = self.store.stored_manifest(&manifest_of(&version)?).await?;
         let size = options.size.unwrap_or(manifest.size());
         check_size(size)?;
         if size < manifest.size() {
@@ -371,11 +371,11 @@ impl Disks {
                 if let Some((image, origin)) = past.image {
                     (record.image, record.origin) = (image, origin);
                 }
-                self.store.manifest(&record.base).await?;
+                self.store.stored_manifest(&record.base).await?;
             }
             None => {
                 record.base = record.origin;
-                let image = self.store.manifest(&record.base).await?;
+                let image = self.store.stored_manifest(&record.base).await?;
                 record.size = record.size.max(image.size());
             }
         }

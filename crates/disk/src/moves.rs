@@ -53,7 +53,7 @@ impl Disks {
         let epoch = held.epoch.saturating_add(1);
         let record = Record { layers: vec![1], next_layer: 2, epoch, left, ..from_ref(&found)? };
         // What it stands on is here before anybody loses anything.
-        self.store.manifest(&record.base).await?;
+        self.store.stored_manifest(&record.base).await?;
         let (home, copy) = (self.directory.clone(), record.clone());
         // A directory that an interrupted try left has the same epoch and no private blocks.
         let lock = offload(move || {
@@ -164,7 +164,7 @@ impl Disks {
         if place.exists() || known.as_ref().is_some_and(|known| known.body != body) {
             return Err(taken(new));
         }
-        self.store.manifest(&record.base).await.map_err(|e| {
+        self.store.stored_manifest(&record.base).await.map_err(|e| {
             e.context(format!("disk {name:?}: what its private blocks stand on cannot be read"))
         })?;
         if known.is_none() {

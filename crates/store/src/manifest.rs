@@ -58,11 +58,27 @@ pub enum Content {
     },
 }
 
+/// What a root object says: the image's size, and the segment for each part of it.
+pub(crate) struct Root {
+    size: u64,
+    ids: Vec<Option<SegmentId>>,
+}
+
+impl Root {
+    pub(crate) async fn load(store: &Store, id: &ManifestId) -> Result<Self> {
+        let body = heal::content(store, ObjectKind::Root, &id.0).await?;
+        let (size, ids) = decode(&key(id), &body)?;
+        Ok(Self { size, ids })
+    }
+}
+
 /// The map of an image, or of a disk at the time of a snapshot. Immutable.
 pub struct Manifest {
     store: Store,
     id: ManifestId,
     size: u64,
+    /// Held, so that others of the same image need not read it.
+    _root: Arc<Root>,
     segments: Vec<Slot>,
 }
 
@@ -73,11 +89,10 @@ struct Slot {
 }
 
 impl Manifest {
-    pub(crate) async fn load(store: &Store, id: &ManifestId) -> Result<Self> {
-        let body = heal::content(store, ObjectKind::Root, &id.0).await?;
-        let (size, ids) = decode(&key(id), &body)?;
-        let segments = ids.into_iter().map(|id| Slot { id, loaded: OnceCell::new() }).collect();
-        Ok(Self { store: store.clone(), id: *id, size, segments })
+    pub(crate) fn new(store: &Store, id: &ManifestId, root: Arc<Root>) -> Self {
+        let slot = |id: &Option<SegmentId>| Slot { id: *id, loaded: OnceCell::new() };
+        let segments = root.ids.iter().map(slot).collect();
+        Self { store: store.clone(), id: *id, size: root.size, _root: root, segments }
     }
 
     /// The manifest's id.
@@ -228,7 +243,7 @@ impl Manifest {
     async fn hold(&self, index: usize, id: &SegmentId) -> Result<Arc<Segment>> {
         let key = (*id, segment::blocks_of(self.size, index as u64)?);
         // When many disks of an image are opened at once, all want the same segments.
-        self.store.segments().get_or_load(key, self.fetch(index, id)).await
+        self.store.segments().get_or_load(key, || self.fetch(index, id)).await
     }
 
     async fn fetch(&self, index: usize, id: &SegmentId) -> Result<Segment> {

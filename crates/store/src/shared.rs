@@ -1,4 +1,4 @@
-//! Manifests and segments in memory, shared by all that use a store: hundreds of disks of one image
+//! Roots and segments of manifests in memory, shared by all that use a store: hundreds of disks of one image
 //! read and hold its map once, and so do its snapshots and versions where they are alike.
 
 use parking_lot::Mutex;
@@ -59,23 +59,28 @@ impl<K: Copy + Eq + Hash, V> Shared<K, V> {
         value
     }
 
-    /// The value that somebody holds, or what `load` gives, which runs for one of those who ask.
+    /// The value that somebody holds, or what `load` gives, which one of those runs who ask at the same
+    /// time. Where it failed the others run it themselves, all at once: they need not fail too, nor one
+    /// after the other.
     ///
     /// # Errors
-    /// Those of `load`; whoever asks next tries again.
-    pub(crate) async fn get_or_load<E>(
+    /// Those of `load`.
+    pub(crate) async fn get_or_load<E, F: Future<Output = Result<V, E>>>(
         &self,
         key: K,
-        load: impl Future<Output = Result<V, E>>,
+        load: impl Fn() -> F,
     ) -> Result<Arc<V>, E> {
         if let Some(value) = self.get(&key) {
             return Ok(value);
         }
         let turn = self.turn(key);
-        let _turn = turn.lock().await;
+        let first = turn.try_lock();
+        if first.is_err() {
+            drop(turn.lock().await);
+        }
         match self.get(&key) {
             Some(value) => Ok(value),
-            None => Ok(self.share(key, load.await?)),
+            None => Ok(self.share(key, load().await?)),
         }
     }
 }
@@ -106,20 +111,29 @@ mod tests {
         assert!(values.held.lock().values.len() <= 65);
     }
 
-    #[tokio::test]
-    async fn those_who_ask_at_the_same_time_have_it_loaded_once() {
+    /// What five get who ask at the same time, of whose loads the first so many fail; and the loads.
+    async fn five(fail: u32) -> (Vec<Option<u32>>, u32) {
         let (values, loads) = (Shared::default(), AtomicU32::new(0));
         let load = async || {
+            let turn = loads.fetch_add(1, Ordering::Relaxed);
             tokio::task::yield_now().await;
-            match loads.fetch_add(1, Ordering::Relaxed) {
-                0 => Err("the first one fails"),
-                turn => Ok(turn),
-            }
+            if turn < fail { Err(()) } else { Ok(turn) }
         };
-        let asked = (0..5).map(|_| values.get_or_load(3, load()));
+        let asked = (0..5).map(|_| values.get_or_load(3, load));
         let found = futures::future::join_all(asked).await;
-        assert_eq!(found[0], Err("the first one fails"));
-        assert!(found[1..].iter().all(|found| **found.as_ref().unwrap() == 1));
-        assert_eq!(loads.load(Ordering::Relaxed), 2);
+        let found = found.into_iter().map(|found| found.ok().map(|value| *value)).collect();
+        (found, loads.into_inner())
+    }
+
+    #[tokio::test]
+    async fn those_who_ask_at_the_same_time_have_it_loaded_once() {
+        assert_eq!(five(0).await, (vec![Some(0); 5], 1));
+    }
+
+    #[tokio::test]
+    async fn where_the_first_load_fails_the_others_load_at_once() {
+        let (found, loads) = five(1).await;
+        assert_eq!((found[0], loads), (None, 5));
+        assert!(found[1..].iter().all(Option::is_some), "{found:?}");
     }
 }

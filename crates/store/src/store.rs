@@ -4,6 +4,7 @@ use crate::backend::Created;
 use crate::chunk::ChunkRef;
 use crate::counters::Tally;
 use crate::heal::{self, Healing};
+use crate::manifest::Root;
 use crate::segment::Segment;
 use crate::settings::Found;
 use crate::settings::{self, Settings};
@@ -20,8 +21,8 @@ use std::fmt;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// An open store. Cheap to clone; clones share the counters, and the manifests and segments that are in
-/// memory.
+/// An open store. Cheap to clone; clones share the counters, and the roots and segments of manifests that
+/// are in memory.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -36,7 +37,7 @@ struct Inner {
     settings: Settings,
     world: World,
     tally: Tally,
-    manifests: Shared<ManifestId, Manifest>,
+    roots: Shared<ManifestId, Root>,
     segments: Shared<SegmentKey, Segment>,
     healing: Healing,
 }
@@ -146,7 +147,7 @@ impl Store {
             settings,
             world,
             tally: Tally::default(),
-            manifests: Shared::default(),
+            roots: Shared::default(),
             segments: Shared::default(),
             healing: Healing::default(),
         };
@@ -242,7 +243,18 @@ impl Store {
     /// [`NotFound`](ErrorKind::NotFound), [`Corrupt`](ErrorKind::Corrupt),
     /// [`Unsupported`](ErrorKind::Unsupported) for a newer format; else the backend's.
     pub async fn manifest(&self, id: &ManifestId) -> Result<Arc<Manifest>> {
-        self.inner.manifests.get_or_load(*id, Manifest::load(self, id)).await
+        let root = self.inner.roots.get_or_load(*id, || Root::load(self, id)).await?;
+        Ok(Arc::new(Manifest::new(self, id, root)))
+    }
+
+    /// As [`manifest`](Self::manifest), but the root is read whoever holds it: for who is about to rely
+    /// on its being there.
+    ///
+    /// # Errors
+    /// As [`manifest`](Self::manifest).
+    pub async fn stored_manifest(&self, id: &ManifestId) -> Result<Arc<Manifest>> {
+        let root = Root::load(self, id).await?;
+        Ok(Arc::new(Manifest::new(self, id, Arc::new(root))))
     }
 
     /// Who may open the store, if it is encrypted.

@@ -82,14 +82,20 @@ async fn attempts(session: &Session, version: &str, change: Change<'_>) -> Resul
             Change::Set(chunks) => (chunks.to_vec(), None),
             Change::Add(_) if !is_open(&record) => return Ok(None),
             Change::Add(boot) => {
-                // One that cannot be read is as good as none.
-                let mut list =
-                    of(session.store(), &record).await.ok().flatten().unwrap_or_default();
+                let (mut list, before) = match of(session.store(), &record).await {
+                    Ok(list) => {
+                        (list.unwrap_or_default(), record.body.recorded_boots().unwrap_or_default())
+                    }
+                    // One that is lost is begun anew; that it cannot be read now says nothing.
+                    Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {
+                        (Vec::new(), 0)
+                    }
+                    Err(e) => return Err(e),
+                };
                 let known: HashSet<ChunkId> = list.iter().copied().collect();
                 list.extend(boot.iter().filter(|id| !known.contains(id)));
-                let boots = record.body.recorded_boots().unwrap_or_default() + 1;
-                let new = list.len() - known.len();
-                (list, Some(Added { new, boots }))
+                let added = Added { new: list.len() - known.len(), boots: before + 1 };
+                (list, Some(added))
             }
         };
         let mut body = record.body;
@@ -157,6 +163,30 @@ mod tests {
         }
         assert_eq!(boot(0..12).await.unwrap(), None);
         assert_eq!(listed(&store).await, both);
+    }
+
+    #[tokio::test]
+    async fn a_list_that_is_lost_is_begun_anew_and_one_that_cannot_be_read_is_left() {
+        let (dir, store, chunks) = image().await;
+        for boot in [0..3, 3..6] {
+            add(&store, IMAGE, &chunks[boot]).await.unwrap();
+        }
+        let record = store.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
+        let id = record.body.boot_list().unwrap().unwrap();
+        let path = dir.path().join("bootlists").join(id.to_string());
+        let aside = dir.path().join("aside");
+        std::fs::rename(&path, &aside).unwrap();
+        // Whoever opens it is told that it leads nowhere.
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        let unreadable = add(&store, IMAGE, &chunks[6..9]).await.unwrap_err();
+        assert_ne!(unreadable.kind(), ErrorKind::NotFound, "{unreadable}");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::rename(&aside, &path).unwrap();
+        assert_eq!(listed(&store).await, &chunks[..6], "nothing was changed");
+        std::fs::remove_file(&path).unwrap();
+        let begun = add(&store, IMAGE, &chunks[6..9]).await.unwrap();
+        assert_eq!(begun, Some(Added { new: 3, boots: 1 }));
+        assert_eq!(listed(&store).await, &chunks[6..9]);
     }
 
     #[tokio::test]

@@ -100,9 +100,25 @@ async fn attend(
         .filter(|record| boot_list::is_open(record))
         .map(|record| record.name.clone())
         .collect();
-    let mut recording = Some(recording).filter(|_| !open.is_empty());
-    let mut loaded = None;
-    for record in &versions {
+    if open.is_empty() {
+        drop(recording);
+        return bring(engine, &image, &versions).await;
+    }
+    // Side by side: the boot goes on while its list is loaded.
+    let record = async {
+        let Some(touches) = touches? else { return Ok(()) };
+        let whole = watch(&touches).await;
+        drop(recording);
+        if whole { keep(engine, &open, &touches).await } else { Ok(()) }
+    };
+    let (brought, recorded) = tokio::join!(bring(engine, &image, &versions), record);
+    brought.and(recorded)
+}
+
+/// Loads the newest list of these versions of an image into the cache, and leaves the image alone for a
+/// while then; nothing when there is no list.
+async fn bring(engine: &Engine, image: &Image, versions: &[RefRecord]) -> Result<()> {
+    for record in versions {
         if record.body.boot_list().is_ok_and(|list| list.is_none()) {
             continue;
         }
@@ -118,24 +134,12 @@ async fn attend(
                 let bytes = image.bring(&list, engine.cache.stats().capacity / 2).await?;
                 let seconds = began.elapsed().as_secs_f64();
                 tracing::debug!(image = record.name, bytes, seconds, "boot list loaded");
-                loaded = Some(Instant::now());
-                break;
+                tokio::time::sleep(REST).await;
+                return Ok(());
             }
             Ok(None) => {}
             Err(error) => tracing::warn!(error = error.message(), "a boot list is not used"),
         }
-    }
-    if recording.is_some() {
-        let Some(touches) = touches? else { return Ok(()) };
-        let whole = watch(&touches).await;
-        recording.take();
-        if whole {
-            keep(engine, &open, &touches).await?;
-        }
-    }
-    drop(image);
-    if let Some(loaded) = loaded {
-        tokio::time::sleep_until(loaded + REST).await;
     }
     Ok(())
 }

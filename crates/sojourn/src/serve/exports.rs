@@ -41,7 +41,8 @@ impl HomeExports {
             Purpose::Use | Purpose::Resume => Some(attach(&held, &peer.identity).await?),
             Purpose::Info => None,
         };
-        if let (Some(_), Some(image)) = (&attachment, held.disk().pristine_base()) {
+        // A guest that another process served until now boots no more.
+        if let (Purpose::Use, Some(image)) = (purpose, held.disk().pristine_base()) {
             self.boots.begin(image);
         }
         let info = held.info();

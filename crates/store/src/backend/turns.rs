@@ -1,10 +1,13 @@
-//! Reads of a directory in turn: each holds a thread while the disk works, and a disk has no use for
-//! more of them at the same time than it can have in its queue.
+//! Reads of a directory in turn: each holds a thread while the disk works, and hundreds of clients that
+//! come at once are not to have hundreds of threads.
+//!
+//! A read that hangs, on a network file system, gives its turn back after a while, and keeps its thread: the
+//! others are not to hang with it. So does one that nobody waits for any more.
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream};
-use futures::{FutureExt, StreamExt};
+use futures::{StreamExt, TryFutureExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
@@ -14,16 +17,20 @@ use object_store::{
 };
 use std::fmt;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
-use tokio::sync::{AcquireError, Semaphore};
+use std::time::Duration;
+use tokio::sync::Semaphore;
 
-/// Reads at the same time: the depth of a SATA disk's queue.
-const READS: usize = 32;
-/// Listings at the same time. They have turns of their own, so that whoever reads what a listing
-/// shows, while it goes on, waits for no other listing.
+/// Reads at the same time: as many as a server asks for by itself.
+const READS: usize = 64;
+/// Listings at the same time. They have turns of their own, so that who reads what is listed waits for
+/// no listing.
 const LISTINGS: usize = 16;
 /// A read of a whole object that is no longer keeps its turn to the last byte.
 const SHORT: u64 = 1 << 20;
+/// A turn lasts no longer.
+const LATE: Duration = Duration::from_secs(3);
 
 /// A directory that has few readers at the same time; others wait, the first come first.
 #[derive(Debug)]
@@ -39,23 +46,31 @@ impl Turns {
         Self { inner, reads, listings: Arc::new(listings) }
     }
 
-    /// A listing from its turn on, which lasts as long as the listing.
-    fn in_turn(
+    /// A whole listing in its turn: who asks for one wants all of it.
+    fn listing(
         &self,
         listing: BoxStream<'static, Result<ObjectMeta>>,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
-        let turn = Arc::clone(&self.listings).acquire_owned();
-        let listing = turn.map(|turn| match turn {
-            Ok(turn) => listing.inspect(move |_| _ = &turn).boxed(),
-            Err(e) => stream::iter([Err(closed(e))]).boxed(),
-        });
-        listing.flatten_stream().boxed()
+        let turns = Arc::clone(&self.listings);
+        let all = async move { in_turn(&turns, listing.try_collect::<Vec<_>>()).await };
+        all.map_ok(|all| stream::iter(all).map(Ok)).try_flatten_stream().boxed()
     }
 }
 
-/// Nobody closes the turns.
-fn closed(error: AcquireError) -> Error {
-    Error::Generic { store: "directory", source: error.into() }
+/// Works in a turn, which ends early when the work is [`LATE`].
+async fn in_turn<T>(turns: &Semaphore, work: impl Future<Output = Result<T>>) -> Result<T> {
+    // Nobody closes them.
+    let closed =
+        |e: tokio::sync::AcquireError| Error::Generic { store: "directory", source: e.into() };
+    let turn = turns.acquire().await.map_err(closed)?;
+    let mut work = pin!(work);
+    match tokio::time::timeout(LATE, &mut work).await {
+        Ok(done) => done,
+        Err(_) => {
+            drop(turn);
+            work.await
+        }
+    }
 }
 
 impl fmt::Display for Turns {
@@ -84,22 +99,23 @@ impl ObjectStore for Turns {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let _turn = self.reads.acquire().await.map_err(closed)?;
-        let head = options.head;
-        let answer = self.inner.get_opts(location, options).await?;
-        if head || answer.range.end - answer.range.start > SHORT {
-            return Ok(answer);
-        }
-        let (meta, range) = (answer.meta.clone(), answer.range.clone());
-        let (attributes, extensions) = (answer.attributes.clone(), answer.extensions.clone());
-        let body = answer.bytes().await?;
-        let payload = GetResultPayload::Stream(stream::iter([Ok(body)]).boxed());
-        Ok(GetResult { payload, meta, range, attributes, extensions })
+        let work = async {
+            let head = options.head;
+            let answer = self.inner.get_opts(location, options).await?;
+            if head || answer.range.end - answer.range.start > SHORT {
+                return Ok(answer);
+            }
+            let (meta, range) = (answer.meta.clone(), answer.range.clone());
+            let (attributes, extensions) = (answer.attributes.clone(), answer.extensions.clone());
+            let body = answer.bytes().await?;
+            let payload = GetResultPayload::Stream(stream::iter([Ok(body)]).boxed());
+            Ok(GetResult { payload, meta, range, attributes, extensions })
+        };
+        in_turn(&self.reads, work).await
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let _turn = self.reads.acquire().await.map_err(closed)?;
-        self.inner.get_ranges(location, ranges).await
+        in_turn(&self.reads, self.inner.get_ranges(location, ranges)).await
     }
 
     fn delete_stream(
@@ -110,7 +126,7 @@ impl ObjectStore for Turns {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.in_turn(self.inner.list(prefix))
+        self.listing(self.inner.list(prefix))
     }
 
     fn list_with_offset(
@@ -118,12 +134,11 @@ impl ObjectStore for Turns {
         prefix: Option<&Path>,
         offset: &Path,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.in_turn(self.inner.list_with_offset(prefix, offset))
+        self.listing(self.inner.list_with_offset(prefix, offset))
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        let _turn = self.listings.acquire().await.map_err(closed)?;
-        self.inner.list_with_delimiter(prefix).await
+        in_turn(&self.listings, self.inner.list_with_delimiter(prefix)).await
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
@@ -155,6 +170,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("turns-test")
+            .enable_all()
             .build()
             .unwrap();
         let dir = tempfile::tempdir().unwrap();
@@ -174,6 +190,32 @@ mod tests {
         });
         let threads = threads("turns-test");
         assert!((2..=READS + LISTINGS + 2).contains(&threads), "{threads}");
+    }
+
+    #[test]
+    fn reads_that_hang_keep_nobody_from_reading_what_answers() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let turns = Turns::new(LocalFileSystem::new_with_prefix(dir.path()).unwrap());
+        // Whoever opens a pipe waits until somebody writes to it.
+        let pipe = dir.path().join("hangs");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        runtime.block_on(async {
+            turns.put(&Path::from("answers"), "it does".into()).await.unwrap();
+            let hanging = Path::from("hangs");
+            let hang =
+                (0..=READS).map(|_| turns.get_ranges(&hanging, std::slice::from_ref(&(0..1))));
+            let found = async { turns.get(&Path::from("answers")).await.unwrap().bytes().await };
+            tokio::select! {
+                biased;
+                _ = join_all(hang) => panic!("they hang"),
+                found = found => assert_eq!(found.unwrap(), "it does"),
+            }
+        });
+        let reader = fs::OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
+        runtime.shutdown_timeout(Duration::from_secs(10));
+        drop(reader);
     }
 
     #[tokio::test]
