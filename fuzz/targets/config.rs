@@ -26,6 +26,18 @@ mod home {
     }
 }
 
+mod serve {
+    pub(crate) mod disk_io {
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        pub(crate) enum DiskIo {
+            #[default]
+            Portable,
+            Ring,
+        }
+    }
+}
+
 mod logging {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
     #[serde(rename_all = "lowercase")]
