@@ -1,10 +1,13 @@
 //! CPU time of a hit and of a miss, by number of threads, and the memory of the index: `make
 //! bench-cache`.
 //!
-//! `bench_cache [ENTRIES]`: a cache that would hold so many chunks of 64 KiB (262,144 unless told
-//! otherwise) is filled with values that take no memory of their own. Then hits come in a Zipf
+//! `bench_cache [ENTRIES [POLICY]]`: a cache that would hold so many chunks of 64 KiB (262,144 unless
+//! told otherwise) is filled with values that take no memory of their own. Then hits come in a Zipf
 //! distribution (s = 0.99), evenly, and in runs of sixteen as of a guest that reads chunks in order;
 //! and accesses of which every second one misses. The least of five runs counts, as others run too.
+//!
+//! Without a policy all that serve have their turns, each in a process of its own: what one of them gives
+//! back to the allocator would be missing in the next one's memory.
 
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 #![allow(clippy::disallowed_methods, reason = "a thread for each stream of accesses")]
@@ -13,6 +16,7 @@ use block::{Error, Result};
 use bytes::Bytes;
 use cache::{Cache, Config, Key, PolicyKind};
 use std::pin::pin;
+use std::process::Command;
 use std::task::{Context, Waker};
 
 const CHUNK: usize = 64 << 10;
@@ -115,32 +119,45 @@ fn measure(cache: &Cache, keys: &[Key], streams: &[Vec<u32>]) -> f64 {
     (0..5).map(|_| once()).fold(f64::MAX, f64::min)
 }
 
+/// Measures one policy.
+fn bench(entries: u64, policy: PolicyKind) {
+    let half = 2 * entries;
+    let keys: Vec<Key> = (0..half).map(key).collect();
+    let before = resident();
+    // A little more room than all need together, as they do not spread evenly over shards.
+    let cache =
+        Cache::new(Config { capacity: (entries + entries / 16) * CHUNK as u64, policy, seed: 7 });
+    keys[..entries as usize].iter().for_each(|key| load(&cache, key));
+    let memory = (resident() - before) as f64 / cache.stats().entries as f64;
+    for kind in ["zipf", "even", "runs of 16", "half missing"] {
+        let among = if kind == "half missing" { half } else { entries };
+        let streams: Vec<_> = (0..2).map(|seed| accesses(kind, among, seed)).collect();
+        let [one, two] = [1, 2].map(|threads| measure(&cache, &keys, &streams[..threads]));
+        println!("{:<12}{kind:>12}{one:>12.1}{two:>12.1}", policy.as_str());
+    }
+    // Since then as many have left and are remembered as the policy likes.
+    let later = resident().saturating_sub(before) as f64 / cache.stats().entries as f64;
+    println!("{:<12}{:>12}{memory:>12.1}{later:>12.1} bytes per entry", policy.as_str(), "");
+}
+
 fn main() -> Result<()> {
-    let bad = |_| Error::invalid("usage: bench_cache [ENTRIES]");
-    let entries = std::env::args().nth(1).map_or(Ok(1 << 18), |n| n.parse::<u64>()).map_err(bad)?;
+    let bad = |_| Error::invalid("usage: bench_cache [ENTRIES [POLICY]]");
+    let mut words = std::env::args().skip(1);
+    let entries = words.next().map_or(Ok(1 << 18), |n| n.parse::<u64>()).map_err(bad)?;
+    if let Some(policy) = words.next() {
+        bench(entries, policy.parse()?);
+        return Ok(());
+    }
     println!("{entries} entries; CPU ns per access, and memory beside the values' own");
     println!("{:<12}{:>12}{:>12}{:>12}", "policy", "accesses", "1 thread", "2 threads");
-    for policy in [PolicyKind::FMPQ, PolicyKind::Lru, PolicyKind::S3Fifo(Default::default())] {
-        let half = 2 * entries;
-        let keys: Vec<Key> = (0..half).map(key).collect();
-        let before = resident();
-        // A little more room than all need together, as they do not spread evenly over shards.
-        let cache = Cache::new(Config {
-            capacity: (entries + entries / 16) * CHUNK as u64,
-            policy,
-            seed: 7,
-        });
-        keys[..entries as usize].iter().for_each(|key| load(&cache, key));
-        let memory = (resident() - before) as f64 / cache.stats().entries as f64;
-        for kind in ["zipf", "even", "runs of 16", "half missing"] {
-            let among = if kind == "half missing" { half } else { entries };
-            let streams: Vec<_> = (0..2).map(|seed| accesses(kind, among, seed)).collect();
-            let [one, two] = [1, 2].map(|threads| measure(&cache, &keys, &streams[..threads]));
-            println!("{:<12}{kind:>12}{one:>12.1}{two:>12.1}", policy.as_str());
+    let failed = |e| Error::io("running this benchmark for one policy", e);
+    let this = std::env::current_exe().map_err(failed)?;
+    for policy in PolicyKind::all().into_iter().filter(|policy| policy.serves()) {
+        let mut one = Command::new(&this);
+        let status = one.args([&entries.to_string(), policy.as_str()]).status().map_err(failed)?;
+        if !status.success() {
+            return Err(Error::internal(format!("{}: {status}", policy.as_str())));
         }
-        // Since then as many have left and are remembered as the policy likes.
-        let later = resident().saturating_sub(before) as f64 / cache.stats().entries as f64;
-        println!("{:<12}{:>12}{memory:>12.1}{later:>12.1} bytes per entry", policy.as_str(), "");
     }
     Ok(())
 }

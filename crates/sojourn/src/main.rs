@@ -54,7 +54,7 @@ const COMMAND_LOG: &str = "warn,panic=off";
 /// Tasks that a busy thread polls until it looks what has become ready. A connection with 16 requests in
 /// flight takes some 30 us each time; one with little to do must not wait for a round of all of them
 /// until it is even noticed.
-const EVENT_INTERVAL: u32 = 4;
+const EVENT_INTERVAL: u32 = 3;
 
 /// The text of the last panic.
 static PANIC: Mutex<String> = Mutex::new(String::new());

@@ -4,6 +4,7 @@ use crate::World;
 use sojourn_tests::client::{FLUSH, READ, TRIM, WRITE, header};
 use sojourn_tests::tool::shell;
 use sojourn_tests::{Client, content};
+use std::borrow::Cow;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -12,6 +13,9 @@ use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
 const BLOCKS: usize = (super::MIB << 20) / BLOCK;
+/// Random bytes that what is written is taken from, so that most of the processors' time goes to
+/// the server and not into making them: bytes.
+pub(crate) const POOL: usize = 4 << 20;
 /// Of the disk with a file system, MiB.
 pub(crate) const FILE_SYSTEM: usize = 32;
 /// How long a server may be away.
@@ -71,12 +75,19 @@ pub(crate) fn attach_once(world: &World, export: &str) {
     client.detach();
 }
 
-/// A block's content, from its number and version; version 0 is the image's.
-fn block(world: &World, seed: u64, number: usize, version: u64) -> Vec<u8> {
-    match version {
-        0 => world.image[number * BLOCK..][..BLOCK].to_vec(),
-        _ => content::random((seed << 48) ^ (version << 16) ^ number as u64, BLOCK),
+/// A block's content, from its number and version; version 0 is the image's. The others begin with
+/// both, and go on with random bytes that lie elsewhere in the pool for each.
+fn block(world: &World, seed: u64, number: usize, version: u64) -> Cow<'_, [u8]> {
+    if version == 0 {
+        return world.image[number * BLOCK..][..BLOCK].into();
     }
+    let head = [(seed << 48) | number as u64, version];
+    let mut dice = Dice((head[0] ^ (version << 16)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let at = dice.below((POOL - BLOCK) as u64) as usize;
+    let mut bytes = world.pool[at..][..BLOCK].to_vec();
+    bytes[..8].copy_from_slice(&head[0].to_le_bytes());
+    bytes[8..16].copy_from_slice(&head[1].to_le_bytes());
+    bytes.into()
 }
 
 /// Works until it is over, and checks everything at the end.
@@ -143,7 +154,7 @@ impl Session<'_> {
             } else {
                 *version += 1;
                 batch.extend(header(WRITE, cookie, (number * BLOCK) as u64, BLOCK as u32));
-                batch.extend(block(self.world, self.seed, number, *version));
+                batch.extend_from_slice(&block(self.world, self.seed, number, *version));
                 held.possible.push(*version);
             }
             held.now = None;
@@ -222,7 +233,7 @@ impl Session<'_> {
                 None => &held.possible[..],
             };
             let mut versions = allowed.iter().copied().filter(|version| *version != u64::MAX);
-            let found = versions.find(|v| block(self.world, self.seed, number, *v) == bytes);
+            let found = versions.find(|v| *block(self.world, self.seed, number, *v) == *bytes);
             // A trimmed block reads as zeroes.
             let trimmed = allowed.contains(&u64::MAX) && bytes.iter().all(|byte| *byte == 0);
             assert!(

@@ -2,7 +2,7 @@
 //! the server is killed, restarted, followed by another one, reloaded, collected, and its disk runs
 //! full. No flushed byte is lost, a file system in a disk stays whole, nothing leaks.
 //!
-//! A minute by default; `MIXED_MINUTES=30` (`make test-mixed`) is the long one.
+//! A minute by default, three in `make test`; `MIXED_MINUTES=30` (`make test-mixed`) is the long one.
 
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test")]
@@ -28,6 +28,8 @@ const ROOM: u32 = 4096;
 struct World {
     socket: std::path::PathBuf,
     image: Vec<u8>,
+    /// See [`client::POOL`].
+    pool: Vec<u8>,
     over: AtomicBool,
     /// What was done, to see that the load was one.
     writes: AtomicU64,
@@ -55,6 +57,7 @@ fn no_flushed_byte_is_lost_and_nothing_leaks_in_a_mixed_load() {
     let world = World {
         socket: home.path("nbd.sock"),
         image,
+        pool: content::random(91, client::POOL),
         over: AtomicBool::new(false),
         writes: AtomicU64::new(0),
         flushes: AtomicU64::new(0),

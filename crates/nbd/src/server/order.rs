@@ -1,60 +1,116 @@
 //! Who has been at work on a thread, and who goes first there.
 //!
-//! The runtime polls the connections of a thread in the order in which they were woken. One with many
-//! requests in flight takes long, and with some of them a client that asks for little waits for a
-//! round of all. So a connection that had much to do steps aside, to the end of the queue, when one
-//! with little to do was woken behind it. It does so at most [`STEPS`] times before it works.
+//! The runtime polls the connections of a thread in the order in which they were woken, but for the
+//! last one, which it polls next. One with many requests in flight takes long, and with some of them a
+//! client that asks for little waits for a round of all, or for one that is woken again and again. So
+//! a connection that had much to do steps aside, to the end of the queue, while one with little to do
+//! waits on its thread. It does so at most [`STEPS`] times before it works.
 //!
-//! Nothing is shared between threads: a connection that another thread takes keeps its place there.
+//! Threads share no more than the count of a connection that another one took. All of it decides who
+//! goes first and nothing else: nothing waits for a count, and a wake is passed on whatever they say, so
+//! that no order between the atomics is needed.
+
+#[cfg(test)]
+mod tests;
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Wake, Waker};
 
-/// How often a connection steps aside before it works.
-const STEPS: u32 = 2;
-/// Who has less to do each time that it is woken, in units of work, goes first.
+/// How often a connection steps aside before it works. Each time the others of its thread have a turn,
+/// those with little to do [`LIGHT`] units in it: so while one with much to do waits, each of them does
+/// some 16 x 8 = 128 units of work, no more than that one may do in its own turn (`WORK` of a
+/// connection), and nobody's share is taken.
+const STEPS: u32 = 16;
+/// Who usually has no more to do each time that it is woken, in units of work, goes first.
 const LIGHT: u64 = 8;
 /// Turns in a row until a connection counts as alone on its thread.
 const ALONE: u32 = 16;
 
 /// What happened on this thread.
 struct Here {
-    /// Its number; 0 has none yet.
-    thread: Cell<u64>,
-    /// How many times a connection with little to do was woken.
-    light: Cell<u64>,
     /// Who received last, and how many times in a row.
     last: Cell<u64>,
     row: Cell<u32>,
+    /// Where those are counted that are woken here: its slot, or [`QUEUED`] for nowhere while it has
+    /// polled nobody, as of the threads that wait for disks.
+    slot: Cell<usize>,
 }
 
 thread_local! {
-    static HERE: Here = const {
-        Here { thread: Cell::new(0), light: Cell::new(0), last: Cell::new(0), row: Cell::new(0) }
-    };
+    static HERE: Here =
+        const { Here { last: Cell::new(0), row: Cell::new(0), slot: Cell::new(QUEUED) } };
 }
 
 impl Here {
-    fn thread(&self) -> u64 {
-        static THREADS: AtomicU64 = AtomicU64::new(1);
-        if self.thread.get() == 0 {
-            self.thread.set(THREADS.fetch_add(1, Relaxed));
+    /// The slot of a thread that polls connections.
+    fn slot(&self) -> usize {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        if self.slot.get() == QUEUED {
+            self.slot.set(THREADS.fetch_add(1, Relaxed) % SLOTS);
         }
-        self.thread.get()
+        self.slot.get()
     }
 }
 
-/// Wakes a connection's task, and notes its place in the queue.
+/// Connections with little to do that were woken on one thread and have not been polled yet; on several
+/// when there were more threads than slots, and then some step aside in vain. Below zero for a moment
+/// when one is polled before the thread that woke it has counted it. A cache line.
+#[repr(align(64))]
+struct Waiting(AtomicIsize);
+
+/// In tests every thread has its own.
+const SLOTS: usize = if cfg!(test) { 4096 } else { 64 };
+
+static WAITING: [Waiting; SLOTS] = [const { Waiting(AtomicIsize::new(0)) }; SLOTS];
+
+/// Counts so many more where `state` is a slot.
+fn count(state: usize, more: isize) {
+    if let Some(waiting) = WAITING.get(state) {
+        waiting.0.fetch_add(more, Relaxed);
+    }
+}
+
+/// Where a connection is, while it is not counted in a slot.
+const IDLE: usize = usize::MAX;
+const QUEUED: usize = usize::MAX - 1;
+const CLOSED: usize = usize::MAX - 2;
+
+/// Wakes a connection's task, and counts it until it is polled if it has little to do.
 struct Place {
     task: Waker,
-    queued: AtomicBool,
-    /// On which thread it was woken, and how many with little to do were woken there before.
-    thread: AtomicU64,
-    light_before: AtomicU64,
-    /// It has little to do itself.
+    /// Idle; woken and not polled since, counted in a slot or not; or out of use.
+    state: AtomicUsize,
+    /// It has little to do.
     light: AtomicBool,
+}
+
+impl Place {
+    fn new(task: Waker, light: bool) -> Self {
+        Self { task, state: AtomicUsize::new(IDLE), light: AtomicBool::new(light) }
+    }
+
+    /// Its task is polled; whether it was woken by this.
+    fn polled(&self) -> bool {
+        self.change(IDLE) != IDLE
+    }
+
+    /// Sets a state that is counted nowhere; gives the one before.
+    fn change(&self, state: usize) -> usize {
+        let before = self.state.swap(state, Relaxed);
+        count(before, -1);
+        before
+    }
+
+    /// Its task is woken. Who is queued already stays where it is counted, and who is closed closed.
+    fn woken(&self) {
+        let light = self.light.load(Relaxed);
+        let state = if light { HERE.with(|here| here.slot.get()) } else { QUEUED };
+        if self.state.compare_exchange(IDLE, state, Relaxed, Relaxed).is_ok() {
+            count(state, 1);
+        }
+    }
 }
 
 impl Wake for Place {
@@ -63,15 +119,7 @@ impl Wake for Place {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.queued.swap(true, Relaxed) {
-            HERE.with(|here| {
-                self.thread.store(here.thread(), Relaxed);
-                self.light_before.store(here.light.get(), Relaxed);
-                if self.light.load(Relaxed) {
-                    here.light.set(here.light.get() + 1);
-                }
-            });
-        }
+        self.woken();
         self.task.wake_by_ref();
     }
 }
@@ -100,13 +148,8 @@ impl Order {
         {
             return waker.clone();
         }
-        let place = Arc::new(Place {
-            task: cx.waker().clone(),
-            queued: AtomicBool::new(false),
-            thread: AtomicU64::new(0),
-            light_before: AtomicU64::new(0),
-            light: AtomicBool::new(self.is_light()),
-        });
+        self.leave();
+        let place = Arc::new(Place::new(cx.waker().clone(), self.is_light()));
         let waker = Waker::from(Arc::clone(&place));
         self.place = Some((place, waker.clone()));
         waker
@@ -116,20 +159,23 @@ impl Order {
     /// again.
     pub(super) fn steps_aside(&mut self) -> bool {
         let Some((place, waker)) = &self.place else { return false };
-        let queued = place.queued.swap(false, Relaxed);
-        if !queued || self.is_light() || self.steps == STEPS {
-            self.steps = 0;
-            return false;
-        }
-        let (thread, before) = (place.thread.load(Relaxed), place.light_before.load(Relaxed));
-        let behind = HERE.with(|here| here.thread() == thread && here.light.get() != before);
-        if !behind {
+        let woken = place.polled();
+        let slot = HERE.with(Here::slot);
+        let waits = WAITING[slot].0.load(Relaxed) > 0;
+        if !woken || self.is_light() || self.steps == STEPS || !waits {
             self.steps = 0;
             return false;
         }
         self.steps += 1;
         waker.wake_by_ref();
         true
+    }
+
+    /// Nothing is polled by the connection's place any more: who still wakes it is not counted.
+    fn leave(&mut self) {
+        if let Some((place, _)) = self.place.take() {
+            place.change(CLOSED);
+        }
     }
 
     /// The connection did so much work since it was woken.
@@ -161,139 +207,8 @@ impl Order {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::VecDeque;
-    use std::sync::Mutex;
-
-    type Queue = Arc<Mutex<VecDeque<usize>>>;
-
-    /// What a runtime has of a task.
-    struct Task(usize, Queue);
-
-    impl Wake for Task {
-        fn wake(self: Arc<Self>) {
-            let mut queue = self.1.lock().unwrap();
-            if !queue.contains(&self.0) {
-                queue.push_back(self.0);
-            }
-        }
-    }
-
-    /// A connection, and what its task is woken by.
-    struct Member {
-        order: Order,
-        task: Waker,
-    }
-
-    impl Member {
-        fn new(number: usize, usual: u64, queue: &Queue) -> Self {
-            let task = Waker::from(Arc::new(Task(number, Arc::clone(queue))));
-            let mut member = Self { order: Order::new(), task };
-            member.waker();
-            (0..20).for_each(|_| member.order.worked(usual));
-            member
-        }
-
-        fn waker(&mut self) -> Waker {
-            self.order.waker(&Context::from_waker(&self.task))
-        }
-
-        fn wake(&mut self) {
-            self.waker().wake();
-        }
-    }
-
-    /// The order in which those that were woken work; each has this much to do.
-    fn works(usual: &[u64], woken: &[usize]) -> Vec<usize> {
-        let queue = Queue::default();
-        let mut members: Vec<_> =
-            usual.iter().enumerate().map(|(i, usual)| Member::new(i, *usual, &queue)).collect();
-        woken.iter().for_each(|i| members[*i].wake());
-        let mut worked = Vec::new();
-        loop {
-            let Some(next) = queue.lock().unwrap().pop_front() else { return worked };
-            if !members[next].order.steps_aside() {
-                worked.push(next);
-            }
-        }
-    }
-
-    const HEAVY: u64 = 32;
-
-    #[test]
-    fn who_has_much_to_do_lets_those_first_who_have_little() {
-        assert_eq!(works(&[HEAVY, HEAVY, 2], &[0, 1, 2]), [2, 0, 1]);
-        assert_eq!(works(&[HEAVY, 2, HEAVY], &[0, 1, 2]), [1, 2, 0]);
-        assert_eq!(works(&[2, HEAVY, HEAVY], &[0, 1, 2]), [0, 1, 2], "nobody is behind them");
-        assert_eq!(works(&[HEAVY; 3], &[0, 1, 2]), [0, 1, 2]);
-        assert_eq!(works(&[2; 3], &[0, 1, 2]), [0, 1, 2]);
-    }
-
-    #[test]
-    fn a_single_small_batch_does_not_make_a_connection_light() {
-        let mut order = Order::new();
-        assert!(order.is_light(), "a new one");
-        (0..4).for_each(|_| order.worked(HEAVY));
-        assert!(!order.is_light());
-        order.worked(2);
-        assert!(!order.is_light());
-        order.worked(0); // it was polled, and nothing was there
-        (0..12).for_each(|_| order.worked(2));
-        assert!(order.is_light());
-    }
-
-    #[test]
-    fn who_receives_alone_is_alone_until_another_one_does() {
-        let queue = Queue::default();
-        let (one, two) = (Member::new(0, 2, &queue), Member::new(1, 2, &queue));
-        for _ in 0..2 {
-            (1..ALONE).for_each(|_| one.order.received());
-            assert!(!one.order.is_alone());
-            one.order.received();
-            assert!(one.order.is_alone());
-            two.order.received();
-            assert!(!one.order.is_alone() && !two.order.is_alone());
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn nobody_steps_aside_for_ever_nor_works_before_a_light_one_that_was_woken_behind_it(
-            heavy in prop::collection::vec(any::<bool>(), 1..8),
-            steps in prop::collection::vec(any::<prop::sample::Index>(), 1..300),
-        ) {
-            let queue = Queue::default();
-            let mut members: Vec<_> = heavy
-                .iter()
-                .enumerate()
-                .map(|(i, heavy)| Member::new(i, if *heavy { HEAVY } else { 2 }, &queue))
-                .collect();
-            let mut aside = vec![0; heavy.len()];
-            for step in steps {
-                // Twice as many are woken as work.
-                let woken = step.index(3 * heavy.len() / 2 + 1);
-                if let Some(member) = members.get_mut(woken) {
-                    member.wake();
-                    continue;
-                }
-                let Some(next) = queue.lock().unwrap().pop_front() else { continue };
-                if members[next].order.steps_aside() {
-                    prop_assert!(heavy[next]);
-                    let last = queue.lock().unwrap().back().copied();
-                    prop_assert_eq!(last, Some(next));
-                    aside[next] += 1;
-                    prop_assert!(aside[next] <= STEPS);
-                    continue;
-                }
-                if heavy[next] && aside[next] < STEPS {
-                    // All that wait were woken behind it.
-                    prop_assert!(queue.lock().unwrap().iter().all(|waits| heavy[*waits]));
-                }
-                aside[next] = 0;
-            }
-        }
+impl Drop for Order {
+    fn drop(&mut self) {
+        self.leave();
     }
 }

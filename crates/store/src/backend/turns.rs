@@ -188,8 +188,9 @@ mod tests {
             let listings = (0..1000).map(|_| turns.list(None).try_collect::<Vec<_>>());
             assert!(try_join_all(listings).await.unwrap().iter().all(|found| found.len() == 1));
         });
+        // A thread that has answered may not be free again when the next read begins.
         let threads = threads("turns-test");
-        assert!((2..=READS + LISTINGS + 2).contains(&threads), "{threads}");
+        assert!((2..=3 * (READS + LISTINGS)).contains(&threads), "{threads}");
     }
 
     #[test]

@@ -13,7 +13,8 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use std::task::Waker;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 fn terms(device: impl Device + 'static) -> Terms {
     Terms {
@@ -278,4 +279,59 @@ async fn a_client_on_another_thread_is_found_and_answered() {
     assert!(matches!(end, End::Vanished));
     assert!(found(&registry) > 0);
     assert_eq!(registry.snapshot().total.reads, REQUESTS);
+}
+
+/// Sends so many requests, which wakes the connection at once.
+async fn ask(client: &mut DuplexStream, requests: u64) {
+    let out: Vec<u8> = (0..requests).flat_map(read_request).collect();
+    client.write_all(&out).await.unwrap();
+}
+
+/// Polls it once; gives how many answers that brought.
+async fn answers_of_a_poll(
+    connection: &mut Connection<'_, DuplexStream>,
+    client: &mut DuplexStream,
+) -> usize {
+    tokio::task::yield_now().await; // the runtime allows a task only so much at a time
+    // Not the runtime's: that of a test's own task is not known again by its clones.
+    let waker = Waker::noop().clone();
+    assert!(connection.poll(&mut Context::from_waker(&waker)).is_pending());
+    let mut buf = vec![0; 64 << 10];
+    let read = std::pin::pin!(client.read(&mut buf));
+    match futures::poll!(read) {
+        Poll::Ready(got) => got.unwrap() / (LEN + 16),
+        Poll::Pending => 0,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_with_much_to_do_answers_nothing_while_one_with_little_waits() {
+    const MANY: usize = 32;
+    let share = Registry::new(Rates::default()).join("disk", "client");
+    let start = |stream| {
+        let terms = terms(Memory::new(1 << 20));
+        Connection::new(stream, terms, STALL, &share, Rest::default())
+    };
+    let (mut busy_client, mut busy_stream) = tokio::io::duplex(1 << 20);
+    let (mut calm_client, mut calm_stream) = tokio::io::duplex(1 << 20);
+    let (mut busy, mut calm) = (start(&mut busy_stream), start(&mut calm_stream));
+    for _ in 0..8 {
+        ask(&mut busy_client, MANY as u64).await;
+        assert_eq!(answers_of_a_poll(&mut busy, &mut busy_client).await, MANY, "nobody waits");
+        ask(&mut calm_client, 1).await;
+        assert_eq!(answers_of_a_poll(&mut calm, &mut calm_client).await, 1);
+    }
+    for _ in 0..3 {
+        ask(&mut calm_client, 1).await;
+        ask(&mut busy_client, MANY as u64).await;
+        assert_eq!(answers_of_a_poll(&mut busy, &mut busy_client).await, 0);
+        assert_eq!(answers_of_a_poll(&mut calm, &mut calm_client).await, 1);
+        assert_eq!(answers_of_a_poll(&mut busy, &mut busy_client).await, MANY);
+    }
+    // The one that waits ends.
+    ask(&mut calm_client, 1).await;
+    ask(&mut busy_client, MANY as u64).await;
+    assert_eq!(answers_of_a_poll(&mut busy, &mut busy_client).await, 0);
+    drop(calm);
+    assert_eq!(answers_of_a_poll(&mut busy, &mut busy_client).await, MANY);
 }

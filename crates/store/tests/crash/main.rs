@@ -5,31 +5,19 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)] // a test
 #![allow(clippy::disallowed_methods)] // it waits for real processes
 
+mod victim;
+
 use block::conformance::Sequence;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Child;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use store::gc::{Amount, Options, collect};
 use store::{Content, RefKind, Settings, Store, backend, testing};
+use victim::{PAGE, PIECE};
 
 const KILLS: u64 = 300;
-const PAGE: usize = 4096;
-const PIECE: usize = 6; // as the victim has it
-
-/// The victim, built with the same profile as this test.
-fn victim() -> PathBuf {
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "-p", "store", "--example", "crash_store"]);
-    let exe = std::env::current_exe().unwrap();
-    let profile = exe.parent().unwrap().parent().unwrap();
-    if profile.file_name().is_some_and(|name| name == "release") {
-        build.arg("--release");
-    }
-    assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());
-    profile.join("examples/crash_store")
-}
 
 /// What is known of the names.
 #[derive(Default)]
@@ -64,20 +52,6 @@ impl Oracle {
         }
         child.wait().unwrap();
     }
-}
-
-fn spawn(victim: &Path, directory: &Path, verb: &str, seed: u64) -> Child {
-    let mut child = Command::new(victim)
-        .arg(directory)
-        .args([verb, &seed.to_string()])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // One is not killed before it has begun: that would be no test of anything.
-    let mut byte = [0; 6];
-    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut byte).unwrap();
-    assert_eq!(&byte, b"ready\n");
-    child
 }
 
 async fn open(directory: &Path) -> Store {
@@ -148,7 +122,6 @@ async fn whatever_is_killed_no_name_is_broken_and_no_garbage_stays() {
     };
     println!("to repeat: SOJOURN_CRASH_SEED={seed}");
     let mut random = Sequence::new(seed);
-    let victim = victim();
     let directory = tempfile::tempdir().unwrap();
     // Versions are copied from the second store to the first one.
     let places = ["store", "source"].map(|name| directory.path().join(name));
@@ -174,7 +147,7 @@ async fn whatever_is_killed_no_name_is_broken_and_no_garbage_stays() {
             let at = usize::from(verb != "copy" && random.below(3) == 0);
             kills += 1;
             copies += u64::from(verb == "copy");
-            children.push((at, spawn(&victim, &places[at], verb, (rounds << 16) + kills)));
+            children.push((at, victim::spawn(&places[at], verb, (rounds << 16) + kills)));
         }
         for (at, child) in children {
             tokio::time::sleep(Duration::from_micros(random.below(40_000))).await;

@@ -3,34 +3,21 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)] // a test
 #![allow(clippy::disallowed_methods)] // it waits for and measures real processes
 
+mod writer;
+
 use block::conformance::Sequence;
 use block::{Device, Span};
 use cache::{Cache, Config, PolicyKind};
 use disk::{Disks, Image};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::{RefKind, Store, backend, testing};
+use writer::{BEGIN, SECTOR, SECTORS};
 
-const SECTOR: u64 = 512;
-const SECTORS: u64 = 16 * 1024 + 3; // as the writer has it
 const KILLS: u64 = 250; // in each of two tests, which run side by side
-
-/// The writer, built with the same profile as this test.
-fn writer() -> PathBuf {
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "-p", "disk", "--example", "crash_writer"]);
-    let exe = std::env::current_exe().unwrap();
-    let profile = exe.parent().unwrap().parent().unwrap();
-    if profile.file_name().is_some_and(|name| name == "release") {
-        build.arg("--release");
-    }
-    assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());
-    profile.join("examples/crash_writer")
-}
 
 /// What a sector may hold.
 type Values = Vec<u64>;
@@ -177,21 +164,18 @@ async fn check(directory: &Path, oracle: &mut Oracle, seed: u64) -> Option<Durat
 fn lives(first: u64) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let directory = tempfile::tempdir().unwrap();
-    let writer = writer();
     // What the image holds is what the first life begins with.
     let mut oracle = Oracle::new(&(1..=SECTORS).collect::<Vec<u64>>());
     let mut random = Sequence::new(first);
     let (mut slowest, mut operations, mut opened) = (Duration::ZERO, 0u64, 0);
     for seed in first..first + KILLS {
-        let mut child = Command::new(&writer)
-            .arg(directory.path())
-            .arg(seed.to_string())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = writer::spawn(directory.path(), seed);
         let lines = BufReader::new(child.stdout.take().unwrap());
         let heard = std::thread::scope(|scope| {
-            let reader = scope.spawn(|| lines.lines().map_while(Result::ok).collect::<Vec<_>>());
+            let reader = scope.spawn(|| {
+                let said = lines.lines().map_while(Result::ok);
+                said.skip_while(|line| !line.ends_with(BEGIN)).skip(1).collect::<Vec<_>>()
+            });
             let life = if seed == first { 1000 } else { 40 + random.below(160) };
             std::thread::sleep(Duration::from_millis(life));
             child.kill().unwrap();

@@ -1,7 +1,7 @@
 //! Imports a large sparse image into a fresh store, removes it, collects the garbage, and prints what
 //! that took of memory.
 //!
-//! `cargo run --release -p store --example memory -- STORE_DIRECTORY [GIB_OF_DATA]`: the image has five
+//! `cargo run --release -p store --example store_memory -- STORE_DIRECTORY [GIB_OF_DATA]`: the image has five
 //! times as much room as data (100 GiB and 20 GiB unless told otherwise). No two of its pages are
 //! alike, but all compress well, so that the store stays small and has as many chunks as a real one.
 

@@ -1,9 +1,8 @@
-//! Loads a disk until it is killed, and says on standard output what it does, so that a driver can
-//! check afterwards that nothing flushed was lost.
+//! Loads a disk until it is killed, and says on standard output what it does, so that the one that
+//! kills it can check afterwards that nothing flushed was lost.
 //!
-//! `crash_writer DIRECTORY SEED`: the store is DIRECTORY/store, the disks are in DIRECTORY/disks;
-//! what is not there is made. Sectors are of 512 bytes, filled with a number; sector n of the image
-//! holds n + 1.
+//! The store is DIRECTORY/store, the disks are in DIRECTORY/disks; what is not there is made. Sectors
+//! are of 512 bytes, filled with a number; sector n of the image holds n + 1.
 //!
 //! | line | means |
 //! |---|---|
@@ -23,13 +22,16 @@ use disk::{CreateOptions, Disk, Disks};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 use store::{RefBody, RefKind, Store, backend, import, testing};
 
-const SECTOR: u64 = 512;
+/// The line after which a writer says what it does; what comes before is the test harness's.
+pub(crate) const BEGIN: &str = "begin";
+pub(crate) const SECTOR: u64 = 512;
 /// Not a multiple of a block: the last one is short.
-const SECTORS: u64 = 16 * 1024 + 3;
+pub(crate) const SECTORS: u64 = 16 * 1024 + 3;
 const DISK: &str = "crash";
 
 fn say(line: std::fmt::Arguments<'_>) {
@@ -150,7 +152,6 @@ async fn run(directory: &Path, seed: u64) -> Result<()> {
     if disks.list().await?.is_empty() {
         disks.create(DISK, &"golden".parse()?, CreateOptions::default()).await?;
     }
-    #[allow(clippy::disallowed_methods)] // what is measured is not simulated
     let started = Instant::now();
     let disk = disks.open(DISK).await?;
     say(format_args!("o {}", started.elapsed().as_micros()));
@@ -174,15 +175,26 @@ async fn run(directory: &Path, seed: u64) -> Result<()> {
     Ok(())
 }
 
-#[tokio::main]
-async fn main() {
-    let mut arguments = std::env::args().skip(1);
-    let (directory, seed) = (arguments.next(), arguments.next().and_then(|s| s.parse().ok()));
-    let (Some(directory), Some(seed)) = (directory, seed) else {
-        say(format_args!("usage: crash_writer DIRECTORY SEED"));
-        std::process::exit(2);
-    };
-    if let Err(error) = run(Path::new(&directory), seed).await {
+/// Says where a process of its own works, and with what seed: `SEED DIRECTORY`.
+const WORK: &str = "CRASH_WRITER";
+
+/// Starts this very program as a writer. It says [`BEGIN`] first.
+pub(crate) fn spawn(directory: &Path, seed: u64) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "writer::works_until_it_is_killed", "--ignored", "--nocapture"])
+        .env(WORK, format!("{seed} {}", directory.display()))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "the other tests run it in processes of its own"]
+async fn works_until_it_is_killed() {
+    let Ok(work) = std::env::var(WORK) else { return };
+    let (seed, directory) = work.split_once(' ').unwrap();
+    say(format_args!("{BEGIN}"));
+    if let Err(error) = run(Path::new(directory), seed.parse().unwrap()).await {
         say(format_args!("error {error:?}"));
         std::process::exit(1);
     }

@@ -1,23 +1,23 @@
-//! Works on a local store until it is killed: the victim of `tests/crash.rs`.
+//! Works on a local store until it is killed.
 //!
-//! `crash_store DIRECTORY VERB SEED` with a verb of `import`, `commit`, `copy` (from the store beside
-//! it, `source`), `remove`, `gc` (beside others) and `gc-alone`. An image is made of pieces; its label
-//! `pieces` says of which, so that anybody can tell what it must hold.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)] // a test's victim
+//! What it does has a verb: `import`, `commit`, `copy` (from the store beside it, `source`), `remove`,
+//! `gc` (beside others) and `gc-alone`. An image is made of pieces; its label `pieces` says of which,
+//! so that anybody can tell what it must hold.
 
 use block::conformance::Sequence;
 use block::{Error, Memory, Result, Span};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use store::copy::{self, Copied};
 use store::gc::{Options, collect};
 use store::{Grain, RefBody, RefKind, Store, backend, import, sweep, testing};
 
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 /// Pages of a piece, the last one zero.
-const PIECE: usize = 6;
+pub(crate) const PIECE: usize = 6;
 /// Different pieces.
 const POOL: u64 = 24;
 
@@ -34,18 +34,35 @@ fn label(pieces: &[u64]) -> String {
     pieces.iter().map(u64::to_string).collect::<Vec<_>>().join(" ")
 }
 
-fn main() {
-    let arguments: Vec<String> = std::env::args().collect();
-    let [_, directory, verb, seed] = arguments.as_slice() else {
-        panic!("usage: crash_store DIRECTORY VERB SEED");
-    };
-    let seed: u64 = seed.parse().expect("a number");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    if let Err(error) = runtime.block_on(work(directory, verb, seed)) {
+/// Says what a process of its own does, and where: `VERB SEED DIRECTORY`.
+const WORK: &str = "CRASH_VICTIM";
+
+/// Starts this very program as a victim, and waits until it has begun.
+pub(crate) fn spawn(directory: &Path, verb: &str, seed: u64) -> Child {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "victim::works_until_it_is_killed", "--ignored", "--nocapture"])
+        .env(WORK, format!("{verb} {seed} {}", directory.display()))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // One is not killed before it has begun: that would be no test of anything. What comes before is
+    // the test harness's.
+    let mut said = Vec::new();
+    while !said.ends_with(b"ready\n") {
+        let mut byte = [0];
+        child.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
+        said.push(byte[0]);
+    }
+    child
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "the other test runs it in processes of its own"]
+async fn works_until_it_is_killed() {
+    let Ok(arguments) = std::env::var(WORK) else { return };
+    let arguments: Vec<&str> = arguments.splitn(3, ' ').collect();
+    let [verb, seed, directory] = arguments[..] else { panic!("{arguments:?}") };
+    if let Err(error) = work(directory, verb, seed.parse().unwrap()).await {
         println!("error {error}");
     }
 }

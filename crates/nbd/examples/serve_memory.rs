@@ -1,7 +1,7 @@
 //! Serves a device in memory until interrupted: the smallest whole server.
 //!
 //! ```text
-//! cargo run -p nbd --example memory -- unix:/tmp/memory.sock 64M
+//! cargo run -p nbd --example serve_memory -- unix:/tmp/memory.sock 64M
 //! nbdinfo 'nbd+unix:///?socket=/tmp/memory.sock'
 //! ```
 
