@@ -293,7 +293,7 @@ fn lock(dir: &Path) -> Result<LockFile> {
         Taking::Ours(lock) => Ok(lock),
         Taking::Held(by) => {
             let dir = dir.display();
-            Err(Error::conflict(format!("{dir} is in use by process {by}; try again")))
+            Err(Error::conflict(format!("{dir} is in use by {by}; try again")))
         }
         Taking::Replaced => {
             Err(Error::conflict(format!("the lock of {} was replaced; try again", dir.display())))

@@ -8,10 +8,17 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// A held lock. The kernel drops it with the file, also when the process dies.
+/// A held lock, given back on drop. The kernel drops it with the file when the process dies.
 #[derive(Debug)]
 pub struct LockFile {
-    _file: File,
+    file: File,
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        // Closing is not enough: the child of a fork has the same open file until its exec.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 /// How an attempt to take a lock ended.
@@ -63,7 +70,7 @@ impl LockFile {
             .set_len(0)
             .and_then(|()| file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0))
             .and_then(|()| file.flush());
-        Ok(Taking::Ours(Self { _file: file }))
+        Ok(Taking::Ours(Self { file }))
     }
 }
 
@@ -80,5 +87,16 @@ mod tests {
         assert_eq!(holder, format!("process {}", std::process::id()));
         drop(lock);
         assert!(matches!(LockFile::take(&path).unwrap(), Taking::Ours(_)));
+    }
+
+    #[test]
+    fn a_dropped_lock_is_free_though_a_child_of_a_fork_still_has_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let Taking::Ours(lock) = LockFile::take(&path).unwrap() else { panic!("not free") };
+        let childs = lock.file.try_clone().unwrap();
+        drop(lock);
+        assert!(matches!(LockFile::take(&path).unwrap(), Taking::Ours(_)));
+        drop(childs);
     }
 }
