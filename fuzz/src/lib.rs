@@ -1,9 +1,12 @@
-//! What the fuzz targets share: a runtime, a scratch directory, and a store in memory.
+//! What the fuzz targets share: a runtime, a scratch directory, a store in memory, an export, and
+//! certificates.
 //!
 //! Formats are sealed by checksums and hashes, which a fuzzer cannot guess. So the targets seal
 //! what it makes up: the helpers here are written from the format documents, not taken from the
 //! crates under test.
 
+pub mod exports;
+pub mod tls;
 pub mod trace;
 
 use object_store::memory::InMemory;

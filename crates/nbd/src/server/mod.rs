@@ -275,6 +275,23 @@ impl Server {
         self.serve_alone(stream, peer, None, None, stop).await
     }
 
+    /// The same for a client that may, or must, encrypt its connection first.
+    ///
+    /// # Errors
+    /// As [`serve_one`](Self::serve_one).
+    pub async fn serve_one_with_tls<S>(
+        &self,
+        stream: S,
+        peer: Peer,
+        tls: Tls,
+        stop: impl Future<Output = ()>,
+    ) -> Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        self.serve_alone(stream, peer, Some(tls), None, stop).await
+    }
+
     async fn serve_alone<S>(
         &self,
         stream: S,
