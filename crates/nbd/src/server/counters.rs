@@ -6,9 +6,16 @@
 use super::latency::{Latencies, Meter};
 use super::pace::{Pace, Rates};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
+
+/// Exports whose counters are kept; each takes up to 10 KiB. Where there are so many, a new one has that
+/// forgotten which nobody has used for the longest time: names come and go for as long as a server runs.
+const EXPORTS: usize = 4096;
 
 macro_rules! traffic {
     ($($field:ident: $doc:literal,)*) => {
@@ -75,9 +82,11 @@ pub struct Counters {
     pub protocol_errors: u64,
     /// Connections lost by a fault of the program.
     pub panics: u64,
-    /// The sum over all exports.
+    /// The sum over all exports that there were.
     pub total: Traffic,
-    /// By export name.
+    /// How long requests took on all of them.
+    pub latencies: Latencies,
+    /// By export name; of thousands, those that were used of late.
     pub exports: BTreeMap<String, ExportCounters>,
     /// The clients that are there now, by their identity.
     pub clients: BTreeMap<String, ClientCounters>,
@@ -114,16 +123,26 @@ pub(crate) struct Registry {
     pub(crate) failed_handshakes: AtomicU64,
     pub(crate) protocol_errors: AtomicU64,
     pub(crate) panics: AtomicU64,
-    exports: Mutex<BTreeMap<String, Arc<Export>>>,
+    exports: Mutex<Known>,
     clients: Mutex<Clients>,
     /// Where the clients' buckets count their time from.
     epoch: Instant,
+}
+
+/// Exports that were used.
+#[derive(Debug, Default)]
+struct Known {
+    by_name: BTreeMap<String, Arc<Export>>,
+    /// What was counted for those that were forgotten.
+    forgotten: ExportCounters,
 }
 
 /// The live counters of one export.
 #[derive(Debug, Default)]
 pub(crate) struct Export {
     connections: AtomicU64,
+    /// When the last connection left, in nanoseconds since the registry was made.
+    left: AtomicU64,
     traffic: Atomics,
     latencies: Mutex<Times>,
 }
@@ -189,11 +208,13 @@ fn nanos(time: std::time::Duration) -> u64 {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.export.connections.fetch_sub(1, Relaxed);
         let mut times = lock(&self.export.latencies);
         times.present.retain(|meter| !Arc::ptr_eq(meter, &self.meter));
         times.past.add(&self.meter.snapshot());
         drop(times);
+        self.export.left.store(nanos(Instant::now() - self.epoch), Relaxed);
+        // The last: from here on the export may be forgotten.
+        self.export.connections.fetch_sub(1, Release);
         let mut exports = lock(&self.client.exports);
         if let Some(connections) = exports.get_mut(&self.name) {
             *connections -= 1;
@@ -230,13 +251,7 @@ impl Registry {
 
     /// Counts one more connection of the client to the export.
     pub(crate) fn join(&self, name: &str, identity: &str) -> Share {
-        let mut exports = lock(&self.exports);
-        let export = match exports.get(name) {
-            Some(found) => Arc::clone(found),
-            None => Arc::clone(exports.entry(name.to_owned()).or_default()),
-        };
-        drop(exports);
-        export.connections.fetch_add(1, Relaxed);
+        let export = lock(&self.exports).join(name);
         let meter = Arc::<Meter>::default();
         lock(&export.latencies).present.push(Arc::clone(&meter));
         let client = self.client(identity, name);
@@ -258,13 +273,14 @@ impl Registry {
     }
 
     pub(crate) fn snapshot(&self) -> Counters {
-        let exports: BTreeMap<_, _> = lock(&self.exports)
-            .iter()
-            .map(|(name, live)| (name.clone(), live.snapshot()))
-            .collect();
-        let mut total = Traffic::default();
+        let known = lock(&self.exports);
+        let exports: BTreeMap<_, _> =
+            known.by_name.iter().map(|(name, live)| (name.clone(), live.snapshot())).collect();
+        let ExportCounters { traffic: mut total, mut latencies, .. } = known.forgotten.clone();
+        drop(known);
         for export in exports.values() {
             total.add(&export.traffic);
+            latencies.add(&export.latencies);
         }
         let clients = lock(&self.clients)
             .by_identity
@@ -280,8 +296,37 @@ impl Registry {
             protocol_errors: self.protocol_errors.load(Relaxed),
             panics: self.panics.load(Relaxed),
             total,
+            latencies,
             exports,
             clients,
+        }
+    }
+}
+
+impl Known {
+    /// Counts one more connection to the export.
+    fn join(&mut self, name: &str) -> Arc<Export> {
+        if !self.by_name.contains_key(name) && self.by_name.len() >= EXPORTS {
+            self.forget_one();
+        }
+        let export = match self.by_name.get(name) {
+            Some(found) => found,
+            None => self.by_name.entry(name.to_owned()).or_default(),
+        };
+        export.connections.fetch_add(1, Relaxed);
+        Arc::clone(export)
+    }
+
+    /// Forgets the export that was left first, unless all are in use.
+    fn forget_one(&mut self) {
+        let unused = |live: &Arc<Export>| live.connections.load(Acquire) == 0;
+        let unused = self.by_name.iter().filter(|(_, live)| unused(live));
+        let first = unused.min_by_key(|(_, live)| live.left.load(Relaxed));
+        let Some(name) = first.map(|(name, _)| name.clone()) else { return };
+        if let Some(live) = self.by_name.remove(&name) {
+            let counted = live.snapshot();
+            self.forgotten.traffic.add(&counted.traffic);
+            self.forgotten.latencies.add(&counted.latencies);
         }
     }
 }
@@ -311,6 +356,7 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::latency::{Operation, Timer};
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_owes_finds_its_debt_when_it_comes_back() {
@@ -336,5 +382,28 @@ mod tests {
         registry.join("disk", "two");
         assert!(!lock(&registry.clients).by_identity.contains_key("one"), "the debt is paid");
         assert_eq!(registry.snapshot().exports["disk"].connections, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn exports_that_come_and_go_do_not_pile_up_and_stay_in_the_sum() {
+        let registry = Registry::new(Rates::default());
+        let used = registry.join("used", "one");
+        let most = EXPORTS as u64;
+        for number in 0..2 * most {
+            tokio::time::advance(std::time::Duration::from_secs(1)).await;
+            let share = registry.join(&format!("disk{number}"), "one");
+            let mut tally = Traffic { reads: 1, ..Traffic::default() };
+            Timer::new().answered(&share.meter, &tally);
+            share.settle(&mut tally);
+        }
+        used.settle(&mut Traffic { writes: 1, ..Traffic::default() });
+        let counters = registry.snapshot();
+        assert_eq!(counters.exports.len(), EXPORTS);
+        assert_eq!(counters.exports["used"].traffic.writes, 1, "nobody forgets what is in use");
+        assert_eq!((counters.total.reads, counters.total.writes), (2 * most, 1));
+        assert_eq!(counters.latencies.of(Operation::Read).count(), 2 * most);
+        let last = format!("disk{}", 2 * most - 1);
+        assert_eq!(counters.exports[&last].traffic.reads, 1);
+        assert!(!counters.exports.contains_key("disk0"));
     }
 }

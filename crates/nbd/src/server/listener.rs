@@ -204,6 +204,7 @@ impl Listener {
                     Ok(who) => Peer::unix(who.uid(), who.pid()),
                     Err(e) => return Err(e),
                 };
+                socket::widen(&stream);
                 Ok(Accepted { stream: Stream::new(stream.into_std()?.into()), peer })
             }
             Listening::Tcp(listener) => {

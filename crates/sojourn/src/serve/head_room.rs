@@ -54,9 +54,7 @@ struct Moment {
 
 impl Moment {
     fn now(engine: &Engine, counters: &nbd::Counters) -> Self {
-        let all = counters.exports.values().flat_map(|export| {
-            Operation::ALL.into_iter().map(|operation| export.latencies.of(operation))
-        });
+        let all = Operation::ALL.into_iter().map(|operation| counters.latencies.of(operation));
         let (mut requests, mut response_nanos) = (0, 0u64);
         for latency in all {
             requests += latency.count();
