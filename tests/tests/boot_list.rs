@@ -108,3 +108,45 @@ fn a_list_of_ranges_is_checked_and_may_be_any_file() {
     let neither = home.fails(3, &["image", "boot-list", "record", "debian", "nothing"]);
     assert!(neither.contains("nothing"), "{neither}");
 }
+
+#[test]
+fn a_whole_list_gets_a_copy_that_boots_are_served_from_and_that_may_be_lost() {
+    let home = Home::new();
+    let image = content::random(5, 32 << 20);
+    home.import("debian", &image);
+    let ranges: String = (0..16).rev().map(|n| format!("{} 4096\n", n << 21)).collect();
+    std::fs::write(home.path("boot.txt"), ranges).unwrap();
+    let packs = || -> Vec<_> {
+        let entries = std::fs::read_dir(home.home().join("store/packs")).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    let own = packs();
+    let set = home.json(&["image", "boot-list", "record", "debian", "boot.txt"]);
+    let (stored, copied) = (set["stored_bytes"].as_u64(), set["copy_stored_bytes"].as_u64());
+    assert!(copied.is_some() && copied == stored, "{set}");
+    let shown = home.run(&["image", "show", "debian"]);
+    assert!(shown.contains("once more side by side in"), "{shown}");
+    assert_eq!(home.json(&["store", "stats"])["boot_copies"]["stored_bytes"].as_u64(), copied);
+    home.run(&["verify"]);
+    let copy = packs().into_iter().find(|pack| !own.contains(pack)).expect("a pack of its own");
+    home.disk("alice", "debian");
+    for damaged in [false, true] {
+        if damaged {
+            let mut bytes = std::fs::read(&copy).unwrap();
+            (100..bytes.len() - 8192).step_by(10_000).for_each(|at| bytes[at] ^= 1);
+            std::fs::remove_file(&copy).unwrap();
+            std::fs::write(&copy, bytes).unwrap();
+        }
+        let server = home.serve();
+        let mut client = Client::attach(server.socket(), "alice");
+        boot(&mut client, &image, (0..16).map(|n| n * 2));
+        server.stop();
+    }
+    let verified = home.fails(7, &["verify"]);
+    assert!(verified.contains("packs/"), "{verified}");
+    home.run(&["image", "verify", "debian"]);
+    // Another list, and the copy is garbage.
+    std::fs::write(home.path("short.txt"), "0 4096\n").unwrap();
+    let set = home.json(&["image", "boot-list", "record", "debian", "short.txt"]);
+    assert!(set["copy_stored_bytes"].is_null(), "one place is not worth a copy: {set}");
+}

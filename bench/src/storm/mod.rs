@@ -65,6 +65,7 @@ struct Switches {
     single_flight: bool,
     read_ahead: bool,
     boot_lists: bool,
+    boot_copies: bool,
     turns: bool,
 }
 
@@ -85,10 +86,17 @@ const NOTHING: Switches = Switches {
     single_flight: false,
     read_ahead: false,
     boot_lists: false,
+    boot_copies: false,
     turns: true,
 };
-const EVERYTHING: Switches =
-    Switches { cache: true, single_flight: true, read_ahead: true, boot_lists: true, turns: true };
+const EVERYTHING: Switches = Switches {
+    cache: true,
+    single_flight: true,
+    read_ahead: true,
+    boot_lists: true,
+    boot_copies: true,
+    turns: true,
+};
 
 const fn ours(name: &'static str, switches: Switches) -> Case {
     Case { name, kind: Kind::Ours(switches) }
@@ -96,7 +104,7 @@ const fn ours(name: &'static str, switches: Switches) -> Case {
 
 /// Each switch alone (reading ahead and boot lists fill the cache, and are nothing without it), all of
 /// them, all but one, and the others.
-const CASES: [Case; 10] = [
+const CASES: [Case; 11] = [
     ours("nothing", NOTHING),
     ours("single-flight", Switches { single_flight: true, ..NOTHING }),
     ours("cache", Switches { cache: true, ..NOTHING }),
@@ -104,6 +112,7 @@ const CASES: [Case; 10] = [
     ours("cache-boot-list", Switches { cache: true, boot_lists: true, ..NOTHING }),
     ours("cache-single-flight", Switches { cache: true, single_flight: true, ..NOTHING }),
     ours("all-but-boot-list", Switches { boot_lists: false, ..EVERYTHING }),
+    ours("all-but-boot-copy", Switches { boot_copies: false, ..EVERYTHING }),
     ours("everything", EVERYTHING),
     Case { name: "qemu-nbd", kind: Kind::Qemu { page_cache: false } },
     Case { name: "qemu-nbd-page-cache", kind: Kind::Qemu { page_cache: true } },
@@ -114,11 +123,12 @@ impl Switches {
         let on = |on: bool, text: &'static str, off: &'static str| if on { text } else { off };
         format!(
             "[cache]\nsize = {}\nsingle_flight = {}\n[pieces]\nsize = 0\n[serve]\n\
-             read_ahead = {}\nboot_lists = {}\nloads = {}\n",
+             read_ahead = {}\nboot_lists = {}\nboot_copies = {}\nloads = {}\n",
             on(self.cache, "\"256MiB\"", "0"),
             self.single_flight,
             on(self.read_ahead, "\"2MiB\"", "0"),
             self.boot_lists,
+            self.boot_copies,
             on(self.turns, "64", "0"),
         )
     }
@@ -308,7 +318,7 @@ pub(crate) fn run(options: &Options, sojourn: &Path, scratch: &Path) -> Result<R
     Ok(report)
 }
 
-/// A home with the image, a disk for each client and, from a first boot, its boot list.
+/// A home with the image, a disk for each client and, from first boots, its boot list and boot copy.
 fn prepare(
     sojourn: &Path,
     scratch: &Path,
@@ -320,10 +330,10 @@ fn prepare(
     let home = Home::make(sojourn, &scratch.join("home"), bucket.url(), bucket.environment())?;
     home.import(&boots.image, "golden:1")?;
     home.disks("d", clients, "golden:1")?;
-    // The first boots of all, one of each: by one client, from a disk that takes no time.
-    for number in 0..boots.reads.len().min(FIRST) {
+    // The first boots of all, each recording in its turn: by one client, from a disk that takes no time.
+    for number in 0..FIRST {
         let serving = home.serve(&EVERYTHING.configuration(), None)?;
-        storm(1, &boots.only(number)?, |_| serving.connect("d0"))?;
+        storm(1, &boots.only(number % boots.reads.len())?, |_| serving.connect("d0"))?;
         let end = Instant::now() + RECORDING;
         while recorded_boots(&home)? <= number as u64 {
             ensure!(Instant::now() < end, "the server records no boot list");
@@ -402,15 +412,16 @@ fn storm(
             connected.with_context(|| format!("client {number} cannot connect"))?;
         let start = Instant::now();
         let (mut sum, mut longest) = (Duration::ZERO, Duration::ZERO);
-        let (mut buffer, mut scratch) = (Vec::new(), Vec::new());
+        let longest_read = boots.of(number).iter().map(|(_, length)| *length).max().unwrap_or(0);
+        let mut buffers = [0, 1].map(|_| vec![0; longest_read as usize]);
         for (offset, length) in boots.of(number) {
-            buffer.resize(*length as usize, 0);
+            let [read, expected] = buffers.each_mut().map(|buffer| &mut buffer[..*length as usize]);
             let asked = Instant::now();
-            connection.read(*offset, &mut buffer)?;
+            connection.read(*offset, read)?;
             let waited = asked.elapsed();
             sum += waited;
             longest = longest.max(waited);
-            boots.check(*offset, &buffer, &mut scratch)?;
+            boots.check(*offset, read, expected)?;
         }
         let took = start.elapsed();
         connection.close();

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use store::bootlist::Located;
-use store::{ChunkId, ChunkRef, Content, Manifest, Piece, Store, bootlist};
+use store::{ChunkId, ChunkRef, Content, Manifest, Piece, Store, bootcopy, bootlist};
 use tokio::task::JoinSet;
 
 /// Pieces whose chunks one read loads at the same time, in one request where they lie near each other.
@@ -67,6 +67,52 @@ impl Source {
         let mut loads: FuturesUnordered<_> = loads.into_iter().map(Load::bring).collect();
         while loads.next().await.is_some() {}
     }
+}
+
+/// What came of a boot copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Brought {
+    /// The bytes that came into the cache.
+    pub bytes: u64,
+    /// Whether all of the list is there that the budget allows: else the list may have more.
+    pub whole: bool,
+}
+
+/// What came of some loads.
+struct Streamed {
+    bytes: u64,
+    failed: usize,
+    /// The budget was not enough for all.
+    over: bool,
+}
+
+/// Loads chunks in their order, `budget` bytes at the most, some of them waiting at a time.
+async fn stream<'a>(
+    chunks: impl Iterator<Item = ChunkRef>,
+    budget: u64,
+    load: impl Fn(&[ChunkRef]) -> Vec<Load<'a>>,
+) -> Streamed {
+    let (mut asked, mut over) = (0, false);
+    let mut left = chunks.take_while(|at| {
+        asked += u64::from(at.len);
+        over |= asked > budget;
+        asked <= budget
+    });
+    let (mut bytes, mut failed) = (0, 0);
+    let mut running = FuturesUnordered::new();
+    loop {
+        if running.len() < STREAM / 2 {
+            let batch: Vec<_> = left.by_ref().take(STREAM).collect();
+            running.extend(load(&batch).into_iter().map(Load::bring));
+        }
+        match running.next().await {
+            Some(Some(brought)) => bytes += brought,
+            Some(None) => failed += 1,
+            None => break,
+        }
+    }
+    drop(left);
+    Streamed { bytes, failed, over }
 }
 
 /// The bytes of a chunk that a piece shows.
@@ -130,24 +176,22 @@ impl Image {
     /// Those of the manifest; a chunk that cannot be had is passed over.
     pub async fn bring(&self, list: &[ChunkId], budget: u64) -> Result<u64> {
         let located = bootlist::locate(self.manifest(), list).await?;
-        let mut asked = 0;
-        let mut left = located.into_iter().map(|Located { at, .. }| at).take_while(|at| {
-            asked += u64::from(at.len);
-            asked <= budget
-        });
-        let mut brought = 0;
-        let mut running = FuturesUnordered::new();
-        loop {
-            if running.len() < STREAM / 2 {
-                let batch: Vec<_> = left.by_ref().take(STREAM).collect();
-                let loads = self.source.line.chunks(&batch, Urgency::Boot);
-                running.extend(loads.into_iter().map(Load::bring));
-            }
-            match running.next().await {
-                Some(bytes) => brought += bytes,
-                None => return Ok(brought),
-            }
-        }
+        let chunks = located.into_iter().map(|Located { at, .. }| at);
+        let load = |batch: &[ChunkRef]| self.source.line.chunks(batch, Urgency::Boot);
+        Ok(stream(chunks, budget, load).await.bytes)
+    }
+
+    /// As [`bring`](Self::bring), of the boot list whose boot copy is `copy`: its chunks lie side by side
+    /// there. A guest that waits for one before its turn came has it from there as well, with those
+    /// behind it. Nobody fails by a copy: what it does not have is read from its own place.
+    ///
+    /// # Errors
+    /// Those of the copy's manifest.
+    pub async fn bring_copy(&self, copy: &Manifest, budget: u64) -> Result<Brought> {
+        let chunks = bootcopy::chunks(copy).await?;
+        let load = |batch: &[ChunkRef]| self.source.line.copies(batch);
+        let Streamed { bytes, failed, over } = stream(chunks.into_iter(), budget, load).await;
+        Ok(Brought { bytes, whole: failed == 0 && (over || !bootcopy::may_lack(copy)) })
     }
 
     /// Runs a task that ends with the image; nothing when there are too many.

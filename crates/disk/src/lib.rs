@@ -60,7 +60,7 @@ pub use attach::{Attachment, Ending};
 pub use away::{Kept, Room};
 pub use disk::Disk;
 pub use disks::Disks;
-pub use image::Image;
+pub use image::{Brought, Image};
 pub use loads::{LoadOptions, Loader};
 pub use model::{
     Counters, CreateOptions, DiskInfo, Elsewhere, Mode, Rebase, RebaseReport, Resident,

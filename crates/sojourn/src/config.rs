@@ -88,6 +88,8 @@ pub(crate) struct Serve {
     pub(crate) busy_poll_us: u64,
     /// Whether boots are recorded, and loaded ahead of the next ones.
     pub(crate) boot_lists: bool,
+    /// Whether the chunks of a whole boot list are stored once more, side by side, and read from there.
+    pub(crate) boot_copies: bool,
     /// How far ahead of a guest that reads in order its disk is loaded; 0 is not at all.
     pub(crate) read_ahead: ByteSize,
     /// The most requests to the store at a time; 0 is no limit, and no turns between disks.
@@ -196,6 +198,7 @@ impl Default for Serve {
             slow_ms: 1000,
             busy_poll_us: 0,
             boot_lists: true,
+            boot_copies: true,
             read_ahead: ByteSize(2 << 20),
             loads: 64,
             io: DiskIo::Portable,
@@ -419,6 +422,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # io = "portable"           # "ring": reads that wait for the disk go by io_uring
 # read_ahead = "2MiB"       # for each disk whose guest reads in order; 0 is off
 # boot_lists = true         # record what boots read, and load it ahead of the next ones
+# boot_copies = true        # store that once more, side by side, for slow disks
 # store_seconds = 600       # readers wait this long for a store over a network
 # stop_seconds = 10         # a graceful stop waits this long for clients
 # response_ms = 0           # head-room ends where the mean response is longer; 0: anywhere

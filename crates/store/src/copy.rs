@@ -6,7 +6,7 @@
 
 use crate::{
     ChunkId, ImportStats, Manifest, ManifestId, Progress, RefBody, RefKind, RefRecord, Session,
-    Store, bootlist, chunk, import,
+    Store, bootcopy, bootlist, chunk, import,
 };
 use block::{Device, Error, Result};
 use serde::Serialize;
@@ -44,6 +44,7 @@ pub async fn version(
     let imported = import::from_device(session, view, progress).await?;
     let mut labels = record.body.labels.clone();
     labels.insert(LABEL.to_owned(), manifest.id().to_string());
+    let has_boot_copy = labels.remove(RefBody::BOOT_COPY).is_some();
     if let Some(id) = record.body.boot_list()? {
         let list = bootlist::read(from, &id).await?;
         let list = translated(from, manifest, &list, session.store()).await?;
@@ -53,6 +54,10 @@ pub async fn version(
         } else {
             let id = bootlist::write(session, &list).await?;
             labels.insert(bootlist::LABEL.to_owned(), id.to_string());
+            if has_boot_copy && let Some(id) = boot_copy(session, &imported.manifest, &list).await?
+            {
+                labels.insert(RefBody::BOOT_COPY.to_owned(), id.to_string());
+            }
         }
     }
     let body = RefBody {
@@ -80,6 +85,16 @@ async fn is_present(record: &RefRecord, id: ManifestId, to: &Store) -> Result<bo
          another tag",
         record.name
     )))
+}
+
+/// A boot copy of its own for a version that was copied, if it is worth one there.
+async fn boot_copy(
+    session: &Session,
+    imported: &ManifestId,
+    list: &[ChunkId],
+) -> Result<Option<ManifestId>> {
+    let manifest = session.store().manifest(imported).await?;
+    bootcopy::write(session, &bootlist::locate(&manifest, list).await?).await
 }
 
 /// A boot list in the ids of the other store.

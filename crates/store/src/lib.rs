@@ -12,6 +12,7 @@
 //! | [`settings`] | [`Settings`], the content of `store.json` |
 //! | [`check`] | whether a backend can be trusted with a store |
 //! | [`chunk`] | [`ChunkRef`]: where a chunk is; how it is stored and verified |
+//! | [`bootcopy`] | the chunks of a boot list once more, side by side |
 //! | [`bootlist`] | the chunks that a boot reads, in order |
 //! | [`chunker`] | page-CDC: where an image is cut |
 //! | [`gc`] | what nothing refers to any more is found and deleted |
@@ -44,6 +45,7 @@
 //! The formats are described byte by byte in `docs/format.md`.
 
 pub mod backend;
+pub mod bootcopy;
 pub mod bootlist;
 pub mod check;
 pub mod chunk;

@@ -21,7 +21,7 @@ const VERSION: u16 = 1;
 /// The longest pack that is read: 32 MiB.
 pub(crate) const MAX_LEN: u64 = 32 << 20;
 /// A pack is full with this many bytes of chunks, or this many chunks.
-const FULL: usize = 8 << 20;
+pub(crate) const FULL: usize = 8 << 20;
 const FULL_CHUNKS: usize = 16384;
 /// A pack that gets longer than this gets memory for all of it: most of a snapshot stay below.
 const SMALL: usize = 1 << 20;

@@ -9,7 +9,7 @@ impl RefBody {
     /// The label of a disk that names more manifests which it may need, separated by spaces.
     pub const ALSO: &str = "also";
 
-    /// Every manifest that is kept because of this ref.
+    /// Every manifest that is kept because of this ref, that of a boot copy among them.
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) when a label that should name manifests does not: then
@@ -22,6 +22,7 @@ impl RefBody {
         for id in named {
             roots.push(id.parse()?);
         }
+        roots.extend(self.boot_copy()?);
         Ok(roots)
     }
 }
@@ -51,6 +52,10 @@ mod tests {
         ]);
         assert_eq!(found.roots().unwrap(), [1, 2, 3, 4].map(id));
         assert_eq!(body(&[]).roots().unwrap(), [id(1)]);
+        let copied = body(&[(RefBody::BOOT_COPY, id(5).to_string())]);
+        assert_eq!(copied.roots().unwrap(), [1, 5].map(id), "and what its boots are read from");
+        let two = body(&[(RefBody::BOOT_COPY, format!("{} {}", id(5), id(6)))]);
+        assert!(two.roots().is_err() && two.boot_copy().is_err(), "there is one at most");
     }
 
     #[test]

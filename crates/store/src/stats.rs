@@ -8,7 +8,7 @@ use crate::{ManifestId, PackId, Progress, RefKind, Store, backend, chunker, pack
 use block::{Error, Result};
 use futures::{StreamExt, stream};
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Segments that are read at the same time.
 const CONCURRENCY: usize = 8;
@@ -56,6 +56,8 @@ pub struct Stats {
     pub logical_bytes: u64,
     /// What they hold together, each chunk once.
     pub data: Data,
+    /// Chunks that boot copies have once more.
+    pub boot_copies: Data,
     /// Bytes of all packs.
     pub pack_bytes: u64,
     /// Bytes of maps and everything else.
@@ -94,7 +96,14 @@ pub async fn collect(store: &Store, progress: &dyn Progress) -> Result<Stats> {
     stats.damaged.extend(census.doubts.iter().map(|error| error.message().to_owned()));
     // Disks that were never written to hold what their image does.
     let mut alike: HashMap<ManifestId, Vec<usize>> = HashMap::new();
+    let mut copies: BTreeSet<ManifestId> = BTreeSet::new();
     for Named { kind, record, .. } in census.names.into_iter().filter(|named| named.current) {
+        match record.body.boot_copy() {
+            Ok(copy) => copies.extend(copy),
+            Err(error) => {
+                stats.damaged.push(format!("{kind} {}: {}", record.name, error.message()))
+            }
+        }
         let Some(manifest) = record.body.manifest else { continue };
         alike.entry(manifest).or_default().push(stats.holdings.len());
         stats.logical_bytes += record.body.size;
@@ -123,6 +132,20 @@ pub async fn collect(store: &Store, progress: &dyn Progress) -> Result<Stats> {
             stats.holdings[*only].own.add(chunk);
         }
     }
+    for copy in copies {
+        let mut own = Data::default();
+        if let Err(error) = tally.manifest(store, copy, SHARED, true, &mut own, progress).await {
+            stats.damaged.push(damage(error)?);
+        }
+    }
+    let mut all = Data::default();
+    tally.chunks.values().for_each(|chunk| all.add(chunk));
+    // What an image has there as well is no copy.
+    stats.boot_copies = Data {
+        chunks: all.chunks - stats.data.chunks,
+        bytes: all.bytes - stats.data.bytes,
+        stored_bytes: all.stored_bytes - stats.data.stored_bytes,
+    };
     stats.holdings.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
     for meta in backend::list(store.backend(), "").await? {
         if meta.location.as_ref().starts_with(pack::PREFIX) {
@@ -131,9 +154,8 @@ pub async fn collect(store: &Store, progress: &dyn Progress) -> Result<Stats> {
             stats.other_bytes += meta.size;
         }
     }
-    stats.garbage_bytes = stats
-        .pack_bytes
-        .saturating_sub(stats.data.stored_bytes + stats.data.chunks * pack::OVERHEAD);
+    stats.garbage_bytes =
+        stats.pack_bytes.saturating_sub(all.stored_bytes + all.chunks * pack::OVERHEAD);
     Ok(stats)
 }
 

@@ -176,16 +176,23 @@ impl Store {
     /// # Errors
     /// As [`read_chunk`](Self::read_chunk).
     pub async fn read_chunk_of(&self, at: &ChunkRef, stretch: &Stretch) -> Result<Bytes> {
-        let first = async {
-            match stretch.part(at).await {
-                Some(stored) => match at.decode(self.settings(), stored?) {
-                    Ok(plain) => Ok(on_its_own(at, plain)),
-                    Err(_) => self.read_at(at).await,
-                },
-                None => self.read_at(at).await,
-            }
+        self.counted(at, heal::chunk(self, at, self.read_part(at, stretch))).await
+    }
+
+    /// The plain bytes of a chunk's copy: from the place that `copy` names, out of `stretch` if there is
+    /// one. A copy that cannot be read is looked for nowhere, and is no failure yet: whoever asked reads
+    /// the chunk in its own place.
+    ///
+    /// # Errors
+    /// As [`read_chunk`](Self::read_chunk).
+    pub async fn read_copy(&self, copy: &ChunkRef, stretch: Option<&Stretch>) -> Result<Bytes> {
+        let (reading, began) = (self.inner.tally.read(), Instant::now());
+        let plain = match stretch {
+            Some(stretch) => self.read_part(copy, stretch).await?,
+            None => self.read_at(copy).await?,
         };
-        self.counted(at, heal::chunk(self, at, first)).await
+        reading.took(began.elapsed());
+        self.count(copy, Ok(plain))
     }
 
     /// Counts a chunk being read, and what came of it.
@@ -200,6 +207,17 @@ impl Store {
             reading.took(began.elapsed());
         }
         self.count(at, outcome)
+    }
+
+    /// The chunk's plain bytes from the place that `at` names, out of a stretch where that brings them.
+    async fn read_part(&self, at: &ChunkRef, stretch: &Stretch) -> Result<Bytes> {
+        match stretch.part(at).await {
+            Some(stored) => match at.decode(self.settings(), stored?) {
+                Ok(plain) => Ok(on_its_own(at, plain)),
+                Err(_) => self.read_at(at).await,
+            },
+            None => self.read_at(at).await,
+        }
     }
 
     /// The chunk's plain bytes from the place that `at` names, and no other.

@@ -140,7 +140,17 @@ impl Line {
     /// so that what lies side by side comes in one request. All have to be driven at the same time: one
     /// that is not keeps others from their turns.
     pub(crate) fn chunks(&self, list: &[ChunkRef], urgency: Urgency) -> Vec<Load<'_>> {
-        let load = |at: &ChunkRef| Load { line: self, at: *at, urgency, want: None };
+        self.loads(list, urgency, false)
+    }
+
+    /// As [`chunks`](Self::chunks), of a boot list's chunks out of its boot copy. Whoever else waits for
+    /// one of them before its turn came has it from there as well.
+    pub(crate) fn copies(&self, list: &[ChunkRef]) -> Vec<Load<'_>> {
+        self.loads(list, Urgency::Boot, true)
+    }
+
+    fn loads(&self, list: &[ChunkRef], urgency: Urgency, copies: bool) -> Vec<Load<'_>> {
+        let load = |at: &ChunkRef| Load { line: self, at: *at, urgency, copy: copies, want: None };
         let mut loads: Vec<_> = list.iter().map(load).collect();
         let is_missing = |load: &&mut Load<'_>| !self.cache().contains(load.at.id.as_bytes());
         let mut missing = loads.iter_mut().filter(is_missing).peekable();
@@ -152,9 +162,9 @@ impl Line {
         loads
     }
 
-    /// Loads a chunk that is not held, to be read later; returns the bytes that came into the cache.
-    pub(crate) async fn bring(&self, at: ChunkRef, urgency: Urgency) -> u64 {
-        Load { line: self, at, urgency, want: None }.bring().await
+    /// Loads a chunk that is not held, to be read later.
+    pub(crate) async fn bring(&self, at: ChunkRef, urgency: Urgency) {
+        Load { line: self, at, urgency, copy: false, want: None }.bring().await;
     }
 
     /// A place in the line; somebody has to have the queue go on.
@@ -169,6 +179,8 @@ pub(crate) struct Load<'a> {
     line: &'a Line,
     at: ChunkRef,
     urgency: Urgency,
+    /// It is a boot copy's, and has a place of its own elsewhere.
+    copy: bool,
     /// Its place in the line, if it has one already.
     want: Option<Want<'a>>,
 }
@@ -195,7 +207,7 @@ impl Load<'_> {
             let waits = loader.waits.begin(Kind::Read);
             // In a box, made when it is its turn: hundreds may wait, and what a read of the store
             // takes is some ten thousand bytes.
-            let chunk = Box::pin(want.read(&self.at)).await;
+            let chunk = Box::pin(want.read(&self.at, self.copy)).await;
             drop(waits);
             want.landed(chunk.is_ok());
             chunk
@@ -207,16 +219,17 @@ impl Load<'_> {
         cache.get_or_load(key, std::future::ready(Ok(chunk))).await
     }
 
-    /// Loads a chunk that is not held, to be read later; returns the bytes that came into the cache.
-    pub(crate) async fn bring(self) -> u64 {
+    /// Loads a chunk that is not held, to be read later; returns the bytes that came into the cache, or
+    /// `None` when it cannot be had.
+    pub(crate) async fn bring(self) -> Option<u64> {
         if self.line.cache().contains(self.at.id.as_bytes()) {
-            return 0;
+            return Some(0);
         }
         match self.chunk().await {
-            Ok(chunk) => chunk.len() as u64,
+            Ok(chunk) => Some(chunk.len() as u64),
             Err(error) => {
                 tracing::debug!(error = Error::message(&error), "cannot fetch ahead");
-                0
+                None
             }
         }
     }
@@ -239,14 +252,28 @@ impl Want<'_> {
     }
 
     /// The chunk's bytes out of the store, alone or in one request with others whose turn came with it.
-    async fn read(&self, at: &ChunkRef) -> Result<Bytes> {
-        let (queue, store) = (&self.loader.queue, &self.loader.store);
-        let together = queue.lock().together(&self.place);
-        match together {
-            Some(run) => {
-                let stretch = run.stretch.get_or_init(|| store.stretch(&run.chunks));
-                store.read_chunk_of(at, stretch).await
+    /// `copy`: it is a boot copy's, and nobody fails by it.
+    async fn read(&self, at: &ChunkRef, copy: bool) -> Result<Bytes> {
+        let store = &self.loader.store;
+        let (place, together) = {
+            let queue = self.loader.queue.lock();
+            (queue.place(&self.place).unwrap_or(*at), queue.together(&self.place))
+        };
+        let stretch =
+            together.as_ref().map(|run| run.stretch.get_or_init(|| store.stretch(&run.chunks)));
+        if copy || place != *at {
+            match store.read_copy(&place, stretch).await {
+                Ok(chunk) => return Ok(chunk),
+                // Those who share the load try the chunk's own place then.
+                Err(e) if copy => {
+                    return Err(Error::not_found("a boot copy cannot be read").with_source(e));
+                }
+                Err(error) => tracing::debug!(%error, "a boot copy cannot be read"),
             }
+            return store.read_chunk(at).await;
+        }
+        match stretch {
+            Some(stretch) => store.read_chunk_of(at, stretch).await,
             None => store.read_chunk(at).await,
         }
     }

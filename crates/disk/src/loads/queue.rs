@@ -6,7 +6,8 @@
 //! Chunks that lie near one whose turn it is, and are wanted anyway, come with it in one request
 //! ([`Together`]), whoever wants them: to a disk and to a network one long request is cheaper than
 //! some short ones. So a boot list is read in runs, that of its first chunk first, and a guest that
-//! comes to a later one brings all of its run forward.
+//! comes to a later one brings all of its run forward. Where a boot list wants a chunk from a place of its
+//! own, its boot copy, everybody's turn is for that place: its neighbours there are wanted as well.
 
 use super::depth::Depth;
 use super::fair::{Fair, FlowId, Ticket};
@@ -155,8 +156,9 @@ impl Queue {
         self.next
     }
 
-    /// `flow` wants a chunk. `share`: with everybody else who does. Its turn comes at the next
-    /// [`go_on`](Self::go_on) at the earliest, so that several may be wanted at once.
+    /// `flow` wants a chunk. `share`: with everybody else who does, from where the first of them, or
+    /// the last boot list, says that it is. Its turn comes at the next [`go_on`](Self::go_on) at the
+    /// earliest, so that several may be wanted at once.
     pub(super) fn join(
         &mut self,
         flow: FlowId,
@@ -175,7 +177,12 @@ impl Queue {
         if wanted.turn == Turn::Over {
             wanted.turn = Turn::Waiting;
             wanted.gate = Arc::new(Semaphore::new(0));
-            self.positions.insert(key.position(&wanted.at), key);
+            wanted.at = *at;
+            self.positions.insert(key.position(at), key);
+        } else if wanted.turn == Turn::Waiting && urgency == Urgency::Boot && wanted.at != *at {
+            self.positions.remove(&key.position(&wanted.at));
+            wanted.at = *at;
+            self.positions.insert(key.position(at), key);
         }
         wanted.tickets.push((ticket, flow, urgency));
         let place = Place { key, ticket, gate: Arc::clone(&wanted.gate) };
@@ -184,6 +191,12 @@ impl Queue {
             self.lines[urgency as usize].push(flow, ticket, key, cost);
         }
         place
+    }
+
+    /// Where a chunk whose turn has come is read.
+    pub(super) fn place(&self, place: &Place) -> Option<ChunkRef> {
+        let wanted = self.wanted.get(&place.key)?;
+        matches!(wanted.turn, Turn::Come(_)).then_some(wanted.at)
     }
 
     /// What a chunk whose turn has come is loaded together with, if it is with any.

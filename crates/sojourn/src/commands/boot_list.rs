@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use store::bootlist::{self, Located};
-use store::{ChunkId, ImageName, Manifest, RefRecord, Store};
+use store::{ChunkId, ImageName, Manifest, RefRecord, Store, bootcopy};
 
 /// The longest file of ranges that is read, in bytes.
 const LONGEST: u64 = 64 << 20;
@@ -72,6 +72,8 @@ pub(crate) struct View {
     present_bytes: u64,
     /// Their bytes in packs.
     stored_bytes: u64,
+    /// What its boot copy takes in packs; `None` when it has none, or one that cannot be read.
+    copy_stored_bytes: Option<u64>,
 }
 
 impl View {
@@ -92,6 +94,7 @@ impl View {
             present_chunks: located.len(),
             present_bytes: located.iter().map(|found| u64::from(found.at.len)).sum(),
             stored_bytes: located.iter().map(|found| u64::from(found.at.stored)).sum(),
+            copy_stored_bytes: copy_stored_bytes(store, record).await,
         }))
     }
 }
@@ -105,12 +108,39 @@ impl std::fmt::Display for View {
             self.present_chunks,
             self.chunks,
             ByteSize(self.stored_bytes)
-        )
+        )?;
+        match self.copy_stored_bytes {
+            Some(bytes) => write!(f, ", once more side by side in {}", ByteSize(bytes)),
+            None => Ok(()),
+        }
     }
 }
 
+async fn copy_stored_bytes(store: &Store, record: &RefRecord) -> Option<u64> {
+    let read = async {
+        let Some(id) = record.body.boot_copy()? else { return Ok(None) };
+        let copy = store.manifest(&id).await?;
+        let chunks = bootcopy::chunks(&copy).await?;
+        Ok::<_, Error>(Some(chunks.iter().map(|at| u64::from(at.stored)).sum()))
+    };
+    read.await.unwrap_or_else(|error| {
+        tracing::warn!(
+            error = error.message(),
+            "the boot copy of image {} is of no use",
+            record.name
+        );
+        None
+    })
+}
+
 /// Carries out a verb.
-pub(crate) async fn run(verb: &BootList, store: &Store, output: Output) -> Result<()> {
+/// `copies`: a list that is set gets a boot copy.
+pub(crate) async fn run(
+    verb: &BootList,
+    store: &Store,
+    copies: bool,
+    output: Output,
+) -> Result<()> {
     match verb {
         BootList::Show(args) => {
             let (record, manifest) = version(store, &args.name).await?;
@@ -122,7 +152,7 @@ pub(crate) async fn run(verb: &BootList, store: &Store, output: Output) -> Resul
         BootList::Record(args) => {
             let (record, manifest) = version(store, &args.name).await?;
             let list = from(store, &manifest, &args.from).await?;
-            boot_list::set(store, &record.name, &list).await?;
+            boot_list::set(store, &record.name, &list, copies).await?;
             let (record, manifest) = version(store, &record.name).await?;
             let view = View::of(store, &record, &manifest).await?;
             let view = view.ok_or_else(|| none(&record.name))?;

@@ -3,6 +3,7 @@
 use super::boot_list::{self, BootList};
 use crate::config::Config;
 use crate::control::api::ImageView;
+use crate::engine::boot_list::give;
 use crate::engine::{self, images, sources};
 use crate::home::Home;
 use crate::output::{Output, Table, fields, moment};
@@ -19,7 +20,6 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use store::bootlist;
 use store::chunker::MAX_CHUNK;
 use store::verify::VerifyReport;
 use store::{
@@ -180,7 +180,10 @@ pub(crate) async fn run(verb: &Image, home: &Home, output: Output) -> Result<()>
         }
         Image::Verify(args) => verify(args, &store, output).await,
         Image::Remove(args) => remove(args, &store, output).await,
-        Image::BootList(verb) => boot_list::run(verb, &store, output).await,
+        Image::BootList(verb) => {
+            let copies = Config::of(home)?.serve.boot_copies;
+            boot_list::run(verb, &store, copies, output).await
+        }
     }
 }
 
@@ -221,8 +224,8 @@ async fn import_version(
     if let Some(what) = &args.boot_list {
         let manifest = session.store().manifest(&imported.manifest).await?;
         let list = boot_list::from(session.store(), &manifest, what).await?;
-        let id = bootlist::write(session, &list).await?;
-        labels.insert(bootlist::LABEL.to_owned(), id.to_string());
+        let copies = Config::of(home)?.serve.boot_copies;
+        give(session, &imported.manifest, &mut labels, &list, None, copies).await?;
     }
     let body = RefBody {
         manifest: Some(imported.manifest),

@@ -7,6 +7,7 @@ use crate::engine::{Engine, Use};
 use crate::home::Home;
 use crate::logging;
 use crate::place::TlsMode;
+use crate::serve::boots::BootHelps;
 use crate::serve::daemon::Options;
 use crate::serve::exports::HomeExports;
 use crate::serve::file::FileExports;
@@ -214,7 +215,7 @@ async fn serve_home(
     let exports = Arc::new(HomeExports::new(
         Arc::clone(&engine),
         args.export.clone(),
-        config.serve.boot_lists,
+        BootHelps::of(&config.serve),
     ));
     let name = args.export.as_deref().unwrap_or_default();
     let recording = Recording::wanted(args.trace.as_deref(), &config, Some(home))?;

@@ -1,9 +1,9 @@
-//! Boot lists of image versions: reading them, and giving one to a version.
+//! Boot lists of image versions: reading them, and giving one to a version, with a boot copy.
 
 use super::images;
 use block::{Error, ErrorKind, Result};
-use std::collections::HashSet;
-use store::{ChunkId, RefKind, RefRecord, Session, Store, bootlist};
+use std::collections::{BTreeMap, HashSet};
+use store::{ChunkId, ManifestId, RefBody, RefKind, RefRecord, Session, Store, bootcopy, bootlist};
 
 /// How often a version whose ref was changed by somebody else is tried again.
 const ATTEMPTS: usize = 8;
@@ -40,21 +40,72 @@ pub(crate) struct Added {
     pub(crate) boots: u32,
 }
 
-/// Gives a version the list of these chunks, whatever it had.
+/// Gives a version the list of these chunks, whatever it had. `copies`: with a boot copy, if it is worth
+/// one.
 ///
 /// # Errors
 /// Those of the store; [`NotFound`](ErrorKind::NotFound) when the version was removed.
-pub(crate) async fn set(store: &Store, version: &str, chunks: &[ChunkId]) -> Result<()> {
-    change(store, version, Change::Set(chunks)).await.map(|_| ())
+pub(crate) async fn set(
+    store: &Store,
+    version: &str,
+    chunks: &[ChunkId],
+    copies: bool,
+) -> Result<()> {
+    change(store, version, Change::Set(chunks), copies).await.map(|_| ())
 }
 
 /// Adds what a boot read to the list of a version, behind what is there; `None` when the list was
-/// recorded from enough boots, or is somebody's own.
+/// recorded from enough boots, or is somebody's own. `copies`: the last of these boots brings the boot
+/// copy.
 ///
 /// # Errors
 /// As [`set`].
-pub(crate) async fn add(store: &Store, version: &str, boot: &[ChunkId]) -> Result<Option<Added>> {
-    change(store, version, Change::Add(boot)).await
+pub(crate) async fn add(
+    store: &Store,
+    version: &str,
+    boot: &[ChunkId],
+    copies: bool,
+) -> Result<Option<Added>> {
+    change(store, version, Change::Add(boot), copies).await
+}
+
+/// Stores a list for a version that shows `manifest`, and names it in the version's labels. `boots`: from
+/// how many boots it was recorded, or `None` for somebody's own. When no boot is going to be added to
+/// it and `copies` are wanted, it gets a boot copy, if it is worth one.
+///
+/// # Errors
+/// Those of storing the list; without a copy boots are slower, no more.
+pub(crate) async fn give(
+    session: &Session,
+    manifest: &ManifestId,
+    labels: &mut BTreeMap<String, String>,
+    list: &[ChunkId],
+    boots: Option<u32>,
+    copies: bool,
+) -> Result<()> {
+    let id = bootlist::write(session, list).await?;
+    labels.insert(bootlist::LABEL.to_owned(), id.to_string());
+    match boots {
+        Some(boots) => labels.insert(bootlist::BOOTS.to_owned(), boots.to_string()),
+        None => labels.remove(bootlist::BOOTS),
+    };
+    // That of the list before.
+    labels.remove(RefBody::BOOT_COPY);
+    if !copies || boots.is_some_and(|boots| boots < BOOTS) {
+        return Ok(());
+    }
+    let copy = async {
+        let manifest = session.store().manifest(manifest).await?;
+        bootcopy::write(session, &bootlist::locate(&manifest, list).await?).await
+    };
+    match copy.await {
+        Ok(Some(copy)) => {
+            labels.insert(RefBody::BOOT_COPY.to_owned(), copy.to_string());
+        }
+        Ok(None) => {}
+        Err(error) => tracing::warn!(error = error.message(), "a boot list gets no boot copy"),
+    }
+    Ok(())
 }
 
 /// What is done to a list.
@@ -64,20 +115,30 @@ enum Change<'a> {
     Add(&'a [ChunkId]),
 }
 
-async fn change(store: &Store, version: &str, change: Change<'_>) -> Result<Option<Added>> {
+async fn change(
+    store: &Store,
+    version: &str,
+    change: Change<'_>,
+    copies: bool,
+) -> Result<Option<Added>> {
     let session = store.session(&format!("boot list of {version}")).await?;
-    let outcome = attempts(&session, version, change).await;
+    let outcome = attempts(&session, version, change, copies).await;
     session.close(outcome).await
 }
 
 /// Makes the change, again when somebody else was quicker.
-async fn attempts(session: &Session, version: &str, change: Change<'_>) -> Result<Option<Added>> {
+async fn attempts(
+    session: &Session,
+    version: &str,
+    change: Change<'_>,
+    copies: bool,
+) -> Result<Option<Added>> {
     let refs = session.store().refs();
     for _ in 0..ATTEMPTS {
         let Some(record) = refs.get(RefKind::Image, version).await? else {
             return Err(Error::not_found(format!("image {version} was removed")));
         };
-        images::manifest_of(&record)?;
+        let manifest = images::manifest_of(&record)?;
         let (list, added) = match change {
             Change::Set(chunks) => (chunks.to_vec(), None),
             Change::Add(_) if !is_open(&record) => return Ok(None),
@@ -99,14 +160,10 @@ async fn attempts(session: &Session, version: &str, change: Change<'_>) -> Resul
             }
         };
         let mut body = record.body;
-        let id = bootlist::write(session, &list).await?;
-        body.labels.insert(bootlist::LABEL.to_owned(), id.to_string());
-        match added {
-            Some(Added { boots, .. }) => {
-                body.labels.insert(bootlist::BOOTS.to_owned(), boots.to_string())
-            }
-            None => body.labels.remove(bootlist::BOOTS),
-        };
+        let boots = added.map(|added| added.boots);
+        // The list and its copy become visible together, or not at all: what another attempt stored is
+        // garbage, or the same.
+        give(session, &manifest, &mut body.labels, &list, boots, copies).await?;
         session.check().await?;
         match refs.update(RefKind::Image, version, record.sequence, body).await {
             Err(e) if e.kind() == ErrorKind::Conflict => {}
@@ -126,11 +183,16 @@ mod tests {
 
     /// A store with an image, and the image's chunks.
     async fn image() -> (tempfile::TempDir, Store, Vec<ChunkId>) {
+        image_of(4).await
+    }
+
+    /// The same with an image of so many MiB.
+    async fn image_of(mib: usize) -> (tempfile::TempDir, Store, Vec<ChunkId>) {
         let dir = tempfile::tempdir().unwrap();
         let backend = store::backend::create_local(dir.path()).unwrap();
         let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
         let session = testing::session(&store).await;
-        let bytes = block::Memory::from(testing::noise(3, 4 << 20));
+        let bytes = block::Memory::from(testing::noise(3, mib << 20));
         let done = import::from_device(&session, &bytes, &()).await.unwrap();
         let body = RefBody {
             manifest: Some(done.manifest),
@@ -140,7 +202,7 @@ mod tests {
         };
         session.publish(RefKind::Image, IMAGE, body).await.unwrap();
         let manifest = store.manifest(&done.manifest).await.unwrap();
-        let all = block::Span::between(0, 4 << 20);
+        let all = block::Span::whole(done.size);
         let chunks = bootlist::of_ranges(&manifest, &[all]).await.unwrap();
         (dir, store, chunks)
     }
@@ -153,7 +215,8 @@ mod tests {
     #[tokio::test]
     async fn the_first_boots_make_the_list_together_and_later_ones_leave_it() {
         let (_dir, store, chunks) = image().await;
-        let boot = async |range: std::ops::Range<usize>| add(&store, IMAGE, &chunks[range]).await;
+        let boot =
+            async |range: std::ops::Range<usize>| add(&store, IMAGE, &chunks[range], true).await;
         assert_eq!(boot(4..8).await.unwrap(), Some(Added { new: 4, boots: 1 }));
         assert_eq!(boot(0..6).await.unwrap(), Some(Added { new: 4, boots: 2 }));
         let both = [&chunks[4..8], &chunks[0..4]].concat();
@@ -169,7 +232,7 @@ mod tests {
     async fn a_list_that_is_lost_is_begun_anew_and_one_that_cannot_be_read_is_left() {
         let (dir, store, chunks) = image().await;
         for boot in [0..3, 3..6] {
-            add(&store, IMAGE, &chunks[boot]).await.unwrap();
+            add(&store, IMAGE, &chunks[boot], true).await.unwrap();
         }
         let record = store.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
         let id = record.body.boot_list().unwrap().unwrap();
@@ -178,25 +241,49 @@ mod tests {
         std::fs::rename(&path, &aside).unwrap();
         // Whoever opens it is told that it leads nowhere.
         std::os::unix::fs::symlink(&path, &path).unwrap();
-        let unreadable = add(&store, IMAGE, &chunks[6..9]).await.unwrap_err();
+        let unreadable = add(&store, IMAGE, &chunks[6..9], true).await.unwrap_err();
         assert_ne!(unreadable.kind(), ErrorKind::NotFound, "{unreadable}");
         std::fs::remove_file(&path).unwrap();
         std::fs::rename(&aside, &path).unwrap();
         assert_eq!(listed(&store).await, &chunks[..6], "nothing was changed");
         std::fs::remove_file(&path).unwrap();
-        let begun = add(&store, IMAGE, &chunks[6..9]).await.unwrap();
+        let begun = add(&store, IMAGE, &chunks[6..9], true).await.unwrap();
         assert_eq!(begun, Some(Added { new: 3, boots: 1 }));
         assert_eq!(listed(&store).await, &chunks[6..9]);
     }
 
     #[tokio::test]
+    async fn the_last_boot_that_is_recorded_brings_a_copy_and_another_list_takes_it_away() {
+        let (_dir, store, chunks) = image_of(16).await;
+        let scattered: Vec<_> = chunks.iter().rev().step_by(8).copied().collect();
+        let copy = async || {
+            let record = store.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
+            record.body.boot_copy().unwrap()
+        };
+        for boots in 1..=BOOTS {
+            assert_eq!(copy().await, None, "the list may still grow");
+            let added = add(&store, IMAGE, &scattered, true).await.unwrap().unwrap();
+            assert_eq!(added.boots, boots);
+        }
+        let manifest = store.manifest(&copy().await.unwrap()).await.unwrap();
+        let copied = bootcopy::chunks(&manifest).await.unwrap();
+        assert_eq!(copied.iter().map(|at| at.id).collect::<Vec<_>>(), scattered);
+        set(&store, IMAGE, &chunks[..9], true).await.unwrap();
+        assert_eq!(copy().await, None, "one place is not worth one");
+        set(&store, IMAGE, &scattered, true).await.unwrap();
+        assert_eq!(copy().await, Some(manifest.id()));
+        set(&store, IMAGE, &scattered, false).await.unwrap();
+        assert_eq!(copy().await, None, "nobody wants one");
+    }
+
+    #[tokio::test]
     async fn no_boot_is_added_to_a_list_of_ones_own() {
         let (_dir, store, chunks) = image().await;
-        add(&store, IMAGE, &chunks[..3]).await.unwrap();
-        set(&store, IMAGE, &chunks[6..9]).await.unwrap();
-        assert_eq!(add(&store, IMAGE, &chunks[..3]).await.unwrap(), None);
+        add(&store, IMAGE, &chunks[..3], true).await.unwrap();
+        set(&store, IMAGE, &chunks[6..9], true).await.unwrap();
+        assert_eq!(add(&store, IMAGE, &chunks[..3], true).await.unwrap(), None);
         assert_eq!(listed(&store).await, &chunks[6..9]);
-        let gone = add(&store, "debian:2", &chunks[..3]).await.unwrap_err();
+        let gone = add(&store, "debian:2", &chunks[..3], true).await.unwrap_err();
         assert_eq!(gone.kind(), ErrorKind::NotFound);
     }
 }

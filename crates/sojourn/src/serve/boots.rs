@@ -1,6 +1,7 @@
 //! Boots: what an image's boot list names is loaded ahead of the guest; what the guests of its first
 //! boots read is recorded, and becomes the list.
 
+use crate::config;
 use crate::engine::Engine;
 use crate::engine::boot_list;
 use block::Result;
@@ -26,10 +27,25 @@ const FEWEST: usize = 16;
 /// An image whose list was loaded is left alone for this long.
 const REST: Duration = Duration::from_secs(30);
 
+/// What is done for boots.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BootHelps {
+    /// They are recorded, and boot lists loaded ahead.
+    pub(crate) lists: bool,
+    /// Whole lists get boot copies, and are read from these.
+    pub(crate) copies: bool,
+}
+
+impl BootHelps {
+    pub(crate) fn of(config: &config::Serve) -> Self {
+        Self { lists: config.boot_lists, copies: config.boot_copies }
+    }
+}
+
 /// The boots of one server.
 pub(crate) struct Boots {
     engine: Arc<Engine>,
-    enabled: bool,
+    helps: BootHelps,
     /// Images that are being looked after.
     busy: Arc<Mutex<HashSet<ManifestId>>>,
     tasks: Mutex<JoinSet<()>>,
@@ -55,25 +71,25 @@ impl Drop for Recording {
 
 impl Boots {
     /// Nothing boots yet.
-    pub(crate) fn new(engine: Arc<Engine>, enabled: bool) -> Self {
-        Self { engine, enabled, busy: Arc::default(), tasks: Mutex::default() }
+    pub(crate) fn new(engine: Arc<Engine>, helps: BootHelps) -> Self {
+        Self { engine, helps, busy: Arc::default(), tasks: Mutex::default() }
     }
 
     /// A client begins to use an image, or a disk that shows it.
     pub(crate) fn begin(&self, image: Arc<Image>) {
         let id = image.manifest().id();
-        if !self.enabled || !self.busy.lock().insert(id) {
+        if !self.helps.lists || !self.busy.lock().insert(id) {
             return;
         }
         let busy = Busy(Arc::clone(&self.busy), id);
-        let engine = Arc::clone(&self.engine);
+        let (engine, copies) = (Arc::clone(&self.engine), self.helps.copies);
         // From here on, so that the guest's very first reads are noted too.
         let touches = image.record(MOST);
         let recording = Recording(image);
         let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
         tasks.spawn(async move {
-            if let Err(error) = attend(&engine, recording, touches).await {
+            if let Err(error) = attend(&engine, recording, touches, copies).await {
                 tracing::warn!(error = error.message(), "boots of an image are not helped");
             }
             drop(busy);
@@ -85,6 +101,7 @@ async fn attend(
     engine: &Engine,
     recording: Recording,
     touches: Result<Option<Arc<Touches>>>,
+    copies: bool,
 ) -> Result<()> {
     let image = Arc::clone(&recording.0);
     let id = image.manifest().id();
@@ -102,25 +119,30 @@ async fn attend(
         .collect();
     if open.is_empty() {
         drop(recording);
-        return bring(engine, &image, &versions).await;
+        return bring(engine, &image, &versions, copies).await;
     }
     // Side by side: the boot goes on while its list is loaded.
     let record = async {
         let Some(touches) = touches? else { return Ok(()) };
         let whole = watch(&touches).await;
         drop(recording);
-        if whole { keep(engine, &open, &touches).await } else { Ok(()) }
+        if whole { keep(engine, &open, &touches, copies).await } else { Ok(()) }
     };
-    let (brought, recorded) = tokio::join!(bring(engine, &image, &versions), record);
+    let (brought, recorded) = tokio::join!(bring(engine, &image, &versions, copies), record);
     brought.and(recorded)
 }
 
 /// Loads the newest list of these versions of an image into the cache, and leaves the image alone for a
 /// while then; nothing when there is no list.
-async fn bring(engine: &Engine, image: &Image, versions: &[RefRecord]) -> Result<()> {
+async fn bring(engine: &Engine, image: &Image, versions: &[RefRecord], copies: bool) -> Result<()> {
+    let budget = engine.cache.stats().capacity / 2;
     for record in versions {
         if record.body.boot_list().is_ok_and(|list| list.is_none()) {
             continue;
+        }
+        if copies && copied(engine, image, record, budget).await {
+            tokio::time::sleep(REST).await;
+            return Ok(());
         }
         // When many clients come at once, each read of a slow store waits behind all of theirs.
         let (list, _map) = tokio::join!(
@@ -131,7 +153,7 @@ async fn bring(engine: &Engine, image: &Image, versions: &[RefRecord]) -> Result
         match list {
             Ok(Some(list)) => {
                 let began = Instant::now();
-                let bytes = image.bring(&list, engine.cache.stats().capacity / 2).await?;
+                let bytes = image.bring(&list, budget).await?;
                 let seconds = began.elapsed().as_secs_f64();
                 tracing::debug!(image = record.name, bytes, seconds, "boot list loaded");
                 tokio::time::sleep(REST).await;
@@ -144,11 +166,35 @@ async fn bring(engine: &Engine, image: &Image, versions: &[RefRecord]) -> Result
     Ok(())
 }
 
+/// Loads the boot copy of a version; whether that was all there is to load.
+async fn copied(engine: &Engine, image: &Image, record: &RefRecord, budget: u64) -> bool {
+    // A label that makes no sense is told of by a verification.
+    let Ok(Some(id)) = record.body.boot_copy() else { return false };
+    let began = Instant::now();
+    let load = async {
+        let copy = engine.store.manifest(&id).await?;
+        image.bring_copy(&copy, budget).await
+    };
+    // The guests are about to need the beginning of the image's own map.
+    let (brought, _map) = tokio::join!(load, store::bootlist::map(image.manifest()));
+    match brought {
+        Ok(brought) => {
+            let (bytes, seconds) = (brought.bytes, began.elapsed().as_secs_f64());
+            tracing::debug!(image = record.name, bytes, seconds, "boot copy loaded");
+            brought.whole
+        }
+        Err(error) => {
+            tracing::warn!(error = error.message(), "a boot copy is not used");
+            false
+        }
+    }
+}
+
 /// Adds a boot to the lists of image versions.
-async fn keep(engine: &Engine, versions: &[String], touches: &Touches) -> Result<()> {
+async fn keep(engine: &Engine, versions: &[String], touches: &Touches, copies: bool) -> Result<()> {
     let (chunks, bytes) = (touches.chunks(), touches.bytes());
     for image in versions {
-        if let Some(added) = boot_list::add(&engine.store, image, &chunks).await? {
+        if let Some(added) = boot_list::add(&engine.store, image, &chunks, copies).await? {
             let (read, new, boots) = (chunks.len(), added.new, added.boots);
             tracing::info!(image, chunks = read, bytes, new, boots, "boot recorded");
         }

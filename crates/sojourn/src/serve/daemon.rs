@@ -1,5 +1,6 @@
 //! The server of a home, from start to graceful stop.
 
+use super::boots::BootHelps;
 use super::exports::HomeExports;
 use super::handover::{self, Estate, Succession};
 use super::http::Port;
@@ -223,7 +224,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     let exports = HomeExports::new(
         Arc::clone(&engine),
         options.default_export.clone(),
-        config.serve.boot_lists,
+        BootHelps::of(&config.serve),
     );
     let recording = Recording::wanted(options.trace.as_deref(), &config, Some(home))?;
     let exports = recorded(recording.as_ref(), Arc::new(exports));

@@ -2,7 +2,7 @@
 //! `name:tag`, and `name` for the newest, read-only. Looked up for every client, so that disks and
 //! images come and go while the server runs.
 
-use super::boots::Boots;
+use super::boots::{BootHelps, Boots};
 use crate::engine::open::Held;
 use crate::engine::{Engine, images};
 use async_trait::async_trait;
@@ -29,9 +29,8 @@ pub(crate) struct HomeExports {
 
 impl HomeExports {
     /// The exports of `engine`'s home; a client that names none gets `default`.
-    /// `boot_lists`: boots are recorded, and loaded ahead.
-    pub(crate) fn new(engine: Arc<Engine>, default: Option<String>, boot_lists: bool) -> Self {
-        let boots = Boots::new(Arc::clone(&engine), boot_lists);
+    pub(crate) fn new(engine: Arc<Engine>, default: Option<String>, helps: BootHelps) -> Self {
+        let boots = Boots::new(Arc::clone(&engine), helps);
         Self { engine, default, boots }
     }
 

@@ -109,6 +109,7 @@ impl Changeable {
             read_ahead: self.config.serve.read_ahead,
             store_seconds: self.config.serve.store_seconds,
             boot_lists: self.config.serve.boot_lists,
+            boot_copies: self.config.serve.boot_copies,
             ..new.serve
         };
         self.running.engine.call_slow(Duration::from_millis(self.config.serve.slow_ms));
@@ -156,6 +157,7 @@ impl Changeable {
             ("trace", new.trace != old.trace),
             ("serve.store_seconds", new.serve.store_seconds != old.serve.store_seconds),
             ("serve.boot_lists", new.serve.boot_lists != old.serve.boot_lists),
+            ("serve.boot_copies", new.serve.boot_copies != old.serve.boot_copies),
             ("serve.io", new.serve.io != old.serve.io),
             ("serve.loads", new.serve.loads != old.serve.loads),
             ("serve.read_ahead", new.serve.read_ahead != old.serve.read_ahead),

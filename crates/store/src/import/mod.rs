@@ -5,6 +5,7 @@
 //! the index of the chunks that the store has (48 bytes for each) and of those that this import
 //! adds (some 100 bytes for each).
 
+mod anew;
 mod cut;
 mod derive;
 mod feed;
@@ -13,6 +14,7 @@ mod pipeline;
 mod sections;
 mod writer;
 
+pub(crate) use anew::anew;
 pub(crate) use cut::search;
 pub use derive::derive;
 pub(crate) use known::Known;

@@ -71,7 +71,7 @@ pub struct Touched {
     /// Its name.
     pub name: String,
     /// Which parts, in order and apart. None when only what goes with it is damaged, such as its
-    /// boot list.
+    /// boot list or its boot copy.
     pub spans: Vec<Range>,
 }
 
@@ -130,6 +130,8 @@ pub(super) struct Holder {
     pub(super) kind: RefKind,
     pub(super) name: String,
     pub(super) manifest: Option<ManifestId>,
+    /// The manifest is not what it shows, but goes with it: a boot copy.
+    pub(super) beside: bool,
 }
 
 impl Faults {
@@ -163,6 +165,7 @@ impl Faults {
     /// Says who is touched by a fault, and where.
     pub(super) fn touch(&mut self, key: &str, holder: &Holder, span: Option<Span>) {
         if let Some(draft) = self.by_key.get_mut(key) {
+            let span = span.filter(|_| !holder.beside);
             draft.touches.entry(holder.clone()).or_default().extend(span);
         }
     }

@@ -146,7 +146,7 @@ impl<'a> Scan<'a> {
                 records.extend(listing.records.into_iter().map(|record| (kind, record)));
                 for damaged in listing.damaged {
                     let key = format!("refs/{kind}/{}", damaged.name);
-                    let holder = Holder { kind, name: damaged.name, manifest: None };
+                    let holder = Holder { kind, name: damaged.name, manifest: None, beside: false };
                     self.faults.note(&key, 0, damaged.error)?;
                     self.faults.touch(&key, &holder, None);
                 }
@@ -237,20 +237,22 @@ impl<'a> Scan<'a> {
             let roots = match record.body.roots() {
                 Ok(roots) => roots,
                 Err(e) => {
-                    let holder = Holder { kind, name: record.name, manifest: None };
+                    let holder = Holder { kind, name: record.name, manifest: None, beside: false };
                     self.faults.note(&key, 0, e)?;
                     self.faults.touch(&key, &holder, None);
                     continue;
                 }
             };
+            let copy = record.body.boot_copy()?;
             for manifest in roots {
                 let name = record.name.clone();
-                let holder = Holder { kind, name, manifest: Some(manifest) };
+                let beside = copy == Some(manifest) && record.body.manifest != copy;
+                let holder = Holder { kind, name, manifest: Some(manifest), beside };
                 let size = record.body.size;
                 manifests.entry(manifest).or_insert_with(|| (size, Vec::new())).1.push(holder);
             }
             if let Some(id) = record.body.labels.get(bootlist::LABEL) {
-                let holder = Holder { kind, name: record.name, manifest: None };
+                let holder = Holder { kind, name: record.name, manifest: None, beside: false };
                 self.boot_list(id, &holder).await?;
             }
         }
@@ -360,8 +362,11 @@ impl<'a> Scan<'a> {
             let start = span.offset() + u64::from(hole.start) * PAGE as u64;
             let end = (start + u64::from(hole.blocks) * PAGE as u64).min(span.end());
             let key = pack::path(&hole.at.pack).to_string();
-            // Where the chunk stood in the image that it was cut from, if it was this one.
-            if let Some(start) = start.checked_sub(u64::from(hole.skip) * PAGE as u64) {
+            // Where the chunk stood in the image that it was cut from, if it was this one and no boot
+            // copy.
+            if !holders.iter().all(|holder| holder.beside)
+                && let Some(start) = start.checked_sub(u64::from(hole.skip) * PAGE as u64)
+            {
                 let shown = self.report.shown.entry(hole.at.id).or_default();
                 if shown.len() < SHOWN && !shown.contains(&start) {
                     shown.push(start);

@@ -111,6 +111,27 @@ fn a_chunk_that_a_guest_waits_for_does_not_wait_where_a_boot_list_put_it() {
 }
 
 #[test]
+fn a_boot_copy_draws_what_a_guest_waits_for_to_its_place() {
+    let mut queue = Queue::new(1);
+    let busy = join(&mut queue, 9, &lone(99), Urgency::Demand);
+    let early = join(&mut queue, 2, &lone(3), Urgency::Demand);
+    let copies: Vec<_> = (0..6).map(|n| chunk(n, (1 << 28) + n as u32 * 30_000, 30_000)).collect();
+    let boot = join_all(&mut queue, 1, &copies, Urgency::Boot);
+    let late = join(&mut queue, 3, &lone(5), Urgency::Demand);
+    assert_eq!(queue.place(&early), None, "its turn has not come");
+    queue.landed(&busy, true, MS);
+    assert!(has_come(&early) && has_come(&late) && boot.iter().all(has_come), "one request");
+    assert_eq!([&early, &late].map(|place| queue.place(place)), [Some(copies[3]), Some(copies[5])]);
+    // The copy was of no use: from now on it is read where whoever wants it says.
+    queue.landed(&boot[3], false, 2 * MS);
+    assert_eq!(queue.place(&early), None);
+    let again = join_at(&mut queue, 4, &lone(3), Urgency::Demand, 2 * MS);
+    boot.iter().for_each(|place| queue.landed(place, true, 3 * MS));
+    assert_eq!(queue.place(&again), Some(lone(3)));
+    assert!(queue.positions.is_empty());
+}
+
+#[test]
 fn the_only_chunk_of_a_light_disk_is_next_in_a_storm_of_others() {
     let mut queue = Queue::new(1);
     let mut storm: Vec<_> = (0..49)

@@ -43,6 +43,7 @@ fn text(stats: &Stats) -> String {
         ("as guests see it", size(stats.logical_bytes)),
         ("data, each once", size(stats.data.bytes)),
         ("stored", size(stats.data.stored_bytes)),
+        ("once more in boot copies", size(stats.boot_copies.stored_bytes)),
         ("packs", size(stats.pack_bytes)),
         ("maps and the rest", size(stats.other_bytes)),
         ("garbage in packs", size(stats.garbage_bytes)),

@@ -1,0 +1,223 @@
+//! Boot copies: the chunks of a boot list once more, side by side and in the order of the list.
+//!
+//! Packs hold chunks in image order, and what a boot reads is scattered over an image: a disk with one
+//! arm moves it for every few of them. So the chunks of a list that is whole are stored again, in packs
+//! of their own, where one long read brings them. A label of the image version's ref names a manifest
+//! that shows them one behind the other, which keeps them as it keeps everything else.
+//!
+//! A copy only helps. The version's own manifest names the chunks' own places, and whoever cannot
+//! read a copy reads there.
+
+use crate::bootlist::Located;
+use crate::chunker::{MAX_CHUNK, SEGMENT};
+use crate::stretch::GAP;
+use crate::{ChunkRef, Manifest, ManifestId, RefBody, Session, import, manifest, pack};
+use block::{Error, Result};
+
+/// The most plain bytes of a copy, 256 MiB: its map is one segment. Of a longer list it has the
+/// beginning.
+pub const MOST: u64 = SEGMENT;
+/// Fewer movements of an arm are not worth a copy.
+const FEWEST: usize = 8;
+/// So many times the movements that a copy takes, it has to save.
+const GAIN: usize = 4;
+
+impl RefBody {
+    /// The label of an image version that names the manifest of its boot copy.
+    pub const BOOT_COPY: &str = "boot_copy";
+
+    /// The boot copy of an image version, if it has one.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) when the label is not an id.
+    pub fn boot_copy(&self) -> Result<Option<ManifestId>> {
+        self.labels.get(Self::BOOT_COPY).map(|id| id.parse()).transpose()
+    }
+}
+
+/// Stores the chunks of a list that an image has once more, in the order of the list; `None` where
+/// that would save little, since they lie in few places as it is. Nothing refers to the copy yet.
+///
+/// # Errors
+/// Those of reading the chunks, and of an import.
+pub async fn write(session: &Session, located: &[Located]) -> Result<Option<ManifestId>> {
+    let mut bytes = 0;
+    let fits = |at: &ChunkRef| {
+        bytes += u64::from(at.len);
+        bytes <= MOST
+    };
+    let chunks: Vec<ChunkRef> = located.iter().map(|found| found.at).take_while(fits).collect();
+    if !is_worth_it(&chunks) {
+        return Ok(None);
+    }
+    import::anew(session, chunks).await.map(|copy| Some(copy.manifest))
+}
+
+/// The chunks of a copy, where it has them, in the order of the list.
+///
+/// # Errors
+/// [`Corrupt`](block::ErrorKind::Corrupt) when the manifest is too long to be a copy's; those of its
+/// segment.
+pub async fn chunks(copy: &Manifest) -> Result<Vec<ChunkRef>> {
+    if copy.size() > MOST {
+        let key = manifest::key(&copy.id());
+        return Err(Error::corrupt(format!("object {key} is too long to be a boot copy's")));
+    }
+    copy.chunks().await
+}
+
+/// Whether the list of a copy may have more chunks than the copy had room for.
+pub fn may_lack(copy: &Manifest) -> bool {
+    copy.size() + u64::from(MAX_CHUNK) > MOST
+}
+
+/// Whether a disk moves its arm so much less for a copy that this is worth its room.
+fn is_worth_it(chunks: &[ChunkRef]) -> bool {
+    let stored: u64 = chunks.iter().map(|at| u64::from(at.stored)).sum();
+    let packs = stored.div_ceil(pack::FULL as u64) as usize;
+    let places = places(chunks);
+    places >= FEWEST && places >= GAIN * packs
+}
+
+/// To how many places an arm moves for these chunks, when it reads what lies between near ones.
+fn places(chunks: &[ChunkRef]) -> usize {
+    let mut order: Vec<_> =
+        chunks.iter().map(|at| (at.pack, u64::from(at.offset), u64::from(at.stored))).collect();
+    order.sort_unstable();
+    let apart = |pair: &[(_, u64, u64)]| {
+        let ((pack, start, len), (next, begin, _)) = (pair[0], pair[1]);
+        pack != next || start + len + GAP < begin
+    };
+    order.windows(2).filter(|pair| apart(pair)).count() + usize::from(!order.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootlist;
+    use crate::{Store, gc, testing, verify};
+    use block::{ErrorKind, Memory, Span};
+    use object_store::ObjectStoreExt;
+    use object_store::memory::InMemory;
+    use std::sync::Arc;
+
+    struct Lab {
+        backend: Arc<InMemory>,
+        store: Store,
+        session: Session,
+        image: Arc<Manifest>,
+        located: Vec<Located>,
+    }
+
+    /// An image of so many MiB that does not compress, of which a list has a chunk of so many, from the
+    /// end to the beginning.
+    async fn lab(mib: usize, step: usize) -> Lab {
+        let backend = Arc::new(InMemory::new());
+        let store = Store::create(backend.clone(), testing::settings(), testing::world(1)).await;
+        let (store, bytes) = (store.unwrap(), Memory::from(testing::noise(6, mib << 20)));
+        let session = testing::session(&store).await;
+        let done = import::from_device(&session, &bytes, &()).await.unwrap();
+        let image = store.manifest(&done.manifest).await.unwrap();
+        let all = bootlist::of_ranges(&image, &[Span::whole(done.size)]).await.unwrap();
+        let ids: Vec<_> = all.into_iter().rev().step_by(step).collect();
+        let located = bootlist::locate(&image, &ids).await.unwrap();
+        Lab { backend, store, session, image, located }
+    }
+
+    #[tokio::test]
+    async fn a_copy_has_the_chunks_of_the_list_in_its_order_and_side_by_side() {
+        let Lab { store, session, located, .. } = lab(100, 10).await;
+        let chunks: Vec<_> = located.iter().map(|found| found.at).collect();
+        let copy = write(&session, &located).await.unwrap().unwrap();
+        let again = write(&session, &located).await.unwrap();
+        assert_eq!(again, Some(copy), "two who make it make the same");
+        let manifest = store.manifest(&copy).await.unwrap();
+        let found = super::chunks(&manifest).await.unwrap();
+        let ids = |list: &[ChunkRef]| list.iter().map(|at| at.id).collect::<Vec<_>>();
+        assert_eq!(ids(&found), ids(&chunks));
+        let own: Vec<_> = chunks.iter().map(|at| at.pack).collect();
+        assert!(found.iter().all(|at| !own.contains(&at.pack)), "they are where they were");
+        for pair in found.windows(2) {
+            let (a, b) = (pair[0], pair[1]);
+            assert!(a.pack != b.pack || a.offset + a.stored == b.offset);
+        }
+        assert_ne!(found[0].pack, found[found.len() - 1].pack, "too few to tell");
+        for at in &found {
+            assert_eq!(store.read_copy(at, None).await.unwrap().len(), at.len as usize);
+        }
+        assert!(!may_lack(&manifest));
+    }
+
+    #[tokio::test]
+    async fn what_lies_in_few_places_gets_no_copy() {
+        let Lab { session, located, .. } = lab(12, 2).await;
+        assert_eq!(write(&session, &located).await.unwrap(), None);
+        assert_eq!(write(&session, &[]).await.unwrap(), None);
+        let chunk = |number: u32| ChunkRef { offset: number << 20, ..located[0].at };
+        let apart = |count: u32| (0..count).rev().map(chunk).collect::<Vec<_>>();
+        assert_eq!(places(&apart(9)), 9);
+        assert!(is_worth_it(&apart(8)) && !is_worth_it(&apart(7)));
+        let near = |mut at: ChunkRef| {
+            (at.offset, at.stored) = (at.offset / 8, 100_000);
+            at
+        };
+        assert_eq!(places(&apart(9).into_iter().map(near).collect::<Vec<_>>()), 1);
+    }
+
+    #[tokio::test]
+    async fn a_copy_ends_where_its_room_does() {
+        let Lab { session, located, .. } = lab(2, 1).await;
+        // Chunks of the same bytes, as far as the map knows in places far apart.
+        let one = located[0];
+        let many: Vec<Located> = (0..40).map(|_| one).collect();
+        let whole = u64::from(one.at.len) * many.len() as u64;
+        assert!(whole < MOST);
+        let wide = Located { at: ChunkRef { len: u32::MAX, ..one.at }, ..one };
+        let copy = write(&session, &[vec![wide], many].concat()).await.unwrap();
+        assert_eq!(copy, None, "what does not fit ends it");
+    }
+
+    #[tokio::test]
+    async fn a_ref_keeps_its_copy_and_damage_in_it_touches_no_part_of_the_image() {
+        let Lab { backend, store, session, image, located } = lab(24, 10).await;
+        let copy = write(&session, &located).await.unwrap().unwrap();
+        let (id, size) = (image.id(), image.size());
+        let labels = [(RefBody::BOOT_COPY.to_owned(), copy.to_string())].into();
+        let body = RefBody { manifest: Some(id), size, created: 0, labels };
+        assert_eq!(body.boot_copy().unwrap(), Some(copy));
+        assert_eq!(body.roots().unwrap(), [id, copy]);
+        let record = session.publish(crate::RefKind::Image, "debian:1", body).await;
+        session.close(record).await.unwrap();
+        let marked = crate::stats::collect(&store, &()).await.unwrap();
+        assert_eq!(marked.boot_copies.chunks, located.len() as u64);
+        assert!(marked.garbage_bytes < 1000, "{} of garbage", marked.garbage_bytes);
+        let options = gc::Options { grace: std::time::Duration::ZERO, ..gc::Options::default() };
+        for _ in 0..2 {
+            gc::collect(&store, &options, &()).await.unwrap();
+        }
+        let manifest = store.manifest(&copy).await.unwrap();
+        let at = super::chunks(&manifest).await.unwrap()[3];
+        let path = pack::path(&at.pack);
+        let mut bytes = backend.get(&path).await.unwrap().bytes().await.unwrap().to_vec();
+        bytes[at.offset as usize] ^= 1;
+        backend.put(&path, bytes.into()).await.unwrap();
+        let report = verify::store(&store, &verify::Options::default(), &()).await.unwrap();
+        let [fault] = report.faults.as_slice() else { panic!("{:?}", report.faults) };
+        assert_eq!(fault.object, path.to_string());
+        let [touched] = fault.touches.as_slice() else { panic!("{:?}", fault.touches) };
+        assert!(touched.name == "debian:1" && touched.spans.is_empty(), "{touched:?}");
+        let damaged = verify::manifest(&store, &id, &()).await.unwrap().damaged;
+        assert!(damaged.is_empty(), "the image is whole: {damaged:?}");
+    }
+
+    #[tokio::test]
+    async fn a_manifest_that_is_no_copys_is_not_read_through() {
+        let backend = Arc::new(InMemory::new());
+        let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
+        let session = testing::session(&store).await;
+        let image = Memory::new(MOST + 4096);
+        let done = import::from_device(&session, &image, &()).await.unwrap();
+        let manifest = store.manifest(&done.manifest).await.unwrap();
+        assert_eq!(super::chunks(&manifest).await.unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}

@@ -1,0 +1,46 @@
+//! Chunks stored once more, side by side, wherever else the store has them.
+
+use super::pipeline::Worked;
+use super::writer::{Done, Source, Writer};
+use crate::chunker::PAGE;
+use crate::{ChunkRef, Imported, Session, Store, chunk};
+use block::{Result, offload};
+use futures::stream::{self, StreamExt, TryStreamExt};
+use std::pin::pin;
+
+/// Chunks that are read at the same time: few, as somebody may be waiting for other reads of the store.
+const READS: usize = 2;
+
+/// Stores chunks of the session's store in packs of their own, in this order, and a manifest that shows
+/// them one behind the other. Nothing refers to it yet, as with [`from_device`](super::from_device).
+///
+/// # Errors
+/// Those of reading the chunks, and of an import; [`Invalid`](block::ErrorKind::Invalid) without any.
+pub(crate) async fn anew(session: &Session, chunks: Vec<ChunkRef>) -> Result<Imported> {
+    let mut writer = Writer::new(session, &());
+    // All by value: over references the future would not be `Send` for the compiler.
+    let store = session.store().clone();
+    let reads = chunks.into_iter().map(move |at| encoded(store.clone(), at));
+    let mut reads = pin!(stream::iter(reads).buffered(READS));
+    let mut start = 0;
+    while let Some((at, source)) = reads.try_next().await? {
+        let done = Done::Chunk { start, len: at.len, id: at.id, source };
+        start += u64::from(at.len) / PAGE as u64;
+        writer
+            .take(Worked { done: vec![done], windows: Vec::new(), scanned: at.len.into(), zero: 0 })
+            .await?;
+    }
+    let size = start * PAGE as u64;
+    crate::manifest::check_size(size)?;
+    writer.finish(size).await
+}
+
+/// A chunk as it is stored again.
+async fn encoded(store: Store, at: ChunkRef) -> Result<(ChunkRef, Source)> {
+    let plain = store.read_chunk(&at).await?;
+    offload(move || {
+        let (encoding, stored) = chunk::encode(store.settings(), &at.id, plain)?;
+        Ok((at, Source::New(encoding, stored)))
+    })
+    .await
+}
