@@ -69,6 +69,9 @@ impl Source {
     }
 }
 
+/// After so many chunks that a boot copy does not have, the rest are not looked for there.
+const COPY_FAILURES: usize = 4;
+
 /// What came of a boot copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Brought {
@@ -86,10 +89,12 @@ struct Streamed {
     over: bool,
 }
 
-/// Loads chunks in their order, `budget` bytes at the most, some of them waiting at a time.
+/// Loads chunks in their order, `budget` bytes at the most, some of them waiting at a time. Begins no
+/// more of them after `failures`.
 async fn stream<'a>(
     chunks: impl Iterator<Item = ChunkRef>,
     budget: u64,
+    failures: usize,
     load: impl Fn(&[ChunkRef]) -> Vec<Load<'a>>,
 ) -> Streamed {
     let (mut asked, mut over) = (0, false);
@@ -101,7 +106,7 @@ async fn stream<'a>(
     let (mut bytes, mut failed) = (0, 0);
     let mut running = FuturesUnordered::new();
     loop {
-        if running.len() < STREAM / 2 {
+        if running.len() < STREAM / 2 && failed < failures {
             let batch: Vec<_> = left.by_ref().take(STREAM).collect();
             running.extend(load(&batch).into_iter().map(Load::bring));
         }
@@ -178,7 +183,7 @@ impl Image {
         let located = bootlist::locate(self.manifest(), list).await?;
         let chunks = located.into_iter().map(|Located { at, .. }| at);
         let load = |batch: &[ChunkRef]| self.source.line.chunks(batch, Urgency::Boot);
-        Ok(stream(chunks, budget, load).await.bytes)
+        Ok(stream(chunks, budget, usize::MAX, load).await.bytes)
     }
 
     /// As [`bring`](Self::bring), of the boot list whose boot copy is `copy`: its chunks lie side by side
@@ -190,7 +195,8 @@ impl Image {
     pub async fn bring_copy(&self, copy: &Manifest, budget: u64) -> Result<Brought> {
         let chunks = bootcopy::chunks(copy).await?;
         let load = |batch: &[ChunkRef]| self.source.line.copies(batch);
-        let Streamed { bytes, failed, over } = stream(chunks.into_iter(), budget, load).await;
+        let loads = stream(chunks.into_iter(), budget, COPY_FAILURES, load);
+        let Streamed { bytes, failed, over } = loads.await;
         Ok(Brought { bytes, whole: failed == 0 && (over || !bootcopy::may_lack(copy)) })
     }
 

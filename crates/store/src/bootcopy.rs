@@ -8,10 +8,10 @@
 //! A copy only helps. The version's own manifest names the chunks' own places, and whoever cannot
 //! read a copy reads there.
 
-use crate::bootlist::Located;
+use crate::bootlist::{self, Located};
 use crate::chunker::{MAX_CHUNK, SEGMENT};
 use crate::stretch::GAP;
-use crate::{ChunkRef, Manifest, ManifestId, RefBody, Session, import, manifest, pack};
+use crate::{ChunkId, ChunkRef, Manifest, ManifestId, RefBody, Session, import, manifest, pack};
 use block::{Error, Result};
 
 /// The most plain bytes of a copy, 256 MiB: its map is one segment. Of a longer list it has the
@@ -41,16 +41,38 @@ impl RefBody {
 /// # Errors
 /// Those of reading the chunks, and of an import.
 pub async fn write(session: &Session, located: &[Located]) -> Result<Option<ManifestId>> {
-    let mut bytes = 0;
-    let fits = |at: &ChunkRef| {
-        bytes += u64::from(at.len);
-        bytes <= MOST
-    };
-    let chunks: Vec<ChunkRef> = located.iter().map(|found| found.at).take_while(fits).collect();
+    let chunks = beginning(located, MOST);
     if !is_worth_it(&chunks) {
         return Ok(None);
     }
     import::anew(session, chunks).await.map(|copy| Some(copy.manifest))
+}
+
+/// The boot copy of a list, for a version that shows `manifest`, if it is worth one; `None` also when it
+/// cannot be had, of which a warning tells: without it boots are slower, no more.
+pub async fn of_list(
+    session: &Session,
+    manifest: &ManifestId,
+    list: &[ChunkId],
+) -> Option<ManifestId> {
+    let copy = async {
+        let manifest = session.store().manifest(manifest).await?;
+        write(session, &bootlist::locate(&manifest, list).await?).await
+    };
+    copy.await.unwrap_or_else(|error| {
+        tracing::warn!(error = error.message(), "a boot list gets no boot copy");
+        None
+    })
+}
+
+/// As much of a list's beginning as has `most` plain bytes.
+fn beginning(located: &[Located], most: u64) -> Vec<ChunkRef> {
+    let mut bytes = 0;
+    let fits = |at: &ChunkRef| {
+        bytes += u64::from(at.len);
+        bytes <= most
+    };
+    located.iter().map(|found| found.at).take_while(fits).collect()
 }
 
 /// The chunks of a copy, where it has them, in the order of the list.
@@ -94,7 +116,6 @@ fn places(chunks: &[ChunkRef]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bootlist;
     use crate::{Store, gc, testing, verify};
     use block::{ErrorKind, Memory, Span};
     use object_store::ObjectStoreExt;
@@ -165,16 +186,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_copy_ends_where_its_room_does() {
-        let Lab { session, located, .. } = lab(2, 1).await;
-        // Chunks of the same bytes, as far as the map knows in places far apart.
-        let one = located[0];
-        let many: Vec<Located> = (0..40).map(|_| one).collect();
-        let whole = u64::from(one.at.len) * many.len() as u64;
-        assert!(whole < MOST);
-        let wide = Located { at: ChunkRef { len: u32::MAX, ..one.at }, ..one };
-        let copy = write(&session, &[vec![wide], many].concat()).await.unwrap();
-        assert_eq!(copy, None, "what does not fit ends it");
+    async fn a_copy_has_as_much_of_the_list_as_fits() {
+        let Lab { located, .. } = lab(2, 1).await;
+        let three: u64 = located[..3].iter().map(|found| u64::from(found.at.len)).sum();
+        for (most, count) in [(three - 1, 2), (three, 3), (three + 1, 3), (0, 0)] {
+            let expected: Vec<_> = located[..count].iter().map(|found| found.at).collect();
+            assert_eq!(beginning(&located, most), expected);
+        }
+        assert_eq!(beginning(&located, MOST).len(), located.len());
     }
 
     #[tokio::test]
@@ -211,13 +230,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_manifest_that_is_no_copys_is_not_read_through() {
+    async fn a_full_copy_may_lack_something_and_a_longer_manifest_is_none() {
         let backend = Arc::new(InMemory::new());
         let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
         let session = testing::session(&store).await;
-        let image = Memory::new(MOST + 4096);
-        let done = import::from_device(&session, &image, &()).await.unwrap();
-        let manifest = store.manifest(&done.manifest).await.unwrap();
-        assert_eq!(super::chunks(&manifest).await.unwrap_err().kind(), ErrorKind::Corrupt);
+        for (size, readable, lacks) in
+            [(MOST - (1 << 20), true, false), (MOST, true, true), (MOST + 4096, false, true)]
+        {
+            let done = import::from_device(&session, &Memory::new(size), &()).await.unwrap();
+            let manifest = store.manifest(&done.manifest).await.unwrap();
+            let chunks = super::chunks(&manifest).await;
+            assert_eq!(
+                chunks.map_err(|e| e.kind()).err(),
+                (!readable).then_some(ErrorKind::Corrupt)
+            );
+            assert_eq!(may_lack(&manifest), lacks);
+        }
     }
 }

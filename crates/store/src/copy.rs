@@ -54,7 +54,8 @@ pub async fn version(
         } else {
             let id = bootlist::write(session, &list).await?;
             labels.insert(bootlist::LABEL.to_owned(), id.to_string());
-            if has_boot_copy && let Some(id) = boot_copy(session, &imported.manifest, &list).await?
+            if has_boot_copy
+                && let Some(id) = bootcopy::of_list(session, &imported.manifest, &list).await
             {
                 labels.insert(RefBody::BOOT_COPY.to_owned(), id.to_string());
             }
@@ -85,16 +86,6 @@ async fn is_present(record: &RefRecord, id: ManifestId, to: &Store) -> Result<bo
          another tag",
         record.name
     )))
-}
-
-/// A boot copy of its own for a version that was copied, if it is worth one there.
-async fn boot_copy(
-    session: &Session,
-    imported: &ManifestId,
-    list: &[ChunkId],
-) -> Result<Option<ManifestId>> {
-    let manifest = session.store().manifest(imported).await?;
-    bootcopy::write(session, &bootlist::locate(&manifest, list).await?).await
 }
 
 /// A boot list in the ids of the other store.

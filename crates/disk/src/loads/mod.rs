@@ -15,7 +15,7 @@ mod reach;
 pub(crate) use queue::Urgency;
 
 use crate::strain::{Bound, Kind, Slow, Waits};
-use block::{Error, Result};
+use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use cache::Cache;
 use fair::FlowId;
@@ -262,15 +262,21 @@ impl Want<'_> {
         let stretch =
             together.as_ref().map(|run| run.stretch.get_or_init(|| store.stretch(&run.chunks)));
         if copy || place != *at {
-            match store.read_copy(&place, stretch).await {
-                Ok(chunk) => return Ok(chunk),
+            return match store.read_copy(&place, stretch).await {
+                // Another place in the store does not help when the store gives no answer.
+                Err(error) if !matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
+                    Err(error)
+                }
                 // Those who share the load try the chunk's own place then.
                 Err(e) if copy => {
-                    return Err(Error::not_found("a boot copy cannot be read").with_source(e));
+                    Err(Error::not_found("a boot copy cannot be read").with_source(e))
                 }
-                Err(error) => tracing::debug!(%error, "a boot copy cannot be read"),
-            }
-            return store.read_chunk(at).await;
+                Err(error) => {
+                    tracing::debug!(%error, "a boot copy cannot be read");
+                    store.read_chunk(at).await
+                }
+                chunk => chunk,
+            };
         }
         match stretch {
             Some(stretch) => store.read_chunk_of(at, stretch).await,

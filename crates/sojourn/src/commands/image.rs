@@ -225,7 +225,7 @@ async fn import_version(
         let manifest = session.store().manifest(&imported.manifest).await?;
         let list = boot_list::from(session.store(), &manifest, what).await?;
         let copies = Config::of(home)?.serve.boot_copies;
-        give(session, &imported.manifest, &mut labels, &list, None, copies).await?;
+        give(session, &imported.manifest, &mut labels, &list, copies).await?;
     }
     let body = RefBody {
         manifest: Some(imported.manifest),

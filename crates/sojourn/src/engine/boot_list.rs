@@ -69,9 +69,8 @@ pub(crate) async fn add(
     change(store, version, Change::Add(boot), copies).await
 }
 
-/// Stores a list for a version that shows `manifest`, and names it in the version's labels. `boots`: from
-/// how many boots it was recorded, or `None` for somebody's own. When no boot is going to be added to
-/// it and `copies` are wanted, it gets a boot copy, if it is worth one.
+/// Stores a list for a version that shows `manifest` and is not there yet, and names it in the version's
+/// labels, as somebody's own; and its boot copy, if `copies` are wanted and it is worth one.
 ///
 /// # Errors
 /// Those of storing the list; without a copy boots are slower, no more.
@@ -80,8 +79,22 @@ pub(crate) async fn give(
     manifest: &ManifestId,
     labels: &mut BTreeMap<String, String>,
     list: &[ChunkId],
-    boots: Option<u32>,
     copies: bool,
+) -> Result<()> {
+    name(session, labels, list, None).await?;
+    if copies && let Some(copy) = bootcopy::of_list(session, manifest, list).await {
+        labels.insert(RefBody::BOOT_COPY.to_owned(), copy.to_string());
+    }
+    Ok(())
+}
+
+/// Stores a list, and names it in the labels of a version. `boots`: from how many boots it was recorded,
+/// or `None` for somebody's own.
+async fn name(
+    session: &Session,
+    labels: &mut BTreeMap<String, String>,
+    list: &[ChunkId],
+    boots: Option<u32>,
 ) -> Result<()> {
     let id = bootlist::write(session, list).await?;
     labels.insert(bootlist::LABEL.to_owned(), id.to_string());
@@ -91,21 +104,34 @@ pub(crate) async fn give(
     };
     // That of the list before.
     labels.remove(RefBody::BOOT_COPY);
-    if !copies || boots.is_some_and(|boots| boots < BOOTS) {
-        return Ok(());
-    }
-    let copy = async {
-        let manifest = session.store().manifest(manifest).await?;
-        bootcopy::write(session, &bootlist::locate(&manifest, list).await?).await
-    };
-    match copy.await {
-        Ok(Some(copy)) => {
-            labels.insert(RefBody::BOOT_COPY.to_owned(), copy.to_string());
-        }
-        Ok(None) => {}
-        Err(error) => tracing::warn!(error = error.message(), "a boot list gets no boot copy"),
-    }
     Ok(())
+}
+
+/// Names the boot copy of a version's list, unless the version got another list meanwhile.
+async fn name_copy(
+    session: &Session,
+    version: &str,
+    list: Option<&String>,
+    copy: ManifestId,
+) -> Result<()> {
+    let refs = session.store().refs();
+    for _ in 0..ATTEMPTS {
+        let record = refs.get(RefKind::Image, version).await?;
+        let same = |record: &RefRecord| record.body.labels.get(bootlist::LABEL) == list;
+        let Some(record) = record.filter(same) else { return Ok(()) };
+        let mut body = record.body;
+        body.labels.insert(RefBody::BOOT_COPY.to_owned(), copy.to_string());
+        session.check().await?;
+        match refs.update(RefKind::Image, version, record.sequence, body).await {
+            Err(e) if e.kind() == ErrorKind::Conflict => {}
+            other => return other.map(|_| ()),
+        }
+    }
+    Err(changes_all_the_time(version))
+}
+
+fn changes_all_the_time(version: &str) -> Error {
+    Error::conflict(format!("the ref of image {version} changes all the time; try again"))
 }
 
 /// What is done to a list.
@@ -161,16 +187,24 @@ async fn attempts(
         };
         let mut body = record.body;
         let boots = added.map(|added| added.boots);
-        // The list and its copy become visible together, or not at all: what another attempt stored is
-        // garbage, or the same.
-        give(session, &manifest, &mut body.labels, &list, boots, copies).await?;
+        name(session, &mut body.labels, &list, boots).await?;
         session.check().await?;
+        let named = body.labels.get(bootlist::LABEL).cloned();
         match refs.update(RefKind::Image, version, record.sequence, body).await {
-            Err(e) if e.kind() == ErrorKind::Conflict => {}
-            other => return other.map(|_| added),
+            Err(e) if e.kind() == ErrorKind::Conflict => continue,
+            other => other.map(|_| ())?,
         }
+        // The list is of use already: a copy can take minutes, and fail.
+        let whole = boots.is_none_or(|boots| boots >= BOOTS);
+        if copies
+            && whole
+            && let Some(copy) = bootcopy::of_list(session, &manifest, &list).await
+        {
+            name_copy(session, version, named.as_ref(), copy).await?;
+        }
+        return Ok(added);
     }
-    Err(Error::conflict(format!("the ref of image {version} changes all the time; try again")))
+    Err(changes_all_the_time(version))
 }
 
 #[cfg(test)]
