@@ -199,8 +199,9 @@ async fn attempts(
         if copies
             && whole
             && let Some(copy) = bootcopy::of_list(session, &manifest, &list).await
+            && let Err(error) = name_copy(session, version, named.as_ref(), copy).await
         {
-            name_copy(session, version, named.as_ref(), copy).await?;
+            tracing::warn!(image = version, error = error.message(), "a boot copy is not named");
         }
         return Ok(added);
     }
