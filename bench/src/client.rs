@@ -10,7 +10,7 @@ use replay::Histogram;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, BufReader, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Slices of one vectored send; the kernel's limit is 1024.
 const SLICES: usize = 512;
+/// What one receive takes of an encrypted connection, bytes.
+const RECEIVED: usize = 256 << 10;
 
 /// Reads or writes, their length and how many are in flight.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +56,30 @@ pub(crate) struct Connection {
 enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
-    Encrypted(Box<StreamOwned<ClientConnection, TcpStream>>),
+    Encrypted(Box<StreamOwned<ClientConnection, Buffered>>),
+}
+
+/// A socket that is received from in large pieces, for the TLS library, which asks for 4 KiB at a time.
+struct Buffered(BufReader<TcpStream>);
+
+impl Read for Buffered {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buf)
+    }
+}
+
+impl Write for Buffered {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.0.get_mut().write(buf)
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.get_mut().write_vectored(slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Read for Stream {
@@ -129,6 +154,7 @@ impl Connection {
         ensure!(wire::u32_at(&head, 12) == wire::REPLY_ACK, "the server does not encrypt");
         let name = "localhost".try_into().context("the server's name")?;
         let session = ClientConnection::new(config, name).context("TLS")?;
+        let stream = Buffered(BufReader::with_capacity(RECEIVED, stream));
         let mut stream = Stream::Encrypted(Box::new(StreamOwned::new(session, stream)));
         let size = choose(&mut stream, None, export).context("handshake failed")?;
         Ok(Self { stream, size })

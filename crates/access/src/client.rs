@@ -1,7 +1,7 @@
 //! What a client shows to servers, and whose servers it trusts.
 
 use crate::credentials::{all, revoked};
-use crate::files;
+use crate::{cryptography, files};
 use block::{Error, Result};
 use nbd::ClientTls;
 use rustls::client::{Resumption, WebPkiServerVerifier};
@@ -32,7 +32,7 @@ pub fn client_tls(dir: &Path) -> Result<ClientTls> {
     for authority in all::<CertificateDer<'static>>(dir, files::CA_CERTIFICATE)? {
         roots.add(authority).map_err(|e| wrong(files::CA_CERTIFICATE, &e))?;
     }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(cryptography::provider());
     let verifier =
         WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
             .with_crls(revoked(dir)?)

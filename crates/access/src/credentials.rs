@@ -1,14 +1,13 @@
 //! What a server shows to clients, and whose certificates it trusts.
 
-use crate::{files, name};
+use crate::{cryptography, files, name};
 use arc_swap::ArcSwap;
 use block::{Error, ErrorKind, Result};
 use nbd::Credentials;
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{CipherSuite, RootCertStore, ServerConfig};
+use rustls::{RootCertStore, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -90,17 +89,6 @@ impl Credentials for ServerCredentials {
     }
 }
 
-/// The cipher suites in the server's order of preference: AES-128-GCM, which nobody breaks either, takes
-/// less of the CPU than AES-256-GCM, and most of what TLS costs a server of disks is the cipher. Clients
-/// that do not offer it get what they offer.
-fn provider() -> CryptoProvider {
-    let mut provider = aws_lc_rs::default_provider();
-    provider
-        .cipher_suites
-        .sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
-    provider
-}
-
 /// What the directory says, and whether it has a list of what was revoked.
 fn read(dir: &Path) -> Result<(Configs, bool)> {
     let wrong = |file: &str, why: &dyn std::fmt::Display| {
@@ -111,7 +99,7 @@ fn read(dir: &Path) -> Result<(Configs, bool)> {
         roots.add(authority).map_err(|e| wrong(files::CA_CERTIFICATE, &e))?;
     }
     let revoked = revoked(dir)?;
-    let provider = Arc::new(provider());
+    let provider = Arc::new(cryptography::provider());
     let has_list = !revoked.is_empty();
     let key_path = dir.join(files::SERVER_KEY);
     let key = PrivateKeyDer::from_pem_slice(&files::read_key(&key_path)?)

@@ -12,11 +12,13 @@
 //! | [`authority`] | [`Authority`], which makes and revokes certificates |
 //! | [`credentials`] | [`ServerCredentials`], what a server shows, and whom it trusts |
 //! | [`client`] | the same for a client |
+//! | [`cryptography`] | what TLS is made with |
 //! | `files` | the files of a certificate directory |
 
 pub mod authority;
 pub mod client;
 pub mod credentials;
+pub mod cryptography;
 pub mod guarded;
 pub mod name;
 pub mod read_only;

@@ -15,7 +15,7 @@ use nbd::{
     Address, ClientOptions, Credentials, Ending, ExportSummary, Exports, Limits, Listener, Peer,
     Purpose, Remote, Server, Session, Tls, Uri, UriTls,
 };
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::{CryptoProvider, aws_lc_rs, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{CipherSuite, ClientConfig, RootCertStore};
@@ -148,7 +148,7 @@ fn go() -> OptionRequest<'static> {
 
 /// The client's side, with the certificate of `identity` or none, that trusts `trusted`.
 fn connector(trusted: &Path, identity: Option<&Path>) -> TlsConnector {
-    connector_with(rustls::crypto::aws_lc_rs::default_provider(), trusted, identity)
+    connector_with(aws_lc_rs::default_provider(), trusted, identity)
 }
 
 /// The same with other cipher suites.
@@ -182,7 +182,7 @@ async fn encrypt(mut stream: UnixStream, with: &TlsConnector) -> Option<TlsStrea
 }
 
 #[tokio::test]
-async fn the_cheaper_cipher_is_taken_unless_the_client_does_not_offer_it() {
+async fn the_cheaper_cipher_of_any_library_is_taken_unless_the_client_does_not_offer_it() {
     let dir = authority();
     with_server(dir.path(), true, async |socket, _| {
         let alice = dir.path().join("clients/alice");
@@ -190,12 +190,14 @@ async fn the_cheaper_cipher_is_taken_unless_the_client_does_not_offer_it() {
             (None, CipherSuite::TLS13_AES_128_GCM_SHA256),
             (Some(CipherSuite::TLS13_AES_128_GCM_SHA256), CipherSuite::TLS13_AES_256_GCM_SHA384),
         ] {
-            let mut provider = rustls::crypto::aws_lc_rs::default_provider();
-            provider.cipher_suites.retain(|suite| Some(suite.suite()) != leave_out);
-            let with = connector_with(provider, dir.path(), Some(&alice));
-            let stream = encrypt(connect(socket).await, &with).await.unwrap();
-            let suite = stream.get_ref().1.negotiated_cipher_suite().unwrap().suite();
-            assert_eq!(suite, taken);
+            for mut provider in [aws_lc_rs::default_provider(), ring::default_provider()] {
+                provider.cipher_suites.retain(|suite| Some(suite.suite()) != leave_out);
+                let with = connector_with(provider, dir.path(), Some(&alice));
+                let mut stream = encrypt(connect(socket).await, &with).await.unwrap();
+                let suite = stream.get_ref().1.negotiated_cipher_suite().unwrap().suite();
+                assert_eq!(suite, taken);
+                assert_eq!(ask(&mut stream, &go()).await.unwrap().last(), Some(&rep::ACK));
+            }
         }
     })
     .await;

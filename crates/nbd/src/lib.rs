@@ -17,6 +17,7 @@ pub mod codec;
 pub mod server;
 pub mod uri;
 
+mod buffered;
 mod socket;
 
 pub use address::Address;

@@ -1,5 +1,6 @@
 //! Encryption of a client's connection: `STARTTLS`, with the server's certificate checked.
 
+use crate::buffered::Buffered;
 use crate::{Address, Stream, Uri};
 use block::{Error, Result};
 use rustls::pki_types::ServerName;
@@ -40,6 +41,7 @@ impl ClientTls {
                  server's has"
             ))
         })?;
+        let stream = Buffered::new(stream);
         match TlsConnector::from(Arc::clone(&self.0)).connect(name, stream).await {
             Ok(stream) => Ok(Box::new(stream)),
             Err(e) => Err(refused(&e).unwrap_or_else(|| {

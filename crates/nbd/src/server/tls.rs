@@ -1,6 +1,7 @@
 //! Encryption of a listener's connections: `STARTTLS`, with a certificate asked of every client.
 
 use super::Peer;
+use crate::buffered::Buffered;
 use block::{Error, Result};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
@@ -41,13 +42,17 @@ impl fmt::Debug for Tls {
 
 impl Tls {
     /// Encrypts a connection whose client was told to begin. Gives it with the client's name.
-    pub(super) async fn accept<S>(&self, stream: S, peer: &Peer) -> Result<(TlsStream<S>, Peer)>
+    pub(super) async fn accept<S>(
+        &self,
+        stream: S,
+        peer: &Peer,
+    ) -> Result<(TlsStream<Buffered<S>>, Peer)>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let acceptor = TlsAcceptor::from(self.credentials.config());
         let stream = acceptor
-            .accept(stream)
+            .accept(Buffered::new(stream))
             .await
             .map_err(|e| Error::denied(format!("the TLS handshake failed: {e}")).with_source(e))?;
         let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
