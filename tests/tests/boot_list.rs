@@ -129,6 +129,7 @@ fn a_whole_list_gets_a_copy_and_boots_go_on_without_it() {
     assert_eq!(home.json(&["store", "stats"])["boot_copies"]["stored_bytes"].as_u64(), copied);
     home.run(&["verify"]);
     let copy = packs().into_iter().find(|pack| !own.contains(pack)).expect("a pack of its own");
+    let sound = std::fs::read(&copy).unwrap();
     home.disk("alice", "debian");
     for damaged in [false, true] {
         if damaged {
@@ -145,8 +146,44 @@ fn a_whole_list_gets_a_copy_and_boots_go_on_without_it() {
     let verified = home.fails(7, &["verify"]);
     assert!(verified.contains("packs/"), "{verified}");
     home.run(&["image", "verify", "debian"]);
+    // The image has all that the copy had.
+    let repaired = home.json(&["repair"]);
+    assert_eq!(repaired["restored"].as_array().unwrap().len(), 1, "{repaired}");
+    assert!(std::fs::read(&copy).unwrap() == sound, "{repaired}");
+    home.run(&["verify"]);
+    assert_eq!(
+        home.json(&["image", "show", "debian"])["boot_list"]["copy_stored_bytes"],
+        set["copy_stored_bytes"]
+    );
     // Another list, and the copy is garbage.
     std::fs::write(home.path("short.txt"), "0 4096\n").unwrap();
     let set = home.json(&["image", "boot-list", "record", "debian", "short.txt"]);
     assert!(set["copy_stored_bytes"].is_null(), "one place is not worth a copy: {set}");
+}
+
+#[test]
+fn a_list_that_was_left_without_a_copy_gets_one_at_a_boot() {
+    let home = Home::new();
+    let image = content::random(6, 32 << 20);
+    home.import("debian", &image);
+    let ranges: String = (0..16).rev().map(|n| format!("{} 4096\n", n << 21)).collect();
+    std::fs::write(home.path("boot.txt"), ranges).unwrap();
+    // As a server leaves it that is stopped while it makes the copy.
+    let config = home.home().join("sojourn.toml");
+    let before = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, "[serve]\nboot_copies = false\n").unwrap();
+    let set = home.json(&["image", "boot-list", "record", "debian", "boot.txt"]);
+    assert!(set["copy_stored_bytes"].is_null(), "{set}");
+    std::fs::write(&config, before).unwrap();
+    home.disk("alice", "debian");
+    let server = home.serve();
+    let mut client = Client::attach(server.socket(), "alice");
+    boot(&mut client, &image, (0..16).map(|n| n * 2));
+    let end = Instant::now() + PATIENCE;
+    while home.json(&["image", "show", "debian"])["boot_list"]["copy_stored_bytes"].is_null() {
+        assert!(Instant::now() < end, "no copy was made\n{}", server.log());
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    server.stop();
+    home.run(&["verify"]);
 }

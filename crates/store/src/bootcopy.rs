@@ -11,8 +11,11 @@
 use crate::bootlist::{self, Located};
 use crate::chunker::{MAX_CHUNK, SEGMENT};
 use crate::stretch::GAP;
-use crate::{ChunkId, ChunkRef, Manifest, ManifestId, RefBody, Session, import, manifest, pack};
-use block::{Error, Result};
+use crate::{
+    BootListId, ChunkId, ChunkRef, Manifest, ManifestId, RefBody, RefKind, Session, Store, import,
+    manifest, pack,
+};
+use block::{Error, ErrorKind, Result};
 
 /// The most plain bytes of a copy, 256 MiB: its map is one segment. Of a longer list it has the
 /// beginning.
@@ -21,6 +24,8 @@ pub const MOST: u64 = SEGMENT;
 const FEWEST: usize = 8;
 /// So many times the movements that a copy takes, it has to save.
 const GAIN: usize = 4;
+/// How often a version whose ref was changed by somebody else is tried again.
+const ATTEMPTS: usize = 8;
 
 impl RefBody {
     /// The label of an image version that names the manifest of its boot copy.
@@ -45,7 +50,30 @@ pub async fn write(session: &Session, located: &[Located]) -> Result<Option<Mani
     if !is_worth_it(&chunks) {
         return Ok(None);
     }
-    import::anew(session, chunks).await.map(|copy| Some(copy.manifest))
+    make(session, chunks).await.map(Some)
+}
+
+/// The chunks that a copy of a list has, for a version that shows `manifest`; `None` where it would save
+/// little.
+///
+/// # Errors
+/// Those of the version's manifest.
+pub async fn choose(
+    store: &Store,
+    manifest: &ManifestId,
+    list: &[ChunkId],
+) -> Result<Option<Vec<ChunkRef>>> {
+    let manifest = store.manifest(manifest).await?;
+    let chunks = beginning(&bootlist::locate(&manifest, list).await?, MOST);
+    Ok(is_worth_it(&chunks).then_some(chunks))
+}
+
+/// Stores the chunks that [`choose`] gave. Nothing refers to the copy yet.
+///
+/// # Errors
+/// Those of reading the chunks, and of an import.
+pub async fn make(session: &Session, chunks: Vec<ChunkRef>) -> Result<ManifestId> {
+    import::anew(session, chunks).await.map(|copy| copy.manifest)
 }
 
 /// The boot copy of a list, for a version that shows `manifest`, if it is worth one; `None` also when it
@@ -56,13 +84,47 @@ pub async fn of_list(
     list: &[ChunkId],
 ) -> Option<ManifestId> {
     let copy = async {
-        let manifest = session.store().manifest(manifest).await?;
-        write(session, &bootlist::locate(&manifest, list).await?).await
+        match choose(session.store(), manifest, list).await? {
+            Some(chunks) => make(session, chunks).await.map(Some),
+            None => Ok(None),
+        }
     };
     copy.await.unwrap_or_else(|error| {
         tracing::warn!(error = error.message(), "a boot list gets no boot copy");
         None
     })
+}
+
+/// Names a boot copy in the ref of an image version, in place of the one that it had; says whether it
+/// did: not when the version was removed or got another list meanwhile.
+///
+/// # Errors
+/// [`Fenced`](ErrorKind::Fenced) when the session was taken for dead;
+/// [`Conflict`](ErrorKind::Conflict) when the ref changes all the time; else the backend's.
+pub async fn name(
+    session: &Session,
+    version: &str,
+    list: BootListId,
+    copy: ManifestId,
+) -> Result<bool> {
+    let refs = session.store().refs();
+    for _ in 0..ATTEMPTS {
+        let Some(record) = refs.get(RefKind::Image, version).await? else { return Ok(false) };
+        if record.body.boot_list()? != Some(list) {
+            return Ok(false);
+        }
+        let mut body = record.body;
+        let before = body.labels.insert(RefBody::BOOT_COPY.to_owned(), copy.to_string());
+        if before == body.labels.get(RefBody::BOOT_COPY).cloned() {
+            return Ok(true);
+        }
+        session.check().await?;
+        match refs.update(RefKind::Image, version, record.sequence, body).await {
+            Err(e) if e.kind() == ErrorKind::Conflict => {}
+            other => return other.map(|_| true),
+        }
+    }
+    Err(Error::conflict(format!("the ref of image {version} changes all the time; try again")))
 }
 
 /// As much of a list's beginning as has `most` plain bytes.
@@ -116,8 +178,8 @@ fn places(chunks: &[ChunkRef]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Store, gc, testing, verify};
-    use block::{ErrorKind, Memory, Span};
+    use crate::{gc, testing, verify};
+    use block::{Memory, Span};
     use object_store::ObjectStoreExt;
     use object_store::memory::InMemory;
     use std::sync::Arc;

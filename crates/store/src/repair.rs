@@ -1,24 +1,27 @@
 //! Healing a store from other ones, or from image files, by hash.
 //!
 //! First the maps: roots, segments and boot lists come from stores with the same key. Then the
-//! packs: the sound chunks of a damaged one and those that were found elsewhere are written into a
-//! pack again. When that comes out as the same pack it takes the damaged one's place; else it gets
-//! its own name, `moved/<old pack>` leads there, and the old one is removed. What cannot be found is
-//! named, together with those whom it touches.
+//! packs: a damaged one whose chunks are all somewhere is written again as it was, if it comes out as
+//! the same pack (`rebuild`). Else those of its chunks that are sound or were found and are in no
+//! other pack of the store go into new packs, `moved/<old pack>` leads to all of them, and the old one
+//! is removed. That is no help for boot copies, so these are made anew then (`copies`). What cannot
+//! be found is named, together with those whom it touches.
 
+mod copies;
 mod finder;
+mod rebuild;
 
 use crate::chunk;
 use crate::gc::Absent;
 use crate::object::{self, ObjectKind};
 use crate::pack::{self, Builder, Finished, Index};
 use crate::verify::{self, Fault};
-use crate::{ChunkRef, PackId, Progress, Session, Store, backend, heal, moved};
+use crate::{ChunkId, ChunkRef, PackId, Progress, Session, Store, backend, heal, moved};
 use block::{Device, Error, ErrorKind, Result};
 use bytes::Bytes;
 use finder::{Finder, Wanted};
 use serde::Serialize;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Roots name segments: so many times another round may find more.
@@ -48,6 +51,8 @@ pub struct Report {
     pub restored: Vec<String>,
     /// Packs of which the sound and the found chunks are now elsewhere.
     pub rewritten: Vec<Rewritten>,
+    /// Image versions whose boot copies were of no use and were made anew.
+    pub boot_copies: Vec<String>,
     /// Chunks that came from elsewhere.
     pub healed_chunks: u64,
     /// Chunks that some name needs, and that nobody has.
@@ -177,19 +182,40 @@ impl Repair<'_> {
         let mut wanted = Wanted::default();
         for pack in &bad {
             let plan = self.plan(pack, full).await?;
-            for at in &plan.lost {
+            for at in plan.lost() {
                 wanted.lengths.insert(at.id, at.len);
                 let offsets = full.shown.get(&at.id).cloned().unwrap_or_default();
                 wanted.offsets.insert(at.id, offsets);
             }
             plans.push(plan);
         }
+        let aside = sound_in(&plans, &wanted);
         let bad: HashSet<PackId> = bad.into_iter().collect();
-        let finder = Finder::search(self.store, self.sources, wanted, &bad, self.progress).await?;
+        let finder =
+            Finder::search(self.store, self.sources, wanted, aside, &bad, self.progress).await?;
         let mut healed = HashSet::new();
+        let mut rest = Vec::new();
         for plan in plans {
+            if self.session.is_some() && self.restore(&plan, &finder).await? {
+                healed.insert(plan.pack);
+            } else {
+                rest.push(plan);
+            }
+        }
+        let copied = self.packs_of_copies().await?;
+        let (of_copies, rest): (Vec<_>, Vec<_>) =
+            rest.into_iter().partition(|plan| copied.contains(&plan.pack));
+        for plan in rest {
             let pack = plan.pack;
             if self.heal(plan, &finder, full, &absent).await? {
+                healed.insert(pack);
+            }
+        }
+        // Out of the images, which are healed now; a copy that comes out as it was brings its packs back.
+        self.copies().await?;
+        for plan in of_copies {
+            let pack = plan.pack;
+            if self.came_back(&plan).await? || self.heal(plan, &finder, full, &absent).await? {
                 healed.insert(pack);
             }
         }
@@ -205,23 +231,26 @@ impl Repair<'_> {
             Err(e) => return Err(e),
         };
         let settings = self.store.settings();
-        let own = Index::decode(settings, *pack, path.as_ref(), &bytes, bytes.len() as u64);
-        let mut layout: Option<Vec<ChunkRef>> = own.ok().map(|index| index.chunks().collect());
+        let layout_in = |bytes: &Bytes| {
+            let index =
+                Index::decode(settings, *pack, path.as_ref(), bytes, bytes.len() as u64).ok()?;
+            let sums = index.checksums().map(Some);
+            Some(index.chunks().zip(sums).collect::<Vec<(ChunkRef, Option<u32>)>>())
+        };
+        let mut layout = layout_in(&bytes);
         for source in self.sources {
             if let (None, Source::Store(other)) = (&layout, source)
                 && self.store.shares_ids(other)
                 && let Ok(there) = backend::get(other.backend(), path.as_ref(), pack::MAX_LEN).await
-                && let Ok(index) =
-                    Index::decode(settings, *pack, path.as_ref(), &there, there.len() as u64)
             {
-                layout = Some(index.chunks().collect());
+                layout = layout_in(&there);
             }
         }
         let needed = full.unsure.get(pack);
         let layout = layout.unwrap_or_else(|| {
-            let mut known: Vec<ChunkRef> =
-                needed.into_iter().flatten().map(|lost| lost.0).collect();
-            known.dedup_by_key(|at| at.id);
+            let mut known: Vec<_> =
+                needed.into_iter().flatten().map(|lost| (lost.0, None)).collect();
+            known.dedup_by_key(|(at, _)| at.id);
             known
         });
         let sound = |at: &ChunkRef| {
@@ -229,15 +258,47 @@ impl Repair<'_> {
             let stored = (range.end <= bytes.len()).then(|| bytes.slice(range))?;
             at.decode(settings, stored.clone()).ok().map(|_| stored)
         };
-        let chunks: Vec<(ChunkRef, Option<Bytes>)> =
-            layout.into_iter().map(|at| (at, sound(&at))).collect();
-        let mut lost = Vec::new();
-        for (at, stored) in &chunks {
-            if stored.is_none() {
-                lost.push(*at);
-            }
+        let part = |(at, checksum)| Part { at, stored: sound(&at), checksum };
+        let parts: Vec<Part> = layout.into_iter().map(part).collect();
+        Ok(Plan { pack: *pack, there: !bytes.is_empty(), parts })
+    }
+
+    /// Writes a pack again as it was, over the bad one, if all of it can be had; says whether it could.
+    async fn restore(&mut self, plan: &Plan, finder: &Finder<'_>) -> Result<bool> {
+        let Some(same) = rebuild::as_it_was(self.store, plan, finder).await? else {
+            return Ok(false);
+        };
+        let key = pack::path(&plan.pack).to_string();
+        backend::put_over(self.store.backend(), &key, same.bytes).await?;
+        self.report.healed_chunks += plan.lost().filter(|at| finder.has(&at.id)).count() as u64;
+        self.report.restored.push(key);
+        Ok(true)
+    }
+
+    /// Whether a pack that was bad is there again as it was, since a boot copy was made anew.
+    async fn came_back(&mut self, plan: &Plan) -> Result<bool> {
+        if self.report.boot_copies.is_empty() {
+            return Ok(false);
         }
-        Ok(Plan { pack: *pack, there: !bytes.is_empty(), chunks, lost })
+        let (path, settings) = (pack::path(&plan.pack), self.store.settings());
+        let (key, backend) = (path.as_ref(), self.store.backend());
+        let bytes = match backend::get(backend, key, pack::MAX_LEN).await {
+            Ok(bytes) => bytes,
+            Err(e) if is_loss(&e) => return Ok(false),
+            Err(e) => return Err(e),
+        };
+        let sound = |at: ChunkRef| {
+            let stored = bytes.slice(at.offset as usize..(at.offset + at.stored) as usize);
+            at.decode(settings, stored).is_ok()
+        };
+        let index = Index::decode(settings, plan.pack, key, &bytes, bytes.len() as u64);
+        let whole = pack::check_head(key, &bytes).is_ok()
+            && index.is_ok_and(|index| index.chunks().all(sound));
+        if whole {
+            self.report.healed_chunks += plan.lost().count() as u64;
+            self.report.restored.push(key.to_owned());
+        }
+        Ok(whole)
     }
 
     /// Writes what there is of a pack; says whether nothing that a name needs is lost.
@@ -248,7 +309,7 @@ impl Repair<'_> {
         full: &verify::Report,
         absent: &Absent,
     ) -> Result<bool> {
-        let Plan { pack, there, chunks, .. } = plan;
+        let Plan { pack, there, parts } = plan;
         let needed: HashSet<_> =
             full.unsure.get(&pack).into_iter().flatten().map(|lost| lost.0.id).collect();
         let old = match moved::load(self.store, &pack).await {
@@ -262,7 +323,7 @@ impl Repair<'_> {
         let mut packs: Vec<Finished> = Vec::new();
         // Chunks of the open pack, which has no id yet.
         let mut open: Vec<ChunkRef> = Vec::new();
-        for (at, stored) in chunks {
+        for Part { at, stored, .. } in parts {
             let (encoding, stored) = match stored {
                 Some(stored) => (at.encoding, stored),
                 None if !finder.has(&at.id) => {
@@ -282,12 +343,15 @@ impl Repair<'_> {
                         places.push(place);
                         continue;
                     }
-                    let Some(plain) = finder.plain(&at.id, at.len).await else {
+                    if let Some(sound) = finder.aside(&at.id, at.len) {
+                        sound
+                    } else if let Some(plain) = finder.plain(&at.id, at.len).await {
+                        chunk::encode(self.store.settings(), &at.id, plain)?
+                    } else {
                         healed -= 1;
                         lost += u64::from(needed.contains(&at.id));
                         continue;
-                    };
-                    chunk::encode(self.store.settings(), &at.id, plain)?
+                    }
                 }
             };
             if builder.is_full() {
@@ -369,12 +433,37 @@ impl Repair<'_> {
     }
 }
 
-/// A bad pack: what is sound of it, with its stored bytes, and what is not.
+/// A bad pack, as far as it is known what was in it.
 struct Plan {
     pack: PackId,
     there: bool,
-    chunks: Vec<(ChunkRef, Option<Bytes>)>,
-    lost: Vec<ChunkRef>,
+    /// Its chunks, in order.
+    parts: Vec<Part>,
+}
+
+/// A chunk of a bad pack.
+struct Part {
+    at: ChunkRef,
+    /// What is stored of it, when that still gives the chunk.
+    stored: Option<Bytes>,
+    /// The checksum of what was stored of it, when an index says so.
+    checksum: Option<u32>,
+}
+
+impl Plan {
+    /// The chunks that the pack does not give any more.
+    fn lost(&self) -> impl Iterator<Item = ChunkRef> {
+        self.parts.iter().filter(|part| part.stored.is_none()).map(|part| part.at)
+    }
+}
+
+/// What is wanted of chunks that bad packs still have.
+fn sound_in(plans: &[Plan], wanted: &Wanted) -> HashMap<ChunkId, (ChunkRef, Bytes)> {
+    let parts = plans.iter().flat_map(|plan| &plan.parts);
+    parts
+        .filter(|part| wanted.lengths.get(&part.at.id) == Some(&part.at.len))
+        .filter_map(|part| Some((part.at.id, (part.at, part.stored.clone()?))))
+        .collect()
 }
 
 /// The kind and the id of an object that is named after its content.

@@ -74,7 +74,7 @@ async fn source(place: &str, home: &Home, config: &Config) -> Result<Source> {
 }
 
 fn text(report: &Report) -> String {
-    if report.found.is_empty() {
+    if report.found.is_empty() && report.boot_copies.is_empty() {
         return "nothing is missing or damaged\n".to_owned();
     }
     let would = if report.dry_run { "would be " } else { "" };
@@ -88,6 +88,9 @@ fn text(report: &Report) -> String {
             rewritten.pack,
             rewritten.into.len()
         ));
+    }
+    for image in &report.boot_copies {
+        text.push_str(&format!("image {image}: its boot copy was made anew\n"));
     }
     text.push_str(&format!(
         "{} chunks {would}healed, {} lost\n",

@@ -3,7 +3,10 @@
 use super::images;
 use block::{Error, ErrorKind, Result};
 use std::collections::{BTreeMap, HashSet};
-use store::{ChunkId, ManifestId, RefBody, RefKind, RefRecord, Session, Store, bootcopy, bootlist};
+use store::{
+    BootListId, ChunkId, ManifestId, RefBody, RefKind, RefRecord, Session, Store, bootcopy,
+    bootlist,
+};
 
 /// How often a version whose ref was changed by somebody else is tried again.
 const ATTEMPTS: usize = 8;
@@ -51,22 +54,51 @@ pub(crate) async fn set(
     chunks: &[ChunkId],
     copies: bool,
 ) -> Result<()> {
-    change(store, version, Change::Set(chunks), copies).await.map(|_| ())
+    change(store, version, Change::Set(chunks)).await?;
+    if copies && let Err(error) = copy(store, version).await {
+        // The list is of use without it.
+        tracing::warn!(image = version, error = error.message(), "a boot list gets no boot copy");
+    }
+    Ok(())
 }
 
 /// Adds what a boot read to the list of a version, behind what is there; `None` when the list was
-/// recorded from enough boots, or is somebody's own. `copies`: the last of these boots brings the boot
-/// copy.
+/// recorded from enough boots, or is somebody's own. The last of these boots makes the list whole:
+/// [`copy`] is for it then.
 ///
 /// # Errors
 /// As [`set`].
-pub(crate) async fn add(
-    store: &Store,
-    version: &str,
-    boot: &[ChunkId],
-    copies: bool,
-) -> Result<Option<Added>> {
-    change(store, version, Change::Add(boot), copies).await
+pub(crate) async fn add(store: &Store, version: &str, boot: &[ChunkId]) -> Result<Option<Added>> {
+    change(store, version, Change::Add(boot)).await
+}
+
+/// The list of a version, if it is whole and has no boot copy.
+pub(crate) fn uncopied(record: &RefRecord) -> Option<BootListId> {
+    let has_copy = record.body.labels.contains_key(RefBody::BOOT_COPY);
+    if has_copy || is_open(record) {
+        return None;
+    }
+    record.body.boot_list().ok().flatten()
+}
+
+/// Gives a version the boot copy of its list, if that is whole, has none and is worth one; says whether
+/// it did. It can take minutes.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) async fn copy(store: &Store, version: &str) -> Result<bool> {
+    let Some(record) = store.refs().get(RefKind::Image, version).await? else { return Ok(false) };
+    let Some(id) = uncopied(&record) else { return Ok(false) };
+    let manifest = images::manifest_of(&record)?;
+    let list = bootlist::read(store, &id).await?;
+    let Some(chunks) = bootcopy::choose(store, &manifest, &list).await? else { return Ok(false) };
+    let session = store.session(&format!("boot copy of {version}")).await?;
+    let named = async {
+        let copy = bootcopy::make(&session, chunks).await?;
+        bootcopy::name(&session, version, id, copy).await
+    };
+    let named = named.await;
+    session.close(named).await
 }
 
 /// Stores a list for a version that shows `manifest` and is not there yet, and names it in the version's
@@ -107,33 +139,6 @@ async fn name(
     Ok(())
 }
 
-/// Names the boot copy of a version's list, unless the version got another list meanwhile.
-async fn name_copy(
-    session: &Session,
-    version: &str,
-    list: Option<&String>,
-    copy: ManifestId,
-) -> Result<()> {
-    let refs = session.store().refs();
-    for _ in 0..ATTEMPTS {
-        let record = refs.get(RefKind::Image, version).await?;
-        let same = |record: &RefRecord| record.body.labels.get(bootlist::LABEL) == list;
-        let Some(record) = record.filter(same) else { return Ok(()) };
-        let mut body = record.body;
-        body.labels.insert(RefBody::BOOT_COPY.to_owned(), copy.to_string());
-        session.check().await?;
-        match refs.update(RefKind::Image, version, record.sequence, body).await {
-            Err(e) if e.kind() == ErrorKind::Conflict => {}
-            other => return other.map(|_| ()),
-        }
-    }
-    Err(changes_all_the_time(version))
-}
-
-fn changes_all_the_time(version: &str) -> Error {
-    Error::conflict(format!("the ref of image {version} changes all the time; try again"))
-}
-
 /// What is done to a list.
 #[derive(Clone, Copy)]
 enum Change<'a> {
@@ -141,30 +146,19 @@ enum Change<'a> {
     Add(&'a [ChunkId]),
 }
 
-async fn change(
-    store: &Store,
-    version: &str,
-    change: Change<'_>,
-    copies: bool,
-) -> Result<Option<Added>> {
+async fn change(store: &Store, version: &str, change: Change<'_>) -> Result<Option<Added>> {
     let session = store.session(&format!("boot list of {version}")).await?;
-    let outcome = attempts(&session, version, change, copies).await;
+    let outcome = attempts(&session, version, change).await;
     session.close(outcome).await
 }
 
 /// Makes the change, again when somebody else was quicker.
-async fn attempts(
-    session: &Session,
-    version: &str,
-    change: Change<'_>,
-    copies: bool,
-) -> Result<Option<Added>> {
+async fn attempts(session: &Session, version: &str, change: Change<'_>) -> Result<Option<Added>> {
     let refs = session.store().refs();
     for _ in 0..ATTEMPTS {
         let Some(record) = refs.get(RefKind::Image, version).await? else {
             return Err(Error::not_found(format!("image {version} was removed")));
         };
-        let manifest = images::manifest_of(&record)?;
         let (list, added) = match change {
             Change::Set(chunks) => (chunks.to_vec(), None),
             Change::Add(_) if !is_open(&record) => return Ok(None),
@@ -189,30 +183,19 @@ async fn attempts(
         let boots = added.map(|added| added.boots);
         name(session, &mut body.labels, &list, boots).await?;
         session.check().await?;
-        let named = body.labels.get(bootlist::LABEL).cloned();
         match refs.update(RefKind::Image, version, record.sequence, body).await {
-            Err(e) if e.kind() == ErrorKind::Conflict => continue,
-            other => other.map(|_| ())?,
+            Err(e) if e.kind() == ErrorKind::Conflict => {}
+            other => return other.map(|_| added),
         }
-        // The list is of use already: a copy can take minutes, and fail.
-        let whole = boots.is_none_or(|boots| boots >= BOOTS);
-        if copies
-            && whole
-            && let Some(copy) = bootcopy::of_list(session, &manifest, &list).await
-            && let Err(error) = name_copy(session, version, named.as_ref(), copy).await
-        {
-            tracing::warn!(image = version, error = error.message(), "a boot copy is not named");
-        }
-        return Ok(added);
     }
-    Err(changes_all_the_time(version))
+    Err(Error::conflict(format!("the ref of image {version} changes all the time; try again")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
-    use store::{RefBody, import, testing};
+    use store::{import, testing};
 
     const IMAGE: &str = "debian:1";
 
@@ -250,8 +233,7 @@ mod tests {
     #[tokio::test]
     async fn the_first_boots_make_the_list_together_and_later_ones_leave_it() {
         let (_dir, store, chunks) = image().await;
-        let boot =
-            async |range: std::ops::Range<usize>| add(&store, IMAGE, &chunks[range], true).await;
+        let boot = async |range: std::ops::Range<usize>| add(&store, IMAGE, &chunks[range]).await;
         assert_eq!(boot(4..8).await.unwrap(), Some(Added { new: 4, boots: 1 }));
         assert_eq!(boot(0..6).await.unwrap(), Some(Added { new: 4, boots: 2 }));
         let both = [&chunks[4..8], &chunks[0..4]].concat();
@@ -267,7 +249,7 @@ mod tests {
     async fn a_list_that_is_lost_is_begun_anew_and_one_that_cannot_be_read_is_left() {
         let (dir, store, chunks) = image().await;
         for boot in [0..3, 3..6] {
-            add(&store, IMAGE, &chunks[boot], true).await.unwrap();
+            add(&store, IMAGE, &chunks[boot]).await.unwrap();
         }
         let record = store.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
         let id = record.body.boot_list().unwrap().unwrap();
@@ -276,49 +258,52 @@ mod tests {
         std::fs::rename(&path, &aside).unwrap();
         // Whoever opens it is told that it leads nowhere.
         std::os::unix::fs::symlink(&path, &path).unwrap();
-        let unreadable = add(&store, IMAGE, &chunks[6..9], true).await.unwrap_err();
+        let unreadable = add(&store, IMAGE, &chunks[6..9]).await.unwrap_err();
         assert_ne!(unreadable.kind(), ErrorKind::NotFound, "{unreadable}");
         std::fs::remove_file(&path).unwrap();
         std::fs::rename(&aside, &path).unwrap();
         assert_eq!(listed(&store).await, &chunks[..6], "nothing was changed");
         std::fs::remove_file(&path).unwrap();
-        let begun = add(&store, IMAGE, &chunks[6..9], true).await.unwrap();
+        let begun = add(&store, IMAGE, &chunks[6..9]).await.unwrap();
         assert_eq!(begun, Some(Added { new: 3, boots: 1 }));
         assert_eq!(listed(&store).await, &chunks[6..9]);
     }
 
     #[tokio::test]
-    async fn the_last_boot_that_is_recorded_brings_a_copy_and_another_list_takes_it_away() {
+    async fn a_list_gets_its_copy_when_it_is_whole_and_another_list_takes_it_away() {
         let (_dir, store, chunks) = image_of(16).await;
         let scattered: Vec<_> = chunks.iter().rev().step_by(8).copied().collect();
-        let copy = async || {
+        let named = async || {
             let record = store.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
             record.body.boot_copy().unwrap()
         };
         for boots in 1..=BOOTS {
-            assert_eq!(copy().await, None, "the list may still grow");
-            let added = add(&store, IMAGE, &scattered, true).await.unwrap().unwrap();
+            assert!(!copy(&store, IMAGE).await.unwrap(), "the list may still grow");
+            let added = add(&store, IMAGE, &scattered).await.unwrap().unwrap();
             assert_eq!(added.boots, boots);
         }
-        let manifest = store.manifest(&copy().await.unwrap()).await.unwrap();
+        assert_eq!(named().await, None);
+        assert!(copy(&store, IMAGE).await.unwrap());
+        let manifest = store.manifest(&named().await.unwrap()).await.unwrap();
+        assert!(!copy(&store, IMAGE).await.unwrap(), "it has one");
         let copied = bootcopy::chunks(&manifest).await.unwrap();
         assert_eq!(copied.iter().map(|at| at.id).collect::<Vec<_>>(), scattered);
         set(&store, IMAGE, &chunks[..9], true).await.unwrap();
-        assert_eq!(copy().await, None, "one place is not worth one");
+        assert_eq!(named().await, None, "one place is not worth one");
         set(&store, IMAGE, &scattered, true).await.unwrap();
-        assert_eq!(copy().await, Some(manifest.id()));
+        assert_eq!(named().await, Some(manifest.id()));
         set(&store, IMAGE, &scattered, false).await.unwrap();
-        assert_eq!(copy().await, None, "nobody wants one");
+        assert_eq!(named().await, None, "nobody wants one");
     }
 
     #[tokio::test]
     async fn no_boot_is_added_to_a_list_of_ones_own() {
         let (_dir, store, chunks) = image().await;
-        add(&store, IMAGE, &chunks[..3], true).await.unwrap();
+        add(&store, IMAGE, &chunks[..3]).await.unwrap();
         set(&store, IMAGE, &chunks[6..9], true).await.unwrap();
-        assert_eq!(add(&store, IMAGE, &chunks[..3], true).await.unwrap(), None);
+        assert_eq!(add(&store, IMAGE, &chunks[..3]).await.unwrap(), None);
         assert_eq!(listed(&store).await, &chunks[6..9]);
-        let gone = add(&store, "debian:2", &chunks[..3], true).await.unwrap_err();
+        let gone = add(&store, "debian:2", &chunks[..3]).await.unwrap_err();
         assert_eq!(gone.kind(), ErrorKind::NotFound);
     }
 }

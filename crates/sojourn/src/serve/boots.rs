@@ -1,5 +1,5 @@
 //! Boots: what an image's boot list names is loaded ahead of the guest; what the guests of its first
-//! boots read is recorded, and becomes the list.
+//! boots read is recorded, and becomes the list. A list that is whole gets a boot copy.
 
 use crate::config;
 use crate::engine::Engine;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{ManifestId, RefRecord};
+use store::{BootListId, ManifestId, RefKind, RefRecord, Store};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -48,7 +48,44 @@ pub(crate) struct Boots {
     helps: BootHelps,
     /// Images that are being looked after.
     busy: Arc<Mutex<HashSet<ManifestId>>>,
+    copying: Arc<Copying>,
     tasks: Mutex<JoinSet<()>>,
+}
+
+/// The boot copies that a server makes: one at a time, and each once. One that was not made, because
+/// the store was slow, or broken, or cannot be written to, waits for the server's next start.
+#[derive(Default)]
+struct Copying {
+    /// The versions that were dealt with, each with its list.
+    tried: Mutex<HashSet<(String, BootListId)>>,
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Copying {
+    /// Makes the copies that these versions' whole lists have not. They may lack one since their last
+    /// boot was recorded, or since a server was stopped while it made it.
+    async fn complete(&self, store: &Store, versions: &[String]) {
+        for version in versions {
+            match self.complete_one(store, version).await {
+                Ok(true) => tracing::info!(image = version, "boot copy made"),
+                Ok(false) => {}
+                Err(error) => {
+                    let error = error.message();
+                    tracing::warn!(image = version, error, "a boot list gets no boot copy");
+                }
+            }
+        }
+    }
+
+    async fn complete_one(&self, store: &Store, version: &str) -> Result<bool> {
+        let record = store.refs().get(RefKind::Image, version).await?;
+        let Some(list) = record.as_ref().and_then(boot_list::uncopied) else { return Ok(false) };
+        if !self.tried.lock().insert((version.to_owned(), list)) {
+            return Ok(false);
+        }
+        let _turn = self.turn.lock().await;
+        boot_list::copy(store, version).await
+    }
 }
 
 /// Takes an image out of those that are looked after.
@@ -72,7 +109,8 @@ impl Drop for Recording {
 impl Boots {
     /// Nothing boots yet.
     pub(crate) fn new(engine: Arc<Engine>, helps: BootHelps) -> Self {
-        Self { engine, helps, busy: Arc::default(), tasks: Mutex::default() }
+        let (busy, copying, tasks) = (Arc::default(), Arc::default(), Mutex::default());
+        Self { engine, helps, busy, copying, tasks }
     }
 
     /// A client begins to use an image, or a disk that shows it.
@@ -82,54 +120,68 @@ impl Boots {
             return;
         }
         let busy = Busy(Arc::clone(&self.busy), id);
-        let (engine, copies) = (Arc::clone(&self.engine), self.helps.copies);
+        let engine = Arc::clone(&self.engine);
+        let copying = self.helps.copies.then(|| Arc::clone(&self.copying));
         // From here on, so that the guest's very first reads are noted too.
         let touches = image.record(MOST);
         let recording = Recording(image);
         let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
         tasks.spawn(async move {
-            if let Err(error) = attend(&engine, recording, touches, copies).await {
-                tracing::warn!(error = error.message(), "boots of an image are not helped");
-            }
+            let attended = attend(&engine, recording, touches, copying.as_deref()).await;
+            // A copy can take minutes, and the next boot is not to wait for it.
             drop(busy);
+            match (attended, copying) {
+                (Ok(versions), Some(copying)) => copying.complete(&engine.store, &versions).await,
+                (Ok(_), None) => {}
+                (Err(error), _) => {
+                    tracing::warn!(error = error.message(), "boots of an image are not helped");
+                }
+            }
         });
     }
 }
 
+/// Helps a boot, and gives the names of the versions that show the image when it is over.
 async fn attend(
     engine: &Engine,
     recording: Recording,
     touches: Result<Option<Arc<Touches>>>,
-    copies: bool,
-) -> Result<()> {
+    copying: Option<&Copying>,
+) -> Result<Vec<String>> {
     let image = Arc::clone(&recording.0);
     let id = image.manifest().id();
-    let listing = engine.store.refs().list(store::RefKind::Image).await?;
+    let listing = engine.store.refs().list(RefKind::Image).await?;
     let mut versions: Vec<RefRecord> =
         listing.records.into_iter().filter(|r| r.body.manifest == Some(id)).collect();
     if versions.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     versions.sort_by_key(|record| std::cmp::Reverse(record.body.created));
-    let open: Vec<String> = versions
-        .iter()
-        .filter(|record| boot_list::is_open(record))
-        .map(|record| record.name.clone())
-        .collect();
+    let names = |of: fn(&RefRecord) -> bool| -> Vec<String> {
+        versions.iter().filter(|record| of(record)).map(|record| record.name.clone()).collect()
+    };
+    let (all, open) = (names(|_| true), names(boot_list::is_open));
+    let copies = copying.is_some();
     if open.is_empty() {
         drop(recording);
-        return bring(engine, &image, &versions, copies).await;
+        return bring(engine, &image, &versions, copies).await.map(|()| all);
     }
     // Side by side: the boot goes on while its list is loaded.
     let record = async {
         let Some(touches) = touches? else { return Ok(()) };
         let whole = watch(&touches).await;
         drop(recording);
-        if whole { keep(engine, &open, &touches, copies).await } else { Ok(()) }
+        if whole {
+            keep(engine, &open, &touches).await?;
+            if let Some(copying) = copying {
+                copying.complete(&engine.store, &open).await;
+            }
+        }
+        Ok(())
     };
     let (brought, recorded) = tokio::join!(bring(engine, &image, &versions, copies), record);
-    brought.and(recorded)
+    brought.and(recorded).map(|()| all)
 }
 
 /// Loads the newest list of these versions of an image into the cache, and leaves the image alone for a
@@ -191,10 +243,10 @@ async fn copied(engine: &Engine, image: &Image, record: &RefRecord, budget: u64)
 }
 
 /// Adds a boot to the lists of image versions.
-async fn keep(engine: &Engine, versions: &[String], touches: &Touches, copies: bool) -> Result<()> {
+async fn keep(engine: &Engine, versions: &[String], touches: &Touches) -> Result<()> {
     let (chunks, bytes) = (touches.chunks(), touches.bytes());
     for image in versions {
-        if let Some(added) = boot_list::add(&engine.store, image, &chunks, copies).await? {
+        if let Some(added) = boot_list::add(&engine.store, image, &chunks).await? {
             let (read, new, boots) = (chunks.len(), added.new, added.boots);
             tracing::info!(image, chunks = read, bytes, new, boots, "boot recorded");
         }
@@ -220,7 +272,82 @@ async fn watch(touches: &Touches) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use store::{Store, import, testing};
+    use block::Span;
+    use std::collections::BTreeMap;
+    use store::{RefBody, bootlist, import, testing};
+
+    /// Versions of an image, each with a whole list that a boot copy is worth and has none.
+    async fn add_uncopied(store: &Store, versions: &[&str]) {
+        let session = testing::session(store).await;
+        let bytes = block::Memory::from(testing::noise(3, 16 << 20));
+        let done = import::from_device(&session, &bytes, &()).await.unwrap();
+        let manifest = store.manifest(&done.manifest).await.unwrap();
+        let all = bootlist::of_ranges(&manifest, &[Span::whole(done.size)]).await.unwrap();
+        let list: Vec<_> = all.into_iter().rev().step_by(8).collect();
+        for version in versions {
+            let body = RefBody {
+                manifest: Some(done.manifest),
+                size: done.size,
+                created: 1,
+                labels: BTreeMap::new(),
+            };
+            session.publish(RefKind::Image, version, body).await.unwrap();
+            boot_list::set(store, version, &list, false).await.unwrap();
+        }
+        session.close(Ok(())).await.unwrap();
+    }
+
+    async fn has_copy(store: &Store, version: &str) -> bool {
+        let record = store.refs().get(RefKind::Image, version).await.unwrap().unwrap();
+        record.body.boot_copy().unwrap().is_some()
+    }
+
+    #[tokio::test]
+    async fn a_list_that_got_no_copy_gets_one_at_the_next_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        let backend = store::backend::create_local(dir.path()).unwrap();
+        let versions = ["debian:1", "debian:2"];
+        let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
+        add_uncopied(&store, &versions).await;
+        let (copying, names) = (Copying::default(), versions.map(str::to_owned));
+        // Two boots at the same time, and one of a version that was removed since.
+        let others = ["debian:3".to_owned(), "debian:1".to_owned()];
+        let both = (copying.complete(&store, &names), copying.complete(&store, &others));
+        tokio::join!(both.0, both.1);
+        for version in versions {
+            assert!(has_copy(&store, version).await, "{version}");
+        }
+        assert_eq!(copying.tried.lock().len(), 2, "each once");
+    }
+
+    #[tokio::test]
+    async fn a_copy_that_cannot_be_made_is_not_tried_again_before_the_next_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let backend = store::backend::create_local(dir.path()).unwrap();
+        let failing = Arc::new(testing::Failing::new(backend, u64::MAX));
+        let (settings, world) = (testing::settings(), testing::world(1));
+        let store = Store::create(failing.clone(), settings, world).await.unwrap();
+        add_uncopied(&store, &["debian:1"]).await;
+        let (copying, names) = (Copying::default(), ["debian:1".to_owned()]);
+        failing.allow(1);
+        copying.complete(&store, &names).await;
+        assert!(!has_copy(&store, "debian:1").await);
+        failing.allow(1000);
+        let before = failing.puts();
+        for _ in 0..3 {
+            copying.complete(&store, &names).await;
+        }
+        assert_eq!(failing.puts(), before, "the store is left alone");
+        assert!(!has_copy(&store, "debian:1").await);
+        Copying::default().complete(&store, &names).await;
+        assert!(has_copy(&store, "debian:1").await, "another server starts anew");
+        // Another list of the version is tried again.
+        let record = store.refs().get(RefKind::Image, "debian:1").await.unwrap().unwrap();
+        let list = boot_list::of(&store, &record).await.unwrap().unwrap();
+        boot_list::set(&store, "debian:1", &list[1..], false).await.unwrap();
+        copying.complete(&store, &names).await;
+        assert!(has_copy(&store, "debian:1").await);
+    }
 
     /// Reads of an image of noise, at these places, each followed by a pause; at most so many
     /// chunks are recorded.

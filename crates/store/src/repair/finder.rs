@@ -1,9 +1,10 @@
 //! Looking for chunks that a store has lost.
 
 use super::Source;
+use crate::backend::Hint;
 use crate::import::{self, Progress};
 use crate::pack::{self, Index};
-use crate::{ChunkId, ChunkRef, PackId, Store, backend, chunk};
+use crate::{ChunkId, ChunkRef, Encoding, PackId, Store, backend, chunk};
 use block::{Device, Error, ErrorKind, Result, Span, offload};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
@@ -22,6 +23,8 @@ pub(super) struct Finder<'a> {
     sources: &'a [Source],
     /// In other packs of the store itself.
     own: HashMap<ChunkId, ChunkRef>,
+    /// In bad packs of the store itself, with what is stored of them.
+    aside: HashMap<ChunkId, (ChunkRef, Bytes)>,
     /// In a source.
     elsewhere: HashMap<ChunkId, (usize, Place)>,
 }
@@ -35,15 +38,18 @@ enum Place {
 }
 
 impl<'a> Finder<'a> {
-    /// Looks into all packs of the store but for the bad ones, and then into the sources.
+    /// Looks into all packs of the store but for the bad ones, and then into the sources. `aside` is what
+    /// the bad ones still have.
     pub(super) async fn search(
         store: &'a Store,
         sources: &'a [Source],
         wanted: Wanted,
+        aside: HashMap<ChunkId, (ChunkRef, Bytes)>,
         bad: &HashSet<PackId>,
         progress: &dyn Progress,
     ) -> Result<Self> {
-        let mut finder = Self { store, sources, own: HashMap::new(), elsewhere: HashMap::new() };
+        let mut finder =
+            Self { store, sources, own: HashMap::new(), aside, elsewhere: HashMap::new() };
         let lengths = Arc::new(wanted.lengths);
         if lengths.is_empty() {
             return Ok(finder);
@@ -139,12 +145,43 @@ impl<'a> Finder<'a> {
 
     /// Whether a chunk was found.
     pub(super) fn has(&self, id: &ChunkId) -> bool {
-        self.own.contains_key(id) || self.elsewhere.contains_key(id)
+        self.own.contains_key(id) || self.aside.contains_key(id) || self.elsewhere.contains_key(id)
     }
 
     /// Another place in the store itself.
     pub(super) fn own(&self, id: &ChunkId) -> Option<ChunkRef> {
         self.own.get(id).copied()
+    }
+
+    /// What another bad pack of the store has of a chunk.
+    pub(super) fn aside(&self, id: &ChunkId, len: u32) -> Option<(Encoding, Bytes)> {
+        let (at, stored) = self.aside.get(id)?;
+        (at.len == len).then(|| (at.encoding, stored.clone()))
+    }
+
+    /// What is stored of a chunk in the packs in which it was found. It is not verified, and other stores
+    /// may have sealed it under another key.
+    ///
+    /// # Errors
+    /// Those of the store's own backend that say nothing of the chunk.
+    pub(super) async fn stored(&self, id: &ChunkId, len: u32) -> Result<Vec<(Encoding, Bytes)>> {
+        let mut found = Vec::new();
+        if let Some(at) = self.own(id).filter(|at| at.len == len) {
+            match stored_at(self.store, &at).await {
+                Ok(stored) => found.push((at.encoding, stored)),
+                Err(e) if is_loss(&e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        found.extend(self.aside(id, len));
+        if let Some((number, Place::Pack(at))) = self.elsewhere.get(id)
+            && at.len == len
+            && let Source::Store(other) = &self.sources[*number]
+            && let Ok(stored) = stored_at(other, at).await
+        {
+            found.push((at.encoding, stored));
+        }
+        Ok(found)
     }
 
     /// The plain bytes of a chunk from where it was found, verified; `None` when nobody has them.
@@ -176,6 +213,12 @@ async fn chunks_of(store: &Store, without: &HashSet<PackId>) -> Result<Vec<Chunk
         }
     }
     Ok(chunks)
+}
+
+/// What is stored of a chunk at a place, as the store itself has it.
+async fn stored_at(store: &Store, at: &ChunkRef) -> Result<Bytes> {
+    let (path, hint) = (pack::path(&at.pack), Hint::Fresh);
+    backend::get_range_with(store.backend(), &path, at.offset.into(), at.stored.into(), hint).await
 }
 
 fn is_loss(error: &Error) -> bool {

@@ -1,0 +1,296 @@
+use crate::repair::{self, Report, Source};
+use crate::testing::{self, noise};
+use crate::{
+    ChunkId, ChunkRef, Cost, ManifestId, NewKey, PackId, RefBody, RefKind, Secret, Store, backend,
+    bootcopy, bootlist, gc, import, moved, pack, segment, settings, verify,
+};
+use block::{Memory, Span};
+use bytes::Bytes;
+use object_store::ObjectStoreExt;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const IMAGE: &str = "debian:1";
+
+struct Lab {
+    backend: Arc<InMemory>,
+    store: Store,
+    image: Vec<u8>,
+    list: Vec<ChunkId>,
+    /// Where the image and its boot copy have the chunks of the list.
+    own: Vec<ChunkRef>,
+    copy: Vec<ChunkRef>,
+}
+
+async fn plain() -> (Arc<InMemory>, Store) {
+    let backend = Arc::new(InMemory::new());
+    let store = Store::create(backend.clone(), testing::settings(), testing::world(1)).await;
+    (backend, store.unwrap())
+}
+
+async fn encrypted() -> (Arc<InMemory>, Store) {
+    let backend = Arc::new(InMemory::new());
+    let secret = Secret::key_file(noise(77, 40)).unwrap();
+    let key = NewKey { name: "test", secret: &secret, cost: Cost::NORMAL };
+    let (settings, world) = (testing::encrypted_settings(), testing::world(1));
+    let store = Store::create_encrypted(backend.clone(), settings, world, &key).await.unwrap();
+    (backend, store)
+}
+
+/// The same store, opened by somebody whose compressor gives other bytes.
+async fn compressing(backend: &Arc<InMemory>, level: i32) -> Store {
+    let settings = testing::settings().with_compression_level(level).unwrap();
+    let bytes = settings.encode().unwrap();
+    backend.put(&Path::from(settings::KEY), bytes.into()).await.unwrap();
+    Store::open(backend.clone(), testing::world(2)).await.unwrap()
+}
+
+/// Text of a few words in no order.
+fn text(len: usize) -> Vec<u8> {
+    let words: Vec<Vec<u8>> = (0..200).map(|n| noise(n, 3 + n as usize % 11)).collect();
+    let order = noise(5, len / 4);
+    let mut text = Vec::with_capacity(len + 16);
+    for number in order.iter().cycle() {
+        text.extend_from_slice(&words[*number as usize % words.len()]);
+        if text.len() >= len {
+            text.truncate(len);
+            return text;
+        }
+    }
+    text
+}
+
+async fn publish_image(store: &Store, image: &[u8], name: &str, step: usize) -> Vec<ChunkId> {
+    let session = testing::session(store).await;
+    let done = import::from_device(&session, &Memory::from(image.to_vec()), &()).await.unwrap();
+    let manifest = store.manifest(&done.manifest).await.unwrap();
+    let all = bootlist::of_ranges(&manifest, &[Span::whole(done.size)]).await.unwrap();
+    let list: Vec<ChunkId> = all.into_iter().rev().step_by(step).collect();
+    let id = bootlist::write(&session, &list).await.unwrap();
+    let labels = BTreeMap::from([(bootlist::LABEL.to_owned(), id.to_string())]);
+    let body =
+        RefBody { manifest: Some(done.manifest), size: done.size, created: testing::NOW, labels };
+    let record = session.publish(RefKind::Image, name, body).await;
+    session.close(record).await.unwrap();
+    list
+}
+
+/// Gives the image its copy, as somebody who has `with` open.
+async fn publish_copy(with: &Store) -> ManifestId {
+    let record = with.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
+    let session = testing::session(with).await;
+    let id = record.body.boot_list().unwrap().unwrap();
+    let list = bootlist::read(with, &id).await.unwrap();
+    let copy = bootcopy::of_list(&session, &record.body.manifest.unwrap(), &list).await.unwrap();
+    assert!(bootcopy::name(&session, IMAGE, id, copy).await.unwrap());
+    session.close(Ok(())).await.unwrap();
+    copy
+}
+
+async fn lab((backend, store): (Arc<InMemory>, Store)) -> Lab {
+    let image = noise(6, 24 << 20);
+    let list = publish_image(&store, &image, IMAGE, 10).await;
+    publish_copy(&store).await;
+    Lab::of(backend, store, image, list).await
+}
+
+impl Lab {
+    async fn of(backend: Arc<InMemory>, store: Store, image: Vec<u8>, list: Vec<ChunkId>) -> Self {
+        let record = store.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
+        let manifest = store.manifest(&record.body.manifest.unwrap()).await.unwrap();
+        let located = bootlist::locate(&manifest, &list).await.unwrap();
+        let own = located.iter().map(|found| found.at).collect();
+        let copy = store.manifest(&record.body.boot_copy().unwrap().unwrap()).await.unwrap();
+        let copy = bootcopy::chunks(&copy).await.unwrap();
+        Self { backend, store, image, list, own, copy }
+    }
+
+    async fn packs(&self) -> BTreeMap<Path, Bytes> {
+        let mut packs = BTreeMap::new();
+        for meta in backend::list(&*self.backend, pack::PREFIX).await.unwrap() {
+            let bytes = self.backend.get(&meta.location).await.unwrap().bytes().await.unwrap();
+            packs.insert(meta.location, bytes);
+        }
+        packs
+    }
+
+    async fn flip(&self, pack: PackId, at: usize) {
+        let path = pack::path(&pack);
+        let mut bytes = self.backend.get(&path).await.unwrap().bytes().await.unwrap().to_vec();
+        let at = if at < bytes.len() { at } else { bytes.len() - 100 };
+        bytes[at] ^= 0x41;
+        self.backend.put(&path, bytes.into()).await.unwrap();
+    }
+
+    async fn remove(&self, key: &str) {
+        self.backend.delete(&Path::from(key)).await.unwrap();
+    }
+
+    async fn repair(&self, sources: &[Source]) -> Report {
+        repair::store(&self.store, sources, false, &()).await.unwrap()
+    }
+
+    async fn copy_id(&self) -> ManifestId {
+        let record = self.store.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
+        record.body.boot_copy().unwrap().unwrap()
+    }
+
+    /// Whether a boot finds the whole list in the copy.
+    async fn serves(&self) -> bool {
+        let Ok(copy) = self.store.stored_manifest(&self.copy_id().await).await else {
+            return false;
+        };
+        let Ok(chunks) = bootcopy::chunks(&copy).await else { return false };
+        for at in &chunks {
+            if self.store.read_copy(at, None).await.is_err() {
+                return false;
+            }
+        }
+        chunks.iter().map(|at| at.id).eq(self.list.iter().copied())
+    }
+
+    async fn is_clean(&self) -> bool {
+        let options = verify::Options { deep: true, ..verify::Options::default() };
+        verify::store(&self.store, &options, &()).await.unwrap().is_clean()
+    }
+}
+
+#[tokio::test]
+async fn a_boot_copy_is_healed_out_of_its_image_as_it_was() {
+    for made in [plain().await, encrypted().await] {
+        let lab = lab(made).await;
+        let before = lab.packs().await;
+        let at = lab.copy[3];
+        // A chunk, the head, the index, and the whole pack.
+        for damage in [Some(at.offset as usize + 5), Some(2), Some(usize::MAX), None] {
+            match damage {
+                Some(byte) => lab.flip(at.pack, byte).await,
+                None => lab.remove(pack::path(&at.pack).as_ref()).await,
+            }
+            assert!(!lab.is_clean().await);
+            let report = lab.repair(&[]).await;
+            assert_eq!(report.restored, [pack::path(&at.pack).to_string()], "{damage:?}");
+            assert_eq!((report.lost_chunks, report.left.len()), (0, 0), "{report:?}");
+            assert_eq!((&report.rewritten, &report.boot_copies), (&vec![], &vec![]), "{damage:?}");
+            assert!(lab.serves().await && lab.packs().await == before, "{damage:?}");
+        }
+        assert!(backend::list(&*lab.backend, "moved").await.unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn an_image_and_its_boot_copy_heal_each_other() {
+    for made in [plain().await, encrypted().await] {
+        let lab = lab(made).await;
+        let before = lab.packs().await;
+        // Other chunks of both: each is sound in a pack that is bad.
+        lab.flip(lab.own[3].pack, lab.own[3].offset as usize + 9).await;
+        let other =
+            lab.copy.iter().position(|at| at.pack == lab.copy[3].pack && at.id != lab.own[3].id);
+        let other = lab.copy[other.unwrap()];
+        lab.flip(other.pack, other.offset as usize + 9).await;
+        let report = lab.repair(&[]).await;
+        assert_eq!((report.healed_chunks, report.lost_chunks), (2, 0), "{report:?}");
+        assert_eq!((report.restored.len(), report.left.len()), (2, 0), "{report:?}");
+        assert!(lab.packs().await == before && lab.serves().await);
+    }
+}
+
+#[tokio::test]
+async fn a_copy_that_does_not_come_out_as_it_was_is_made_anew_and_named() {
+    let (backend, _) = plain().await;
+    let image = text(40 << 20);
+    let list = publish_image(&compressing(&backend, 1).await, &image, IMAGE, 24).await;
+    let first = publish_copy(&compressing(&backend, 5).await).await;
+    // As it stands in the image, as it is encoded now: neither is what the copy had.
+    let lab = Lab::of(backend.clone(), compressing(&backend, 9).await, image, list).await;
+    let forms = |list: &[ChunkRef]| list.iter().map(|at| at.stored).collect::<Vec<_>>();
+    assert_ne!(forms(&lab.own), forms(&lab.copy), "too alike to tell");
+    lab.flip(lab.copy[2].pack, lab.copy[2].offset as usize + 40).await;
+    let report = lab.repair(&[]).await;
+    assert_eq!((report.boot_copies.as_slice(), report.left.len()), (&[IMAGE.to_owned()][..], 0));
+    assert_eq!((report.rewritten.len(), report.lost_chunks), (1, 0), "{report:?}");
+    assert_ne!(lab.copy_id().await, first);
+    assert!(lab.serves().await && lab.is_clean().await);
+    assert_eq!(lab.repair(&[]).await, Report::default(), "once is enough");
+    // What is left of the old one is garbage.
+    let options = gc::Options { grace: std::time::Duration::ZERO, ..gc::Options::default() };
+    for _ in 0..2 {
+        gc::collect(&lab.store, &options, &()).await.unwrap();
+    }
+    assert!(lab.serves().await && lab.is_clean().await);
+}
+
+#[tokio::test]
+async fn a_copy_in_another_form_than_the_image_comes_out_as_it_was_while_the_compressor_is_the_same()
+ {
+    let (backend, _) = plain().await;
+    let image = text(40 << 20);
+    let list = publish_image(&compressing(&backend, 1).await, &image, IMAGE, 24).await;
+    let store = compressing(&backend, 5).await;
+    publish_copy(&store).await;
+    let lab = Lab::of(backend, store, image, list).await;
+    let before = lab.packs().await;
+    for damage in [true, false] {
+        match damage {
+            true => lab.flip(lab.copy[2].pack, lab.copy[2].offset as usize + 40).await,
+            false => lab.remove(pack::path(&lab.copy[2].pack).as_ref()).await,
+        }
+        let report = lab.repair(&[]).await;
+        assert_eq!((report.rewritten.len(), report.left.len()), (0, 0), "{report:?}");
+        assert!(lab.packs().await == before);
+    }
+}
+
+#[tokio::test]
+async fn a_copy_whose_pack_is_elsewhere_or_whose_map_is_lost_is_made_anew() {
+    let lab = lab(plain().await).await;
+    let first = lab.copy_id().await;
+    let manifest = lab.store.manifest(&first).await.unwrap();
+    let segment = segment::key(&manifest.segment_id(0).unwrap());
+    drop(manifest);
+    for key in [segment, crate::manifest::key(&first)] {
+        lab.remove(&key).await;
+        let report = lab.repair(&[]).await;
+        assert_eq!(
+            (report.boot_copies.as_slice(), report.left.len()),
+            (&[IMAGE.to_owned()][..], 0)
+        );
+        assert!(lab.serves().await && lab.is_clean().await, "{key}");
+        assert_eq!(lab.copy_id().await, first, "nothing else changed");
+    }
+    // As a repair did that knew no copies.
+    let pack = lab.copy[0].pack;
+    let places = lab.own.iter().zip(&lab.copy).filter(|(_, copy)| copy.pack == pack);
+    moved::save(&lab.store, &pack, places.map(|(own, _)| *own)).await.unwrap();
+    lab.remove(pack::path(&pack).as_ref()).await;
+    assert!(lab.is_clean().await && !lab.serves().await);
+    let dry = repair::store(&lab.store, &[], true, &()).await.unwrap();
+    assert!(dry.boot_copies.is_empty() && !lab.serves().await, "a dry run wrote something");
+    let report = lab.repair(&[]).await;
+    assert_eq!((report.boot_copies.as_slice(), report.left.len()), (&[IMAGE.to_owned()][..], 0));
+    assert!(lab.serves().await);
+}
+
+#[tokio::test]
+async fn a_chunk_that_image_and_copy_have_lost_comes_back_to_both_with_the_image() {
+    let lab = lab(plain().await).await;
+    let (own, copy) = (lab.own[4], lab.copy[4]);
+    for at in [own, copy] {
+        lab.flip(at.pack, at.offset as usize + 7).await;
+    }
+    let report = lab.repair(&[]).await;
+    assert_eq!(report.boot_copies, Vec::<String>::new(), "{report:?}");
+    assert!(!report.left.is_empty() && !lab.serves().await);
+    publish_image(&lab.store, &lab.image, "debian:2", 1000).await;
+    let report = lab.repair(&[]).await;
+    assert_eq!(report.left, [], "{report:?}");
+    assert!(lab.serves().await && lab.is_clean().await);
+    let options = gc::Options { grace: std::time::Duration::ZERO, ..gc::Options::default() };
+    for _ in 0..2 {
+        gc::collect(&lab.store, &options, &()).await.unwrap();
+    }
+    assert!(lab.serves().await && lab.is_clean().await, "a collection takes nothing of it");
+}
