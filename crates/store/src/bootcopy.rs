@@ -46,11 +46,10 @@ impl RefBody {
 /// # Errors
 /// Those of reading the chunks, and of an import.
 pub async fn write(session: &Session, located: &[Located]) -> Result<Option<ManifestId>> {
-    let chunks = beginning(located, MOST);
-    if !is_worth_it(&chunks) {
-        return Ok(None);
+    match chosen(located) {
+        Some(chunks) => make(session, chunks).await.map(Some),
+        None => Ok(None),
     }
-    make(session, chunks).await.map(Some)
 }
 
 /// The chunks that a copy of a list has, for a version that shows `manifest`; `None` where it would save
@@ -63,9 +62,7 @@ pub async fn choose(
     manifest: &ManifestId,
     list: &[ChunkId],
 ) -> Result<Option<Vec<ChunkRef>>> {
-    let manifest = store.manifest(manifest).await?;
-    let chunks = beginning(&bootlist::locate(&manifest, list).await?, MOST);
-    Ok(is_worth_it(&chunks).then_some(chunks))
+    Ok(chosen(&locate(store, manifest, list).await?))
 }
 
 /// Stores the chunks that [`choose`] gave. Nothing refers to the copy yet.
@@ -83,12 +80,7 @@ pub async fn of_list(
     manifest: &ManifestId,
     list: &[ChunkId],
 ) -> Option<ManifestId> {
-    let copy = async {
-        match choose(session.store(), manifest, list).await? {
-            Some(chunks) => make(session, chunks).await.map(Some),
-            None => Ok(None),
-        }
-    };
+    let copy = async { write(session, &locate(session.store(), manifest, list).await?).await };
     copy.await.unwrap_or_else(|error| {
         tracing::warn!(error = error.message(), "a boot list gets no boot copy");
         None
@@ -96,7 +88,8 @@ pub async fn of_list(
 }
 
 /// Names a boot copy in the ref of an image version, in place of the one that it had; says whether it
-/// did: not when the version was removed or got another list meanwhile.
+/// did: not when the version was removed, or shows meanwhile another manifest than the `manifest` whose
+/// chunks were copied, or has another list than `list`.
 ///
 /// # Errors
 /// [`Fenced`](ErrorKind::Fenced) when the session was taken for dead;
@@ -104,20 +97,47 @@ pub async fn of_list(
 pub async fn name(
     session: &Session,
     version: &str,
+    manifest: &ManifestId,
     list: BootListId,
     copy: ManifestId,
+) -> Result<bool> {
+    let still =
+        |body: &RefBody| Ok(body.manifest == Some(*manifest) && body.boot_list()? == Some(list));
+    label(session, version, still, Some(copy)).await
+}
+
+/// Takes its boot copy off an image version; says whether it did: not when the version was removed or
+/// got another copy meanwhile.
+///
+/// # Errors
+/// As [`name`].
+pub(crate) async fn unname(session: &Session, version: &str, copy: ManifestId) -> Result<bool> {
+    let still = |body: &RefBody| Ok(body.boot_copy()? == Some(copy));
+    label(session, version, still, None).await
+}
+
+/// Gives an image version this copy, or none, while `still` says that it is for it; says whether it was.
+async fn label(
+    session: &Session,
+    version: &str,
+    still: impl Fn(&RefBody) -> Result<bool>,
+    copy: Option<ManifestId>,
 ) -> Result<bool> {
     let refs = session.store().refs();
     for _ in 0..ATTEMPTS {
         let Some(record) = refs.get(RefKind::Image, version).await? else { return Ok(false) };
-        if record.body.boot_list()? != Some(list) {
+        let mut body = record.body;
+        if !still(&body)? {
             return Ok(false);
         }
-        let mut body = record.body;
-        let before = body.labels.insert(RefBody::BOOT_COPY.to_owned(), copy.to_string());
-        if before == body.labels.get(RefBody::BOOT_COPY).cloned() {
+        let copy = copy.map(|copy| copy.to_string());
+        if body.labels.get(RefBody::BOOT_COPY) == copy.as_ref() {
             return Ok(true);
         }
+        match copy {
+            Some(copy) => body.labels.insert(RefBody::BOOT_COPY.to_owned(), copy),
+            None => body.labels.remove(RefBody::BOOT_COPY),
+        };
         session.check().await?;
         match refs.update(RefKind::Image, version, record.sequence, body).await {
             Err(e) if e.kind() == ErrorKind::Conflict => {}
@@ -125,6 +145,17 @@ pub async fn name(
         }
     }
     Err(Error::conflict(format!("the ref of image {version} changes all the time; try again")))
+}
+
+/// Where an image has the chunks of a list.
+async fn locate(store: &Store, manifest: &ManifestId, list: &[ChunkId]) -> Result<Vec<Located>> {
+    bootlist::locate(&*store.manifest(manifest).await?, list).await
+}
+
+/// The chunks of a copy of what was located; `None` where it would save little.
+fn chosen(located: &[Located]) -> Option<Vec<ChunkRef>> {
+    let chunks = beginning(located, MOST);
+    is_worth_it(&chunks).then_some(chunks)
 }
 
 /// As much of a list's beginning as has `most` plain bytes.

@@ -5,7 +5,8 @@
 //! the same pack (`rebuild`). Else those of its chunks that are sound or were found and are in no
 //! other pack of the store go into new packs, `moved/<old pack>` leads to all of them, and the old one
 //! is removed. That is no help for boot copies, so these are made anew then (`copies`). What cannot
-//! be found is named, together with those whom it touches.
+//! be found is named, together with those whom it touches. The other stores that readers of the store
+//! ask are asked for chunks too, last.
 
 mod copies;
 mod finder;
@@ -53,6 +54,9 @@ pub struct Report {
     pub rewritten: Vec<Rewritten>,
     /// Image versions whose boot copies were of no use and were made anew.
     pub boot_copies: Vec<String>,
+    /// Image versions that have none any more: theirs were of no use, and their boot lists are lost, or
+    /// not worth a copy now.
+    pub dropped_boot_copies: Vec<String>,
     /// Chunks that came from elsewhere.
     pub healed_chunks: u64,
     /// Chunks that some name needs, and that nobody has.
@@ -123,8 +127,8 @@ impl Repair<'_> {
         self.report.found.extend(more);
         // What no name needs is worth restoring as well, when somebody has it.
         self.objects(&full.faults).await?;
-        let healed = self.packs(&full).await?;
-        self.drop_bad_moves(&full.faults, &healed).await?;
+        self.packs(&full).await?;
+        self.drop_bad_moves(&full.faults).await?;
         self.report.left = match self.session {
             // Only what is read again is known to be sound.
             Some(_) if !self.report.found.is_empty() => {
@@ -166,8 +170,8 @@ impl Repair<'_> {
         Ok(any)
     }
 
-    /// Heals packs; gives those that are not damaged any more.
-    async fn packs(&mut self, full: &verify::Report) -> Result<HashSet<PackId>> {
+    /// Heals packs, and makes boot copies anew.
+    async fn packs(&mut self, full: &verify::Report) -> Result<()> {
         let absent = self.session.map(|session| Arc::clone(session.absent())).unwrap_or_default();
         let mut bad: Vec<PackId> = Vec::new();
         for fault in &full.faults {
@@ -193,33 +197,29 @@ impl Repair<'_> {
         let bad: HashSet<PackId> = bad.into_iter().collect();
         let finder =
             Finder::search(self.store, self.sources, wanted, aside, &bad, self.progress).await?;
-        let mut healed = HashSet::new();
         let mut rest = Vec::new();
         for plan in plans {
-            if self.session.is_some() && self.restore(&plan, &finder).await? {
-                healed.insert(plan.pack);
-            } else {
+            if self.session.is_none() || !self.restore(&plan, &finder).await? {
                 rest.push(plan);
             }
         }
-        let copied = self.packs_of_copies().await?;
+        let copied = match rest.is_empty() {
+            true => HashSet::new(),
+            false => self.packs_of_copies().await?,
+        };
         let (of_copies, rest): (Vec<_>, Vec<_>) =
             rest.into_iter().partition(|plan| copied.contains(&plan.pack));
         for plan in rest {
-            let pack = plan.pack;
-            if self.heal(plan, &finder, full, &absent).await? {
-                healed.insert(pack);
-            }
+            self.heal(plan, &finder, full, &absent).await?;
         }
         // Out of the images, which are healed now; a copy that comes out as it was brings its packs back.
         self.copies().await?;
         for plan in of_copies {
-            let pack = plan.pack;
-            if self.came_back(&plan).await? || self.heal(plan, &finder, full, &absent).await? {
-                healed.insert(pack);
+            if !self.came_back(&plan).await? {
+                self.heal(plan, &finder, full, &absent).await?;
             }
         }
-        Ok(healed)
+        Ok(())
     }
 
     /// What of a bad pack is sound, and what is lost.
@@ -270,14 +270,14 @@ impl Repair<'_> {
         };
         let key = pack::path(&plan.pack).to_string();
         backend::put_over(self.store.backend(), &key, same.bytes).await?;
-        self.report.healed_chunks += plan.lost().filter(|at| finder.has(&at.id)).count() as u64;
+        self.report.healed_chunks += plan.lost().count() as u64;
         self.report.restored.push(key);
         Ok(true)
     }
 
     /// Whether a pack that was bad is there again as it was, since a boot copy was made anew.
     async fn came_back(&mut self, plan: &Plan) -> Result<bool> {
-        if self.report.boot_copies.is_empty() {
+        if self.session.is_none() {
             return Ok(false);
         }
         let (path, settings) = (pack::path(&plan.pack), self.store.settings());
@@ -301,14 +301,14 @@ impl Repair<'_> {
         Ok(whole)
     }
 
-    /// Writes what there is of a pack; says whether nothing that a name needs is lost.
+    /// Writes what there is of a pack.
     async fn heal(
         &mut self,
         plan: Plan,
         finder: &Finder<'_>,
         full: &verify::Report,
         absent: &Absent,
-    ) -> Result<bool> {
+    ) -> Result<()> {
         let Plan { pack, there, parts } = plan;
         let needed: HashSet<_> =
             full.unsure.get(&pack).into_iter().flatten().map(|lost| lost.0.id).collect();
@@ -327,7 +327,8 @@ impl Repair<'_> {
             let (encoding, stored) = match stored {
                 Some(stored) => (at.encoding, stored),
                 None if !finder.has(&at.id) => {
-                    if let Ok((plain, _)) = heal::follow(self.store, &at).await {
+                    if let Some(plain) = by_other_ways(self.store, &at).await {
+                        healed += 1;
                         chunk::encode(self.store.settings(), &at.id, plain)?
                     } else {
                         lost += u64::from(needed.contains(&at.id));
@@ -371,14 +372,14 @@ impl Repair<'_> {
             if lost == 0 {
                 self.report.restored.push(key);
             }
-            return Ok(lost == 0);
+            return Ok(());
         }
         if let [same] = packs.as_slice()
             && same.id == pack
         {
             backend::put_over(self.store.backend(), &key, same.bytes.clone()).await?;
             self.report.restored.push(key);
-            return Ok(true);
+            return Ok(());
         }
         let into: Vec<PackId> = packs.iter().map(|finished| finished.id).collect();
         for Finished { id, bytes, tail } in packs {
@@ -394,7 +395,7 @@ impl Repair<'_> {
             backend::delete(self.store.backend(), &key).await?;
         }
         self.report.rewritten.push(Rewritten { pack, into });
-        Ok(lost == 0)
+        Ok(())
     }
 
     /// Ends a pack; its chunks have places then.
@@ -414,18 +415,20 @@ impl Repair<'_> {
 
     /// Removes `moved` objects that cannot be read and that were not written anew: whoever needs
     /// them finds nothing in either case, and a collection is not held up.
-    async fn drop_bad_moves(&mut self, faults: &[Fault], healed: &HashSet<PackId>) -> Result<()> {
+    async fn drop_bad_moves(&mut self, faults: &[Fault]) -> Result<()> {
         for fault in faults {
             let key = &fault.object;
             let name = key.strip_prefix("moved/").map(str::parse::<PackId>);
             let Some(Ok(pack)) = name else { continue };
-            if self.session.is_some() && !healed.contains(&pack) {
-                match moved::load(self.store, &pack).await {
-                    Err(e) if e.kind() == ErrorKind::Corrupt => {
+            match moved::load(self.store, &pack).await {
+                Ok(_) => {}
+                Err(e) if e.kind() == ErrorKind::Corrupt => {
+                    if self.session.is_some() {
                         backend::delete(self.store.backend(), key).await?;
                     }
-                    _ => {}
                 }
+                // A newer build's, say: it stays as it is.
+                Err(_) => continue,
             }
             self.report.restored.push(key.clone());
         }
@@ -464,6 +467,20 @@ fn sound_in(plans: &[Plan], wanted: &Wanted) -> HashMap<ChunkId, (ChunkRef, Byte
         .filter(|part| wanted.lengths.get(&part.at.id) == Some(&part.at.len))
         .filter_map(|part| Some((part.at.id, (part.at, part.stored.clone()?))))
         .collect()
+}
+
+/// The plain bytes of a chunk that is in none of the places that a repair searched: from where `moved`
+/// leads, or from the other stores that readers of this one ask; `None` when nobody has them.
+async fn by_other_ways(store: &Store, at: &ChunkRef) -> Option<Bytes> {
+    if let Ok((plain, _)) = heal::follow(store, at).await {
+        return Some(plain);
+    }
+    for source in store.healing().sources() {
+        if let Ok(plain) = source.chunk(at).await {
+            return Some(plain);
+        }
+    }
+    None
 }
 
 /// The kind and the id of an object that is named after its content.

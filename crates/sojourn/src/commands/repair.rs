@@ -74,7 +74,8 @@ async fn source(place: &str, home: &Home, config: &Config) -> Result<Source> {
 }
 
 fn text(report: &Report) -> String {
-    if report.found.is_empty() && report.boot_copies.is_empty() {
+    let copies = report.boot_copies.iter().chain(&report.dropped_boot_copies);
+    if report.found.is_empty() && copies.count() == 0 {
         return "nothing is missing or damaged\n".to_owned();
     }
     let would = if report.dry_run { "would be " } else { "" };
@@ -91,6 +92,11 @@ fn text(report: &Report) -> String {
     }
     for image in &report.boot_copies {
         text.push_str(&format!("image {image}: its boot copy was made anew\n"));
+    }
+    for image in &report.dropped_boot_copies {
+        text.push_str(&format!(
+            "image {image}: its boot copy was of no use, and no boot list says how to make it anew\n"
+        ));
     }
     text.push_str(&format!(
         "{} chunks {would}healed, {} lost\n",

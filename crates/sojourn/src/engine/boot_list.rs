@@ -43,6 +43,13 @@ pub(crate) struct Added {
     pub(crate) boots: u32,
 }
 
+impl Added {
+    /// Whether this boot was the last one: the list is whole now.
+    pub(crate) fn is_last(self) -> bool {
+        self.boots >= BOOTS
+    }
+}
+
 /// Gives a version the list of these chunks, whatever it had. `copies`: with a boot copy, if it is worth
 /// one.
 ///
@@ -95,7 +102,7 @@ pub(crate) async fn copy(store: &Store, version: &str) -> Result<bool> {
     let session = store.session(&format!("boot copy of {version}")).await?;
     let named = async {
         let copy = bootcopy::make(&session, chunks).await?;
-        bootcopy::name(&session, version, id, copy).await
+        bootcopy::name(&session, version, &manifest, id, copy).await
     };
     let named = named.await;
     session.close(named).await
@@ -280,7 +287,7 @@ mod tests {
         for boots in 1..=BOOTS {
             assert!(!copy(&store, IMAGE).await.unwrap(), "the list may still grow");
             let added = add(&store, IMAGE, &scattered).await.unwrap().unwrap();
-            assert_eq!(added.boots, boots);
+            assert_eq!((added.boots, added.is_last()), (boots, boots == BOOTS));
         }
         assert_eq!(named().await, None);
         assert!(copy(&store, IMAGE).await.unwrap());

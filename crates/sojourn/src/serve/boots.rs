@@ -26,6 +26,12 @@ const MOST: usize = 8192;
 const FEWEST: usize = 16;
 /// An image whose list was loaded is left alone for this long.
 const REST: Duration = Duration::from_secs(30);
+/// Where a list was left without a boot copy, every server that sees a boot notices. Each waits for a
+/// time by chance, up to this for each chunk of the list, as a longer one takes longer to copy: so most
+/// of them find it made.
+const CHANCE: Duration = Duration::from_millis(75);
+/// … and up to this.
+const LONGEST_CHANCE: Duration = Duration::from_secs(300);
 
 /// What is done for boots.
 #[derive(Debug, Clone, Copy)]
@@ -62,11 +68,11 @@ struct Copying {
 }
 
 impl Copying {
-    /// Makes the copies that these versions' whole lists have not. They may lack one since their last
-    /// boot was recorded, or since a server was stopped while it made it.
-    async fn complete(&self, store: &Store, versions: &[String]) {
+    /// Makes the copies that these versions' whole lists have not: at once when this server recorded
+    /// their last boot, else after a while, as others may be about to make them.
+    async fn complete(&self, store: &Store, versions: &[String], at_once: bool) {
         for version in versions {
-            match self.complete_one(store, version).await {
+            match self.complete_one(store, version, at_once).await {
                 Ok(true) => tracing::info!(image = version, "boot copy made"),
                 Ok(false) => {}
                 Err(error) => {
@@ -77,15 +83,29 @@ impl Copying {
         }
     }
 
-    async fn complete_one(&self, store: &Store, version: &str) -> Result<bool> {
-        let record = store.refs().get(RefKind::Image, version).await?;
-        let Some(list) = record.as_ref().and_then(boot_list::uncopied) else { return Ok(false) };
+    async fn complete_one(&self, store: &Store, version: &str, at_once: bool) -> Result<bool> {
+        let Some(record) = store.refs().get(RefKind::Image, version).await? else {
+            return Ok(false);
+        };
+        let Some(list) = boot_list::uncopied(&record) else { return Ok(false) };
         if !self.tried.lock().insert((version.to_owned(), list)) {
             return Ok(false);
+        }
+        if !at_once {
+            let chunks = boot_list::of(store, &record).await?.unwrap_or_default().len();
+            tokio::time::sleep(by_chance(store, chunks)?).await;
         }
         let _turn = self.turn.lock().await;
         boot_list::copy(store, version).await
     }
+}
+
+/// How long a server waits before it makes a copy of so many chunks that another one left out.
+fn by_chance(store: &Store, chunks: usize) -> Result<Duration> {
+    let mut dice = [0; 4];
+    store.world().entropy.fill(&mut dice)?;
+    let most = CHANCE.saturating_mul(u32::try_from(chunks).unwrap_or(u32::MAX)).min(LONGEST_CHANCE);
+    Ok(most.mul_f64(f64::from(u32::from_le_bytes(dice)) / f64::from(u32::MAX)))
 }
 
 /// Takes an image out of those that are looked after.
@@ -121,20 +141,23 @@ impl Boots {
         }
         let busy = Busy(Arc::clone(&self.busy), id);
         let engine = Arc::clone(&self.engine);
-        let copying = self.helps.copies.then(|| Arc::clone(&self.copying));
+        let (copies, copying) = (self.helps.copies, Arc::clone(&self.copying));
         // From here on, so that the guest's very first reads are noted too.
         let touches = image.record(MOST);
         let recording = Recording(image);
         let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
         tasks.spawn(async move {
-            let attended = attend(&engine, recording, touches, copying.as_deref()).await;
+            let attended = attend(&engine, recording, touches, copies).await;
             // A copy can take minutes, and the next boot is not to wait for it.
             drop(busy);
-            match (attended, copying) {
-                (Ok(versions), Some(copying)) => copying.complete(&engine.store, &versions).await,
-                (Ok(_), None) => {}
-                (Err(error), _) => {
+            match attended {
+                Ok(Attended { whole, all }) if copies => {
+                    copying.complete(&engine.store, &whole, true).await;
+                    copying.complete(&engine.store, &all, false).await;
+                }
+                Ok(_) => {}
+                Err(error) => {
                     tracing::warn!(error = error.message(), "boots of an image are not helped");
                 }
             }
@@ -142,46 +165,53 @@ impl Boots {
     }
 }
 
-/// Helps a boot, and gives the names of the versions that show the image when it is over.
+/// The versions that show an image, when a boot of it is over.
+#[derive(Default)]
+struct Attended {
+    /// Those whose lists it made whole.
+    whole: Vec<String>,
+    /// All of them.
+    all: Vec<String>,
+}
+
+/// Helps a boot until it is over; with `copies` by means of boot copies.
 async fn attend(
     engine: &Engine,
     recording: Recording,
     touches: Result<Option<Arc<Touches>>>,
-    copying: Option<&Copying>,
-) -> Result<Vec<String>> {
+    copies: bool,
+) -> Result<Attended> {
     let image = Arc::clone(&recording.0);
     let id = image.manifest().id();
     let listing = engine.store.refs().list(RefKind::Image).await?;
     let mut versions: Vec<RefRecord> =
         listing.records.into_iter().filter(|r| r.body.manifest == Some(id)).collect();
     if versions.is_empty() {
-        return Ok(Vec::new());
+        return Ok(Attended::default());
     }
     versions.sort_by_key(|record| std::cmp::Reverse(record.body.created));
     let names = |of: fn(&RefRecord) -> bool| -> Vec<String> {
         versions.iter().filter(|record| of(record)).map(|record| record.name.clone()).collect()
     };
     let (all, open) = (names(|_| true), names(boot_list::is_open));
-    let copies = copying.is_some();
     if open.is_empty() {
         drop(recording);
-        return bring(engine, &image, &versions, copies).await.map(|()| all);
+        bring(engine, &image, &versions, copies).await?;
+        return Ok(Attended { whole: Vec::new(), all });
     }
     // Side by side: the boot goes on while its list is loaded.
     let record = async {
-        let Some(touches) = touches? else { return Ok(()) };
-        let whole = watch(&touches).await;
+        let Some(touches) = touches? else { return Ok(Vec::new()) };
+        let was_one = watch(&touches).await;
         drop(recording);
-        if whole {
-            keep(engine, &open, &touches).await?;
-            if let Some(copying) = copying {
-                copying.complete(&engine.store, &open).await;
-            }
-        }
-        Ok(())
+        if was_one { keep(engine, &open, &touches).await } else { Ok(Vec::new()) }
     };
     let (brought, recorded) = tokio::join!(bring(engine, &image, &versions, copies), record);
-    brought.and(recorded).map(|()| all)
+    // What was recorded is good without it.
+    if let Err(error) = brought {
+        tracing::warn!(error = error.message(), "a boot list is not loaded");
+    }
+    Ok(Attended { whole: recorded?, all })
 }
 
 /// Loads the newest list of these versions of an image into the cache, and leaves the image alone for a
@@ -242,16 +272,20 @@ async fn copied(engine: &Engine, image: &Image, record: &RefRecord, budget: u64)
     }
 }
 
-/// Adds a boot to the lists of image versions.
-async fn keep(engine: &Engine, versions: &[String], touches: &Touches) -> Result<()> {
+/// Adds a boot to the lists of image versions, and gives those whose lists are whole now.
+async fn keep(engine: &Engine, versions: &[String], touches: &Touches) -> Result<Vec<String>> {
+    let mut whole = Vec::new();
     let (chunks, bytes) = (touches.chunks(), touches.bytes());
     for image in versions {
         if let Some(added) = boot_list::add(&engine.store, image, &chunks).await? {
             let (read, new, boots) = (chunks.len(), added.new, added.boots);
             tracing::info!(image, chunks = read, bytes, new, boots, "boot recorded");
+            if added.is_last() {
+                whole.push(image.clone());
+            }
         }
     }
-    Ok(())
+    Ok(whole)
 }
 
 /// Waits for the end of a boot; whether it was one.
@@ -302,50 +336,109 @@ mod tests {
         record.body.boot_copy().unwrap().is_some()
     }
 
-    #[tokio::test]
-    async fn a_list_that_got_no_copy_gets_one_at_the_next_boot() {
-        let dir = tempfile::tempdir().unwrap();
-        let backend = store::backend::create_local(dir.path()).unwrap();
-        let versions = ["debian:1", "debian:2"];
-        let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
-        add_uncopied(&store, &versions).await;
-        let (copying, names) = (Copying::default(), versions.map(str::to_owned));
-        // Two boots at the same time, and one of a version that was removed since.
-        let others = ["debian:3".to_owned(), "debian:1".to_owned()];
-        let both = (copying.complete(&store, &names), copying.complete(&store, &others));
-        tokio::join!(both.0, both.1);
-        for version in versions {
-            assert!(has_copy(&store, version).await, "{version}");
-        }
-        assert_eq!(copying.tried.lock().len(), 2, "each once");
-    }
-
-    #[tokio::test]
-    async fn a_copy_that_cannot_be_made_is_not_tried_again_before_the_next_start() {
+    /// A store that counts what is written, with versions of an image as of [`add_uncopied`].
+    async fn lab(versions: &[&str]) -> (tempfile::TempDir, Arc<testing::Failing>, Store) {
         let dir = tempfile::tempdir().unwrap();
         let backend = store::backend::create_local(dir.path()).unwrap();
         let failing = Arc::new(testing::Failing::new(backend, u64::MAX));
         let (settings, world) = (testing::settings(), testing::world(1));
         let store = Store::create(failing.clone(), settings, world).await.unwrap();
-        add_uncopied(&store, &["debian:1"]).await;
+        add_uncopied(&store, versions).await;
+        (dir, failing, store)
+    }
+
+    #[tokio::test]
+    async fn a_list_that_got_no_copy_gets_one_at_the_next_boot() {
+        let versions = ["debian:1", "debian:2"];
+        let mut writes = Vec::new();
+        for together in [false, true] {
+            let (_dir, failing, store) = lab(&versions).await;
+            let (copying, names) = (Copying::default(), versions.map(str::to_owned));
+            let before = failing.puts();
+            if together {
+                // Two boots at the same time, and one of a version that was removed since.
+                let others = ["debian:3".to_owned(), "debian:1".to_owned()];
+                let boots = [&names, &others].map(|names| copying.complete(&store, names, true));
+                let [one, other] = boots;
+                tokio::join!(one, other);
+            } else {
+                copying.complete(&store, &names, true).await;
+            }
+            for version in versions {
+                assert!(has_copy(&store, version).await, "{version}");
+            }
+            writes.push(failing.puts() - before);
+        }
+        assert_eq!(writes[0], writes[1], "each once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_several_servers_one_makes_a_copy_that_was_left_out() {
+        let names = ["debian:1".to_owned()];
+        let (_dir, failing, store) = lab(&["debian:1"]).await;
+        let before = failing.puts();
+        Copying::default().complete(&store, &names, true).await;
+        let writes = failing.puts() - before;
+        let record = store.refs().get(RefKind::Image, "debian:1").await.unwrap().unwrap();
+        let chunks = boot_list::of(&store, &record).await.unwrap().unwrap().len();
+
+        let (_dir, failing, _store) = lab(&["debian:1"]).await;
+        let mut servers = JoinSet::new();
+        let before = failing.puts();
+        for seed in 2..6 {
+            let store = Store::open(failing.clone(), testing::world(seed)).await.unwrap();
+            let names = names.clone();
+            servers.spawn(async move {
+                let began = Instant::now();
+                Copying::default().complete(&store, &names, false).await;
+                assert!(has_copy(&store, "debian:1").await);
+                began.elapsed()
+            });
+        }
+        while let Some(waited) = servers.join_next().await {
+            let (waited, most) = (waited.unwrap(), CHANCE * chunks as u32);
+            assert!(!waited.is_zero() && waited <= most, "{waited:?} of {most:?}");
+        }
+        assert_eq!(failing.puts() - before, writes, "one of them");
+    }
+
+    #[tokio::test]
+    async fn a_wait_by_chance_is_longer_for_a_longer_list_and_has_an_end() {
+        let (_dir, _, store) = lab(&[]).await;
+        for (chunks, most) in [
+            (0, Duration::ZERO),
+            (16, Duration::from_millis(1200)),
+            (8192, LONGEST_CHANCE),
+            (usize::MAX, LONGEST_CHANCE),
+        ] {
+            let waits: Vec<_> = (0..64).map(|_| by_chance(&store, chunks).unwrap()).collect();
+            let (least, longest) = (waits.iter().min().unwrap(), waits.iter().max().unwrap());
+            assert!(*longest <= most && *longest >= most / 2, "{longest:?} of {most:?}");
+            assert!(*least <= most / 2, "{least:?} of {most:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_copy_that_cannot_be_made_is_not_tried_again_before_the_next_start() {
+        let (_dir, failing, store) = lab(&["debian:1"]).await;
         let (copying, names) = (Copying::default(), ["debian:1".to_owned()]);
         failing.allow(1);
-        copying.complete(&store, &names).await;
+        copying.complete(&store, &names, true).await;
         assert!(!has_copy(&store, "debian:1").await);
         failing.allow(1000);
         let before = failing.puts();
         for _ in 0..3 {
-            copying.complete(&store, &names).await;
+            copying.complete(&store, &names, true).await;
         }
         assert_eq!(failing.puts(), before, "the store is left alone");
         assert!(!has_copy(&store, "debian:1").await);
-        Copying::default().complete(&store, &names).await;
+        Copying::default().complete(&store, &names, true).await;
         assert!(has_copy(&store, "debian:1").await, "another server starts anew");
         // Another list of the version is tried again.
         let record = store.refs().get(RefKind::Image, "debian:1").await.unwrap().unwrap();
         let list = boot_list::of(&store, &record).await.unwrap().unwrap();
         boot_list::set(&store, "debian:1", &list[1..], false).await.unwrap();
-        copying.complete(&store, &names).await;
+        copying.complete(&store, &names, true).await;
         assert!(has_copy(&store, "debian:1").await);
     }
 

@@ -7,11 +7,12 @@
 use super::Repair;
 use crate::verify::pack_id_of;
 use crate::{
-    ChunkRef, ManifestId, PackId, RefBody, RefKind, RefRecord, Session, Store, backend, bootcopy,
-    bootlist, manifest, pack, segment,
+    ChunkRef, Manifest, ManifestId, PackId, RefBody, RefKind, RefRecord, Session, Store, backend,
+    bootcopy, bootlist, manifest, pack, segment,
 };
 use block::{Error, ErrorKind, Result};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 impl Repair<'_> {
     /// The packs that boot copies need, as far as these can be read.
@@ -19,17 +20,18 @@ impl Repair<'_> {
         let mut packs = HashSet::new();
         for record in self.copied().await? {
             let Ok(Some(copy)) = record.body.boot_copy() else { continue };
-            match chunks(self.store, &copy).await {
-                Ok(chunks) => packs.extend(chunks.iter().map(|at| at.pack)),
-                Err(e) if is_loss(&e) => {}
+            match read(self.store, &copy).await {
+                Ok((_, chunks)) => packs.extend(chunks.iter().map(|at| at.pack)),
+                Err(e) if is_loss(&e) || e.kind() == ErrorKind::Unsupported => {}
                 Err(e) => return Err(e),
             }
         }
         Ok(packs)
     }
 
-    /// Makes the boot copies of image versions anew that cannot be read where they ought to be. One that
-    /// cannot be made is left as it is: it harms nobody.
+    /// Makes the boot copies of image versions anew that cannot be read where they ought to be, and
+    /// takes those off that nothing tells any more how to make. One that cannot be made is left as it is:
+    /// it harms nobody.
     pub(super) async fn copies(&mut self) -> Result<()> {
         let Some(session) = self.session else { return Ok(()) };
         let records = self.copied().await?;
@@ -39,15 +41,26 @@ impl Repair<'_> {
         let listed = backend::list(self.store.backend(), pack::PREFIX).await?;
         let packs: HashSet<PackId> =
             listed.iter().filter_map(|meta| pack_id_of(meta.location.as_ref()).ok()).collect();
+        // Several versions can have the same one: those that are of use, and what others became.
+        let mut sound = HashSet::new();
+        let mut made: HashMap<ManifestId, ManifestId> = HashMap::new();
         for record in records {
             // A label that makes no sense is told of by a verification.
             let Ok(Some(copy)) = record.body.boot_copy() else { continue };
-            if !self.is_of_no_use(&copy, &packs).await? {
+            if sound.contains(&copy) {
                 continue;
             }
-            match renew(session, &record).await {
-                Ok(true) => self.report.boot_copies.push(record.name),
-                Ok(false) => {}
+            if !made.contains_key(&copy) && !self.is_of_no_use(&copy, &packs).await? {
+                sound.insert(copy);
+                continue;
+            }
+            match renew(session, &record, copy, made.get(&copy).copied()).await {
+                Ok(Renewed::Made(anew)) => {
+                    made.insert(copy, anew);
+                    self.report.boot_copies.push(record.name);
+                }
+                Ok(Renewed::Dropped) => self.report.dropped_boot_copies.push(record.name),
+                Ok(Renewed::Overtaken) => {}
                 Err(error) => {
                     let (image, error) = (record.name, error.message());
                     tracing::warn!(image, error, "a boot copy that is of no use is not made anew");
@@ -64,33 +77,34 @@ impl Repair<'_> {
         Ok(records)
     }
 
-    /// Whether a part of a copy is not where boots look for it, in one of these packs and sound.
+    /// Whether a part of a copy is not where boots look for it, in one of these packs and sound. One that
+    /// only a newer build can read is left to that.
     async fn is_of_no_use(&self, copy: &ManifestId, packs: &HashSet<PackId>) -> Result<bool> {
+        let (manifest, chunks) = match read(self.store, copy).await {
+            Ok(read) => read,
+            Err(e) if e.kind() == ErrorKind::Unsupported => return Ok(false),
+            Err(e) if is_loss(&e) => return Ok(true),
+            Err(e) => return Err(e),
+        };
+        // What was read may have come from another store.
         let bad = |key: String| {
             let is_fault = self.report.found.iter().any(|fault| fault.object == key);
             is_fault && !self.report.restored.contains(&key)
         };
-        if bad(manifest::key(copy)) {
-            return Ok(true);
-        }
-        let read = async {
-            let manifest = self.store.stored_manifest(copy).await?;
-            let mut segments = (0..manifest.segments()).filter_map(|at| manifest.segment_id(at));
-            Ok(segments.any(|id| bad(segment::key(&id)))
-                || bootcopy::chunks(&manifest)
-                    .await?
-                    .iter()
-                    .any(|at| !packs.contains(&at.pack) || bad(pack::path(&at.pack).to_string())))
-        };
-        match read.await {
-            Err(e) if is_loss(&e) => Ok(true),
-            other => other,
-        }
+        let mut segments = (0..manifest.segments()).filter_map(|at| manifest.segment_id(at));
+        Ok(bad(manifest::key(copy))
+            || segments.any(|id| bad(segment::key(&id)))
+            || chunks
+                .iter()
+                .any(|at| !packs.contains(&at.pack) || bad(pack::path(&at.pack).to_string())))
     }
 }
 
-async fn chunks(store: &Store, copy: &ManifestId) -> Result<Vec<ChunkRef>> {
-    bootcopy::chunks(&*store.stored_manifest(copy).await?).await
+/// A copy's manifest and chunks.
+async fn read(store: &Store, copy: &ManifestId) -> Result<(Arc<Manifest>, Vec<ChunkRef>)> {
+    let manifest = store.stored_manifest(copy).await?;
+    let chunks = bootcopy::chunks(&manifest).await?;
+    Ok((manifest, chunks))
 }
 
 /// Whether an error says that something is lost. What only a newer build can read is not.
@@ -98,17 +112,62 @@ fn is_loss(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound)
 }
 
-/// Makes the copy of a version's list, and names it; says whether the version has it now.
-async fn renew(session: &Session, record: &RefRecord) -> Result<bool> {
-    let (Some(manifest), Some(id)) = (record.body.manifest, record.body.boot_list()?) else {
-        return Ok(false);
+/// What became of a copy that was of no use.
+enum Renewed {
+    /// The version has this one now.
+    Made(ManifestId),
+    /// The version has none now.
+    Dropped,
+    /// The version was changed by somebody else meanwhile.
+    Overtaken,
+}
+
+/// Makes the copy of a version's list, unless it was made for another version already, and names it.
+async fn renew(
+    session: &Session,
+    record: &RefRecord,
+    copy: ManifestId,
+    made: Option<ManifestId>,
+) -> Result<Renewed> {
+    let (store, name) = (session.store(), record.name.as_str());
+    let chunks = match (record.body.manifest, record.body.boot_list()?) {
+        (Some(manifest), Some(list)) => match bootlist::read(store, &list).await {
+            Ok(_) if made.is_some() => Some((manifest, list, Vec::new())),
+            Ok(ids) => {
+                let chunks = bootcopy::choose(store, &manifest, &ids).await?;
+                chunks.map(|chunks| (manifest, list, chunks))
+            }
+            Err(e) if is_loss(&e) => None,
+            Err(e) => return Err(e),
+        },
+        _ => None,
     };
-    let list = bootlist::read(session.store(), &id).await?;
-    let Some(chunks) = bootcopy::choose(session.store(), &manifest, &list).await? else {
-        return Ok(false);
+    let Some((manifest, list, chunks)) = chunks else {
+        return Ok(match bootcopy::unname(session, name, copy).await? {
+            true => Renewed::Dropped,
+            false => Renewed::Overtaken,
+        });
     };
-    let copy = bootcopy::make(session, chunks).await?;
-    bootcopy::name(session, &record.name, id, copy).await
+    let anew = match made {
+        Some(anew) => anew,
+        None => {
+            let anew = bootcopy::make(session, chunks).await?;
+            check(store, &anew).await?;
+            anew
+        }
+    };
+    Ok(match bootcopy::name(session, name, &manifest, list, anew).await? {
+        true => Renewed::Made(anew),
+        false => Renewed::Overtaken,
+    })
+}
+
+/// Reads a whole copy: a pack that was there already is kept when its index is right.
+async fn check(store: &Store, copy: &ManifestId) -> Result<()> {
+    for at in read(store, copy).await?.1 {
+        store.read_at(&at).await?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

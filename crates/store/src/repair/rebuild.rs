@@ -7,9 +7,9 @@
 //! version and level, and sealing is deterministic.
 
 use super::finder::Finder;
-use super::{Part, Plan};
+use super::{Part, Plan, by_other_ways};
 use crate::pack::{self, Builder, Finished};
-use crate::{ChunkRef, Settings, Store, chunk, heal};
+use crate::{ChunkRef, Settings, Store, chunk};
 use block::Result;
 use bytes::Bytes;
 use std::cell::Cell;
@@ -28,6 +28,12 @@ pub(super) async fn as_it_was(
 ) -> Result<Option<Finished>> {
     if !is_gapless(plan) {
         return Ok(None);
+    }
+    // Before the others are read and encoded in vain.
+    for at in plan.lost().filter(|at| !finder.has(&at.id)) {
+        if by_other_ways(store, &at).await.is_none() {
+            return Ok(None);
+        }
     }
     let mut forms = Vec::with_capacity(plan.parts.len());
     for part in &plan.parts {
@@ -83,7 +89,7 @@ async fn forms_of(store: &Store, part: &Part, finder: &Finder<'_>) -> Result<Vec
         plain = finder.plain(&at.id, at.len).await;
     }
     if plain.is_none() {
-        plain = heal::follow(store, at).await.ok().map(|(plain, _)| plain);
+        plain = by_other_ways(store, at).await;
     }
     if let Some(plain) = plain {
         let (encoding, stored) = chunk::encode(settings, &at.id, plain)?;

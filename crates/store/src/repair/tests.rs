@@ -201,3 +201,26 @@ async fn a_repair_ends_its_session_and_repairs_nothing_in_a_sound_store() {
     assert_eq!(lab.keys("packs").await, before);
     assert_eq!(lab.keys("pins").await, Vec::<String>::new());
 }
+
+#[tokio::test]
+async fn a_bad_moved_object_goes_though_its_pack_is_restored() {
+    let lab = lab().await;
+    let source = [Source::Store(lab.copy().await)];
+    let pack = lab.keys("packs").await.remove(0);
+    let id: PackId = pack.strip_prefix("packs/").unwrap().parse().unwrap();
+    moved::save(&lab.store, &id, []).await.unwrap();
+    lab.change(&moved::key(&id), |bytes| bytes[20] ^= 1).await;
+    lab.change(&pack, |bytes| bytes[5000] ^= 1).await;
+    let dry = store(&lab.store, &source, true, &()).await.unwrap();
+    assert_eq!((dry.found.len(), dry.left.len()), (2, 0), "{dry:?}");
+    let report = lab.repair(&source).await;
+    assert_eq!(report.restored, [pack, moved::key(&id)]);
+    assert_eq!(report.left, []);
+    assert!(lab.is_whole().await && lab.keys("moved").await.is_empty());
+    // One of a newer build is none of ours.
+    moved::save(&lab.store, &id, []).await.unwrap();
+    lab.change(&moved::key(&id), |bytes| bytes[8] = 2).await;
+    let report = lab.repair(&source).await;
+    assert_eq!((report.restored.len(), report.left.len()), (0, 1), "{report:?}");
+    assert_eq!(lab.keys("moved").await, [moved::key(&id)]);
+}

@@ -84,7 +84,8 @@ async fn publish_copy(with: &Store) -> ManifestId {
     let id = record.body.boot_list().unwrap().unwrap();
     let list = bootlist::read(with, &id).await.unwrap();
     let copy = bootcopy::of_list(&session, &record.body.manifest.unwrap(), &list).await.unwrap();
-    assert!(bootcopy::name(&session, IMAGE, id, copy).await.unwrap());
+    let manifest = record.body.manifest.unwrap();
+    assert!(bootcopy::name(&session, IMAGE, &manifest, id, copy).await.unwrap());
     session.close(Ok(())).await.unwrap();
     copy
 }
@@ -122,6 +123,29 @@ impl Lab {
         let at = if at < bytes.len() { at } else { bytes.len() - 100 };
         bytes[at] ^= 0x41;
         self.backend.put(&path, bytes.into()).await.unwrap();
+    }
+
+    async fn change(&self, key: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        let path = Path::from(key);
+        let mut bytes = self.backend.get(&path).await.unwrap().bytes().await.unwrap().to_vec();
+        change(&mut bytes);
+        self.backend.put(&path, bytes.into()).await.unwrap();
+    }
+
+    async fn labels(&self, change: impl FnOnce(&mut BTreeMap<String, String>)) {
+        let refs = self.store.refs();
+        let record = refs.get(RefKind::Image, IMAGE).await.unwrap().unwrap();
+        let mut body = record.body;
+        change(&mut body.labels);
+        refs.update(RefKind::Image, IMAGE, record.sequence, body).await.unwrap();
+    }
+
+    /// Another version that shows the same image, with these labels.
+    async fn publish_twin(&self, name: &str) {
+        let record = self.store.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
+        let session = testing::session(&self.store).await;
+        let record = session.publish(RefKind::Image, name, record.body).await;
+        session.close(record).await.unwrap();
     }
 
     async fn remove(&self, key: &str) {
@@ -251,8 +275,12 @@ async fn a_copy_whose_pack_is_elsewhere_or_whose_map_is_lost_is_made_anew() {
     let manifest = lab.store.manifest(&first).await.unwrap();
     let segment = segment::key(&manifest.segment_id(0).unwrap());
     drop(manifest);
-    for key in [segment, crate::manifest::key(&first)] {
-        lab.remove(&key).await;
+    let keys = [segment, crate::manifest::key(&first)];
+    for (key, removed) in keys.iter().flat_map(|key| [(key, false), (key, true)]) {
+        match removed {
+            true => lab.remove(key).await,
+            false => lab.change(key, |bytes| bytes[20] ^= 1).await,
+        }
         let report = lab.repair(&[]).await;
         assert_eq!(
             (report.boot_copies.as_slice(), report.left.len()),
@@ -293,4 +321,129 @@ async fn a_chunk_that_image_and_copy_have_lost_comes_back_to_both_with_the_image
         gc::collect(&lab.store, &options, &()).await.unwrap();
     }
     assert!(lab.serves().await && lab.is_clean().await, "a collection takes nothing of it");
+}
+
+#[tokio::test]
+async fn a_copy_of_a_newer_build_is_left_to_it_and_all_else_is_healed() {
+    let newer = |bytes: &mut Vec<u8>| bytes[8] = 2;
+    for part in ["manifests", "segments"] {
+        let lab = lab(plain().await).await;
+        publish_image(&lab.store, &noise(9, 2 << 20), "alpine:1", 1000).await;
+        let first = lab.copy_id().await;
+        let manifest = lab.store.manifest(&first).await.unwrap();
+        let segment = segment::key(&manifest.segment_id(0).unwrap());
+        drop(manifest);
+        let key = if part == "segments" { segment } else { crate::manifest::key(&first) };
+        lab.change(&key, newer).await;
+        let before =
+            lab.backend.get(&Path::from(key.as_str())).await.unwrap().bytes().await.unwrap();
+        // It comes out as it was: nobody asks for the packs of copies.
+        let pack = lab.own[3].pack;
+        lab.flip(pack, lab.own[3].offset as usize + 9).await;
+        let report = lab.repair(&[]).await;
+        assert_eq!(report.restored, [pack::path(&pack).to_string()], "{report:?}");
+        assert_eq!((&report.boot_copies, &report.dropped_boot_copies), (&vec![], &vec![]));
+        let [left] = report.left.as_slice() else { panic!("{report:?}") };
+        assert_eq!(left.object, key);
+        assert_eq!(lab.copy_id().await, first);
+        let after =
+            lab.backend.get(&Path::from(key.as_str())).await.unwrap().bytes().await.unwrap();
+        assert_eq!(before, after, "{key}");
+        // What cannot be had any more does not, and they are asked for.
+        lab.flip(pack, lab.own[3].offset as usize + 9).await;
+        lab.remove(pack::path(&lab.copy[3].pack).as_ref()).await;
+        let report = lab.repair(&[]).await;
+        assert!(report.left.iter().any(|fault| fault.object == key), "{report:?}");
+        assert_eq!((&report.boot_copies, &report.dropped_boot_copies), (&vec![], &vec![]));
+        assert_eq!(lab.copy_id().await, first);
+    }
+}
+
+#[tokio::test]
+async fn a_copy_of_which_no_list_tells_what_was_in_it_is_taken_off() {
+    for lost in ["list", "label", "worth"] {
+        let lab = lab(plain().await).await;
+        let record = lab.store.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
+        let list = record.body.boot_list().unwrap().unwrap();
+        match lost {
+            "list" => lab.remove(&format!("bootlists/{list}")).await,
+            "label" => {
+                let dropped = |labels: &mut BTreeMap<_, _>| drop(labels.remove(bootlist::LABEL));
+                lab.labels(dropped).await;
+            }
+            _ => {
+                let session = testing::session(&lab.store).await;
+                let short = bootlist::write(&session, &lab.list[..3]).await.unwrap();
+                session.close(Ok(())).await.unwrap();
+                let short = |labels: &mut BTreeMap<String, String>| {
+                    labels.insert(bootlist::LABEL.to_owned(), short.to_string());
+                };
+                lab.labels(short).await;
+            }
+        }
+        // While the copy is whole, it is of use.
+        let report = lab.repair(&[]).await;
+        assert_eq!(report.dropped_boot_copies, Vec::<String>::new(), "{lost}");
+        lab.remove(&crate::manifest::key(&lab.copy_id().await)).await;
+        let report = lab.repair(&[]).await;
+        assert_eq!(report.dropped_boot_copies, [IMAGE], "{lost}: {report:?}");
+        assert_eq!(report.boot_copies, Vec::<String>::new(), "{lost}");
+        let record = lab.store.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
+        assert_eq!(record.body.boot_copy().unwrap(), None, "{lost}");
+        // The list itself stays lost.
+        assert_eq!(report.left.len(), usize::from(lost == "list"), "{lost}: {report:?}");
+    }
+}
+
+#[tokio::test]
+async fn versions_that_have_the_same_copy_get_the_same_one_again() {
+    let (backend, _) = plain().await;
+    let image = text(40 << 20);
+    let list = publish_image(&compressing(&backend, 1).await, &image, IMAGE, 24).await;
+    let first = publish_copy(&compressing(&backend, 5).await).await;
+    let lab = Lab::of(backend.clone(), compressing(&backend, 9).await, image, list).await;
+    lab.publish_twin("debian:2").await;
+    lab.flip(lab.copy[2].pack, lab.copy[2].offset as usize + 40).await;
+    let report = lab.repair(&[]).await;
+    assert_eq!(
+        (report.boot_copies.as_slice(), report.left.len()),
+        (&[IMAGE.to_owned(), "debian:2".to_owned()][..], 0)
+    );
+    let second = lab.store.refs().get(RefKind::Image, "debian:2").await.unwrap().unwrap();
+    assert_ne!(lab.copy_id().await, first);
+    assert_eq!(second.body.boot_copy().unwrap(), Some(lab.copy_id().await));
+    assert!(lab.serves().await && lab.is_clean().await);
+}
+
+#[tokio::test]
+async fn a_chunk_that_only_a_configured_source_has_comes_from_there() {
+    let lab = lab(plain().await).await;
+    let whole = Store::open(Arc::new(lab.backend.fork()), testing::world(3)).await.unwrap();
+    let before = lab.packs().await;
+    for at in [lab.own[4], lab.copy[4]] {
+        lab.flip(at.pack, at.offset as usize + 7).await;
+    }
+    lab.store.add_source(whole).unwrap();
+    let dry = repair::store(&lab.store, &[], true, &()).await.unwrap();
+    assert_eq!((dry.healed_chunks, dry.lost_chunks, dry.left.len()), (2, 0, 0), "{dry:?}");
+    let report = lab.repair(&[]).await;
+    assert_eq!((report.restored.len(), report.left.len()), (2, 0), "{report:?}");
+    assert_eq!((report.healed_chunks, report.lost_chunks), (2, 0), "{report:?}");
+    assert!(lab.packs().await == before && lab.serves().await);
+}
+
+#[tokio::test]
+async fn a_version_that_shows_another_image_meanwhile_gets_no_copy() {
+    let lab = lab(plain().await).await;
+    let record = lab.store.refs().get(RefKind::Image, IMAGE).await.unwrap().unwrap();
+    let (manifest, list) = (record.body.manifest.unwrap(), record.body.boot_list().unwrap());
+    let (list, other) = (list.unwrap(), lab.copy_id().await);
+    let session = testing::session(&lab.store).await;
+    let named = async |of, copy| bootcopy::name(&session, IMAGE, of, list, copy).await.unwrap();
+    assert!(!named(&other, manifest).await, "made for another manifest");
+    assert_eq!(lab.copy_id().await, other);
+    assert!(named(&manifest, manifest).await);
+    assert!(!bootcopy::unname(&session, IMAGE, other).await.unwrap(), "it has another one");
+    assert_eq!(lab.copy_id().await, manifest);
+    session.close(Ok(())).await.unwrap();
 }
