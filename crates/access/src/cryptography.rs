@@ -98,6 +98,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::disallowed_methods, reason = "TLS itself looks at the clock")]
     fn the_suites_of_either_library_work_with_each_other() {
         let dir = tempfile::tempdir().unwrap();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
