@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 
 /// How long a server may take to record a boot after its end.
 const RECORDING: Duration = Duration::from_secs(60);
-/// How long the boot copy may take.
-const COPYING: Duration = Duration::from_secs(10);
+/// How long the boot copy may take, which waits half a minute for the boot that was recorded last.
+const COPYING: Duration = Duration::from_secs(60);
 /// Boots that the server makes a list of.
 const FIRST: usize = 4;
 /// What is to be reached of the time without any help, and of qemu-nbd's.
