@@ -85,7 +85,8 @@ pub(crate) struct Serve {
     /// Beyond so many milliseconds a disk or the store is called slow; 0: never.
     pub(crate) slow_ms: u64,
     /// The longest that the next request of a quick client is looked for, in microseconds; 0: never.
-    pub(crate) busy_poll_us: u64,
+    /// Without it, while the machine has processors to spare.
+    pub(crate) busy_poll_us: Option<u64>,
     /// Whether boots are recorded, and loaded ahead of the next ones.
     pub(crate) boot_lists: bool,
     /// Whether the chunks of a whole boot list are stored once more, side by side, and read from there.
@@ -196,7 +197,7 @@ impl Default for Serve {
             lease_seconds: 60,
             response_ms: 0,
             slow_ms: 1000,
-            busy_poll_us: 0,
+            busy_poll_us: None,
             boot_lists: true,
             boot_copies: true,
             read_ahead: ByteSize(2 << 20),
@@ -356,7 +357,7 @@ impl Config {
         if self.serve.slow_ms > 86_400_000 {
             return bad("serve.slow_ms", "is more than a day; write milliseconds");
         }
-        if self.serve.busy_poll_us > 1000 {
+        if self.serve.busy_poll_us > Some(1000) {
             return bad("serve.busy_poll_us", "must be at most 1000");
         }
         if self.serve.lease_seconds < 3 {
@@ -427,7 +428,8 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # stop_seconds = 10         # a graceful stop waits this long for clients
 # response_ms = 0           # head-room ends where the mean response is longer; 0: anywhere
 # slow_ms = 1000            # disks and the store are called slow beyond this; 0: never
-# busy_poll_us = 0          # the next request of a quick client is looked for this long; 0 is off
+# busy_poll_us = 200        # a quick client's next request is looked for this long; 0 is off
+                            # unless set: while the machine has processors to spare
 
 # The certificates of the server and of the authority that it trusts; sojourn cert makes them.
 [tls]
@@ -491,6 +493,7 @@ mod tests {
         }];
         expected.trace.dir = Some("traces".into());
         expected.serve.http = Some("127.0.0.1:9180".into());
+        expected.serve.busy_poll_us = Some(200);
         assert_eq!(Config::parse(&uncommented).unwrap(), expected);
     }
 

@@ -6,9 +6,11 @@
 //! were of late decides for how long, whether they were slept through or not: nobody looks for a client
 //! whose waits are long, and what looks in vain pays for it with waits that it has to sleep through.
 //!
-//! Looking takes a whole processor, so only few connections may at a time.
+//! Looking takes a whole processor, so only few connections may at a time; and unless it is asked for,
+//! only while the machine has some to spare, which whoever runs the server finds out.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use super::limits::BusyPoll;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// The first time that is looked for.
@@ -17,8 +19,9 @@ const FIRST: Duration = Duration::from_micros(8);
 const CHEAP: u32 = 4;
 /// And at most, when looking was in vain again and again.
 const DEAR: u32 = 1024;
-/// So many times that many short waits in a row make it cheaper again.
-const PAID: u32 = 8;
+/// Short waits after which a long one does not say that looking was in vain: what it costs is little
+/// beside what they gained. A machine that takes its processors away now and then makes such waits.
+const PAID: u32 = 32;
 
 /// What the waits of one connection teach.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,12 +33,14 @@ pub(super) struct Waits {
     row: u32,
     /// How many there have to be.
     price: u32,
+    /// Short waits since there is looking.
+    gained: u32,
 }
 
 impl Waits {
     /// No wait was seen yet; none longer than `most` is looked for, and none at all if that is zero.
     pub(super) fn new(most: Duration) -> Self {
-        Self { most, window: Duration::ZERO, row: 0, price: CHEAP }
+        Self { most, window: Duration::ZERO, row: 0, price: CHEAP, gained: 0 }
     }
 
     /// For how long to look for the next request.
@@ -47,21 +52,19 @@ impl Waits {
     pub(super) fn waited(&mut self, wait: Duration) {
         if wait > self.most {
             if !self.window.is_zero() {
-                self.price = (self.price * 2).min(DEAR);
+                let in_vain = self.gained < PAID;
+                self.price = if in_vain { (self.price * 2).min(DEAR) } else { CHEAP };
             }
-            (self.window, self.row) = (Duration::ZERO, 0);
+            (self.window, self.row, self.gained) = (Duration::ZERO, 0, 0);
             return;
         }
-        self.row += 1;
+        self.gained = self.gained.saturating_add(u32::from(!self.window.is_zero()));
+        self.row = self.row.saturating_add(1);
         if self.row < self.price {
             return;
         }
         if wait >= self.window {
             self.window = (self.window * 2).clamp(FIRST.min(self.most), self.most);
-        }
-        if self.row >= PAID * self.price {
-            self.price = (self.price / 2).max(CHEAP);
-            self.row = self.price;
         }
     }
 }
@@ -72,16 +75,44 @@ impl Waits {
 pub(super) struct Lookers {
     most: usize,
     now: AtomicUsize,
+    /// The machine has processors to spare.
+    spare: AtomicBool,
+    /// Somebody asked for one that is to spare.
+    asked: AtomicBool,
 }
 
 impl Lookers {
     /// Where there are so many processors.
     pub(super) fn new(processors: usize) -> Self {
-        Self { most: processors / 2, now: AtomicUsize::new(0) }
+        Self {
+            most: processors / 2,
+            now: AtomicUsize::new(0),
+            spare: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
+        }
     }
 
-    /// One more, until the result is dropped; `None` when there are enough.
-    pub(super) fn join(&self) -> Option<Looker<'_>> {
+    /// Says whether there are processors to spare; not, at first.
+    pub(super) fn spare(&self, spare: bool) {
+        self.spare.store(spare, Relaxed);
+    }
+
+    /// Whether a processor that is to spare was asked for since the last time.
+    pub(super) fn take_asked(&self) -> bool {
+        self.asked.swap(false, Relaxed)
+    }
+
+    /// One more, until the result is dropped; `None` when there are enough, or none is to spare.
+    pub(super) fn join(&self, when: BusyPoll) -> Option<Looker<'_>> {
+        if matches!(when, BusyPoll::WhileSpare(_)) {
+            // Written once only: all who look share it.
+            if !self.asked.load(Relaxed) {
+                self.asked.store(true, Relaxed);
+            }
+            if !self.spare.load(Relaxed) {
+                return None;
+            }
+        }
         let before = self.now.fetch_add(1, Relaxed);
         let looker = Looker(self); // leaves on drop
         (before < self.most).then_some(looker)
@@ -163,13 +194,40 @@ mod tests {
 
     #[test]
     fn one_connection_for_two_processors_looks_and_none_on_a_single_one() {
-        assert!(Lookers::new(1).join().is_none());
+        let always = BusyPoll::Always(MOST);
+        assert!(Lookers::new(1).join(always).is_none());
         let lookers = Lookers::new(5);
-        let (one, two) = (lookers.join(), lookers.join());
+        let (one, two) = (lookers.join(always), lookers.join(always));
         assert!(one.is_some() && two.is_some());
-        assert!(lookers.join().is_none() && lookers.join().is_none());
+        assert!(lookers.join(always).is_none() && lookers.join(always).is_none());
         drop(one);
-        assert!(lookers.join().is_some());
+        assert!(lookers.join(always).is_some());
+    }
+
+    #[test]
+    fn who_may_only_have_what_is_to_spare_is_refused_until_something_is() {
+        let (lookers, polite) = (Lookers::new(8), BusyPoll::WhileSpare(MOST));
+        assert!(lookers.join(polite).is_none());
+        assert!(lookers.take_asked());
+        assert!(lookers.join(BusyPoll::Always(MOST)).is_some());
+        assert!(!lookers.take_asked());
+        lookers.spare(true);
+        assert!(lookers.join(polite).is_some());
+        lookers.spare(false);
+        assert!(lookers.join(polite).is_none());
+        assert!(lookers.take_asked() && !lookers.take_asked());
+    }
+
+    #[test]
+    fn a_long_wait_now_and_then_does_not_make_looking_dearer() {
+        let mut seen = after([]);
+        for round in 0..100 {
+            (0..4 + PAID).for_each(|_| seen.waited(micros(20)));
+            assert!(!seen.window().is_zero(), "round {round}");
+            seen.waited(micros(5000));
+        }
+        (0..4).for_each(|_| seen.waited(micros(20)));
+        assert!(!seen.window().is_zero());
     }
 
     proptest! {

@@ -20,6 +20,7 @@ use super::busy_poll::{Lookers, Waits};
 use super::counters::Share;
 use super::engine::{Engine, Terms, Work};
 use super::input::Input;
+use super::limits::BusyPoll;
 use super::order::Order;
 use super::passing::Rest;
 use super::stream::Watch;
@@ -125,7 +126,7 @@ pub(super) struct Connection<'a, S> {
     /// Work that was taken since the connection was polled.
     work: u64,
     waits: Waits,
-    lookers: Option<&'a Lookers>,
+    lookers: Option<(&'a Lookers, BusyPoll)>,
     /// When the connection was polled.
     polled: Instant,
     /// When the answer of a single request was sent, until the next one comes.
@@ -185,9 +186,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         self.watch = watch;
     }
 
-    /// Has it look for the next request, for at most so long and as one of these, before it sleeps.
-    pub(super) fn look(&mut self, most: Duration, lookers: &'a Lookers) {
-        (self.waits, self.lookers) = (Waits::new(most), Some(lookers));
+    /// Has it look for the next request then, as one of these, before it sleeps.
+    pub(super) fn look(&mut self, when: BusyPoll, lookers: &'a Lookers) {
+        (self.waits, self.lookers) = (Waits::new(when.most()), Some((lookers, when)));
     }
 
     /// From now on new requests are refused; the connection ends when the others are answered.

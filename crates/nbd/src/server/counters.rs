@@ -64,6 +64,7 @@ traffic! {
     waited: "Requests that the device could not answer on the spot.",
     paced: "Times that a connection was held back by its client's limits.",
     busy_polled: "Requests that a connection found by looking for them before it slept.",
+    busy_poll_nanos: "Nanoseconds that connections looked, in vain or not.",
 }
 
 /// What a server counted since it was made, read at one moment.

@@ -177,8 +177,8 @@ impl Timer {
     }
 
     /// The batch begins only now: it was held back.
-    pub(crate) fn begin_anew(&mut self) {
-        self.began = Instant::now();
+    pub(crate) fn begin_anew(&mut self, now: Instant) {
+        self.began = now;
     }
 
     /// When the batch began.

@@ -33,12 +33,35 @@ pub struct Limits {
     /// Silence on a TCP connection until the peer is probed; a peer that then stays silent for
     /// the same time again is dropped.
     pub keepalive: Duration,
-    /// How long a connection looks for the next request of a client that has one in flight, at most,
-    /// before it sleeps. It finds out for how long that is worth it. Only connections that are alone
-    /// on their thread look, one for every two processors at a time. 0 is not at all.
-    pub busy_poll: Duration,
+    /// Whether a connection looks for the next request of a client that has one in flight before it
+    /// sleeps.
+    pub busy_poll: BusyPoll,
     /// How long a stop waits for requests in flight and for clients to take their replies.
     pub stop_deadline: Duration,
+}
+
+/// When a connection looks for the next request before it sleeps, and for how long at most. It finds out
+/// for how long that is worth it. Only connections that are alone on their thread look, one for every two
+/// processors at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BusyPoll {
+    /// It does not look.
+    Never,
+    /// While the machine is said to have processors to spare
+    /// ([`Server::spare_processors`](super::Server::spare_processors)).
+    WhileSpare(Duration),
+    /// Whatever else the machine does.
+    Always(Duration),
+}
+
+impl BusyPoll {
+    /// The longest that is looked.
+    pub(super) const fn most(self) -> Duration {
+        match self {
+            Self::Never => Duration::ZERO,
+            Self::WhileSpare(most) | Self::Always(most) => most,
+        }
+    }
 }
 
 impl Default for Limits {
@@ -54,7 +77,7 @@ impl Default for Limits {
             stall_deadline: Duration::from_secs(30),
             max_request: 32 << 20,
             keepalive: Duration::from_secs(60),
-            busy_poll: Duration::ZERO,
+            busy_poll: BusyPoll::Never,
             stop_deadline: Duration::from_secs(10),
         }
     }

@@ -44,7 +44,7 @@ mod tests;
 pub use counters::{ClientCounters, Counters, ExportCounters, Traffic};
 pub use exports::{Ending, ExportSummary, Exports, Layered, Peer, Purpose, Session, Transport};
 pub use latency::{Latencies, Latency, Operation};
-pub use limits::Limits;
+pub use limits::{BusyPoll, Limits};
 pub use listener::{DEFAULT_BACKLOG, Listener};
 pub use pace::Rates;
 pub use passing::{Carrier, Interrupted, Passed, Passing, Phase, Rest};
@@ -113,6 +113,18 @@ impl Server {
         self.inner.budget.resize(limits.total_bytes.max(limits.max_request.into()));
         self.inner.registry.set_rates(limits.client_rates);
         *lock(&self.inner.limits) = Arc::new(limits);
+    }
+
+    /// Says whether the machine has processors to spare, for [`BusyPoll::WhileSpare`]: from now on, for
+    /// all connections. It has none until this is said.
+    pub fn spare_processors(&self, spare: bool) {
+        self.inner.lookers.spare(spare);
+    }
+
+    /// Whether a connection asked for a processor that is to spare since this was called last, whether
+    /// it got it or not.
+    pub fn wants_processors(&self) -> bool {
+        self.inner.lookers.take_asked()
     }
 
     /// What was counted so far.

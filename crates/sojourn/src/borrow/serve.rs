@@ -8,7 +8,7 @@ use crate::place::TlsMode;
 use crate::serve::file::FileExports;
 use crate::serve::notify::notify;
 use crate::serve::signals::{Signals, Switch};
-use crate::serve::{limits, listen};
+use crate::serve::{limits, listen, spare};
 use block::{Error, Result};
 use nbd::server::DEFAULT_BACKLOG;
 use nbd::{Address, Listener, Server};
@@ -61,6 +61,8 @@ pub(crate) async fn run(
             let (server, stop) = (server.clone(), stop.wait());
             tasks.spawn(async move { server.serve(listener, stop).await });
         }
+        let mut beside = JoinSet::new(); // ends with this
+        beside.spawn(spare::follow(server.clone(), stop.clone()));
         if let Some(ready) = ready.take() {
             ready()?;
             notify("READY=1");

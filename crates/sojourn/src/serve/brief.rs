@@ -1,6 +1,7 @@
 //! Servers that end by themselves: `--single` for one client, `--run` for one command.
 
 use super::signals::{Signals, Switch};
+use super::spare;
 use block::{Error, Result};
 use nbd::server::DEFAULT_BACKLOG;
 use nbd::{Address, Exports, Limits, Listener, Peer, Server, Uri};
@@ -11,6 +12,7 @@ use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::process::Command;
+use tokio::task::JoinSet;
 
 /// Serves one client: on the socket that was passed by socket activation if there is one, else on
 /// standard input and output.
@@ -24,6 +26,8 @@ pub(crate) async fn single(
 ) -> Result<ExitCode> {
     let mut signals = Signals::listen()?;
     let server = Server::new(exports, limits);
+    let mut beside = JoinSet::new(); // ends with this
+    beside.spawn(spare::follow(server.clone(), Switch::new()));
     let stop = async move { signals.stop().await };
     if let Some(listener) = inherited.into_iter().next() {
         server.serve_next(listener, stop).await?;
@@ -103,6 +107,8 @@ pub(crate) async fn run(
     let listener = Listener::bind(&address, DEFAULT_BACKLOG).await?;
     let server = Server::new(exports, limits);
     let stop = Switch::new();
+    let mut beside = JoinSet::new(); // ends with this
+    beside.spawn(spare::follow(server.clone(), stop.clone()));
     let serving = server.serve(listener, stop.wait());
     let running = async {
         let mut child = Command::new("/bin/sh")

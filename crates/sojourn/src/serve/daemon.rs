@@ -12,7 +12,7 @@ use super::reload::Changeable;
 use super::returning::Returning;
 use super::security::Security;
 use super::signals::{Asked, Signals, Switch};
-use super::{forecast, head_room, limits, listen, strain};
+use super::{forecast, head_room, limits, listen, spare, strain};
 use crate::borrow::shadow::{Shadows, Wanted};
 use crate::config::Config;
 use crate::control::{
@@ -265,6 +265,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         control::server::serve(control_listener, for_control, stop_control).await;
     });
     others.spawn(forecast::follow(Arc::clone(&engine.cache), stop.clone()));
+    others.spawn(spare::follow(running.nbd.clone(), stop.clone()));
     let troubles = Arc::clone(&running.troubles);
     others.spawn(strain::follow(troubles, Arc::clone(&engine), stop.clone()));
     tracing::info!(home = %home.dir().display(), pid = std::process::id(), "ready");

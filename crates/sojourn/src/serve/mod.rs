@@ -23,6 +23,7 @@
 //! | [`signals`] | what stops and reloads a server |
 //! | [`reload`] | the configuration is read again |
 //! | [`forecast`] | what other caches would do is followed |
+//! | [`spare`] | whether there are processors to spare for busy polling |
 //! | [`strain`] | full and slow disks, and a slow store, are noticed |
 //! | [`http`], [`https`], [`metrics`], [`status`], [`latency`], [`head_room`] | what the server tells of itself |
 
@@ -54,6 +55,7 @@ pub(crate) mod reserve;
 pub(crate) mod returning;
 pub(crate) mod security;
 pub(crate) mod signals;
+pub(crate) mod spare;
 pub(crate) mod status;
 pub(crate) mod strain;
 
@@ -83,7 +85,11 @@ pub(crate) fn limits(config: &Config) -> nbd::Limits {
         in_flight_bytes: usize::try_from(config.limits.in_flight.0).unwrap_or(usize::MAX),
         total_bytes: config.limits.total_in_flight.0,
         max_request: u32::try_from(config.limits.request.0).unwrap_or(u32::MAX),
-        busy_poll: Duration::from_micros(config.serve.busy_poll_us),
+        busy_poll: match config.serve.busy_poll_us {
+            None => nbd::server::BusyPoll::WhileSpare(spare::BUSY_POLL),
+            Some(0) => nbd::server::BusyPoll::Never,
+            Some(us) => nbd::server::BusyPoll::Always(Duration::from_micros(us)),
+        },
         stop_deadline: Duration::from_secs(config.serve.stop_seconds),
         ..nbd::Limits::default()
     }

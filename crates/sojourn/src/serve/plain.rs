@@ -3,7 +3,7 @@
 use super::notify::notify;
 use super::security::Security;
 use super::signals::{Signals, Switch};
-use super::{limits, listen};
+use super::{limits, listen, spare};
 use crate::config::Config;
 use block::{Error, Result};
 use nbd::{Exports, Server};
@@ -37,6 +37,8 @@ pub(crate) async fn run(
         let (server, stop) = (server.clone(), stop.wait());
         tasks.spawn(async move { server.serve(listener, stop).await });
     }
+    let mut beside = JoinSet::new(); // ends with this
+    beside.spawn(spare::follow(server.clone(), stop.clone()));
     notify("READY=1");
     signals.stop().await;
     notify("STOPPING=1");

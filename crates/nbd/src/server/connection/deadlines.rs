@@ -35,7 +35,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         let over = pause.as_mut().poll(cx).is_ready();
         if over {
             self.pause = None;
-            self.engine.timer.begin_anew();
+            self.engine.timer.begin_anew(Instant::now());
         }
         over
     }

@@ -6,6 +6,7 @@ use std::io;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// The answers of what was taken were sent, as far as the client takes them.
@@ -29,23 +30,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// Receives once; first looks for something if that is worth it.
     pub(super) fn receive_or_look(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let looker = match (self.lookers, &self.watch) {
-            (Some(lookers), Some(watch)) if self.looks() => {
-                let looker = lookers.join();
+            (Some((lookers, when)), Some(watch)) if self.looks() => {
+                let looker = lookers.join(when);
                 if looker.is_some() {
                     watch.look(self.waits.window());
                 }
-                looker
+                looker.map(|looker| (looker, Instant::now()))
             }
             _ => None,
         };
         self.fresh = false;
         let received = self.receive(cx);
-        if looker.is_some()
-            && let Some(watch) = &self.watch
-        {
+        if let (Some((_, from)), Some(watch)) = (looker, &self.watch) {
             watch.look(Duration::ZERO); // one that was not needed
+            let now = Instant::now();
+            self.engine.tally.busy_poll_nanos += (now - from).as_nanos() as u64;
             if let Poll::Ready(Ok(1..)) = received {
-                self.engine.timer.begin_anew();
+                self.engine.timer.begin_anew(now);
                 self.engine.tally.busy_polled += 1;
             }
         }

@@ -139,7 +139,7 @@ fn served<'a>(
     let watch = stream.watch();
     let mut connection = Connection::new(stream, terms(device), STALL, share, Rest::default());
     connection.notice(Some(watch));
-    connection.look(Duration::from_millis(10), lookers);
+    connection.look(BusyPoll::Always(Duration::from_millis(10)), lookers);
     connection
 }
 
@@ -209,7 +209,7 @@ async fn nothing_is_looked_for_beside_a_busy_neighbour_or_enough_that_look() {
     warm_up(&mut connection, &client).await;
     client.quick.store(true, Relaxed);
 
-    let looks = lookers.join();
+    let looks = lookers.join(BusyPoll::Always(Duration::MAX));
     client.ask();
     for _ in 0..20 {
         assert_eq!(answered(&mut connection, &client).await, 1);
@@ -226,6 +226,34 @@ async fn nothing_is_looked_for_beside_a_busy_neighbour_or_enough_that_look() {
         answered(&mut connection, &client).await;
     }
     assert!(found(&registry) > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_looked_for_until_there_are_processors_to_spare() {
+    let (registry, lookers) = (Registry::new(Rates::default()), Lookers::new(2));
+    let share = registry.join("disk", "client");
+    let (client, mut stream, device) = pair();
+    let mut connection = served(&mut stream, device, &share, &lookers);
+    connection.look(BusyPoll::WhileSpare(Duration::from_millis(10)), &lookers);
+    warm_up(&mut connection, &client).await;
+    client.quick.store(true, Relaxed);
+    client.ask();
+    for _ in 0..20 {
+        assert_eq!(answered(&mut connection, &client).await, 1);
+    }
+    assert_eq!(found(&registry), 0);
+    assert!(lookers.take_asked());
+    lookers.spare(true);
+    for _ in 0..20 {
+        answered(&mut connection, &client).await;
+    }
+    let all = found(&registry);
+    assert!(all > 0);
+    lookers.spare(false);
+    for _ in 0..20 {
+        answered(&mut connection, &client).await;
+    }
+    assert!(found(&registry) <= all + 1, "those of the turn that was under way");
 }
 
 #[tokio::test]
@@ -261,7 +289,7 @@ async fn a_client_on_another_thread_is_found_and_answered() {
     let (client, mut stream, device) = pair();
     let mut connection = served(&mut stream, device, &share, &lookers);
     // Longer than anybody waits: it finds the client at last, on the slowest machine.
-    connection.look(Duration::from_secs(2), &lookers);
+    connection.look(BusyPoll::Always(Duration::from_secs(2)), &lookers);
     client.socket.set_nonblocking(false).unwrap();
     let asking = block::offload(move || {
         let mut reply = [0; LEN + 16];
