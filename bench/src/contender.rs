@@ -8,7 +8,7 @@ use crate::process::Tree;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -123,18 +123,14 @@ impl Contender {
     }
 
     /// Starts it; returns when it serves and its disk was read once.
-    pub(crate) fn start(&self, bench: &Bench, round: usize) -> Result<Server> {
-        self.start_with(bench, round, &[])
+    pub(crate) fn start(&self, bench: &Bench) -> Result<Server> {
+        self.start_with(bench, &[])
     }
 
     /// The same, with more on its command line.
-    pub(crate) fn start_with(
-        &self,
-        bench: &Bench,
-        round: usize,
-        more: &[&OsStr],
-    ) -> Result<Server> {
-        let dir = bench.dir.join(format!("{}-{round}", self.name));
+    pub(crate) fn start_with(&self, bench: &Bench, more: &[&OsStr]) -> Result<Server> {
+        let dir = bench.dir.join(format!("{}-{}", self.name, bench.starts.get()));
+        bench.starts.set(bench.starts.get() + 1);
         fs::create_dir(&dir)?;
         let place = match bench.tcp {
             true => Place::free_tcp().context("no TCP on this machine")?,
@@ -275,6 +271,8 @@ pub(crate) struct Bench {
     image: PathBuf,
     plain: OnceCell<PathBuf>,
     home: OnceCell<PathBuf>,
+    /// How many servers were started.
+    starts: Cell<usize>,
 }
 
 impl Bench {
@@ -295,6 +293,7 @@ impl Bench {
             image,
             plain: OnceCell::new(),
             home: OnceCell::new(),
+            starts: Cell::new(0),
         })
     }
 
@@ -500,6 +499,6 @@ mod tests {
         let bench = Bench::new(dir.path(), 1 << 20, Some(missing)).unwrap();
         let error = ALL[1].version(&bench).unwrap_err().to_string();
         assert!(error.contains("cargo build --release -p sojourn"), "{error}");
-        assert!(ALL[1].start(&bench, 0).is_err());
+        assert!(ALL[1].start(&bench).is_err());
     }
 }

@@ -55,7 +55,7 @@ pub(crate) fn run(sojourn: &Path, dir: &Path, window: Duration, rounds: usize) -
     let trace = dir.join("trace.sjt");
     let (plain, recorded) = (bench("plain")?, bench("recorded")?);
     let more: [&OsStr; 2] = ["--trace".as_ref(), trace.as_ref()];
-    let servers = [private.start(&plain, 0)?, private.start_with(&recorded, 0, &more)?];
+    let servers = [private.start(&plain)?, private.start_with(&recorded, &more)?];
     let mut answered = 0;
     let mut rows = Vec::new();
     for load in loads {

@@ -79,16 +79,24 @@ pub(crate) fn run(options: &Options, dir: &Path, sojourn: Option<PathBuf>) -> Re
     for round in 1..=options.rounds {
         for run in &mut series.runs {
             eprintln!("round {round} of {}: {}", options.rounds, run.contender.name);
-            run_round(options, &bench, round, run);
+            run_round(options, &bench, run);
         }
     }
     Ok(series)
 }
 
-/// One window of each load on a fresh server.
-fn run_round(options: &Options, bench: &Bench, round: usize, run: &mut Run) {
-    let mut server = run.contender.start(bench, round).map_err(|error| format!("{error:#}"));
+/// One window of each load on a fresh server; on another one from there where a load wants private disks that
+/// nobody wrote to, and somebody did. Of servers of one raw file that is the same file again.
+fn run_round(options: &Options, bench: &Bench, run: &mut Run) {
+    let contender = run.contender;
+    let start = || contender.start(bench).map_err(|error| format!("{error:#}"));
+    let (mut server, mut touched) = (start(), false);
     for (load, cell) in options.loads.iter().zip(&mut run.cells) {
+        if touched && load.wants_untouched() && server.is_ok() {
+            drop(server); // before the other one takes its room
+            (server, touched) = (start(), false);
+        }
+        touched |= load.writes();
         let result = match &server {
             Ok(server) => load::measure(
                 *load,

@@ -43,7 +43,10 @@ fn quick_client(config: &str, mut done: impl FnMut(u64) -> bool) {
         }
         first += 1000;
         let status = home.json(&["status"]);
-        if done(status["total"]["busy_polled"].as_u64().unwrap()) {
+        let total = &status["total"];
+        let found = total["busy_polled"].as_u64().unwrap();
+        assert!(found == 0 || total["busy_poll_seconds"].as_f64().unwrap() > 0.0);
+        if done(found) {
             break;
         }
     }

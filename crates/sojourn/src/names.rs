@@ -16,6 +16,7 @@ pub(crate) mod metric {
     pub(crate) const REQUEST_SECONDS: &str = "request_duration_seconds";
     pub(crate) const PACED: &str = "requests_held_back";
     pub(crate) const BUSY_POLLED: &str = "requests_busy_polled";
+    pub(crate) const BUSY_POLL_SECONDS: &str = "busy_poll_seconds";
     pub(crate) const CLIENTS: &str = "clients";
     pub(crate) const READ_BYTES: &str = "read_bytes";
     pub(crate) const WRITTEN_BYTES: &str = "written_bytes";

@@ -10,8 +10,10 @@
 //! only while the machine has some to spare, which whoever runs the server finds out.
 
 use super::limits::BusyPoll;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// The first time that is looked for.
 const FIRST: Duration = Duration::from_micros(8);
@@ -33,14 +35,14 @@ pub(super) struct Waits {
     row: u32,
     /// How many there have to be.
     price: u32,
-    /// Short waits since there is looking.
-    gained: u32,
+    /// Short waits since there is looking; `None` while nobody has looked.
+    gained: Option<u32>,
 }
 
 impl Waits {
     /// No wait was seen yet; none longer than `most` is looked for, and none at all if that is zero.
     pub(super) fn new(most: Duration) -> Self {
-        Self { most, window: Duration::ZERO, row: 0, price: CHEAP, gained: 0 }
+        Self { most, window: Duration::ZERO, row: 0, price: CHEAP, gained: None }
     }
 
     /// For how long to look for the next request.
@@ -48,17 +50,26 @@ impl Waits {
         self.window
     }
 
+    /// There is looking for so long from now on.
+    pub(super) fn look(&mut self) -> Duration {
+        self.gained.get_or_insert(0);
+        self.window
+    }
+
     /// The client took this long from an answer to its next request.
     pub(super) fn waited(&mut self, wait: Duration) {
         if wait > self.most {
-            if !self.window.is_zero() {
-                let in_vain = self.gained < PAID;
-                self.price = if in_vain { (self.price * 2).min(DEAR) } else { CHEAP };
-            }
-            (self.window, self.row, self.gained) = (Duration::ZERO, 0, 0);
+            self.price = match self.gained.take() {
+                None => self.price,
+                Some(gained) if gained < PAID => (self.price * 2).min(DEAR),
+                Some(_) => CHEAP,
+            };
+            (self.window, self.row) = (Duration::ZERO, 0);
             return;
         }
-        self.gained = self.gained.saturating_add(u32::from(!self.window.is_zero()));
+        if let Some(gained) = &mut self.gained {
+            *gained = gained.saturating_add(1);
+        }
         self.row = self.row.saturating_add(1);
         if self.row < self.price {
             return;
@@ -69,59 +80,91 @@ impl Waits {
     }
 }
 
-/// The connections that look at a time: at most one for every two processors, so that there is one for
-/// a client, too.
+/// The processors that connections take in order to look: at most one of every two, so that there is one
+/// for a client, too; and of those that must be to spare ([`BusyPoll::WhileSpare`]) as many as it is said.
+/// Clones are the same ones.
+#[derive(Debug, Clone)]
+pub struct Processors(Arc<Lookers>);
+
+impl Processors {
+    /// Where there are so many.
+    pub fn new(processors: usize) -> Self {
+        Self(Arc::new(Lookers {
+            most: processors / 2,
+            now: AtomicUsize::new(0),
+            spare: AtomicUsize::new(0),
+            asked: AtomicBool::new(false),
+            wake: Notify::new(),
+        }))
+    }
+
+    /// The most that are taken at a time, whatever is to spare.
+    pub fn most(&self) -> usize {
+        self.0.most
+    }
+
+    /// Has at most so many be taken at a time by those that must be to spare. None until this is called.
+    pub fn set_spare(&self, spare: usize) {
+        self.0.spare.store(spare, Relaxed);
+    }
+
+    /// Waits until somebody asks for one that is to spare, whether it is given or not: since the last time,
+    /// or from now on. One caller at a time.
+    pub async fn asked(&self) {
+        self.0.wake.notified().await;
+        self.0.asked.store(false, Relaxed);
+    }
+
+    /// Whether one may be had; nobody is told that it was asked for.
+    pub fn may(&self, when: BusyPoll) -> bool {
+        match when {
+            BusyPoll::Never => false,
+            BusyPoll::WhileSpare(_) => self.0.spare.load(Relaxed) > 0,
+            BusyPoll::Always(_) => true,
+        }
+    }
+
+    /// Takes one, until the result is dropped; `None` when there is none to be had.
+    pub fn take(&self, when: BusyPoll) -> Option<Looker<'_>> {
+        let most = match when {
+            BusyPoll::Never => 0,
+            BusyPoll::WhileSpare(_) => self.0.spare().min(self.0.most),
+            BusyPoll::Always(_) => self.0.most,
+        };
+        if most == 0 {
+            return None;
+        }
+        let before = self.0.now.fetch_add(1, Relaxed);
+        let looker = Looker(&self.0); // leaves on drop
+        (before < most).then_some(looker)
+    }
+}
+
 #[derive(Debug)]
-pub(super) struct Lookers {
+struct Lookers {
     most: usize,
     now: AtomicUsize,
-    /// The machine has processors to spare.
-    spare: AtomicBool,
-    /// Somebody asked for one that is to spare.
+    /// How many may be taken that are to spare.
+    spare: AtomicUsize,
+    /// Somebody asked for one of these, and who waits for that was woken.
     asked: AtomicBool,
+    wake: Notify,
 }
 
 impl Lookers {
-    /// Where there are so many processors.
-    pub(super) fn new(processors: usize) -> Self {
-        Self {
-            most: processors / 2,
-            now: AtomicUsize::new(0),
-            spare: AtomicBool::new(false),
-            asked: AtomicBool::new(false),
+    /// How many may be taken that are to spare, to somebody who asks.
+    fn spare(&self) -> usize {
+        // Looked at before it is changed: with every request, by all that look.
+        if self.most > 0 && !self.asked.load(Relaxed) && !self.asked.swap(true, Relaxed) {
+            self.wake.notify_one();
         }
-    }
-
-    /// Says whether there are processors to spare; not, at first.
-    pub(super) fn spare(&self, spare: bool) {
-        self.spare.store(spare, Relaxed);
-    }
-
-    /// Whether a processor that is to spare was asked for since the last time.
-    pub(super) fn take_asked(&self) -> bool {
-        self.asked.swap(false, Relaxed)
-    }
-
-    /// One more, until the result is dropped; `None` when there are enough, or none is to spare.
-    pub(super) fn join(&self, when: BusyPoll) -> Option<Looker<'_>> {
-        if matches!(when, BusyPoll::WhileSpare(_)) {
-            // Written once only: all who look share it.
-            if !self.asked.load(Relaxed) {
-                self.asked.store(true, Relaxed);
-            }
-            if !self.spare.load(Relaxed) {
-                return None;
-            }
-        }
-        let before = self.now.fetch_add(1, Relaxed);
-        let looker = Looker(self); // leaves on drop
-        (before < self.most).then_some(looker)
+        self.spare.load(Relaxed)
     }
 }
 
-/// One that looks.
+/// One that is taken.
 #[derive(Debug)]
-pub(super) struct Looker<'a>(&'a Lookers);
+pub struct Looker<'a>(&'a Lookers);
 
 impl Drop for Looker<'_> {
     fn drop(&mut self) {
@@ -140,9 +183,17 @@ mod tests {
         Duration::from_micros(us)
     }
 
+    /// A wait of a client that is looked for whenever it may be.
+    fn wait(seen: &mut Waits, us: u64) {
+        if !seen.window().is_zero() {
+            seen.look();
+        }
+        seen.waited(micros(us));
+    }
+
     fn after(waits: impl IntoIterator<Item = u64>) -> Waits {
         let mut seen = Waits::new(MOST);
-        waits.into_iter().for_each(|us| seen.waited(micros(us)));
+        waits.into_iter().for_each(|us| wait(&mut seen, us));
         seen
     }
 
@@ -161,7 +212,7 @@ mod tests {
         assert_eq!(after([101; 1000]), Waits::new(MOST));
         assert_eq!(after([60, 60, 60, 5000].repeat(100)), Waits::new(MOST));
         let mut thinks = after([60; 100]);
-        thinks.waited(micros(5000));
+        wait(&mut thinks, 5000);
         assert_eq!(thinks.window(), Duration::ZERO, "at once");
     }
 
@@ -170,16 +221,16 @@ mod tests {
         let mut seen = after([]);
         for price in [4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024] {
             for _ in 1..price {
-                seen.waited(micros(20));
+                wait(&mut seen, 20);
                 assert_eq!(seen.window(), Duration::ZERO, "before {price} short waits");
             }
-            seen.waited(micros(20));
+            wait(&mut seen, 20);
             assert_eq!(seen.window(), micros(8));
-            seen.waited(micros(5000));
+            wait(&mut seen, 5000);
         }
-        (0..20_000).for_each(|_| seen.waited(micros(20)));
-        seen.waited(micros(5000));
-        (0..8).for_each(|_| seen.waited(micros(20)));
+        (0..20_000).for_each(|_| wait(&mut seen, 20));
+        wait(&mut seen, 5000);
+        (0..8).for_each(|_| wait(&mut seen, 20));
         assert!(!seen.window().is_zero(), "a client that is quick again is not held to its past");
     }
 
@@ -193,40 +244,74 @@ mod tests {
     }
 
     #[test]
-    fn one_connection_for_two_processors_looks_and_none_on_a_single_one() {
-        let always = BusyPoll::Always(MOST);
-        assert!(Lookers::new(1).join(always).is_none());
-        let lookers = Lookers::new(5);
-        let (one, two) = (lookers.join(always), lookers.join(always));
-        assert!(one.is_some() && two.is_some());
-        assert!(lookers.join(always).is_none() && lookers.join(always).is_none());
-        drop(one);
-        assert!(lookers.join(always).is_some());
+    fn who_is_not_looked_for_pays_nothing() {
+        let mut seen = Waits::new(MOST);
+        for _ in 0..100 {
+            [20, 20, 20, 20, 20, 5000].into_iter().for_each(|us| seen.waited(micros(us)));
+        }
+        assert_eq!(seen, Waits::new(MOST));
     }
 
     #[test]
-    fn who_may_only_have_what_is_to_spare_is_refused_until_something_is() {
-        let (lookers, polite) = (Lookers::new(8), BusyPoll::WhileSpare(MOST));
-        assert!(lookers.join(polite).is_none());
-        assert!(lookers.take_asked());
-        assert!(lookers.join(BusyPoll::Always(MOST)).is_some());
-        assert!(!lookers.take_asked());
-        lookers.spare(true);
-        assert!(lookers.join(polite).is_some());
-        lookers.spare(false);
-        assert!(lookers.join(polite).is_none());
-        assert!(lookers.take_asked() && !lookers.take_asked());
+    fn one_connection_for_two_processors_looks_and_none_on_a_single_one() {
+        let always = BusyPoll::Always(MOST);
+        assert!(Processors::new(1).take(always).is_none());
+        let processors = Processors::new(5);
+        let (one, two) = (processors.take(always), processors.take(always));
+        assert!(one.is_some() && two.is_some());
+        assert!(processors.take(always).is_none() && processors.take(always).is_none());
+        drop(one);
+        assert!(processors.take(always).is_some());
+        drop(two);
+        assert!(processors.take(BusyPoll::Never).is_none() && !processors.may(BusyPoll::Never));
+    }
+
+    #[test]
+    fn who_needs_processors_that_are_to_spare_gets_as_many_as_there_are() {
+        let (processors, polite) = (Processors::new(8), BusyPoll::WhileSpare(MOST));
+        assert!(processors.take(polite).is_none() && !processors.may(polite));
+        assert!(processors.take(BusyPoll::Always(MOST)).is_some());
+        processors.set_spare(1);
+        assert!(processors.may(polite));
+        let one = processors.take(polite);
+        assert!(one.is_some() && processors.take(polite).is_none());
+        processors.set_spare(2);
+        assert!(processors.take(polite).is_some());
+        processors.set_spare(0);
+        assert!(processors.take(polite).is_none());
+        processors.set_spare(100);
+        let all: Vec<_> = (0..5).map_while(|_| processors.take(polite)).collect();
+        assert_eq!(all.len(), 3, "with the one that still looks half of all");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_is_told_that_a_processor_was_asked_for() {
+        let (processors, polite) = (Processors::new(2), BusyPoll::WhileSpare(MOST));
+        let asked = async |processors: &Processors| {
+            tokio::time::timeout(micros(1), processors.asked()).await.is_ok()
+        };
+        assert!(!asked(&processors).await);
+        for _ in 0..3 {
+            assert!(processors.take(polite).is_none());
+        }
+        assert!(processors.take(BusyPoll::Always(MOST)).is_some());
+        assert!(asked(&processors).await && !asked(&processors).await);
+        assert!(processors.take(polite).is_none());
+        assert!(asked(&processors).await);
+        let single = Processors::new(1);
+        assert!(single.take(polite).is_none());
+        assert!(!asked(&single).await, "there is none, ever");
     }
 
     #[test]
     fn a_long_wait_now_and_then_does_not_make_looking_dearer() {
         let mut seen = after([]);
         for round in 0..100 {
-            (0..4 + PAID).for_each(|_| seen.waited(micros(20)));
+            (0..4 + PAID).for_each(|_| wait(&mut seen, 20));
             assert!(!seen.window().is_zero(), "round {round}");
-            seen.waited(micros(5000));
+            wait(&mut seen, 5000);
         }
-        (0..4).for_each(|_| seen.waited(micros(20)));
+        (0..4).for_each(|_| wait(&mut seen, 20));
         assert!(!seen.window().is_zero());
     }
 
@@ -249,6 +334,9 @@ mod tests {
                     match wait > MOST {
                         true => lost += u64::from(!window.is_zero()),
                         false => short += 1,
+                    }
+                    if !seen.window().is_zero() {
+                        seen.look();
                     }
                     seen.waited(wait);
                     if wait > MOST {

@@ -16,7 +16,7 @@ mod looking;
 #[cfg(test)]
 mod tests;
 
-use super::busy_poll::{Lookers, Waits};
+use super::busy_poll::{Processors, Waits};
 use super::counters::Share;
 use super::engine::{Engine, Terms, Work};
 use super::input::Input;
@@ -126,7 +126,7 @@ pub(super) struct Connection<'a, S> {
     /// Work that was taken since the connection was polled.
     work: u64,
     waits: Waits,
-    lookers: Option<(&'a Lookers, BusyPoll)>,
+    processors: Option<(&'a Processors, BusyPoll)>,
     /// When the connection was polled.
     polled: Instant,
     /// When the answer of a single request was sent, until the next one comes.
@@ -173,7 +173,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             taken: 0,
             work: 0,
             waits: Waits::new(Duration::ZERO),
-            lookers: None,
+            processors: None,
             polled: Instant::now(),
             answered: None,
             fresh: false,
@@ -186,9 +186,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         self.watch = watch;
     }
 
-    /// Has it look for the next request then, as one of these, before it sleeps.
-    pub(super) fn look(&mut self, when: BusyPoll, lookers: &'a Lookers) {
-        (self.waits, self.lookers) = (Waits::new(when.most()), Some((lookers, when)));
+    /// Has it look for the next request then, on one of these, before it sleeps.
+    pub(super) fn look(&mut self, when: BusyPoll, processors: &'a Processors) {
+        (self.waits, self.processors) = (Waits::new(when.most()), Some((processors, when)));
     }
 
     /// From now on new requests are refused; the connection ends when the others are answered.

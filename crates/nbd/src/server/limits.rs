@@ -47,8 +47,8 @@ pub struct Limits {
 pub enum BusyPoll {
     /// It does not look.
     Never,
-    /// While the machine is said to have processors to spare
-    /// ([`Server::spare_processors`](super::Server::spare_processors)).
+    /// While the machine has processors to spare, as is said by
+    /// [`Processors::set_spare`](super::Processors::set_spare).
     WhileSpare(Duration),
     /// Whatever else the machine does.
     Always(Duration),

@@ -41,6 +41,7 @@ mod tls;
 #[cfg(test)]
 mod tests;
 
+pub use busy_poll::{Looker, Processors};
 pub use counters::{ClientCounters, Counters, ExportCounters, Traffic};
 pub use exports::{Ending, ExportSummary, Exports, Layered, Peer, Purpose, Session, Transport};
 pub use latency::{Latencies, Latency, Operation};
@@ -52,7 +53,6 @@ pub use tls::{Credentials, Tls};
 
 use block::{Device, Error, Result};
 use budget::Budget;
-use busy_poll::Lookers;
 use connection::{Connection, End};
 use counters::Registry;
 use engine::Terms;
@@ -91,7 +91,7 @@ struct Inner {
     limits: Mutex<Arc<Limits>>,
     registry: Registry,
     budget: Arc<Budget>,
-    lookers: Lookers,
+    processors: Processors,
     /// Connections of each client that has one.
     callers: Mutex<HashMap<String, usize>>,
 }
@@ -103,8 +103,9 @@ impl Server {
         let registry = Registry::new(limits.client_rates);
         let limits = Mutex::new(Arc::new(limits));
         let callers = Mutex::default();
-        let lookers = Lookers::new(std::thread::available_parallelism().map_or(1, NonZero::get));
-        Self { inner: Arc::new(Inner { exports, limits, registry, budget, lookers, callers }) }
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let processors = Processors::new(processors);
+        Self { inner: Arc::new(Inner { exports, limits, registry, budget, processors, callers }) }
     }
 
     /// Changes the limits. [`Limits::client_rates`] and [`Limits::total_bytes`] hold for all clients
@@ -115,16 +116,10 @@ impl Server {
         *lock(&self.inner.limits) = Arc::new(limits);
     }
 
-    /// Says whether the machine has processors to spare, for [`BusyPoll::WhileSpare`]: from now on, for
-    /// all connections. It has none until this is said.
-    pub fn spare_processors(&self, spare: bool) {
-        self.inner.lookers.spare(spare);
-    }
-
-    /// Whether a connection asked for a processor that is to spare since this was called last, whether
-    /// it got it or not.
-    pub fn wants_processors(&self) -> bool {
-        self.inner.lookers.take_asked()
+    /// The processors that its connections take in order to look for requests: who knows what the machine
+    /// does says there how many are to spare.
+    pub fn processors(&self) -> Processors {
+        self.inner.processors.clone()
     }
 
     /// What was counted so far.
@@ -543,7 +538,7 @@ impl Place {
             let stall = limits.stall_deadline;
             let mut connection = Connection::new(&mut stream, terms, stall, &share, rest);
             connection.notice(self.watch.clone());
-            connection.look(limits.busy_poll, &self.inner.lookers);
+            connection.look(limits.busy_poll, &self.inner.processors);
             let mut next = if told.passes() { Phase::Passing } else { Phase::Stopping };
             loop {
                 tokio::select! {

@@ -62,7 +62,7 @@ pub(crate) async fn run(
             tasks.spawn(async move { server.serve(listener, stop).await });
         }
         let mut beside = JoinSet::new(); // ends with this
-        beside.spawn(spare::follow(server.clone(), stop.clone()));
+        beside.spawn(spare::follow(server.processors(), stop.clone()));
         if let Some(ready) = ready.take() {
             ready()?;
             notify("READY=1");

@@ -27,7 +27,7 @@ pub(crate) async fn single(
     let mut signals = Signals::listen()?;
     let server = Server::new(exports, limits);
     let mut beside = JoinSet::new(); // ends with this
-    beside.spawn(spare::follow(server.clone(), Switch::new()));
+    beside.spawn(spare::follow(server.processors(), Switch::new()));
     let stop = async move { signals.stop().await };
     if let Some(listener) = inherited.into_iter().next() {
         server.serve_next(listener, stop).await?;
@@ -108,7 +108,7 @@ pub(crate) async fn run(
     let server = Server::new(exports, limits);
     let stop = Switch::new();
     let mut beside = JoinSet::new(); // ends with this
-    beside.spawn(spare::follow(server.clone(), stop.clone()));
+    beside.spawn(spare::follow(server.processors(), stop.clone()));
     let serving = server.serve(listener, stop.wait());
     let running = async {
         let mut child = Command::new("/bin/sh")

@@ -265,7 +265,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         control::server::serve(control_listener, for_control, stop_control).await;
     });
     others.spawn(forecast::follow(Arc::clone(&engine.cache), stop.clone()));
-    others.spawn(spare::follow(running.nbd.clone(), stop.clone()));
+    others.spawn(spare::follow(running.nbd.processors(), stop.clone()));
     let troubles = Arc::clone(&running.troubles);
     others.spawn(strain::follow(troubles, Arc::clone(&engine), stop.clone()));
     tracing::info!(home = %home.dir().display(), pid = std::process::id(), "ready");

@@ -63,7 +63,7 @@ impl Moment {
         let traffic = |t: &nbd::Traffic| t.reads + t.writes + t.flushes + t.trims + t.zeroes;
         let clients = counters.clients.iter();
         let time = clock_gettime(ClockId::ProcessCPUTime);
-        // Whoever looks for a request has a processor that nobody else wants.
+        // To look for requests is no work for them.
         let looked = counters.total.busy_poll_nanos as f64 / 1e9;
         Self {
             at: Instant::now(),
@@ -92,7 +92,7 @@ impl Moment {
             clients: self.clients.iter().filter(asked).count() as u32,
             requests: self.requests.saturating_sub(before.requests),
             response_seconds: sum(self.response_nanos, before.response_nanos) / 1e9,
-            cpu_seconds: self.cpu_seconds - before.cpu_seconds,
+            cpu_seconds: (self.cpu_seconds - before.cpu_seconds).max(0.0),
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
             loads,
         }

@@ -163,6 +163,14 @@ impl Snapshot {
                 ConstCounter::new(value(&export.traffic)).encode(family.encode_family(&labels)?)?;
             }
         }
+        let help = "How long connections looked for requests before they slept";
+        let mut family =
+            out.encode_descriptor(BUSY_POLL_SECONDS, help, None, MetricType::Counter)?;
+        for export in exports {
+            let labels = [(EXPORT, export.name.as_str())];
+            ConstCounter::new(export.traffic.busy_poll_seconds)
+                .encode(family.encode_family(&labels)?)?;
+        }
         let help = "Bytes of a disk's private blocks";
         let mut family = out.encode_descriptor(PRIVATE_BYTES, help, None, MetricType::Gauge)?;
         for export in exports {

@@ -94,3 +94,20 @@ pub(crate) fn limits(config: &Config) -> nbd::Limits {
         ..nbd::Limits::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nbd::server::BusyPoll;
+
+    #[test]
+    fn requests_are_looked_for_as_the_configuration_says_or_while_there_are_processors_to_spare() {
+        for (text, expected) in [
+            ("", BusyPoll::WhileSpare(Duration::from_micros(200))),
+            ("[serve]\nbusy_poll_us = 0", BusyPoll::Never),
+            ("[serve]\nbusy_poll_us = 70", BusyPoll::Always(Duration::from_micros(70))),
+        ] {
+            assert_eq!(limits(&Config::parse(text).unwrap()).busy_poll, expected, "{text}");
+        }
+    }
+}

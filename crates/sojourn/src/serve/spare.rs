@@ -1,143 +1,229 @@
-//! Whether the machine has processors to spare: connections may then look for the next request before
+//! How many processors the machine has to spare: so many connections may look for the next request before
 //! they sleep ([`nbd::server::BusyPoll`]).
 //!
-//! What the kernel counts as idle time decides. Before anybody looks much of the time has to be idle;
-//! while somebody does, who takes a processor for it, some of it still: else whoever else has work waits
-//! for that processor. A machine that had too little is asked again after a while, and ever later.
-//! Pressure stall information does not tell: where processors wake late it counts the waking as waiting.
+//! What the kernel counts as idle time of the processors that this process may use decides. While too
+//! little of it is left, others wait for the processors of those that look: then half of these are taken
+//! back, and after a while, which grows each time, it is tried again. Pressure stall information does not
+//! tell: where processors wake late it counts the waking as waiting.
 
 use super::signals::Switch;
-use nbd::Server;
+use block::offload;
+use nbd::server::Processors;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::MissedTickBehavior;
+use tokio::time::Instant;
 
 /// The longest that is looked for a request: longer than the slowest processor takes to wake up.
 pub(crate) const BUSY_POLL: Duration = Duration::from_micros(200);
 
-/// How often is looked while a connection asks for a processor.
+/// How often the kernel is asked while a connection wants a processor.
 const TICK: Duration = Duration::from_millis(100);
-/// The share of all processors' time that is idle before anybody looks, in percent, at least.
-const BEFORE: u64 = 20;
-/// The same while connections look.
-const MEANWHILE: u64 = 7;
-/// What a hypervisor may have taken, in percent: more is wanted elsewhere.
+/// Nobody asked for so long: nothing is looked at until somebody does.
+const REST: Duration = Duration::from_millis(500);
+/// What must be idle before the first one looks, in hundredths of a processor: its client leaves as much
+/// while both sleep in turns.
+const FIRST: u64 = 40;
+/// The same before one more looks, beside others that do.
+const NEXT: u64 = 100;
+/// What must be idle while somebody looks.
+const KEPT: u64 = 15;
+/// What a hypervisor may take meanwhile, in percent of the time: more is wanted elsewhere.
 const STOLEN: u64 = 2;
-/// Ticks until it is tried again after there was too little: at first, and at most.
-const PAUSES: (u32, u32) = (10, 640);
-/// After so many ticks in a row with enough it is as at first.
-const CALM: u32 = 100;
+/// Ticks that are looked at together: the kernel counts in hundredths of a second.
+const SPAN: usize = 3;
+/// How long it is waited after something was taken back: at first, and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
+/// After so many times a pause without another one, the next one is as at first.
+const FORGIVEN: u32 = 10;
 
-/// How long all processors together did what, in ticks of the kernel's, since the machine began.
+/// What processors did since the machine began, in hundredths of a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Times {
+    /// How many they are.
+    processors: u64,
     idle: u64,
     stolen: u64,
     all: u64,
+    /// How often this process was held up because it had used what it may of them.
+    held_up: u64,
 }
 
 impl Times {
-    /// Those of a `/proc/stat`; `None` when it is none.
-    fn parse(stat: &str) -> Option<Self> {
-        let mut fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
-        let mut next = || fields.next()?.parse::<u64>().ok();
-        // User, nice, system, idle, waiting for disks, interrupts of two kinds; guests are in the first.
-        let mut times = [0; 7];
-        for time in &mut times {
-            *time = next()?;
+    /// Those of the processors that are `mine`, in a `/proc/stat`; `None` when it is none.
+    fn parse(stat: &str, mine: impl Fn(usize) -> bool) -> Option<Self> {
+        let mut sum = Self { processors: 0, idle: 0, stolen: 0, all: 0, held_up: 0 };
+        for line in stat.lines() {
+            let Some((number, times)) = line.strip_prefix("cpu").and_then(|l| l.split_once(' '))
+            else {
+                continue;
+            };
+            // The first line is the sum of all.
+            if number.is_empty() || !mine(number.parse().ok()?) {
+                continue;
+            }
+            // User, nice, system, idle, waiting for disks, interrupts of two kinds, stolen; guests are in
+            // the first two.
+            let mut fields = [0u64; 8];
+            for (field, text) in fields.iter_mut().zip(times.split_whitespace()) {
+                *field = text.parse().ok()?;
+            }
+            let all = fields.iter().try_fold(sum.all, |all, field| all.checked_add(*field))?;
+            sum.processors += 1;
+            sum.idle = sum.idle.checked_add(fields[3])?.checked_add(fields[4])?;
+            sum.stolen = sum.stolen.checked_add(fields[7])?;
+            sum.all = all;
         }
-        let stolen = next().unwrap_or(0);
-        let idle = times[3].checked_add(times[4])?;
-        let all = times.iter().try_fold(stolen, |sum, time| sum.checked_add(*time))?;
-        Some(Self { idle, stolen, all })
+        (sum.processors > 0).then_some(sum)
     }
 
-    async fn now() -> Option<Self> {
-        let stat = tokio::fs::read_to_string("/proc/stat").await.ok()?;
-        Self::parse(&stat)
-    }
-
-    /// Whether at least `idle` percent of the time since `before` were idle, and little was stolen.
-    fn has_idle(&self, before: &Self, idle: u64) -> bool {
-        // Times of a processor that is taken away go with it.
-        let since = |now: u64, then: u64| now.saturating_sub(then);
-        let all = since(self.all, before.all);
-        all > 0
-            && since(self.idle, before.idle) * 100 >= all * idle
-            && since(self.stolen, before.stolen) * 100 <= all * STOLEN
+    /// What is idle of them since `before`, in hundredths of a processor; `None` when that cannot be told,
+    /// or when something else says that they are wanted.
+    fn idle_since(&self, before: &Self) -> Option<u64> {
+        // What a processor did that has gone is not in the sum any more.
+        let since = |now: u64, then: u64| now.checked_sub(then);
+        let all = since(self.all, before.all).filter(|all| *all > 0)?;
+        let stolen = since(self.stolen, before.stolen)?;
+        // One that is counted is not yet a share.
+        let robbed = stolen > 1 && stolen * 100 > all * STOLEN;
+        if self.processors != before.processors || self.held_up != before.held_up || robbed {
+            return None;
+        }
+        Some(since(self.idle, before.idle)? * self.processors * 100 / all)
     }
 }
 
-/// What was seen so far.
+/// Where the kernel tells it.
+#[derive(Debug)]
+struct Source {
+    /// How the group of processes fares that this one is in, where there are such groups.
+    group: Option<PathBuf>,
+}
+
+impl Source {
+    fn new() -> Self {
+        let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let group = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+        let group = group.map(|path| PathBuf::from("/sys/fs/cgroup").join(path).join("cpu.stat"));
+        Self { group }
+    }
+
+    fn now(&self) -> Option<Times> {
+        let mine = rustix::thread::sched_getaffinity(None).ok()?;
+        let is_mine = |number| number < rustix::thread::CpuSet::MAX_CPU && mine.is_set(number);
+        let times = Times::parse(&std::fs::read_to_string("/proc/stat").ok()?, is_mine)?;
+        let group = self.group.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
+        Some(Times { held_up: group.as_deref().map_or(0, held_up), ..times })
+    }
+}
+
+/// How often the processes of a group were held up, in its `cpu.stat`.
+fn held_up(stat: &str) -> u64 {
+    let count = stat.lines().find_map(|line| line.strip_prefix("nr_throttled "));
+    count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+}
+
+/// What was seen, and said.
 #[derive(Debug)]
 struct Spare {
-    before: Option<Times>,
-    /// There was enough the last time.
-    enough: bool,
-    /// Ticks until it is tried again.
-    pause: u32,
-    /// The same the next time that there is too little.
-    next_pause: u32,
-    /// Ticks in a row with enough.
-    calm: u32,
+    /// So many may look at most, whatever is idle.
+    most: usize,
+    /// So many may.
+    spare: usize,
+    /// Since it is so many.
+    seen: VecDeque<Times>,
+    /// When there was too little, and how long it is waited then.
+    refused: Option<(Instant, Duration)>,
+    /// More were allowed since.
+    tried: bool,
 }
 
 impl Spare {
-    const fn new() -> Self {
-        Self { before: None, enough: false, pause: 0, next_pause: PAUSES.0, calm: 0 }
+    const fn new(most: usize) -> Self {
+        Self { most, spare: 0, seen: VecDeque::new(), refused: None, tried: false }
     }
 
-    /// Nobody asks: what is to spare next is judged from then on.
+    /// Nobody looks: it begins anew when somebody wants to.
     fn rest(&mut self) {
-        (self.before, self.enough, self.calm) = (None, false, 0);
-        self.pause = self.pause.saturating_sub(1);
+        self.spare = 0;
+        self.seen.clear();
     }
 
-    /// A tick later, with these times; whether there are processors to spare until the next one.
-    fn judge(&mut self, now: Option<Times>) -> bool {
-        let before = std::mem::replace(&mut self.before, now);
-        if self.pause > 0 {
-            self.pause -= 1;
-            return false;
-        }
-        let (Some(before), Some(now)) = (before, now) else {
-            self.enough = false;
-            return false;
+    fn change(&mut self, spare: usize, now: Times) {
+        self.spare = spare;
+        self.seen.clear();
+        self.seen.push_back(now);
+    }
+
+    /// A tick later, with these times: how many processors are to spare until the next one.
+    fn judge(&mut self, at: Instant, now: Option<Times>) -> usize {
+        let Some(now) = now else {
+            self.rest();
+            return 0;
         };
-        let had = self.enough;
-        self.enough = now.has_idle(&before, if had { MEANWHILE } else { BEFORE });
-        if self.enough {
-            self.calm += 1;
-            if self.calm >= CALM {
-                (self.calm, self.next_pause) = (0, PAUSES.0);
+        if let Some(before) = self.seen.front() {
+            let ticks = self.seen.len();
+            let idle = now.idle_since(before);
+            if self.spare > 0 && ticks == SPAN && idle.is_none_or(|idle| idle < KEPT) {
+                self.refuse(at);
+                self.change(self.spare / 2, now);
+                return self.spare;
             }
-        } else {
-            self.calm = 0;
-            if had {
-                self.pause = self.next_pause;
-                self.next_pause = (self.next_pause * 2).min(PAUSES.1);
+            let wanted = if self.spare == 0 { FIRST } else { NEXT };
+            let waited = self.refused.is_none_or(|(since, pause)| at - since >= pause);
+            if self.spare < self.most && waited && idle.is_some_and(|idle| idle >= wanted) {
+                self.tried = true;
+                self.change(self.spare + 1, now);
+                return self.spare;
+            }
+            if ticks == SPAN {
+                self.seen.pop_front();
             }
         }
-        self.enough
+        self.seen.push_back(now);
+        self.spare
+    }
+
+    fn refuse(&mut self, at: Instant) {
+        let pause = match self.refused {
+            Some((_, pause)) if !self.tried => pause,
+            Some((since, pause)) if at - since < pause * FORGIVEN => (pause * 2).min(PAUSES.1),
+            _ => PAUSES.0,
+        };
+        (self.refused, self.tried) = (Some((at, pause)), false);
     }
 }
 
-/// Tells the server whether there are processors to spare, until `stop`.
-pub(crate) async fn follow(server: Server, stop: Switch) {
-    let mut tick = tokio::time::interval(TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut stopped = std::pin::pin!(stop.wait());
-    let mut spare = Spare::new();
+/// Says how many of the processors are to spare, until `stop`.
+pub(crate) async fn follow(processors: Processors, stop: Switch) {
+    let source = Arc::new(Source::new());
+    let now = move || {
+        let source = Arc::clone(&source);
+        async move { offload(move || Ok(source.now())).await.ok().flatten() }
+    };
+    tokio::select! {
+        () = stop.wait() => processors.set_spare(0),
+        () = watch(&processors, now) => {}
+    }
+}
+
+/// The same for ever, with what `now` tells of the times.
+async fn watch<T: Future<Output = Option<Times>>>(processors: &Processors, now: impl Fn() -> T) {
+    let mut spare = Spare::new(processors.most());
     loop {
-        tokio::select! {
-            () = &mut stopped => return,
-            _ = tick.tick() => {}
+        processors.asked().await;
+        let mut asked = Instant::now();
+        while asked.elapsed() < REST {
+            processors.set_spare(spare.judge(Instant::now(), now().await));
+            tokio::time::sleep(TICK).await;
+            if tokio::time::timeout(Duration::ZERO, processors.asked()).await.is_ok() {
+                asked = Instant::now();
+            }
         }
-        if server.wants_processors() {
-            server.spare_processors(spare.judge(Times::now().await));
-        } else {
-            spare.rest();
-            server.spare_processors(false);
-        }
+        spare.rest();
+        processors.set_spare(0);
     }
 }
 
@@ -146,82 +232,162 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Times of a machine that was idle for these percents of so many ticks of 100 each.
-    fn ticks(idle: impl IntoIterator<Item = u64>) -> Vec<Option<Times>> {
-        let mut now = Times { idle: 0, stolen: 0, all: 0 };
-        let mut seen = vec![Some(now)];
-        for percent in idle {
-            now = Times { idle: now.idle + percent, all: now.all + 100, ..now };
-            seen.push(Some(now));
-        }
-        seen
+    /// A machine of which a test says what is idle.
+    struct Machine {
+        at: Instant,
+        times: Times,
+        spare: Spare,
     }
 
-    /// What is said of them, one after the other.
-    fn said(spare: &mut Spare, times: Vec<Option<Times>>) -> Vec<bool> {
-        times.into_iter().map(|times| spare.judge(times)).collect()
+    impl Machine {
+        fn new(processors: u64) -> Self {
+            let times = Times { processors, idle: 0, stolen: 0, all: 0, held_up: 0 };
+            Self { at: Instant::now(), times, spare: Spare::new(processors as usize / 2) }
+        }
+
+        /// So much is idle for a tick, in hundredths of a processor; how many may look then.
+        fn tick(&mut self, idle: u64) -> usize {
+            let judged = self.spare.judge(self.at, Some(self.times));
+            self.at += TICK;
+            // In counts of a hundredth of a second.
+            self.times.idle += idle / 10;
+            self.times.all += self.times.processors * 10;
+            judged
+        }
+
+        /// The same for many ticks; what was said last.
+        fn ticks(&mut self, idle: u64, count: usize) -> usize {
+            (0..count).fold(0, |_, _| self.tick(idle))
+        }
     }
 
     #[test]
-    fn there_is_something_to_spare_once_much_was_idle_and_while_some_is() {
-        let mut spare = Spare::new();
-        let said = said(&mut spare, ticks([19, 20, 8, 7, 30]));
-        assert_eq!(said, [false, false, true, true, true, true]);
+    fn one_may_look_once_enough_is_idle_and_while_something_is() {
+        let mut machine = Machine::new(2);
+        assert_eq!(machine.ticks(30, 20), 0, "too little");
+        assert_eq!(machine.ticks(100, 20), 1);
+        assert_eq!(machine.ticks(20, 100), 1, "something is left, and half of all is the most");
+        machine.ticks(0, 10);
+        assert_eq!(machine.tick(0), 0);
+    }
+
+    #[test]
+    fn as_many_look_as_leave_something_idle() {
+        let mut machine = Machine::new(64);
+        // Each takes one of the twelve that are idle.
+        let mut may = 0;
+        for _ in 0..100 {
+            may = machine.tick(1200u64.saturating_sub(may as u64 * 100));
+        }
+        assert!((6..=12).contains(&may), "{may}");
     }
 
     #[test]
     fn who_had_too_little_is_asked_later_and_later_and_forgiven_when_it_holds() {
-        let mut spare = Spare::new();
-        for pause in [10, 20, 40, 80, 160, 320, 640, 640] {
-            assert_eq!(said(&mut spare, ticks([50, 0])), [false, true, false]);
-            let said = said(&mut spare, ticks(vec![50; pause]));
-            let (last, paused) = said.split_last().unwrap();
-            assert!(paused.iter().all(|enough| !enough) && paused.len() == pause);
-            assert!(*last, "after a pause of {pause}");
-            spare.rest();
+        let mut machine = Machine::new(2);
+        let refuse = |machine: &mut Machine| {
+            while machine.tick(100) == 0 {}
+            while machine.tick(0) == 1 {}
+            let refused = machine.at;
+            while machine.tick(100) == 0 {}
+            (machine.at - refused).as_secs_f64().round() as u64
+        };
+        for pause in [1, 2, 4, 8, 16, 32, 64, 64] {
+            assert_eq!(refuse(&mut machine), pause);
         }
-        said(&mut spare, ticks([50; CALM as usize]));
-        assert_eq!(spare.next_pause, PAUSES.0);
+        machine.ticks(100, 6400);
+        assert_eq!(refuse(&mut machine), 1);
     }
 
     #[test]
-    fn a_machine_whose_time_is_stolen_has_nothing_to_spare() {
-        let before = Times { idle: 0, stolen: 0, all: 0 };
-        assert!(Times { idle: 90, stolen: 2, all: 100 }.has_idle(&before, BEFORE));
-        assert!(!Times { idle: 90, stolen: 3, all: 100 }.has_idle(&before, BEFORE));
-        assert!(!before.has_idle(&before, BEFORE), "no time has passed");
+    fn processors_that_are_wanted_elsewhere_are_not_to_spare() {
+        let before = Times { processors: 2, idle: 0, stolen: 0, all: 0, held_up: 3 };
+        let idle = |change: fn(&mut Times)| {
+            let mut now = Times { idle: 10, all: 20, ..before };
+            change(&mut now);
+            now.idle_since(&before)
+        };
+        assert_eq!(idle(|_| ()), Some(100));
+        assert_eq!(idle(|now| now.stolen = 1), Some(100), "no more than the kernel can count");
+        assert_eq!(idle(|now| now.stolen = 2), None, "a hypervisor took them");
+        assert_eq!(idle(|now| now.held_up = 4), None, "this process may use no more");
+        assert_eq!(idle(|now| now.processors = 3), None, "they are others");
+        assert_eq!(idle(|now| now.all = 0), None, "no time has passed");
     }
 
     #[test]
-    fn while_nobody_asks_it_begins_anew_but_for_the_pause() {
-        let mut spare = Spare::new();
-        assert_eq!(said(&mut spare, ticks([50, 0])), [false, true, false]);
-        (2..PAUSES.0).for_each(|_| spare.rest());
-        assert_eq!(spare.pause, 2);
-        assert_eq!(said(&mut spare, ticks([50, 50, 50])), [false, false, true, true]);
-        spare.rest();
-        assert!(!spare.judge(ticks([])[0]), "nothing to compare with");
-    }
-
-    #[test]
-    fn the_kernels_times_are_read_with_and_without_the_newer_ones() {
-        let stat = "cpu  1 20 300 4000 50000 6 7 8 9 10\ncpu0 1 2 3 4\n";
-        assert_eq!(Times::parse(stat), Some(Times { idle: 54000, stolen: 8, all: 54342 }));
-        let old = "cpu  1 20 300 4000 50000 6 7\n";
-        assert_eq!(Times::parse(old), Some(Times { idle: 54000, stolen: 0, all: 54334 }));
-        for bad in ["", "cpu", "cpu  1 2 3", "cpu0 1 2 3 4 5 6 7 8", "cpu  1 2 3 x 5 6 7 8"] {
-            assert_eq!(Times::parse(bad), None, "{bad}");
+    fn the_kernels_times_are_those_of_this_process_own_processors() {
+        let stat = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 20 300 4000 50000 6 7 8 9 10\n\
+            cpu1 1 1 1 1 1 1 1 1 0 0\ncpu2 5 5 5 5 5 5 5\nintr 1 2 3\n";
+        let times = |mine: &[usize]| Times::parse(stat, |number| mine.contains(&number));
+        let first = Times { processors: 1, idle: 54000, stolen: 8, all: 54342, held_up: 0 };
+        assert_eq!(times(&[0]), Some(first));
+        let both = Times { processors: 2, idle: 54010, stolen: 8, all: 54377, held_up: 0 };
+        assert_eq!(times(&[0, 2]), Some(both), "an older kernel tells less");
+        assert_eq!(times(&[7]), None);
+        for bad in ["", "cpu", "cpu  1 2 3", "cpux 1 2", "cpu0 1 2 3 x 5 6 7 8"] {
+            assert_eq!(Times::parse(bad, |_| true), None, "{bad}");
         }
-        let most = format!("cpu  1 1 1 {} 1 1 1 1", u64::MAX);
-        assert_eq!(Times::parse(&most), None);
+        let most = format!("cpu0 1 1 1 {} 1 1 1 1", u64::MAX);
+        assert_eq!(Times::parse(&most, |_| true), None);
+        assert_eq!(held_up("usage_usec 7\nnr_periods 5\nnr_throttled 12\n"), 12);
+        assert_eq!(held_up("usage_usec 7\n"), 0);
+    }
+
+    #[test]
+    fn this_machine_tells_its_times() {
+        let times = Source::new().now().unwrap();
+        let processors = std::thread::available_parallelism().unwrap().get() as u64;
+        assert!(times.processors >= processors && times.all > times.idle, "{times:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn processors_are_given_while_they_are_asked_for_and_idle() {
+        use nbd::server::BusyPoll;
+        let processors = Processors::new(4);
+        let start = Instant::now();
+        // Of four processors three are idle, but for the third second, in which none is.
+        let now = || {
+            let passed = start.elapsed().as_millis() as u64 / 10;
+            let idle = 3 * (passed.min(200) + passed.saturating_sub(300));
+            let all = 4 * passed;
+            std::future::ready(Some(Times { processors: 4, idle, stolen: 0, all, held_up: 0 }))
+        };
+        let follow = watch(&processors, now);
+        let client = async {
+            let mut given = [0; 6];
+            for tick in 0..5000 {
+                // Nobody asks in the fifth second.
+                let second = tick / 1000;
+                if second != 4 && processors.take(BusyPoll::WhileSpare(BUSY_POLL)).is_some() {
+                    given[second] += 1;
+                }
+                if second == 4 && tick % 1000 == 999 {
+                    given[5] = i32::from(processors.may(BusyPoll::WhileSpare(BUSY_POLL)));
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            given
+        };
+        let given = tokio::select! { given = client => given, () = follow => unreachable!() };
+        assert!(given[0] > 500 && given[1] == 1000, "{given:?}");
+        assert!(given[2] < 900, "nothing is idle: {given:?}");
+        assert!(given[3] > 0, "again: {given:?}");
+        assert_eq!(given[4..], [0, 0], "nobody asks");
     }
 
     proptest! {
         #[test]
-        fn no_times_panic(stat in ".{0,60}", idle in 0u64..=100, a in any::<[u32; 3]>(), b in any::<[u32; 3]>()) {
-            let _ = Times::parse(&stat);
-            let times = |t: [u32; 3]| Times { idle: t[0].into(), stolen: t[1].into(), all: t[2].into() };
-            let _ = times(a).has_idle(&times(b), idle);
+        fn no_times_panic(stat in "(cpu[0-9]{0,3} [0-9 ]{0,40}\n|.{0,20}\n){0,4}", a in any::<[u32; 5]>(), b in any::<[u32; 5]>()) {
+            let _ = Times::parse(&stat, |number| number % 2 == 0);
+            let times = |[processors, idle, stolen, all, held_up]: [u32; 5]| Times {
+                processors: u64::from(processors % 1024),
+                idle: idle.into(),
+                stolen: stolen.into(),
+                all: all.into(),
+                held_up: held_up.into(),
+            };
+            let _ = times(a).idle_since(&times(b));
         }
     }
 }

@@ -133,6 +133,9 @@ pub(crate) struct TrafficView {
     /// Requests that were looked for and found before their connection slept.
     #[serde(default)]
     pub(crate) busy_polled: u64,
+    /// How long was looked.
+    #[serde(default)]
+    pub(crate) busy_poll_seconds: f64,
 }
 
 /// One client.
@@ -186,6 +189,7 @@ impl From<&nbd::Traffic> for TrafficView {
             errors: traffic.errors,
             paced: traffic.paced,
             busy_polled: traffic.busy_polled,
+            busy_poll_seconds: traffic.busy_poll_nanos as f64 / 1e9,
         }
     }
 }

@@ -19,32 +19,39 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         }
     }
 
-    /// Whether the next request is to be looked for.
-    pub(super) fn looks(&self) -> bool {
+    /// Whether it is worth to look for the next request.
+    fn would_look(&self) -> bool {
         self.fresh
             && self.watch.is_some()
             && !self.waits.window().is_zero()
             && self.order.is_alone()
     }
 
+    /// Whether the next request is to be looked for, as it seems.
+    pub(super) fn looks(&self) -> bool {
+        self.would_look() && self.processors.is_some_and(|(processors, when)| processors.may(when))
+    }
+
     /// Receives once; first looks for something if that is worth it.
     pub(super) fn receive_or_look(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let looker = match (self.lookers, &self.watch) {
-            (Some((lookers, when)), Some(watch)) if self.looks() => {
-                let looker = lookers.join(when);
-                if looker.is_some() {
-                    watch.look(self.waits.window());
-                }
-                looker.map(|looker| (looker, Instant::now()))
+        let looker = match (self.processors, &self.watch) {
+            (Some((processors, when)), Some(watch)) if self.would_look() => {
+                let looker = processors.take(when);
+                looker.map(|looker| {
+                    let window = self.waits.look();
+                    watch.look(window);
+                    (looker, window, Instant::now())
+                })
             }
             _ => None,
         };
         self.fresh = false;
         let received = self.receive(cx);
-        if let (Some((_, from)), Some(watch)) = (looker, &self.watch) {
+        if let (Some((_, window, from)), Some(watch)) = (looker, &self.watch) {
             watch.look(Duration::ZERO); // one that was not needed
             let now = Instant::now();
-            self.engine.tally.busy_poll_nanos += (now - from).as_nanos() as u64;
+            // It may have waited for the processor, too.
+            self.engine.tally.busy_poll_nanos += (now - from).min(window).as_nanos() as u64;
             if let Poll::Ready(Ok(1..)) = received {
                 self.engine.timer.begin_anew(now);
                 self.engine.tally.busy_polled += 1;

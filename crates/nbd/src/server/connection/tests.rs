@@ -134,12 +134,12 @@ fn served<'a>(
     stream: &'a mut Stream,
     device: Quick,
     share: &'a Share,
-    lookers: &'a Lookers,
+    processors: &'a Processors,
 ) -> Served<'a> {
     let watch = stream.watch();
     let mut connection = Connection::new(stream, terms(device), STALL, share, Rest::default());
     connection.notice(Some(watch));
-    connection.look(BusyPoll::Always(Duration::from_millis(10)), lookers);
+    connection.look(BusyPoll::Always(Duration::from_millis(10)), processors);
     connection
 }
 
@@ -178,10 +178,10 @@ fn found(registry: &Registry) -> u64 {
 // The clock stands, so that every wait is short.
 #[tokio::test(start_paused = true)]
 async fn the_next_request_is_found_by_looking_and_no_poll_takes_more_than_its_turns() {
-    let (registry, lookers) = (Registry::new(Rates::default()), Lookers::new(2));
+    let (registry, processors) = (Registry::new(Rates::default()), Processors::new(2));
     let share = registry.join("disk", "client");
     let (client, mut stream, device) = pair();
-    let mut connection = served(&mut stream, device, &share, &lookers);
+    let mut connection = served(&mut stream, device, &share, &processors);
     warm_up(&mut connection, &client).await;
     assert_eq!(found(&registry), 0, "looking was in vain");
     client.quick.store(true, Relaxed);
@@ -200,16 +200,16 @@ async fn the_next_request_is_found_by_looking_and_no_poll_takes_more_than_its_tu
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_looked_for_beside_a_busy_neighbour_or_enough_that_look() {
-    let (registry, lookers) = (Registry::new(Rates::default()), Lookers::new(2));
+    let (registry, processors) = (Registry::new(Rates::default()), Processors::new(2));
     let share = registry.join("disk", "client");
     let (client, mut stream, device) = pair();
-    let mut connection = served(&mut stream, device, &share, &lookers);
+    let mut connection = served(&mut stream, device, &share, &processors);
     let (other_client, mut other_stream, other_device) = pair();
-    let mut other = served(&mut other_stream, other_device, &share, &lookers);
+    let mut other = served(&mut other_stream, other_device, &share, &processors);
     warm_up(&mut connection, &client).await;
     client.quick.store(true, Relaxed);
 
-    let looks = lookers.join(BusyPoll::Always(Duration::MAX));
+    let looks = processors.take(BusyPoll::Always(Duration::MAX));
     client.ask();
     for _ in 0..20 {
         assert_eq!(answered(&mut connection, &client).await, 1);
@@ -230,11 +230,11 @@ async fn nothing_is_looked_for_beside_a_busy_neighbour_or_enough_that_look() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_looked_for_until_there_are_processors_to_spare() {
-    let (registry, lookers) = (Registry::new(Rates::default()), Lookers::new(2));
+    let (registry, processors) = (Registry::new(Rates::default()), Processors::new(2));
     let share = registry.join("disk", "client");
     let (client, mut stream, device) = pair();
-    let mut connection = served(&mut stream, device, &share, &lookers);
-    connection.look(BusyPoll::WhileSpare(Duration::from_millis(10)), &lookers);
+    let mut connection = served(&mut stream, device, &share, &processors);
+    connection.look(BusyPoll::WhileSpare(Duration::from_millis(10)), &processors);
     warm_up(&mut connection, &client).await;
     client.quick.store(true, Relaxed);
     client.ask();
@@ -242,14 +242,13 @@ async fn nothing_is_looked_for_until_there_are_processors_to_spare() {
         assert_eq!(answered(&mut connection, &client).await, 1);
     }
     assert_eq!(found(&registry), 0);
-    assert!(lookers.take_asked());
-    lookers.spare(true);
+    processors.set_spare(1);
     for _ in 0..20 {
         answered(&mut connection, &client).await;
     }
     let all = found(&registry);
     assert!(all > 0);
-    lookers.spare(false);
+    processors.set_spare(0);
     for _ in 0..20 {
         answered(&mut connection, &client).await;
     }
@@ -258,10 +257,10 @@ async fn nothing_is_looked_for_until_there_are_processors_to_spare() {
 
 #[tokio::test]
 async fn a_client_that_was_looked_for_is_heard_when_it_comes_back_late() {
-    let (registry, lookers) = (Registry::new(Rates::default()), Lookers::new(2));
+    let (registry, processors) = (Registry::new(Rates::default()), Processors::new(2));
     let share = registry.join("disk", "client");
     let (client, mut stream, device) = pair();
-    let mut connection = served(&mut stream, device, &share, &lookers);
+    let mut connection = served(&mut stream, device, &share, &processors);
     for _ in 0..3 {
         warm_up(&mut connection, &client).await;
         client.quick.store(true, Relaxed);
@@ -284,12 +283,12 @@ async fn a_client_that_was_looked_for_is_heard_when_it_comes_back_late() {
 #[tokio::test]
 async fn a_client_on_another_thread_is_found_and_answered() {
     const REQUESTS: u64 = 5000;
-    let (registry, lookers) = (Registry::new(Rates::default()), Lookers::new(2));
+    let (registry, processors) = (Registry::new(Rates::default()), Processors::new(2));
     let share = registry.join("disk", "client");
     let (client, mut stream, device) = pair();
-    let mut connection = served(&mut stream, device, &share, &lookers);
+    let mut connection = served(&mut stream, device, &share, &processors);
     // Longer than anybody waits: it finds the client at last, on the slowest machine.
-    connection.look(BusyPoll::Always(Duration::from_secs(2)), &lookers);
+    connection.look(BusyPoll::Always(Duration::from_secs(2)), &processors);
     client.socket.set_nonblocking(false).unwrap();
     let asking = block::offload(move || {
         let mut reply = [0; LEN + 16];
