@@ -312,19 +312,41 @@ pub(crate) async fn put_content(
     bytes: Bytes,
     compare: usize,
 ) -> Result<()> {
+    match create_content(backend, key, &bytes, compare).await? {
+        true => Ok(()),
+        false => replace_damaged(backend, key, bytes).await,
+    }
+}
+
+/// As [`put_content`], but what is there already is always kept; says whether the object is there as it
+/// ought to be.
+pub(crate) async fn create_content(
+    backend: &dyn ObjectStore,
+    key: &str,
+    bytes: &Bytes,
+    compare: usize,
+) -> Result<bool> {
     let path = Path::from(key);
     let options = PutOptions::from(PutMode::Create);
-    match backend.put_opts(&path, PutPayload::from_bytes(bytes.clone()), options).await {
-        Ok(_) => return Ok(()),
-        Err(object_store::Error::AlreadyExists { .. }) => {}
-        Err(e) => {
-            let landed = holds(backend, &path, &bytes, compare).await;
-            return if landed { Ok(()) } else { Err(error(key, e)) };
-        }
+    let created = backend.put_opts(&path, PutPayload::from_bytes(bytes.clone()), options).await;
+    let failure = match created {
+        Ok(_) => return Ok(true),
+        Err(object_store::Error::AlreadyExists { .. }) => None,
+        Err(e) => Some(e),
+    };
+    let landed = holds(backend, &path, bytes, compare).await;
+    match failure {
+        Some(failure) if !landed => Err(error(key, failure)),
+        _ => Ok(landed),
     }
-    if holds(backend, &path, &bytes, compare).await {
-        return Ok(());
-    }
+}
+
+/// Writes an object whose name is the hash of its content over one that is not what its name says.
+pub(crate) async fn replace_damaged(
+    backend: &dyn ObjectStore,
+    key: &str,
+    bytes: Bytes,
+) -> Result<()> {
     tracing::warn!(object = key, "a damaged object is replaced");
     put_over(backend, key, bytes).await
 }

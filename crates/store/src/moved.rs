@@ -30,7 +30,7 @@ use crate::wire::{FRAME, damaged, unknown};
 use crate::{ChunkId, ChunkRef, Encoding, PackId, Store, backend, pack};
 use block::{ErrorKind, Result};
 use bytes::Bytes;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -200,6 +200,13 @@ pub(crate) async fn load(store: &Store, pack: &PackId) -> Result<Option<Moved>> 
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         Err(e) => Err(e),
     }
+}
+
+/// The packs that were rewritten, as far as objects say where their chunks are.
+pub(crate) async fn packs(store: &Store) -> Result<HashSet<PackId>> {
+    let listed = backend::list(store.backend(), ObjectKind::Moved.prefix()).await?;
+    let names = listed.iter().filter_map(|meta| meta.location.as_ref().rsplit_once('/'));
+    Ok(names.filter_map(|(_, name)| name.parse().ok()).collect())
 }
 
 /// Says where chunks of a pack are now, in place of what was said before.

@@ -9,7 +9,7 @@ use crate::chunker::{MAX_CHUNK, MAX_PAGES, PAGE};
 use crate::seal::TAG;
 use crate::wire::{self, SEALED, damaged, unknown};
 use crate::{ChunkId, ChunkRef, Encoding, PackId, Settings, backend};
-use block::{Error, Result};
+use block::{Error, ErrorKind, Result};
 use bytes::{Bytes, BytesMut};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
@@ -313,6 +313,88 @@ pub(crate) fn check_head(key: &str, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a pack of a newer format: one of which the first or the last bytes say so. Nothing else can
+/// be said of it, not even whether it is damaged.
+///
+/// # Errors
+/// [`Unsupported`](ErrorKind::Unsupported), naming the version that is needed.
+pub(crate) fn check_version(key: &str, first: &[u8], last: &[u8]) -> Result<()> {
+    if let Ok((head, _)) = Head::ref_from_prefix(first)
+        && head.magic == MAGIC
+        && head.version.get() > VERSION
+    {
+        return Err(newer(key, head.version, head.flags));
+    }
+    match Trailer::ref_from_suffix(last) {
+        Ok((_, trailer)) if trailer.magic == MAGIC => check_format(key, trailer),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a pack of which the trailer names a format that this build does not know.
+fn check_format(key: &str, trailer: &Trailer) -> Result<()> {
+    if trailer.version.get() > VERSION || trailer.flags.get() & !SEALED != 0 {
+        return Err(newer(key, trailer.version, trailer.flags));
+    }
+    Ok(())
+}
+
+/// As [`check_version`], of a pack of `size` bytes that is in a store. It may be longer than those that
+/// this build reads.
+///
+/// # Errors
+/// As [`check_version`]; the backend's.
+pub(crate) async fn check_stored_version(
+    backend: &dyn ObjectStore,
+    path: &Path,
+    size: u64,
+) -> Result<()> {
+    if size < (size_of::<Head>() + TRAILER) as u64 {
+        return Ok(());
+    }
+    let part = |at, len: usize| backend::get_range_with(backend, path, at, len as u64, Hint::Fresh);
+    let first = part(0, size_of::<Head>()).await?;
+    let last = part(size - TRAILER as u64, TRAILER).await?;
+    check_version(path.as_ref(), &first, &last)
+}
+
+/// Writes a pack. One of its id that is there already is kept when it is the same, and replaced when it
+/// is damaged.
+///
+/// # Errors
+/// [`Unsupported`](ErrorKind::Unsupported) when the one that is there is of a newer format: nobody here
+/// can tell what would be lost with it. Else the backend's.
+pub(crate) async fn put(
+    backend: &dyn ObjectStore,
+    id: &PackId,
+    bytes: Bytes,
+    tail: usize,
+) -> Result<()> {
+    let path = path(id);
+    if backend::create_content(backend, path.as_ref(), &bytes, tail).await? {
+        return Ok(());
+    }
+    let found = async {
+        let there = backend::head(backend, path.as_ref()).await?;
+        check_stored_version(backend, &path, there.size).await
+    };
+    match found.await {
+        Ok(()) => {}
+        // Deleted or changed since.
+        Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {}
+        Err(e) => return Err(e),
+    }
+    backend::replace_damaged(backend, path.as_ref(), bytes).await
+}
+
+/// The error of a pack whose format this build does not know.
+fn newer(key: &str, version: U16, features: U16) -> Error {
+    Error::unsupported(format!(
+        "object {key} has format version {version} with features {features:#x}, this build reads up to \
+         {VERSION} with features {SEALED:#x}; use a newer sojourn"
+    ))
+}
+
 /// The index of a whole pack, as long as its trailer says.
 fn index_in(bytes: &[u8]) -> Option<&[u8]> {
     let (before, trailer) = Trailer::ref_from_suffix(bytes).ok()?;
@@ -336,13 +418,7 @@ fn trailer<'a>(key: &str, tail: &'a [u8], size: u64) -> Result<&'a Trailer> {
     if trailer.magic != MAGIC {
         return Err(damaged(key, "it does not end with its magic"));
     }
-    if trailer.version.get() > VERSION || trailer.flags.get() & !SEALED != 0 {
-        return Err(Error::unsupported(format!(
-            "object {key} has format version {} with features {:#x}, this build reads up to \
-             {VERSION} with features {SEALED:#x}; use a newer sojourn",
-            trailer.version, trailer.flags
-        )));
-    }
+    check_format(key, trailer)?;
     let index = index_len(trailer);
     let fits = index + (size_of::<Head>() + TRAILER) as u64 <= size;
     if trailer.version.get() == 0
@@ -486,6 +562,47 @@ mod tests {
         let error = decode(&settings, pack.id, &newer).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.message().contains("version 7"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_pack_is_written_over_a_damaged_one_and_never_over_one_of_a_newer_format() {
+        let backend = object_store::memory::InMemory::new();
+        let (_, pack) = sample(3);
+        let Finished { id, bytes, tail } = pack;
+        let there = async || {
+            let found = backend::get(&backend, path(&id).as_ref(), 2 * MAX_LEN).await;
+            found.unwrap().to_vec()
+        };
+        let is_put = async |found: Vec<u8>| {
+            backend::put_over(&backend, path(&id).as_ref(), found.into()).await.unwrap();
+            put(&backend, &id, bytes.clone(), tail).await
+        };
+        put(&backend, &id, bytes.clone(), tail).await.unwrap();
+        assert_eq!(there().await, bytes);
+        let end = bytes.len();
+        for at in [end - 1, end - TRAILER + 1, end - TRAILER - 5] {
+            let mut damaged = bytes.to_vec();
+            damaged[at] ^= 1;
+            is_put(damaged).await.unwrap();
+            assert_eq!(there().await, bytes, "byte {at}");
+        }
+        is_put(Vec::new()).await.unwrap();
+        assert_eq!(there().await, bytes);
+        let mut newer = bytes.to_vec();
+        newer[end - TRAILER + 4] = 2;
+        let mut longer = newer[..100].to_vec();
+        longer.resize(MAX_LEN as usize + 1, 0);
+        longer.extend_from_slice(&newer[100..]);
+        // The end of a format that looks otherwise: only the start says what it is.
+        let mut other = vec![0; 300];
+        other[..16].copy_from_slice(&bytes[..16]);
+        other[8] = 2;
+        for found in [newer, longer, other] {
+            let error = is_put(found.clone()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.message().contains("version 2"), "{error}");
+            assert!(there().await == found, "it was replaced");
+        }
     }
 
     #[test]

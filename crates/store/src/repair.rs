@@ -6,7 +6,10 @@
 //! other pack of the store go into new packs, `moved/<old pack>` leads to all of them, and the old one
 //! is removed. That is no help for boot copies, so these are made anew then (`copies`). What cannot
 //! be found is named, together with those whom it touches. The other stores that readers of the store
-//! ask are asked for chunks too, last.
+//! ask are asked for maps and chunks too, last.
+//!
+//! What only a newer build can read is left to that: nobody here can tell whether it is damaged, nor
+//! what would be lost with it.
 
 mod copies;
 mod finder;
@@ -50,6 +53,9 @@ pub struct Report {
     pub found: Vec<Fault>,
     /// Objects that are as they were, by key.
     pub restored: Vec<String>,
+    /// Packs of a newer format: whether they are sound is for a newer build to say, and they are left as
+    /// they are. None of them is in `found` or `left`.
+    pub newer_packs: Vec<NewerPack>,
     /// Packs of which the sound and the found chunks are now elsewhere.
     pub rewritten: Vec<Rewritten>,
     /// Image versions whose boot copies were of no use and were made anew.
@@ -63,6 +69,15 @@ pub struct Report {
     pub lost_chunks: u64,
     /// What is still missing or damaged, and whom it touches.
     pub left: Vec<Fault>,
+}
+
+/// A pack that only a newer build can read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NewerPack {
+    /// The pack.
+    pub pack: PackId,
+    /// What it asks for: names the pack, and the version that is needed.
+    pub why: String,
 }
 
 /// A pack that came out as other ones.
@@ -120,7 +135,8 @@ impl Repair<'_> {
             }
         }
         let options = verify::Options { deep: true, ..verify::Options::default() };
-        let full = verify::store(self.store, &options, self.progress).await?;
+        let mut full = verify::store(self.store, &options, self.progress).await?;
+        self.leave_newer(&mut full);
         let seen: HashSet<String> =
             self.report.found.iter().map(|fault| fault.object.clone()).collect();
         let more = full.faults.iter().filter(|fault| !seen.contains(&fault.object)).cloned();
@@ -132,7 +148,9 @@ impl Repair<'_> {
         self.report.left = match self.session {
             // Only what is read again is known to be sound.
             Some(_) if !self.report.found.is_empty() => {
-                verify::store(self.store, &options, self.progress).await?.faults
+                let mut after = verify::store(self.store, &options, self.progress).await?;
+                after.take_newer();
+                after.faults
             }
             _ => {
                 let done: HashSet<&String> = self.report.restored.iter().collect();
@@ -143,7 +161,15 @@ impl Repair<'_> {
         Ok(self.report)
     }
 
-    /// Restores roots, segments and boot lists; says whether anything was.
+    /// Names the packs of a newer format, and takes them out of what is to be repaired.
+    fn leave_newer(&mut self, full: &mut verify::Report) {
+        for (pack, fault) in full.take_newer() {
+            tracing::warn!(reason = fault.why, "a pack of a newer format is left as it is");
+            self.report.newer_packs.push(NewerPack { pack, why: fault.why });
+        }
+    }
+
+    /// Restores roots, segments and boot lists that are missing or damaged; says whether anything was.
     async fn objects(&mut self, faults: &[Fault]) -> Result<bool> {
         let mut any = false;
         for fault in faults {
@@ -152,22 +178,40 @@ impl Repair<'_> {
             if self.report.restored.contains(key) {
                 continue;
             }
-            for source in self.sources {
-                let Source::Store(other) = source else { continue };
-                if !self.store.shares_ids(other) {
-                    continue;
-                }
-                let Ok(body) = heal::own_content(other, kind, &id).await else { continue };
-                if self.session.is_some() {
-                    let bytes = object::encode(self.store.settings(), kind, key, &body)?;
-                    backend::put_over(self.store.backend(), key, bytes).await?;
-                }
-                self.report.restored.push(key.clone());
-                any = true;
-                break;
+            match heal::own_content(self.store, kind, &id).await {
+                // Somebody was quicker, or what is wrong with it was written so.
+                Ok(_) => continue,
+                Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {}
+                // A newer build's: it stays as it is.
+                Err(e) if e.kind() == ErrorKind::Unsupported => continue,
+                Err(e) => return Err(e),
             }
+            let Some(body) = self.body_elsewhere(kind, &id).await else { continue };
+            if self.session.is_some() {
+                let bytes = object::encode(self.store.settings(), kind, key, &body)?;
+                backend::put_over(self.store.backend(), key, bytes).await?;
+            }
+            self.report.restored.push(key.clone());
+            any = true;
         }
         Ok(any)
+    }
+
+    /// The body of an object that is named after it, verified: from a source, or from one of the other
+    /// stores that readers of this one ask.
+    async fn body_elsewhere(&self, kind: ObjectKind, id: &[u8; 32]) -> Option<Bytes> {
+        let asked = self.store.healing().sources();
+        let given = self.sources.iter().filter_map(|source| match source {
+            Source::Store(other) => Some(other),
+            Source::Device { .. } => None,
+        });
+        let alike = given.filter(|other| self.store.shares_ids(other));
+        for other in alike.chain(asked.iter().map(|source| &source.store)) {
+            if let Ok(body) = heal::own_content(other, kind, id).await {
+                return Some(body);
+            }
+        }
+        None
     }
 
     /// Heals packs, and makes boot copies anew.
@@ -310,13 +354,25 @@ impl Repair<'_> {
         absent: &Absent,
     ) -> Result<()> {
         let Plan { pack, there, parts } = plan;
-        let needed: HashSet<_> =
-            full.unsure.get(&pack).into_iter().flatten().map(|lost| lost.0.id).collect();
         let old = match moved::load(self.store, &pack).await {
             Ok(old) => old,
+            // It would be written over, and only a newer build can tell what it says.
+            Err(e) if e.kind() == ErrorKind::Unsupported => {
+                tracing::warn!(%pack, reason = e.message(), "a damaged pack is left as it is");
+                return Ok(());
+            }
             Err(e) if is_loss(&e) => None,
             Err(e) => return Err(e),
         };
+        // What is in a pack of a newer format is not lost.
+        let is_there = |id: &ChunkId| {
+            let place = old.as_ref().and_then(|old| old.find(id));
+            place.is_some_and(|at| full.newer.contains(&at.pack))
+        };
+        let needed = full.unsure.get(&pack).into_iter().flatten().map(|lost| lost.0.id);
+        let needed: HashSet<ChunkId> = needed.filter(|id| !is_there(id)).collect();
+        // What is written now has no id of theirs.
+        let taken = |id: &PackId| absent.pack(id) || full.newer.contains(id);
         let (mut healed, mut lost) = (0, 0);
         let mut places: Vec<ChunkRef> = Vec::new();
         let mut builder = Builder::new();
@@ -356,14 +412,14 @@ impl Repair<'_> {
                 }
             };
             if builder.is_full() {
-                let full = std::mem::replace(&mut builder, Builder::new());
-                self.finish(full, &mut open, &mut places, &mut packs, absent)?;
+                let ended = std::mem::replace(&mut builder, Builder::new());
+                self.finish(ended, &mut open, &mut places, &mut packs, taken)?;
             }
             let offset = builder.add(at.id, at.len, encoding, &stored);
             open.push(ChunkRef { offset, stored: stored.len() as u32, encoding, ..at });
         }
         if !builder.is_empty() {
-            self.finish(builder, &mut open, &mut places, &mut packs, absent)?;
+            self.finish(builder, &mut open, &mut places, &mut packs, taken)?;
         }
         self.report.healed_chunks += healed;
         self.report.lost_chunks += lost;
@@ -383,8 +439,7 @@ impl Repair<'_> {
         }
         let into: Vec<PackId> = packs.iter().map(|finished| finished.id).collect();
         for Finished { id, bytes, tail } in packs {
-            let key = pack::path(&id).to_string();
-            backend::put_content(self.store.backend(), &key, bytes, tail).await?;
+            pack::put(self.store.backend(), &id, bytes, tail).await?;
         }
         let before = old.iter().flat_map(|old| old.chunks().collect::<Vec<_>>());
         let all: Vec<ChunkRef> = places.into_iter().chain(before).collect();
@@ -405,9 +460,9 @@ impl Repair<'_> {
         open: &mut Vec<ChunkRef>,
         places: &mut Vec<ChunkRef>,
         packs: &mut Vec<Finished>,
-        absent: &Absent,
+        taken: impl Fn(&PackId) -> bool,
     ) -> Result<()> {
-        let finished = builder.finish(self.store.settings(), |id| absent.pack(id))?;
+        let finished = builder.finish(self.store.settings(), taken)?;
         places.extend(open.drain(..).map(|at| ChunkRef { pack: finished.id, ..at }));
         packs.push(finished);
         Ok(())

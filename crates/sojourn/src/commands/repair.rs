@@ -74,12 +74,20 @@ async fn source(place: &str, home: &Home, config: &Config) -> Result<Source> {
 }
 
 fn text(report: &Report) -> String {
+    let mut text = String::new();
+    for newer in &report.newer_packs {
+        text.push_str(&format!("packs/{}: left as it is: {}\n", newer.pack, newer.why));
+    }
     let copies = report.boot_copies.iter().chain(&report.dropped_boot_copies);
     if report.found.is_empty() && copies.count() == 0 {
-        return "nothing is missing or damaged\n".to_owned();
+        text.push_str(match report.newer_packs.as_slice() {
+            [] => "nothing is missing or damaged\n",
+            _ => "nothing else is missing or damaged\n",
+        });
+        return text;
     }
     let would = if report.dry_run { "would be " } else { "" };
-    let mut text = format!("{} objects were missing or damaged\n", report.found.len());
+    text.push_str(&format!("{} objects were missing or damaged\n", report.found.len()));
     for key in &report.restored {
         text.push_str(&format!("{key}: {would}restored\n"));
     }
@@ -106,4 +114,22 @@ fn text(report: &Report) -> String {
         text.push_str(&describe(fault));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::repair::NewerPack;
+
+    #[test]
+    fn a_pack_of_a_newer_format_is_named_and_is_no_damage() {
+        let pack = "ab".repeat(32).parse().unwrap();
+        let why = "it has format version 9".to_owned();
+        let mut report = Report::default();
+        assert_eq!(text(&report), "nothing is missing or damaged\n");
+        report.newer_packs.push(NewerPack { pack, why });
+        let named = text(&report);
+        assert!(named.contains(&"ab".repeat(32)) && named.contains("format version 9"), "{named}");
+        assert!(named.ends_with("nothing else is missing or damaged\n"), "{named}");
+    }
 }

@@ -136,7 +136,7 @@ async fn finish(
     let store = session.store();
     let Finished { id, bytes, tail } =
         builder.finish(store.settings(), |id| session.absent().pack(id))?;
-    backend::put_content(store.backend(), pack::path(&id).as_ref(), bytes, tail).await?;
+    pack::put(store.backend(), &id, bytes, tail).await?;
     for old in waiting.iter_mut() {
         old.chunks[old.placed..].iter_mut().for_each(|at| at.pack = id);
         old.placed = old.chunks.len();

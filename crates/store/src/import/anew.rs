@@ -3,7 +3,7 @@
 use super::pipeline::Worked;
 use super::writer::{Done, Source, Writer};
 use crate::chunker::PAGE;
-use crate::{ChunkRef, Imported, Session, Store, chunk};
+use crate::{ChunkRef, Imported, Session, Store, chunk, moved};
 use block::{Result, offload};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use std::pin::pin;
@@ -14,10 +14,15 @@ const READS: usize = 2;
 /// Stores chunks of the session's store in packs of their own, in this order, and a manifest that shows
 /// them one behind the other. Nothing refers to it yet, as with [`from_device`](super::from_device).
 ///
+/// None of the packs has the id of one that was rewritten: a collection would take it for that one, of
+/// which all is elsewhere, and remove it. Readers of an image are led there, so that other writers need
+/// not look out for this; readers of a boot copy are not.
+///
 /// # Errors
 /// Those of reading the chunks, and of an import; [`Invalid`](block::ErrorKind::Invalid) without any.
 pub(crate) async fn anew(session: &Session, chunks: Vec<ChunkRef>) -> Result<Imported> {
-    let mut writer = Writer::new(session, &());
+    let rewritten = moved::packs(session.store()).await?;
+    let mut writer = Writer::new(session, &()).avoiding(rewritten);
     // All by value: over references the future would not be `Send` for the compiler.
     let store = session.store().clone();
     let reads = chunks.into_iter().map(move |at| encoded(store.clone(), at));

@@ -16,7 +16,7 @@ use crate::{
 };
 use block::{Error, Result};
 use bytes::{Bytes, BytesMut};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
@@ -82,6 +82,8 @@ pub(crate) struct Writer<'a> {
     store: &'a Store,
     /// What no object may be called, and nothing may rely on.
     absent: Arc<Absent>,
+    /// More packs of which no new one gets the id.
+    avoided: HashSet<PackId>,
     progress: &'a dyn Progress,
     pack: pack::Builder,
     /// All packs that rows name; the open one has no id yet.
@@ -107,6 +109,7 @@ impl<'a> Writer<'a> {
         Self {
             store: session.store(),
             absent: Arc::clone(session.absent()),
+            avoided: HashSet::new(),
             progress,
             pack: pack::Builder::new(),
             slots: Vec::new(),
@@ -121,6 +124,12 @@ impl<'a> Writer<'a> {
             uploads: JoinSet::new(),
             stats: ImportStats::default(),
         }
+    }
+
+    /// Gives no new pack one of these ids.
+    pub(crate) fn avoiding(mut self, packs: HashSet<PackId>) -> Self {
+        self.avoided = packs;
+        self
     }
 
     /// Takes the next batch in image order.
@@ -296,13 +305,13 @@ impl<'a> Writer<'a> {
         self.make_room().await?;
         let next = pack::Builder::reusing(self.spare.take().unwrap_or_default());
         let builder = std::mem::replace(&mut self.pack, next);
-        let Finished { id, bytes, tail } =
-            builder.finish(self.store.settings(), |id| self.absent.pack(id))?;
+        let taken = |id: &PackId| self.absent.pack(id) || self.avoided.contains(id);
+        let Finished { id, bytes, tail } = builder.finish(self.store.settings(), taken)?;
         self.slots[number as usize].id = Some(id);
         self.stats.packs += 1;
         let backend = self.store.shared_backend();
         self.uploads.spawn(async move {
-            backend::put_content(&*backend, pack::path(&id).as_ref(), bytes.clone(), tail).await?;
+            pack::put(&*backend, &id, bytes.clone(), tail).await?;
             Ok(Uploaded::Pack(number, bytes))
         });
         self.write_segments().await

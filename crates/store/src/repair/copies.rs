@@ -8,7 +8,7 @@ use super::Repair;
 use crate::verify::pack_id_of;
 use crate::{
     ChunkRef, Manifest, ManifestId, PackId, RefBody, RefKind, RefRecord, Session, Store, backend,
-    bootcopy, bootlist, manifest, pack, segment,
+    bootcopy, bootlist, manifest, moved, pack, segment,
 };
 use block::{Error, ErrorKind, Result};
 use std::collections::{HashMap, HashSet};
@@ -39,8 +39,12 @@ impl Repair<'_> {
             return Ok(());
         }
         let listed = backend::list(self.store.backend(), pack::PREFIX).await?;
-        let packs: HashSet<PackId> =
+        let mut packs: HashSet<PackId> =
             listed.iter().filter_map(|meta| pack_id_of(meta.location.as_ref()).ok()).collect();
+        // One that came back after it was rewritten goes with the next collection: all of it is elsewhere.
+        for rewritten in moved::packs(self.store).await? {
+            packs.remove(&rewritten);
+        }
         // Several versions can have the same one: those that are of use, and what others became.
         let mut sound = HashSet::new();
         let mut made: HashMap<ManifestId, ManifestId> = HashMap::new();

@@ -60,6 +60,10 @@ impl Lab {
         self.backend.put(&path, bytes.into()).await.unwrap();
     }
 
+    async fn bytes(&self, key: &str) -> Bytes {
+        self.backend.get(&Path::from(key)).await.unwrap().bytes().await.unwrap()
+    }
+
     async fn remove(&self, key: &str) {
         self.backend.delete(&Path::from(key)).await.unwrap();
     }
@@ -223,4 +227,168 @@ async fn a_bad_moved_object_goes_though_its_pack_is_restored() {
     let report = lab.repair(&source).await;
     assert_eq!((report.restored.len(), report.left.len()), (0, 1), "{report:?}");
     assert_eq!(lab.keys("moved").await, [moved::key(&id)]);
+}
+
+/// What makes a pack one of a newer format for this build: its trailer or its head names a version, the
+/// trailer a feature, or it is longer than packs were. What is in between means nothing to this build.
+fn in_a_newer_format(bytes: &mut Vec<u8>, how: &str) {
+    let trailer = bytes.len() - 32;
+    bytes[16..trailer].fill(0x5a);
+    match how {
+        "trailer" => bytes[trailer + 4] = 2,
+        "features" => bytes[trailer + 6] = 0x82,
+        "head" => bytes[8] = 2,
+        _ => {
+            bytes[trailer + 4] = 2;
+            let end = bytes.split_off(trailer);
+            bytes.resize(pack::MAX_LEN as usize, 0x5a);
+            bytes.extend_from_slice(&end);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_pack_of_a_newer_format_is_left_as_it_is_and_named_and_all_else_is_healed() {
+    for how in ["trailer", "features", "head", "long"] {
+        let lab = lab().await;
+        let newer = lab.keys("packs").await.remove(0);
+        import(&lab.store, "alpine:1", &noise(9, 90 * 4096)).await;
+        let source = Source::Store(lab.copy().await);
+        let other = lab.keys("packs").await.into_iter().find(|key| *key != newer).unwrap();
+        lab.change(&newer, |bytes| in_a_newer_format(bytes, how)).await;
+        let before = lab.bytes(&newer).await;
+        for sources in [&[source][..], &[]] {
+            lab.change(&other, |bytes| bytes[5000] ^= 1).await;
+            let dry = store(&lab.store, sources, true, &()).await.unwrap();
+            let report = lab.repair(sources).await;
+            for report in [&dry, &report] {
+                let [found] = report.found.as_slice() else { panic!("{how}: {report:?}") };
+                assert_eq!(found.object, other, "{how}");
+                let [named] = report.newer_packs.as_slice() else { panic!("{how}: {report:?}") };
+                assert_eq!(pack::path(&named.pack).as_ref(), newer, "{how}");
+                let version = if how == "features" { "features 0x82" } else { "version 2" };
+                assert!(named.why.contains(&newer) && named.why.contains(version), "{named:?}");
+            }
+            let with_source = !sources.is_empty();
+            assert_eq!(report.lost_chunks, u64::from(!with_source), "only what is damaged: {how}");
+            assert!(report.left.iter().all(|fault| fault.object != newer), "{how}");
+            if with_source {
+                assert_eq!((&report.restored, report.left.len()), (&vec![other.clone()], 0));
+            }
+            assert!(lab.bytes(&newer).await == before, "{how}: it was changed");
+            let id = newer.strip_prefix("packs/").unwrap();
+            assert!(!lab.keys("moved").await.contains(&format!("moved/{id}")), "{how}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_chunk_that_was_moved_to_a_pack_of_a_newer_format_is_not_lost() {
+    // The old pack is gone as it ought to be, or there and damaged.
+    for damaged in [false, true] {
+        let lab = lab().await;
+        let old = lab.keys("packs").await.remove(0);
+        let id: PackId = old.strip_prefix("packs/").unwrap().parse().unwrap();
+        let newer = PackId([7; 32]);
+        let bytes = lab.bytes(&old).await;
+        let index = Index::decode(lab.store.settings(), id, &old, &bytes, bytes.len() as u64);
+        let chunks: Vec<ChunkRef> = index.unwrap().chunks().collect();
+        let places = chunks.iter().map(|at| ChunkRef { pack: newer, ..*at });
+        moved::save(&lab.store, &id, places).await.unwrap();
+        let mut bytes = bytes.to_vec();
+        in_a_newer_format(&mut bytes, "trailer");
+        lab.backend.put(&pack::path(&newer), bytes.into()).await.unwrap();
+        match damaged {
+            true => lab.change(&old, |bytes| bytes[chunks[2].offset as usize] ^= 1).await,
+            false => lab.remove(&old).await,
+        }
+        let before = lab.bytes(pack::path(&newer).as_ref()).await;
+        let report = lab.repair(&[]).await;
+        assert_eq!((report.lost_chunks, report.newer_packs.len()), (0, 1), "{report:?}");
+        let faults = (report.found.len(), report.rewritten.len(), report.left.len());
+        assert_eq!(faults, (usize::from(damaged), usize::from(damaged), 0), "{report:?}");
+        assert!(lab.bytes(pack::path(&newer).as_ref()).await == before);
+        let now = moved::load(&lab.store, &id).await.unwrap().unwrap();
+        let place = now.find(&chunks[2].id).unwrap();
+        assert_eq!(place.pack, newer, "a newer build finds the chunk where it did");
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_pack_about_which_a_newer_build_knows_more_is_left_or_written_as_it_was() {
+    let lab = lab().await;
+    let source = [Source::Store(lab.copy().await)];
+    let pack = lab.keys("packs").await.remove(0);
+    let id: PackId = pack.strip_prefix("packs/").unwrap().parse().unwrap();
+    moved::save(&lab.store, &id, []).await.unwrap();
+    lab.change(&moved::key(&id), |bytes| bytes[8] = 2).await;
+    lab.change(&pack, |bytes| bytes[5000] ^= 1).await;
+    let before = (lab.bytes(&moved::key(&id)).await, lab.bytes(&pack).await);
+    let report = lab.repair(&[]).await;
+    assert_eq!((report.restored.len(), report.rewritten.len(), report.left.len()), (0, 0, 2));
+    assert!(before == (lab.bytes(&moved::key(&id)).await, lab.bytes(&pack).await));
+    let report = lab.repair(&source).await;
+    assert_eq!((&report.restored, report.left.len()), (&vec![pack], 1), "{report:?}");
+    assert!(before.0 == lab.bytes(&moved::key(&id)).await);
+}
+
+#[tokio::test]
+async fn a_root_or_a_segment_of_a_newer_format_is_not_written_over() {
+    let lab = lab().await;
+    let source = [Source::Store(lab.copy().await)];
+    for prefix in ["segments", "manifests"] {
+        let key = lab.keys(prefix).await.remove(0);
+        let good = lab.bytes(&key).await;
+        lab.change(&key, |bytes| bytes[8] = 2).await;
+        let before = lab.bytes(&key).await;
+        let report = lab.repair(&source).await;
+        assert_eq!(report.restored, Vec::<String>::new(), "{key}");
+        let [left] = report.left.as_slice() else { panic!("{report:?}") };
+        assert!(left.object == key && left.why.contains("version 2"), "{left:?}");
+        assert!(lab.bytes(&key).await == before, "{key} was changed");
+        lab.backend.put(&Path::from(key), good.into()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_root_or_a_segment_that_is_sound_by_now_is_not_written_over() {
+    let lab = lab().await;
+    let source = [Source::Store(lab.copy().await)];
+    for prefix in ["segments", "manifests"] {
+        let key = lab.keys(prefix).await.remove(0);
+        let good = lab.bytes(&key).await;
+        lab.remove(&key).await;
+        let faults = verify::maps(&lab.store).await.unwrap().faults;
+        assert_eq!((faults.len(), faults[0].object.as_str()), (1, key.as_str()));
+        // Somebody else was quicker.
+        lab.backend.put(&Path::from(key.as_str()), good.into()).await.unwrap();
+        let session = testing::session(&lab.store).await;
+        let mut repair = Repair {
+            store: &lab.store,
+            sources: &source,
+            session: Some(&session),
+            progress: &(),
+            report: Report::default(),
+        };
+        assert!(!repair.objects(&faults).await.unwrap(), "{key}");
+        assert_eq!(repair.report.restored, Vec::<String>::new());
+        lab.remove(&key).await;
+        assert!(repair.objects(&faults).await.unwrap(), "{key}");
+        assert_eq!(repair.report.restored, [key]);
+        session.close(Ok(())).await.unwrap();
+    }
+    assert!(lab.is_whole().await);
+}
+
+#[tokio::test]
+async fn maps_come_from_the_stores_that_readers_ask_too() {
+    let lab = lab().await;
+    lab.store.add_source(lab.copy().await).unwrap();
+    for prefix in ["segments", "manifests"] {
+        let key = lab.keys(prefix).await.remove(0);
+        lab.remove(&key).await;
+        let report = lab.repair(&[]).await;
+        assert_eq!((&report.restored, report.left.len()), (&vec![key.clone()], 0), "{report:?}");
+        assert!(lab.is_whole().await, "{key}");
+    }
 }

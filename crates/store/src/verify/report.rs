@@ -28,6 +28,10 @@ pub struct Report {
     /// or looks for.
     #[serde(skip)]
     pub(crate) unsure: BTreeMap<PackId, BTreeSet<Lost>>,
+    /// Packs that have a fault because they are of a newer format: whether they are sound nobody here can
+    /// tell.
+    #[serde(skip)]
+    pub(crate) newer: BTreeSet<PackId>,
     /// Where images show the start of chunks that are lost.
     #[serde(skip)]
     pub(crate) shown: BTreeMap<ChunkId, Vec<u64>>,
@@ -85,6 +89,19 @@ pub struct Range {
 }
 
 impl Report {
+    /// Takes out the faults of packs of a newer format.
+    pub(crate) fn take_newer(&mut self) -> Vec<(PackId, Fault)> {
+        let faults = std::mem::take(&mut self.faults);
+        let mut newer = Vec::new();
+        for fault in faults {
+            match super::pack_id_of(&fault.object) {
+                Ok(pack) if self.newer.contains(&pack) => newer.push((pack, fault)),
+                _ => self.faults.push(fault),
+            }
+        }
+        newer
+    }
+
     /// Whether nothing is missing or damaged.
     pub fn is_clean(&self) -> bool {
         self.faults.is_empty()

@@ -65,7 +65,7 @@ pub(crate) async fn maps(store: &Store) -> Result<Report> {
     scan.finish().await
 }
 
-/// A part of a segment that cannot be read, and the pack that ought to hold it.
+/// A part of a segment that cannot be read, and the chunk, in the pack that is to blame for it.
 #[derive(Debug, Clone, Copy)]
 struct Hole {
     start: u32,
@@ -219,6 +219,9 @@ impl<'a> Scan<'a> {
             self.report.bytes += read.bytes;
             self.good.extend(read.good);
             if let Some((offset, error)) = read.fault {
+                if error.kind() == ErrorKind::Unsupported {
+                    self.report.newer.extend(packs::id_of(meta.location.as_ref()));
+                }
                 self.faults.note(meta.location.as_ref(), offset, error)?;
             }
             self.progress.advance(read.stored, read.stored);
@@ -409,6 +412,7 @@ impl<'a> Scan<'a> {
         for piece in pieces {
             if !self.readable(&piece.at).await? {
                 let Placed { start, blocks, skip, at } = *piece;
+                let at = ChunkRef { pack: self.holder_of(&at), ..at };
                 holes.push(Hole { start, blocks, skip, at });
             }
         }
@@ -439,7 +443,7 @@ impl<'a> Scan<'a> {
             self.good.insert(print);
             return Ok(true);
         };
-        let key = pack::path(&at.pack).to_string();
+        let key = pack::path(&self.holder_of(at)).to_string();
         self.faults.note(&key, at.offset.into(), failure)?;
         let mut healable = 0;
         for source in self.store.healing().sources() {
@@ -451,6 +455,14 @@ impl<'a> Scan<'a> {
         self.faults.count(&key, 1, healable);
         self.bad.insert(print);
         Ok(false)
+    }
+
+    /// The pack that is to blame for a chunk that cannot be read: its own, unless it was moved to one of a
+    /// newer format. Then it is not lost, as far as anybody here can tell.
+    fn holder_of(&self, at: &ChunkRef) -> PackId {
+        let steps = heal::target(&self.moved, at);
+        let newer = steps.iter().find(|step| self.report.newer.contains(&step.pack));
+        newer.map_or(at.pack, |step| step.pack)
     }
 
     /// The report: those who do not exist any more are left out.

@@ -447,3 +447,51 @@ async fn a_version_that_shows_another_image_meanwhile_gets_no_copy() {
     assert_eq!(lab.copy_id().await, manifest);
     session.close(Ok(())).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_copy_whose_pack_is_of_a_newer_format_keeps_its_label_and_the_pack_is_not_replaced() {
+    let lab = lab(plain().await).await;
+    let (first, path) = (lab.copy_id().await, pack::path(&lab.copy[0].pack));
+    // Nothing in it means anything to this build.
+    let newer = |bytes: &mut Vec<u8>| {
+        let trailer = bytes.len() - 32;
+        bytes[16..trailer].fill(0x5a);
+        bytes[trailer + 4] = 2;
+    };
+    lab.change(path.as_ref(), newer).await;
+    let before = lab.packs().await;
+    // Then its map is lost, too, and what would be made anew has the id of the pack that is there.
+    for remove_map in [false, true] {
+        if remove_map {
+            lab.remove(&crate::manifest::key(&first)).await;
+        }
+        let report = lab.repair(&[]).await;
+        assert_eq!((&report.boot_copies, &report.dropped_boot_copies), (&vec![], &vec![]));
+        assert_eq!((report.newer_packs.len(), report.lost_chunks), (1, 0), "{report:?}");
+        assert_eq!(lab.copy_id().await, first);
+        assert!(lab.packs().await == before, "a pack was changed");
+    }
+}
+
+#[tokio::test]
+async fn a_copy_that_was_made_anew_where_its_pack_had_been_moved_outlives_a_collection() {
+    // The pack is gone, or is there again: somebody else made the copy anew.
+    for is_back in [false, true] {
+        let lab = lab(plain().await).await;
+        // As a repair did that knew no copies.
+        let pack = lab.copy[0].pack;
+        let places = lab.own.iter().zip(&lab.copy).filter(|(_, copy)| copy.pack == pack);
+        moved::save(&lab.store, &pack, places.map(|(own, _)| *own)).await.unwrap();
+        if !is_back {
+            lab.remove(pack::path(&pack).as_ref()).await;
+        }
+        assert_eq!(lab.repair(&[]).await.boot_copies, [IMAGE]);
+        assert!(lab.serves().await);
+        let options = gc::Options { grace: std::time::Duration::ZERO, ..gc::Options::default() };
+        for _ in 0..2 {
+            gc::collect(&lab.store, &options, &()).await.unwrap();
+            assert!(lab.serves().await && lab.is_clean().await, "a collection took its pack");
+        }
+        assert_eq!(lab.repair(&[]).await, Report::default(), "once is enough");
+    }
+}
