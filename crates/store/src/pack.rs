@@ -313,8 +313,8 @@ pub(crate) fn check_head(key: &str, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a pack of a newer format: one of which the first or the last bytes say so. Nothing else can
-/// be said of it, not even whether it is damaged.
+/// Refuses a pack of a newer format: one of which the first or the last bytes say so, though it may be
+/// these that are damaged.
 ///
 /// # Errors
 /// [`Unsupported`](ErrorKind::Unsupported), naming the version that is needed.

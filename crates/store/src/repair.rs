@@ -149,7 +149,7 @@ impl Repair<'_> {
             // Only what is read again is known to be sound.
             Some(_) if !self.report.found.is_empty() => {
                 let mut after = verify::store(self.store, &options, self.progress).await?;
-                after.take_newer();
+                self.leave_newer(&mut after);
                 after.faults
             }
             _ => {
@@ -164,6 +164,9 @@ impl Repair<'_> {
     /// Names the packs of a newer format, and takes them out of what is to be repaired.
     fn leave_newer(&mut self, full: &mut verify::Report) {
         for (pack, fault) in full.take_newer() {
+            if self.report.newer_packs.iter().any(|named| named.pack == pack) {
+                continue;
+            }
             tracing::warn!(reason = fault.why, "a pack of a newer format is left as it is");
             self.report.newer_packs.push(NewerPack { pack, why: fault.why });
         }
@@ -259,9 +262,7 @@ impl Repair<'_> {
         // Out of the images, which are healed now; a copy that comes out as it was brings its packs back.
         self.copies().await?;
         for plan in of_copies {
-            if !self.came_back(&plan).await? {
-                self.heal(plan, &finder, full, &absent).await?;
-            }
+            self.heal(plan, &finder, full, &absent).await?;
         }
         Ok(())
     }
@@ -319,7 +320,8 @@ impl Repair<'_> {
         Ok(true)
     }
 
-    /// Whether a pack that was bad is there again as it was, since a boot copy was made anew.
+    /// Whether a pack that was bad is there again as it was: since a boot copy was made anew, or an import
+    /// stored the same while sources were searched.
     async fn came_back(&mut self, plan: &Plan) -> Result<bool> {
         if self.session.is_none() {
             return Ok(false);
@@ -353,7 +355,7 @@ impl Repair<'_> {
         full: &verify::Report,
         absent: &Absent,
     ) -> Result<()> {
-        let Plan { pack, there, parts } = plan;
+        let pack = plan.pack;
         let old = match moved::load(self.store, &pack).await {
             Ok(old) => old,
             // It would be written over, and only a newer build can tell what it says.
@@ -379,9 +381,10 @@ impl Repair<'_> {
         let mut packs: Vec<Finished> = Vec::new();
         // Chunks of the open pack, which has no id yet.
         let mut open: Vec<ChunkRef> = Vec::new();
-        for Part { at, stored, .. } in parts {
+        for Part { at, stored, .. } in &plan.parts {
+            let at = *at;
             let (encoding, stored) = match stored {
-                Some(stored) => (at.encoding, stored),
+                Some(stored) => (at.encoding, stored.clone()),
                 None if !finder.has(&at.id) => {
                     if let Some(plain) = by_other_ways(self.store, &at).await {
                         healed += 1;
@@ -421,6 +424,9 @@ impl Repair<'_> {
         if !builder.is_empty() {
             self.finish(builder, &mut open, &mut places, &mut packs, taken)?;
         }
+        if self.came_back(&plan).await? {
+            return Ok(());
+        }
         self.report.healed_chunks += healed;
         self.report.lost_chunks += lost;
         let key = pack::path(&pack).to_string();
@@ -446,7 +452,7 @@ impl Repair<'_> {
         if !all.is_empty() {
             moved::save(self.store, &pack, all).await?;
         }
-        if there {
+        if plan.there {
             backend::delete(self.store.backend(), &key).await?;
         }
         self.report.rewritten.push(Rewritten { pack, into });

@@ -53,7 +53,12 @@ pub(crate) async fn rewrite(
         let read = live_chunks(store, meta, marks).await;
         let (pack, chunks) = match read {
             Ok(read) => read,
-            Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unsupported
+                ) =>
+            {
                 tracing::warn!(pack = %meta.location, error = %e, "a pack is not rewritten");
                 continue;
             }

@@ -307,6 +307,28 @@ async fn a_chunk_that_is_damaged_keeps_its_pack_as_it_is() {
 }
 
 #[tokio::test]
+async fn a_pack_of_a_newer_format_stays_and_the_others_are_rewritten() {
+    let (store, backend) = fresh().await;
+    publish(&store, "a:1", &[1, 2, 3, 4, 5, 6]).await;
+    publish(&store, "a:2", &[2]).await;
+    let newer = backend::list(&backend, pack::PREFIX).await.unwrap().remove(0);
+    publish(&store, "b:1", &[11, 12, 13, 14, 15, 16]).await;
+    publish(&store, "b:2", &[12]).await;
+    for name in ["a:1", "b:1"] {
+        remove(&store, name).await;
+    }
+    let mut bytes = backend.get(&newer.location).await.unwrap().bytes().await.unwrap().to_vec();
+    let version = bytes.len() - 32 + 4; // in the trailer
+    bytes[version] += 1;
+    backend.put(&newer.location, bytes.clone().into()).await.unwrap();
+    let report = gc(&store, now()).await;
+    assert_eq!(report.rewritten.objects, 1, "{report:?}");
+    let there = backend.get(&newer.location).await.unwrap().bytes().await.unwrap();
+    assert_eq!(there, bytes);
+    assert_eq!(read(&backend, "b:2").await, image(&[12]));
+}
+
+#[tokio::test]
 async fn a_rewriting_that_was_stopped_before_the_old_pack_was_condemned_is_finished() {
     let (store, backend) = fresh().await;
     publish(&store, "a:1", &[1, 2, 3, 4, 5, 6]).await;

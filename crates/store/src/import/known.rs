@@ -2,9 +2,11 @@
 
 use crate::gc::Absent;
 use crate::pack::{self, Index};
+use crate::verify::pack_id_of;
 use crate::{ChunkId, ChunkRef, Encoding, PackId, Store, backend};
 use block::{ErrorKind, Result};
 use futures::{StreamExt, stream};
+use std::collections::HashSet;
 
 /// Indexes that are read at the same time.
 const CONCURRENCY: usize = 16;
@@ -15,6 +17,8 @@ pub(crate) struct Known {
     packs: Vec<PackId>,
     sealed: bool,
     rows: Vec<Row>,
+    /// Packs of a newer format: nothing is known of what they hold.
+    newer: HashSet<PackId>,
 }
 
 #[derive(Debug)]
@@ -57,12 +61,20 @@ impl Known {
                     ) =>
                 {
                     tracing::warn!(pack = %key, error = %e, "a pack is left out of an import");
+                    if e.kind() == ErrorKind::Unsupported {
+                        known.newer.extend(pack_id_of(key.as_ref()));
+                    }
                 }
                 Err(e) => return Err(e),
             }
         }
         known.sort();
         Ok(known)
+    }
+
+    /// The packs of a newer format, over which nothing may be written.
+    pub(crate) fn newer(&self) -> &HashSet<PackId> {
+        &self.newer
     }
 
     fn add(&mut self, index: &Index) {

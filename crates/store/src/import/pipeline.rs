@@ -37,15 +37,17 @@ pub(crate) struct Pipeline<'a> {
 
 impl<'a> Pipeline<'a> {
     pub(crate) async fn new(session: &'a Session, progress: &'a dyn Progress) -> Result<Self> {
+        let known = Known::load_without(session.store(), session.absent()).await?;
+        let writer = Writer::new(session, progress).avoiding(known.newer().clone());
         Ok(Self {
             feed: Feed::default(),
             store: session.store(),
-            known: Arc::new(Known::load_without(session.store(), session.absent()).await?),
+            known: Arc::new(known),
             tasks: JoinSet::new(),
             submitted: 0,
             written: 0,
             finished: BTreeMap::new(),
-            writer: Writer::new(session, progress),
+            writer,
         })
     }
 

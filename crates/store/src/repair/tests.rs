@@ -381,6 +381,36 @@ async fn a_root_or_a_segment_that_is_sound_by_now_is_not_written_over() {
 }
 
 #[tokio::test]
+async fn a_pack_that_an_import_brought_back_meanwhile_is_kept() {
+    let lab = lab().await;
+    let key = lab.keys("packs").await.remove(0);
+    let good = lab.bytes(&key).await;
+    lab.change(&key, |bytes| bytes[20..].fill(7)).await;
+    let options = verify::Options { deep: true, ..verify::Options::default() };
+    let full = verify::store(&lab.store, &options, &()).await.unwrap();
+    let session = testing::session(&lab.store).await;
+    let mut repair = Repair {
+        store: &lab.store,
+        sources: &[],
+        session: Some(&session),
+        progress: &(),
+        report: Report::default(),
+    };
+    let pack = crate::verify::pack_id_of(&key).unwrap();
+    let plan = repair.plan(&pack, &full).await.unwrap();
+    assert!(plan.lost().count() > 0);
+    import(&lab.store, "debian:2", &lab.image).await;
+    assert!(lab.bytes(&key).await == good, "the same image makes the same pack");
+    let (wanted, bad) = (Wanted::default(), HashSet::from([pack]));
+    let finder = Finder::search(&lab.store, &[], wanted, HashMap::new(), &bad, &()).await.unwrap();
+    repair.heal(plan, &finder, &full, &Absent::default()).await.unwrap();
+    assert_eq!((repair.report.restored, repair.report.lost_chunks), (vec![key.clone()], 0));
+    assert!(lab.bytes(&key).await == good);
+    session.close(Ok(())).await.unwrap();
+    assert!(lab.is_whole().await);
+}
+
+#[tokio::test]
 async fn maps_come_from_the_stores_that_readers_ask_too() {
     let lab = lab().await;
     lab.store.add_source(lab.copy().await).unwrap();

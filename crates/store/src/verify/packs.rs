@@ -83,12 +83,13 @@ fn unread(error: Error) -> Result<Option<Read>> {
 
 fn check(store: &Store, id: PackId, key: &str, bytes: &Bytes, deep: bool) -> Read {
     let (settings, size) = (store.settings(), bytes.len() as u64);
-    if let Err(e) = pack::check_version(key, bytes, bytes) {
-        return Read::failed(size, e);
-    }
     let index = match Index::decode(settings, id, key, bytes, size) {
         Ok(index) => index,
-        Err(e) => return Read::failed(size, e),
+        // Where the index is sound the head is damaged, whatever version it says.
+        Err(e) => {
+            let version = pack::check_version(key, bytes, bytes);
+            return Read::failed(size, version.err().unwrap_or(e));
+        }
     };
     let mut read = Read {
         good: Vec::new(),
