@@ -262,7 +262,9 @@ impl Repair<'_> {
         // Out of the images, which are healed now; a copy that comes out as it was brings its packs back.
         self.copies().await?;
         for plan in of_copies {
-            self.heal(plan, &finder, full, &absent).await?;
+            if !self.came_back(&plan).await? {
+                self.heal(plan, &finder, full, &absent).await?;
+            }
         }
         Ok(())
     }
@@ -424,6 +426,7 @@ impl Repair<'_> {
         if !builder.is_empty() {
             self.finish(builder, &mut open, &mut places, &mut packs, taken)?;
         }
+        // Sources may have been searched for long, and what is there is deleted below.
         if self.came_back(&plan).await? {
             return Ok(());
         }

@@ -23,7 +23,7 @@
 //! | [`signals`] | what stops and reloads a server |
 //! | [`reload`] | the configuration is read again |
 //! | [`forecast`] | what other caches would do is followed |
-//! | [`spare`] | whether there are processors to spare for busy polling |
+//! | [`spare`] | how many processors there are to spare for busy polling |
 //! | [`strain`] | full and slow disks, and a slow store, are noticed |
 //! | [`http`], [`https`], [`metrics`], [`status`], [`latency`], [`head_room`] | what the server tells of itself |
 
