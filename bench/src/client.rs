@@ -40,10 +40,21 @@ pub(crate) struct Job {
 pub(crate) struct Tally {
     /// Requests answered before the window's end.
     pub(crate) in_window: u64,
-    /// How long requests were sent: the window, or less when they ran out.
-    pub(crate) busy: Duration,
+    /// The window's end, or when the last request was answered if they ran out before.
+    pub(crate) end: Option<Instant>,
     /// Time from sending to answer, of each request: those, and the ones in flight at the end.
     pub(crate) latency: Histogram,
+}
+
+/// What connections did together since `start`, in requests per second, up to the end of the last of them:
+/// where they run out of requests, a server that serves one after the other is no quicker for it.
+pub(crate) fn rate<'a>(start: Instant, tallies: impl Iterator<Item = &'a Tally>) -> f64 {
+    let both = |(count, end): (u64, Option<Instant>), tally: &Tally| {
+        (count + tally.in_window, end.max(tally.end))
+    };
+    let (count, end) = tallies.fold((0, None), both);
+    let seconds = end.map_or(0.0, |end| end.duration_since(start).as_secs_f64());
+    if count == 0 { 0.0 } else { count as f64 / seconds }
 }
 
 /// A connection in the transmission phase.
@@ -224,10 +235,8 @@ impl Connection {
             }
             flight.send(&mut self.stream)?;
         }
-        tally.busy = match until {
-            Some(until) => until.min(Instant::now()).duration_since(start),
-            None => start.elapsed(),
-        };
+        let now = Instant::now();
+        tally.end = Some(until.map_or(now, |until| until.min(now)));
         Ok(tally)
     }
 
@@ -469,7 +478,20 @@ mod tests {
         let job = Job { writes: false, bytes: 4096, depth: 4 };
         let tally = connection.drive(job, Some(until), offsets(4096, u64::MAX)).unwrap();
         assert!(tally.in_window > 0 && tally.latency.total() >= tally.in_window);
-        assert!(tally.busy <= Duration::from_millis(30));
+        assert_eq!(tally.end, Some(until));
+    }
+
+    #[test]
+    fn clients_that_are_served_one_after_the_other_have_the_rate_of_one() {
+        let start = Instant::now();
+        let tally = |in_window, seconds| Tally {
+            in_window,
+            end: Some(start + Duration::from_secs(seconds)),
+            ..Tally::default()
+        };
+        assert_eq!(rate(start, [tally(100, 1), tally(100, 2)].iter()), 100.0);
+        assert_eq!(rate(start, [tally(100, 1), tally(100, 1)].iter()), 200.0);
+        assert_eq!(rate(start, [].iter()), 0.0);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! The loads, and one measured window of one load against one server.
 
-use crate::client::{Connection, Job, Tally};
+use crate::client::{self, Connection, Job, Tally};
 use crate::place::Place;
 use crate::process::Tree;
 use anyhow::{Context, Result, ensure};
 use replay::Histogram;
-use std::sync::Barrier;
+use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
 /// What a load does.
@@ -208,6 +208,7 @@ pub(crate) fn measure(
     // All clients and this thread meet three times: when everybody is warm, when everybody is
     // answered, and when the server's use has been read, before anybody disconnects.
     let barrier = Barrier::new(load.clients + 1);
+    let start = OnceLock::new();
     let client = |index: usize| -> Result<Tally> {
         let ready = prepare(load, size, place, &export(index), index);
         barrier.wait();
@@ -215,7 +216,8 @@ pub(crate) fn measure(
         let result = ready.and_then(|mut connection| {
             let job = job_of(load);
             let mut walk = load.walk(index, size);
-            let until = Instant::now() + window;
+            // The same window for all, also for whose thread comes late.
+            let until = *start.get_or_init(Instant::now) + window;
             let tally = connection.drive(job, Some(until), || walk.next())?;
             Ok((connection, tally))
         });
@@ -235,7 +237,8 @@ pub(crate) fn measure(
         let before = tree.usage();
         barrier.wait();
         let mut peak_memory = 0;
-        let end = Instant::now() + window;
+        let start = *start.get_or_init(Instant::now);
+        let end = start + window;
         while Instant::now() < end {
             peak_memory = peak_memory.max(tree.memory());
             std::thread::sleep((window / 5).min(Duration::from_millis(100)));
@@ -246,13 +249,13 @@ pub(crate) fn measure(
         peak_memory = peak_memory.max(tree.memory());
         barrier.wait();
 
-        let mut sample = Sample { rate: 0.0, cpu, peak_memory, latency: Histogram::default() };
-        let mut failures = Vec::new();
+        let mut latency = Histogram::default();
+        let (mut tallies, mut failures) = (Vec::new(), Vec::new());
         for client in clients {
             match client.join().map_err(|_| anyhow::anyhow!("the load generator panicked"))? {
                 Ok(tally) => {
-                    sample.rate += tally.in_window as f64 / tally.busy.as_secs_f64();
-                    sample.latency.merge(&tally.latency);
+                    latency.merge(&tally.latency);
+                    tallies.push(tally);
                 }
                 Err(error) => failures.push(error),
             }
@@ -264,12 +267,8 @@ pub(crate) fn measure(
                 load.clients
             );
         }
-        ensure!(
-            sample.latency.total() > 0,
-            "no request was answered in {} s",
-            window.as_secs_f64()
-        );
-        Ok(sample)
+        ensure!(latency.total() > 0, "no request was answered in {} s", window.as_secs_f64());
+        Ok(Sample { rate: client::rate(start, tallies.iter()), cpu, peak_memory, latency })
     })
 }
 

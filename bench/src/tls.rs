@@ -1,7 +1,7 @@
 //! Large reads with encryption and without, over TCP from one server: what TLS costs, beside what the
 //! cipher alone costs on this machine.
 
-use crate::client::{Connection, Job, Tally};
+use crate::client::{self, Connection, Job, Tally};
 use crate::content;
 use crate::process::Tree;
 use access::{ServerCredentials, cryptography};
@@ -284,7 +284,8 @@ fn measure(
     let connections = (0..CLIENTS).map(|_| open()).collect::<Result<Vec<_>>>()?;
     let mut tree = Tree::new(server.child.id());
     let before = tree.usage();
-    let until = Instant::now() + window;
+    let start = Instant::now();
+    let until = start + window;
     let done: Vec<Result<(Connection, Tally)>> = std::thread::scope(|scope| {
         let drive = |(index, mut connection): (usize, Connection)| {
             scope.spawn(move || {
@@ -304,13 +305,14 @@ fn measure(
     });
     tree.refresh();
     let cpu = tree.usage().since(&before);
-    let (mut rate, mut requests) = (0.0, 0);
+    let mut tallies = Vec::new();
     for done in done {
         let (connection, tally) = done?;
-        rate += tally.in_window as f64 / tally.busy.as_secs_f64();
-        requests += tally.latency.total();
+        tallies.push(tally);
         connection.close();
     }
+    let requests: u64 = tallies.iter().map(|tally| tally.latency.total()).sum();
+    let rate = client::rate(start, tallies.iter());
     ensure!(requests > 0, "no request was answered");
     Ok(Figures {
         mb_per_s: rate * READ as f64 / 1e6,
