@@ -23,6 +23,7 @@
 //! | [`manifest`] | [`Manifest`]: what an image version or snapshot holds |
 //! | [`stats`] | how much names hold and share |
 //! | [`stretch`] | chunks near each other, read in one request |
+//! | `trip` | [`Trip`]: what a request takes before its first byte |
 //! | `shared` | segments in memory, held once by all manifests |
 //! | [`refs`] | [`Refs`]: the only mutable thing, names that point at manifests |
 //! | `roots` | what a ref keeps in the store |
@@ -78,6 +79,7 @@ mod store;
 pub mod stretch;
 pub mod sweep;
 pub mod testing;
+mod trip;
 pub mod verify;
 mod wire;
 pub mod world;
@@ -95,4 +97,5 @@ pub use session::Session;
 pub use settings::Settings;
 pub use store::Store;
 pub use stretch::Stretch;
+pub use trip::Trip;
 pub use world::{Clock, Entropy, World};

@@ -6,6 +6,7 @@
 //! would be no less for a short one.
 
 use std::time::Duration;
+use store::Trip;
 
 /// The longest request that is made of several chunks, in bytes.
 pub(super) const LONGEST: u64 = 1 << 20;
@@ -15,20 +16,17 @@ const SHORTEST: u64 = 128 << 10;
 const BEGIN: u64 = 512 << 10;
 /// The bytes of a request should take no longer: somebody may come who waits.
 const PATIENCE: Duration = Duration::from_millis(15);
-/// What so few bytes take is what any request takes.
-const FEW: u64 = 64 << 10;
 
 /// The limit, and what it was found by.
 #[derive(Debug, PartialEq)]
 pub(super) struct Reach {
     most: u64,
-    /// What requests of few bytes take; nothing as long as there was none.
-    trip: Duration,
+    trip: Trip,
 }
 
 impl Reach {
     pub(super) fn new() -> Self {
-        Self { most: BEGIN, trip: Duration::ZERO }
+        Self { most: BEGIN, trip: Trip::default() }
     }
 
     /// Bytes that a request may have.
@@ -38,20 +36,11 @@ impl Reach {
 
     /// A request of so many bytes was answered, after `took` of the store's time.
     pub(super) fn answered(&mut self, bytes: u64, took: Duration) {
-        if bytes <= FEW {
-            self.trip = match self.trip {
-                Duration::ZERO => took,
-                // Few of them are slow for a reason of their own: the quick ones count for more.
-                trip if took < trip => (trip + took) / 2,
-                trip => trip + (took - trip) / 32,
-            };
-            return;
-        }
+        let Some(own) = self.trip.own(bytes, took) else { return };
         // A short one does not show what a long one would take.
         if bytes * 2 <= self.most {
             return;
         }
-        let own = took.saturating_sub(self.trip);
         if own <= PATIENCE {
             self.most = (self.most * 2).min(LONGEST);
         } else if own > 2 * PATIENCE {

@@ -2,6 +2,7 @@
 //! network a request costs a round trip, and money.
 
 use crate::stretch::GAP;
+use crate::trip::Trip;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::{BoxFuture, Shared};
@@ -33,8 +34,6 @@ const NEAR: u64 = 16 << 10;
 const WASTE: Duration = Duration::from_millis(20);
 /// A request of fewer bytes does not show how many come in some time.
 const TELLING: u64 = 128 << 10;
-/// What so few bytes take is what any request takes.
-const FEW: u64 = 64 << 10;
 
 /// A request, for all who want a part of it.
 type Request = Shared<BoxFuture<'static, Result<Bytes, Arc<Error>>>>;
@@ -64,13 +63,12 @@ struct Apart(Mutex<Pace>);
 struct Pace {
     /// Bytes that come in [`WASTE`].
     meanwhile: u64,
-    /// What requests of few bytes take; nothing as long as there was none.
-    trip: Duration,
+    trip: Trip,
 }
 
 impl Default for Apart {
     fn default() -> Self {
-        Self(Mutex::new(Pace { meanwhile: GAP, trip: Duration::ZERO }))
+        Self(Mutex::new(Pace { meanwhile: GAP, trip: Trip::default() }))
     }
 }
 
@@ -82,15 +80,10 @@ impl Apart {
     /// A request of so many bytes took so long.
     fn note(&self, bytes: u64, took: Duration) {
         let mut pace = self.0.lock();
-        if bytes <= FEW {
-            pace.trip = match pace.trip {
-                Duration::ZERO => took,
-                // Few of them are slow for a reason of their own: the quick ones count for more.
-                trip if took < trip => (trip + took) / 2,
-                trip => trip + (took - trip) / 32,
-            };
-        } else if bytes >= TELLING {
-            let own = took.saturating_sub(pace.trip).as_secs_f64().max(1e-6);
+        if let Some(own) = pace.trip.own(bytes, took)
+            && bytes >= TELLING
+        {
+            let own = own.as_secs_f64().max(1e-6);
             let meanwhile = bytes as f64 * WASTE.as_secs_f64() / own;
             let mean = (3 * pace.meanwhile + (meanwhile as u64).min(GAP)) / 4;
             pace.meanwhile = mean.max(NEAR);
