@@ -146,8 +146,8 @@ pub trait Device: Send + Sync {
     async fn zero(&self, span: Span, mode: ZeroMode, durability: Durability) -> Result<()>;
 
     /// What `span` holds: extents in order, without gaps, from its start; they may end before its
-    /// end when there are more than `limit` (at least one is returned for a span that is not
-    /// empty). Two neighbours may be of the same kind.
+    /// end when there are more than `limit`, or finding them was much work (at least one is returned
+    /// for a span that is not empty). Two neighbours may be of the same kind.
     ///
     /// # Errors
     /// As [`read`](Self::read).

@@ -3,9 +3,10 @@
 #[cfg(test)]
 mod tests;
 
+use crate::offload::offload_read;
 use crate::ring::{Ring, Target};
 use crate::{Attempt, Error, ErrorKind, Extent, ExtentKind, Result, Span, extent, offload};
-use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::fs::{Advice, FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::{File, OpenOptions};
 use std::io::{IoSlice, IoSliceMut};
@@ -103,15 +104,29 @@ impl RandomFile {
     /// # Errors
     /// That of the system call.
     pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<Attempt> {
+        self.try_read_by(offset, buf, |at, buf| {
+            let mut slices = [IoSliceMut::new(buf)];
+            rustix::io::preadv2(&self.inner.file, &mut slices, at, ReadWriteFlags::NOWAIT)
+        })
+    }
+
+    #[inline]
+    fn try_read_by(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+        mut read: impl FnMut(u64, &mut [u8]) -> rustix::io::Result<usize>,
+    ) -> Result<Attempt> {
         let inner = &*self.inner;
         if !inner.nowait.load(Ordering::Relaxed) {
             return Ok(Attempt::WouldWait);
         }
         let mut done = 0;
         while done < buf.len() {
-            let mut slices = [IoSliceMut::new(&mut buf[done..])];
             let at = offset + done as u64;
-            match rustix::io::preadv2(&inner.file, &mut slices, at, ReadWriteFlags::NOWAIT) {
+            match read(at, &mut buf[done..]) {
+                // Linux 5.9 and 5.10 say so, too, of what is not in the page cache (preadv2(2), BUGS).
+                Ok(0) if at < self.len()? => return Ok(Attempt::WouldWait),
                 Ok(0) => {
                     buf[done..].fill(0);
                     break;
@@ -149,7 +164,7 @@ impl RandomFile {
         }
         let inner = Arc::clone(&self.inner);
         let len = buf.len();
-        let bytes = offload(move || {
+        let bytes = offload_read(move || {
             let mut bytes = vec![0; len];
             inner.read_blocking(offset, &mut bytes)?;
             Ok(bytes)
@@ -211,6 +226,19 @@ impl RandomFile {
         let inner = Arc::clone(&self.inner);
         offload(move || inner.file.sync_data().map_err(|e| Error::io(inner.path.display(), e)))
             .await
+    }
+
+    /// Syncs, and drops what the page cache holds, on this thread: the next reads bring what stable storage
+    /// has. After a sync that failed the page cache may hold bytes that storage does not, and call them
+    /// written. File systems in memory keep what they hold.
+    ///
+    /// # Errors
+    /// That of the system calls.
+    pub fn drop_cached(&self) -> Result<()> {
+        let file = &self.inner.file;
+        // Only what is clean can be dropped.
+        file.sync_data().map_err(|e| Error::io(self.path().display(), e))?;
+        rustix::fs::fadvise(file, 0, None, Advice::DontNeed).map_err(|e| self.inner.error(e))
     }
 
     /// Sets the length.
@@ -355,4 +383,16 @@ impl Inner {
 /// That of the system call.
 pub fn sync_directory(path: &Path) -> Result<()> {
     File::open(path).and_then(|dir| dir.sync_all()).map_err(|e| Error::io(path.display(), e))
+}
+
+/// Where links lead from a path, even when nothing is there.
+pub fn behind_links(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    // As many as the system follows.
+    for _ in 0..40 {
+        let Ok(to) = std::fs::read_link(&path) else { break };
+        path.pop();
+        path.push(to);
+    }
+    path
 }

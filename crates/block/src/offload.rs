@@ -5,6 +5,13 @@ use crate::{Error, Result};
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use tokio::sync::Semaphore;
+
+/// Reads that wait at a time: half of the threads that the runtime has for it, and more than any
+/// storage serves at once.
+const MOST_READS: usize = 256;
+
+static READS: Semaphore = Semaphore::const_new(MOST_READS);
 
 thread_local! {
     /// How many [`Inline`] live on this thread.
@@ -28,6 +35,20 @@ pub async fn offload<T: Send + 'static>(
         Ok(result) => result,
         Err(panic) => Err(Error::internal("a background operation panicked").with_source(panic)),
     }
+}
+
+/// As [`offload`], for a read of which there may be thousands at a time: they leave threads to what
+/// there is less of, such as flushing and opening a disk.
+pub(crate) async fn offload_read<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let turn = READS.acquire().await;
+    offload(move || {
+        // Also of a caller that has gone away meanwhile.
+        let _turn = turn;
+        read()
+    })
+    .await
 }
 
 /// Whether work that blocks is done on the spot on this thread.
@@ -59,6 +80,7 @@ impl Drop for Inline {
 mod tests {
     use super::*;
     use crate::ErrorKind;
+    use std::sync::{Arc, Mutex};
 
     async fn thread() -> std::thread::ThreadId {
         offload(|| Ok(std::thread::current().id())).await.unwrap()
@@ -75,6 +97,24 @@ mod tests {
         assert_eq!(thread().await, here);
         drop(outer);
         assert_ne!(thread().await, here);
+    }
+
+    #[tokio::test]
+    async fn thousands_of_reads_keep_nothing_else_waiting() {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let held = Arc::new(Mutex::new(held));
+        let mut reads = tokio::task::JoinSet::new();
+        for _ in 0..2000 {
+            let held = Arc::clone(&held);
+            // Each waits until all were let go.
+            reads.spawn(offload_read(move || Ok(held.lock().unwrap().recv().is_err())));
+        }
+        tokio::task::yield_now().await;
+        assert_ne!(thread().await, std::thread::current().id());
+        drop(release);
+        while let Some(read) = reads.join_next().await {
+            assert!(read.unwrap().unwrap());
+        }
     }
 
     #[tokio::test]

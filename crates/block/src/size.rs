@@ -17,7 +17,7 @@ pub struct ByteSize(pub u64);
 
 /// A size in a configuration file: a number of bytes or text.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a size is a number of bytes, or text such as \"256MiB\"")]
 enum Written {
     Bytes(u64),
     Text(String),

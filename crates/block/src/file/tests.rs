@@ -62,6 +62,43 @@ async fn what_is_written_is_read_and_the_rest_is_zero() {
     }
 }
 
+#[test]
+fn a_kernel_that_calls_what_is_not_in_memory_the_end_of_the_file_is_not_believed() {
+    let file = scratch();
+    file.write(0, &[7; 8192]).unwrap();
+    let mut buf = [1; 4096];
+    // What Linux 5.10 answers: the first page is in memory, the second is not.
+    let mut answers = [2048, 0].into_iter();
+    let attempt = file.try_read_by(2048, &mut buf, |_, _| Ok(answers.next().unwrap()));
+    assert_eq!((attempt.unwrap(), answers.next()), (Attempt::WouldWait, None));
+    assert_eq!(file.try_read_by(8192, &mut buf, |_, _| Ok(0)).unwrap(), Attempt::Done);
+    assert_eq!(buf, [0; 4096]);
+}
+
+#[test]
+fn what_is_dropped_from_the_page_cache_is_read_from_storage() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(true);
+    let file = RandomFile::open(&path, &options).unwrap();
+    file.write(0, &[7; 65536]).unwrap();
+    let mut buf = [0; 65536];
+    assert_eq!(file.try_read(0, &mut buf).unwrap(), Attempt::Done);
+    file.drop_cached().unwrap();
+    if [TMPFS, RAMFS].contains(&rustix::fs::statfs(&path).unwrap().f_type) {
+        eprintln!("skipped: {} is on a file system in memory", path.display());
+    } else {
+        assert_eq!(file.try_read(0, &mut buf).unwrap(), Attempt::WouldWait);
+    }
+    file.read_blocking(0, &mut buf).unwrap();
+    assert!(buf == [7; 65536]);
+}
+
+/// Kinds of file systems (linux/magic.h).
+const TMPFS: rustix::fs::FsWord = 0x0102_1994;
+const RAMFS: rustix::fs::FsWord = 0x8584_58f6;
+
 #[tokio::test]
 async fn punched_ranges_read_as_zeroes_and_show_as_holes() {
     let file = scratch();
@@ -291,4 +328,16 @@ async fn work_stays_on_a_thread_that_wants_it_so() {
     // At once: nothing else takes part.
     file.read_waiting(0, &mut buf).now_or_never().unwrap().unwrap();
     assert_eq!(&buf, b"here");
+}
+
+#[test]
+fn links_are_followed_to_where_nothing_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    std::os::unix::fs::symlink(at("second"), at("first")).unwrap();
+    std::os::unix::fs::symlink("nothing", at("second")).unwrap();
+    std::os::unix::fs::symlink("ring", at("ring")).unwrap();
+    assert_eq!(behind_links(&at("first")), at("nothing"));
+    assert_eq!(behind_links(&at("plain")), at("plain"));
+    assert_eq!(behind_links(&at("ring")), at("ring"));
 }
