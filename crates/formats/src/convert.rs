@@ -1,9 +1,10 @@
 //! Formats that are read by converting them: `qemu-img` writes a temporary raw file.
 
-use crate::Format;
 use crate::file::{be32, read_up_to};
 use crate::raw::Raw;
+use crate::{Format, truncated};
 use block::{Device, Error, ErrorKind, Result, offload};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::process::Stdio;
@@ -109,11 +110,17 @@ pub(crate) async fn with_tool(path: &Path, tool: Tool, scratch: &Path) -> Result
 /// Refuses what the tool would read without saying that something is missing.
 fn check(path: &Path, tool: Tool) -> Result<()> {
     let file = crate::file::open(path, true)?;
-    if tool != Tool::Vpc {
-        return Ok(());
+    match tool {
+        Tool::Vpc => vhd(&file, path),
+        Tool::Vdi => truncated::vdi(&file, path),
+        Tool::Vmdk => truncated::vmdk(&file, path),
+        Tool::Qcow2 | Tool::Vhdx => Ok(()),
     }
-    let len = crate::file::len(&file, path)?;
-    let footer = read_up_to(&file, path, len.saturating_sub(512), 512)?;
+}
+
+fn vhd(file: &File, path: &Path) -> Result<()> {
+    let len = crate::file::len(file, path)?;
+    let footer = read_up_to(file, path, len.saturating_sub(512), 512)?;
     if footer.len() < 512 || !footer.starts_with(b"conectix") {
         return Err(Error::corrupt(format!(
             "{}: truncated: a VHD ends with a footer, and this does not; fetch it again",
@@ -135,7 +142,8 @@ fn check(path: &Path, tool: Tool) -> Result<()> {
 
 fn failure(path: &Path, scratch: &Path, stderr: &[u8]) -> Error {
     let text = String::from_utf8_lossy(&stderr[..stderr.len().min(MOST_MESSAGE)]);
-    let text = text.trim().trim_start_matches("qemu-img: ");
+    let lines = text.trim().lines().map(|line| line.trim_start_matches("qemu-img: "));
+    let text = lines.collect::<Vec<_>>().join("; ");
     if text.contains("No space left on device") || text.contains("File too large") {
         return Error::no_space(format!(
             "{}: no room to convert {}; free some, or convert it elsewhere",

@@ -86,6 +86,11 @@ pub(crate) fn be64(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// A little-endian number in `bytes`, which hold it.
+pub(crate) fn le32(bytes: &[u8], at: usize) -> u32 {
+    be32(bytes, at).swap_bytes()
+}
+
+/// A little-endian number in `bytes`, which hold it.
 pub(crate) fn le64(bytes: &[u8], at: usize) -> u64 {
     be64(bytes, at).swap_bytes()
 }

@@ -1,5 +1,6 @@
 //! The formats and their names, and how to tell them apart.
 
+use crate::packed;
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -45,6 +46,30 @@ impl Format {
     pub const fn writable(self) -> bool {
         matches!(self, Self::Raw | Self::Qcow2)
     }
+
+    /// Tells the format by the first bytes of a file (512 are enough); raw when no magic number
+    /// matches. A VHD of a fixed size has none there.
+    pub fn by_magic(head: &[u8]) -> Self {
+        let at = |offset: usize, magic: &[u8]| {
+            head.get(offset..).is_some_and(|rest| rest.starts_with(magic))
+        };
+        match () {
+            () if at(0, b"QFI\xfb") => Self::Qcow2,
+            // A sparse extent, an ESX extent, or a descriptor in a file of its own.
+            () if at(0, b"KDMV") || at(0, b"COWD") => Self::Vmdk,
+            () if at(0, b"# Disk DescriptorFile") || at(0, b"# Disk Descriptor File") => Self::Vmdk,
+            () if at(0, b"conectix") => Self::Vhd,
+            () if at(0, b"vhdxfile") => Self::Vhdx,
+            () if at(64, &0xbeda_107f_u32.to_le_bytes()) => Self::Vdi,
+            () => Self::Raw,
+        }
+    }
+
+    /// Tells the format that the name of a file promises, if it is one.
+    pub fn by_name(path: &Path) -> Option<Self> {
+        let extension = path.extension()?.to_str()?.to_ascii_lowercase();
+        Self::ALL.into_iter().find(|format| format.as_str() == extension)
+    }
 }
 
 impl fmt::Display for Format {
@@ -70,11 +95,13 @@ impl FromStr for Format {
 /// whoever knows the format should say it rather than ask.
 ///
 /// # Errors
-/// That of opening or reading the file.
+/// [`Unsupported`](block::ErrorKind::Unsupported) when the file is [packed](crate::Packed); that of
+/// opening or reading it.
 pub fn probe(path: &Path) -> Result<Format> {
     let file = crate::file::open(path, true)?;
     let head = crate::file::read_up_to(&file, path, 0, 512)?;
-    let found = by_magic(&head);
+    packed::refuse(path, &head)?;
+    let found = Format::by_magic(&head);
     if found != Format::Raw {
         return Ok(found);
     }
@@ -82,22 +109,6 @@ pub fn probe(path: &Path) -> Result<Format> {
     let len = crate::file::len(&file, path)?;
     let tail = crate::file::read_up_to(&file, path, len.saturating_sub(512), 8)?;
     Ok(if tail == b"conectix" { Format::Vhd } else { Format::Raw })
-}
-
-fn by_magic(head: &[u8]) -> Format {
-    let at = |offset: usize, magic: &[u8]| {
-        head.get(offset..).is_some_and(|rest| rest.starts_with(magic))
-    };
-    match () {
-        () if at(0, b"QFI\xfb") => Format::Qcow2,
-        // A sparse extent, an ESX extent, or a descriptor in a file of its own.
-        () if at(0, b"KDMV") || at(0, b"COWD") => Format::Vmdk,
-        () if at(0, b"# Disk DescriptorFile") || at(0, b"# Disk Descriptor File") => Format::Vmdk,
-        () if at(0, b"conectix") => Format::Vhd,
-        () if at(0, b"vhdxfile") => Format::Vhdx,
-        () if at(64, &0xbeda_107f_u32.to_le_bytes()) => Format::Vdi,
-        () => Format::Raw,
-    }
 }
 
 #[cfg(test)]
@@ -116,7 +127,20 @@ mod tests {
     #[test]
     fn short_and_empty_files_are_raw() {
         for head in [&b""[..], b"QFI", b"vhdxfil"] {
-            assert_eq!(by_magic(head), Format::Raw);
+            assert_eq!(Format::by_magic(head), Format::Raw);
+        }
+    }
+
+    #[test]
+    fn a_name_promises_a_format() {
+        for (name, format) in [
+            ("a/b.QCOW2", Some(Format::Qcow2)),
+            ("b.raw", Some(Format::Raw)),
+            ("b.vhdx", Some(Format::Vhdx)),
+            ("b.img", None),
+            ("vhdx", None),
+        ] {
+            assert_eq!(Format::by_name(Path::new(name)), format, "{name}");
         }
     }
 }

@@ -7,12 +7,14 @@
 //! | module | concept |
 //! |---|---|
 //! | `format` | [`Format`] and [`probe`] |
+//! | `packed` | [`Packed`]: what is compressed, and no image yet |
 //! | `file` | opening a file so that two writers cannot meet |
 //! | `raw` | a raw file or block device |
 //! | `driver` | what the `imago` library reads (and writes), with a guard around it |
 //! | `qcow2` | what is checked of a qcow2 file before the library sees it |
 //! | `vmdk` | which VMDK files are read, and which files they may name |
 //! | `convert` | what `qemu-img` converts into a temporary raw file |
+//! | `truncated` | what is checked of files of which `qemu-img` does not see that they end too early |
 //!
 //! What is read how:
 //!
@@ -30,13 +32,16 @@ mod convert;
 mod driver;
 mod file;
 mod format;
+mod packed;
 mod qcow2;
 mod raw;
 #[cfg(test)]
 mod tests;
+mod truncated;
 mod vmdk;
 
 pub use format::{Format, probe};
+pub use packed::{Packed, packed};
 
 use block::{Device, Error, Result, offload};
 use std::path::{Path, PathBuf};
@@ -62,7 +67,8 @@ pub struct OpenOptions {
 /// All name the file. [`Corrupt`](block::ErrorKind::Corrupt) when it breaks its format's rules or is
 /// truncated; [`Denied`](block::ErrorKind::Denied) when it wants other files opened, or is to be
 /// written in a format that is only read; [`Unsupported`](block::ErrorKind::Unsupported) when it
-/// needs what is not there (a conversion tool, a key), with what to do;
+/// needs what is not there (a conversion tool, a key) or, where no format is given, is
+/// [packed](Packed), with what to do;
 /// [`Conflict`](block::ErrorKind::Conflict) when another process writes it;
 /// [`Invalid`](block::ErrorKind::Invalid) when it is neither a file nor a block device.
 pub async fn open(path: &Path, options: OpenOptions) -> Result<Arc<dyn Device>> {

@@ -427,6 +427,102 @@ async fn damaged_images_of_converted_formats_are_refused() {
     }
 }
 
+/// Either it is refused as damaged, or nothing of the disk is missing.
+async fn whole_or_refused(path: &Path, disk: &[u8], what: &str) -> bool {
+    match open_as(path, true).await {
+        Ok(device) => {
+            assert!(contents(&*device).await.starts_with(disk), "{what}: data is missing");
+            false
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
+            assert_eq!(error.message().lines().count(), 1, "{what}: {error}");
+            true
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_truncated_image_of_a_converted_format_is_refused_wherever_it_is_cut() {
+    let (dir, disk) = with_sample();
+    for args in [
+        &["vdi"][..],
+        &["vdi", "-o", "static=on"],
+        &["vmdk"],
+        &["vmdk", "-o", "subformat=streamOptimized"],
+        &["vhdx"],
+        &["vpc", "-o", "subformat=dynamic,force_size=on"],
+    ] {
+        let convert = [&["convert", "-f", "raw", "disk.raw", "disk.image", "-O"], args].concat();
+        if !qemu_img(&dir, &convert) {
+            return;
+        }
+        let path = dir.path().join("disk.image");
+        let image = std::fs::read(&path).unwrap();
+        let mut refused = 0;
+        for eighth in 1..8 {
+            std::fs::write(&path, &image[..image.len() * eighth / 8]).unwrap();
+            let what = format!("{args:?}, {eighth}/8");
+            refused += usize::from(whole_or_refused(&path, &disk, &what).await);
+        }
+        assert!(refused >= 5, "{args:?}: {refused}");
+        std::fs::write(&path, &image[..image.len() - 1]).unwrap();
+        whole_or_refused(&path, &disk, &format!("{args:?}, the last byte")).await;
+        std::fs::write(&path, &image).unwrap();
+        assert!(!whole_or_refused(&path, &disk, &format!("{args:?}, whole")).await);
+    }
+}
+
+/// An ESX sparse extent: a header, a directory of one table, the table, a grain of one sector.
+fn esx_extent(grain_at: u32) -> Vec<u8> {
+    let mut extent = b"COWD".to_vec();
+    for number in [1u32, 3, 8, 1, 4, 1] {
+        extent.extend(number.to_le_bytes());
+    }
+    extent.resize(4 * 512, 0);
+    extent.extend(5u32.to_le_bytes());
+    extent.resize(5 * 512, 0);
+    extent.extend(grain_at.to_le_bytes());
+    extent.resize(5 * 512 + 4096 * 4, 0);
+    extent.extend([9; 512]);
+    extent
+}
+
+#[tokio::test]
+async fn an_esx_extent_that_ends_before_its_data_does_is_refused() {
+    let dir = directory();
+    let path = dir.path().join("disk.vmdk");
+    let check = |extent: Vec<u8>| {
+        std::fs::write(&path, extent).unwrap();
+        truncated::vmdk(&std::fs::File::open(&path).unwrap(), &path)
+    };
+    check(esx_extent(37)).unwrap();
+    for at in [38, u32::MAX] {
+        let error = check(esx_extent(at)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.message().contains("truncated: the data of offset 0 lies"), "{error}");
+    }
+    let mut cut = esx_extent(37);
+    cut.truncate(5 * 512 + 100);
+    assert!(check(cut).unwrap_err().message().contains("its map lies behind the end"));
+}
+
+#[tokio::test]
+async fn a_packed_file_is_no_raw_disk_unless_it_is_said_to_be_one() {
+    let dir = directory();
+    let path = dir.path().join("disk.raw.gz");
+    let mut file = b"\x1f\x8b\x08".to_vec();
+    file.resize(1024, 7);
+    std::fs::write(&path, &file).unwrap();
+    let error = refused(&path).await;
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.message().contains("unpack it first: zcat "), "{error}");
+    assert_eq!(packed(&path).unwrap(), Some(Packed::Gzip));
+    let scratch = dir.path().to_owned();
+    let options = OpenOptions { format: Some(Format::Raw), read_only: true, scratch };
+    assert_eq!(contents(&*open(&path, options).await.unwrap()).await, file);
+}
+
 #[tokio::test]
 async fn a_converted_image_without_room_for_it_names_the_scratch_directory() {
     let (dir, _) = with_sample();

@@ -68,7 +68,7 @@ fn traces_are_converted_cut_sampled_merged_and_anonymized() {
 
     lab.line("trace merge c.sjt t.csv w.sjt --same-disks --same-clients").ok();
     assert_eq!(lab.json("trace info c.sjt")["clients"], serde_json::json!(["a", "b"]));
-    lab.line("trace merge c.sjt t.csv w.sjt --by-clock")
+    lab.line("trace merge d.sjt t.csv w.sjt --by-clock")
         .fails(2, &["t: when its requests were made"]);
 
     // Two requests beside five: at the beginning and in the middle.
@@ -84,6 +84,86 @@ fn traces_are_converted_cut_sampled_merged_and_anonymized() {
     assert!(!text.contains("t/a") && text.contains("client0"), "{text}");
     let left: Vec<_> = std::fs::read_dir(lab.path("")).unwrap().flatten().collect();
     assert!(left.iter().all(|f| !f.file_name().to_string_lossy().contains("partial")));
+}
+
+/// Every verb that makes a trace, of `in.sjt` into a file.
+const MAKERS: [&str; 5] = [
+    "trace convert in.sjt OUT",
+    "trace cut in.sjt OUT --first 3",
+    "trace sample in.sjt OUT --one-in 1",
+    "trace merge OUT in.sjt",
+    "trace anonymize in.sjt OUT",
+];
+
+#[test]
+fn a_file_that_is_there_is_replaced_only_when_told() {
+    let lab = lab();
+    lab.line("trace convert t.csv in.sjt").ok();
+    std::os::unix::fs::symlink("there.csv", lab.path("link.csv")).unwrap();
+    for maker in MAKERS {
+        for out in ["there.csv", "link.csv"] {
+            lab.file("there.csv", b"precious");
+            let line = maker.replace("OUT", out);
+            lab.line(&line).fails(4, &[out, "exists already", "--force"]);
+            assert_eq!(std::fs::read(lab.path("there.csv")).unwrap(), b"precious", "{line}");
+            lab.line(&format!("{line} --force")).ok();
+            let text = std::fs::read_to_string(lab.path("there.csv")).unwrap();
+            assert!(text.starts_with("time_ns,"), "{line}: {text}");
+            assert!(lab.path("link.csv").is_symlink(), "{line}");
+        }
+        // What keeps nothing is written to as it is.
+        lab.line(&maker.replace("OUT", "/dev/null")).ok();
+    }
+    // The file that was to be made is forgotten: the first trace stands in its place.
+    lab.line("trace merge in.sjt t.csv").fails(4, &["in.sjt", "exists already"]);
+    assert_eq!(lab.json("trace info in.sjt")["requests"], 5);
+}
+
+#[test]
+fn a_trace_is_never_written_over_itself_whatever_it_is_called() {
+    let lab = lab();
+    lab.line("trace convert t.csv in.sjt").ok();
+    let before = std::fs::read(lab.path("in.sjt")).unwrap();
+    std::os::unix::fs::symlink("in.sjt", lab.path("soft.sjt")).unwrap();
+    std::fs::hard_link(lab.path("in.sjt"), lab.path("hard.sjt")).unwrap();
+    let mut lines = vec![
+        "trace merge in.sjt t.csv in.sjt --force".to_owned(),
+        "trace stats in.sjt --html in.sjt".to_owned(),
+    ];
+    for maker in MAKERS {
+        for out in ["in.sjt", "soft.sjt", "hard.sjt", "./in.sjt"] {
+            lines.push(maker.replace("OUT", out) + " --force");
+        }
+    }
+    for line in lines {
+        lab.line(&line).fails(2, &["in.sjt", "is read from there"]);
+        assert!(std::fs::read(lab.path("in.sjt")).unwrap() == before, "{line}");
+    }
+    let stdin = std::fs::File::open(lab.path("in.sjt")).unwrap();
+    let mut command = lab.command(["trace", "cut", "-", "in.sjt", "--first", "3", "--force"]);
+    Done::from(command.stdin(stdin).output().unwrap()).fails(2, &["in.sjt", "standard input"]);
+    assert!(std::fs::read(lab.path("in.sjt")).unwrap() == before);
+}
+
+#[test]
+fn a_name_that_asks_for_what_is_not_written_is_refused() {
+    let lab = lab();
+    lab.line("trace convert t.csv d.csv.xz").fails(10, &["d.csv.xz", ".zst", ".xz"]);
+    lab.line("trace convert t.csv d.csv.xz --to csv").fails(10, &["d.csv.xz", ".zst", ".xz"]);
+    lab.line("trace convert t.csv hello.txt").fails(10, &["hello.txt", ".csv", "--to"]);
+    lab.line("trace convert t.csv d.lis").fails(10, &["d.lis", ".csv", "--to"]);
+    lab.line("trace convert t.csv hello.txt --to csv").ok();
+    assert_eq!(lab.json("trace info hello.txt")["format"], "csv");
+    lab.line("trace convert t.csv plain").ok();
+    assert_eq!(lab.json("trace info plain")["format"], "sojourn");
+    assert_eq!(std::fs::read_dir(lab.path("")).unwrap().count(), 3, "something else is left");
+}
+
+#[test]
+fn a_trace_that_cannot_be_written_names_the_file_that_the_user_named() {
+    let done = lab().line("trace convert t.csv nodir/t.sjt");
+    assert!(done.stderr.starts_with("sojourn: nodir/t.sjt: "), "{}", done.stderr);
+    done.fails(3, &[]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::transform::mix;
 use crate::{Flags, Format, Header, Op, Request, Source};
 use block::{Error, Result};
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
@@ -34,8 +35,7 @@ pub struct Exported {
 /// The format that a file's name asks for: `.sjt`, `.iolog`, `.load`, `.csv`, `.oracleGeneral`,
 /// with `.gz` or `.zst` behind it (which [`export`] refuses for `.oracleGeneral`).
 pub fn format_of(path: &Path) -> Option<Format> {
-    let name = path.file_name()?.to_string_lossy().to_lowercase();
-    let name = name.trim_end_matches(".gz").trim_end_matches(".zst");
+    let name = plain_name(path)?;
     let (_, extension) = name.rsplit_once('.')?;
     match extension {
         "sjt" => Some(Format::Sojourn),
@@ -47,19 +47,75 @@ pub fn format_of(path: &Path) -> Option<Format> {
     }
 }
 
-/// Writes all of a source to a file, which is there under its name only when it is whole; `-` is
-/// the standard output.
+/// The format to write a file in when nobody says it: that of its name, our own for a name that
+/// ends in nothing.
+///
+/// # Errors
+/// [`Unsupported`](block::ErrorKind::Unsupported) when the name ends in something else.
+pub fn format_for(path: &Path) -> Result<Format> {
+    Packing::of(path)?;
+    let name = plain_name(path).unwrap_or_default();
+    match (format_of(path), name.rsplit_once('.')) {
+        (Some(format), _) => Ok(format),
+        (None, None) => Ok(Format::Sojourn),
+        (None, Some((_, extension))) => Err(Error::unsupported(format!(
+            "{}: no format that is written ends in .{extension}; call it .sjt, .iolog, .load, .csv \
+             or .oracleGeneral, or say the format with --to",
+            path.display()
+        ))),
+    }
+}
+
+/// A file's name in small letters, without what says that it is compressed.
+fn plain_name(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_string_lossy().to_lowercase();
+    Some(name.trim_end_matches(".gz").trim_end_matches(".zst").to_owned())
+}
+
+/// What a file is compressed with while it is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Packing {
+    None,
+    Gzip,
+    Zstd,
+}
+
+impl Packing {
+    /// What the name of a file asks for.
+    ///
+    /// # Errors
+    /// [`Unsupported`](block::ErrorKind::Unsupported) for what is not written.
+    fn of(path: &Path) -> Result<Self> {
+        let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase());
+        match extension.as_deref() {
+            Some("gz") => Ok(Self::Gzip),
+            Some("zst") => Ok(Self::Zstd),
+            Some(other @ ("xz" | "bz2" | "lz4" | "lzma" | "zip" | "7z")) => {
+                Err(Error::unsupported(format!(
+                    "{}: traces are written with .gz or .zst behind the name, not with .{other}; \
+                     choose one of them",
+                    path.display()
+                )))
+            }
+            _ => Ok(Self::None),
+        }
+    }
+}
+
+/// Writes all of a source to a file, which is there under its name only when it is whole, in place
+/// of what was there; where the name is a link, the file that it leads to. `-` is the standard
+/// output; into what is no file, such as a pipe, it is written directly.
 ///
 /// # Errors
 /// Those of the source and of the file; [`Unsupported`](block::ErrorKind::Unsupported) for a format
-/// that is only read.
+/// that is only read, and for a compression that is not written.
 pub fn export(source: &mut dyn Source, path: &Path, options: &ExportOptions) -> Result<Exported> {
     let direct = path.as_os_str() == "-" || path.metadata().is_ok_and(|m| !m.is_file());
     if direct && options.format == Format::OracleGeneral {
         return Err(Error::unsupported("oracle-general is written to a file alone, not to a pipe"));
     }
-    let packed = matches!(path.extension().and_then(|e| e.to_str()), Some("gz" | "zst"));
-    if packed && options.format == Format::OracleGeneral {
+    let packing = Packing::of(path)?;
+    if packing != Packing::None && options.format == Format::OracleGeneral {
         return Err(Error::unsupported(format!(
             "{}: oracle-general is not compressed while it is written; leave the last part of the \
              name out, and compress the file then",
@@ -69,30 +125,55 @@ pub fn export(source: &mut dyn Source, path: &Path, options: &ExportOptions) -> 
     if path.as_os_str() == "-" {
         return write(source, Box::new(io::stdout()), path, options);
     }
+    let failed = |e| Error::io(path.display(), e);
     if direct {
-        let file = File::options().write(true).open(path);
-        let file = file.map_err(|e| Error::io(path.display(), e))?;
+        let file = File::options().write(true).open(path).map_err(failed)?;
         return write(source, Box::new(file), path, options);
     }
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = Partial(PathBuf::from(partial));
-    let file = File::options().read(true).write(true).create(true).truncate(true).open(&partial.0);
-    let file = file.map_err(|e| Error::io(partial.0.display(), e))?;
+    let partial = Partial::beside(path)?;
+    let file = partial.create().map_err(failed)?;
     let done = match options.format {
         Format::OracleGeneral => oracle(source, &file, path, options.unit)?,
-        _ => write(source, compressed(file, path)?, path, options)?,
+        _ => write(source, packing.sink(file).map_err(failed)?, path, options)?,
     };
-    std::fs::rename(&partial.0, path).map_err(|e| Error::io(path.display(), e))?;
+    partial.finish().map_err(failed)?;
     Ok(done)
 }
 
-/// A file that goes when it is not renamed.
-struct Partial(PathBuf);
+/// A file that is written beside the one that it then replaces; it goes when it does not.
+struct Partial {
+    path: PathBuf,
+    target: PathBuf,
+}
+
+impl Partial {
+    /// The one for a file, or for the file that a link leads to.
+    fn beside(path: &Path) -> Result<Self> {
+        let target = block::file::behind_links(path);
+        let Some(name) = target.file_name() else {
+            return Err(Error::invalid(format!("{} is not a file's name", path.display())));
+        };
+        let mut partial = OsString::from(".");
+        partial.push(name);
+        partial.push(".partial");
+        Ok(Self { path: target.with_file_name(partial), target })
+    }
+
+    /// Makes it anew, whatever an earlier export left.
+    fn create(&self) -> io::Result<File> {
+        let _ = std::fs::remove_file(&self.path);
+        File::options().read(true).write(true).create_new(true).open(&self.path)
+    }
+
+    /// Gives it its name.
+    fn finish(&self) -> io::Result<()> {
+        std::fs::rename(&self.path, &self.target)
+    }
+}
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -125,16 +206,17 @@ impl Sink for zstd::Encoder<'static, File> {
     }
 }
 
-/// Compresses on the way as the file's name asks for.
-fn compressed(file: File, path: &Path) -> Result<Box<dyn Sink>> {
-    let name = path.to_string_lossy().to_lowercase();
-    Ok(if name.ends_with(".gz") {
-        Box::new(flate2::write::GzEncoder::new(file, flate2::Compression::default()))
-    } else if name.ends_with(".zst") {
-        Box::new(zstd::Encoder::new(file, 3).map_err(|e| Error::io(path.display(), e))?)
-    } else {
-        Box::new(file)
-    })
+impl Packing {
+    /// Compresses on the way.
+    fn sink(self, file: File) -> io::Result<Box<dyn Sink>> {
+        Ok(match self {
+            Self::None => Box::new(file),
+            Self::Gzip => {
+                Box::new(flate2::write::GzEncoder::new(file, flate2::Compression::default()))
+            }
+            Self::Zstd => Box::new(zstd::Encoder::new(file, 3)?),
+        })
+    }
 }
 
 fn write(

@@ -31,7 +31,7 @@ pub mod source;
 pub mod stats;
 pub mod transform;
 
-pub use export::{ExportOptions, Exported, export, format_of};
+pub use export::{ExportOptions, Exported, export, format_for, format_of};
 pub use format::Format;
 pub use header::{Disk, Header};
 pub use merge::{Merged, Same};

@@ -1,5 +1,8 @@
 //! `sojourn image`: golden images and their versions.
 
+pub(super) mod target;
+
+use self::target::{Replacement, Target};
 use super::boot_list::{self, BootList};
 use crate::config::Config;
 use crate::control::api::ImageView;
@@ -11,13 +14,13 @@ use crate::progress::Bar;
 use crate::remote;
 use crate::world;
 use block::copy::{CopyOptions, copy};
-use block::{ByteSize, Device, Durability, Error, Result};
+use block::{ByteSize, Device, Durability, Error, Result, Span, offload};
 use clap::Subcommand;
-use formats::{Format, OpenOptions};
+use formats::{Format, OpenOptions, Packed};
 use nbd::Remote;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::os::unix::fs::FileTypeExt;
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::chunker::MAX_CHUNK;
@@ -25,9 +28,16 @@ use store::verify::VerifyReport;
 use store::{
     ImageName, ImportStats, Imported, RefBody, RefKind, RefRecord, Session, Store, import,
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Cache of an export, in bytes: every chunk is read once, some of them in two requests.
 const EXPORT_CACHE: u64 = 32 << 20;
+/// Bytes read at a time for standard output.
+const PIECE: u64 = 4 << 20;
+/// What standard input is called.
+const STDIN: &str = "standard input";
+/// Bytes at the beginning of standard input that are looked at.
+const HEAD: u64 = 512;
 
 /// The verbs of `sojourn image`.
 #[derive(Debug, Subcommand)]
@@ -42,7 +52,10 @@ Examples:
   sojourn image import nbd://127.0.0.1/disk debian
 
 Nothing becomes visible before all of it is stored. An import that was interrupted is repeated
-with the same command; what it had stored is not stored again.")]
+with the same command; what it had stored is not stored again.
+
+Compressed files are refused, and on stdin all but raw images; --format raw says that a disk does
+begin as they do.")]
     Import(Import),
     /// List the images and their versions
     #[command(after_help = "\
@@ -61,6 +74,7 @@ Examples:
 Examples:
   sojourn image export debian:2 out.raw                  sparse
   sojourn image export debian out.qcow2 --format qcow2
+  sojourn image export debian - | zstd > out.raw.zst     raw, holes as zeroes
   sojourn image export debian nbd://127.0.0.1/target")]
     Export(Export),
     /// Read all that an image version holds and check it
@@ -72,6 +86,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   sojourn image remove debian:1")]
+    #[command(aliases = ["rm", "delete"])]
     Remove(Which),
     /// What a boot of an image version reads, so that it can be loaded ahead
     #[command(subcommand, name = "boot-list")]
@@ -86,7 +101,8 @@ pub(crate) struct Import {
     pub(crate) source: String,
     /// The image's name, with or without a tag: NAME[:TAG]
     pub(crate) name: String,
-    /// The source's format (raw, qcow2, vmdk, vhd, vhdx, vdi) [default: found by its magic]
+    /// The source's format (raw, qcow2, vmdk, vhd, vhdx, vdi) [default: found by its magic]; raw
+    /// takes the bytes as they are
     #[arg(long, value_parser = parse_format)]
     pub(crate) format: Option<Format>,
     /// The boot list: a file of ranges, or an image version whose list is taken
@@ -106,13 +122,13 @@ pub(crate) struct Which {
 pub(crate) struct Export {
     /// NAME[:TAG]; the newest version without a tag
     pub(crate) name: String,
-    /// A file to make, or an NBD URI (nbd://, nbd+unix://, or nbds:// with
-    /// ?tls-certificates=DIR) to write to
+    /// A file to make, a block device, an NBD URI (nbd://, nbd+unix://, or nbds:// with
+    /// ?tls-certificates=DIR) to write to, or - for a raw image on stdout
     pub(crate) target: String,
     /// The file's format: raw or qcow2 [default: qcow2 when the file's name ends so, else raw]
     #[arg(long, value_parser = parse_format)]
     pub(crate) format: Option<Format>,
-    /// Replace the file when it exists
+    /// Replace the file when it exists, or what the block device holds
     #[arg(long)]
     pub(crate) force: bool,
     /// Another store with the same key that is asked for what is missing or damaged; may be repeated
@@ -213,10 +229,11 @@ async fn import_version(
     session: &Session,
 ) -> Result<(RefRecord, ImportStats)> {
     let imported = read_source(args, home, session).await.map_err(|e| {
-        if e.message().contains(&args.source) { e } else { e.context(&args.source) }
+        let source = if args.source == "-" { STDIN } else { &args.source };
+        if e.message().contains(source) { e } else { e.context(source) }
     })?;
     let source = match args.source.as_str() {
-        "-" => "standard input".to_owned(),
+        "-" => STDIN.to_owned(),
         uri if is_uri(uri) => uri.to_owned(),
         path => Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned(),
     };
@@ -243,8 +260,7 @@ async fn read_source(args: &Import, home: &Home, session: &Session) -> Result<Im
                 "standard input can only be raw; put the image into a file to import it",
             ));
         }
-        let bar = Bar::bytes("importing", None);
-        return import::from_stream(session, tokio::io::stdin(), &bar).await;
+        return read_stdin(args, session).await;
     }
     if is_uri(&args.source) {
         if args.format.is_some() {
@@ -257,12 +273,57 @@ async fn read_source(args: &Import, home: &Home, session: &Session) -> Result<Im
         return imported;
     }
     let path = Path::new(&args.source);
+    if args.format.is_none()
+        && let Some(packed) = packed(path).await?
+    {
+        return Err(is_packed(&args.source, packed, &args.source, &args.name));
+    }
     let scratch = home.scratch();
     std::fs::create_dir_all(&scratch).map_err(|e| Error::io(scratch.display(), e))?;
     let options = OpenOptions { format: args.format, read_only: true, scratch };
     let device = formats::open(path, options).await?;
     let bar = Bar::bytes("importing", Some(device.size()));
     import::from_device(session, &*device, &bar).await
+}
+
+async fn packed(path: &Path) -> Result<Option<Packed>> {
+    let path = path.to_owned();
+    offload(move || formats::packed(&path)).await
+}
+
+async fn read_stdin(args: &Import, session: &Session) -> Result<Imported> {
+    let mut stdin = tokio::io::stdin();
+    let mut head = Vec::new();
+    let begun = (&mut stdin).take(HEAD).read_to_end(&mut head).await;
+    begun.map_err(|e| Error::io(STDIN, e))?;
+    if args.format.is_none() {
+        must_be_raw(&head, &args.name)?;
+    }
+    let bar = Bar::bytes("importing", None);
+    import::from_stream(session, Cursor::new(head).chain(stdin), &bar).await
+}
+
+/// Refuses a stream that begins as no raw disk does.
+fn must_be_raw(head: &[u8], name: &str) -> Result<()> {
+    if let Some(packed) = Packed::by_magic(head) {
+        return Err(is_packed(STDIN, packed, "FILE", name));
+    }
+    match Format::by_magic(head) {
+        Format::Raw => Ok(()),
+        format => Err(Error::unsupported(format!(
+            "{STDIN} is a {format} image, and can only be raw; put it into a file and import that: \
+             sojourn image import FILE {name}"
+        ))),
+    }
+}
+
+/// The error for a packed source.
+fn is_packed(source: &str, packed: Packed, file: &str, name: &str) -> Error {
+    Error::unsupported(format!(
+        "{source} is packed with {packed}; unpack it on the way: {} {file} | sojourn image import - \
+         {name}",
+        packed.unpacker()
+    ))
 }
 
 async fn list(store: &Store, output: Output) -> Result<()> {
@@ -314,6 +375,7 @@ async fn show(args: &Which, store: &Store, output: Output) -> Result<()> {
 
 async fn export(args: &Export, store: &Store, output: Output) -> Result<()> {
     let record = images::resolve(store, &args.name.parse()?).await?;
+    let target = Target::of(args)?;
     let manifest = store.manifest(&images::manifest_of(&record)?).await?;
     let cache = Arc::new(cache::Cache::new(cache::Config {
         capacity: EXPORT_CACHE,
@@ -322,16 +384,19 @@ async fn export(args: &Export, store: &Store, output: Output) -> Result<()> {
     }));
     let image = disk::Image::new(store.clone(), manifest, cache);
     let bar = Bar::bytes("exporting", Some(image.size()));
-    let data_bytes = if is_uri(&args.target) {
-        if args.format.is_some_and(|format| format != Format::Raw) {
-            return Err(Error::invalid("--format is for files; an NBD server takes raw bytes"));
+    let data_bytes = match &target {
+        Target::Remote => {
+            let remote = connect(&args.target).await?;
+            let copied = copy_to(&image, &remote, false, &bar).await;
+            remote.close().await;
+            copied.map_err(|e| e.context(&args.target))?
         }
-        let remote = connect(&args.target).await?;
-        let copied = copy_to(&image, &remote, false, &bar).await;
-        remote.close().await;
-        copied.map_err(|e| e.context(&args.target))?
-    } else {
-        export_file(args, store, &image, &bar).await?
+        Target::Stdout => return export_stdout(&image, &bar).await,
+        Target::BlockDevice => export_device(&args.target, &image, &bar).await?,
+        Target::File(file, format) => {
+            let written = export_file(file, *format, store, &image, &bar).await;
+            written.inspect_err(|_| file.clear()).map_err(|e| file.named(e))?
+        }
     };
     drop(bar);
     let view = ExportView {
@@ -351,61 +416,46 @@ async fn export(args: &Export, store: &Store, output: Output) -> Result<()> {
     })
 }
 
-/// Writes to a file under a temporary name, so that a file under its own name is whole; or onto a
-/// block device.
-async fn export_file(args: &Export, store: &Store, image: &disk::Image, bar: &Bar) -> Result<u64> {
-    let path = Path::new(&args.target);
-    let io = |e| Error::io(path.display(), e);
-    let qcow2 = path.extension().is_some_and(|extension| extension == "qcow2");
-    let format = args.format.unwrap_or(if qcow2 { Format::Qcow2 } else { Format::Raw });
-    let present = match std::fs::metadata(path) {
-        Ok(metadata) => Some(metadata),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-        Err(e) => return Err(io(e)),
-    };
-    if present.is_some() && !args.force {
-        return Err(Error::conflict(format!(
-            "{} exists already; write to another file, or replace it with --force",
-            path.display()
-        )));
+/// Writes all of an image to standard output, in order; nothing else goes there.
+async fn export_stdout(image: &disk::Image, bar: &Bar) -> Result<()> {
+    let failed = |e| Error::io("standard output", e);
+    let mut out = tokio::io::stdout();
+    let mut buf = vec![0; image.size().min(PIECE) as usize];
+    for piece in Span::whole(image.size()).pieces(PIECE) {
+        let part = &mut buf[..piece.len() as usize];
+        image.read(piece, part).await?;
+        out.write_all(part).await.map_err(failed)?;
+        bar.moved(piece.len());
     }
-    if present.is_some_and(|metadata| metadata.file_type().is_block_device()) {
-        let options =
-            OpenOptions { format: Some(Format::Raw), read_only: false, scratch: PathBuf::new() };
-        let device = formats::open(path, options).await?;
-        return copy_to(image, &*device, false, bar).await;
-    }
-    let partial = partial_path(path)?;
-    let _ = std::fs::remove_file(&partial);
-    let written = async {
-        let device = formats::create(&partial, format, image.size()).await?;
-        let limits = device.limits();
-        // Long reads and both cores, where the file takes whatever comes.
-        let data = if limits.minimum <= 512 && limits.maximum >= MAX_CHUNK {
-            sweep_to(store, image, &*device, bar).await?
-        } else {
-            copy_to(image, &*device, true, bar).await?
-        };
-        drop(device);
-        Ok(data)
-    }
-    .await
-    .and_then(|data: u64| std::fs::rename(&partial, path).map(|()| data).map_err(io));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&partial);
-    }
-    written
+    out.flush().await.map_err(failed)
 }
 
-/// The temporary name of a file that is being written.
-fn partial_path(path: &Path) -> Result<PathBuf> {
-    let Some(name) = path.file_name() else {
-        return Err(Error::invalid(format!("{} is not a file's name", path.display())));
+async fn export_device(path: &str, image: &disk::Image, bar: &Bar) -> Result<u64> {
+    let options =
+        OpenOptions { format: Some(Format::Raw), read_only: false, scratch: PathBuf::new() };
+    let device = formats::open(Path::new(path), options).await?;
+    copy_to(image, &*device, false, bar).await
+}
+
+async fn export_file(
+    file: &Replacement,
+    format: Format,
+    store: &Store,
+    image: &disk::Image,
+    bar: &Bar,
+) -> Result<u64> {
+    file.clear();
+    let device = formats::create(&file.partial, format, image.size()).await?;
+    let limits = device.limits();
+    // Long reads and both cores, where the file takes whatever comes.
+    let data = if limits.minimum <= 512 && limits.maximum >= MAX_CHUNK {
+        sweep_to(store, image, &*device, bar).await?
+    } else {
+        copy_to(image, &*device, true, bar).await?
     };
-    let mut partial = std::ffi::OsString::from(".");
-    partial.push(name);
-    partial.push(".partial");
-    Ok(path.with_file_name(partial))
+    drop(device);
+    file.finish()?;
+    Ok(data)
 }
 
 /// Writes an image to a file that reads as zeroes; returns how many bytes of data it has.

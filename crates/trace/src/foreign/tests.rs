@@ -422,4 +422,41 @@ fn a_name_that_promises_compression_is_kept_or_refused() {
     let error = export(&mut source, &path, &options).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(!path.exists());
+    for name in ["t.csv.xz", "t.csv.BZ2", "t.sjt.zip"] {
+        let path = folder.path().join(name);
+        let options = ExportOptions { format: Format::Csv, unit: 4096 };
+        let error = export(&mut source, &path, &options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.message().contains(name) && error.message().contains(".zst"), "{error}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was written");
+}
+
+#[test]
+fn the_file_that_a_link_leads_to_is_replaced_and_not_the_link() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::create_dir(path("far")).unwrap();
+    std::fs::write(path("far/t.csv"), "old").unwrap();
+    std::os::unix::fs::symlink("far/t.csv", path("one.csv")).unwrap();
+    std::os::unix::fs::symlink("one.csv", path("two.csv")).unwrap();
+    std::os::unix::fs::symlink("far/new.csv", path("new-link.csv")).unwrap();
+    let options = ExportOptions { format: Format::Csv, unit: 4096 };
+    for (link, file) in [("two.csv", "far/t.csv"), ("new-link.csv", "far/new.csv")] {
+        let mut source = Memory::new(Header::default(), vec![read_at(0, 0, 4096)]);
+        export(&mut source, &path(link), &options).unwrap();
+        assert!(path(link).is_symlink());
+        let text = std::fs::read_to_string(path(file)).unwrap();
+        assert!(text.starts_with("time_ns,"), "{file}: {text}");
+        assert!(!path(file).is_symlink());
+    }
+    assert_eq!(std::fs::read_dir(path("far")).unwrap().count(), 2, "nothing else is left");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_named_as_the_user_named_it() {
+    let mut source = Memory::new(Header::default(), vec![]);
+    let options = ExportOptions { format: Format::Csv, unit: 4096 };
+    let error = export(&mut source, "/nowhere/at/all/t.csv".as_ref(), &options).unwrap_err();
+    assert!(error.message().starts_with("/nowhere/at/all/t.csv: "), "{error}");
 }

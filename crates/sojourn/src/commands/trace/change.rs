@@ -1,6 +1,7 @@
 //! `sojourn trace convert`, `cut`, `sample`, `merge`, `anonymize`: one trace from others.
 
-use super::{Reading, stem};
+use super::{Reading, kept, must_not_be_read, stem};
+use crate::commands::image::target::exists;
 use crate::descriptors;
 use crate::lists::{Numbers, duration};
 use crate::output::Output;
@@ -8,9 +9,10 @@ use crate::progress::Bar;
 use block::{ByteSize, Error, Result};
 use serde::Serialize;
 use std::path::PathBuf;
+use std::slice::from_ref;
 use std::time::Duration;
 use trace::{
-    Anonymous, ExportOptions, Exported, Format, Merged, Op, Same, Selection, Source, format_of,
+    Anonymous, ExportOptions, Exported, Format, Merged, Op, Same, Selection, Source, format_for,
 };
 
 /// How a trace is written.
@@ -19,19 +21,47 @@ struct Writing {
     /// The file to write: NAME.sjt, .iolog, .load, .csv or .oracleGeneral, text formats with .gz or
     /// .zst behind it; - is the standard output
     out: PathBuf,
-    /// Its format: sojourn, fio, load, csv, oracle-general [default: by its name, else sojourn]
+    /// Its format: sojourn, fio, load, csv, oracle-general [default: by its name; sojourn for - and
+    /// for a name without an ending]
     #[arg(long, value_name = "FORMAT")]
     to: Option<Format>,
+    /// Replace the file when it exists
+    #[arg(long)]
+    force: bool,
 }
 
 impl Writing {
+    /// Refuses, before anything is read, to write over what is read or, unless told, over any file.
+    fn check(&self, inputs: &[PathBuf]) -> Result<()> {
+        self.format()?;
+        if self.to_stdout() {
+            return Ok(());
+        }
+        must_not_be_read(&self.out, inputs)?;
+        match kept(&self.out) {
+            Some(_) if !self.force => Err(exists(&self.out)),
+            _ => Ok(()),
+        }
+    }
+
+    fn to_stdout(&self) -> bool {
+        self.out.as_os_str() == "-"
+    }
+
+    fn format(&self) -> Result<Format> {
+        match self.to {
+            Some(format) => Ok(format),
+            None if self.to_stdout() => Ok(Format::Sojourn),
+            None => format_for(&self.out),
+        }
+    }
+
     fn write(&self, source: &mut dyn Source, unit: u32, output: Output) -> Result<()> {
-        let to_pipe = self.out.as_os_str() == "-";
-        let format = self.to.or_else(|| format_of(&self.out)).unwrap_or(Format::Sojourn);
+        let format = self.format()?;
         let bar = Bar::waiting("writing");
         let done = trace::export(source, &self.out, &ExportOptions { format, unit })?;
         drop(bar);
-        if to_pipe {
+        if self.to_stdout() {
             return Ok(());
         }
         let view = View { file: self.out.display().to_string(), format, done };
@@ -78,6 +108,7 @@ pub(crate) struct Convert {
 }
 
 pub(super) fn convert(args: &Convert, output: Output) -> Result<()> {
+    args.writing.check(from_ref(&args.trace))?;
     let mut source = args.reading.open(&args.trace)?;
     args.writing.write(&mut source, args.reading.unit, output)
 }
@@ -129,6 +160,7 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 pub(super) fn cut(args: &Cut, output: Output) -> Result<()> {
+    args.writing.check(from_ref(&args.trace))?;
     let times = (args.from.is_some() || args.until.is_some())
         .then(|| args.from.map_or(0, nanoseconds)..args.until.map_or(u64::MAX, nanoseconds));
     let options = trace::OpenOptions { times: times.clone(), ..args.reading.options() };
@@ -156,8 +188,8 @@ pub(super) fn cut(args: &Cut, output: Output) -> Result<()> {
 Examples:
   sojourn trace sample huge.sjt small.sjt --one-in 64
 
-Places are chosen by hash, so that a block is in the sample always or never. A cache of one 64th of
-the size sees in it about the hit ratio that the whole cache sees in the whole trace.")]
+Places are chosen by hash, so that a block is in the sample always or never. A cache of one 64th
+of the size sees in it about the hit ratio that the whole cache sees in the whole trace.")]
 pub(crate) struct Sample {
     /// The trace; - is the standard input
     trace: PathBuf,
@@ -174,6 +206,7 @@ pub(crate) struct Sample {
 }
 
 pub(super) fn sample(args: &Sample, output: Output) -> Result<()> {
+    args.writing.check(from_ref(&args.trace))?;
     let source = args.reading.open(&args.trace)?;
     let mut sample = trace::Sample::new(source, args.one_in, args.place.0)?;
     args.writing.write(&mut sample, args.reading.unit, output)
@@ -213,6 +246,7 @@ pub(crate) struct Merge {
 }
 
 pub(super) fn merge(args: &Merge, output: Output) -> Result<()> {
+    args.writing.check(&args.traces)?;
     let open = |path: &PathBuf| match args.reading.open(path) {
         Ok(source) => Ok((stem(path), source)),
         Err(e) if descriptors::are_lacking(&e) => Err(Error::unavailable(format!(
@@ -243,8 +277,8 @@ Examples:
   sojourn trace anonymize ours.sjt public.sjt
   sojourn trace anonymize ours.sjt public.sjt --places
 
-Names of clients, disks and images go, and notes; with --places so does what lies where: each MiB of
-a disk is moved to another place by a random key that is not kept.")]
+Names of clients, disks and images go, and notes; with --places so does what lies where: each MiB
+of a disk is moved to another place by a random key that is not kept.")]
 pub(crate) struct Anonymize {
     /// The trace; - is the standard input
     trace: PathBuf,
@@ -258,6 +292,7 @@ pub(crate) struct Anonymize {
 }
 
 pub(super) fn anonymize(args: &Anonymize, output: Output) -> Result<()> {
+    args.writing.check(from_ref(&args.trace))?;
     let source = args.reading.open(&args.trace)?;
     let key = if args.places { Some(key()?) } else { None };
     let mut anonymous = Anonymous::new(source, key);
@@ -275,6 +310,7 @@ fn key() -> Result<u64> {
 mod tests {
     use super::*;
     use std::path::Path;
+    use trace::format_of;
 
     #[test]
     fn a_file_says_its_format_by_its_name() {
@@ -288,6 +324,18 @@ mod tests {
             ("-", None),
         ] {
             assert_eq!(format_of(Path::new(name)), format, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_asks_for_what_is_not_written_is_refused() {
+        for name in ["day", "a.b/day", "day.gz", "/dev/fd/3"] {
+            assert_eq!(format_for(Path::new(name)).unwrap(), Format::Sojourn, "{name}");
+        }
+        for name in ["x.txt", "x.csv.xz", "x.lis", "x.vscsi.zst"] {
+            let error = format_for(Path::new(name)).unwrap_err();
+            assert_eq!(error.kind(), block::ErrorKind::Unsupported, "{name}");
+            assert!(error.message().contains(name), "{error}");
         }
     }
 }

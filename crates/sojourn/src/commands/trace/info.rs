@@ -78,7 +78,8 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
 
 fn text(view: &View) -> String {
     let yes = |known: bool| if known { "yes" } else { "not known" }.to_owned();
-    let finished = if view.complete { "" } else { " (not finished: its recorder was killed)" };
+    let finished =
+        if view.complete { "" } else { " (not finished: its recorder is at work, or was killed)" };
     let mut text = fields(&[
         ("format", view.format.map_or("-", Format::as_str).to_owned() + finished),
         ("requests", view.requests.to_string()),

@@ -16,6 +16,9 @@ mod stats;
 use crate::output::Output;
 use block::{ByteSize, Result};
 use clap::Subcommand;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use trace::{Format, OpenOptions, Source};
@@ -106,7 +109,7 @@ impl Reading {
         if !source.header().complete {
             tracing::warn!(
                 trace = %path.display(),
-                "the trace was not finished: its recorder was killed; what it wrote is read"
+                "the trace is not finished: its recorder is at work, or was killed; what it wrote is read"
             );
         }
         Ok(source)
@@ -117,6 +120,43 @@ impl Reading {
 fn stem(path: &Path) -> String {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     name.split('.').next().unwrap_or_default().to_owned()
+}
+
+/// The device and inode of what keeps what is written to it, a file or block device; `-` is the
+/// standard input.
+fn kept(path: &Path) -> Option<(u64, u64)> {
+    let metadata = match path.as_os_str() == "-" {
+        true => std::io::stdin()
+            .as_fd()
+            .try_clone_to_owned()
+            .map(File::from)
+            .and_then(|file| file.metadata()),
+        false => path.metadata(),
+    };
+    let metadata = metadata.ok()?;
+    let kind = metadata.file_type();
+    (kind.is_file() || kind.is_block_device()).then(|| (metadata.dev(), metadata.ino()))
+}
+
+/// Refuses to write over a trace that is read, whatever its name.
+fn must_not_be_read(out: &Path, traces: &[PathBuf]) -> Result<()> {
+    let Some(place) = kept(out) else { return Ok(()) };
+    match traces.iter().find(|trace| kept(trace) == Some(place)) {
+        None => Ok(()),
+        Some(trace) => Err(block::Error::invalid(format!(
+            "{}: {} is read from there; write to another file",
+            out.display(),
+            named(trace)
+        ))),
+    }
+}
+
+/// What a trace is called in messages.
+fn named(path: &Path) -> String {
+    match path.as_os_str() == "-" {
+        true => "standard input".to_owned(),
+        false => path.display().to_string(),
+    }
 }
 
 /// Writes an HTML report.

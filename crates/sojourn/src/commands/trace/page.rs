@@ -29,7 +29,7 @@ pub(super) fn party(party: &Party) -> [String; 6] {
 pub(super) fn page(name: &str, stats: &Stats) -> Report {
     let mut page = Report::new(format!("Trace {name}"));
     if !stats.complete {
-        page = page.text("The trace was not finished: its recorder was killed.");
+        page = page.text("The trace is not finished: its recorder is at work, or was killed.");
     }
     page = page.facts(facts(stats).into_iter().map(|(label, value)| (label.trim(), value)));
     let mut table = Table::new(["operation", ">requests", ">share", ">bytes"]);

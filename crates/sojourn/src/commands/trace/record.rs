@@ -18,12 +18,12 @@ use std::sync::Arc;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  sojourn trace record day.sjt --listen unix:/run/traced.sock --to nbd+unix:///disk?socket=/run/nbd.sock
+  sojourn trace record day.sjt --listen unix:vm.sock --to 'nbd+unix:///vm?socket=nbd.sock'
   sojourn trace record day.sjt --listen 127.0.0.1:10810 --to nbd://server/disk
 
-Clients connect to --listen instead of to the server; every one gets a connection of its own to the
-server. Interrupt it to end the trace. A server of Sojourn's own records itself, at less cost:
-`sojourn serve --trace day.sjt`.")]
+Clients connect to --listen instead of to the server; every one gets a connection of its own to
+the server. Interrupt it to end the trace. A server of Sojourn's own records itself, at less
+cost: `sojourn serve --trace day.sjt`.")]
 pub(crate) struct Args {
     /// The file to write; it must not exist
     out: PathBuf,

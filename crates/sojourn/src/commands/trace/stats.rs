@@ -1,11 +1,12 @@
 //! `sojourn trace stats`.
 
-use super::{Reading, page, write_page};
+use super::{Reading, must_not_be_read, page, write_page};
 use crate::output::{Output, Table, fields};
 use crate::progress::Bar;
 use block::{ByteSize, Result};
 use report::Unit;
 use std::path::PathBuf;
+use std::slice::from_ref;
 use trace::stats::{Stats, StatsOptions};
 
 /// Rows of a table of clients or disks.
@@ -19,8 +20,8 @@ Examples:
   sojourn trace stats web.load.gz --html web.html
   sojourn trace stats vm.vscsi.zst --shift 512 --block 8K --json
 
-A block is followed from use to use. Of a trace with more blocks than --blocks a sample is followed;
-then what is said of blocks is an estimate, and the output says so.")]
+A block is followed from use to use. Of a trace with more blocks than --blocks a sample is
+followed; then what is said of blocks is an estimate, and the output says so.")]
 pub(crate) struct Args {
     /// The trace; - is the standard input
     trace: PathBuf,
@@ -38,6 +39,9 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, output: Output) -> Result<()> {
+    if let Some(page) = &args.html {
+        must_not_be_read(page, from_ref(&args.trace))?;
+    }
     let mut source = args.reading.open(&args.trace)?;
     let bar = Bar::waiting("counting");
     let options = StatsOptions { block: args.block, most_blocks: args.blocks };
