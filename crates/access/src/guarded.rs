@@ -1,6 +1,6 @@
 //! Exports that keep to the rules.
 
-use crate::{ReadOnly, Right, Rules};
+use crate::{ReadOnly, Refusals, Right, Rules};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use block::{Device, Error, Result};
@@ -17,6 +17,7 @@ pub struct Guarded {
     rules: Arc<ArcSwap<Rules>>,
     /// What the empty name means, when it means something.
     default: Option<String>,
+    refusals: Refusals,
 }
 
 impl Guarded {
@@ -27,14 +28,27 @@ impl Guarded {
         rules: Arc<ArcSwap<Rules>>,
         default: Option<String>,
     ) -> Self {
-        Self { inner, rules, default }
+        Self { inner, rules, default, refusals: Refusals::default() }
     }
+}
+
+/// The name by which the rules judge a connection that `means` an export. Another process calls the
+/// export of a connection that it passes by its canonical name, and not as the client asked for it.
+fn judged(means: &str, peer: &Peer, purpose: Purpose) -> String {
+    let asked = match purpose {
+        Purpose::Resume => peer.asked(),
+        Purpose::Info | Purpose::Use => None,
+    };
+    asked.unwrap_or_else(|| means.to_owned())
 }
 
 #[async_trait]
 impl Exports for Guarded {
     async fn list(&self, peer: &Peer) -> Result<Vec<ExportSummary>> {
         let rules = self.rules.load_full();
+        if !rules.speak_of(peer) {
+            return Ok(Vec::new()); // a listing is work, and this client would see nothing of it
+        }
         let mut list = self.inner.list(peer).await?;
         list.retain(|export| rules.right(peer, &export.name).is_some());
         Ok(list)
@@ -45,13 +59,19 @@ impl Exports for Guarded {
             ("", Some(default)) => default,
             (name, _) => name,
         };
-        let right = self.rules.load().right(peer, meant);
+        let judged = judged(meant, peer, purpose);
+        let right = self.rules.load().right(peer, &judged);
         let Some(right) = right else {
-            let export: String = meant.chars().take(SHOWN).collect();
-            tracing::warn!(%peer, export, "refused: no access rule allows it");
+            if self.refusals.note(peer) {
+                let export: String = judged.chars().take(SHOWN).collect();
+                tracing::warn!(%peer, export, "refused: no access rule allows it");
+            }
             return Err(Error::not_found("no such export, or none that this client may use"));
         };
         let session = self.inner.open(meant, peer, purpose).await?;
+        if purpose == Purpose::Use {
+            peer.note_asked(meant);
+        }
         if right == Right::Write || session.device().read_only() {
             return Ok(session);
         }
@@ -66,8 +86,10 @@ mod tests {
     use crate::Rule;
     use block::{ErrorKind, Memory};
     use nbd::{Ending, Session};
+    use std::sync::Mutex;
+    use tracing::{Metadata, field, span};
 
-    /// Three exports; the empty name is no business of theirs.
+    /// Three exports, and another name of the second one; the empty name is no business of theirs.
     struct Three;
 
     struct Open(Arc<dyn Device>, String);
@@ -83,10 +105,12 @@ mod tests {
         }
 
         async fn open(&self, name: &str, _: &Peer, _: Purpose) -> Result<Box<dyn Session>> {
-            if !["a", "b", "c"].contains(&name) {
-                return Err(Error::not_found(format!("no export {name}, only a, b and c")));
-            }
-            Ok(Box::new(Open(Arc::new(Memory::new(4096)), name.to_owned())))
+            let canonical = match name {
+                "newest" => "b",
+                "a" | "b" | "c" => name,
+                _ => return Err(Error::not_found(format!("no export {name}, only a, b and c"))),
+            };
+            Ok(Box::new(Open(Arc::new(Memory::new(4096)), canonical.to_owned())))
         }
     }
 
@@ -151,6 +175,114 @@ mod tests {
             async |default| guarded("a", "b", Some(default)).open("", &alice(), Purpose::Use).await;
         assert_eq!(open("a").await.unwrap().name(), "a");
         assert_eq!(open("c").await.err().unwrap().kind(), ErrorKind::NotFound);
+    }
+
+    #[tokio::test]
+    async fn who_goes_on_may_do_what_it_might_by_the_name_that_it_asked_for() {
+        let (before, after) = (guarded("a", "newest", None), guarded("a", "newest", None));
+        let alice = alice();
+        let session = before.open("newest", &alice, Purpose::Use).await.unwrap();
+        let canonical = session.name().to_owned();
+        assert_eq!(canonical, "b");
+        let asked = alice.asked();
+        let (transport, identity) = (alice.transport.clone(), alice.identity.clone());
+        let passed = |asked| {
+            Peer::known(transport.clone(), identity.clone(), alice.certificate.clone(), asked)
+        };
+        // To another process, and back to this one.
+        for (exports, peer) in [(&after, &passed(asked)), (&before, &alice)] {
+            let session = exports.open(&canonical, peer, Purpose::Resume).await.unwrap();
+            assert!(session.device().read_only());
+            // It says nothing of what is asked for from now on.
+            let error = exports.open(&canonical, peer, Purpose::Use).await.err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::NotFound);
+        }
+        for asked in [None, Some("c".to_owned())] {
+            let error =
+                after.open(&canonical, &passed(asked), Purpose::Resume).await.err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::NotFound);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_empty_name_is_passed_on_as_what_it_meant() {
+        let alice = alice();
+        guarded("a", "b", Some("a")).open("", &alice, Purpose::Use).await.unwrap();
+        assert_eq!(alice.asked().as_deref(), Some("a"));
+    }
+
+    #[tokio::test]
+    async fn a_client_of_whom_no_rule_speaks_has_nothing_looked_up() {
+        /// Exports that nobody may list.
+        struct Unlisted;
+
+        #[async_trait]
+        impl Exports for Unlisted {
+            async fn list(&self, _: &Peer) -> Result<Vec<ExportSummary>> {
+                panic!("it was listed")
+            }
+            async fn open(&self, _: &str, _: &Peer, _: Purpose) -> Result<Box<dyn Session>> {
+                panic!("it was opened")
+            }
+        }
+
+        let exports = Guarded { inner: Arc::new(Unlisted), ..guarded("*", "b", None) };
+        let nobody = Peer::tcp("192.0.2.1:7".parse().unwrap());
+        assert!(exports.list(&nobody).await.unwrap().is_empty());
+        assert!(exports.open("a", &nobody, Purpose::Info).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_client_that_is_refused_all_the_time_does_not_fill_the_log() {
+        let lines = Lines::default();
+        let logging = tracing::subscriber::set_default(lines.clone());
+        let exports = guarded("a", "b", None);
+        for _ in 0..1000 {
+            exports.open("c", &alice(), Purpose::Info).await.err().unwrap();
+        }
+        let written = lines.take();
+        assert!(written.len() < 20, "{}", written.len());
+        assert!(written[0].contains("cert:alice@192.0.2.1"), "{}", written[0]);
+        assert!(written[0].contains("export=\"c\""), "{}", written[0]);
+        drop(exports);
+        let rest = format!("left_out={}", 1000 - written.len());
+        let last = lines.take();
+        assert!(last[0].contains(&rest) && last[0].contains("alice"), "{last:?}");
+        drop(logging);
+    }
+
+    /// A log in memory.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<String>>>);
+
+    impl Lines {
+        fn take(&self) -> Vec<String> {
+            std::mem::take(&mut self.0.lock().unwrap())
+        }
+    }
+
+    impl tracing::Subscriber for Lines {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn event(&self, event: &tracing::Event<'_>) {
+            struct Line(String);
+            impl field::Visit for Line {
+                fn record_debug(&mut self, field: &field::Field, value: &dyn std::fmt::Debug) {
+                    self.0 += &format!("{field}={value:?} ");
+                }
+            }
+            let mut line = Line(String::new());
+            event.record(&mut line);
+            self.0.lock().unwrap().push(line.0);
+        }
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
     }
 
     #[tokio::test]

@@ -8,6 +8,7 @@
 //! | [`name`] | the names that certificates give to clients |
 //! | [`rules`] | [`Rules`], which client may do what: pure |
 //! | [`guarded`] | [`Guarded`], exports that keep to the rules |
+//! | [`refusals`] | [`Refusals`], refused requests in the log, and no flood of them |
 //! | [`read_only`] | [`ReadOnly`], a device that refuses changes |
 //! | [`authority`] | [`Authority`], which makes and revokes certificates |
 //! | [`credentials`] | [`ServerCredentials`], what a server shows, and whom it trusts |
@@ -22,6 +23,7 @@ pub mod cryptography;
 pub mod guarded;
 pub mod name;
 pub mod read_only;
+pub mod refusals;
 pub mod rules;
 
 mod files;
@@ -31,4 +33,5 @@ pub use client::client_tls;
 pub use credentials::ServerCredentials;
 pub use guarded::Guarded;
 pub use read_only::ReadOnly;
+pub use refusals::Refusals;
 pub use rules::{Right, Rule, Rules};

@@ -135,6 +135,12 @@ impl Rules {
         self.list.is_empty()
     }
 
+    /// Whether there may be anything that a client may do.
+    pub fn speak_of(&self, peer: &Peer) -> bool {
+        let everything = self.open || peer.transport == Transport::Stdio;
+        everything || self.list.iter().any(|rule| rule.is_about(peer))
+    }
+
     /// What a client may do with the export of this name; `None`: nothing. Who talks to this
     /// process over its standard input and output started it, and may do everything.
     pub fn right(&self, peer: &Peer, export: &str) -> Option<Right> {
@@ -265,6 +271,18 @@ mod tests {
         assert_eq!(rules.right(&certified("pc7"), "home-pc7-1"), Some(Right::Write));
         assert_eq!(rules.right(&certified("pc7"), "home-pc77-1"), None);
         assert_eq!(rules.right(&certified("pc7"), "pc8"), None);
+    }
+
+    #[test]
+    fn rules_speak_of_those_who_may_do_anything() {
+        let user = Rule { uid: Some(7), write: vec!["a".into()], ..Rule::default() };
+        let rules = Rules::new(vec![rule("al*", &["a"], &[]), user], false).unwrap();
+        let spoken_of = [certified("alice"), Peer::unix(7, None), Peer::stdio()];
+        assert!(spoken_of.iter().all(|peer| rules.speak_of(peer)));
+        let others = [tcp(), certified("bob"), Peer::unix(0, Some(1))];
+        assert!(!others.iter().any(|peer| rules.speak_of(peer)));
+        assert!(Rules::new(Vec::new(), false).unwrap().speak_of(&tcp()));
+        assert!(!Rules::default().speak_of(&certified("alice")));
     }
 
     #[test]

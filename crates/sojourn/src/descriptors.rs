@@ -25,7 +25,8 @@ pub(crate) fn are_lacking(error: &Error) -> bool {
     cause.and_then(Errno::from_io_error) == Some(Errno::MFILE)
 }
 
-/// How many connections leave a quarter of the descriptors to disks and the store.
+/// How many connections leave a quarter of the descriptors to disks and the store: each takes one,
+/// whatever its client does.
 pub(crate) fn connections() -> usize {
     let limit = limit();
     usize::try_from(limit - limit / 4).map_or(usize::MAX, |most| most.max(1))

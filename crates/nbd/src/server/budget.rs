@@ -2,7 +2,8 @@
 //!
 //! Each connection holds a little without asking, enough for small requests at any depth that is
 //! usual: these touch nothing that is shared. Beyond it a connection takes shares of the budget,
-//! and leaves its requests unread while there is none.
+//! and leaves its requests unread while there is none. It takes them out of its client's part first, so
+//! that one client, with however many connections, leaves something to the others.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
@@ -134,10 +135,47 @@ impl Held {
     pub(super) fn is_in_the_way(&self) -> bool {
         self.taken > 0 && self.budget.wanted.load(SeqCst)
     }
+}
 
-    /// Whether it holds a part of the budget.
-    pub(super) fn is_some(&self) -> bool {
-        self.taken > 0
+/// What one connection holds of its client's part and of the whole.
+#[derive(Debug)]
+pub(super) struct Holding {
+    part: Held,
+    whole: Held,
+}
+
+impl Holding {
+    /// Nothing yet, of the `part` of a client and of the `whole` of all.
+    pub(super) fn new(part: &Arc<Budget>, whole: &Arc<Budget>) -> Self {
+        Self { part: Held::new(part), whole: Held::new(whole) }
+    }
+
+    /// As [`Held::covers`].
+    #[inline]
+    pub(super) fn covers(&mut self, bytes: u64) -> bool {
+        self.part.covers(bytes) && self.whole.covers(bytes)
+    }
+
+    /// As [`Held::owe`].
+    pub(super) fn owe(&mut self, bytes: u64) {
+        self.part.owe(bytes);
+        self.whole.owe(bytes);
+    }
+
+    /// As [`Held::settle`].
+    pub(super) fn settle(&mut self, bytes: u64, waker: &Waker) {
+        self.part.settle(bytes, waker);
+        self.whole.settle(bytes, waker);
+    }
+
+    /// Whether others wait while this one holds something, connections of its own client among them.
+    pub(super) fn is_in_the_way(&self) -> bool {
+        self.part.is_in_the_way() || self.whole.is_in_the_way()
+    }
+
+    /// How much of the whole it holds, in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.whole.taken
     }
 }
 
@@ -217,7 +255,7 @@ mod tests {
         let budget = Budget::new(4 << 20);
         let (mut one, mut two) = (Held::new(&budget), Held::new(&budget));
         one.owe(FREE);
-        assert!(!one.is_some(), "small answers need nobody's leave");
+        assert!(one.taken == 0, "small answers need nobody's leave");
         one.owe(FREE + (6 << 20));
         assert!(two.covers(FREE) && !two.covers(FREE + 1));
         let flag = Arc::new(Woken(AtomicBool::new(false)));
@@ -227,6 +265,28 @@ mod tests {
         assert!(!two.covers(FREE + (2 << 20)));
         drop(one);
         assert!(two.covers(FREE + (4 << 20)));
+    }
+
+    #[test]
+    fn a_client_has_its_part_and_others_have_the_rest() {
+        let (part, whole) = (Budget::new(2 << 20), Budget::new(4 << 20));
+        let [mut one, mut two] = [(); 2].map(|()| Holding::new(&part, &whole));
+        let mut other = Holding::new(&Budget::new(2 << 20), &whole);
+        assert!(one.covers(FREE + (2 << 20)) && !two.covers(FREE + 1));
+        let flag = Arc::new(Woken(AtomicBool::new(false)));
+        two.settle(0, &waker(Arc::clone(&flag)));
+        assert!(one.is_in_the_way() && !two.is_in_the_way());
+        assert!(other.covers(FREE + (2 << 20)) && !other.is_in_the_way());
+        one.settle(FREE, Waker::noop());
+        assert!(flag.0.load(SeqCst) && one.bytes() == 0);
+        assert!(two.covers(FREE + (2 << 20)));
+        // What the whole does not have is not kept of the part.
+        let (mut third, mut last) = (Holding::new(&Budget::new(1 << 20), &whole), two);
+        assert!(!third.covers(FREE + (1 << 20)));
+        third.settle(0, Waker::noop());
+        assert!(third.part.taken == 0 && last.is_in_the_way());
+        last.settle(0, Waker::noop());
+        assert!(third.covers(FREE + (1 << 20)));
     }
 
     #[test]

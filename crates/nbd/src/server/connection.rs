@@ -44,7 +44,8 @@ const SKIPPED: u64 = u32::MAX as u64;
 
 /// Turns of a busy connection before others get theirs.
 const TURNS: usize = 16;
-/// Work of a busy connection before others get theirs: requests, and 4 KiB that they read or write.
+/// Work of a busy connection before others get theirs: requests, and 4 KiB that they read or write; a
+/// block status or read-ahead more when it was answered.
 const WORK: u64 = 128;
 /// How long a connection may answer and look for more before the runtime has to be asked whether there
 /// is anything else.
@@ -228,7 +229,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
 
     fn turns(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         for _ in 0..TURNS {
-            let mut progress = self.engine.poll_waiting(cx);
+            let waited = self.engine.poll_waiting(cx);
+            self.work += waited.unwrap_or(0);
+            let mut progress = waited.is_some();
             let before = self.engine.in_flight();
             let taken = self.take();
             progress |= self.engine.in_flight() > before; // new ones want their first poll

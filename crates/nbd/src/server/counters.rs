@@ -72,7 +72,8 @@ traffic! {
 pub struct Counters {
     /// Connections now.
     pub connections: u64,
-    /// Connections since the start, without the refused ones.
+    /// Connections since the start, without the refused ones. One that may encrypt is counted when it is
+    /// known which client it is, as it may be refused for that.
     pub accepted: u64,
     /// Connections refused because there were too many.
     pub refused: u64,

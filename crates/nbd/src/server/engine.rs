@@ -1,6 +1,6 @@
 //! From requests to the device and back: checks, the fast path, and what waits.
 
-use super::budget::{Budget, Held};
+use super::budget::{Budget, Holding};
 use super::counters::Traffic;
 use super::handshake::ALLOCATION_ID;
 use super::latency::{Meter, Operation, Timer};
@@ -18,6 +18,7 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 /// Replies of reads up to this length are gathered; longer ones are sent from their own buffer.
@@ -38,6 +39,18 @@ const EFFECT: u64 = 256 << 20;
 const EXTENTS: usize = 1024;
 /// What a block status reply may take, in bytes.
 const STATUS_REPLY: usize = EXTENTS * size_of::<Extent>();
+/// A block status is told, and a read-ahead begun, of no more than so many bytes from the offset on. The
+/// protocol lets both end early, and of more no client asks that has no extended headers.
+const SURVEYED: u64 = 4 << 30;
+/// In pieces of this length, between which others have their turn: a segment of an image's manifest.
+const SURVEY: u64 = 256 << 20;
+/// Surveys of one connection that go on at a time; more wait for these. Each takes the processor for as
+/// long as a client has made its disk's map fine, and all that go on are polled in one go.
+const SURVEYS: usize = 4;
+/// What a survey counts as among the work of a connection: as so many requests.
+const SURVEY_WORK: u64 = 32;
+/// Requests in flight whose answers are taken in one go; surveys count as above.
+const ANSWERS: u64 = 128;
 /// Faults of the device that one connection may write into the log.
 const LOGGED_FAULTS: u32 = 16;
 
@@ -49,7 +62,9 @@ pub(super) struct Terms {
     pub(super) allocation: bool,
     pub(super) max_request: u32,
     pub(super) in_flight_bytes: usize,
+    /// What all connections together may hold, and its client's part of it.
     pub(super) budget: Arc<Budget>,
+    pub(super) part: Arc<Budget>,
     pub(super) meter: Arc<Meter>,
     pub(super) observer: Option<Arc<dyn Observer>>,
 }
@@ -67,8 +82,10 @@ pub(super) struct Engine {
     observing: Observing,
     head: Vec<u8>,
     waiting: FuturesUnordered<BoxFuture<'static, Completion>>,
+    /// Who may survey.
+    surveys: Arc<Semaphore>,
     charged: usize,
-    held: Held,
+    held: Holding,
     faults: u32,
     /// New requests are refused.
     pub(super) stopping: bool,
@@ -122,6 +139,11 @@ impl Work {
         Some(Answered { span: self.span, action, durable, failed })
     }
 
+    /// Whether the device goes through its maps for it.
+    fn is_survey(&self) -> bool {
+        matches!(self.kind, Kind::Cache | Kind::Status { .. })
+    }
+
     /// Whether it is about no byte: the device is not bothered then.
     fn is_nothing(&self) -> bool {
         self.span.is_empty() && !matches!(self.kind, Kind::Flush)
@@ -159,7 +181,7 @@ impl Engine {
             longest: u64::from(terms.device.limits().maximum),
             minimum: u64::from(terms.device.limits().minimum),
             read_only: terms.device.read_only(),
-            held: Held::new(&terms.budget),
+            held: Holding::new(&terms.part, &terms.budget),
             observing: Observing::new(terms.observer.clone()),
             terms,
             replies: Replies::new(),
@@ -168,6 +190,7 @@ impl Engine {
             timer: Timer::new(),
             head: Vec::with_capacity(64),
             waiting: FuturesUnordered::new(),
+            surveys: Arc::new(Semaphore::new(SURVEYS)),
             charged: 0,
             faults: 0,
             stopping: false,
@@ -210,9 +233,9 @@ impl Engine {
         self.held.settle((self.charged + self.replies.unsent()) as u64, cx.waker());
     }
 
-    /// Whether the connection holds a part of the server's budget.
-    pub(super) fn holds_budget(&self) -> bool {
-        self.held.is_some()
+    /// How much of the server's budget the connection holds, in bytes.
+    pub(super) fn budget_held(&self) -> u64 {
+        self.held.bytes()
     }
 
     /// Whether others wait for what it holds.
@@ -450,23 +473,33 @@ impl Engine {
         self.tally.waited += 1;
         let device = Arc::clone(&self.terms.device);
         let (longest, since) = (self.longest, self.timer.now());
+        let surveys = work.is_survey().then(|| Arc::clone(&self.surveys));
         self.waiting.push(Box::pin(async move {
+            let _turn = match &surveys {
+                Some(surveys) => surveys.acquire().await.ok(),
+                None => None,
+            };
             let (result, free) = run(&*device, work, data, longest).await;
             Completion { work, since, charge, result, free }
         }));
     }
 
-    /// Takes the answers of requests in flight; true when there was one.
-    pub(super) fn poll_waiting(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Takes the answers of requests in flight, up to a bound; `None` when there was none, and else
+    /// there may be more. Gives the work of those that did not count as any when they were taken.
+    pub(super) fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Option<u64> {
         if self.waiting.is_empty() {
-            return false; // asking costs locked instructions
+            return None; // asking costs locked instructions
         }
-        let mut any = false;
-        while let Poll::Ready(Some(completion)) = self.waiting.poll_next_unpin(cx) {
-            any = true;
+        let (mut answers, mut surveyed) = (0, None);
+        while answers < ANSWERS
+            && let Poll::Ready(Some(completion)) = self.waiting.poll_next_unpin(cx)
+        {
+            let work = if completion.work.is_survey() { SURVEY_WORK } else { 0 };
+            answers += work.max(1);
+            surveyed = Some(surveyed.unwrap_or(0) + work);
             self.complete(completion);
         }
-        any
+        surveyed
     }
 
     fn complete(&mut self, completion: Completion) {
@@ -619,7 +652,7 @@ async fn run(
             }
             Ok(())
         }
-        Kind::Cache => device.prefetch(span).await,
+        Kind::Cache => read_ahead(device, span).await,
         Kind::Status { one } => {
             let limit = if one { 1 } else { EXTENTS };
             return (extents(device, span, limit).await.map(Answer::Extents), None);
@@ -628,12 +661,40 @@ async fn run(
     (result.map(|()| Answer::Done), None)
 }
 
-/// The extents of a range with neighbours of one kind joined.
-async fn extents(device: &dyn Device, span: Span, limit: usize) -> Result<Vec<Extent>> {
-    let mut list = Vec::new();
-    for extent in device.extents(span, limit).await? {
-        block::extent::push(&mut list, extent.span, extent.kind);
+/// The pieces of a range that is surveyed.
+fn surveyed(span: Span) -> impl Iterator<Item = Span> + Send {
+    span.split_at(span.offset().saturating_add(SURVEYED)).0.pieces(SURVEY)
+}
+
+/// Says to the device that a range will be read soon.
+async fn read_ahead(device: &dyn Device, span: Span) -> Result<()> {
+    for piece in surveyed(span) {
+        if piece.offset() > span.offset() {
+            tokio::task::yield_now().await;
+        }
+        device.prefetch(piece).await?;
     }
+    Ok(())
+}
+
+/// The extents of a range with neighbours of one kind joined, `limit` at most. They end early where the
+/// device's answer does.
+async fn extents(device: &dyn Device, span: Span, limit: usize) -> Result<Vec<Extent>> {
+    let mut list: Vec<Extent> = Vec::new();
+    for piece in surveyed(span) {
+        if piece.offset() > span.offset() {
+            tokio::task::yield_now().await;
+        }
+        // At least one: it may join the last.
+        for extent in device.extents(piece, (limit - list.len()).max(1)).await? {
+            block::extent::push(&mut list, extent.span, extent.kind);
+        }
+        let end = list.last().map_or(span.offset(), |last| last.span.end());
+        if end < piece.end() || list.len() > limit {
+            break;
+        }
+    }
+    list.truncate(limit);
     if list.is_empty() {
         return Err(Error::internal(format!("no extent at offset {}", span.offset())));
     }

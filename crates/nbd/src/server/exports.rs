@@ -2,9 +2,13 @@
 
 use async_trait::async_trait;
 use block::{Device, Observer, Result};
+use rustix::net::sockopt;
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use tokio::net::UnixStream;
 
 /// How a client reaches the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,7 +17,8 @@ pub enum Transport {
     Unix {
         /// Its user id.
         uid: u32,
-        /// Its process id, when the system tells.
+        /// Its process id, when the system tells. It does not tell that of a process in a pid
+        /// namespace that this one does not see.
         pid: Option<i32>,
     },
     /// TCP from this address.
@@ -28,41 +33,137 @@ pub struct Peer {
     /// How it is connected.
     pub transport: Transport,
     /// Who it is, the same for all its connections: `pid:N`, `ip:ADDR` or `stdio`; with a
-    /// certificate `cert:NAME@` before it.
+    /// certificate `cert:NAME@` before it. Where the system does not tell the process it is
+    /// `uid:N/socket:N`, another one for each connection, and with a certificate `cert:NAME@uid:N`.
     pub identity: String,
     /// The name in the certificate that it showed.
     pub certificate: Option<String>,
+    asked: Asked,
+}
+
+/// By which name a client asked for what it uses. It does not say who the client is, so any two are
+/// equal.
+#[derive(Clone, Default)]
+struct Asked(Arc<Mutex<Option<String>>>);
+
+impl PartialEq for Asked {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Asked {}
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 impl Peer {
-    /// A client on a unix socket.
+    fn new(transport: Transport, identity: String) -> Self {
+        Self { transport, identity, certificate: None, asked: Asked::default() }
+    }
+
+    /// A client on a unix socket. Where its process is not known (a `pid` of 0 is none) it is another
+    /// one than all that this process has made.
     pub fn unix(uid: u32, pid: Option<i32>) -> Self {
-        let identity = match pid {
-            Some(pid) => format!("pid:{pid}"),
-            None => format!("uid:{uid}"),
-        };
-        Self { transport: Transport::Unix { uid, pid }, identity, certificate: None }
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        match seen(pid) {
+            Some(pid) => Self::new(Transport::Unix { uid, pid: Some(pid) }, format!("pid:{pid}")),
+            None => Self::unseen(uid, format_args!("peer:{}", MADE.fetch_add(1, Relaxed))),
+        }
+    }
+
+    /// A client of which the system tells no process: two connections are not taken for one client,
+    /// as that would give one disk to two guests. No other one has this `mark`.
+    fn unseen(uid: u32, mark: fmt::Arguments<'_>) -> Self {
+        Self::new(Transport::Unix { uid, pid: None }, format!("uid:{uid}/{mark}"))
+    }
+
+    /// The client at the other end of a unix socket.
+    ///
+    /// # Errors
+    /// When the system does not tell its user, or neither its process nor the number of the socket.
+    pub fn at_socket(socket: &UnixStream) -> io::Result<Self> {
+        let who = socket.peer_cred()?;
+        Self::of_user(who.uid(), who.pid(), socket)
+    }
+
+    fn of_user(uid: u32, pid: Option<i32>, socket: &UnixStream) -> io::Result<Self> {
+        if seen(pid).is_some() {
+            return Ok(Self::unix(uid, pid));
+        }
+        // No other socket has it until the machine starts anew, at whatever process it is.
+        let number = sockopt::socket_cookie(socket)?;
+        let peer = Self::unseen(uid, format_args!("socket:{number}"));
+        tell_of_unseen(&peer);
+        Ok(peer)
+    }
+
+    /// A client that another process knows; `asked` is what it [asked for](Self::asked) there.
+    pub fn known(
+        transport: Transport,
+        identity: String,
+        certificate: Option<String>,
+        asked: Option<String>,
+    ) -> Self {
+        Self { transport, identity, certificate, asked: Asked(Arc::new(Mutex::new(asked))) }
     }
 
     /// A client at a TCP address. An IPv4 address mapped into IPv6 is the IPv4 address.
     pub fn tcp(address: SocketAddr) -> Self {
         let identity = format!("ip:{}", address.ip().to_canonical());
-        Self { transport: Transport::Tcp(address), identity, certificate: None }
+        Self::new(Transport::Tcp(address), identity)
     }
 
     /// The client on standard input and output.
     pub fn stdio() -> Self {
-        Self { transport: Transport::Stdio, identity: "stdio".to_owned(), certificate: None }
+        Self::new(Transport::Stdio, "stdio".to_owned())
     }
 
     /// The same client, now that it has shown a certificate in the name of `name`. Two machines
-    /// with one certificate stay two clients.
+    /// with one certificate stay two clients. Where nobody knows its process, the certificate is what
+    /// its connections are known by.
     #[must_use]
     pub fn certified(mut self, name: String) -> Self {
-        self.identity = format!("cert:{name}@{}", self.identity);
+        self.identity = match self.transport {
+            Transport::Unix { uid, pid: None } => format!("cert:{name}@uid:{uid}"),
+            _ => format!("cert:{name}@{}", self.identity),
+        };
         self.certificate = Some(name);
         self
     }
+
+    /// The name by which this connection asked for the export that it uses, which need not be the
+    /// [canonical](Session::name) one: what it may do is judged by this one, also when it goes on at
+    /// another process. `None` when nobody [noted](Self::note_asked) it.
+    pub fn asked(&self) -> Option<String> {
+        self.asked.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes by which name this connection uses an export, for all clones.
+    pub fn note_asked(&self, name: &str) {
+        *self.asked.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(name.to_owned());
+    }
+}
+
+/// A process that the system tells of: it gives 0 for one that this process does not see.
+fn seen(pid: Option<i32>) -> Option<i32> {
+    pid.filter(|pid| *pid > 0)
+}
+
+/// Says once what follows from it that the system does not tell the processes of clients.
+fn tell_of_unseen(peer: &Peer) {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        tracing::warn!(
+            %peer,
+            "the process of a client is in a pid namespace that is not seen from here, so each \
+             connection from there counts as a client of its own: run the server in the clients' \
+             pid namespace, or give each client a certificate (docs/security.md)"
+        );
+    });
 }
 
 impl fmt::Display for Peer {
@@ -202,5 +303,48 @@ impl Session for Layered {
         let Self { inner, device, observer } = *self;
         drop((device, observer));
         inner.close(ending).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_whose_process_is_not_seen_is_another_one_with_each_connection() {
+        let (one, other) = UnixStream::pair().unwrap();
+        for pid in [None, Some(0), Some(-1)] {
+            let peer = |socket| Peer::of_user(7, pid, socket).unwrap();
+            assert_ne!(peer(&one).identity, peer(&other).identity);
+            assert_eq!(peer(&one).identity, peer(&one).identity, "it is the socket's");
+            assert_eq!(peer(&one).transport, Transport::Unix { uid: 7, pid: None });
+            assert_ne!(Peer::unix(7, pid).identity, Peer::unix(7, pid).identity);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_process_that_is_seen_is_one_client() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let peer = Peer::at_socket(&one).unwrap();
+        assert_eq!(peer, Peer::at_socket(&other).unwrap());
+        assert_eq!(peer.identity, format!("pid:{}", std::process::id()));
+    }
+
+    #[test]
+    fn the_certificate_says_who_it_is_where_the_process_is_not_seen() {
+        let certified = |pid, name: &str| Peer::unix(7, pid).certified(name.into()).identity;
+        assert_eq!(certified(Some(0), "alice"), certified(Some(0), "alice"));
+        assert_ne!(certified(Some(0), "alice"), certified(Some(0), "bob"));
+        assert_ne!(certified(Some(1), "alice"), certified(Some(2), "alice"), "two processes");
+    }
+
+    #[test]
+    fn what_was_asked_for_is_known_to_every_clone_and_tells_nobody_apart() {
+        let peer = Peer::unix(7, Some(9));
+        let certified = peer.clone().certified("alice".to_owned());
+        certified.note_asked("debian");
+        assert_eq!(certified.clone().asked().as_deref(), Some("debian"));
+        assert_eq!(peer.asked().as_deref(), Some("debian"));
+        assert_eq!(peer, Peer::unix(7, Some(9)));
     }
 }

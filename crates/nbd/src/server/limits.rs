@@ -6,7 +6,8 @@ use std::time::Duration;
 /// Bounds on what clients may take from a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time; more are closed at once.
+    /// Connections at a time; more are closed at once, unless one that keeps the server waiting in its
+    /// negotiation, for a tenth of its deadline at least, leaves its place to a new one.
     pub connections: usize,
     /// Connections at a time of one client: told apart by its process or its address, and as soon as
     /// it has shown a certificate by that and its address. More are closed at once. 0 is no limit.
@@ -21,12 +22,13 @@ pub struct Limits {
     /// more, its requests are not read. A single request is always let in.
     pub in_flight_bytes: usize,
     /// The same for all connections together, beyond the 256 KiB that each may always hold. While
-    /// it is used up, large requests stay unread. At least `max_request` in effect.
+    /// it is used up, large requests stay unread. At least `max_request` in effect. The connections of
+    /// one client hold no more than half of it, or a single request.
     pub total_bytes: u64,
     /// How long a client may be in the way: while it holds a part of `total_bytes` that others
-    /// wait for, or closed its side and has replies to take, it must take or send 64 KiB in this
-    /// time, or is dropped. A client that takes nothing of its replies for ten times as long is
-    /// dropped in any case.
+    /// wait for, it must take or send half of that in this time, and while it has closed its side and
+    /// has replies to take, or holds little, 64 KiB, or is dropped. A client that takes nothing of its
+    /// replies for ten times as long is dropped in any case.
     pub stall_deadline: Duration,
     /// The longest read or write, in bytes, as told to clients.
     pub max_request: u32,
@@ -61,6 +63,18 @@ impl BusyPoll {
             Self::Never => Duration::ZERO,
             Self::WhileSpare(most) | Self::Always(most) => most,
         }
+    }
+}
+
+impl Limits {
+    /// The bytes that all connections together may hold, in effect.
+    pub(super) fn budget(&self) -> u64 {
+        self.total_bytes.max(self.max_request.into())
+    }
+
+    /// Those of one client.
+    pub(super) fn client_budget(&self) -> u64 {
+        (self.total_bytes / 2).max(self.max_request.into())
     }
 }
 

@@ -200,10 +200,7 @@ impl Listener {
         match &self.socket {
             Listening::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
-                let peer = match stream.peer_cred() {
-                    Ok(who) => Peer::unix(who.uid(), who.pid()),
-                    Err(e) => return Err(e),
-                };
+                let peer = Peer::at_socket(&stream)?;
                 socket::widen(&stream);
                 Ok(Accepted { stream: Stream::new(stream.into_std()?.into()), peer })
             }

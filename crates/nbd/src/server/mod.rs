@@ -8,6 +8,7 @@
 //! | `stream`, `registered` | a connected socket that wakes for what is waited for |
 //! | `tls` | encryption, and clients with certificates |
 //! | `handshake` | the negotiation |
+//! | `negotiations` | who leaves when there are too many that negotiate |
 //! | `connection` | the request loop of one connection |
 //! | `engine` | from requests to the device and back |
 //! | `busy_poll` | for how long the next request is looked for |
@@ -29,6 +30,7 @@ mod input;
 mod latency;
 mod limits;
 mod listener;
+mod negotiations;
 mod observing;
 mod order;
 mod pace;
@@ -59,12 +61,13 @@ use engine::Terms;
 use futures::FutureExt;
 use handshake::{Agreed, Channel, Outcome};
 use listener::Accepted;
+use negotiations::{Attended, Negotiation, Negotiations};
 use passing::Told;
 use std::collections::HashMap;
 use std::future::Future;
 use std::num::NonZero;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use stream::Watch;
@@ -92,28 +95,32 @@ struct Inner {
     registry: Registry,
     budget: Arc<Budget>,
     processors: Processors,
-    /// Connections of each client that has one.
-    callers: Mutex<HashMap<String, usize>>,
+    negotiations: Negotiations,
+    /// The clients that have a connection.
+    callers: Mutex<HashMap<String, Caller>>,
 }
 
 impl Server {
     /// A server of `exports`.
     pub fn new(exports: Arc<dyn Exports>, limits: Limits) -> Self {
-        let budget = Budget::new(limits.total_bytes.max(limits.max_request.into()));
+        let budget = Budget::new(limits.budget());
         let registry = Registry::new(limits.client_rates);
         let limits = Mutex::new(Arc::new(limits));
-        let callers = Mutex::default();
+        let (callers, negotiations) = (Mutex::default(), Negotiations::default());
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         let processors = Processors::new(processors);
-        Self { inner: Arc::new(Inner { exports, limits, registry, budget, processors, callers }) }
+        let inner = Inner { exports, limits, registry, budget, processors, negotiations, callers };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Changes the limits. [`Limits::client_rates`] and [`Limits::total_bytes`] hold for all clients
     /// at once, the rest for those who connect from now on.
     pub fn set_limits(&self, limits: Limits) {
-        self.inner.budget.resize(limits.total_bytes.max(limits.max_request.into()));
+        self.inner.budget.resize(limits.budget());
         self.inner.registry.set_rates(limits.client_rates);
+        let part = limits.client_budget();
         *lock(&self.inner.limits) = Arc::new(limits);
+        lock(&self.inner.callers).values().for_each(|caller| caller.part.resize(part));
     }
 
     /// The processors that its connections take in order to look for requests: who knows what the machine
@@ -350,14 +357,26 @@ struct Place {
     inner: Arc<Inner>,
     limits: Arc<Limits>,
     seat: Mutex<Option<Seat>>,
+    /// It is counted as accepted or refused.
+    counted: AtomicBool,
+    /// It is another connection's.
+    gave_up: Arc<AtomicBool>,
     /// To see that the client leaves, where there is a socket.
     watch: Option<Watch>,
+}
+
+/// A client that has a connection.
+struct Caller {
+    connections: usize,
+    /// What all of them may hold.
+    part: Arc<Budget>,
 }
 
 /// A connection's place among those of its client.
 struct Seat {
     inner: Arc<Inner>,
     caller: String,
+    part: Arc<Budget>,
 }
 
 impl Place {
@@ -370,17 +389,26 @@ impl Place {
         let before = registry.connections.fetch_add(1, Relaxed);
         // Gives it back on drop.
         let (inner, seat) = (Arc::clone(inner), Mutex::default());
-        let place = Self { inner, limits, seat, watch: None };
-        if before >= place.limits.connections as u64 {
-            registry.refused.fetch_add(1, Relaxed);
+        let (counted, gave_up) = (AtomicBool::new(false), Arc::default());
+        let place = Self { inner, limits, seat, counted, gave_up, watch: None };
+        place.sit_down(peer)?;
+        if before >= place.limits.connections as u64 && !place.inherits() {
+            place.count_once(|registry| &registry.refused);
             let most = place.limits.connections;
             return Err(Error::unavailable(format!(
                 "more than {most} connections: raise the limit"
             )));
         }
-        place.sit_down(peer)?;
-        registry.accepted.fetch_add(1, Relaxed);
         Ok(place)
+    }
+
+    /// Whether a connection that keeps the server waiting in its negotiation leaves it its place.
+    fn inherits(&self) -> bool {
+        let made = self.inner.negotiations.make_room(self.limits.handshake_deadline);
+        if made {
+            self.inner.registry.connections.fetch_sub(1, Relaxed);
+        }
+        made
     }
 
     /// Counts the connection to this client, and to no other any more.
@@ -391,12 +419,26 @@ impl Place {
         let (seat, connections) = Seat::take(&self.inner, &peer.identity);
         let most = self.limits.client_connections;
         if most > 0 && connections > most {
-            self.count(|registry| &registry.refused);
+            self.count_once(|registry| &registry.refused);
             let why = format!("more than {most} connections of one client: raise the limit");
             return Err(Error::unavailable(why));
         }
         *lock(&self.seat) = Some(seat);
         Ok(())
+    }
+
+    /// What the client's connections may hold.
+    fn part_of_client(&self) -> Arc<Budget> {
+        let seat = lock(&self.seat);
+        let part = seat.as_ref().map(|seat| Arc::clone(&seat.part));
+        part.unwrap_or_else(|| Budget::new(self.limits.client_budget()))
+    }
+
+    /// Counts the connection as refused, or as accepted, which it is when no limit can refuse it any more.
+    fn count_once(&self, what: impl Fn(&Registry) -> &AtomicU64) {
+        if !self.counted.swap(true, Relaxed) {
+            self.count(what);
+        }
     }
 
     fn count(&self, what: impl Fn(&Registry) -> &AtomicU64) {
@@ -415,27 +457,35 @@ impl Place {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let deadline = Instant::now() + self.limits.handshake_deadline;
+        if tls.is_none() {
+            self.count_once(|registry| &registry.accepted);
+        }
         let channel = match &tls {
             None => Channel::Plain,
             Some(tls) if tls.required => Channel::MustEncrypt,
             Some(_) => Channel::MayEncrypt,
         };
-        let negotiated = self.negotiate(&mut stream, peer, channel);
-        let outcome = self.in_time(negotiated, deadline, peer, told).await?;
+        let step = self.inner.negotiations.begin(self.watch.clone(), &self.gave_up);
+        let negotiated = self.negotiate(&mut stream, peer, channel, &step);
+        let outcome = self.in_time(negotiated, deadline, peer, &step, told).await?;
         match (outcome, tls) {
-            (Some(Outcome::Use(agreed)), _) => self.session(stream, peer, *agreed, told).await,
+            (Some(Outcome::Use(agreed)), _) => {
+                let agreed = self.keep(step, peer, *agreed).await?;
+                self.session(stream, peer, agreed, told).await
+            }
             (Some(Outcome::StartTls(flags)), Some(tls)) => {
                 // In a box: what it takes is not to be paid for by connections without TLS.
                 let encrypted = async {
                     let accepted = tls.accept(stream, peer);
-                    let accepted = self.in_time(accepted, deadline, peer, told).await?;
+                    let accepted = self.in_time(accepted, deadline, peer, &step, told).await?;
                     let Some((mut stream, peer)) = accepted else { return Ok(()) };
                     self.sit_down(&peer)?;
                     let channel = Channel::Encrypted(flags);
-                    let negotiated = self.negotiate(&mut stream, &peer, channel);
-                    match self.in_time(negotiated, deadline, &peer, told).await? {
+                    let negotiated = self.negotiate(&mut stream, &peer, channel, &step);
+                    match self.in_time(negotiated, deadline, &peer, &step, told).await? {
                         Some(Outcome::Use(agreed)) => {
-                            match self.session(stream, &peer, *agreed, told).await? {
+                            let agreed = self.keep(step, &peer, *agreed).await?;
+                            match self.session(stream, &peer, agreed, told).await? {
                                 Some((stream, session)) => {
                                     let stall = self.limits.stall_deadline;
                                     told.pass_inside(stream, session, stall)
@@ -452,13 +502,41 @@ impl Place {
         }
     }
 
-    async fn negotiate<S>(&self, stream: &mut S, peer: &Peer, channel: Channel) -> Result<Outcome>
+    async fn negotiate<S>(
+        &self,
+        stream: &mut S,
+        peer: &Peer,
+        channel: Channel,
+        negotiation: &Negotiation<'_>,
+    ) -> Result<Outcome>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let Inner { exports, .. } = &*self.inner;
-        let limits = &*self.limits;
-        handshake::negotiate(stream, &**exports, limits, peer, channel).await
+        let exports = Attended { exports: &*self.inner.exports, negotiation };
+        handshake::negotiate(stream, &exports, &self.limits, peer, channel).await
+    }
+
+    /// Keeps the place behind a negotiation.
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when it is another's.
+    async fn keep(
+        &self,
+        negotiation: Negotiation<'_>,
+        peer: &Peer,
+        agreed: Agreed,
+    ) -> Result<Agreed> {
+        if negotiation.ends() {
+            return Ok(agreed);
+        }
+        agreed.session.close(Ending::Lost).await;
+        Err(self.gives_up(peer))
+    }
+
+    fn gives_up(&self, peer: &Peer) -> Error {
+        self.count(|r| &r.failed_handshakes);
+        tracing::debug!(%peer, "its place was needed while it was silent in its negotiation");
+        Error::unavailable(format!("{peer}: too many connections, and it was silent"))
     }
 
     /// Does a part of the negotiation, unless it fails or takes too long; `None` when the server
@@ -468,11 +546,13 @@ impl Place {
         step: impl Future<Output = Result<T>>,
         deadline: Instant,
         peer: &Peer,
+        negotiation: &Negotiation<'_>,
         told: &mut Told,
     ) -> Result<Option<T>> {
         let done = tokio::select! {
             biased;
             done = tokio::time::timeout_at(deadline, step) => done,
+            () = negotiation.leaves() => return Err(self.gives_up(peer)),
             () = told.wants_no_negotiation() => return Ok(None),
         };
         match done {
@@ -517,6 +597,7 @@ impl Place {
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
         let Agreed { session, style, allocation, rest } = agreed;
+        self.count_once(|registry| &registry.accepted);
         let Inner { registry, budget, .. } = &*self.inner;
         let limits = &*self.limits;
         let export = session.name().to_owned();
@@ -531,6 +612,7 @@ impl Place {
             max_request: limits.max_request,
             in_flight_bytes: limits.in_flight_bytes,
             budget: Arc::clone(budget),
+            part: self.part_of_client(),
             meter: Arc::clone(&share.meter),
             observer: session.observer(),
         };
@@ -612,7 +694,10 @@ async fn flush(device: &dyn Device, export: &str) -> bool {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.inner.registry.connections.fetch_sub(1, Relaxed);
+        self.count_once(|registry| &registry.accepted); // no limit has refused it
+        if !self.gave_up.load(Relaxed) {
+            self.inner.registry.connections.fetch_sub(1, Relaxed);
+        }
     }
 }
 
@@ -620,18 +705,23 @@ impl Seat {
     /// Counts one connection more of the client; gives how many it has now.
     fn take(inner: &Arc<Inner>, identity: &str) -> (Self, usize) {
         let mut callers = lock(&inner.callers);
-        let connections = callers.entry(identity.to_owned()).or_default();
-        *connections += 1;
-        (Self { inner: Arc::clone(inner), caller: identity.to_owned() }, *connections)
+        // The limits are read while nobody can change this client's part after them.
+        let caller = callers.entry(identity.to_owned()).or_insert_with(|| Caller {
+            connections: 0,
+            part: Budget::new(inner.limits().client_budget()),
+        });
+        caller.connections += 1;
+        let (inner, part) = (Arc::clone(inner), Arc::clone(&caller.part));
+        (Self { inner, caller: identity.to_owned(), part }, caller.connections)
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut callers = lock(&self.inner.callers);
-        if let Some(connections) = callers.get_mut(&self.caller) {
-            *connections -= 1;
-            if *connections == 0 {
+        if let Some(caller) = callers.get_mut(&self.caller) {
+            caller.connections -= 1;
+            if caller.connections == 0 {
                 callers.remove(&self.caller);
             }
         }

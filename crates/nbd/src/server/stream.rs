@@ -3,7 +3,9 @@
 //! A unix socket reports room to write each time that its peer takes something. A socket that is
 //! registered for reading and writing alike, as tokio's are, so wakes its thread once more for every
 //! answer, to find nothing to do: on an idle machine that doubles the cost of a small request. Here
-//! room to write is asked for only after some was missing.
+//! room to write is asked for only after some was missing: the socket is registered anew, for both. A
+//! second registration beside the first would take a descriptor more, and clients that take nothing of
+//! their answers would so take what others need.
 //!
 //! In the same way a unix socket wakes its peer each time that something it sent is taken, a peer
 //! that sleeps until its answer comes too. So short requests are looked at first, and taken when the
@@ -49,14 +51,12 @@ const LOOKS: u32 = 8;
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: Arc<OwnedFd>,
-    /// Registered for reading, while its task sleeps until something comes.
-    input: Option<Registered>,
+    /// While its task sleeps until something comes, or room is asked for.
+    registration: Option<Registration>,
     /// For how long the next read looks before it waits, in nanoseconds.
     look: Arc<AtomicU64>,
     /// Reads in a row that found something by looking.
     found: u32,
-    /// Registered for writing, while room is asked for.
-    room: Option<Room>,
     seen: Seen,
 }
 
@@ -134,11 +134,18 @@ impl Drop for Seen {
     }
 }
 
+/// What the system reports of the socket: that there is something to read, at least.
 #[derive(Debug)]
-struct Room {
+struct Registration {
     socket: Registered,
-    /// Sends since there was none.
-    calm: u32,
+    /// Sends since there was no room, while it is asked for.
+    calm: Option<u32>,
+}
+
+impl Registration {
+    fn asks_for_room(&self) -> bool {
+        self.calm.is_some()
+    }
 }
 
 /// What the peer of a connection has closed.
@@ -165,6 +172,15 @@ impl Watch {
         self.look.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
+    /// Whether the next step is the peer's: there is nothing of it to receive, or it does not take what is
+    /// sent.
+    pub(super) fn is_waited_for(&self) -> bool {
+        let Some(socket) = self.socket.upgrade() else { return false };
+        let both = PollFlags::IN | PollFlags::OUT;
+        let mut polled = [PollFd::new(&socket, both)];
+        poll(&mut polled, Some(&Timespec::default())).is_ok() && !polled[0].revents().contains(both)
+    }
+
     /// What the peer has closed, also behind bytes that nobody has received yet.
     pub(super) fn hangup(&self) -> Hangup {
         let Some(socket) = self.socket.upgrade() else { return Hangup::Nothing };
@@ -189,7 +205,7 @@ impl Stream {
         let is_unix = sockopt::socket_domain(&socket).is_ok_and(|f| f == AddressFamily::UNIX);
         let socket = Arc::new(socket);
         let seen = Seen { socket: Arc::clone(&socket), bytes: 0, looks: false, is_unix };
-        Self { socket, input: None, look: Arc::default(), found: 0, room: None, seen }
+        Self { socket, registration: None, look: Arc::default(), found: 0, seen }
     }
 
     /// For somebody who looks at it from beside.
@@ -202,10 +218,40 @@ impl Stream {
     /// # Errors
     /// When there are too many open files.
     pub(super) fn into_fd(self) -> io::Result<OwnedFd> {
-        let Self { socket, input, room, seen, .. } = self;
-        drop((input, room, seen));
+        let Self { socket, registration, seen, .. } = self;
+        drop((registration, seen));
         // Nobody else has a share of it any more.
         Arc::try_unwrap(socket).or_else(|shared| shared.try_clone())
+    }
+
+    /// Registers it for reading and writing.
+    ///
+    /// # Errors
+    /// That of the system call.
+    fn ask_for_room(&mut self, cx: &Context<'_>) -> io::Result<()> {
+        self.unregister(cx);
+        let socket = register(Arc::clone(&self.socket), Interest::READABLE | Interest::WRITABLE)?;
+        self.registration = Some(Registration { socket, calm: Some(0) });
+        Ok(())
+    }
+
+    /// Something was sent; after a while without a lack of room it is not asked for any more.
+    #[inline]
+    fn had_room(&mut self, cx: &Context<'_>) {
+        if let Some(Registration { calm: Some(calm), .. }) = &mut self.registration {
+            *calm += 1;
+            if *calm >= CALM {
+                self.unregister(cx);
+            }
+        }
+    }
+
+    /// Gives the registration up: a socket can have only one. The task, which may wait for something to
+    /// read, has to ask for that anew.
+    fn unregister(&mut self, cx: &Context<'_>) {
+        if self.registration.take().is_some() {
+            cx.waker().wake_by_ref();
+        }
     }
 
     /// Sends what the socket takes now; asks for room first when it takes nothing.
@@ -215,8 +261,8 @@ impl Stream {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         loop {
-            let ready = match &self.room {
-                Some(room) => Some(ready!(room.socket.poll_write_ready(cx))?),
+            let ready = match self.registration.as_ref().filter(|held| held.asks_for_room()) {
+                Some(held) => Some(ready!(held.socket.poll_write_ready(cx))?),
                 None => None,
             };
             let mut control = SendAncillaryBuffer::default();
@@ -225,28 +271,18 @@ impl Stream {
                 Ok(sent) => {
                     // Should it fail, the next receive will tell.
                     let _ = self.seen.take();
-                    if let Some(room) = &mut self.room {
-                        room.calm += 1;
-                        if room.calm >= CALM {
-                            self.room = None;
-                        }
-                    }
+                    self.had_room(cx);
                     return Poll::Ready(Ok(sent));
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => match ready {
                     Some(mut ready) => {
                         ready.clear_ready();
-                        if let Some(room) = &mut self.room {
-                            room.calm = 0;
+                        if let Some(held) = &mut self.registration {
+                            held.calm = Some(0);
                         }
                     }
-                    None => {
-                        // A number of its own: one can be registered only once.
-                        let socket = Arc::new(self.socket.try_clone()?);
-                        let socket = register(socket, Interest::WRITABLE)?;
-                        self.room = Some(Room { socket, calm: 0 });
-                    }
+                    None => self.ask_for_room(cx)?,
                 },
                 Err(error) => return Poll::Ready(Err(error.into())),
             }
@@ -260,17 +296,18 @@ impl AsyncRead for Stream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { socket, input, look, found, seen, .. } = self.get_mut();
+        let Self { socket, registration, look, found, seen } = self.get_mut();
         // More is wanted before there was an answer: what was looked at must not keep it out.
         seen.take()?;
         if look.load(Relaxed) > 0 {
             let time = Duration::from_nanos(look.swap(0, Relaxed));
+            let asks_for_room = registration.as_ref().is_some_and(Registration::asks_for_room);
             match seen.look(buf.initialize_unfilled(), time) {
                 Ok(got) => {
                     buf.advance(got);
                     *found = found.saturating_add(1);
-                    if *found >= FOUND {
-                        *input = None;
+                    if *found >= FOUND && !asks_for_room {
+                        *registration = None;
                     }
                     return Poll::Ready(Ok(()));
                 }
@@ -278,12 +315,15 @@ impl AsyncRead for Stream {
                 Err(error) => return Poll::Ready(Err(error.into())),
             }
         }
-        let input = match input {
-            Some(input) => input,
-            None => input.insert(register(Arc::clone(socket), Interest::READABLE)?),
+        let held = match registration {
+            Some(held) => held,
+            None => {
+                let socket = register(Arc::clone(socket), Interest::READABLE)?;
+                registration.insert(Registration { socket, calm: None })
+            }
         };
         loop {
-            let mut ready = ready!(input.poll_read_ready(cx))?;
+            let mut ready = ready!(held.socket.poll_read_ready(cx))?;
             let room = buf.initialize_unfilled();
             let wanted = room.len();
             match seen.receive(room) {

@@ -53,11 +53,11 @@ pub(crate) async fn single(
 /// Who is at the other end of standard input. Our own user could have started us, and may do all;
 /// another one came by a socket that a service manager accepted for us.
 fn unix_peer(stream: &UnixStream) -> Result<Peer> {
-    let who = stream.peer_cred().map_err(|e| Error::io("standard input", e))?;
-    Ok(match who.uid() == rustix::process::geteuid().as_raw() {
-        true => Peer::stdio(),
-        false => Peer::unix(who.uid(), who.pid()),
-    })
+    let io = |e| Error::io("standard input", e);
+    match stream.peer_cred().map_err(io)?.uid() == rustix::process::geteuid().as_raw() {
+        true => Ok(Peer::stdio()),
+        false => Peer::at_socket(stream).map_err(io),
+    }
 }
 
 /// A connected socket.

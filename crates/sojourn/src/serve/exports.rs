@@ -5,6 +5,7 @@
 use super::boots::{BootHelps, Boots};
 use crate::engine::open::Held;
 use crate::engine::{Engine, images};
+use access::Refusals;
 use async_trait::async_trait;
 use block::{ByteSize, Device, Error, ErrorKind, Result};
 use disk::Attachment;
@@ -16,8 +17,13 @@ use tokio::time::Instant;
 
 /// How long a client waits for a disk that another one has.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long it waits for a disk that is being changed: on busy storage a reset takes seconds.
+const CHANGE: Duration = Duration::from_secs(20);
 /// How often it tries.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// How much of a name that a client made up is logged, in characters.
+const SHOWN: usize = 80;
 
 /// The exports of a home.
 pub(crate) struct HomeExports {
@@ -25,13 +31,14 @@ pub(crate) struct HomeExports {
     /// What the empty name means.
     default: Option<String>,
     boots: Boots,
+    refusals: Refusals,
 }
 
 impl HomeExports {
     /// The exports of `engine`'s home; a client that names none gets `default`.
     pub(crate) fn new(engine: Arc<Engine>, default: Option<String>, helps: BootHelps) -> Self {
         let boots = Boots::new(Arc::clone(&engine), helps);
-        Self { engine, default, boots }
+        Self { engine, default, boots, refusals: Refusals::default() }
     }
 
     async fn disk(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
@@ -71,8 +78,10 @@ impl HomeExports {
 
 /// Attaches a disk. One client often follows another at once (a guest that reboots, two commands
 /// of a script), before the server has seen the first one's goodbye: so a busy disk is tried again
-/// for a moment.
+/// for a moment, and the reset that follows an ephemeral one's last client is waited for.
 async fn attach(held: &Held, client: &str) -> Result<Attachment> {
+    // Whoever is refused in the end is told why.
+    let _ = tokio::time::timeout(CHANGE, held.disk().until_free()).await;
     let deadline = Instant::now() + PATIENCE;
     loop {
         match held.disk().attach(client).await {
@@ -116,9 +125,11 @@ impl Exports for HomeExports {
         let opened = self.look_up(name, peer, purpose).await;
         if let Err(e) = &opened
             && e.kind() != ErrorKind::NotFound
+            && self.refusals.note(peer)
         {
             // Few clients show the text that they are sent.
-            tracing::warn!(%peer, export = name, error = e.message(), "refused");
+            let export: String = name.chars().take(SHOWN).collect();
+            tracing::warn!(%peer, export, error = e.message(), "refused");
         }
         opened
     }

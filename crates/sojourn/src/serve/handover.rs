@@ -104,6 +104,9 @@ enum Item {
         identity: String,
         certificate: Option<String>,
         export: String,
+        /// [`Peer::asked`]; one of an earlier version does not say.
+        #[serde(default)]
+        asked: Option<String>,
         style: Style,
         allocation: bool,
         size: u64,
@@ -194,7 +197,7 @@ impl Successor {
         let path = home.successor();
         let none = |e| Error::unavailable(format!("no successor waits at {}: {e}", path.display()));
         let stream = UnixStream::connect(&path).await.map_err(none)?;
-        let pid = stream.peer_cred().map_err(none)?.pid();
+        let pid = stream.peer_cred().map_err(none)?.pid().filter(|pid| *pid > 0);
         Ok(Self { stream, pid })
     }
 
@@ -416,6 +419,7 @@ async fn send_all(stream: &mut UnixStream, estate: &Estate) -> Result<()> {
             identity: session.peer.identity.clone(),
             certificate: session.peer.certificate.clone(),
             export: session.export.clone(),
+            asked: session.peer.asked(),
             style: match session.style {
                 ReplyStyle::Simple => Style::Simple,
                 ReplyStyle::Structured => Style::Structured,
@@ -494,6 +498,7 @@ async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
                 identity,
                 certificate,
                 export,
+                asked,
                 style,
                 allocation,
                 size,
@@ -516,7 +521,7 @@ async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
                     Style::Structured => ReplyStyle::Structured,
                     Style::Extended => ReplyStyle::Extended,
                 };
-                let peer = Peer { transport, identity, certificate };
+                let peer = Peer::known(transport, identity, certificate, asked);
                 let session =
                     Interrupted { peer, export, style, allocation, size, read_only, rest };
                 estate.clients.push(Passed { stream: socket()?, session, carrier: None });
@@ -604,8 +609,10 @@ mod tests {
         let path = dir.path().join("s");
         let listener = Listener::bind(&nbd::Address::unix(&path).unwrap(), 16).await.unwrap();
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let peer = Peer::unix(7, Some(9)).certified("alice".to_owned());
+        peer.note_asked("d\u{e9}bian:latest");
         let session = Interrupted {
-            peer: Peer::unix(7, Some(9)).certified("alice".to_owned()),
+            peer,
             export: "d\u{e9}bian".to_owned(),
             style: ReplyStyle::Extended,
             allocation: true,
@@ -639,6 +646,8 @@ mod tests {
         drop((estate, listener));
         assert!(!home.successor().exists());
         assert_eq!(taken.clients[0].session, session);
+        let asked = taken.clients[0].session.peer.asked();
+        assert_eq!(asked.as_deref(), Some("d\u{e9}bian:latest"));
         assert_eq!(taken.listeners[0].asked.as_deref(), Some("unix:s"));
         let mut passed =
             std::os::unix::net::UnixStream::from(taken.clients[0].stream.try_clone().unwrap());
@@ -650,6 +659,23 @@ mod tests {
         std::os::unix::net::UnixStream::connect(&path).unwrap();
         drop(taken);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn servers_that_do_not_know_what_was_asked_for_and_that_know_more_are_understood() {
+        let item = |more: &str| {
+            let json = format!(
+                r#"{{"item": "client", "via": "stdio", "identity": "stdio", "certificate": null,
+                    "export": "d", "style": "simple", "allocation": false, "size": 1,
+                    "read_only": true{more}}}"#
+            );
+            match serde_json::from_str(&json).unwrap() {
+                Item::Client { asked, .. } => asked,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(item(""), None);
+        assert_eq!(item(r#", "asked": "e", "later": [1]"#).as_deref(), Some("e"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,5 +1,7 @@
 //! The HTTP port: metrics, health and status, for monitoring. Nothing can be changed through it.
 
+pub(crate) mod guests;
+
 use super::daemon::Running;
 use super::https::Encrypted;
 use super::listen;
@@ -14,6 +16,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use block::{Error, Result};
+use guests::Guests;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -110,17 +113,18 @@ impl Port {
             .route("/v1/status", get(send_status))
             .with_state(Arc::clone(running));
         let (stop, never) = (self.stop.clone(), || false);
+        let clients = Guests::new(socket);
         match self.place.tls.unwrap_or_default() {
             TlsMode::Off => {
-                tasks.spawn(async move { answer(socket, router, stop, never).await });
+                tasks.spawn(async move { answer(clients, router, stop, never).await });
             }
             tls => {
                 let certified = tls == TlsMode::Required;
-                let encrypted = Encrypted::new(socket, security.credentials()?, certified);
+                let encrypted = Encrypted::new(clients, security.credentials()?, certified);
                 tasks.spawn(async move { answer(encrypted, router, stop, never).await });
             }
         }
-        tracing::info!(address = %self.local, tls = ?self.place.tls, "listening for HTTP");
+        tracing::info!(address = %self.local, tls = %self.place.tls.unwrap_or_default(), "listening for HTTP");
         Ok(())
     }
 

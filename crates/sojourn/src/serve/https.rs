@@ -1,41 +1,38 @@
 //! TLS below HTTP.
 
+use super::http::guests::{Guest, Guests};
 use access::ServerCredentials;
+use axum::serve::Listener;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Handshakes under way at a time; clients beyond them wait to be accepted.
-const HANDSHAKES: usize = 64;
-/// How long one may take.
+/// How long a handshake may take. How many there are is bounded by the places of clients.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// How long accepting rests after it failed, for want of descriptors for example.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener whose clients have ended their handshake when they come out of it.
 pub(crate) struct Encrypted {
-    socket: TcpListener,
+    clients: Guests,
     credentials: Arc<ServerCredentials>,
     /// A client must show a certificate of the authority.
     certified: bool,
-    handshakes: JoinSet<Option<(TlsStream<TcpStream>, SocketAddr)>>,
+    handshakes: JoinSet<Option<(TlsStream<Guest>, SocketAddr)>>,
 }
 
 impl Encrypted {
-    /// `socket`, encrypted; a client may, or if `certified` must, show a certificate.
+    /// `clients`, encrypted; a client may, or if `certified` must, show a certificate.
     pub(crate) fn new(
-        socket: TcpListener,
+        clients: Guests,
         credentials: Arc<ServerCredentials>,
         certified: bool,
     ) -> Self {
-        Self { socket, credentials, certified, handshakes: JoinSet::new() }
+        Self { clients, credentials, certified, handshakes: JoinSet::new() }
     }
 
-    fn begin(&mut self, stream: TcpStream, from: SocketAddr) {
+    fn begin(&mut self, stream: Guest, from: SocketAddr) {
         let acceptor = TlsAcceptor::from(self.credentials.https(self.certified));
         self.handshakes.spawn(async move {
             match tokio::time::timeout(DEADLINE, acceptor.accept(stream)).await {
@@ -48,8 +45,8 @@ impl Encrypted {
     }
 }
 
-impl axum::serve::Listener for Encrypted {
-    type Io = TlsStream<TcpStream>;
+impl Listener for Encrypted {
+    type Io = TlsStream<Guest>;
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
@@ -60,20 +57,70 @@ impl axum::serve::Listener for Encrypted {
                         return client;
                     }
                 }
-                accepted = self.socket.accept(), if self.handshakes.len() < HANDSHAKES => {
-                    match accepted {
-                        Ok((stream, from)) => self.begin(stream, from),
-                        Err(error) => {
-                            tracing::warn!(%error, "accepting an HTTP client failed");
-                            tokio::time::sleep(PAUSE).await;
-                        }
-                    }
-                }
+                (stream, from) = self.clients.accept() => self.begin(stream, from),
             }
         }
     }
 
     fn local_addr(&self) -> std::io::Result<Self::Addr> {
-        self.socket.local_addr()
+        self.clients.local_addr()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::http::answer;
+    use super::super::http::guests::MOST;
+    use super::super::signals::Switch;
+    use super::*;
+    use access::Authority;
+    use axum::Router;
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio_rustls::TlsConnector;
+    use tokio_rustls::rustls::pki_types::pem::PemObject;
+    use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+    use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+    #[tokio::test]
+    async fn clients_that_are_silent_in_the_handshake_keep_nobody_out() {
+        let dir = tempfile::tempdir().unwrap();
+        Authority::create(dir.path(), "test", 10, 1_700_000_000).unwrap();
+        let authority = Authority::open(dir.path(), 1_700_000_000).unwrap();
+        authority.server(&["localhost".to_owned()], 36_500).unwrap();
+        let credentials = Arc::new(ServerCredentials::load(dir.path()).unwrap());
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = socket.local_addr().unwrap();
+        let encrypted = Encrypted::new(Guests::new(socket), credentials, false);
+        let router = Router::new().route("/healthz", get(|| async { "ok\n" }));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(answer(encrypted, router, Switch::new(), || false));
+
+        let mut silent = Vec::new();
+        for _ in 0..2 * MOST {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(dir.path().join("ca-cert.pem")).unwrap()).unwrap();
+        let provider = Arc::new(access::cryptography::provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let asked = async {
+            let stream = TcpStream::connect(address).await.unwrap();
+            let name = ServerName::try_from("localhost").unwrap();
+            let connector = TlsConnector::from(Arc::new(config));
+            let mut stream = connector.connect(name, stream).await.unwrap();
+            stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await.unwrap();
+            let mut answer = String::new();
+            let _ = stream.read_to_string(&mut answer).await;
+            assert!(answer.ends_with("ok\n"), "{answer}");
+        };
+        tokio::time::timeout(DEADLINE / 2, asked)
+            .await
+            .expect("those who are silent are waited for");
     }
 }

@@ -14,6 +14,9 @@ use tokio::time::Instant;
 const QUIET: Duration = Duration::from_secs(5);
 /// What a client that is in the way must take or send until the deadline, in bytes.
 const PACE: u64 = 64 << 10;
+/// Or, where that is more, what it holds divided by this: who holds much is not in the way for much longer
+/// than two deadlines.
+const HOLDINGS: u64 = 2;
 /// Deadlines after which a client is dropped that takes nothing of its replies, in nobody's way.
 const PATIENCE: u32 = 10;
 /// The longest that a paced client waits until its limits are asked again: they may have changed.
@@ -56,7 +59,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// Whether the client was in the way for too long. The device's time is not the client's.
     pub(super) fn is_stalled(&mut self, cx: &mut Context<'_>) -> bool {
         let closed = matches!(self.receiving, Receiving::Closed);
-        let owes = closed || self.engine.replies.unsent() > 0 || self.engine.holds_budget();
+        let owes = closed || self.engine.replies.unsent() > 0 || self.engine.budget_held() > 0;
         let owes = owes && self.engine.in_flight() == 0;
         if !owes {
             (self.calm, self.silent) = (true, 0);
@@ -75,7 +78,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             }
             if !std::mem::take(&mut self.calm) {
                 self.silent = if self.moved == 0 { self.silent + 1 } else { 0 };
-                let slow = self.moved < PACE && (closed || self.engine.is_in_the_way());
+                let slow = match self.engine.is_in_the_way() {
+                    true => self.moved < PACE.max(self.engine.budget_held() / HOLDINGS),
+                    false => closed && self.moved < PACE,
+                };
                 if slow || self.silent >= PATIENCE {
                     return true;
                 }

@@ -12,7 +12,7 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -25,6 +25,7 @@ fn terms(device: impl Device + 'static) -> Terms {
         max_request: 32 << 20,
         in_flight_bytes: 16 << 20,
         budget: Budget::new(1 << 30),
+        part: Budget::new(1 << 30),
         meter: Arc::default(),
         observer: None,
     }
@@ -361,4 +362,89 @@ async fn a_connection_with_much_to_do_answers_nothing_while_one_with_little_wait
     assert_eq!(answers_of_a_poll(&mut busy, &mut busy_client).await, 0);
     drop(calm);
     assert_eq!(answers_of_a_poll(&mut busy, &mut busy_client).await, MANY);
+}
+
+/// A device whose map takes long to go through: counts how often that was asked for.
+struct Fine {
+    bytes: Memory,
+    asked: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl Device for Fine {
+    fn size(&self) -> u64 {
+        self.bytes.size()
+    }
+    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        self.bytes.read(span, buf).await
+    }
+    async fn write(&self, _: Span, _: &[u8], _: Durability) -> Result<()> {
+        Ok(())
+    }
+    async fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    async fn discard(&self, _: Span, _: Durability) -> Result<()> {
+        Ok(())
+    }
+    async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
+        Ok(())
+    }
+    async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
+        self.asked.fetch_add(1, Relaxed);
+        self.bytes.extents(span, limit).await
+    }
+    async fn prefetch(&self, _: Span) -> Result<()> {
+        self.asked.fetch_add(1, Relaxed);
+        Ok(())
+    }
+}
+
+/// Polls the connection until the client has `len` bytes; gives how often the device was asked in the
+/// poll that asked most.
+async fn most_asked_in_a_poll(
+    connection: &mut Connection<'_, DuplexStream>,
+    client: &mut DuplexStream,
+    asked: &AtomicUsize,
+    len: usize,
+) -> usize {
+    let (mut got, mut most) = (0, 0);
+    while got < len {
+        let before = asked.load(Relaxed);
+        std::future::poll_fn(|cx| Poll::Ready(connection.poll(cx).is_pending())).await;
+        most = most.max(asked.load(Relaxed) - before);
+        tokio::task::yield_now().await; // its wakes are kept until the runtime has been asked
+        let mut buf = vec![0; 64 << 10];
+        let read = std::pin::pin!(client.read(&mut buf));
+        if let Poll::Ready(read) = futures::poll!(read) {
+            got += read.unwrap();
+        }
+    }
+    most
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_of_requests_that_go_through_the_map_is_answered_in_many_small_turns() {
+    const BURST: u64 = 200;
+    let share = Registry::new(Rates::default()).join("disk", "client");
+    // One piece each, and several.
+    for len in [1 << 20, 3 * (256 << 20)] {
+        for (command, reply) in [(command::CACHE, 20), (command::BLOCK_STATUS, 32)] {
+            let asked = Arc::new(AtomicUsize::new(0));
+            let device = Fine { bytes: Memory::new(1 << 30), asked: Arc::clone(&asked) };
+            let style = ReplyStyle::Structured;
+            let terms = Terms { style, allocation: true, ..terms(device) };
+            let (mut client, mut stream) = tokio::io::duplex(1 << 20);
+            let mut connection =
+                Connection::new(&mut stream, terms, STALL, &share, Rest::default());
+            let mut out = Vec::new();
+            for cookie in 0..BURST {
+                Request { flags: 0, command, cookie, offset: 0, len }.put(style, &mut out);
+            }
+            client.write_all(&out).await.unwrap();
+            let replies = BURST as usize * reply;
+            let most = most_asked_in_a_poll(&mut connection, &mut client, &asked, replies).await;
+            assert!((1..=8).contains(&most), "{most} times in one poll");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use super::*;
 use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -46,12 +47,74 @@ async fn room_is_asked_for_only_while_it_is_missing() {
     let (sent, received) = tokio::join!(stream.write_all(&long), peer.read_exact(&mut got));
     assert!(sent.is_ok() && received.is_ok());
     assert!(got[6..] == long);
-    assert!(stream.room.is_some());
+    let masks = asked(&stream);
+    assert!(masks.iter().all(|mask| mask & (IN | OUT) == IN | OUT), "{masks:x?}");
     for _ in 0..CALM {
         stream.write_all(b"a").await.unwrap();
         peer.read_exact(&mut buf[..1]).await.unwrap();
     }
-    assert!(stream.room.is_none(), "room is asked for long after it was missing");
+    assert!(asked(&stream).is_empty(), "room is asked for long after it was missing");
+    peer.write_all(b"ask").await.unwrap();
+    assert_eq!(stream.read(&mut buf).await.unwrap(), 3);
+    assert!(asked(&stream).iter().all(|mask| mask & OUT == 0));
+}
+
+/// How many descriptors the process has of the socket.
+fn descriptors(stream: &Stream) -> usize {
+    let is = |name: &Path| std::fs::read_link(name).ok();
+    let own = is(&Path::new("/proc/self/fd").join(stream.socket.as_raw_fd().to_string()));
+    assert!(own.is_some());
+    let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    all.filter(|entry| is(&entry.path()) == own).count()
+}
+
+/// Writes until there is no room.
+async fn fill(stream: &mut Stream) {
+    std::future::poll_fn(|cx| {
+        while Pin::new(&mut *stream).poll_write(cx, &[7; 4096]).is_ready() {}
+        Poll::Ready(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_peer_that_takes_nothing_costs_one_descriptor() {
+    let (_peer, mut stream) = pair();
+    fill(&mut stream).await;
+    assert!(!asked(&stream).is_empty());
+    assert_eq!(descriptors(&stream), 1);
+}
+
+#[tokio::test]
+async fn who_waits_for_something_to_read_hears_of_it_although_room_was_asked_for_since() {
+    let (mut peer, mut stream) = pair();
+    let (waits, waited) = tokio::sync::oneshot::channel();
+    // In a task of its own, so that nothing wakes this one but the socket.
+    let mut others = tokio::task::JoinSet::new();
+    others.spawn(async move {
+        waited.await.unwrap();
+        peer.write_all(b"ask").await.unwrap();
+        peer
+    });
+    let (mut waits, mut bytes) = (Some(waits), [0; 8]);
+    let read = std::future::poll_fn(|cx| {
+        let mut buf = ReadBuf::new(&mut bytes);
+        if Pin::new(&mut stream).poll_read(cx, &mut buf).is_ready() {
+            return Poll::Ready(buf.filled().len());
+        }
+        // Behind the wait to read, and once.
+        if let Some(waits) = waits.take() {
+            while Pin::new(&mut stream).poll_write(cx, &[7; 4096]).is_ready() {}
+            waits.send(()).unwrap();
+        }
+        Poll::Pending
+    });
+    // The deadline first: it wakes the task, too.
+    tokio::select! {
+        biased;
+        () = tokio::time::sleep(Duration::from_secs(20)) => panic!("it is not heard"),
+        got = read => assert_eq!(got, 3),
+    }
 }
 
 /// Reads once, without the runtime being asked what has come.
@@ -207,4 +270,17 @@ async fn bytes_arrive_in_order_in_both_directions_however_they_are_cut() {
     };
     let ((), got, ()) = tokio::join!(send, receive, echo);
     assert!(got == bytes);
+}
+
+#[tokio::test]
+async fn a_peer_is_waited_for_that_sends_nothing_or_takes_nothing() {
+    let (mut peer, mut stream) = pair();
+    let watch = stream.watch();
+    assert!(watch.is_waited_for());
+    peer.write_all(b"ask").await.unwrap();
+    assert!(!watch.is_waited_for());
+    fill(&mut stream).await;
+    assert!(watch.is_waited_for());
+    drop(stream);
+    assert!(!watch.is_waited_for());
 }

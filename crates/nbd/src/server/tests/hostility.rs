@@ -1,7 +1,9 @@
 use super::rig::{Prober, Rig, Shelf, request};
 use crate::codec::ReplyStyle;
 use crate::codec::constants::{command, errno};
-use crate::server::{Ending, Limits, Listener, Rates, Server};
+use crate::server::{
+    Ending, ExportSummary, Exports, Limits, Listener, Peer, Purpose, Rates, Server, Session,
+};
 use crate::{Address, ClientOptions, Remote, Uri};
 use async_trait::async_trait;
 use block::{Device, Durability, Extent, Fault, Faulty, Memory, Operation, Result, Span, ZeroMode};
@@ -210,6 +212,62 @@ async fn clients_that_hold_all_memory_and_take_no_replies_give_way_to_others() {
     drop((rude, good));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_client_that_holds_much_memory_and_sends_little_gives_way_to_others() {
+    const LARGE: u64 = 4 << 20;
+    let limits = Limits {
+        total_bytes: LARGE,
+        max_request: LARGE as u32,
+        stall_deadline: Duration::from_secs(1),
+        ..Limits::default()
+    };
+    let mut rig = Rig::with(Memory::new(LARGE), limits);
+    let mut rude = rig.attach(ReplyStyle::Simple).await;
+    rude.post(&request(command::WRITE, 0, 0, LARGE), &[]).await;
+    let mut good = rig.attach(ReplyStyle::Simple).await;
+    let trickle = async {
+        // More than 64 KiB a second, and a minute for all of it.
+        loop {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            if rude.stream.write_all(&[7; 40 << 10]).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    let read = request(command::READ, 0, 0, 2 << 20);
+    let large = tokio::time::timeout(Duration::from_secs(9), good.ask(&read, &[]));
+    tokio::select! {
+        () = trickle => unreachable!(),
+        large = large => assert_eq!(large.expect("it is dropped").error, 0),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_client_leaves_half_of_the_memory_to_others_at_once() {
+    let peer = |host| Peer::tcp(([10, 0, 0, host], 1).into());
+    let limits = Limits { total_bytes: 4 << 20, max_request: 1 << 20, ..Limits::default() };
+    let mut rig = Rig::with(Memory::new(SIZE), limits.clone());
+    let mut rude = Vec::new();
+    for _ in 0..4 {
+        let (mut prober, stop) = rig.connect_as(peer(1), 64 << 10);
+        prober.attach(ReplyStyle::Simple).await;
+        prober.post(&request(command::WRITE, 0, 0, SIZE), &[]).await;
+        rude.push((prober, stop));
+    }
+    let (mut good, _stop) = rig.connect_as(peer(2), 64 << 10);
+    good.attach(ReplyStyle::Simple).await;
+    let began = tokio::time::Instant::now();
+    let read = request(command::READ, 0, 0, SIZE);
+    assert_eq!(good.ask(&read, &[]).await.error, 0);
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    // Half of more is more, also for those that are there.
+    rig.server.set_limits(Limits { total_bytes: 8 << 20, ..limits });
+    for (prober, _stop) in rude.iter_mut().rev() {
+        prober.send(&vec![7; SIZE as usize]).await;
+        assert_eq!(prober.reply(0).await.error, 0);
+    }
+}
+
 #[tokio::test]
 async fn one_client_has_a_bounded_number_of_requests_at_the_device() {
     struct Slow(Arc<AtomicU64>, Memory);
@@ -320,14 +378,18 @@ struct Daemon {
 
 impl Daemon {
     async fn start(tcp: bool, limits: Limits) -> Self {
+        let mut shelf = Shelf::default();
+        shelf.devices.insert("disk".into(), Arc::new(Memory::from(vec![3; SIZE as usize])));
+        Self::serve(tcp, limits, shelf).await
+    }
+
+    async fn serve(tcp: bool, limits: Limits, exports: impl Exports + 'static) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let address = match tcp {
             true => Address::Tcp("127.0.0.1".into(), 0),
             false => Address::unix(dir.path().join("s")).unwrap(),
         };
-        let mut shelf = Shelf::default();
-        shelf.devices.insert("disk".into(), Arc::new(Memory::from(vec![3; SIZE as usize])));
-        let server = Server::new(Arc::new(shelf), limits);
+        let server = Server::new(Arc::new(exports), limits);
         let listener = Listener::bind(&address, 4096).await.unwrap();
         let address = listener.address().clone();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -399,6 +461,83 @@ async fn clients_beyond_the_limit_are_closed_at_once_and_counted() {
     let mut buf = [0; 16];
     first.read(Span::whole(16), &mut buf).await.unwrap();
     assert!(daemon.server.counters().refused >= 1);
+    daemon.stop().await;
+}
+
+/// A client that takes the greeting of a server at this port, and says so much.
+async fn says(port: u16, bytes: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    stream.read_exact(&mut [0; 18]).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    stream
+}
+
+/// Longer than a test takes on a busy machine.
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Lets so much time pass at once.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn who_is_silent_in_its_negotiation_gives_its_place_to_a_newcomer_and_nobody_else_does() {
+    let limits = Limits { connections: 3, handshake_deadline: HOUR, ..Limits::default() };
+    let mut daemon = Daemon::start(true, limits).await;
+    let Address::Tcp(_, port) = daemon.address.clone() else { panic!() };
+    let mut old = says(port, b"").await;
+    let first = daemon.remote().await.unwrap();
+    let mut late = says(port, b"\0\0\0\x03IHAVE").await;
+    assert!(daemon.remote().await.is_err(), "they may be about to speak");
+    pass(HOUR / 6).await;
+    let second = daemon.remote().await.unwrap();
+    assert_eq!(old.read(&mut [0]).await.unwrap(), 0);
+    let third = daemon.remote().await.unwrap();
+    assert_eq!(late.read(&mut [0]).await.unwrap(), 0);
+    assert!(daemon.remote().await.is_err(), "all places are in use");
+    let counters = daemon.server.counters();
+    assert_eq!((counters.connections, counters.failed_handshakes, counters.refused), (3, 2, 2));
+    for remote in [first, second, third] {
+        remote.read(Span::whole(16), &mut [0; 16]).await.unwrap();
+        remote.close().await;
+    }
+    daemon.stop().await;
+    assert_eq!(daemon.server.counters().connections, 0);
+}
+
+/// A server whose exports take long to open.
+struct Slow(Shelf);
+
+#[async_trait]
+impl Exports for Slow {
+    async fn list(&self, peer: &Peer) -> Result<Vec<ExportSummary>> {
+        self.0.list(peer).await
+    }
+    async fn open(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
+        tokio::time::sleep(HOUR / 4).await;
+        self.0.open(name, peer, purpose).await
+    }
+}
+
+#[tokio::test]
+async fn who_waits_for_the_server_in_its_negotiation_keeps_its_place() {
+    let limits = Limits { connections: 1, handshake_deadline: HOUR, ..Limits::default() };
+    let mut daemon = Daemon::serve(true, limits, Slow(Shelf::default())).await;
+    let Address::Tcp(_, port) = daemon.address.clone() else { panic!() };
+    let mut patient = says(port, b"\0\0\0\x03IHAVEOPT\0\0\0\x06\0\0\0\x06\0\0\0\0\0\0").await;
+    // Until the server has received it and is at work.
+    while !daemon.server.inner.negotiations.all_are_served() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    pass(HOUR / 6).await;
+    let mut refused = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    assert!(!matches!(refused.read(&mut [0]).await, Ok(1..)));
+    pass(HOUR / 6).await;
+    let mut answer = [0; 8];
+    patient.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, 0x3e889045565a9u64.to_be_bytes());
     daemon.stop().await;
 }
 

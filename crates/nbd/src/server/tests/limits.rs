@@ -4,7 +4,7 @@
 use super::rig::{Prober, Rig, request};
 use crate::codec::ReplyStyle;
 use crate::codec::constants::{command, errno};
-use crate::server::{Limits, Operation, Rates};
+use crate::server::{Limits, Operation, Peer, Place, Rates};
 use block::Memory;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -143,4 +143,21 @@ async fn every_request_that_succeeded_is_timed_once() {
     let times = rig.server.counters().exports["disk"].latencies.clone();
     let sum: u64 = times.of(Operation::Read).buckets().map(|(most, count)| most * count).sum();
     assert!(sum >= times.of(Operation::Read).nanos());
+}
+
+#[tokio::test]
+async fn a_connection_that_is_refused_behind_its_certificate_does_not_count_as_accepted() {
+    let limits = Limits { client_connections: 1, ..Limits::default() };
+    let rig = Rig::with(Memory::new(SIZE), limits);
+    let counted = || (rig.server.counters().accepted, rig.server.counters().refused);
+    let peer = Peer::tcp(([10, 0, 0, 1], 1).into());
+    let place = || Place::take(&rig.server.inner, &peer).unwrap();
+    let first = place();
+    first.sit_down(&peer.clone().certified("a".to_owned())).unwrap();
+    let second = place();
+    assert!(second.sit_down(&peer.clone().certified("a".to_owned())).is_err());
+    drop(second);
+    assert_eq!(counted(), (0, 1), "nobody knows yet of the first");
+    drop(first);
+    assert_eq!(counted(), (1, 1));
 }

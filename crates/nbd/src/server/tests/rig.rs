@@ -94,6 +94,11 @@ impl Rig {
 
     /// A client whose stream holds this many bytes each way.
     pub(crate) fn connect_with(&mut self, room: usize) -> (Prober, oneshot::Sender<()>) {
+        self.connect_as(Peer::stdio(), room)
+    }
+
+    /// The same for a connection of `peer`.
+    pub(crate) fn connect_as(&mut self, peer: Peer, room: usize) -> (Prober, oneshot::Sender<()>) {
         let (mine, theirs) = tokio::io::duplex(room);
         let server = self.server.clone();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -103,7 +108,7 @@ impl Rig {
                     std::future::pending::<()>().await;
                 }
             };
-            server.serve_one(theirs, Peer::stdio(), stop).await
+            server.serve_one(theirs, peer, stop).await
         });
         (Prober { stream: mine, style: ReplyStyle::Simple }, stop)
     }

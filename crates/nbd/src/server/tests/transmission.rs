@@ -6,9 +6,10 @@ use crate::server::Ending;
 use async_trait::async_trait;
 use block::{
     Attempt, Device, Durability, ErrorKind, Extent, ExtentKind, Fault, Faulty, Memory, Operation,
-    Result, Span, ZeroMode,
+    Result, Span, ZeroMode, extent,
 };
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 const SIZE: u64 = 1 << 20;
@@ -262,6 +263,73 @@ async fn block_status_tells_joined_extents_and_one_when_asked() {
         assert_eq!(reply::parse_extents(style, span, &answer.data).unwrap().1.len(), 1);
         let end = request(command::BLOCK_STATUS, 0, SIZE - 5, 5);
         assert_eq!(prober.ask(&end, &[]).await.error, 0);
+    }
+}
+
+/// A device of a TiB that is a hole in its second GiB, and knows nothing beyond `known`. Counts the bytes
+/// that are to be read ahead.
+struct Vast {
+    known: u64,
+    ahead: Arc<AtomicU64>,
+}
+
+const GIB: u64 = 1 << 30;
+
+#[async_trait]
+impl Device for Vast {
+    fn size(&self) -> u64 {
+        1024 * GIB
+    }
+    async fn read(&self, _: Span, buf: &mut [u8]) -> Result<()> {
+        buf.fill(0);
+        Ok(())
+    }
+    async fn write(&self, _: Span, _: &[u8], _: Durability) -> Result<()> {
+        Ok(())
+    }
+    async fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    async fn discard(&self, _: Span, _: Durability) -> Result<()> {
+        Ok(())
+    }
+    async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
+        Ok(())
+    }
+    async fn extents(&self, span: Span, _: usize) -> Result<Vec<Extent>> {
+        let (known, _) = span.split_at(self.known);
+        let (before, behind) = known.split_at(GIB);
+        let (hole, behind) = behind.split_at(2 * GIB);
+        let mut list = Vec::new();
+        extent::push(&mut list, before, ExtentKind::Data);
+        extent::push(&mut list, hole, ExtentKind::Hole);
+        extent::push(&mut list, behind, ExtentKind::Data);
+        Ok(list)
+    }
+    async fn prefetch(&self, span: Span) -> Result<()> {
+        self.ahead.fetch_add(span.len(), Relaxed);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_range_without_end_is_told_of_and_read_ahead_for_four_gib() {
+    // What the device knows, and the ends of the extents that the client is told.
+    for (known, ends) in [(1024 * GIB, vec![1, 2, 4]), (GIB, vec![1]), (2 * GIB, vec![1, 2])] {
+        let ahead = Arc::new(AtomicU64::new(0));
+        let mut rig = Rig::new(Vast { known, ahead: Arc::clone(&ahead) });
+        let mut prober = rig.attach(ReplyStyle::Extended).await;
+        let whole = Span::whole(1024 * GIB);
+        for (flags, told) in [(0, ends.len()), (flag::REQ_ONE, 1)] {
+            let ask = request(command::BLOCK_STATUS, flags, 0, whole.len());
+            let answer = prober.ask(&ask, &[]).await;
+            let (_, list) = reply::parse_extents(prober.style, whole, &answer.data).unwrap();
+            let list: Vec<_> = list.iter().map(|extent| extent.span.end() / GIB).collect();
+            assert_eq!(list, ends[..told]);
+        }
+        let ask = request(command::CACHE, 0, 0, whole.len());
+        assert_eq!(prober.ask(&ask, &[]).await.error, 0);
+        assert_eq!(ahead.load(Relaxed), 4 * GIB);
     }
 }
 
