@@ -27,6 +27,8 @@ pub enum Ending {
 pub(crate) struct Lease {
     state: Mutex<State>,
     changed: Notify,
+    /// Told when nothing keeps clients away any more.
+    free: Notify,
     linger: Duration,
 }
 
@@ -45,7 +47,7 @@ impl Lease {
     pub(crate) fn new(linger: Duration, absent: Option<String>) -> Self {
         let deadline = absent.is_some().then(|| Instant::now() + linger);
         let state = State { holder: absent, deadline, ..State::default() };
-        Self { state: Mutex::new(state), changed: Notify::new(), linger }
+        Self { state: Mutex::new(state), changed: Notify::new(), free: Notify::new(), linger }
     }
 
     /// Keeps clients away until the guard is dropped.
@@ -100,6 +102,7 @@ pub(crate) struct Excluded<'a> {
 impl Drop for Excluded<'_> {
     fn drop(&mut self) {
         self.lease.state.lock().busy = None;
+        self.lease.free.notify_waiters();
     }
 }
 
@@ -136,7 +139,11 @@ impl Attachment {
                 disk.lease.linger();
                 Ok(())
             }
-            (Mode::Ephemeral, Ending::Clean) => disk.reset_ephemeral().await,
+            (Mode::Ephemeral, Ending::Clean) => {
+                // Should the caller go away meanwhile, it is still due.
+                disk.lease.linger();
+                disk.reset_ephemeral().await
+            }
         }
     }
 
@@ -169,7 +176,7 @@ impl Disk {
     /// [`Unavailable`](block::ErrorKind::Unavailable) to a client whose writes lay in borrowed room
     /// of an earlier process.
     pub async fn attach(self: &Arc<Self>, client: &str) -> Result<Attachment> {
-        {
+        let first = {
             if let Some(away) = &self.away {
                 away.check(self.name())?;
             }
@@ -190,13 +197,29 @@ impl Disk {
             state.holder = Some(client.to_owned());
             state.deadline = None;
             state.attachments += 1;
-        }
+            state.attachments == 1
+        };
         // From here on dropping it undoes it.
         let attachment = Attachment { disk: Arc::clone(self), ended: false };
+        if first {
+            // What is left of the client before must not change what this one writes.
+            self.shadow.until_zeroed().await;
+        }
         if self.mode() == Mode::Ephemeral {
             self.note_client(client).await?;
         }
         Ok(attachment)
+    }
+
+    /// Waits until nothing is under way that keeps clients away, such as the reset after the last one.
+    pub async fn until_free(&self) {
+        loop {
+            let freed = self.lease.free.notified();
+            if self.lease.state.lock().busy.is_none() {
+                return;
+            }
+            freed.await;
+        }
     }
 
     /// Who has the disk attached, or is waited for.
@@ -233,6 +256,11 @@ impl Disk {
             Ok(()) => self.lease.release(),
             // The same client was quick to come back.
             Err(_) if self.lease.state.lock().attachments > 0 => {}
+            // Its record still says whose it was: it is reset after it was opened again.
+            Err(error) if self.has_failed() => {
+                self.lease.release();
+                return Err(error);
+            }
             Err(error) => {
                 self.lease.linger();
                 return Err(error);

@@ -8,7 +8,7 @@ use crate::question::Latest;
 use crate::record::Record;
 use crate::shadow::{Shadow, check_size};
 use crate::strain::{Kind, RoomProbe, Strain, Strained};
-use crate::{Counters, DiskInfo, Image, Loader, Mode, Resident, SnapshotInfo};
+use crate::{Counters, DiskInfo, Image, Loader, Mode, Resident};
 use async_trait::async_trait;
 use block::lock::LockFile;
 use block::{
@@ -38,7 +38,6 @@ pub struct Disk {
     replacing: Arc<tokio::sync::Mutex<()>>,
     /// What the shadow stands on.
     pub(crate) base: Mutex<Arc<Image>>,
-    pub(crate) snapshots: Mutex<Vec<SnapshotInfo>>,
     /// Held by what changes the disk as a whole.
     pub(crate) changing: tokio::sync::Mutex<()>,
     pub(crate) lease: Lease,
@@ -116,7 +115,6 @@ impl Disk {
             record: Arc::new(Mutex::new(record)),
             replacing: Arc::default(),
             base: Mutex::new(base),
-            snapshots: Mutex::new(Vec::new()),
             changing: tokio::sync::Mutex::new(()),
             lease: Lease::new(terms.linger, absent),
             server: terms.server,
@@ -126,8 +124,6 @@ impl Disk {
             strained,
             _lock: lock,
         };
-        let snapshots = crate::snapshot::list(&disk.store).await?.remove(name);
-        *disk.snapshots.lock() = snapshots.unwrap_or_default();
         disk.publish_base().await?;
         Ok(disk)
     }
@@ -145,7 +141,7 @@ impl Disk {
 
     /// What the disk is.
     pub fn info(&self) -> DiskInfo {
-        describe(&self.record.lock(), self.room(), self.snapshots.lock().clone())
+        describe(&self.record.lock(), self.room())
     }
 
     /// What its guest did since it was opened.
@@ -176,6 +172,12 @@ impl Disk {
         self.away.is_some()
     }
 
+    /// Whether a step failed of which nobody knows how far it came: until it is opened again the disk
+    /// takes no writes.
+    pub fn has_failed(&self) -> bool {
+        self.shadow.has_failed()
+    }
+
     /// Room that the private blocks take, in bytes.
     fn room(&self) -> u64 {
         self.shadow.room() + self.away.as_ref().map_or(0, Away::bytes)
@@ -204,6 +206,8 @@ impl Disk {
     /// As [`Device::flush`].
     pub async fn close(&self) -> Result<()> {
         self.asked.forget();
+        // What was given up may still be replacing the record, which the next opening reads.
+        drop(self.replacing.lock().await);
         self.shadow.close().await
     }
 
@@ -363,11 +367,7 @@ impl Disk {
 }
 
 /// What is told of the disk of a record.
-pub(crate) fn describe(
-    record: &Record,
-    private_bytes: u64,
-    snapshots: Vec<SnapshotInfo>,
-) -> DiskInfo {
+pub(crate) fn describe(record: &Record, private_bytes: u64) -> DiskInfo {
     DiskInfo {
         name: record.name.clone(),
         state: Resident::Known,
@@ -377,7 +377,6 @@ pub(crate) fn describe(
         size: record.size,
         created: record.created,
         private_bytes,
-        snapshots,
     }
 }
 

@@ -1,22 +1,26 @@
 //! All disks of a home: one directory each.
 //!
-//! A directory whose name starts with a dot is one that is being made or removed; a crash may leave
-//! it, and the next try replaces it. A disk whose directory is complete but whose ref was never made
-//! was not reported as created: creating it again replaces it as long as it holds nothing private,
-//! and opening it makes the ref.
+//! A directory whose name starts with a dot is one that is being made or removed (`home`); a crash may
+//! leave it, and the next try, or the next start of a server, clears it away. A disk whose directory
+//! is complete but whose ref was never made was not reported as created: creating it again replaces
+//! it as long as it holds nothing private, and opening it makes the ref.
 
 use crate::disk::{Terms, describe, room};
 use crate::fence::{self, Tenure, UUID};
+use crate::home;
 use crate::layer::Layer;
 use crate::lock;
 use crate::maplog::{Failure, Identity};
 use crate::record::{Record, Uuid};
 use crate::shadow::check_size;
 use crate::snapshot::{self, manifest_of};
-use crate::{CreateOptions, Disk, DiskInfo, LoadOptions, Loader, Mode, Resident, Room};
+use crate::{
+    CreateOptions, Disk, DiskInfo, LoadOptions, Loader, Mode, Resident, Room, SnapshotInfo,
+};
 use block::lock::LockFile;
 use block::{Error, ErrorKind, Result, offload};
 use cache::Cache;
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -167,17 +171,17 @@ impl Disks {
             }
             return Err(error);
         }
-        // Those that an interrupted removal left; only now is it sure that the name is this disk's.
-        self.forget_snapshots(name).await.map_err(|e| {
+        // What is left of others; only now is it sure that the name is this disk's.
+        self.forget_earlier_snapshots(&record).await.map_err(|e| {
             e.context(format!("disk {name:?} is made, but has snapshots of an earlier one"))
         })?;
-        Ok(describe(&record, 0, Vec::new()))
+        Ok(describe(&record, 0))
     }
 
     /// All disks, by name, without opening them; those that cannot be read say why.
     ///
     /// # Errors
-    /// Those of the store and the file system.
+    /// Those of the file system.
     pub async fn list(&self) -> Result<Vec<DiskInfo>> {
         let home = self.directory.clone();
         let found = offload(move || {
@@ -191,28 +195,36 @@ impl Disks {
             Ok(found)
         })
         .await?;
-        if found.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut snapshots = snapshot::list(&self.store).await?;
-        let list = found.into_iter().map(|(name, record, room)| {
-            let own = snapshots.remove(&name).unwrap_or_default();
-            match record {
-                Ok(record) => describe(&record, room, own),
-                Err(error) => DiskInfo {
-                    name,
-                    state: Resident::Damaged,
-                    error: Some(error.to_string()),
-                    image: String::new(),
-                    mode: Mode::Persistent,
-                    size: 0,
-                    created: 0,
-                    private_bytes: 0,
-                    snapshots: own,
-                },
-            }
+        let list = found.into_iter().map(|(name, record, room)| match record {
+            Ok(record) => describe(&record, room),
+            Err(error) => DiskInfo {
+                name,
+                state: Resident::Damaged,
+                error: Some(error.to_string()),
+                image: String::new(),
+                mode: Mode::Persistent,
+                size: 0,
+                created: 0,
+                private_bytes: 0,
+            },
         });
         Ok(list.collect())
+    }
+
+    /// The snapshots that the store has, by the name of the disk, which may be of another home; of
+    /// each disk the damaged ones first, then the oldest. Reads the refs of all of them.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn snapshots(&self) -> Result<HashMap<String, Vec<SnapshotInfo>>> {
+        snapshot::list(&self.store).await
+    }
+
+    /// Removes what a crash left of disks that were being made or removed in this home: for when a
+    /// server starts. Others may be at work there: while one makes or removes a disk, nothing is done.
+    /// What cannot be removed is named in the log.
+    pub async fn sweep(&self) {
+        home::sweep(&self.directory).await;
     }
 
     /// Opens a disk for this process alone.
@@ -232,93 +244,6 @@ impl Disks {
         let (room, most_private) = (self.room.clone(), Arc::clone(&self.most_private));
         let terms = Terms { linger: self.linger, server, room, most_private };
         Disk::open(directory, name, lock, loader, terms).await.map(Arc::new)
-    }
-
-    /// Removes a disk with its snapshots. Images stay, also those committed from it.
-    ///
-    /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound) when there is none,
-    /// [`Conflict`](ErrorKind::Conflict) while it is in use, and when only the store knows it: then
-    /// it may be of another home; those of the store and the file system.
-    pub async fn remove(&self, name: &str) -> Result<()> {
-        check_name("disk", name)?;
-        let (directory, own) = (self.directory.join(name), name.to_owned());
-        let locked = offload(move || {
-            let lock = lock_existing(&directory, &own)?;
-            let record = Record::load(&directory).ok();
-            Ok((lock, record.map(|record| (record.uuid, record.epoch))))
-        });
-        let (_lock, tenure) = match locked.await {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                return match self.store.refs().get(RefKind::Disk, name).await? {
-                    None => Err(error),
-                    Some(_) => Err(Error::conflict(format!(
-                        "disk {name:?} has no directory in {}, but the store knows it: another \
-                         home on this store may have it; remove it there, take it with 'sojourn \
-                         disk take {name}', or, if its directory is lost, give it up with 'sojourn \
-                         disk remove --lost {name}'",
-                        self.directory.display()
-                    ))),
-                };
-            }
-            other => other?,
-        };
-        // A damaged record does not say whether another server took the disk; its ref does.
-        if tenure.is_some() || !self.is_of_another(name).await? {
-            self.forget_names(name, tenure).await?;
-        }
-        let (home, name) = (self.directory.clone(), name.to_owned());
-        offload(move || clear(&home, &name)).await
-    }
-
-    /// Whether another server holds a disk.
-    async fn is_of_another(&self, name: &str) -> Result<bool> {
-        match self.store.refs().get(RefKind::Disk, name).await? {
-            Some(found) => Ok(!fence::held(&found)?.is_of(self.server().await?)),
-            None => Ok(false),
-        }
-    }
-
-    /// Removes what the store knows of a disk whose directory is lost, its snapshots included. The
-    /// caller vouches that no other home has it.
-    ///
-    /// # Errors
-    /// [`Conflict`](ErrorKind::Conflict) when its directory is here,
-    /// [`NotFound`](ErrorKind::NotFound) when the store does not know it; those of the store.
-    pub async fn remove_lost(&self, name: &str) -> Result<()> {
-        check_name("disk", name)?;
-        let place = self.directory.join(name);
-        if place.exists() {
-            return Err(Error::conflict(format!(
-                "disk {name:?} is not lost, it is in {}; remove it without --lost",
-                place.display()
-            )));
-        }
-        if self.store.refs().get(RefKind::Disk, name).await?.is_none() {
-            return Err(Error::not_found(format!("the store knows no disk {name:?}")));
-        }
-        self.forget_names(name, None).await
-    }
-
-    /// Removes the ref of a disk and those of its snapshots, unless they are of another disk than
-    /// the one with this uuid and epoch: another server may have taken it.
-    async fn forget_names(&self, name: &str, tenure: Option<(Uuid, u64)>) -> Result<()> {
-        let refs = self.store.refs();
-        let found = refs.get(RefKind::Disk, name).await?;
-        if let (Some(found), Some((uuid, epoch))) = (&found, tenure) {
-            let tenure = Tenure { server: self.server().await?, epoch };
-            match fence::check(found, uuid, tenure, &self.directory.join(name)) {
-                Err(e) if matches!(e.kind(), ErrorKind::Conflict | ErrorKind::Fenced) => {
-                    return Ok(());
-                }
-                other => other?,
-            }
-        }
-        self.forget_snapshots(name).await?;
-        match found {
-            Some(found) => refs.remove(RefKind::Disk, name, found.sequence).await,
-            None => Ok(()),
-        }
     }
 
     /// Makes a disk that cannot be opened, because its private blocks or its record are damaged,
@@ -399,22 +324,6 @@ impl Disks {
         })
         .await
     }
-
-    /// Removes the names of all snapshots of a disk.
-    async fn forget_snapshots(&self, disk: &str) -> Result<()> {
-        let refs = self.store.refs();
-        let listing = refs.list(RefKind::Snapshot).await?;
-        let of_disk = |name: &str| name.split_once('@').is_some_and(|(of, _)| of == disk);
-        if let Some(bad) = listing.damaged.into_iter().find(|bad| of_disk(&bad.name)) {
-            return Err(bad.error.context(format!("snapshot {}", bad.name)));
-        }
-        for found in listing.records {
-            if of_disk(&found.name) {
-                refs.remove(RefKind::Snapshot, &found.name, found.sequence).await?;
-            }
-        }
-        Ok(())
-    }
 }
 
 pub(crate) fn taken(name: &str) -> Error {
@@ -460,7 +369,8 @@ pub(crate) fn build(
     replaces: impl Fn(&Record) -> bool,
 ) -> Result<LockFile> {
     let failed = |path: &Path, e| Error::io(path.display(), e);
-    fs::create_dir_all(home).map_err(|e| failed(home, e))?;
+    home::make(home)?;
+    let _at_work = home::at_work(home)?;
     let place = home.join(&record.name);
     if place.exists() {
         let _lock = lock::take(&place, &record.name)?;
@@ -473,7 +383,7 @@ pub(crate) fn build(
         }
         clear(home, &record.name)?;
     }
-    let fresh = home.join(format!(".new-{}", record.name));
+    let fresh = home::new(home, &record.name);
     fs::create_dir_all(&fresh).map_err(|e| failed(&fresh, e))?;
     let lock = lock::take(&fresh, &record.name)?;
     Layer::create(&fresh, Identity { disk: record.uuid.0, layer: 1 })?;
@@ -528,12 +438,10 @@ fn highest_layer(directory: &Path) -> Result<u32> {
 
 /// Removes the directory of a disk whose lock is held: at once for everybody else.
 pub(crate) fn clear(home: &Path, name: &str) -> Result<()> {
-    let (place, gone) = (home.join(name), home.join(format!(".gone-{name}")));
-    let failed = |e| Error::io(gone.display(), e);
-    if gone.exists() {
-        fs::remove_dir_all(&gone).map_err(failed)?;
-    }
-    fs::rename(&place, &gone).map_err(failed)?;
+    let _at_work = home::at_work(home)?;
+    let (place, gone) = (home.join(name), home::gone(home, name));
+    home::remove_all(&gone)?;
+    fs::rename(&place, &gone).map_err(|e| Error::io(gone.display(), e))?;
     block::file::sync_directory(home)?;
-    fs::remove_dir_all(&gone).map_err(failed)
+    home::remove_all(&gone)
 }

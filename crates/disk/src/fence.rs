@@ -4,6 +4,7 @@
 //! a disk publishes goes through a compare-and-swap of that ref: who was superseded finds another
 //! epoch there, publishes nothing, and stops to write the disk.
 
+use crate::home;
 use crate::record::{Record, Uuid};
 use block::{Error, Result, offload};
 use std::collections::BTreeMap;
@@ -19,6 +20,8 @@ const HOLDER: &str = "holder";
 /// The server that released it, in place of a holder.
 const RELEASED: &str = "released_by";
 const EPOCH: &str = "epoch";
+/// The server that removes the disk.
+const REMOVING: &str = "removing";
 
 /// The file that says which server the disks of a directory belong to.
 const IDENTITY: &str = ".server";
@@ -76,6 +79,30 @@ fn named(record: &Record, (label, server): (&str, ServerId), also: &[ManifestId]
         labels.insert(RefBody::ALSO.to_owned(), ids.join(" "));
     }
     RefBody { manifest: Some(record.base), size: record.size, created: record.created, labels }
+}
+
+/// What the ref of a disk says that `server` is about to remove: nobody takes it from now on. It keeps
+/// in the store what it kept.
+pub(crate) fn removing(found: &RefRecord, server: ServerId) -> RefBody {
+    let mut body = found.body.clone();
+    body.labels.insert(REMOVING.to_owned(), server.to_string());
+    body
+}
+
+/// Refuses a disk that is being removed.
+///
+/// # Errors
+/// [`Conflict`](block::ErrorKind::Conflict).
+pub(crate) fn check_stays(found: &RefRecord) -> Result<()> {
+    let name = &found.name;
+    match found.body.labels.get(REMOVING) {
+        None => Ok(()),
+        Some(server) => Err(Error::conflict(format!(
+            "disk {name:?} is being removed by server {server}; if that did not finish, repeat it \
+             there ('sojourn disk remove {name}'), or, if its directory is lost, anywhere with \
+             'sojourn disk remove --lost {name}'"
+        ))),
+    }
 }
 
 /// Who holds the disk of a ref.
@@ -143,7 +170,9 @@ pub(crate) fn identity(directory: &Path, entropy: &dyn Entropy) -> Result<Server
         Err(e) if e.kind() == ErrorKind::NotFound => {}
         Err(e) => return Err(failed(e)),
     }
-    fs::create_dir_all(directory).map_err(failed)?;
+    home::make(directory)?;
+    // `sojourn init` may have made it. Once for all disks: the first one needs the id.
+    home::sync_name(directory)?;
     let mut id = [0; 16];
     entropy.fill(&mut id)?;
     let id = ServerId(id);

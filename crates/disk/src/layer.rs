@@ -2,6 +2,7 @@
 //! says which of its blocks count.
 
 use crate::blockmap::{BlockMap, GROUP, State};
+use crate::doubt::{self, Doubt};
 use crate::maplog::{Failure, Identity, MapLog, REMEDY};
 use block::{BLOCK, Error, RandomFile, Result, Span};
 use parking_lot::Mutex;
@@ -56,10 +57,12 @@ impl Layer {
         })
     }
 
-    /// Opens a layer of a disk of `size` bytes. Waits for the disk.
+    /// Opens a layer of a disk of `size` bytes. Waits for the disk. After a sync that failed the layer is
+    /// what stable storage has of it, as it would be after a power failure.
     ///
     /// # Errors
-    /// [`Corrupt`](block::ErrorKind::Corrupt) when a file is missing or the map is damaged.
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when a file is missing or the map is damaged,
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when syncs still fail.
     pub(crate) fn open(directory: &Path, identity: Identity, size: u64) -> Result<Self> {
         let (data, path) = paths(directory, identity.layer);
         let data = RandomFile::open(data, OpenOptions::new().read(true).write(true)).map_err(
@@ -70,9 +73,14 @@ impl Layer {
                 _ => e,
             },
         )?;
+        let doubt = Doubt::of(&path);
+        let doubted = doubt.is_raised()?;
+        if doubted {
+            doubt::reread(&data)?;
+        }
         let map = BlockMap::new();
         let groups = size.div_ceil(BLOCK).div_ceil(GROUP);
-        let log = MapLog::open(&path, identity, groups, &mut |group, word| {
+        let mut log = MapLog::open(&path, identity, groups, doubted, &mut |group, word| {
             map.restore(group, word);
         })?;
         let (length, last) = (data.len()?, map.last_private());
@@ -82,6 +90,11 @@ impl Layer {
                 data.path().display(),
                 last * BLOCK
             )));
+        }
+        if doubted {
+            // In a file and under a name that were synced without a failure.
+            log.checkpoint(map.groups()).map_err(Failure::into_error)?;
+            doubt.settle()?;
         }
         // What a killed process wrote may be in the page cache alone.
         Ok(Self {
@@ -96,6 +109,7 @@ impl Layer {
     /// Removes the files. Those that read from the layer go on.
     pub(crate) fn remove(&self, directory: &Path) {
         let (data, map) = paths(directory, self.number);
+        let _ = Doubt::of(&map).settle();
         for path in [data, map] {
             if let Err(error) = std::fs::remove_file(&path) {
                 // The next opening removes it.
@@ -135,6 +149,14 @@ impl Layer {
     ///
     /// The caller has waited for the writers that were inside a region's lock.
     pub(crate) fn sync(&self, round: Round) -> Result<(), Failure> {
+        self.sync_once(round).inspect_err(|failure| {
+            if let Failure::Lost(_) = failure {
+                Doubt::of(self.data.path()).raise();
+            }
+        })
+    }
+
+    fn sync_once(&self, round: Round) -> Result<(), Failure> {
         let mut log = self.log.lock();
         let changed = self.map.collect();
         let checkpoint = log.wants_checkpoint()

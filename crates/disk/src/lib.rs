@@ -14,10 +14,13 @@
 //! | `layer` | one data file and its map |
 //! | `blockmap` | the states of blocks in memory |
 //! | `maplog` | the states of blocks on stable storage |
+//! | `doubt` | what a failed sync leaves behind |
 //! | `record` | `disk.json`, what a disk is made of |
 //! | `lock` | one process has a disk open |
 //! | `model` | what is told of disks: [`DiskInfo`], [`Mode`], … |
 //! | `disks` | [`Disks`], all disks of a home |
+//! | `home` | the directory of all disks, and what a crash leaves in it |
+//! | `removal` | removing disks: from the store, then here |
 //! | `fence` | which server holds a disk, and how an earlier one is kept out |
 //! | `question` | [`Question`], who holds an open disk, asked of the store without the disk |
 //! | `moves` | taking, releasing and keeping disks: from one server to another |
@@ -39,7 +42,9 @@ mod blockmap;
 mod compare;
 mod disk;
 mod disks;
+mod doubt;
 mod fence;
+mod home;
 mod image;
 mod layer;
 mod loads;
@@ -50,6 +55,7 @@ mod moves;
 mod question;
 mod rebase;
 mod record;
+mod removal;
 mod shadow;
 mod snapshot;
 mod stack;

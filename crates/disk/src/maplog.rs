@@ -16,6 +16,7 @@ mod tests;
 
 use self::format::{Header, RECORD_HEADER, RECORDS, Record, SLOTS, Slot};
 pub(crate) use self::format::{Identity, decode_entries};
+use crate::doubt;
 use block::{Error, ErrorKind, RandomFile, Result};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -31,6 +32,14 @@ pub(crate) enum Failure {
     Retry(Error),
     /// A sync failed: what is on stable storage is not known any more.
     Lost(Error),
+}
+
+impl Failure {
+    /// What failed, for a caller to whom both are the same.
+    pub(crate) fn into_error(self) -> Error {
+        let (Self::Retry(error) | Self::Lost(error)) = self;
+        error
+    }
 }
 
 /// The open log of a layer.
@@ -119,7 +128,7 @@ impl MapLog {
     }
 
     /// Opens a log, telling `restore` the word of each group in the order of the records. Groups
-    /// are below `limit`.
+    /// are below `limit`. With `doubted` what is read is what stable storage has.
     ///
     /// # Errors
     /// [`Corrupt`](ErrorKind::Corrupt) when anything but the end of an unacknowledged batch does
@@ -128,6 +137,7 @@ impl MapLog {
         path: &Path,
         identity: Identity,
         limit: u64,
+        doubted: bool,
         restore: &mut dyn FnMut(u64, u64),
     ) -> Result<Self> {
         let file =
@@ -138,6 +148,9 @@ impl MapLog {
                 _ => Error::io(path.display(), e),
             })?;
         let file = RandomFile::from_file(file, path);
+        if doubted {
+            doubt::reread(&file)?;
+        }
         let reader = Reader { path, length: file.len()?, file: &file };
         let header = reader.header(&identity)?;
         let acknowledged = reader.slot()?;

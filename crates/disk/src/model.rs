@@ -65,7 +65,7 @@ pub enum Resident {
     Damaged,
 }
 
-/// What a disk is.
+/// What a disk is. Its snapshots are told apart: the store has to be asked for them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DiskInfo {
     /// Its name, and that of its export.
@@ -85,8 +85,6 @@ pub struct DiskInfo {
     pub created: u64,
     /// Room that its private blocks take here, in bytes.
     pub private_bytes: u64,
-    /// Its snapshots, oldest first.
-    pub snapshots: Vec<SnapshotInfo>,
 }
 
 /// A disk of the store that is not here.

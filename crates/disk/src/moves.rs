@@ -26,8 +26,8 @@ impl Disks {
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) when the store does not know it,
-    /// [`Conflict`](ErrorKind::Conflict) when it is here already, when its holder is at work, or
-    /// when another server was quicker; those of the store and the file system.
+    /// [`Conflict`](ErrorKind::Conflict) when it is here already, when its holder is at work, when it
+    /// is being removed, or when another server was quicker; those of the store and the file system.
     pub async fn take(&self, name: &str, force: bool) -> Result<DiskInfo> {
         check_name("disk", name)?;
         let server = self.server().await?;
@@ -37,6 +37,7 @@ impl Disks {
                 "the store knows no disk {name:?}; see 'sojourn disk list --elsewhere'"
             ))
         })?;
+        fence::check_stays(&found)?;
         let held = fence::held(&found)?;
         let left = match held.by {
             Some(holder) => {
@@ -69,7 +70,7 @@ impl Disks {
             return Err(error);
         }
         drop(lock);
-        Ok(describe(&record, 0, Vec::new()))
+        Ok(describe(&record, 0))
     }
 
     /// Fails while the holder of a disk is at work, or when it is this very server.
@@ -178,7 +179,7 @@ impl Disks {
             Ok(room(&place, &copy))
         })
         .await?;
-        Ok(describe(&record, private, Vec::new()))
+        Ok(describe(&record, private))
     }
 
     /// Whether another server holds the disk of a record, or the store knows another disk of its

@@ -1,6 +1,7 @@
 //! `disk.json`: what a disk is made of. It is replaced as a whole, never changed in place.
 
 use crate::Mode;
+use crate::doubt;
 use crate::maplog::{Failure, REMEDY};
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -189,7 +190,7 @@ impl Record {
             let stray = match name.split_once('.') {
                 _ if name == FRESH => true,
                 Some((_, "map.new")) => true,
-                Some((number, "data" | "map")) => {
+                Some((number, "data" | "map" | doubt::SUFFIX)) => {
                     number.parse().is_ok_and(|number: u32| !self.layers.contains(&number))
                 }
                 _ => false,
@@ -275,7 +276,8 @@ mod tests {
     fn sweeping_leaves_what_the_record_names() {
         let dir = tempfile::tempdir().unwrap();
         let names = ["0003.data", "0003.map", "0004.data", "0004.map", "0005.map.new", "lock"];
-        for name in names.iter().chain(&["disk.json.new", "room.map.new", "notes.txt"]) {
+        let more = ["disk.json.new", "room.map.new", "notes.txt", "0003.unsynced", "0004.unsynced"];
+        for name in names.iter().chain(&more) {
             std::fs::write(dir.path().join(name), "x").unwrap();
         }
         record().sweep(dir.path()).unwrap();
@@ -284,6 +286,6 @@ mod tests {
             .map(|e| e.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
-        assert_eq!(left, ["0003.data", "0003.map", "lock", "notes.txt"]);
+        assert_eq!(left, ["0003.data", "0003.map", "0003.unsynced", "lock", "notes.txt"]);
     }
 }

@@ -45,8 +45,8 @@ use arc_swap::ArcSwap;
 use block::{Device, Error, Result, offload};
 use parking_lot::RwLock;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// What one lock covers, in bytes; locks are shared by regions far apart.
 const REGION: u64 = 1 << 20;
@@ -67,9 +67,11 @@ struct Inner {
     size: AtomicU64,
     stack: ArcSwap<Stack>,
     regions: [RegionLock; LOCKS],
-    /// Held shared while room is given back outside of the regions' locks, so that a layer is not
-    /// sealed in between.
+    /// Held shared while room is given back or reserved outside of the regions' locks, so that a
+    /// layer is not sealed nor the shadow closed in between.
     zeroing: Arc<tokio::sync::RwLock<()>>,
+    /// Whether the file system can reserve zeroed room, once it was asked.
+    reserves: OnceLock<bool>,
     /// Rounds of flushing that were asked for.
     asked: AtomicU64,
     /// The last one that was done. Whoever holds the lock leads a round.
@@ -145,6 +147,7 @@ impl Shadow {
             stack: ArcSwap::from_pointee(Stack { generation: 0, layers, base }),
             regions: std::array::from_fn(|_| RegionLock::default()),
             zeroing: Arc::new(tokio::sync::RwLock::new(())),
+            reserves: OnceLock::new(),
             asked: AtomicU64::new(0),
             round: Arc::default(),
             failed: Arc::default(),

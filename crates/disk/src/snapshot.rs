@@ -193,7 +193,6 @@ impl Disk {
             size: made.body.size,
             error: None,
         };
-        self.snapshots.lock().push(info.clone());
         self.settle_or_warn(manifest).await;
         Ok(info)
     }
@@ -306,21 +305,35 @@ impl Disk {
         self.replace(None, Past { manifest: record.origin, size, image: None }).await
     }
 
+    /// Its snapshots, as the store has them now: the damaged ones first, then the oldest. Reads the
+    /// refs of all snapshots in the store, so opening a disk does not.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
+        Ok(list(&self.store).await?.remove(self.name()).unwrap_or_default())
+    }
+
     /// Removes a snapshot. Disks keep what they hold.
     ///
     /// # Errors
-    /// [`NotFound`](block::ErrorKind::NotFound) when there is no such snapshot; those of the store.
+    /// [`NotFound`](block::ErrorKind::NotFound) when there is no such snapshot,
+    /// [`Fenced`](block::ErrorKind::Fenced) when another server took the disk,
+    /// [`Conflict`](block::ErrorKind::Conflict) when the store knows another disk of this name; those
+    /// of the store.
     pub async fn remove_snapshot(&self, snapshot: &str) -> Result<()> {
         store::check_name("snapshot", snapshot)?;
         let _changing = self.changing.lock().await;
+        self.shadow.check()?;
         let full = format!("{}@{snapshot}", self.name());
         let refs = self.store.refs();
         let found = refs.get(RefKind::Snapshot, &full).await?.ok_or_else(|| {
             Error::not_found(format!("disk {:?} has no snapshot {snapshot:?}", self.name()))
         })?;
-        refs.remove(RefKind::Snapshot, &full, found.sequence).await?;
-        self.snapshots.lock().retain(|info| info.name != snapshot);
-        Ok(())
+        // After the snapshot was read: so it is from a time in which this server held the disk. One
+        // that another holder makes under this name later is another record, and stays.
+        self.publish_base().await?;
+        refs.remove(RefKind::Snapshot, &full, found.sequence).await
     }
 
     /// Makes everything that is written now part of layers that do not change any more.

@@ -10,6 +10,14 @@ use block::{
 use std::ops::Range;
 use std::sync::Arc;
 
+/// How far the end of a run is looked for at first, in bytes: while runs are short, no layer is gone
+/// through again and again for what lies far behind them.
+const NEAR: u64 = 8 << 20;
+/// Runs between which others have their turn: a client may have made millions of them.
+const RUNS: usize = 1024;
+/// Runs after which extents end early, however many of them were joined, unless more are asked for.
+const MOST_RUNS: usize = 4 * RUNS;
+
 /// The layers of a shadow, newest first, and what they stand on. Only the newest one changes.
 pub(crate) struct Stack {
     /// Told apart from every other stack of the same shadow.
@@ -133,6 +141,7 @@ impl Stack {
         Ok(())
     }
 
+    /// What `span` holds, in `limit` extents at most. Ends early behind very many runs, too.
     pub(crate) async fn extents(
         &self,
         from: usize,
@@ -140,11 +149,12 @@ impl Stack {
         limit: usize,
     ) -> Result<Vec<Extent>> {
         let mut list = Vec::new();
-        let mut rest = span;
-        while !rest.is_empty() && list.len() < limit {
-            let (source, end) = self.resolve(from, blocks_of(rest));
-            let (run, behind) = rest.split_at(end.saturating_mul(BLOCK));
-            rest = behind;
+        let mut walk = Walk::new(self, from, span);
+        let most = limit.max(MOST_RUNS);
+        while walk.runs < most
+            && list.len() < limit
+            && let Some((source, run)) = walk.next().await
+        {
             match source {
                 Source::Layer(_) => extent::push(&mut list, run, ExtentKind::Data),
                 Source::Zero => extent::push(&mut list, run, ExtentKind::Hole),
@@ -171,13 +181,13 @@ impl Stack {
         Ok(list)
     }
 
-    /// Says that `span` will be read soon, to those parts of the base that show.
+    /// Says that `span` will be read soon, to those parts of the base that show: to the first of very
+    /// many, as nobody fetches that much ahead.
     pub(crate) async fn prefetch(&self, from: usize, span: Span) -> Result<()> {
-        let mut rest = span;
-        while !rest.is_empty() {
-            let (source, end) = self.resolve(from, blocks_of(rest));
-            let (run, behind) = rest.split_at(end.saturating_mul(BLOCK));
-            rest = behind;
+        let mut walk = Walk::new(self, from, span);
+        while walk.runs < RUNS
+            && let Some((source, run)) = walk.next().await
+        {
             let inside = self.in_base(run);
             if matches!(source, Source::Base) && !inside.is_empty() {
                 self.base.prefetch(inside).await?;
@@ -206,6 +216,40 @@ impl Stack {
             }
         }
         list
+    }
+}
+
+/// The runs of a span, one after the other, with turns for others in between. A long run comes in
+/// several.
+struct Walk<'a> {
+    stack: &'a Stack,
+    from: usize,
+    rest: Span,
+    /// How far the end of the next run is looked for, in bytes.
+    reach: u64,
+    /// How many there were.
+    runs: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn new(stack: &'a Stack, from: usize, span: Span) -> Self {
+        Self { stack, from, rest: span, reach: NEAR, runs: 0 }
+    }
+
+    async fn next(&mut self) -> Option<(Source<'a>, Span)> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        if self.runs > 0 && self.runs.is_multiple_of(RUNS) {
+            tokio::task::yield_now().await;
+        }
+        self.runs += 1;
+        let (near, _) = self.rest.split_at(self.rest.offset().saturating_add(self.reach));
+        let (source, end) = self.stack.resolve(self.from, blocks_of(near));
+        let (run, behind) = self.rest.split_at(end.saturating_mul(BLOCK));
+        self.reach = if run.end() < near.end() { NEAR } else { self.reach.saturating_mul(2) };
+        self.rest = behind;
+        Some((source, run))
     }
 }
 
@@ -256,5 +300,114 @@ impl Device for Frozen {
     }
     async fn prefetch(&self, span: Span) -> Result<()> {
         self.stack.prefetch(self.from, span).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::maplog::Identity;
+    use block::Memory;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::task::{Context, Poll, Waker};
+
+    /// A base of zeroes that counts how often it is to be read ahead.
+    struct Counting(Memory, Arc<AtomicU64>);
+
+    #[async_trait]
+    impl Device for Counting {
+        fn size(&self) -> u64 {
+            self.0.size()
+        }
+        async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+            self.0.read(span, buf).await
+        }
+        async fn write(&self, _: Span, _: &[u8], _: Durability) -> Result<()> {
+            Err(Error::denied("a base"))
+        }
+        async fn flush(&self) -> Result<()> {
+            Ok(())
+        }
+        async fn discard(&self, _: Span, _: Durability) -> Result<()> {
+            Err(Error::denied("a base"))
+        }
+        async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
+            Err(Error::denied("a base"))
+        }
+        async fn extents(&self, span: Span, _: usize) -> Result<Vec<Extent>> {
+            Ok(vec![Extent { span, kind: ExtentKind::Data }])
+        }
+        async fn prefetch(&self, _: Span) -> Result<()> {
+            self.1.fetch_add(1, Relaxed);
+            Ok(())
+        }
+    }
+
+    /// A stack of one layer that holds every second block of the first `blocks`, over a base of `size`
+    /// bytes, how often the base is to be read ahead, and the directory.
+    fn fine(blocks: u64, size: u64) -> (Stack, Arc<AtomicU64>, tempfile::TempDir) {
+        let directory = tempfile::tempdir().unwrap();
+        let layer = Layer::create(directory.path(), Identity { disk: [5; 16], layer: 1 }).unwrap();
+        for block in (0..blocks).step_by(2) {
+            layer.map.set(block..block + 1, State::Private);
+        }
+        let ahead = Arc::new(AtomicU64::new(0));
+        let base = Arc::new(Counting(Memory::new(size), Arc::clone(&ahead)));
+        (Stack { generation: 0, layers: vec![Arc::new(layer)], base }, ahead, directory)
+    }
+
+    /// Polls `future` to its end; gives what it gave, and after how many polls.
+    fn polled<T>(future: impl Future<Output = T>) -> (T, usize) {
+        let mut future = std::pin::pin!(future);
+        for polls in 1..10_000 {
+            if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            {
+                return (done, polls);
+            }
+        }
+        panic!("it has no end");
+    }
+
+    #[test]
+    fn extents_of_a_fine_map_end_early_and_others_have_their_turn_meanwhile() {
+        let blocks = 10 * MOST_RUNS as u64;
+        let size = blocks * BLOCK;
+        // Every run is data: of the layer, or of the base.
+        let (stack, _, _directory) = fine(blocks, size);
+        let (mut at, mut answers) = (0, 0);
+        while at < size {
+            let (list, polls) = polled(stack.extents(0, Span::between(at, size), 16));
+            let list = list.unwrap();
+            assert_eq!(list.len(), 1);
+            assert_eq!((list[0].span.offset(), list[0].kind), (at, ExtentKind::Data));
+            assert_eq!(list[0].span.len(), MOST_RUNS as u64 * BLOCK);
+            assert_eq!(polls, MOST_RUNS / RUNS);
+            (at, answers) = (list[0].span.end(), answers + 1);
+        }
+        assert_eq!(answers, 10);
+        let (all, _) = polled(stack.extents(0, Span::whole(size), usize::MAX));
+        assert_eq!(all.unwrap(), [Extent { span: Span::whole(size), kind: ExtentKind::Data }]);
+    }
+
+    #[test]
+    fn a_long_run_is_one_extent_however_it_is_cut() {
+        let size = 3 << 30;
+        let (stack, _, _directory) = fine(0, 0);
+        stack.top().map.set(1..(1 << 30) / BLOCK, State::Private);
+        let span = Span::between(100, size - 100);
+        let (list, polls) = polled(stack.extents(0, span, 16));
+        let list: Vec<_> = list.unwrap().iter().map(|e| (e.span.offset(), e.kind)).collect();
+        use ExtentKind::{Data, Hole};
+        assert_eq!(list, [(100, Hole), (BLOCK, Data), (1 << 30, Hole)]);
+        assert_eq!(polls, 1);
+    }
+
+    #[test]
+    fn of_a_fine_map_only_the_first_parts_are_read_ahead() {
+        let blocks = 10 * RUNS as u64;
+        let (stack, ahead, _directory) = fine(blocks, blocks * BLOCK);
+        let (done, polls) = polled(stack.prefetch(0, Span::whole(blocks * BLOCK)));
+        done.unwrap();
+        assert_eq!((ahead.load(Relaxed), polls), (RUNS as u64 / 2, 1));
     }
 }

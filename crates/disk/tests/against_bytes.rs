@@ -244,8 +244,8 @@ proptest! {
                     panic!("byte {i} is {}, not {}", found[i], run.now[i]);
                 }
             }
-            let info = run.disk().info();
-            assert_eq!(info.snapshots.len(), run.snapshots.len());
+            let snapshots = run.disk().snapshots().await.unwrap();
+            assert_eq!(snapshots.len(), run.snapshots.len());
         });
     }
 }

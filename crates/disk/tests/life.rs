@@ -5,7 +5,7 @@
 mod common;
 
 use block::{Attempt, Device, Durability, ErrorKind, Span, conformance};
-use common::{Borrowed, Home, bytes, cache, golden};
+use common::{Borrowed, Home, Spy, bytes, cache, golden};
 use disk::{CreateOptions, Disk, Ending, Image, Mode, Rebase, Resident};
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,15 +160,74 @@ async fn removing_takes_the_snapshots_and_frees_the_name() {
     put(&disk, 1, 9).await;
     disk.snapshot("s", &()).await.unwrap();
     drop(disk);
-    assert_eq!(home.disks.list().await.unwrap()[0].snapshots[0].name, "s");
+    assert_eq!(home.disks.snapshots().await.unwrap()["a"][0].name, "s");
     home.disks.remove("a").await.unwrap();
     assert!(home.disks.list().await.unwrap().is_empty());
     for kind in [RefKind::Disk, RefKind::Snapshot] {
         assert!(home.store.refs().list(kind).await.unwrap().is_empty());
     }
     home.create("a", "golden", Mode::Persistent).await.unwrap();
-    assert!(home.open("a").await.info().snapshots.is_empty());
+    assert!(home.open("a").await.snapshots().await.unwrap().is_empty());
     same(&bytes(&*home.open("a").await).await, &image);
+}
+
+#[tokio::test]
+async fn opening_a_disk_asks_for_no_snapshot() {
+    let (home, _) = home().await;
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    home.open("a").await.snapshot("s", &()).await.unwrap();
+    let spy = Spy::on(&home);
+    let disks = home.watched(&spy, 9).await;
+    let disk = disks.open("a").await.unwrap();
+    assert_eq!(disks.list().await.unwrap().len(), 1);
+    let asked = spy.asked();
+    assert!(asked.iter().any(|path| path.starts_with("refs/disk/a")), "{asked:?}");
+    assert!(!asked.iter().any(|path| path.starts_with("refs/snapshot")), "{asked:?}");
+    // They are there all the same, for whoever asks and for names that are taken.
+    assert_eq!(disk.snapshots().await.unwrap()[0].name, "s");
+    assert_eq!(kind(disk.snapshot("s", &()).await), ErrorKind::Conflict);
+    disk.snapshot("t", &()).await.unwrap();
+    disk.remove_snapshot("s").await.unwrap();
+    let left = disk.snapshots().await.unwrap();
+    assert_eq!(left.iter().map(|snapshot| &snapshot.name).collect::<Vec<_>>(), ["t"]);
+    assert_eq!(disks.snapshots().await.unwrap()["a"], left);
+}
+
+#[tokio::test]
+async fn what_crashes_left_of_disks_is_swept_and_the_disks_stay() {
+    let (home, image) = home().await;
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    let place = home.directory.path().join("disks");
+    for left in [".new-b", ".gone-c"] {
+        std::fs::create_dir_all(place.join(left)).unwrap();
+        std::fs::write(place.join(left).join("0001.data"), "left over").unwrap();
+    }
+    home.disks.sweep().await;
+    assert!(!place.join(".new-b").exists() && !place.join(".gone-c").exists());
+    same(&bytes(&*home.open("a").await).await, &image);
+    home.disks.server().await.unwrap();
+    assert!(place.join(".server").exists());
+}
+
+#[tokio::test]
+async fn disks_are_made_and_removed_only_while_nobody_sweeps() {
+    let (home, _) = home().await;
+    home.create("b", "golden", Mode::Persistent).await.unwrap();
+    let place = home.directory.path().join("disks");
+    let sweeping = std::fs::File::open(&place).unwrap();
+    let a_while = Duration::from_millis(200);
+    // What is begun is finished later: a step that waits is not undone.
+    let mut making = std::pin::pin!(home.create("a", "golden", Mode::Persistent));
+    let mut removing = std::pin::pin!(home.disks.remove("b"));
+    sweeping.lock().unwrap();
+    assert!(tokio::time::timeout(a_while, &mut making).await.is_err());
+    assert!(tokio::time::timeout(a_while, &mut removing).await.is_err());
+    assert!(!place.join("a").exists() && !place.join(".new-a").exists());
+    assert!(place.join("b").exists());
+    sweeping.unlock().unwrap();
+    making.await.unwrap();
+    removing.await.unwrap();
+    assert!(place.join("a").exists() && !place.join("b").exists());
 }
 
 #[tokio::test]
@@ -289,7 +348,7 @@ async fn a_damaged_disk_returns_to_its_image_or_a_snapshot() {
             home.disks.recover("a", snapshot).await.unwrap();
             let disk = home.open("a").await;
             same(&bytes(&*disk).await, expected);
-            assert_eq!(disk.info().snapshots.len(), 1);
+            assert_eq!(disk.snapshots().await.unwrap().len(), 1);
             put(&disk, 3, 7).await;
             disk.close().await.unwrap();
             drop(disk);
@@ -674,4 +733,75 @@ async fn a_client_whose_writes_are_gone_with_borrowed_room_is_told() {
     }
     disk.attach("vm").await.unwrap();
     same(&bytes(&*disk).await, &image);
+}
+
+/// A client leaves, and whoever saw it off goes away after so many steps; then another one comes.
+async fn cut_off_after(steps: usize) -> block::Result<()> {
+    let (mut home, image) = home().await;
+    home.linger(Duration::from_millis(50));
+    let disk = ephemeral(&home).await;
+    let attachment = disk.attach("vm").await.unwrap();
+    put(&disk, 1, 1).await;
+    {
+        let mut leaving = std::pin::pin!(attachment.detach(Ending::Clean));
+        for _ in 0..steps {
+            if futures::poll!(&mut leaving).is_ready() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    let over = async {
+        while disk.holder().is_some() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        () = over => {}
+        () = disk.expire() => unreachable!("it never returns"),
+    }
+    let disk = if disk.has_failed() {
+        disk.close().await.unwrap_err();
+        drop(disk);
+        home.again().await;
+        home.linger(Duration::ZERO);
+        let disk = home.open("e").await;
+        disk.reset().await.unwrap();
+        disk
+    } else {
+        disk
+    };
+    same(&bytes(&*disk).await, &image);
+    disk.until_free().await;
+    disk.attach("other").await.map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ephemeral_disk_whose_reset_was_cut_off_is_free_in_the_end() {
+    let mut runs = tokio::task::JoinSet::new();
+    for steps in 0..40 {
+        runs.spawn(cut_off_after(steps));
+    }
+    while let Some(run) = runs.join_next().await {
+        run.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn who_waits_until_a_disk_is_free_comes_after_its_reset() {
+    let (home, image) = home().await;
+    let disk = ephemeral(&home).await;
+    let attachment = disk.attach("vm").await.unwrap();
+    put(&disk, 1, 1).await;
+    let mut leaving = std::pin::pin!(attachment.detach(Ending::Clean));
+    assert!(futures::poll!(&mut leaving).is_pending());
+    assert_eq!(kind(disk.attach("other").await), ErrorKind::Conflict);
+    let next = async {
+        disk.until_free().await;
+        disk.attach("other").await.unwrap()
+    };
+    let (left, next) = tokio::join!(leaving, next);
+    left.unwrap();
+    same(&bytes(&*disk).await, &image);
+    drop(next);
 }

@@ -5,8 +5,8 @@
 mod common;
 
 use block::{Device, Durability, ErrorKind, Span};
-use common::{Home, bytes, golden};
-use disk::{Disk, Mode};
+use common::{Home, Spy, bytes, golden};
+use disk::{CreateOptions, Disk, Mode};
 use std::time::Duration;
 use store::RefKind;
 
@@ -114,6 +114,133 @@ async fn an_earlier_holder_can_publish_nothing_and_write_nothing_more() {
     assert_eq!(bytes(&*taken).await, published);
 }
 
+/// The snapshots of `web` that the store has.
+async fn snapshots(home: &Home) -> Vec<String> {
+    let listing = home.store.refs().list(RefKind::Snapshot).await.unwrap();
+    listing.records.into_iter().map(|found| found.name).collect()
+}
+
+#[tokio::test]
+async fn an_earlier_holder_removes_no_snapshot() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    disk.snapshot("before", &()).await.unwrap();
+    there.disks.take("web", true).await.unwrap();
+    let refused = disk.remove_snapshot("before").await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Fenced);
+    assert!(disk.write(Span::between(0, 4096), &[1; 4096], Durability::Buffered).await.is_err());
+    assert_eq!(snapshots(&here).await, ["web@before"]);
+
+    // Nor of a disk that only has the same name.
+    there.disks.remove("web").await.unwrap();
+    let another = here.beside(78).await;
+    another.create("web", "debian", Mode::Persistent).await.unwrap();
+    another.open("web").await.snapshot("before", &()).await.unwrap();
+    disk.remove_snapshot("before").await.unwrap_err();
+    drop(disk);
+    here.disks.remove("web").await.unwrap();
+    assert_eq!(snapshots(&here).await, ["web@before"]);
+    another.open("web").await.remove_snapshot("before").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_snapshot_of_another_disk_of_this_name_is_not_removed() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    // Somebody vouched that its directory was lost.
+    there.disks.remove_lost("web").await.unwrap();
+    there.create("web", "debian", Mode::Persistent).await.unwrap();
+    there.open("web").await.snapshot("s", &()).await.unwrap();
+    assert_eq!(disk.remove_snapshot("s").await.unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(snapshots(&here).await, ["web@s"]);
+}
+
+#[tokio::test]
+async fn a_removal_that_a_taking_overtakes_leaves_the_snapshots_to_the_new_holder() {
+    for damaged in [false, true] {
+        let (here, there) = two().await;
+        here.open("web").await.snapshot("before", &()).await.unwrap();
+        if damaged {
+            std::fs::write(here.directory.path().join("disks/web/disk.json"), "{}").unwrap();
+        }
+        let spy = Spy::on(&here);
+        let late = here.watched(&spy, 90).await;
+        let there = std::sync::Arc::new(there);
+        let taker = std::sync::Arc::clone(&there);
+        spy.before_snapshots(async move {
+            taker.disks.take("web", true).await.unwrap();
+            taker.open("web").await.snapshot("after", &()).await.unwrap();
+        });
+        let overtaken = late.remove("web").await.unwrap_err();
+        assert_eq!(overtaken.kind(), ErrorKind::Conflict, "damaged: {damaged}");
+        assert_eq!(snapshots(&here).await, ["web@after", "web@before"]);
+        there.open("web").await.rollback("before").await.unwrap();
+        // Now it knows, and gives up what is here.
+        late.remove("web").await.unwrap();
+        assert!(here.disks.list().await.unwrap().is_empty());
+        assert_eq!(snapshots(&here).await, ["web@after", "web@before"]);
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_lost_a_snapshot_to_its_removal_is_not_taken_and_the_removal_is_finished() {
+    for allowed in 0.. {
+        let (here, there) = two().await;
+        let disk = here.open("web").await;
+        disk.snapshot("one", &()).await.unwrap();
+        disk.snapshot("two", &()).await.unwrap();
+        drop(disk);
+        here.backend.allow(allowed);
+        let removed = here.disks.remove("web").await;
+        here.backend.allow(u64::MAX);
+        if removed.is_ok() {
+            assert!(allowed > 2, "each name that goes is a write");
+            return;
+        }
+        let begun = allowed > 0;
+        assert_eq!(snapshots(&here).await.len() as u64, 2 - allowed.saturating_sub(1).min(2));
+        if begun {
+            let refused = there.disks.take("web", true).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Conflict);
+            assert!(refused.message().contains("--lost"), "{refused}");
+            assert!(there.disks.list().await.unwrap().is_empty());
+        }
+        match allowed {
+            // Whoever has lost its directory for good, finishes anywhere.
+            2 => there.disks.remove_lost("web").await.unwrap(),
+            // It may be used after all, and then it may be taken.
+            3 => {
+                write(&*here.open("web").await, 7, 0x77).await;
+                there.disks.take("web", true).await.unwrap();
+                there.disks.remove("web").await.unwrap();
+            }
+            _ => {}
+        }
+        here.disks.remove("web").await.unwrap();
+        assert!(snapshots(&here).await.is_empty());
+        assert!(here.store.refs().list(RefKind::Disk).await.unwrap().is_empty());
+        assert!(here.disks.list().await.unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_creation_removes_what_earlier_disks_left_and_nothing_of_who_takes_the_new_one() {
+    let (here, there) = two().await;
+    here.open("web").await.snapshot("old", &()).await.unwrap();
+    let refs = here.store.refs();
+    let found = refs.get(RefKind::Disk, "web").await.unwrap().unwrap();
+    refs.remove(RefKind::Disk, "web", found.sequence).await.unwrap();
+    let spy = Spy::on(&there);
+    let creator = there.watched(&spy, 90).await;
+    let taker = here.beside(78).await;
+    spy.before_snapshots(async move {
+        taker.disks.take("web", true).await.unwrap();
+        taker.open("web").await.snapshot("new", &()).await.unwrap();
+    });
+    creator.create("web", &"debian".parse().unwrap(), CreateOptions::default()).await.unwrap();
+    assert_eq!(snapshots(&here).await, ["web@new"]);
+}
+
 #[tokio::test]
 async fn what_an_earlier_holder_had_written_is_kept_under_another_name() {
     let (here, there) = two().await;
@@ -155,7 +282,7 @@ async fn giving_up_what_an_earlier_holder_had_leaves_the_taken_disk_alone() {
     here.disks.remove("web").await.unwrap();
     assert!(here.disks.list().await.unwrap().is_empty());
     let taken = there.open("web").await;
-    assert_eq!(taken.info().snapshots.len(), 1);
+    assert_eq!(taken.snapshots().await.unwrap().len(), 1);
     taken.rollback("before").await.unwrap();
 }
 
@@ -308,7 +435,7 @@ async fn removing_a_damaged_disk_leaves_the_one_alone_that_another_server_took()
     assert!(here.store.refs().get(RefKind::Disk, "web").await.unwrap().is_some());
     let taken = there.open("web").await;
     assert_eq!(bytes(&*taken).await, held);
-    assert_eq!(taken.info().snapshots.len(), 1);
+    assert_eq!(taken.snapshots().await.unwrap().len(), 1);
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ type Map = BTreeMap<u64, u64>;
 
 fn open(path: &Path) -> Result<(MapLog, Map)> {
     let mut map = Map::new();
-    let log = MapLog::open(path, IDENTITY, LIMIT, &mut |group, word| {
+    let log = MapLog::open(path, IDENTITY, LIMIT, false, &mut |group, word| {
         map.insert(group, word);
     })?;
     map.retain(|_, word| *word != 0);
@@ -192,7 +192,7 @@ fn a_batch_larger_than_a_record_is_read_back() {
     let groups: Map = (0..150_000).map(|i| (2 * i, 1 << (2 * (i % 31)))).collect();
     let read = |path: &Path| {
         let mut map = Map::new();
-        MapLog::open(path, IDENTITY, u64::MAX, &mut |g, w| {
+        MapLog::open(path, IDENTITY, u64::MAX, false, &mut |g, w| {
             map.insert(g, w);
         })
         .map(|log| (log, map))

@@ -73,7 +73,7 @@ impl Device for Shadow {
     async fn discard(&self, span: Span, durability: Durability) -> Result<()> {
         self.inner.check()?;
         if let Some(whole) = Parts::of(span, self.size()).whole {
-            self.zero_blocks(whole, ZeroMode { may_punch: true, only_if_fast: false }).await?;
+            self.clear_blocks(whole).await?;
         }
         self.finish(durability).await
     }
@@ -84,7 +84,7 @@ impl Device for Shadow {
         let mut must_write = false;
         if let Some(whole) = parts.whole
             && !mode.may_punch
-            && !self.inner.can_reserve(whole).await?
+            && !self.can_reserve(whole).await?
         {
             if mode.only_if_fast {
                 return Err(Error::unsupported(
@@ -106,7 +106,8 @@ impl Device for Shadow {
                     tokio::task::yield_now().await;
                 }
             }
-            Some(whole) => self.zero_blocks(whole, mode).await?,
+            Some(whole) if mode.may_punch => self.clear_blocks(whole).await?,
+            Some(whole) => self.reserve_blocks(whole).await?,
             None => {}
         }
         self.finish(durability).await

@@ -35,16 +35,20 @@ impl Inner {
 }
 
 impl Shadow {
-    /// Flushes, checkpoints the maps and seals them. The shadow can still be used.
+    /// Waits until no blocks are being zeroed any more, flushes, checkpoints the maps and seals them.
+    /// The shadow can still be used.
     ///
     /// # Errors
     /// As [`Device::flush`].
     pub async fn close(&self) -> Result<()> {
+        // What is left of requests that were given up must not change the files once they are open
+        // again; nor those of a shadow that failed.
+        let no_zeroing = Arc::clone(&self.inner.zeroing).write_owned().await;
         self.inner.check()?;
         let leader = Arc::clone(&self.inner.round).lock_owned().await;
         let inner = Arc::clone(&self.inner);
         offload(move || {
-            let _leader = leader;
+            let (_no_zeroing, _leader) = (no_zeroing, leader);
             inner.sync(Round::Close)
         })
         .await

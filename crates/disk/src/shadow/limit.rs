@@ -3,6 +3,7 @@
 use crate::blockmap::State;
 use crate::stack::Stack;
 use block::{BLOCK, Error, ErrorKind, Result};
+use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,6 +15,8 @@ pub(super) struct Limit {
     most: OnceLock<Arc<AtomicU64>>,
     /// Blocks that the last refusal was about; 0 when there has been room for them since.
     refused: AtomicU64,
+    /// Held while room is reserved for blocks that are not private yet.
+    reserving: Mutex<()>,
 }
 
 impl Limit {
@@ -24,6 +27,11 @@ impl Limit {
 
     fn most(&self) -> u64 {
         self.most.get().map_or(0, |most| most.load(Ordering::Relaxed))
+    }
+
+    /// Waits until nobody else reserves room. Not for those who must not wait for the disk.
+    pub(super) fn reserving(&self) -> MutexGuard<'_, ()> {
+        self.reserving.lock()
     }
 
     /// Refuses to make blocks private beyond the limit.

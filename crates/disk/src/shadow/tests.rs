@@ -1,3 +1,6 @@
+mod zero;
+
+use super::zero::Wanted;
 use super::*;
 use async_trait::async_trait;
 use block::conformance::{self, Sequence};
@@ -212,6 +215,8 @@ async fn a_log_that_grows_is_checkpointed() {
     let size = 8 << 30;
     let scratch = Scratch::new(blank(size), size).await;
     let mut largest = 0;
+    let request = Arc::new(());
+    let wanted = Wanted::by(&request);
     for round in 0..8u64 {
         for i in 0..12_000u64 {
             // Every group far from its neighbours: the costliest log. Changing states alternate.
@@ -219,7 +224,7 @@ async fn a_log_that_grows_is_checkpointed() {
             if round % 2 == 0 {
                 assert_eq!(scratch.try_write(span, &[1; 4096]).unwrap(), Attempt::Done);
             } else {
-                scratch.inner.mark_zero(span, None, true, &mut Vec::new());
+                scratch.inner.mark_zero(span, false, &wanted).unwrap();
             }
         }
         scratch.flush().await.unwrap();

@@ -3,22 +3,33 @@
 use super::{Inner, REGION, Shadow};
 use crate::blockmap::State;
 use crate::stack::blocks_of;
-use block::{BLOCK, Error, ErrorKind, Result, Span, ZeroMode, offload};
+use block::{BLOCK, Error, ErrorKind, Extent, Result, Span, offload};
 use std::sync::{Arc, Weak};
 
 /// How much is zeroed between two looks at what is below.
 const WINDOW: u64 = 1 << 30;
 
+/// Whether anybody still waits for a request. What is left of one whose client is gone must not go
+/// on beside those of the next one: a write that is answered to that one would be lost.
+pub(super) struct Wanted(Weak<()>);
+
+impl Wanted {
+    /// As long as `request` lives.
+    pub(super) fn by(request: &Arc<()>) -> Self {
+        Self(Arc::downgrade(request))
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.0.strong_count() {
+            0 => Err(Error::unavailable("the request was given up")),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Inner {
-    /// Makes blocks zero, all inside one region, and says which were private. Blocks below which
-    /// all is zero in the stack `quiet` are left alone.
-    pub(super) fn mark_zero(
-        &self,
-        span: Span,
-        quiet: Option<u64>,
-        private_too: bool,
-        private: &mut Vec<Span>,
-    ) {
+    /// Puts blocks, all inside one region, into the states that `next` has for theirs.
+    fn turn(&self, span: Span, next: impl Fn(State) -> Result<State>) -> Result<()> {
         let _alone = self.region(span.offset()).write();
         let stack = self.stack.load();
         let map = &stack.top().map;
@@ -26,131 +37,212 @@ impl Inner {
         let mut at = all.start;
         while at < all.end {
             let (state, end) = map.run(at..all.end);
-            match state {
-                State::Private => {
-                    let run = Span::between(at * BLOCK, (end * BLOCK).min(span.end()));
-                    match private.last_mut() {
-                        Some(last) if last.end() == run.offset() => {
-                            *last = Span::between(last.offset(), run.end());
-                        }
-                        _ => private.push(run),
-                    }
-                    if private_too {
-                        map.set(at..end, State::Zero);
-                    }
-                }
-                State::Below if quiet != Some(stack.generation) => map.set(at..end, State::Zero),
-                _ => {}
+            let next = next(state)?;
+            if next != state {
+                map.set(at..end, next);
             }
             at = end;
         }
-    }
-
-    /// Makes whole blocks zero and gives their room back, or reserves it, as long as somebody wants
-    /// it: a write that is answered to the next client must not be hit by what is left of this. One
-    /// that comes while the file is punched waits for that in the file system. Waits for the disk.
-    fn zero_run(
-        &self,
-        span: Span,
-        quiet: Option<u64>,
-        mode: ZeroMode,
-        wanted: &Weak<()>,
-    ) -> Result<()> {
-        let wanted = || match wanted.strong_count() {
-            0 => Err(Error::unavailable("the request was given up")),
-            _ => Ok(()),
-        };
-        if span.is_empty() {
-            return Ok(());
-        }
-        let mut private = Vec::new();
-        for piece in span.pieces(REGION) {
-            wanted()?;
-            self.mark_zero(piece, quiet, mode.may_punch, &mut private);
-        }
-        let stack = self.stack.load_full();
-        let top = stack.top();
-        if mode.may_punch {
-            for run in private {
-                wanted()?;
-                match top.data.punch(run.align_outward(BLOCK)) {
-                    Ok(()) => {}
-                    // The room stays taken; the blocks are zero all the same.
-                    Err(e) if e.kind() == ErrorKind::Unsupported => break,
-                    Err(e) => return Err(e),
-                }
-            }
-        } else {
-            wanted()?;
-            top.data.zero_range(span.align_outward(BLOCK))?;
-        }
-        top.touch();
         Ok(())
     }
 
-    /// Whether the file system can reserve zeroed room. It is asked with the first block of `span`,
-    /// which is to be zeroed anyway.
-    pub(super) async fn can_reserve(&self, span: Span) -> Result<bool> {
-        let stack = self.stack.load_full();
-        let first = Span::between(span.offset(), span.offset() + BLOCK);
-        match offload(move || stack.top().data.zero_range(first)).await {
-            Ok(()) => Ok(true),
-            Err(e) if e.kind() == ErrorKind::Unsupported => Ok(false),
-            Err(e) => Err(e),
+    /// Makes blocks zero. Where all is zero below, which is `quiet`, those that say nothing are left
+    /// alone.
+    pub(super) fn mark_zero(&self, span: Span, quiet: bool, wanted: &Wanted) -> Result<()> {
+        span.pieces(REGION).try_for_each(|piece| {
+            self.turn(piece, |state| {
+                // With the region taken alone: who writes from now on writes behind this.
+                wanted.check()?;
+                Ok(if quiet && state == State::Below { state } else { State::Zero })
+            })
+        })
+    }
+
+    /// Makes whole blocks zero and gives their room back, as long as somebody wants it. Below `quiet`
+    /// all is zero. Waits for the disk.
+    fn clear(&self, span: Span, quiet: &[Span], wanted: &Wanted) -> Result<()> {
+        let mut from = span.offset();
+        for run in quiet {
+            self.mark_zero(Span::between(from, run.offset()), false, wanted)?;
+            self.mark_zero(*run, true, wanted)?;
+            from = run.end();
         }
+        self.mark_zero(Span::between(from, span.end()), false, wanted)?;
+        self.give_back(span, wanted)
+    }
+
+    /// Gives back the room of blocks of which none is private any more, in one call: where there is
+    /// no room, that costs next to nothing. Not only what was private has some: a discard may have
+    /// been given up or have failed before this, and a reservation before it counted. A write that
+    /// comes while the file is punched waits for that in the file system.
+    fn give_back(&self, span: Span, wanted: &Wanted) -> Result<()> {
+        let stack = self.stack.load_full();
+        let top = stack.top();
+        if top.data.len()? <= span.offset() {
+            return Ok(());
+        }
+        wanted.check()?;
+        match top.data.punch(span.align_outward(BLOCK)) {
+            Ok(()) => top.touch(),
+            // The room stays taken; the blocks are zero all the same.
+            Err(e) if e.kind() == ErrorKind::Unsupported => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    /// Makes whole blocks, all inside one region, zeroes that have room: they are private, and count
+    /// as such. Waits for the disk, without the region's lock.
+    fn reserve(&self, span: Span, wanted: &Wanted) -> Result<()> {
+        // Two could each take what is left up to the limit.
+        let _alone = self.limit.reserving();
+        let stack = self.stack.load_full();
+        let top = stack.top();
+        self.limit.check(&stack, blocks_of(span))?;
+        // A write of a part of a block must not fetch from below what is being zeroed.
+        self.turn(span, |state| {
+            wanted.check()?;
+            Ok(if state == State::Below { State::Zero } else { state })
+        })?;
+        self.reach(span, wanted)?;
+        wanted.check()?;
+        top.data.zero_range(span.align_outward(BLOCK))?;
+        top.touch();
+        // Also when it is not wanted any more: the room is taken. What was written meanwhile is
+        // private, and what is zero is so in the file, too, or about to be punched.
+        self.turn(span, |state| Ok(if state == State::Zero { State::Private } else { state }))
+    }
+
+    /// Makes the data file reach to the end of `span`, inside one region, as it does for private
+    /// blocks. A reservation alone does not, and behind the end no room is given back.
+    fn reach(&self, span: Span, wanted: &Wanted) -> Result<()> {
+        let _alone = self.region(span.offset()).write();
+        wanted.check()?;
+        let stack = self.stack.load();
+        let top = stack.top();
+        if top.data.len()? < span.end() {
+            top.write(span.end() - 1, &[0])?;
+        }
+        Ok(())
+    }
+
+    /// Tries, unless somebody did, whether the file system can reserve zeroed room. The block keeps
+    /// its state: when it cannot, nothing may have changed.
+    fn try_reserving(&self, block: Span, wanted: &Wanted) -> Result<bool> {
+        // One who tries takes the room of a block, which does not count yet.
+        let _alone = self.limit.reserving();
+        if let Some(known) = self.reserves.get() {
+            return Ok(*known);
+        }
+        let stack = self.stack.load_full();
+        self.limit.check(&stack, blocks_of(block))?;
+        wanted.check()?;
+        let can = match stack.top().data.zero_range(block.align_outward(BLOCK)) {
+            Ok(()) => true,
+            Err(e) if e.kind() == ErrorKind::Unsupported => false,
+            Err(e) => return Err(e),
+        };
+        stack.top().touch();
+        Ok(*self.reserves.get_or_init(|| can))
     }
 }
 
 impl Shadow {
-    /// Zeroes whole blocks. What reads as zeroes from below is left alone, so that the discard of
-    /// a blank disk costs nothing.
-    pub(super) async fn zero_blocks(&self, span: Span, mode: ZeroMode) -> Result<()> {
-        // Dropped with this future: what is left of a request whose client is gone must not go on
-        // beside those of the next one.
-        let wanted = Arc::new(());
+    /// Does `work` on a thread that may wait, while no layer is sealed. It may outlive this future.
+    async fn zeroing<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let inner = Arc::clone(&self.inner);
+        let guard = Arc::clone(&self.inner.zeroing).read_owned().await;
+        offload(move || {
+            let _guard = guard;
+            work(&inner)
+        })
+        .await
+    }
+
+    /// Waits until no blocks are being zeroed, also for requests that were given up.
+    pub(crate) async fn until_zeroed(&self) {
+        drop(self.inner.zeroing.write().await);
+    }
+
+    /// Whether the file system can reserve zeroed room. It is asked once, with the first block of
+    /// `span`, which is to be zeroed anyway.
+    pub(super) async fn can_reserve(&self, span: Span) -> Result<bool> {
+        if let Some(known) = self.inner.reserves.get() {
+            return Ok(*known);
+        }
+        let request = Arc::new(());
+        let wanted = Wanted::by(&request);
+        let first = span.split_at(span.offset() + BLOCK).0;
+        self.zeroing(move |inner| inner.try_reserving(first, &wanted)).await
+    }
+
+    /// Makes whole blocks zeroes that have room.
+    pub(super) async fn reserve_blocks(&self, span: Span) -> Result<()> {
+        let request = Arc::new(());
+        for window in span.pieces(WINDOW) {
+            let wanted = Wanted::by(&request);
+            self.zeroing(move |inner| {
+                // From the end, so that the file is made longer once.
+                let pieces: Vec<Span> = window.pieces(REGION).collect();
+                pieces.into_iter().rev().try_for_each(|piece| inner.reserve(piece, &wanted))
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Zeroes whole blocks and gives their room back. What reads as zeroes from below is left alone,
+    /// so that the discard of a blank disk costs nothing.
+    pub(super) async fn clear_blocks(&self, span: Span) -> Result<()> {
+        let request = Arc::new(());
         for window in span.pieces(WINDOW) {
             let mut at = window;
             while !at.is_empty() {
                 let stack = self.inner.stack.load_full();
                 let below = stack.extents(1, at, 256).await?;
-                let end = below.last().map_or(at.end(), |e| e.span.end());
-                // The last extent may end inside a block.
-                let end = if end < at.end() {
-                    (end / BLOCK * BLOCK).max(at.offset() + BLOCK).min(at.end())
-                } else {
-                    end
-                };
-                let (now, behind) = at.split_at(end);
-                at = behind;
                 let generation = stack.generation;
                 drop(stack);
-                let inner = Arc::clone(&self.inner);
-                let guard = Arc::clone(&self.inner.zeroing).read_owned().await;
-                let wanted = Arc::downgrade(&wanted);
-                offload(move || {
-                    let _guard = guard;
-                    let mut from = now.offset();
-                    for extent in below.iter().filter(|e| e.kind.reads_zero()) {
-                        // Whole blocks of it, or the short last block of the device.
-                        let start = extent.span.offset().next_multiple_of(BLOCK);
-                        let end = if extent.span.end() >= now.end() {
-                            now.end()
-                        } else {
-                            extent.span.end() / BLOCK * BLOCK
-                        };
-                        if start >= end || start < from {
-                            continue;
-                        }
-                        inner.zero_run(Span::between(from, start), None, mode, &wanted)?;
-                        let quiet = Some(generation);
-                        inner.zero_run(Span::between(start, end), quiet, mode, &wanted)?;
-                        from = end;
-                    }
-                    inner.zero_run(Span::between(from, now.end()), None, mode, &wanted)
+                let (now, behind) = at.split_at(whole_blocks_of(&below, at));
+                at = behind;
+                let wanted = Wanted::by(&request);
+                self.zeroing(move |inner| {
+                    // A layer may have been sealed since.
+                    let known = inner.stack.load().generation == generation;
+                    let quiet = if known { zeroes_of(&below, now) } else { Vec::new() };
+                    inner.clear(now, &quiet, &wanted)
                 })
                 .await?;
             }
         }
         Ok(())
     }
+}
+
+/// Where the blocks of `span` end that `extents` of its start tell of; at least one is.
+fn whole_blocks_of(extents: &[Extent], span: Span) -> u64 {
+    let end = extents.last().map_or(span.end(), |e| e.span.end());
+    if end >= span.end() {
+        return end;
+    }
+    // The last extent may end inside a block.
+    (end / BLOCK * BLOCK).max(span.offset() + BLOCK).min(span.end())
+}
+
+/// The runs of whole blocks of `span` that read as zeroes, in order.
+fn zeroes_of(extents: &[Extent], span: Span) -> Vec<Span> {
+    let zero = extents.iter().filter(|e| e.kind.reads_zero());
+    let runs = zero.filter_map(|extent| {
+        let start = extent.span.offset().next_multiple_of(BLOCK);
+        // Whole blocks of it, or the short last block of the device.
+        let end = if extent.span.end() >= span.end() {
+            span.end()
+        } else {
+            extent.span.end() / BLOCK * BLOCK
+        };
+        (start < end).then(|| Span::between(start, end))
+    });
+    runs.collect()
 }

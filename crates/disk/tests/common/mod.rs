@@ -7,10 +7,17 @@ use block::conformance::Sequence;
 use block::{BLOCK, Device, Durability, Error, Extent, Memory, Result, Span, ZeroMode};
 use cache::{Cache, Config, PolicyKind};
 use disk::{CreateOptions, Disk, DiskInfo, Disks, Image, Kept, Mode, Room};
-use object_store::ObjectStore;
+use futures::future::BoxFuture;
+use futures::stream::{self, BoxStream, StreamExt};
 use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result as BackendResult,
+};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use store::testing::{self, Failing};
@@ -56,6 +63,13 @@ impl Home {
         let directory = tempfile::tempdir().unwrap();
         let disks = Disks::new(directory.path().join("disks"), store.clone(), cache());
         Self { directory, backend, store, disks, seed }
+    }
+
+    /// The disks of this home as another process sees them, which reaches the store through `spy`.
+    pub async fn watched(&self, spy: &Spy, seed: u64) -> Disks {
+        let shared: Arc<dyn ObjectStore> = Arc::new(spy.clone());
+        let store = Store::open(shared, testing::world(seed)).await.unwrap();
+        Disks::new(self.directory.path().join("disks"), store, cache())
     }
 
     pub fn linger(&mut self, linger: Duration) {
@@ -123,6 +137,101 @@ pub fn golden(seed: u64, blocks: u64) -> Vec<u8> {
     }
     bytes.resize(bytes.len() + 512, 3);
     bytes
+}
+
+/// A backend that notes what is asked for, and does something before it lists snapshots.
+#[derive(Clone)]
+pub struct Spy {
+    inner: Arc<dyn ObjectStore>,
+    asked: Arc<Mutex<Vec<String>>>,
+    before_snapshots: Arc<Mutex<Option<BoxFuture<'static, ()>>>>,
+}
+
+impl Spy {
+    pub fn on(home: &Home) -> Self {
+        let inner = Arc::clone(&home.backend) as _;
+        Self { inner, asked: Arc::default(), before_snapshots: Arc::default() }
+    }
+
+    /// The keys that were read, and the prefixes that were listed.
+    pub fn asked(&self) -> Vec<String> {
+        self.asked.lock().clone()
+    }
+
+    /// The next listing of snapshots begins when this has been done.
+    pub fn before_snapshots(&self, what: impl Future<Output = ()> + Send + 'static) {
+        *self.before_snapshots.lock() = Some(Box::pin(what));
+    }
+
+    fn note(&self, path: &Path) {
+        self.asked.lock().push(path.to_string());
+    }
+}
+
+impl fmt::Debug for Spy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl fmt::Display for Spy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "spy({})", self.inner)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Spy {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> BackendResult<PutResult> {
+        self.inner.put_opts(location, payload, opts).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: PutMultipartOptions,
+    ) -> BackendResult<Box<dyn MultipartUpload>> {
+        self.inner.put_multipart_opts(location, opts).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> BackendResult<GetResult> {
+        self.note(location);
+        self.inner.get_opts(location, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, BackendResult<Path>>,
+    ) -> BoxStream<'static, BackendResult<Path>> {
+        self.inner.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, BackendResult<ObjectMeta>> {
+        prefix.inspect(|prefix| self.note(prefix));
+        let of_snapshots = prefix.is_some_and(|prefix| prefix.as_ref() == "refs/snapshot");
+        let before = self.before_snapshots.lock().take_if(|_| of_snapshots);
+        let (inner, prefix) = (Arc::clone(&self.inner), prefix.cloned());
+        let listing = async move {
+            if let Some(before) = before {
+                before.await;
+            }
+            inner.list(prefix.as_ref())
+        };
+        stream::once(listing).flatten().boxed()
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> BackendResult<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> BackendResult<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
 }
 
 /// Room for private blocks in memory.

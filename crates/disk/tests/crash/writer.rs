@@ -156,7 +156,7 @@ async fn run(directory: &Path, seed: u64) -> Result<()> {
     let disk = disks.open(DISK).await?;
     say(format_args!("o {}", started.elapsed().as_micros()));
     let mut snapshots: VecDeque<String> =
-        disk.info().snapshots.into_iter().map(|snapshot| snapshot.name).collect();
+        disk.snapshots().await?.into_iter().map(|snapshot| snapshot.name).collect();
     let mut load = Load { disk, random: Sequence::new(seed), number: seed << 32 };
     for round in 0u64.. {
         for _ in 0..load.random.below(120) {

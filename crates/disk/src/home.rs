@@ -1,0 +1,239 @@
+//! The directory of all disks, and what a crash leaves in it.
+//!
+//! A disk is made in a directory `.new-NAME`, which then gets the disk's name, and removed in one that
+//! lost it, `.gone-NAME`. Several processes may do so in one home: a server, and commands that began
+//! before it did. The lock of the home, which a server has, says nothing of those. So whoever makes or
+//! removes a disk shares a lock (`flock`) of this directory meanwhile, and whoever sweeps has it alone.
+
+use block::file::sync_directory;
+use block::lock::{LockFile, Taking};
+use block::{Error, Result, offload};
+use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use store::check_name;
+
+/// What the name of a directory begins with in which a disk is being made.
+const NEW: &str = ".new-";
+/// And of one in which a disk is being removed.
+const GONE: &str = ".gone-";
+
+/// Where the disk `name` is being made.
+pub(crate) fn new(home: &Path, name: &str) -> PathBuf {
+    home.join(format!("{NEW}{name}"))
+}
+
+/// Where the disk `name` is being removed.
+pub(crate) fn gone(home: &Path, name: &str) -> PathBuf {
+    home.join(format!("{GONE}{name}"))
+}
+
+/// Makes the directory of all disks, and those above it that are missing; what was made survives a
+/// power failure. Waits for the disk.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn make(home: &Path) -> Result<()> {
+    make_synced(home, &sync_directory)
+}
+
+fn make_synced(home: &Path, sync: &dyn Fn(&Path) -> Result<()>) -> Result<()> {
+    let missing: Vec<&Path> = home.ancestors().take_while(|path| !is_there(path)).collect();
+    fs::create_dir_all(home).map_err(|e| Error::io(home.display(), e))?;
+    missing.into_iter().try_for_each(|made| sync(above(made)))
+}
+
+fn is_there(path: &Path) -> bool {
+    path.as_os_str().is_empty() || path.exists()
+}
+
+/// Puts the name of the directory of all disks on stable storage, whoever made it. Waits for the disk.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn sync_name(home: &Path) -> Result<()> {
+    sync_directory(above(home))
+}
+
+/// The directory that has the name of this one.
+fn above(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => path,
+    }
+}
+
+/// Keeps the sweeping away while a disk is made or removed, until it is dropped. Waits for a sweeping
+/// of one directory, and for the disk.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn at_work(home: &Path) -> Result<File> {
+    let failed = |e| Error::io(home.display(), e);
+    let directory = File::open(home).map_err(failed)?;
+    directory.lock_shared().map_err(failed)?;
+    Ok(directory)
+}
+
+/// Keeps those away that make or remove a disk; `None` when there is one at work.
+fn alone(home: &Path) -> Result<Option<File>> {
+    let failed = |e| Error::io(home.display(), e);
+    let directory = File::open(home).map_err(failed)?;
+    match directory.try_lock() {
+        Ok(()) => Ok(Some(directory)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(e)) => Err(failed(e)),
+    }
+}
+
+/// Removes a directory with all that is in it, if it is there. Waits for the disk.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn remove_all(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        other => other.map_err(|e| Error::io(path.display(), e)),
+    }
+}
+
+/// Removes what a crash left of disks that were being made or removed, unless somebody is making or
+/// removing one right now. What is not removed is left for the next time, and an error is logged.
+pub(crate) async fn sweep(home: &Path) {
+    let at = home.to_owned();
+    let found = match offload(move || leftovers(&at)).await {
+        Ok(found) => found,
+        Err(error) => {
+            return tracing::warn!(%error, "cannot look for what interrupted removals left");
+        }
+    };
+    // One after the other, so that whoever waits for this waits for one.
+    for path in found {
+        let (at, left) = (home.to_owned(), path.clone());
+        match offload(move || sweep_one(&at, &left)).await {
+            Ok(true) => tracing::info!(path = %path.display(), "removed what a crash left"),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(%error, "cannot remove what a crash left"),
+        }
+    }
+}
+
+/// The directories in a home whose names say that a disk is being made or removed there.
+fn leftovers(home: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |e| Error::io(home.display(), e);
+    let entries = match fs::read_dir(home) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(failed)?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        let disk = name.to_str().and_then(|n| n.strip_prefix(NEW).or(n.strip_prefix(GONE)));
+        if disk.is_some_and(|disk| check_name("disk", disk).is_ok()) && entry.path().is_dir() {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+/// Removes one of them; `false` when somebody is at work.
+fn sweep_one(home: &Path, left: &Path) -> Result<bool> {
+    let Some(_alone) = alone(home)? else { return Ok(false) };
+    // Whoever was at work may have done it.
+    if !left.exists() {
+        return Ok(false);
+    }
+    // A server of an earlier version, whose successor this may be, has only the lock of the new disk.
+    let _lock = match LockFile::take(&left.join("lock"))? {
+        Taking::Ours(lock) => lock,
+        Taking::Held(_) | Taking::Replaced => return Ok(false),
+    };
+    remove_all(left)?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn a_directory_that_was_made_has_its_name_synced_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("home/disks");
+        let synced = RefCell::new(Vec::new());
+        let sync = |path: &Path| {
+            synced.borrow_mut().push(path.to_owned());
+            sync_directory(path)
+        };
+        make_synced(&home, &sync).unwrap();
+        assert_eq!(synced.take(), [dir.path().join("home"), dir.path().to_owned()]);
+        assert!(home.is_dir());
+        make_synced(&home, &sync).unwrap();
+        assert!(synced.take().is_empty(), "it was there");
+    }
+
+    #[test]
+    fn a_name_without_a_directory_above_it_is_in_the_working_directory() {
+        assert_eq!(above(Path::new("disks")), Path::new("."));
+        assert_eq!(above(Path::new("home/disks")), Path::new("home"));
+        assert_eq!(above(Path::new("/")), Path::new("/"));
+    }
+
+    /// A home with what crashes left in it, and with what is none of that.
+    fn left_by_a_crash() -> tempfile::TempDir {
+        let home = tempfile::tempdir().unwrap();
+        for name in [".gone-a", ".new-b", "c", ".gone-.hidden", ".newer"] {
+            fs::create_dir(home.path().join(name)).unwrap();
+            fs::write(home.path().join(name).join("0001.data"), "private").unwrap();
+        }
+        fs::write(home.path().join(".server"), "id").unwrap();
+        fs::write(home.path().join(".gone-file"), "").unwrap();
+        home
+    }
+
+    fn names(home: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(home)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[tokio::test]
+    async fn sweeping_removes_what_a_crash_left_and_nothing_else() {
+        let home = left_by_a_crash();
+        sweep(home.path()).await;
+        assert_eq!(names(home.path()), [".gone-.hidden", ".gone-file", ".newer", ".server", "c"]);
+        sweep(&home.path().join("not-there")).await;
+    }
+
+    #[tokio::test]
+    async fn nothing_is_swept_while_somebody_makes_or_removes_a_disk() {
+        let home = left_by_a_crash();
+        let before = names(home.path());
+        let (one, other) = (at_work(home.path()).unwrap(), at_work(home.path()).unwrap());
+        sweep(home.path()).await;
+        assert_eq!(names(home.path()), before);
+        drop(one);
+        sweep(home.path()).await;
+        assert_eq!(names(home.path()), before);
+        drop(other);
+        sweep(home.path()).await;
+        assert!(names(home.path()).len() < before.len());
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_an_earlier_version_makes_is_not_swept() {
+        let home = left_by_a_crash();
+        let lock = crate::lock::take(&new(home.path(), "b"), "b").unwrap();
+        sweep(home.path()).await;
+        assert!(new(home.path(), "b").exists() && !gone(home.path(), "a").exists());
+        drop(lock);
+        sweep(home.path()).await;
+        assert!(!new(home.path(), "b").exists());
+    }
+}

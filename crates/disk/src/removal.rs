@@ -1,0 +1,146 @@
+//! Removing disks: first what the store knows of them, their directory last.
+//!
+//! The ref of a disk is marked before its first snapshot goes. That is a compare-and-swap, so of a
+//! removal and a taking that meet, one comes too late. Nobody takes a disk that is marked: what is
+//! removed then is nobody else's. A crash leaves the mark, or a directory without a ref; another
+//! removal begins anew and finds less to do. A disk that is opened instead loses the mark.
+
+use crate::disks::{Disks, clear, lock_existing};
+use crate::fence::{self, Tenure, UUID};
+use crate::record::{Record, Uuid};
+use block::{Error, ErrorKind, Result, offload};
+use store::{RefKind, RefRecord, check_name};
+
+/// What is known of a disk whose names are to go.
+enum Known {
+    /// Its directory is here, with a record that says so.
+    Here { uuid: Uuid, epoch: u64 },
+    /// Its directory is here, and its record damaged.
+    Damaged,
+    /// Somebody vouches that no home has it.
+    Lost,
+}
+
+impl Disks {
+    /// Removes a disk with its snapshots. Images stay, also those committed from it. One that another
+    /// server took is only removed here.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) when there is none,
+    /// [`Conflict`](ErrorKind::Conflict) while it is in use, when another server takes it at this
+    /// moment, and when only the store knows it: then it may be of another home; those of the store
+    /// and the file system. What an interrupted removal left is removed by the next one.
+    pub async fn remove(&self, name: &str) -> Result<()> {
+        check_name("disk", name)?;
+        let (directory, own) = (self.directory.join(name), name.to_owned());
+        let locked = offload(move || {
+            let lock = lock_existing(&directory, &own)?;
+            let known = Record::load(&directory);
+            let here = |Record { uuid, epoch, .. }| Known::Here { uuid, epoch };
+            Ok((lock, known.map_or(Known::Damaged, here)))
+        });
+        let (_lock, known) = match locked.await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return match self.store.refs().get(RefKind::Disk, name).await? {
+                    None => Err(error),
+                    Some(_) => Err(Error::conflict(format!(
+                        "disk {name:?} has no directory in {}, but the store knows it: another \
+                         home on this store may have it; remove it there, take it with 'sojourn \
+                         disk take {name}', or, if its directory is lost, give it up with 'sojourn \
+                         disk remove --lost {name}'",
+                        self.directory.display()
+                    ))),
+                };
+            }
+            other => other?,
+        };
+        self.forget(name, &known).await?;
+        let (home, name) = (self.directory.clone(), name.to_owned());
+        offload(move || clear(&home, &name)).await
+    }
+
+    /// Removes what the store knows of a disk whose directory is lost, its snapshots included. The
+    /// caller vouches that no other home has it.
+    ///
+    /// # Errors
+    /// [`Conflict`](ErrorKind::Conflict) when its directory is here, and when somebody else changes
+    /// the disk at this moment; [`NotFound`](ErrorKind::NotFound) when the store does not know it;
+    /// those of the store.
+    pub async fn remove_lost(&self, name: &str) -> Result<()> {
+        check_name("disk", name)?;
+        let place = self.directory.join(name);
+        if place.exists() {
+            return Err(Error::conflict(format!(
+                "disk {name:?} is not lost, it is in {}; remove it without --lost",
+                place.display()
+            )));
+        }
+        if self.store.refs().get(RefKind::Disk, name).await?.is_none() {
+            return Err(Error::not_found(format!("the store knows no disk {name:?}")));
+        }
+        self.forget(name, &Known::Lost).await
+    }
+
+    /// Removes the names of a disk and of its snapshots, unless they are of another one.
+    async fn forget(&self, name: &str, known: &Known) -> Result<()> {
+        match self.store.refs().get(RefKind::Disk, name).await? {
+            Some(found) if self.is_same(&found, known).await? => self.forget_names(found).await,
+            // It goes last, so nothing else is left where there is none.
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the disk of a ref is the one that is known here, and not one that another server took
+    /// or made.
+    async fn is_same(&self, found: &RefRecord, known: &Known) -> Result<bool> {
+        let server = self.server().await?;
+        let (uuid, epoch) = match *known {
+            Known::Here { uuid, epoch } => (uuid, epoch),
+            // Only the ref says who has it.
+            Known::Damaged => return Ok(fence::held(found)?.is_of(server)),
+            Known::Lost => return Ok(true),
+        };
+        let tenure = Tenure { server, epoch };
+        match fence::check(found, uuid, tenure, &self.directory.join(&found.name)) {
+            Ok(()) => Ok(true),
+            Err(e) if matches!(e.kind(), ErrorKind::Conflict | ErrorKind::Fenced) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Removes the disk of a ref from the store.
+    async fn forget_names(&self, found: RefRecord) -> Result<()> {
+        let refs = self.store.refs();
+        // Before the mark, so that a damaged one leaves the disk as it was. None is added in between:
+        // this server has the disk locked, and whoever takes it changes the ref.
+        let snapshots = self.snapshots_of(&found.name).await?;
+        let body = fence::removing(&found, self.server().await?);
+        let marked = refs.update(RefKind::Disk, &found.name, found.sequence, body).await?;
+        for snapshot in snapshots {
+            refs.remove(RefKind::Snapshot, &snapshot.name, snapshot.sequence).await?;
+        }
+        refs.remove(RefKind::Disk, &found.name, marked.sequence).await
+    }
+
+    /// Removes the snapshots that earlier disks of this name left. Those of this one stay: another
+    /// server may have taken it by now.
+    pub(crate) async fn forget_earlier_snapshots(&self, record: &Record) -> Result<()> {
+        let own = record.uuid.to_string();
+        for found in self.snapshots_of(&record.name).await? {
+            if found.body.labels.get(UUID) != Some(&own) {
+                self.store.refs().remove(RefKind::Snapshot, &found.name, found.sequence).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The refs of all snapshots of disks of this name. Fails when one of them is damaged.
+    async fn snapshots_of(&self, disk: &str) -> Result<Vec<RefRecord>> {
+        let listing = self.store.refs().list(RefKind::Snapshot).await?;
+        let of_disk = |name: &str| name.split_once('@').is_some_and(|(of, _)| of == disk);
+        if let Some(bad) = listing.damaged.into_iter().find(|bad| of_disk(&bad.name)) {
+            return Err(bad.error.context(format!("snapshot {}", bad.name)));
+        }
+        Ok(listing.records.into_iter().filter(|found| of_disk(&found.name)).collect())
+    }
+}

@@ -1,0 +1,242 @@
+//! Room that is given back and reserved, and what is left of requests that were given up.
+
+use super::*;
+use block::offload;
+use futures::FutureExt;
+use futures::future::join_all;
+use std::pin::{Pin, pin};
+use std::sync::mpsc;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+const NO_HOLE: ZeroMode = ZeroMode { may_punch: false, only_if_fast: false };
+const HOLE: ZeroMode = ZeroMode { may_punch: true, only_if_fast: false };
+
+fn blocks(from: u64, to: u64) -> Span {
+    Span::between(from * BLOCK, to * BLOCK)
+}
+
+async fn reserve(scratch: &Scratch, span: Span) -> Result<(), ErrorKind> {
+    scratch.zero(span, NO_HOLE, Durability::Buffered).await.map_err(|e| e.kind())
+}
+
+async fn write(scratch: &Scratch, span: Span) -> Result<(), ErrorKind> {
+    let data = vec![9; span.len() as usize];
+    scratch.write(span, &data, Durability::Buffered).await.map_err(|e| e.kind())
+}
+
+async fn holds(scratch: &Scratch, span: Span, byte: u8) -> bool {
+    let mut buf = vec![!byte; span.len() as usize];
+    scratch.read(span, &mut buf).await.unwrap();
+    buf.iter().all(|b| *b == byte)
+}
+
+fn private(scratch: &Scratch) -> u64 {
+    scratch.stack().private()
+}
+
+#[tokio::test]
+async fn room_is_reserved_within_the_limit_and_counts() {
+    for base in [blank(MIB), slow(noise(MIB))] {
+        let scratch = Scratch::new(base, MIB).await;
+        scratch.shadow.limit(Arc::new(AtomicU64::new(8 * BLOCK)));
+        reserve(&scratch, blocks(0, 5)).await.unwrap();
+        assert_eq!(private(&scratch), 5);
+        for from in 5..200 {
+            assert_eq!(reserve(&scratch, blocks(from, from + 9)).await, Err(ErrorKind::NoSpace));
+        }
+        assert_eq!(write(&scratch, blocks(100, 104)).await, Err(ErrorKind::NoSpace));
+        scratch.flush().await.unwrap();
+        assert!(scratch.room() <= 8 * BLOCK, "{}", scratch.room());
+        // What was reserved can be written, whoever took the rest.
+        write(&scratch, blocks(100, 103)).await.unwrap();
+        write(&scratch, blocks(0, 5)).await.unwrap();
+        reserve(&scratch, blocks(0, 5)).await.unwrap();
+        assert!(holds(&scratch, blocks(0, 5), 0).await);
+    }
+}
+
+#[tokio::test]
+async fn reservations_that_come_together_stay_within_the_limit() {
+    let scratch = Scratch::new(blank(64 * MIB), 64 * MIB).await;
+    scratch.shadow.limit(Arc::new(AtomicU64::new(4 * MIB)));
+    let all = Span::whole(64 * MIB).pieces(MIB).map(|piece| reserve(&scratch, piece));
+    let done = join_all(all).await.into_iter().filter(|result| result.is_ok()).count();
+    assert_eq!((done, private(&scratch) * BLOCK), (4, 4 * MIB));
+}
+
+#[tokio::test]
+async fn a_reservation_waits_for_another_that_may_take_what_is_left() {
+    let scratch = Scratch::new(blank(MIB), MIB).await;
+    let (release, held) = mpsc::channel::<()>();
+    let (taken, is_taken) = mpsc::channel();
+    let inner = Arc::clone(&scratch.inner);
+    let mut other = pin!(offload(move || {
+        let _alone = inner.limit.reserving();
+        let _ = taken.send(());
+        let _ = held.recv();
+        Ok(())
+    }));
+    assert!(other.as_mut().now_or_never().is_none());
+    is_taken.recv().unwrap();
+    for asked in [false, true] {
+        let mut waiting = pin!(reserve(&scratch, blocks(0, 1)));
+        let soon = Duration::from_millis(50);
+        assert!(tokio::time::timeout(soon, waiting.as_mut()).await.is_err(), "{asked}");
+        let _ = scratch.inner.reserves.set(true);
+    }
+    drop(release);
+    other.await.unwrap();
+}
+
+#[tokio::test]
+async fn reserved_room_is_there_after_a_kill() {
+    // The last block is short.
+    let size = 3 * MIB + 512;
+    for base in [blank(size), slow(noise(size))] {
+        let mut scratch = Scratch::new(base, size).await;
+        let span = Span::between(BLOCK, size);
+        reserve(&scratch, span).await.unwrap();
+        scratch.flush().await.unwrap();
+        scratch.reopen().await;
+        scratch.shadow.limit(Arc::new(AtomicU64::new(span.len())));
+        assert!(holds(&scratch, span, 0).await && scratch.room() >= span.len());
+        write(&scratch, span).await.unwrap();
+        assert!(holds(&scratch, span, 9).await);
+    }
+}
+
+#[tokio::test]
+async fn discarding_reserved_blocks_gives_their_room_back() {
+    let span = Span::between(MIB, 33 * MIB);
+    for base in [blank(64 * MIB), slow(noise(64 * MIB))] {
+        let scratch = Scratch::new(base, 64 * MIB).await;
+        reserve(&scratch, span).await.unwrap();
+        assert!(scratch.room() >= span.len());
+        scratch.discard(span, Durability::Durable).await.unwrap();
+        assert!(scratch.room() < MIB && private(&scratch) == 0, "{}", scratch.room());
+        assert!(holds(&scratch, span, 0).await);
+    }
+}
+
+#[tokio::test]
+async fn a_discard_gives_back_the_room_of_blocks_that_are_zero_already() {
+    let span = Span::whole(8 * MIB);
+    let request = Arc::new(());
+    let wanted = Wanted::by(&request);
+    for mode in [None, Some(HOLE)] {
+        let scratch = Scratch::new(slow(noise(16 * MIB)), 16 * MIB).await;
+        write(&scratch, span).await.unwrap();
+        scratch.flush().await.unwrap();
+        // As one leaves them that is given up before it punches.
+        scratch.inner.mark_zero(span, false, &wanted).unwrap();
+        assert!(scratch.room() >= span.len());
+        match mode {
+            None => scratch.discard(span, Durability::Durable).await.unwrap(),
+            Some(mode) => scratch.zero(span, mode, Durability::Durable).await.unwrap(),
+        }
+        assert!(scratch.room() < MIB, "{}", scratch.room());
+    }
+}
+
+#[tokio::test]
+async fn a_discard_gives_back_room_of_blocks_that_the_layer_says_nothing_of() {
+    let scratch = Scratch::new(blank(16 * MIB), 16 * MIB).await;
+    // As a reservation leaves it that was killed before it counted.
+    let stack = scratch.stack();
+    stack.top().write(0, &vec![0; 8 * MIB as usize]).unwrap();
+    assert!(scratch.room() >= 8 * MIB);
+    scratch.discard(Span::whole(8 * MIB), Durability::Durable).await.unwrap();
+    assert!(scratch.room() < MIB && scratch.is_empty(), "{}", scratch.room());
+}
+
+#[tokio::test]
+async fn where_room_cannot_be_reserved_zeroes_are_written_or_it_is_said() {
+    let scratch = Scratch::new(blank(MIB), MIB).await;
+    scratch.inner.reserves.set(false).unwrap();
+    let fast = ZeroMode { only_if_fast: true, ..NO_HOLE };
+    let refused = scratch.zero(blocks(0, 4), fast, Durability::Buffered).await.unwrap_err();
+    assert_eq!((refused.kind(), private(&scratch)), (ErrorKind::Unsupported, 0));
+    reserve(&scratch, blocks(0, 4)).await.unwrap();
+    assert_eq!(private(&scratch), 4);
+}
+
+/// The only thread that may wait waits while this lives, and for all that was given to it before.
+struct Busy {
+    _release: mpsc::Sender<()>,
+    _work: Pin<Box<dyn Future<Output = Result<()>>>>,
+}
+
+impl Busy {
+    fn new() -> Self {
+        let (release, held) = mpsc::channel();
+        let mut work = Box::pin(offload(move || {
+            let _ = held.recv();
+            Ok(())
+        }));
+        // From here on it is under way.
+        assert!(work.as_mut().now_or_never().is_none());
+        Self { _release: release, _work: work }
+    }
+}
+
+fn with_one_waiting_thread(test: impl Future<Output = ()>) {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().max_blocking_threads(1).build().unwrap().block_on(test);
+}
+
+#[test]
+fn what_is_left_of_a_request_that_was_given_up_zeroes_nothing() {
+    with_one_waiting_thread(async {
+        for (mode, asked) in [(NO_HOLE, false), (NO_HOLE, true), (HOLE, false)] {
+            let scratch = Scratch::new(blank(MIB), MIB).await;
+            if asked {
+                reserve(&scratch, blocks(9, 10)).await.unwrap();
+            }
+            let busy = Busy::new();
+            {
+                let zero = pin!(scratch.zero(blocks(0, 2), mode, Durability::Buffered));
+                assert!(futures::poll!(zero).is_pending());
+            }
+            let data = [7; 2 * BLOCK as usize];
+            assert_eq!(scratch.try_write(blocks(0, 2), &data).unwrap(), Attempt::Done);
+            drop(busy);
+            // It has its turn behind what is left.
+            scratch.flush().await.unwrap();
+            assert!(holds(&scratch, blocks(0, 2), 7).await, "{mode:?}, {asked}");
+        }
+    });
+}
+
+#[test]
+fn no_layer_is_sealed_while_room_is_reserved() {
+    with_one_waiting_thread(async {
+        let scratch = Scratch::new(blank(MIB), MIB).await;
+        write(&scratch, blocks(0, 1)).await.unwrap();
+        let layer = scratch.new_layer(2).await.unwrap();
+        let busy = Busy::new();
+        let mut zero = pin!(scratch.zero(blocks(0, 1), NO_HOLE, Durability::Buffered));
+        let mut seal = pin!(scratch.seal(layer));
+        assert!(futures::poll!(zero.as_mut()).is_pending());
+        assert!(futures::poll!(seal.as_mut()).is_pending(), "a layer that may still change");
+        drop(busy);
+        tokio::join!(seal, zero).1.unwrap();
+        assert!(holds(&scratch, blocks(0, 1), 0).await);
+    });
+}
+
+#[tokio::test]
+async fn closing_waits_for_what_is_being_zeroed() {
+    for failed in [false, true] {
+        let scratch = Scratch::new(blank(MIB), MIB).await;
+        if failed {
+            scratch.poison().set(&Error::unavailable("no disk"));
+        }
+        let zeroing = Arc::clone(&scratch.inner.zeroing).read_owned().await;
+        let mut close = pin!(scratch.shadow.close());
+        let soon = Duration::from_millis(50);
+        assert!(tokio::time::timeout(soon, close.as_mut()).await.is_err(), "{failed}");
+        drop(zeroing);
+        assert_eq!(close.await.is_err(), failed);
+    }
+}
