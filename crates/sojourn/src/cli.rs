@@ -129,6 +129,8 @@ mod tests {
             } else {
                 let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
                 assert!(help.contains("sojourn "), "{path} has no example");
+                let wide = help.lines().find(|line| line.len() > 100);
+                assert_eq!(wide, None, "{path}: it would be broken where nobody can paste it");
             }
         }
         check(&Cli::command(), "");

@@ -263,9 +263,10 @@ impl Config {
     /// The configuration of a home.
     ///
     /// # Errors
-    /// As [`load`](Self::load), and when nobody ran `sojourn init` there.
+    /// As [`load`](Self::load), when nobody ran `sojourn init` there, and for root on another user's.
     pub(crate) fn of(home: &Home) -> Result<Self> {
         home.must_exist()?;
+        home.must_be_ours()?;
         Self::load(&home.config())
     }
 
@@ -395,6 +396,9 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # Where images live: a directory (relative to this file's home), or s3://, gs://, az://, https://.
 {STORE}
 
+# Stores that are asked for what is missing or damaged in this one.
+# sources = []              # such as ["/media/usb/store"]
+
 # The key file of an encrypted store (relative to the home).
 {KEY_FILE}
 
@@ -404,7 +408,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 
 [cache]
 # size = "256MiB"
-# policy = "s3fifo"         # or "lru"
+# policy = "s3fifo"         # or arc, fbr, fmpq, lirs, lru, mq, twoq, wtinylfu
 # single_flight = true      # many that miss the same chunk at a time share one load
 
 # Parts of a store over a network that are kept on this machine's disk.
@@ -524,6 +528,7 @@ mod tests {
         for (text, line, word) in [
             ("\n[cache]\nsise = 3\n", "line 3", "sise"),
             ("[cache]\nsize = \"lots\"\n", "line 2", "lots"),
+            ("[cache]\nsize = -1\n", "line 2", "a number of bytes"),
             ("[cache]\npolicy = \"magic\"\n", "line 2", "magic"),
             ("[limits]\nconnections = \"many\"\n", "line 2", "connections"),
             ("[serve]\nhttp = 7\n", "line 2", "http"),

@@ -15,7 +15,7 @@ use crate::cli::Global;
 use block::lock::{LockFile, Taking};
 use block::{Error, Result};
 use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The paths of a home.
@@ -118,14 +118,34 @@ impl Home {
     /// Fails when nobody ran `sojourn init` here.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`].
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::Denied`] when this user may not look.
     pub(crate) fn must_exist(&self) -> Result<()> {
-        if self.exists() {
-            return Ok(());
+        let (dir, config) = (self.dir.display(), self.config());
+        match config.try_exists() {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(e) => return Err(Error::io(format!("cannot look into the home {dir}"), e)),
         }
-        let dir = self.dir.display();
         Err(Error::not_found(format!(
             "no home at {dir}: sojourn.toml is missing; make one with `sojourn --home {dir} init`"
+        )))
+    }
+
+    /// Fails when root works on another user's home: the server, which runs as that user, could not
+    /// read what root makes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] with the remedy.
+    pub(crate) fn must_be_ours(&self) -> Result<()> {
+        let Ok(disks) = self.disks().metadata() else { return Ok(()) };
+        let (own, owner) = (rustix::process::geteuid(), disks.uid());
+        if !own.is_root() || owner == own.as_raw() {
+            return Ok(());
+        }
+        Err(Error::denied(format!(
+            "the home {} is of user {owner}, whose server could not read what root makes in it; run \
+             this as that user: sudo -u '#{owner}' sojourn ...",
+            self.dir.display()
         )))
     }
 

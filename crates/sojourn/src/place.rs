@@ -18,6 +18,16 @@ pub(crate) enum TlsMode {
     Required,
 }
 
+impl fmt::Display for TlsMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Optional => "optional",
+            Self::Required => "required",
+        })
+    }
+}
+
 /// A listener of the configuration: an address, or a table of `address` and `tls`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Place {

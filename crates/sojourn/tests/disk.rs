@@ -186,8 +186,9 @@ async fn disks_and_images_appear_while_the_server_runs() {
     lab.file("late.raw", &content(MIB, 4));
     lab.line("image import late.raw late").ok();
     assert!(content_of(&server, "late:1").await == content(MIB, 4));
-    lab.line("disk create late --from debian").ok();
-    assert_eq!(content_of(&server, "late").await.len() as u64, 8 * MIB);
+    assert!(server.attach("later").await.is_err());
+    lab.line("disk create later --from debian").ok();
+    assert_eq!(content_of(&server, "later").await.len() as u64, 8 * MIB);
     assert_eq!(server.stop(), 0);
 }
 
@@ -206,6 +207,23 @@ fn what_holds_private_data_is_for_its_owner_alone() {
 }
 
 #[test]
+fn every_verb_that_tells_what_a_disk_is_tells_its_snapshots() {
+    let (lab, _) = Lab::with_image();
+    lab.line("disk create alice --from debian").ok();
+    lab.line("disk snapshot alice first").ok();
+    let server = lab.serve(&[]);
+    for verb in ["show alice", "rollback alice first", "reset alice", "grow alice 40M"] {
+        let told = lab.json(&format!("disk {verb}"));
+        assert_eq!(told["snapshots"][0]["name"], "first", "{verb}: {told}");
+    }
+    let told = lab.json("disk rebase alice debian:1");
+    assert_eq!(told["disk"]["snapshots"][0]["name"], "first", "{told}");
+    lab.line("disk remove alice@first").ok();
+    assert_eq!(lab.json("disk list")[0]["snapshots"].as_array().unwrap().len(), 0);
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
 fn a_damaged_disk_is_saved_by_reset_and_a_lost_one_is_given_up_on_request() {
     let (lab, _) = Lab::with_image();
     lab.line("disk create alice --from debian").ok();
@@ -221,4 +239,11 @@ fn a_damaged_disk_is_saved_by_reset_and_a_lost_one_is_given_up_on_request() {
     lab.line("disk remove alice").fails(4, &["another home", "--lost"]);
     lab.line("disk remove --lost alice").ok();
     lab.line("disk remove --lost alice").fails(3, &["alice"]);
+}
+
+#[test]
+fn a_disk_does_not_take_the_name_by_which_clients_get_an_image() {
+    let (lab, _) = Lab::with_image();
+    lab.line("disk create debian --from debian").fails(4, &["an image is called debian"]);
+    lab.line("disk create debian2 --from debian").ok();
 }

@@ -394,3 +394,70 @@ fn half_a_request_on_the_control_socket_does_not_hold_up_a_stop() {
     assert_eq!(server.stop(), 0);
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_whose_storage_hangs_keeps_neither_a_reload_nor_a_stop_waiting() {
+    let (lab, _) = Lab::with_image();
+    for disk in ["alice", "bob"] {
+        lab.line(&format!("disk create {disk} --from debian")).ok();
+    }
+    configure(&lab, "[serve]\nidle_seconds = 1\n[limits]\nhandshake_seconds = 1\n");
+    // Whoever opens it waits for a writer that does not come.
+    let record = lab.home().join("disks/alice/disk.json");
+    std::fs::remove_file(&record).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &record,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    let mut server = lab.serve(&[]);
+    assert!(server.attach("alice").await.is_err());
+    drop(server.attach("bob").await.unwrap());
+    // The other one is idle, and closed.
+    let lock = std::fs::File::open(lab.home().join("disks/bob/lock")).unwrap();
+    while rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    lab.line("reload").ok();
+    server.signal("TERM");
+    while lab.nbd_socket().exists() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    server.signal("TERM");
+    assert_eq!(server.wait(), 6);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_of_which_a_flush_failed_is_opened_again_for_the_next_client() {
+    let (lab, _) = Lab::with_image();
+    lab.line("disk create alice --from debian").ok();
+    // A file that takes what is written and cannot be synced.
+    let data = lab.home().join("disks/alice/0001.data");
+    let aside = lab.path("aside");
+    std::fs::rename(&data, &aside).unwrap();
+    std::os::unix::fs::symlink("/dev/null", &data).unwrap();
+    let server = lab.serve(&[]);
+    let block = [7; 4096];
+    let remote = server.attach("alice").await.unwrap();
+    remote.write(Span::whole(4096), &block, Durability::Buffered).await.unwrap();
+    assert!(remote.flush().await.is_err());
+    assert!(remote.write(Span::whole(4096), &block, Durability::Buffered).await.is_err());
+    assert!(server.attach("alice").await.is_ok(), "it can still be read");
+    drop(remote);
+    std::fs::remove_file(&data).unwrap();
+    std::fs::rename(&aside, &data).unwrap();
+    let mut buf = [0; 4096];
+    loop {
+        // The server may still be saying goodbye to the one before.
+        let remote = server.attach("alice").await.unwrap();
+        if remote.write(Span::whole(4096), &block, Durability::Durable).await.is_ok() {
+            remote.read(Span::whole(4096), &mut buf).await.unwrap();
+            break;
+        }
+    }
+    assert_eq!(buf, block);
+    assert_eq!(server.stop(), 0);
+}

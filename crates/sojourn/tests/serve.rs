@@ -80,6 +80,29 @@ fn a_server_that_was_killed_leaves_nothing_in_the_way() {
 }
 
 #[test]
+fn a_server_that_starts_sweeps_what_crashes_left_of_disks() {
+    let (lab, _) = Lab::with_image();
+    lab.line("disk create alice --from debian").ok();
+    let left = [".gone-bob", ".new-carol"].map(|name| lab.home().join("disks").join(name));
+    for place in &left {
+        std::fs::create_dir(place).unwrap();
+        std::fs::write(place.join("0001.data"), content(MIB, 3)).unwrap();
+    }
+    lab.line("disk list").ok();
+    assert!(left.iter().all(|place| place.exists()), "a command leaves them");
+    let server = lab.serve(&[]);
+    for _ in 0..600 {
+        if !left.iter().any(|place| place.exists()) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert!(!left.iter().any(|place| place.exists()), "{}", server.log());
+    assert_eq!(lab.json("disk list")[0]["name"], "alice");
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
 fn the_control_socket_is_for_its_owner_alone() {
     use std::os::unix::fs::PermissionsExt;
     let lab = Lab::new();

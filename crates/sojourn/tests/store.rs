@@ -85,7 +85,31 @@ fn images_are_copied_once_into_a_store_with_another_key() {
     lab.line("image import second.raw debian:1").ok();
     other.line(&line).fails(4, &["debian:1"]);
     other.line(&format!("{line} nobody:1")).fails(3, &["nobody:1"]);
-    other.line(&format!("store copy {} nowhere", from.display())).fails(3, &["nowhere"]);
+    other.line(&format!("store copy nowhere {}", to.display())).fails(3, &["nowhere"]);
+}
+
+#[test]
+fn a_copy_makes_its_store_but_not_one_in_clear_of_what_is_encrypted() {
+    let (lab, golden) = Lab::with_image();
+    let store = lab.home().join("store");
+    for outcome in ["made", "present"] {
+        let copied = lab.json(&format!("store copy {} usb/store", store.display()));
+        let found = &copied[0]["outcome"];
+        assert!(found == outcome || found.get(outcome).is_some(), "{copied}");
+    }
+    let other = Lab::empty();
+    other.line(&format!("init --store {}", lab.path("usb/store").display())).ok();
+    other.line("image export debian out.raw").ok();
+    assert!(std::fs::read(other.path("out.raw")).unwrap() == golden);
+
+    let secret = Lab::empty();
+    std::fs::write(secret.path("key"), [7; 32]).unwrap();
+    secret.line("--key-file key init --encrypt").ok();
+    secret.file("one.raw", &common::content(4096, 1));
+    secret.line("--key-file key image import one.raw debian").ok();
+    let line = format!("--key-file key store copy {}", secret.home().join("store").display());
+    secret.line(&format!("{line} usb")).fails(3, &["usb", "init --encrypt --store usb"]);
+    assert!(!secret.path("usb").exists());
 }
 
 #[test]

@@ -119,8 +119,7 @@ impl Store {
         let found = backend::get(&*backend, settings::KEY, document::MAX_LEN).await;
         let bytes = found.map_err(|e| match e.kind() {
             ErrorKind::NotFound => {
-                Error::not_found(format!("no store in {backend}: make one with \"sojourn init\""))
-                    .with_source(e)
+                Error::not_found("there is no store; make one with `sojourn init`").with_source(e)
             }
             _ => e,
         })?;

@@ -35,8 +35,8 @@ Examples:
   sojourn cert ca
   sojourn cert ca --name 'Lab 3' --days 3650
 
-Whoever has ca-key.pem can make certificates that the server trusts. Keep a copy of the directory in
-a safe place; the server itself does without that file.")]
+Whoever has ca-key.pem can make certificates that the server trusts. Keep a copy of the directory
+in a safe place; the server itself does without that file.")]
 pub(crate) struct Ca {
     #[command(flatten)]
     place: Place,
@@ -54,8 +54,8 @@ Examples:
   sojourn cert server disks.example.org 192.0.2.7
   sojourn serve --nbd 0.0.0.0:10809 --tls required
 
-Clients refuse a server that they reach by another name. A running server takes the new certificate
-at SIGHUP.")]
+Clients refuse a server that they reach by another name. A running server takes the new
+certificate at SIGHUP.")]
 pub(crate) struct Server {
     #[command(flatten)]
     place: Place,
@@ -91,8 +91,8 @@ pub(crate) struct Client {
 Examples:
   sojourn cert revoke alice && systemctl reload sojourn
 
-A running server learns it at SIGHUP; it refuses the next connection, and does not end those that are
-there.")]
+A running server learns it at SIGHUP; it refuses the next connection, and does not end those that
+are there.")]
 pub(crate) struct Revoke {
     #[command(flatten)]
     place: Place,

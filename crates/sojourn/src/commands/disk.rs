@@ -71,6 +71,7 @@ Examples:
   sojourn disk remove alice
   sojourn disk remove alice@before-upgrade
   sojourn disk remove --lost alice    its directory is gone, and no other home has it")]
+    #[command(aliases = ["rm", "delete"])]
     Remove(Remove),
     /// Publish all of a disk and give it up, so that another server can take it
     #[command(after_help = "\

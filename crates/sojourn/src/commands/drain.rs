@@ -3,6 +3,7 @@
 use super::reload::server;
 use crate::control::api::DrainRequest;
 use crate::home::Home;
+use crate::lists::duration;
 use crate::output::Output;
 use block::{Error, Result};
 use rustix::event::{PollFd, PollFlags};
@@ -13,7 +14,7 @@ use rustix::io::Errno;
 #[command(after_help = "\
 Examples:
   sojourn drain
-  sojourn drain --timeout 600
+  sojourn drain --timeout 10m
   sojourn drain --to-successor                      after an upgrade: the new program goes on
 
 New clients are refused from now on; those that are there are served until they leave. Then the
@@ -22,12 +23,24 @@ server flushes, closes its disks and ends, and so does this command.
 With --to-successor nobody is refused and nobody has to leave: the server starts its program again
 with its own command line, and hands its listeners and clients over to it.")]
 pub(crate) struct Args {
-    /// Stop the clients that are left after so many seconds, as SIGTERM does
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    /// Stop the clients that are left after this time (seconds, or as 10m), as SIGTERM does
+    #[arg(long, value_name = "TIME", value_parser = patience)]
     timeout: Option<u64>,
     /// Start a successor and hand everything over to it; no connection is dropped
     #[arg(long, conflicts_with = "timeout")]
     to_successor: bool,
+}
+
+/// Reads seconds, at most a day of them.
+fn patience(text: &str) -> Result<u64> {
+    let seconds = match text.parse() {
+        Ok(seconds) => seconds,
+        Err(_) => duration(text)?.as_secs_f64().ceil() as u64,
+    };
+    if seconds > 86_400 {
+        return Err(Error::invalid("more than a day: give at most 24h"));
+    }
+    Ok(seconds)
 }
 
 pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {

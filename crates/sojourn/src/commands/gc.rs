@@ -21,9 +21,10 @@ Examples:
   sojourn gc                        once a day, from cron or a timer
   sojourn gc --grace 0s             delete garbage at once, when nobody reads what was removed
 
-It runs beside servers, imports and other collections. What it finds unreferenced is only noted; a
-later run deletes it after the grace period, unless it is in use again. Packs that are mostly garbage
-are rewritten. What cannot be read stops the deletion of whatever it may refer to: exit code 7.")]
+It runs beside servers, imports and other collections. What it finds unreferenced is only noted;
+a later run deletes it after the grace period, unless it is in use again. Packs that are mostly
+garbage are rewritten. What cannot be read stops the deletion of whatever it may refer to: exit
+code 7.")]
 pub(crate) struct Args {
     /// Only say what would be done
     #[arg(long)]

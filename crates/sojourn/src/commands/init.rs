@@ -10,7 +10,8 @@ use serde::Serialize;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use store::{Cost, NewKey, Settings, Store};
+use store::backend::{OpenOptions as OpenStoreOptions, Opened};
+use store::{Cost, NewKey, Secret, Settings, Store};
 
 /// Arguments of `sojourn init`.
 #[derive(Debug, clap::Args)]
@@ -21,7 +22,7 @@ Examples:
   sojourn init --store s3://bucket/golden  in a bucket that exists; credentials as for other tools
   sojourn --home /tmp/try init             everything under /tmp/try
   sojourn init --encrypt                   asks for a passphrase, without which all is lost
-  head -c 32 /dev/urandom > /etc/sojourn.key; sojourn init --encrypt --key-file /etc/sojourn.key")]
+  (umask 077; head -c 32 /dev/urandom > key); sojourn init --encrypt --key-file key")]
 pub(crate) struct Args {
     /// Where images live: a directory, or a URL: file://, s3://, gs://, az://, https://. A store
     /// that is already there is used as it is [default: the directory `store` in the home]
@@ -66,44 +67,9 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     if store.is_none() {
         home.create_store(&home.resolve(named.as_ref()))?;
     }
-    let backend = match store::backend::create(
-        &engine::place(home, &named),
-        &store::backend::OpenOptions::default(),
-    ) {
-        Ok(opened) => opened.backend,
-        Err(e) => {
-            home.discard();
-            return Err(e);
-        }
-    };
-    let world = world::system();
     let text = Config::template(store.as_deref(), home.key_file())?;
-    let made = match &secret {
-        Some(secret) => {
-            let settings = Settings::generate_encrypted(&*world.entropy)?;
-            let new = NewKey { name: "first", secret, cost: Cost::NORMAL };
-            Store::create_encrypted(backend.clone(), settings, world, &new).await
-        }
-        None => Store::create(backend.clone(), Settings::generate(&*world.entropy)?, world).await,
-    };
-    let new_store = match made {
-        Ok(_) => true,
-        Err(e) if e.kind() == ErrorKind::Conflict => {
-            let given = async || match &secret {
-                Some(secret) => Ok(Some(secret.clone())),
-                None => key::given(home, &Config::default()),
-            };
-            let found = Store::open_with(backend, world::system(), given).await?;
-            if args.encrypt && !found.settings().is_encrypted() {
-                return Err(Error::conflict(format!(
-                    "there is a store at {named} already, and it is not encrypted; leave out \
-                     --encrypt to use it, or choose another place"
-                )));
-            }
-            false
-        }
-        Err(e) => return Err(e),
-    };
+    let made = store_at(&named, secret.as_ref(), home).await;
+    let new_store = made.inspect_err(|_| home.discard())?;
     write_config(home, &text)?;
     let made = Made {
         home: home.dir().display().to_string(),
@@ -114,6 +80,55 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
         let kind = if made.new_store { "a new store" } else { "the store" };
         format!("{} is ready, with {kind} at {}", made.home, made.store)
     })
+}
+
+/// Makes a store, or finds one there; whether it is new.
+async fn store_at(named: &str, secret: Option<&Secret>, home: &Home) -> Result<bool> {
+    let place = engine::place(home, named);
+    let opened = store::backend::create(&place, &OpenStoreOptions::default())?;
+    // Nothing can be made by way of a web server.
+    let web = ["http://", "https://"].iter().any(|scheme| named.starts_with(scheme));
+    if !web {
+        match make(&opened, secret).await {
+            Err(e) if e.kind() == ErrorKind::Conflict => {}
+            made => return made.map(|()| true),
+        }
+    }
+    let given = async || match secret {
+        Some(secret) => Ok(Some(secret.clone())),
+        None => key::given(home, &Config::default()),
+    };
+    let found = Store::open_with(opened.backend, world::system(), given).await;
+    let found = found.map_err(|e| match e.kind() {
+        ErrorKind::NotFound if web => Error::not_found(format!(
+            "there is no store at {place}; give the address of one that `sojourn store publish` listed"
+        )),
+        _ => e.context(format!("store {place}")),
+    })?;
+    if secret.is_some() && !found.settings().is_encrypted() {
+        return Err(Error::conflict(format!(
+            "there is a store at {named} already, and it is not encrypted; leave out --encrypt to use \
+             it, or choose another place"
+        )));
+    }
+    Ok(false)
+}
+
+/// Makes a store.
+async fn make(opened: &Opened, secret: Option<&Secret>) -> Result<()> {
+    let (backend, world) = (opened.backend.clone(), world::system());
+    match secret {
+        Some(secret) => {
+            let settings = Settings::generate_encrypted(&*world.entropy)?;
+            let new = NewKey { name: "first", secret, cost: Cost::NORMAL };
+            Store::create_encrypted(backend, settings, world, &new).await?;
+        }
+        None => {
+            let settings = Settings::generate(&*world.entropy)?;
+            Store::create(backend, settings, world).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes the configuration last: it is what makes a directory a home.

@@ -27,12 +27,12 @@ use std::time::Duration;
 Examples:
   sojourn predict --profile server.toml --trace day.trace --clients 1-500 --memory 1G-16G
   sojourn predict --profile server.toml --trace boot.trace --memory 256M --think 0s --response 5ms
-  sojourn predict --profile transcom --trace boot.trace --curve curve.csv --memory 64M --html holds.html
+  sojourn predict --profile transcom --trace boot.trace --memory 64M --html holds.html
 
 PROFILE comes from `sojourn model fit`. The trace tells how large requests are, how long a client
-pauses between them, and by its hit-ratio curve what a cache of so much memory answers. With --data
-shared (machines of one golden image) more clients need no more cache; with private each brings data
-of its own. docs/model.md says what is assumed.")]
+pauses between them, and by its hit-ratio curve what a cache of so much memory answers. With
+--data shared (machines of one golden image) more clients need no more cache; with private each
+brings data of its own. docs/model.md says what is assumed.")]
 pub(crate) struct Args {
     /// The demands of the server: a file, or `transcom`
     #[arg(long, value_name = "PROFILE")]

@@ -48,8 +48,8 @@ pub(crate) struct Args {
     /// Listen here for NBD: unix:PATH or HOST:PORT; may be repeated
     #[arg(long, value_name = "ADDR")]
     pub(crate) nbd: Vec<Address>,
-    /// Listen here for /metrics, /healthz and /v1/status: HOST:PORT
-    #[arg(long, value_name = "ADDR")]
+    /// Listen here for /metrics, /healthz and /v1/status: IP:PORT
+    #[arg(long, value_name = "IP:PORT")]
     pub(crate) http: Option<std::net::SocketAddr>,
     /// Whether --http is encrypted: off, optional (a client may show a certificate) or required (it
     /// must)
@@ -78,7 +78,7 @@ pub(crate) struct Args {
     /// Serve this file alone, without a home
     #[arg(long, value_name = "PATH")]
     pub(crate) file: Option<PathBuf>,
-    /// The format of --file [default: found by its magic]
+    /// The format of --file [default: found by its magic]; raw takes the bytes as they are
     #[arg(long, requires = "file", value_parser = parse_format)]
     pub(crate) format: Option<Format>,
     /// Another store with the same key that is asked for what is missing or damaged; may be repeated

@@ -16,6 +16,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use block::{Error, ErrorKind, Result};
+use serde::Serialize;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,10 +58,15 @@ pub(crate) async fn serve(listener: UnixListener, running: Arc<Running>, stop: S
     answer(listener, router, stop, || running.is_busy()).await;
 }
 
+/// What was asked, for the log.
+fn in_words(request: &impl Serialize) -> String {
+    serde_json::to_string(request).unwrap_or_default()
+}
+
 /// Carries out a verb in a task of its own: it is finished even when the command that asked goes
 /// away.
 async fn disk(State(running): State<Arc<Running>>, Json(request): Json<DiskRequest>) -> Response {
-    tracing::info!(verb = ?request, "control");
+    tracing::info!(verb = in_words(&request), "control");
     running.all_attached().await;
     let (send, receive) = oneshot::channel();
     let engine = Arc::clone(&running.engine);
@@ -112,7 +118,7 @@ async fn drain(State(running): State<Arc<Running>>, Json(request): Json<DrainReq
 }
 
 async fn cache(State(running): State<Arc<Running>>, Json(request): Json<CacheRequest>) -> Response {
-    tracing::info!(?request, "control");
+    tracing::info!(cache = in_words(&request), "control");
     match running.engine.change_cache(request.size, request.policy).await {
         Ok(()) => Json(CacheView::of(&running.engine.cache)).into_response(),
         Err(e) => problem(&e),

@@ -27,6 +27,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use store::backend::{Link, OpenOptions, Opened, Patience, PieceOptions};
 use store::{ManifestId, RefRecord, Store};
+use tokio::task::JoinSet;
 
 /// What a home holds, ready to use. The same for a command and for the server.
 pub(crate) struct Engine {
@@ -38,6 +39,7 @@ pub(crate) struct Engine {
     pub(crate) disks: Arc<Disks>,
     pub(crate) open: OpenDisks,
     images: Mutex<HashMap<ManifestId, Weak<Image>>>,
+    _sweeping: JoinSet<()>,
 }
 
 impl Engine {
@@ -79,7 +81,9 @@ impl Engine {
             None => disks,
         });
         let open = OpenDisks::new(Arc::clone(&disks));
-        Ok(Arc::new(Self { store, link, cache, loader, disks, open, images: Mutex::default() }))
+        let images = Mutex::default();
+        let _sweeping = sweeping(&disks, what_for);
+        Ok(Arc::new(Self { store, link, cache, loader, disks, open, images, _sweeping }))
     }
 
     /// Gives the cache another size, in bytes, and another policy, while it is used; what is `None`
@@ -136,6 +140,17 @@ impl Engine {
         images.insert(id, Arc::downgrade(&image));
         Ok(image)
     }
+}
+
+/// Has a server clear away what crashes left of disks. Nobody waits for it. Others may be at work in
+/// the home, as the lock of the home is not needed to make a disk: the disks have a lock for that.
+fn sweeping(disks: &Arc<Disks>, what_for: Use) -> JoinSet<()> {
+    let mut sweeping = JoinSet::new();
+    if what_for == Use::Server {
+        let disks = Arc::clone(disks);
+        sweeping.spawn(async move { disks.sweep().await });
+    }
+    sweeping
 }
 
 /// What a store is opened for.

@@ -3,6 +3,7 @@
 
 use block::{Error, Result};
 use disk::{Answer, Disk, DiskInfo, Disks, Mode, Question};
+use futures::StreamExt;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -14,6 +15,9 @@ use tokio::time::Instant;
 
 /// How long a removal waits for connections that have ended their use of the disk.
 const GOODBYE: Duration = Duration::from_secs(1);
+
+/// Idle disks that are closed at the same time.
+const CLOSINGS: usize = 4;
 
 /// All open disks of a home.
 pub(crate) struct OpenDisks {
@@ -52,6 +56,12 @@ impl Opened {
     /// its last goodbye: the disk's lock would outlive the closing.
     fn is_shared(&self) -> bool {
         Arc::strong_count(&self.disk) > 1 + self.timer.len()
+    }
+
+    /// Whether it takes no writes until it is opened again, and nobody has it. Not so of one that
+    /// ends with this process: nothing of it could be opened.
+    fn is_failed_and_free(&self) -> bool {
+        self.disk.has_failed() && !self.disk.is_away() && !self.is_shared()
     }
 
     /// Closes the disk; its lock goes with the last handle.
@@ -147,7 +157,12 @@ impl OpenDisks {
             Arc::clone(slot)
         };
         let mut entry = Entry(Some(Arc::clone(&slot)));
-        let place = Arc::clone(&slot.disk).lock_owned().await;
+        let mut place = Arc::clone(&slot.disk).lock_owned().await;
+        if let Some(failed) = place.take_if(|opened| opened.is_failed_and_free()) {
+            tracing::warn!(disk = name, "opening the disk again, as it failed");
+            // What is wrong with it was said when it failed.
+            let _ = failed.close().await;
+        }
         let present = place.as_ref().map(|opened| Arc::clone(&opened.disk));
         let disk = match present {
             Some(disk) => disk,
@@ -210,18 +225,23 @@ impl OpenDisks {
             .collect()
     }
 
-    /// Closes the disks that nobody has used for `idle`.
+    /// Closes the disks that nobody has used for `idle`, a few at a time: one whose storage hangs
+    /// keeps no other open.
     pub(crate) async fn close_idle(&self, idle: Duration) {
         let slots: Vec<_> = self.slots.lock().values().map(Arc::clone).collect();
-        for slot in slots {
+        let is_idle = |slot: &Arc<Slot>| {
             let use_ = *slot.use_.lock();
-            if use_.users == 0
-                && use_.since.elapsed() >= idle
-                && let Err(e) = self.close(&slot, false).await
-            {
+            use_.users == 0 && use_.since.elapsed() >= idle
+        };
+        let close = async |slot: Arc<Slot>| {
+            // One that is being opened is not idle.
+            let Ok(place) = Arc::clone(&slot.disk).try_lock_owned() else { return };
+            if let Err(e) = self.close(&slot, place, false).await {
                 tracing::error!(disk = slot.name, error = e.message(), "closing the disk failed");
             }
-        }
+        };
+        let idle = slots.into_iter().filter(is_idle);
+        futures::stream::iter(idle).for_each_concurrent(CLOSINGS, close).await;
     }
 
     /// Closes every disk. All are tried; the first error is returned.
@@ -232,7 +252,8 @@ impl OpenDisks {
         let slots: Vec<_> = self.slots.lock().values().map(Arc::clone).collect();
         let mut result = Ok(());
         for slot in slots {
-            if let Err(e) = self.close(&slot, true).await {
+            let place = Arc::clone(&slot.disk).lock_owned().await;
+            if let Err(e) = self.close(&slot, place, true).await {
                 let e = e.context(format!("closing disk {}", slot.name));
                 tracing::error!(disk = slot.name, error = e.message(), "closing the disk failed");
                 if result.is_ok() {
@@ -337,8 +358,12 @@ impl OpenDisks {
         result
     }
 
-    async fn close(&self, slot: &Arc<Slot>, stopping: bool) -> Result<()> {
-        let mut place = slot.disk.lock().await;
+    async fn close(
+        &self,
+        slot: &Arc<Slot>,
+        mut place: OwnedMutexGuard<Option<Opened>>,
+        stopping: bool,
+    ) -> Result<()> {
         // A client that an ephemeral disk waits for finds it open.
         let wanted = slot.use_.lock().users > 0
             || place.as_ref().is_some_and(|o| o.is_shared() || o.disk.holder().is_some());

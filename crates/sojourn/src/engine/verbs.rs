@@ -7,8 +7,23 @@ use crate::control::api::{
     DiskReply, DiskRequest, DiskView, ElsewhereView, Range, RebaseView, SnapshotView,
 };
 use block::{Error, ErrorKind, Result};
-use disk::{CreateOptions, DiskInfo, Elsewhere, Mode, Rebase, SnapshotInfo};
+use disk::{CreateOptions, Disk, DiskInfo, Elsewhere, Mode, Rebase, SnapshotInfo};
 use store::ImageName;
+
+/// Refuses to call a disk what clients call an image: they would get a disk in place of that.
+///
+/// # Errors
+/// [`Conflict`](ErrorKind::Conflict).
+async fn check_free(engine: &Engine, name: &str) -> Result<()> {
+    store::check_name("disk", name)?;
+    if images::resolve(&engine.store, &name.parse()?).await.is_err() {
+        return Ok(());
+    }
+    Err(Error::conflict(format!(
+        "an image is called {name}, and clients that ask for {name} are to get that; choose another name \
+         for the disk"
+    )))
+}
 
 /// Carries out a verb.
 ///
@@ -21,8 +36,9 @@ pub(crate) async fn perform(engine: &Engine, request: DiskRequest) -> Result<Dis
             let from: ImageName = from.parse()?;
             let mode = if ephemeral { Mode::Ephemeral } else { Mode::Persistent };
             let options = CreateOptions { size, mode };
+            check_free(engine, &name).await?;
             let info = engine.disks.create(&name, &from, options).await?;
-            Ok(DiskReply::Disk(info.into()))
+            Ok(DiskReply::Disk(view(info, Vec::new())))
         }
         DiskRequest::List => Ok(DiskReply::Disks(list(engine).await?)),
         DiskRequest::Show { name } => Ok(DiskReply::Disk(show(engine, &name).await?)),
@@ -33,7 +49,7 @@ pub(crate) async fn perform(engine: &Engine, request: DiskRequest) -> Result<Dis
         DiskRequest::Rollback { name, snapshot } => {
             let disk = hold_or_recover(engine, &name, Some(&snapshot)).await?;
             disk.rollback(&snapshot).await?;
-            Ok(DiskReply::Disk(disk.info().into()))
+            Ok(DiskReply::Disk(changed(&disk).await))
         }
         DiskRequest::Commit { name, image } => {
             let image: ImageName = image.parse()?;
@@ -50,17 +66,17 @@ pub(crate) async fn perform(engine: &Engine, request: DiskRequest) -> Result<Dis
                 .iter()
                 .map(|span| Range { offset: span.offset(), length: span.len() })
                 .collect();
-            Ok(DiskReply::Rebase(RebaseView { disk: disk.info().into(), both_changed }))
+            Ok(DiskReply::Rebase(RebaseView { disk: changed(&disk).await, both_changed }))
         }
         DiskRequest::Reset { name } => {
             let disk = hold_or_recover(engine, &name, None).await?;
             disk.reset().await?;
-            Ok(DiskReply::Disk(disk.info().into()))
+            Ok(DiskReply::Disk(changed(&disk).await))
         }
         DiskRequest::Grow { name, size } => {
             let disk = open.hold(&name).await?;
             disk.grow(size).await?;
-            Ok(DiskReply::Disk(disk.info().into()))
+            Ok(DiskReply::Disk(changed(&disk).await))
         }
         DiskRequest::Remove { name, lost } => {
             if lost {
@@ -75,14 +91,16 @@ pub(crate) async fn perform(engine: &Engine, request: DiskRequest) -> Result<Dis
             Ok(DiskReply::Removed(format!("snapshot {name}@{snapshot}")))
         }
         DiskRequest::Take { name, force } => {
-            Ok(DiskReply::Disk(engine.disks.take(&name, force).await?.into()))
+            let info = engine.disks.take(&name, force).await?;
+            Ok(DiskReply::Disk(view(info, Vec::new())))
         }
         DiskRequest::Release { name } => {
             open.release(&name).await?;
             Ok(DiskReply::Released(format!("disk {name}")))
         }
         DiskRequest::Keep { name, new } => {
-            Ok(DiskReply::Disk(open.keep(&name, &new).await?.into()))
+            let info = open.keep(&name, &new).await?;
+            Ok(DiskReply::Disk(view(info, Vec::new())))
         }
         DiskRequest::Elsewhere => {
             let found = engine.disks.elsewhere().await?;
@@ -105,16 +123,31 @@ async fn hold_or_recover(engine: &Engine, name: &str, snapshot: Option<&str>) ->
 
 /// All disks; of an open one what is true now.
 async fn list(engine: &Engine) -> Result<Vec<DiskView>> {
-    let open = engine.open.look(disk::Disk::info);
-    let mut views: Vec<DiskView> = engine
-        .disks
-        .list()
-        .await?
+    let infos = engine.disks.list().await?;
+    if infos.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut snapshots = engine.disks.snapshots().await?;
+    let open = engine.open.look(Disk::info);
+    let mut views: Vec<DiskView> = infos
         .into_iter()
-        .map(|info| open.get(&info.name).cloned().unwrap_or(info).into())
+        .map(|info| {
+            let own = snapshots.remove(&info.name).unwrap_or_default();
+            view(open.get(&info.name).cloned().unwrap_or(info), own)
+        })
         .collect();
     views.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(views)
+}
+
+/// What a disk is after a verb. That verb is done: when the store cannot list the snapshots after it,
+/// none are shown.
+async fn changed(disk: &Disk) -> DiskView {
+    let snapshots = disk.snapshots().await.unwrap_or_else(|error| {
+        tracing::warn!(disk = disk.name(), %error, "cannot list the snapshots of a changed disk");
+        Vec::new()
+    });
+    view(disk.info(), snapshots)
 }
 
 async fn show(engine: &Engine, name: &str) -> Result<DiskView> {
@@ -124,18 +157,16 @@ async fn show(engine: &Engine, name: &str) -> Result<DiskView> {
     })
 }
 
-impl From<DiskInfo> for DiskView {
-    fn from(info: DiskInfo) -> Self {
-        Self {
-            name: info.name,
-            image: info.image,
-            mode: info.mode.to_string(),
-            size: info.size,
-            created: info.created,
-            private_bytes: info.private_bytes,
-            snapshots: info.snapshots.into_iter().map(Into::into).collect(),
-            error: info.error,
-        }
+fn view(info: DiskInfo, snapshots: Vec<SnapshotInfo>) -> DiskView {
+    DiskView {
+        name: info.name,
+        image: info.image,
+        mode: info.mode.to_string(),
+        size: info.size,
+        created: info.created,
+        private_bytes: info.private_bytes,
+        snapshots: snapshots.into_iter().map(Into::into).collect(),
+        error: info.error,
     }
 }
 

@@ -285,19 +285,25 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut draining, mut succession, mut successor) = (None, Succession::default(), None);
     let mut ticks = 0u64;
+    // Beside the loop: a disk whose storage hangs must not keep signals waiting.
+    let mut closing = JoinSet::new();
     let failed = loop {
         tokio::select! {
             asked = signals.next() => match asked {
                 Asked::Stop => break None,
-                Asked::Reload => {
+                Asked::Reload => tokio::select! {
                     // What is wrong is in the log.
-                    let _ = server.reload().await;
-                }
+                    _ = server.reload() => {}
+                    () = signals.stop() => break None,
+                },
             },
             Some(order) = ordered.recv() => match order {
-                Order::Reload(answer) => {
-                    let _ = answer.send(server.reload().await);
-                }
+                Order::Reload(answer) => tokio::select! {
+                    reloaded = server.reload() => {
+                        let _ = answer.send(reloaded);
+                    }
+                    () = signals.stop() => break None,
+                },
                 Order::Drain(patience) => {
                     let connections = running.nbd.counters().connections;
                     tracing::info!(connections, "draining: no new clients");
@@ -338,7 +344,11 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
                 if draining.is_some() => break None,
             _ = tick.tick() => {
                 let idle = Duration::from_secs(server.config.serve.idle_seconds);
-                engine.open.close_idle(idle).await;
+                while closing.try_join_next().is_some() {}
+                if closing.is_empty() {
+                    let engine = Arc::clone(&engine);
+                    closing.spawn(async move { engine.open.close_idle(idle).await });
+                }
                 if ticks.is_multiple_of(HEAD_ROOM_TICKS) {
                     running.head_room.note(&engine, &running.nbd.counters());
                 }
@@ -368,6 +378,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
             let _ = tokio::time::timeout(LAST_BYTES, listeners.all_carried()).await;
         }
         while others.join_next().await.is_some() {}
+        while closing.join_next().await.is_some() {}
         let closed = finish(&running).await;
         match successor {
             None => lease.end().await,

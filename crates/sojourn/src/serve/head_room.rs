@@ -170,6 +170,12 @@ impl HeadRoomView {
         let (Some(more), Some(bottleneck), Some(then)) =
             (self.more, &self.bottleneck, self.response_then_us)
         else {
+            if self.requests >= head_room::ENOUGH_REQUESTS {
+                return format!(
+                    "{} requests in {:.0} s, whose times tell nothing of what more clients would meet",
+                    self.requests, self.seconds
+                );
+            }
             return format!(
                 "not enough requests yet: {} in {:.0} s, {} are needed",
                 self.requests,

@@ -260,7 +260,7 @@ impl Listeners {
             let (address, tls) = (open.listener.address().to_string(), anew.bound.tls);
             self.open(anew);
             open.phase.send_replace(Phase::Closed);
-            tracing::info!(address, ?tls, "what is asked of new clients has changed");
+            tracing::info!(address, %tls, "what is asked of new clients has changed");
         }
         for ready in bound {
             changes.opened.push(ready.bound.listener.address().to_string());

@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::place::TlsMode;
 use access::{Guarded, Rules, ServerCredentials};
 use arc_swap::ArcSwap;
-use block::{Error, Result};
+use block::{Error, ErrorKind, Result};
 use nbd::{Exports, Listener, Tls};
 use parking_lot::Mutex;
 use std::path::Path;
@@ -119,7 +119,7 @@ impl Security {
         let credentials = match present {
             present if !https && modes.iter().all(|mode| *mode == TlsMode::Off) => present,
             Some(present) if present.dir() == dir => Some(present),
-            _ => Some(Arc::new(ServerCredentials::load(&dir).map_err(|e| e.context("TLS"))?)),
+            _ => Some(Arc::new(ServerCredentials::load(&dir).map_err(with_remedy)?)),
         };
         Ok(Fresh { rules, strict, credentials })
     }
@@ -187,6 +187,18 @@ impl Security {
             }
         }
     }
+}
+
+/// What to do where there are no certificates yet.
+fn with_remedy(error: Error) -> Error {
+    if error.kind() == ErrorKind::NotFound {
+        let what = format!(
+            "TLS: {}; make certificates with `sojourn cert ca` and `sojourn cert server NAME`",
+            error.message()
+        );
+        return Error::not_found(what).with_source(error);
+    }
+    error.context("TLS")
 }
 
 #[cfg(test)]

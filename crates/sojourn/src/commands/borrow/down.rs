@@ -18,9 +18,9 @@ Examples:
   sojourn borrow down
   sojourn borrow down scratch --discard
 
-What was changed of a state is written back first; the disk stays up when that fails. Then the key
-is dropped, and the owner's file systems are looked at again. On a disk of the kernel, swap space is
-switched off and file systems are unmounted before all of that.")]
+What was changed of a state is written back first; the disk stays up when that fails. Then the
+key is dropped, and the owner's file systems are looked at again. On a disk of the kernel, swap
+space is switched off and file systems are unmounted before all of that.")]
 pub(crate) struct Args {
     /// The borrowed disk
     #[arg(default_value = "borrowed")]

@@ -37,10 +37,10 @@ Examples:
       --block 4K,32K --disk sda --out server.toml
 
 Reads at random from the export, only reads: first a part that fits the server's cache, again and
-again, then all of it. Processor, disk and network are measured by the utilisation law where they can
-be watched; what remains of the response is a queue and a delay, found from how the throughput grows
-with the clients. Then it reads with other numbers of clients and says how far the model is off.
-docs/model.md tells more.")]
+again, then all of it. Processor, disk and network are measured by the utilisation law where they
+can be watched; what remains of the response is a queue and a delay, found from how the
+throughput grows with the clients. Then it reads with other numbers of clients and says how far
+the model is off. docs/model.md tells more.")]
 pub(crate) struct Args {
     /// The export: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH, or encrypted, with
     /// nbds:// and ?tls-certificates=DIR

@@ -25,8 +25,8 @@ Examples:
   sojourn model solve server.toml --clients 1-500 --hit 95% --csv load.csv
 
 PROFILE is a file as `sojourn model fit` writes it (docs/model.md), or `transcom`: the server of
-Table 1 of the TransCom paper. Responses hold all centres of the profile, delays included. A profile
-with classes of clients, and no --clients, is solved for that mix.")]
+Table 1 of the TransCom paper. Responses hold all centres of the profile, delays included. A
+profile with classes of clients, and no --clients, is solved for that mix.")]
 pub(crate) struct Args {
     /// The demands of the server: a file, or `transcom`
     pub(crate) profile: String,

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 Examples:
   sojourn simulate cache day.trace --policy lru,fmpq,lirs,opt --size 64M-1G
   sojourn simulate cache boots.trace --share image --size 16M,64M --html boots.html
-  sojourn simulate cache day.trace --client 16M --policy fmpq:lifetime=8 --policy arc --size 256M --split 32768
+  sojourn simulate cache day.trace --client 16M --policy fmpq:lifetime=8 --size 256M --split 32768
 
 A policy is a name, or a name with parameters: fmpq:lifetime=8,history=1. docs/simulate.md lists
 them. opt is the best that any policy could do.")]

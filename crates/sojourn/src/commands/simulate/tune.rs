@@ -18,10 +18,10 @@ Examples:
   sojourn simulate tune day.trace --memory 4G --blocks 4K-128K --split
   sojourn simulate tune day.trace --memory 4G --split --fetch 20ms --fetch-rate 50M
 
-Every policy that a server can have, many with several parameters, runs in miniature on four samples
-of one block in 64. What it prints goes into sojourn.toml. With --blocks or --split it also chooses
-the size of blocks, or what part of the memory to give to the clients: then what counts is the time of
-a read, as --trip and --fetch have it.")]
+Every policy that a server can have, many with several parameters, runs in miniature on four
+samples of one block in 64. What it prints goes into sojourn.toml. With --blocks or --split it
+also chooses the size of blocks, or what part of the memory to give to the clients: then what
+counts is the time of a read, as --trip and --fetch have it.")]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) load: Load,

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use store::backend::OpenOptions;
 use store::copy::Copied;
-use store::{RefKind, RefRecord, Session, Store};
+use store::{RefKind, RefRecord, Session, Settings, Store};
 
 /// Cache of the images that are read, in bytes: a chunk is read once, some in two requests.
 const CACHE: u64 = 32 << 20;
@@ -24,7 +24,7 @@ const CACHE: u64 = 32 << 20;
 pub(crate) struct Args {
     /// The store to read: a directory or a URL
     pub(crate) from: String,
-    /// The store to write to: a directory or a URL; there has to be a store
+    /// The store to write to: a directory or a URL; where there is none, one in clear is made
     pub(crate) to: String,
     /// The versions, NAME[:TAG] [default: all]
     #[arg(value_name = "IMAGE")]
@@ -48,7 +48,7 @@ struct CopyView {
 
 pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
     let from = open(&args.from, args.from_key_file.as_ref(), home).await?;
-    let to = open(&args.to, args.to_key_file.as_ref(), home).await?;
+    let to = target(args, &from, home).await?;
     let records = wanted(&from, &args.images).await?;
     let done = copy_all(&from, &to, records).await?;
     output.print(&done, || {
@@ -112,6 +112,29 @@ async fn copy_one(
     drop(bar);
     let outcome = outcome.map_err(|e| e.context(format!("copying image {}", record.name)))?;
     Ok(Some(CopyView { image: record.name, size: record.body.size, outcome }))
+}
+
+/// The store to write to. One is made where there is none, unless that would put in clear what is
+/// encrypted.
+async fn target(args: &Args, from: &Store, home: &Home) -> Result<Store> {
+    let none = match open(&args.to, args.to_key_file.as_ref(), home).await {
+        Err(e) if e.kind() == ErrorKind::NotFound => e,
+        opened => return opened,
+    };
+    if from.settings().is_encrypted() || args.to_key_file.is_some() {
+        let what = format!(
+            "make an encrypted one first: sojourn --home NEW init --encrypt --store {}",
+            args.to
+        );
+        return Err(Error::not_found(format!("{}; {what}", none.message())).with_source(none));
+    }
+    let world = world::system();
+    let settings = Settings::generate(&*world.entropy)?;
+    let opened = store::backend::create(&args.to, &OpenOptions::default())?;
+    let made = Store::create(opened.backend, settings, world).await;
+    let made = made.map_err(|e| e.context(format!("store {}", args.to)))?;
+    tracing::info!(store = args.to, "made, as there was none");
+    Ok(made)
 }
 
 async fn open(url: &str, key_file: Option<&PathBuf>, home: &Home) -> Result<Store> {
