@@ -174,9 +174,14 @@ impl Disk {
     /// [`Conflict`](block::ErrorKind::Conflict), naming the holder, when another client has it or
     /// is waited for, or while the disk is being changed as a whole;
     /// [`Unavailable`](block::ErrorKind::Unavailable) to a client whose writes lay in borrowed room
-    /// of an earlier process.
+    /// of an earlier process, and to all while an ephemeral disk [has failed](Self::has_failed).
     pub async fn attach(self: &Arc<Self>, client: &str) -> Result<Attachment> {
-        let first = {
+        if self.mode() == Mode::Ephemeral {
+            // What a client left on one that failed is reset after it was opened again, and not shown to
+            // the next one.
+            self.shadow.check()?;
+        }
+        {
             if let Some(away) = &self.away {
                 away.check(self.name())?;
             }
@@ -197,14 +202,11 @@ impl Disk {
             state.holder = Some(client.to_owned());
             state.deadline = None;
             state.attachments += 1;
-            state.attachments == 1
-        };
+        }
         // From here on dropping it undoes it.
         let attachment = Attachment { disk: Arc::clone(self), ended: false };
-        if first {
-            // What is left of the client before must not change what this one writes.
-            self.shadow.until_zeroed().await;
-        }
+        // What is left of the client before must not change what this one writes.
+        self.shadow.until_zeroed().await;
         if self.mode() == Mode::Ephemeral {
             self.note_client(client).await?;
         }

@@ -92,9 +92,16 @@ impl Layer {
             )));
         }
         if doubted {
-            // In a file and under a name that were synced without a failure.
-            log.checkpoint(map.groups()).map_err(Failure::into_error)?;
-            doubt.settle()?;
+            // From now on in a file and under a name that were synced without a failure.
+            match log.checkpoint(map.groups()) {
+                Ok(()) => doubt.settle()?,
+                Err(Failure::Retry(error)) => {
+                    // The mark stays: the next opening tries it again.
+                    tracing::warn!(%error, "cannot checkpoint a shadow's map after a failed sync");
+                    block::file::sync_directory(directory)?;
+                }
+                Err(Failure::Lost(error)) => return Err(error),
+            }
         }
         // What a killed process wrote may be in the page cache alone.
         Ok(Self {

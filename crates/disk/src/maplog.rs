@@ -34,14 +34,6 @@ pub(crate) enum Failure {
     Lost(Error),
 }
 
-impl Failure {
-    /// What failed, for a caller to whom both are the same.
-    pub(crate) fn into_error(self) -> Error {
-        let (Self::Retry(error) | Self::Lost(error)) = self;
-        error
-    }
-}
-
 /// The open log of a layer.
 pub(crate) struct MapLog {
     path: PathBuf,

@@ -761,6 +761,8 @@ async fn cut_off_after(steps: usize) -> block::Result<()> {
         () = disk.expire() => unreachable!("it never returns"),
     }
     let disk = if disk.has_failed() {
+        // What is on it is not another client's.
+        assert_eq!(kind(disk.attach("other").await), ErrorKind::Unavailable);
         disk.close().await.unwrap_err();
         drop(disk);
         home.again().await;

@@ -142,10 +142,10 @@ impl Home {
         if !own.is_root() || owner == own.as_raw() {
             return Ok(());
         }
+        let dir = self.dir.display();
         Err(Error::denied(format!(
-            "the home {} is of user {owner}, whose server could not read what root makes in it; run \
-             this as that user: sudo -u '#{owner}' sojourn ...",
-            self.dir.display()
+            "the home {dir} is of user {owner}, whose server could not read what root makes in it; run \
+             this as that user: sudo -u '#{owner}' sojourn --home {dir} ...",
         )))
     }
 

@@ -41,11 +41,11 @@ impl Shadow {
     /// # Errors
     /// As [`Device::flush`].
     pub async fn close(&self) -> Result<()> {
-        // What is left of requests that were given up must not change the files once they are open
-        // again; nor those of a shadow that failed.
+        // What is left of requests and flushes that were given up must not change the files once they
+        // are open again; nor those of a shadow that failed.
         let no_zeroing = Arc::clone(&self.inner.zeroing).write_owned().await;
-        self.inner.check()?;
         let leader = Arc::clone(&self.inner.round).lock_owned().await;
+        self.inner.check()?;
         let inner = Arc::clone(&self.inner);
         offload(move || {
             let (_no_zeroing, _leader) = (no_zeroing, leader);

@@ -63,13 +63,18 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     let named = store.clone().unwrap_or_else(|| Config::default().store);
     // Asked for before anything is made.
     let secret = if args.encrypt { Some(key::first(home)?) } else { None };
+    let text = Config::template(store.as_deref(), home.key_file())?;
+    let was_there = home.dir().exists();
     home.create()?;
     if store.is_none() {
         home.create_store(&home.resolve(named.as_ref()))?;
     }
-    let text = Config::template(store.as_deref(), home.key_file())?;
     let made = store_at(&named, secret.as_ref(), home).await;
-    let new_store = made.inspect_err(|_| home.discard())?;
+    let new_store = made.inspect_err(|_| {
+        if !was_there {
+            home.discard();
+        }
+    })?;
     write_config(home, &text)?;
     let made = Made {
         home: home.dir().display().to_string(),

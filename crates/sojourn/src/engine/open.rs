@@ -158,15 +158,11 @@ impl OpenDisks {
         };
         let mut entry = Entry(Some(Arc::clone(&slot)));
         let mut place = Arc::clone(&slot.disk).lock_owned().await;
-        if let Some(failed) = place.take_if(|opened| opened.is_failed_and_free()) {
-            tracing::warn!(disk = name, "opening the disk again, as it failed");
-            // What is wrong with it was said when it failed.
-            let _ = failed.close().await;
-        }
+        let failed = place.take_if(|opened| opened.is_failed_and_free());
         let present = place.as_ref().map(|opened| Arc::clone(&opened.disk));
         let disk = match present {
             Some(disk) => disk,
-            None => match self.open(name, place).await {
+            None => match self.open(name, place, failed).await {
                 Ok(disk) => disk,
                 Err(e) => {
                     drop(entry);
@@ -179,11 +175,12 @@ impl OpenDisks {
         Ok(Held { slot, disk })
     }
 
-    /// Opens a disk in its place, in a task of its own.
+    /// Opens a disk in its place, in a task of its own, after closing it where it `failed`.
     async fn open(
         &self,
         name: &str,
         mut place: OwnedMutexGuard<Option<Opened>>,
+        failed: Option<Opened>,
     ) -> Result<Arc<Disk>> {
         let (send, receive) = oneshot::channel();
         {
@@ -191,6 +188,11 @@ impl OpenDisks {
             let mut opening = self.opening.lock();
             while opening.try_join_next().is_some() {}
             opening.spawn(async move {
+                if let Some(failed) = failed {
+                    tracing::warn!(disk = name, "opening the disk again, as it failed");
+                    // What is wrong with it was said when it failed.
+                    let _ = failed.close().await;
+                }
                 let opened = disks.open(&name).await;
                 if let Ok(disk) = &opened {
                     *place = Some(Opened::new(Arc::clone(disk)));

@@ -16,9 +16,10 @@ use store::ImageName;
 /// [`Conflict`](ErrorKind::Conflict).
 async fn check_free(engine: &Engine, name: &str) -> Result<()> {
     store::check_name("disk", name)?;
-    if images::resolve(&engine.store, &name.parse()?).await.is_err() {
-        return Ok(());
-    }
+    match images::resolve(&engine.store, &name.parse()?).await {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
     Err(Error::conflict(format!(
         "an image is called {name}, and clients that ask for {name} are to get that; choose another name \
          for the disk"
@@ -99,6 +100,7 @@ pub(crate) async fn perform(engine: &Engine, request: DiskRequest) -> Result<Dis
             Ok(DiskReply::Released(format!("disk {name}")))
         }
         DiskRequest::Keep { name, new } => {
+            check_free(engine, &new).await?;
             let info = open.keep(&name, &new).await?;
             Ok(DiskReply::Disk(view(info, Vec::new())))
         }

@@ -37,6 +37,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 /// How often idle disks are looked for.
 const TICK: Duration = Duration::from_secs(1);
+/// Rounds of closing them that go on at a time: those that began before wait for hanging storage.
+const CLOSINGS: usize = 16;
 
 /// How long what carries an encrypted connection has to send the last bytes when the server ends.
 const LAST_BYTES: Duration = Duration::from_secs(2);
@@ -285,7 +287,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut draining, mut succession, mut successor) = (None, Succession::default(), None);
     let mut ticks = 0u64;
-    // Beside the loop: a disk whose storage hangs must not keep signals waiting.
+    // Beside the loop: a disk whose storage hangs keeps neither signals waiting nor other disks open.
     let mut closing = JoinSet::new();
     let failed = loop {
         tokio::select! {
@@ -345,7 +347,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
             _ = tick.tick() => {
                 let idle = Duration::from_secs(server.config.serve.idle_seconds);
                 while closing.try_join_next().is_some() {}
-                if closing.is_empty() {
+                if closing.len() < CLOSINGS {
                     let engine = Arc::clone(&engine);
                     closing.spawn(async move { engine.open.close_idle(idle).await });
                 }

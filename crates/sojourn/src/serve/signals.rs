@@ -41,9 +41,13 @@ impl Signals {
         }
     }
 
-    /// The next signal that asks to stop.
+    /// The next signal that asks to stop. One that asks for something else stays for
+    /// [`next`](Self::next).
     pub(crate) async fn stop(&mut self) {
-        while self.next().await != Asked::Stop {}
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
     }
 }
 

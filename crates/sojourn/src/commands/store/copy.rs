@@ -48,8 +48,8 @@ struct CopyView {
 
 pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
     let from = open(&args.from, args.from_key_file.as_ref(), home).await?;
-    let to = target(args, &from, home).await?;
     let records = wanted(&from, &args.images).await?;
+    let to = target(args, &from, home).await?;
     let done = copy_all(&from, &to, records).await?;
     output.print(&done, || {
         let line = |view: &CopyView| match &view.outcome {
@@ -142,7 +142,10 @@ async fn open(url: &str, key_file: Option<&PathBuf>, home: &Home) -> Result<Stor
     let secret = async || match key_file {
         Some(path) => key::read(path).map(Some),
         None => {
-            let config = if home.exists() { Config::of(home)? } else { Config::default() };
+            let config = match home.exists() {
+                true => Config::load(&home.config())?,
+                false => Config::default(),
+            };
             key::given_for(home, &config, &format!("store {url}"))
         }
     };

@@ -19,8 +19,9 @@ use tokio::time::Instant;
 pub(crate) const MOST: usize = 64;
 /// Connections at a time, with those that were told to leave and have not gone yet.
 const CONNECTIONS: usize = 2 * MOST;
-/// How long a client keeps its place without getting anything: from its connection, or from its last
-/// answer. It bounds a request that never ends, a client that takes no answers, and one that is idle.
+/// How long a client keeps its place without getting anything: from its connection, from its last
+/// answer, or from the first byte that it asked with since. It bounds a request that never ends, a client
+/// that takes no answers, and one that is idle.
 pub(crate) const SILENCE: Duration = Duration::from_secs(30);
 /// How long accepting rests after it failed, for want of descriptors for example.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -35,6 +36,8 @@ pub(crate) struct Guests {
 struct Place {
     /// When it got something last.
     served: parking_lot::Mutex<Instant>,
+    /// When its time began.
+    since: parking_lot::Mutex<Instant>,
     /// It was told to leave.
     told: AtomicBool,
     leave: Notify,
@@ -47,6 +50,8 @@ pub(crate) struct Guest {
     /// Ready when it has to leave.
     patience: Pin<Box<dyn Future<Output = io::Error> + Send>>,
     left: bool,
+    /// Something came from it since it got something.
+    asks: bool,
 }
 
 impl Guests {
@@ -70,26 +75,27 @@ impl Guests {
         }
         let place = Arc::new(Place {
             served: Instant::now().into(),
+            since: Instant::now().into(),
             told: AtomicBool::new(false),
             leave: Notify::new(),
         });
         self.places.push(Arc::clone(&place));
         let patience = Box::pin(patience(Arc::clone(&place)));
-        Some(Guest { stream, place, patience, left: false })
+        Some(Guest { stream, place, patience, left: false, asks: false })
     }
 }
 
 /// Waits until a client has to leave, and says why.
 async fn patience(place: Arc<Place>) -> io::Error {
     loop {
-        let end = *place.served.lock() + SILENCE;
+        let end = *place.since.lock() + SILENCE;
         tokio::select! {
             () = place.leave.notified() => {
                 return io::Error::other("too many HTTP clients: this one got nothing for longest");
             }
             () = tokio::time::sleep_until(end) => {}
         }
-        if *place.served.lock() + SILENCE <= end {
+        if *place.since.lock() + SILENCE <= end {
             return io::Error::new(io::ErrorKind::TimedOut, "the HTTP client asks nothing");
         }
     }
@@ -144,7 +150,13 @@ impl AsyncRead for Guest {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.stays(cx)?;
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        if !self.asks && buf.filled().len() > before {
+            self.asks = true;
+            *self.place.since.lock() = Instant::now();
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -156,7 +168,9 @@ impl AsyncWrite for Guest {
     ) -> Poll<io::Result<usize>> {
         self.stays(cx)?;
         let sent = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
-        *self.place.served.lock() = Instant::now();
+        let now = Instant::now();
+        (*self.place.served.lock(), *self.place.since.lock()) = (now, now);
+        self.asks = false;
         Poll::Ready(Ok(sent))
     }
 
@@ -183,13 +197,19 @@ mod tests {
     /// More than sockets hold.
     const LARGE: usize = 64 << 20;
 
+    async fn slow() -> &'static str {
+        tokio::time::sleep(SILENCE * 3 / 4).await;
+        "ok\n"
+    }
+
     /// A server, which ends with the tasks.
     async fn served() -> (SocketAddr, JoinSet<()>) {
         let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = socket.local_addr().unwrap();
         let router = Router::new()
             .route("/healthz", get(|| async { "ok\n" }))
-            .route("/large", get(|| async { vec![0; LARGE] }));
+            .route("/large", get(|| async { vec![0; LARGE] }))
+            .route("/slow", get(slow));
         let mut tasks = JoinSet::new();
         tasks.spawn(answer(Guests::new(socket), router, Switch::new(), || false));
         (address, tasks)
@@ -234,6 +254,20 @@ mod tests {
             asks(&mut client).await;
         }
         assert_eq!(let_go(&mut client).await, SILENCE.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_asks_late_is_served_in_its_time() {
+        let (address, _tasks) = served().await;
+        let mut client = connect(address).await;
+        for _ in 0..3 {
+            tokio::time::sleep(SILENCE * 3 / 4).await;
+            client.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"ok\n") {
+                assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "cut off");
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]
