@@ -20,6 +20,9 @@ mod home {
         pub(crate) fn must_exist(&self) -> block::Result<()> {
             Ok(())
         }
+        pub(crate) fn must_be_ours(&self) -> block::Result<()> {
+            Ok(())
+        }
         pub(crate) fn config(&self) -> PathBuf {
             PathBuf::from("sojourn.toml")
         }
