@@ -168,3 +168,21 @@ fn a_damaged_disk_is_named_and_disturbs_no_other() {
     lab.line("disk snapshot good s").ok();
     assert!(lab.line("disk list").ok().contains("damaged"));
 }
+
+#[test]
+fn root_is_refused_on_the_home_of_another_user() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root may give a directory away");
+        return;
+    }
+    let (lab, _) = Lab::with_image();
+    let disks = lab.home().join("disks");
+    std::os::unix::fs::chown(&disks, Some(1), Some(1)).unwrap();
+    let home = lab.home().display().to_string();
+    let remedy = format!("sudo -u '#1' sojourn --home {home}");
+    lab.line("image list").fails(9, &[&home, "user 1", &remedy]);
+    lab.line("disk create alice --from debian").fails(9, &[&remedy]);
+    assert_eq!(std::fs::read_dir(&disks).unwrap().count(), 0, "nothing was made");
+    std::os::unix::fs::chown(&disks, Some(0), Some(0)).unwrap();
+    lab.line("disk create alice --from debian").ok();
+}
