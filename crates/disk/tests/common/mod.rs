@@ -4,7 +4,7 @@
 
 use async_trait::async_trait;
 use block::conformance::Sequence;
-use block::{BLOCK, Device, Durability, Error, Extent, Memory, Result, Span, ZeroMode};
+use block::{BLOCK, Device, Durability, Error, ErrorKind, Extent, Memory, Result, Span, ZeroMode};
 use cache::{Cache, Config, PolicyKind};
 use disk::{CreateOptions, Disk, DiskInfo, Disks, Image, Kept, Mode, Room};
 use futures::future::BoxFuture;
@@ -302,4 +302,35 @@ impl Device for Over {
     async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
         self.base.extents(span, limit).await
     }
+}
+
+/// The length of a block, in bytes.
+pub const LENGTH: usize = BLOCK as usize;
+
+/// A home with an image of 40 blocks, and what that holds.
+pub async fn home() -> (Home, Vec<u8>) {
+    let home = Home::new().await;
+    let image = golden(1, 40);
+    home.image("golden:1", &image).await;
+    (home, image)
+}
+
+/// Fills a block.
+pub async fn put(disk: &Disk, block: usize, value: u8) {
+    let span = Span::between((block * LENGTH) as u64, ((block + 1) * LENGTH) as u64);
+    disk.write(span, &[value; LENGTH], Durability::Buffered).await.unwrap();
+}
+
+/// Compares without printing a whole disk.
+#[track_caller]
+pub fn same(found: &[u8], expected: &[u8]) {
+    assert_eq!(found.len(), expected.len(), "sizes");
+    if let Some(i) = (0..found.len()).find(|i| found[*i] != expected[*i]) {
+        panic!("byte {i} is {}, not {}", found[i], expected[i]);
+    }
+}
+
+/// What kind of error it is.
+pub fn kind<T>(result: Result<T>) -> ErrorKind {
+    result.err().unwrap().kind()
 }
