@@ -3,15 +3,13 @@
 #[cfg(test)]
 mod tests;
 
+use crate::fs::{File, FsPath, Open};
 use crate::offload::offload_read;
 use crate::ring::{Ring, Target};
 use crate::{Attempt, Error, ErrorKind, Extent, ExtentKind, Result, Span, extent, offload};
-use rustix::fs::{Advice, FallocateFlags, SeekFrom};
-use rustix::io::{Errno, ReadWriteFlags};
-use std::fs::{File, OpenOptions};
-use std::io::{IoSlice, IoSliceMut};
+use rustix::io::Errno;
+use std::fs::OpenOptions;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,14 +57,23 @@ impl RandomFile {
         Ok(Self::from_file(file, path))
     }
 
+    /// Opens a file of any file system.
+    ///
+    /// # Errors
+    /// That of the system call, naming the path.
+    pub fn open_on(path: &FsPath, how: Open) -> Result<Self> {
+        let file = path.open(how).map_err(|e| path.error(e))?;
+        Ok(Self::from_file(file, path.to_path_buf()))
+    }
+
     /// Uses an open file; `path` is for messages.
-    pub fn from_file(file: File, path: impl Into<PathBuf>) -> Self {
-        Self::new(file, path.into(), None)
+    pub fn from_file(file: impl Into<File>, path: impl Into<PathBuf>) -> Self {
+        Self::new(file.into(), path.into(), None)
     }
 
     /// Uses an open file that waits for the disk by `ring`, whichever is installed.
-    pub fn with_ring(file: File, path: impl Into<PathBuf>, ring: Ring) -> Self {
-        Self::new(file, path.into(), Some(ring))
+    pub fn with_ring(file: impl Into<File>, path: impl Into<PathBuf>, ring: Ring) -> Self {
+        Self::new(file.into(), path.into(), Some(ring))
     }
 
     fn new(file: File, path: PathBuf, ring: Option<Ring>) -> Self {
@@ -88,7 +95,7 @@ impl RandomFile {
     /// # Errors
     /// That of the system call.
     pub fn len(&self) -> Result<u64> {
-        rustix::fs::seek(&self.inner.file, SeekFrom::End(0)).map_err(|e| self.inner.error(e))
+        self.inner.file.len().map_err(|e| Error::io(self.path().display(), e))
     }
 
     /// Whether the file has no byte.
@@ -104,10 +111,7 @@ impl RandomFile {
     /// # Errors
     /// That of the system call.
     pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<Attempt> {
-        self.try_read_by(offset, buf, |at, buf| {
-            let mut slices = [IoSliceMut::new(buf)];
-            rustix::io::preadv2(&self.inner.file, &mut slices, at, ReadWriteFlags::NOWAIT)
-        })
+        self.try_read_by(offset, buf, |at, buf| self.inner.file.read_now(buf, at))
     }
 
     #[inline]
@@ -203,17 +207,8 @@ impl RandomFile {
         let inner = Arc::clone(&self.inner);
         let data = data.to_vec();
         offload(move || {
-            let mut done = 0;
-            while done < data.len() {
-                let slices = [IoSlice::new(&data[done..])];
-                let at = offset + done as u64;
-                match rustix::io::pwritev2(&inner.file, &slices, at, ReadWriteFlags::DSYNC) {
-                    Ok(n) => done += n,
-                    Err(Errno::INTR) => {}
-                    Err(e) => return Err(inner.error(e)),
-                }
-            }
-            Ok(())
+            let written = inner.file.write_durable(&data, offset);
+            written.map_err(|e| Error::io(inner.path.display(), e))
         })
         .await
     }
@@ -238,7 +233,7 @@ impl RandomFile {
         let file = &self.inner.file;
         // Only what is clean can be dropped.
         file.sync_data().map_err(|e| Error::io(self.path().display(), e))?;
-        rustix::fs::fadvise(file, 0, None, Advice::DontNeed).map_err(|e| self.inner.error(e))
+        file.drop_clean().map_err(|e| self.inner.error(e))
     }
 
     /// Sets the length.
@@ -254,7 +249,7 @@ impl RandomFile {
     /// # Errors
     /// [`Unsupported`](ErrorKind::Unsupported) where the file system has no holes.
     pub fn punch(&self, span: Span) -> Result<()> {
-        self.allocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, span)
+        self.zero(span, false)
     }
 
     /// Makes a range read as zeroes and keeps or reserves its room.
@@ -262,15 +257,15 @@ impl RandomFile {
     /// # Errors
     /// [`Unsupported`](ErrorKind::Unsupported) where the file system cannot.
     pub fn zero_range(&self, span: Span) -> Result<()> {
-        self.allocate(FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, span)
+        self.zero(span, true)
     }
 
-    fn allocate(&self, flags: FallocateFlags, span: Span) -> Result<()> {
+    fn zero(&self, span: Span, keep_room: bool) -> Result<()> {
         if span.is_empty() {
             return Ok(());
         }
         loop {
-            match rustix::fs::fallocate(&self.inner.file, flags, span.offset(), span.len()) {
+            match self.inner.file.zero(span.offset(), span.len(), keep_room) {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(self.inner.error(e)),
@@ -287,7 +282,7 @@ impl RandomFile {
         let mut list = Vec::new();
         let mut at = span.offset();
         while at < span.end() && list.len() < limit {
-            let data = match rustix::fs::seek(&self.inner.file, SeekFrom::Data(at)) {
+            let data = match self.inner.file.seek_data(at) {
                 Ok(data) => data.min(span.end()),
                 Err(Errno::NXIO) => span.end(),
                 Err(Errno::INVAL | Errno::OPNOTSUPP) => {
@@ -300,9 +295,8 @@ impl RandomFile {
             if data == span.end() || list.len() == limit {
                 break;
             }
-            let hole = rustix::fs::seek(&self.inner.file, SeekFrom::Hole(data))
-                .map_err(|e| self.inner.error(e))?
-                .min(span.end());
+            let hole =
+                self.inner.file.seek_hole(data).map_err(|e| self.inner.error(e))?.min(span.end());
             extent::push(&mut list, Span::between(data, hole), ExtentKind::Data);
             at = hole;
         }
@@ -320,7 +314,8 @@ impl Inner {
     /// The ring to wait by, if any. Of a file system that cannot say that it would have to wait, the
     /// kernel would read by threads of its own, and few of them.
     fn ring(&self) -> Option<&Ring> {
-        if offload::is_inline() || !self.nowait.load(Ordering::Relaxed) {
+        let can_wait = self.nowait.load(Ordering::Relaxed) && self.file.is_system();
+        if offload::is_inline() || !can_wait {
             return None;
         }
         self.ring.as_ref().or_else(|| Ring::installed())
@@ -382,7 +377,7 @@ impl Inner {
 /// # Errors
 /// That of the system call.
 pub fn sync_directory(path: &Path) -> Result<()> {
-    File::open(path).and_then(|dir| dir.sync_all()).map_err(|e| Error::io(path.display(), e))
+    FsPath::from(path).sync_directory()
 }
 
 /// Where links lead from a path, even when nothing is there.

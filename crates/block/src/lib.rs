@@ -14,9 +14,13 @@
 //! | [`size`] | [`ByteSize`], sizes as people write them |
 //! | [`observe`](mod@observe) | [`Observer`], who is told of requests that were answered |
 //! | [`file`](mod@file) | [`RandomFile`], positional file I/O with a fast path |
+//! | [`fs`](mod@fs) | [`FsPath`], a path on a file system; the simulated file system |
 //! | [`offload`](mod@offload) | [`offload()`], work that blocks |
 //! | [`ring`] | [`Ring`], reads that no thread waits for (io_uring) |
+//! | [`reserve`] | [`Reserve`](reserve::Reserve), room that is kept for what must be written when there is none |
+//! | [`page_cache`] | [`PageCacheId`](page_cache::PageCacheId), whether two processes see the same page cache |
 //! | [`lock`] | [`LockFile`](lock::LockFile), a lock file that names its holder |
+//! | [`image_lock`] | locks on images and devices of others, ours and QEMU's |
 //! | [`memory`] | [`Memory`], a device in memory |
 //! | [`faulty`] | [`Faulty`], a layer that fails, delays and tears on request (for tests) |
 //! | [`copy`](mod@copy) | [`copy()`], one device onto another |
@@ -29,10 +33,14 @@ pub mod error;
 pub mod extent;
 pub mod faulty;
 pub mod file;
+pub mod fs;
+pub mod image_lock;
 pub mod lock;
 pub mod memory;
 pub mod observe;
 pub mod offload;
+pub mod page_cache;
+pub mod reserve;
 pub mod ring;
 pub mod sink;
 pub mod size;
@@ -44,6 +52,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use extent::{Extent, ExtentKind};
 pub use faulty::{Fault, Faulty, Operation};
 pub use file::RandomFile;
+pub use fs::FsPath;
 pub use memory::Memory;
 pub use observe::{Action, Answered, Observer};
 pub use offload::offload;

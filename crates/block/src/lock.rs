@@ -1,12 +1,7 @@
 //! A lock file that names the process which holds it.
 
-use crate::{Error, Result};
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use crate::Result;
+use crate::fs::{File, FsPath, Open};
 
 /// A held lock, given back on drop. The kernel drops it with the file when the process dies.
 #[derive(Debug)]
@@ -17,7 +12,7 @@ pub struct LockFile {
 impl Drop for LockFile {
     fn drop(&mut self) {
         // Closing is not enough: the child of a fork has the same open file until its exec.
-        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        let _ = self.file.unlock();
     }
 }
 
@@ -37,39 +32,26 @@ impl LockFile {
     ///
     /// # Errors
     /// Those of the file system, naming the path.
-    pub fn take(path: &Path) -> Result<Taking> {
-        let failed = |e| Error::io(path.display(), e);
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .map_err(failed)?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
-                let mut holder = String::new();
-                let _ = Read::by_ref(&mut file).take(20).read_to_string(&mut holder);
-                return Ok(Taking::Held(match holder.trim() {
-                    "" => "another process".to_owned(),
-                    pid => format!("process {pid}"),
-                }));
-            }
-            Err(error) => return Err(failed(error.into())),
+    pub fn take(path: impl Into<FsPath>) -> Result<Taking> {
+        let path = path.into();
+        let failed = |e| path.error(e);
+        let file = path.open(Open::IF_MISSING.private()).map_err(failed)?;
+        if !file.try_lock().map_err(failed)? {
+            let holder = file.read_to_end(0, 20).unwrap_or_default();
+            return Ok(Taking::Held(match String::from_utf8_lossy(&holder).trim() {
+                "" => "another process".to_owned(),
+                pid => format!("process {pid}"),
+            }));
         }
         // Who had it may have removed the file, and another may have made a new one in its place.
-        let there = std::fs::metadata(path).ok().map(|there| (there.dev(), there.ino()));
-        let here = file.metadata().map_err(failed)?;
-        if there != Some((here.dev(), here.ino())) {
+        let there = path.metadata().ok().map(|there| there.identity);
+        if there != Some(file.metadata().map_err(failed)?.identity) {
             return Ok(Taking::Replaced);
         }
         // For the message of the next one; the lock holds without it.
         let _ = file
             .set_len(0)
-            .and_then(|()| file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0))
-            .and_then(|()| file.flush());
+            .and_then(|()| file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0));
         Ok(Taking::Ours(Self { file }))
     }
 }
@@ -94,7 +76,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let Taking::Ours(lock) = LockFile::take(&path).unwrap() else { panic!("not free") };
-        let childs = lock.file.try_clone().unwrap();
+        use std::os::fd::AsFd;
+        let childs = lock.file.as_fd().try_clone_to_owned().unwrap();
         drop(lock);
         assert!(matches!(LockFile::take(&path).unwrap(), Taking::Ours(_)));
         drop(childs);

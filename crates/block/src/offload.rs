@@ -21,7 +21,8 @@ thread_local! {
 /// Runs work that blocks (a disk read, a compression) away from the threads that serve requests.
 ///
 /// # Errors
-/// What `work` returns; [`Internal`](crate::ErrorKind::Internal) when it panicked.
+/// What `work` returns; [`Internal`](crate::ErrorKind::Internal) when it panicked, and
+/// [`Unavailable`](crate::ErrorKind::Unavailable) when it was not begun before the process ended.
 #[allow(clippy::disallowed_methods)] // the one door
 pub async fn offload<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
@@ -33,6 +34,7 @@ pub async fn offload<T: Send + 'static>(
     }
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
+        Err(e) if e.is_cancelled() => Err(Error::unavailable("the process is ending")),
         Err(panic) => Err(Error::internal("a background operation panicked").with_source(panic)),
     }
 }
@@ -115,6 +117,16 @@ mod tests {
         while let Some(read) = reads.join_next().await {
             assert!(read.unwrap().unwrap());
         }
+    }
+
+    #[test]
+    fn work_that_comes_when_the_process_ends_did_not_panic() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let handle = runtime.handle().clone();
+        drop(runtime);
+        let _entered = handle.enter();
+        let ended = futures::FutureExt::now_or_never(offload(|| Ok(()))).unwrap();
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unavailable);
     }
 
     #[tokio::test]

@@ -8,8 +8,8 @@ pub trait Sink {
     /// The next `len` bytes, of any content: the caller fills all of them.
     fn room(&mut self, len: usize) -> &mut [u8];
 
-    /// The next bytes, as they are.
-    fn share(&mut self, bytes: Bytes);
+    /// The next bytes, as they are: a part of `whole` bytes that stay in memory with them.
+    fn share(&mut self, bytes: Bytes, whole: usize);
 }
 
 /// A buffer that is filled from its start.
@@ -32,7 +32,7 @@ impl Sink for Filling<'_> {
         room
     }
 
-    fn share(&mut self, bytes: Bytes) {
+    fn share(&mut self, bytes: Bytes, _whole: usize) {
         self.room(bytes.len()).copy_from_slice(&bytes);
     }
 }

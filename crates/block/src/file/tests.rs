@@ -5,7 +5,6 @@ use crate::{Device, Durability, ZeroMode};
 use async_trait::async_trait;
 use futures::FutureExt;
 use proptest::prelude::*;
-use std::io::Write;
 use tokio::task::JoinSet;
 
 /// A way for files to wait for the disk.
@@ -33,8 +32,8 @@ impl Way {
     }
 
     /// An open file that waits in this way.
-    fn of(&self, file: File) -> RandomFile {
-        RandomFile::new(file, "f".into(), self.ring.clone())
+    fn of(&self, file: impl Into<File>) -> RandomFile {
+        RandomFile::new(file.into(), "f".into(), self.ring.clone())
     }
 
     /// A new file.
@@ -196,12 +195,12 @@ async fn a_file_is_a_device_in_both_ways() {
 #[tokio::test]
 async fn both_ways_fail_alike() {
     let (pipe, _writer) = std::io::pipe().unwrap();
-    let pipe = File::from(std::os::fd::OwnedFd::from(pipe));
-    let directory = File::open(std::env::temp_dir()).unwrap();
+    let pipe = std::fs::File::from(std::os::fd::OwnedFd::from(pipe));
+    let directory = std::fs::File::open(std::env::temp_dir()).unwrap();
     let scratch = tempfile::NamedTempFile::new().unwrap();
     let write_only = OpenOptions::new().write(true).open(scratch.path()).unwrap();
     for way in Way::both() {
-        let again = |file: &File| way.of(file.try_clone().unwrap());
+        let again = |file: &std::fs::File| way.of(file.try_clone().unwrap());
         let mut buf = [0; 512];
         let isdir = again(&directory).read_waiting(0, &mut buf).await.unwrap_err();
         assert!(isdir.message().contains("directory"), "{isdir}");
@@ -322,7 +321,7 @@ proptest! {
 async fn work_stays_on_a_thread_that_wants_it_so() {
     let Some(way) = Way::both().into_iter().find(|way| way.ring.is_some()) else { return };
     let file = way.file();
-    file.file().write_all(b"here").unwrap();
+    file.write(0, b"here").unwrap();
     let _inline = crate::offload::Inline::on_this_thread();
     let mut buf = [0; 4];
     // At once: nothing else takes part.

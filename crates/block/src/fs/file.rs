@@ -1,0 +1,330 @@
+//! An open file, of the system or not.
+
+use super::{Kind, Metadata};
+use rustix::fs::{Advice, FallocateFlags, SeekFrom};
+use rustix::io::{Errno, ReadWriteFlags};
+use std::fmt;
+use std::fs;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+
+/// An open file or directory. Cheap to clone where it is not the system's.
+#[derive(Debug)]
+pub struct File(Handle);
+
+#[derive(Debug)]
+enum Handle {
+    System(fs::File),
+    Other(Arc<dyn OpenFile>),
+}
+
+/// An open file that is not the system's. Errors are those of the system calls of the same name; a
+/// lock goes with the last handle.
+#[allow(clippy::missing_errors_doc)] // said once, above
+pub trait OpenFile: fmt::Debug + Send + Sync {
+    /// Reads up to the end of the file.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes some bytes, at least one.
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<usize>;
+    /// What is known of it.
+    fn metadata(&self) -> io::Result<Metadata>;
+    /// Sets the length.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Makes a range read as zeroes without making the file longer: gives its room back, or keeps and
+    /// reserves it.
+    fn zero(&self, offset: u64, len: u64, keep_room: bool) -> io::Result<()>;
+    /// Where the next data begins at or behind `offset`; `None` behind the last.
+    fn seek_data(&self, offset: u64) -> io::Result<Option<u64>>;
+    /// Where the next hole begins at or behind `offset`, which is data.
+    fn seek_hole(&self, offset: u64) -> io::Result<u64>;
+    /// Puts the bytes on stable storage, and with `all` everything else that is known of it.
+    fn sync(&self, all: bool) -> io::Result<()>;
+    /// Forgets clean pages: reads show what stable storage has.
+    fn drop_clean(&self) -> io::Result<()>;
+    /// Takes the lock, shared or alone; `false` when somebody else has it.
+    fn try_lock(&self, alone: bool) -> io::Result<bool>;
+    /// Gives the lock back.
+    fn unlock(&self) -> io::Result<()>;
+}
+
+impl File {
+    /// One that is not the system's.
+    pub fn other(file: Arc<dyn OpenFile>) -> Self {
+        Self(Handle::Other(file))
+    }
+
+    /// Whether it is the system's: only those have pages in its memory, and can be read by a ring.
+    #[inline]
+    pub(crate) fn is_system(&self) -> bool {
+        matches!(self.0, Handle::System(_))
+    }
+
+    /// Reads at most what `buf` takes; 0 at the end.
+    pub(crate) fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        match &self.0 {
+            Handle::System(file) => file.read_at(buf, offset),
+            Handle::Other(file) => file.read_at(buf, offset),
+        }
+    }
+
+    /// Reads what memory has.
+    #[inline]
+    pub(crate) fn read_now(&self, buf: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
+        match &self.0 {
+            Handle::System(file) => {
+                let mut slices = [IoSliceMut::new(buf)];
+                rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT)
+            }
+            Handle::Other(file) => file.read_at(buf, offset).map_err(errno),
+        }
+    }
+
+    /// Reads from `offset` to the end, at most `limit` bytes.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub fn read_to_end(&self, offset: u64, limit: u64) -> io::Result<Vec<u8>> {
+        let left = self.len()?.saturating_sub(offset).min(limit);
+        self.read_range(offset, usize::try_from(left).unwrap_or(usize::MAX))
+    }
+
+    /// Reads `len` bytes, or those that there are. The memory for all of them is taken at once.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub fn read_range(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.read_at(&mut bytes[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        bytes.truncate(done);
+        Ok(bytes)
+    }
+
+    /// Writes all of `data`.
+    ///
+    /// # Errors
+    /// That of the system call; some of it may be written then.
+    #[inline]
+    pub fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        match &self.0 {
+            Handle::System(file) => file.write_all_at(data, offset),
+            Handle::Other(file) => {
+                let mut done = 0;
+                while done < data.len() {
+                    done += file.write_at(&data[done..], offset + done as u64)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes all of `data`, and returns when it is on stable storage.
+    pub(crate) fn write_durable(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let file = match &self.0 {
+            Handle::System(file) => file,
+            Handle::Other(file) => {
+                self.write_all_at(data, offset)?;
+                return file.sync(false);
+            }
+        };
+        let mut done = 0;
+        while done < data.len() {
+            let slices = [IoSlice::new(&data[done..])];
+            let at = offset + done as u64;
+            match rustix::io::pwritev2(file, &slices, at, ReadWriteFlags::DSYNC) {
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The length in bytes; that of the device for a block device.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub fn len(&self) -> io::Result<u64> {
+        match &self.0 {
+            Handle::System(file) => Ok(rustix::fs::seek(file, SeekFrom::End(0))?),
+            Handle::Other(file) => file.metadata().map(|found| found.len),
+        }
+    }
+
+    /// Whether it has no byte.
+    ///
+    /// # Errors
+    /// As [`len`](Self::len).
+    pub fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Sets the length.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub fn set_len(&self, len: u64) -> io::Result<()> {
+        match &self.0 {
+            Handle::System(file) => file.set_len(len),
+            Handle::Other(file) => file.set_len(len),
+        }
+    }
+
+    /// What is known of it.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        match &self.0 {
+            Handle::System(file) => known(&file.metadata()?),
+            Handle::Other(file) => file.metadata(),
+        }
+    }
+
+    /// Puts the bytes on stable storage, and what is needed to read them. Waits for the disk.
+    ///
+    /// # Errors
+    /// That of the system call; what could not be written is not tried again.
+    pub fn sync_data(&self) -> io::Result<()> {
+        match &self.0 {
+            Handle::System(file) => file.sync_data(),
+            Handle::Other(file) => file.sync(false),
+        }
+    }
+
+    /// Puts everything of it on stable storage, but for its name. Waits for the disk.
+    ///
+    /// # Errors
+    /// As [`sync_data`](Self::sync_data).
+    pub fn sync_all(&self) -> io::Result<()> {
+        match &self.0 {
+            Handle::System(file) => file.sync_all(),
+            Handle::Other(file) => file.sync(true),
+        }
+    }
+
+    pub(crate) fn drop_clean(&self) -> rustix::io::Result<()> {
+        match &self.0 {
+            Handle::System(file) => rustix::fs::fadvise(file, 0, None, Advice::DontNeed),
+            Handle::Other(file) => file.drop_clean().map_err(errno),
+        }
+    }
+
+    pub(crate) fn zero(&self, offset: u64, len: u64, keep_room: bool) -> rustix::io::Result<()> {
+        let kind = if keep_room { FallocateFlags::ZERO_RANGE } else { FallocateFlags::PUNCH_HOLE };
+        match &self.0 {
+            Handle::System(file) => {
+                rustix::fs::fallocate(file, kind | FallocateFlags::KEEP_SIZE, offset, len)
+            }
+            Handle::Other(file) => file.zero(offset, len, keep_room).map_err(errno),
+        }
+    }
+
+    pub(crate) fn seek_data(&self, offset: u64) -> rustix::io::Result<u64> {
+        match &self.0 {
+            Handle::System(file) => rustix::fs::seek(file, SeekFrom::Data(offset)),
+            Handle::Other(file) => match file.seek_data(offset) {
+                Ok(Some(at)) => Ok(at),
+                Ok(None) => Err(Errno::NXIO),
+                Err(e) => Err(errno(e)),
+            },
+        }
+    }
+
+    pub(crate) fn seek_hole(&self, offset: u64) -> rustix::io::Result<u64> {
+        match &self.0 {
+            Handle::System(file) => rustix::fs::seek(file, SeekFrom::Hole(offset)),
+            Handle::Other(file) => file.seek_hole(offset).map_err(errno),
+        }
+    }
+
+    /// Takes the lock beside others who share it. Waits for who has it alone.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub fn lock_shared(&self) -> io::Result<()> {
+        match &self.0 {
+            Handle::System(file) => file.lock_shared(),
+            Handle::Other(file) => match file.try_lock(false)? {
+                true => Ok(()),
+                false => Err(io::ErrorKind::WouldBlock.into()),
+            },
+        }
+    }
+
+    /// Takes the lock alone; `false` when somebody has it.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub fn try_lock(&self) -> io::Result<bool> {
+        match &self.0 {
+            Handle::System(file) => match file.try_lock() {
+                Ok(()) => Ok(true),
+                Err(fs::TryLockError::WouldBlock) => Ok(false),
+                Err(fs::TryLockError::Error(e)) => Err(e),
+            },
+            Handle::Other(file) => file.try_lock(true),
+        }
+    }
+
+    /// Gives the lock back.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub fn unlock(&self) -> io::Result<()> {
+        match &self.0 {
+            Handle::System(file) => file.unlock(),
+            Handle::Other(file) => file.unlock(),
+        }
+    }
+}
+
+impl From<fs::File> for File {
+    fn from(file: fs::File) -> Self {
+        Self(Handle::System(file))
+    }
+}
+
+impl AsFd for File {
+    /// The descriptor; one that no call reads from or writes to when it is not the system's.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.0 {
+            Handle::System(file) => file.as_fd(),
+            Handle::Other(_) => rustix::fs::CWD,
+        }
+    }
+}
+
+fn errno(error: io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+/// What is known of a file of the system.
+pub(super) fn known(found: &fs::Metadata) -> io::Result<Metadata> {
+    Ok(Metadata {
+        kind: kind(found.file_type()),
+        len: found.len(),
+        room: found.blocks() * 512,
+        identity: (found.dev(), found.ino()),
+        modified: found.modified()?,
+    })
+}
+
+pub(super) fn kind(of: fs::FileType) -> Kind {
+    if of.is_file() {
+        Kind::File
+    } else if of.is_dir() {
+        Kind::Directory
+    } else {
+        Kind::Other
+    }
+}
