@@ -68,7 +68,7 @@ async fn main() -> Result<()> {
     let file = RandomFile::open(file, OpenOptions::new().read(true))?;
     let size = file.len()?;
     let world: World = testing::world(1);
-    let backend = backend::create_local(directory)?;
+    let backend = backend::create_local(directory.as_str())?;
     let store = match Store::open(backend.clone(), world.clone()).await {
         Ok(store) => store,
         Err(_) => Store::create(backend, testing::settings(), world).await?,

@@ -88,7 +88,7 @@ async fn main() -> Result<()> {
     };
     let settings = Settings::generate(&testing::FixedEntropy::new(1))?;
     let world = testing::world(1);
-    let store = Store::create(backend::create_local(&directory)?, settings, world).await?;
+    let store = Store::create(backend::create_local(directory.as_str())?, settings, world).await?;
     let session = store.session("example").await?;
     let device = Synthetic { size: 5 * (data << 30) };
     let done = import::from_device(&session, &device, &()).await?;

@@ -21,11 +21,14 @@
 //! | `patient` | [`Patience`]: trying again |
 //! | `gathered` | joining reads |
 //! | `pieces`, `local_disk` | [`PieceOptions`]: the piece cache |
+//! | `directory` | a directory as a backend, and what of it is durable |
 //! | `turns` | how many read a directory at the same time |
+//! | `spare` | a directory whose file system is full |
 //! | `staging` | what killed writers leave in a directory |
 //! | [`publish`](mod@publish) | a store behind a plain web server |
 
 mod aws;
+mod directory;
 mod environment;
 mod fault;
 mod gathered;
@@ -34,6 +37,7 @@ mod patient;
 mod pieces;
 mod place;
 pub mod publish;
+mod spare;
 mod staging;
 mod turns;
 
@@ -43,10 +47,11 @@ pub use pieces::{PieceCounters, PieceOptions};
 pub use place::{Link, OpenOptions, Opened, create, is_remote, layered, open, patient};
 pub use staging::sweep_staging;
 
+use self::directory::Directory;
+use block::fs::{FsPath, Kind};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use futures::TryStreamExt;
-use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
     GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
@@ -61,10 +66,10 @@ use std::time::Duration;
 /// # Errors
 /// [`NotFound`](ErrorKind::NotFound) when there is no such directory; else that of the file system,
 /// naming it.
-pub fn local(path: impl AsRef<std::path::Path>) -> Result<Arc<dyn ObjectStore>> {
-    let path = path.as_ref();
-    match std::fs::metadata(path) {
-        Ok(found) if found.is_dir() => {}
+pub fn local(path: impl Into<FsPath>) -> Result<Arc<dyn ObjectStore>> {
+    let path = path.into();
+    match path.metadata() {
+        Ok(found) if found.kind == Kind::Directory => {}
         Ok(_) => {
             return Err(Error::invalid(format!(
                 "{} is not a directory; give the directory of a store",
@@ -78,36 +83,41 @@ pub fn local(path: impl AsRef<std::path::Path>) -> Result<Arc<dyn ObjectStore>> 
                 path.display()
             )));
         }
-        Err(e) => return Err(Error::io(path.display(), e)),
+        Err(e) => return Err(path.error(e)),
     }
-    let backend = LocalFileSystem::new_with_prefix(path)
-        .map_err(|e| error(&path.display().to_string(), e))?
-        .with_fsync(true);
-    Ok(Arc::new(turns::Turns::new(backend)))
+    let named = path.display().to_string();
+    let reserve = spare::reserve(&path);
+    let backend = Directory::new(path).map_err(|e| Error::io(named, e))?;
+    Ok(Arc::new(spare::Spare::new(turns::Turns::new(backend), reserve)))
 }
 
 /// As [`local`], for a new store: the directory is made if need be.
 ///
 /// # Errors
 /// As [`local`].
-pub fn create_local(path: impl AsRef<std::path::Path>) -> Result<Arc<dyn ObjectStore>> {
-    make_durable(path.as_ref())?;
+pub fn create_local(path: impl Into<FsPath>) -> Result<Arc<dyn ObjectStore>> {
+    let path = path.into();
+    make_durable(&path)?;
     local(path)
 }
 
-/// Makes a directory and those above it, each on stable storage.
-fn make_durable(path: &std::path::Path) -> Result<()> {
-    if path.as_os_str().is_empty() || path.is_dir() {
+/// Makes a directory and those above it that are missing, each on stable storage. One that is there may
+/// be what somebody left who was killed.
+fn make_durable(path: &FsPath) -> Result<()> {
+    let above = path.above();
+    if path.parent().is_none() {
         return Ok(());
     }
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    if let Some(parent) = parent {
-        make_durable(parent)?;
+    if !path.is_dir() {
+        if !above.is_dir() {
+            make_durable(&above)?;
+        }
+        match path.create_dir() {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(path.error(e)),
+            _ => {}
+        }
     }
-    match std::fs::create_dir(path) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(Error::io(path.display(), e)),
-        _ => block::file::sync_directory(parent.unwrap_or(std::path::Path::new("."))),
-    }
+    above.sync_directory()
 }
 
 /// Maps a backend's error; `key` names the object.
@@ -284,6 +294,7 @@ pub(crate) async fn put_new(backend: &dyn ObjectStore, key: &str, bytes: Bytes) 
         let options = PutOptions::from(PutMode::Create);
         let failure = match backend.put_opts(&path, bytes.clone().into(), options).await {
             Ok(_) => return Ok(Created::Ours),
+            Err(e) if directory::is_undurable(&e) => return Err(error(key, e)),
             Err(e) => error(key, e),
         };
         match get(backend, key, (bytes.len() as u64).max(1 << 20)).await {
@@ -332,6 +343,7 @@ pub(crate) async fn create_content(
     let failure = match created {
         Ok(_) => return Ok(true),
         Err(object_store::Error::AlreadyExists { .. }) => None,
+        Err(e) if directory::is_undurable(&e) => return Err(error(key, e)),
         Err(e) => Some(e),
     };
     let landed = holds(backend, &path, bytes, compare).await;

@@ -1,6 +1,7 @@
 //! The store's own documents in JSON: its settings and its key slots.
 //!
-//! A document's last member is `checksum`, on a line of its own: CRC-32C of all bytes before it.
+//! A document's last member is `checksum`, on a line of its own: CRC-32C of all bytes before it, in every
+//! version.
 
 use block::{Error, Result};
 use serde::de::DeserializeOwned;
@@ -63,18 +64,19 @@ impl Form {
         if opening.format != self.format {
             return Err(damaged("something else"));
         }
+        let at = text.rfind(CHECKSUM).ok_or_else(|| damaged("no checksum"))?;
+        let (body, tail) = text.split_at(at);
+        let sum = crc32c::crc32c(body.as_bytes());
+        if tail != format!("{CHECKSUM}{sum:08x}\"\n}}\n") {
+            return Err(damaged("checksum mismatch"));
+        }
+        // What the checksum does not cover is damage, whatever it says.
         if opening.version > u64::from(self.version) {
             return Err(Error::unsupported(format!(
                 "{key}: the store has format version {}, this build reads up to {}; use a newer \
                  sojourn",
                 opening.version, self.version
             )));
-        }
-        let at = text.rfind(CHECKSUM).ok_or_else(|| damaged("no checksum"))?;
-        let (body, tail) = text.split_at(at);
-        let sum = crc32c::crc32c(body.as_bytes());
-        if tail != format!("{CHECKSUM}{sum:08x}\"\n}}\n") {
-            return Err(damaged("checksum mismatch"));
         }
         let json = body.strip_suffix(",\n").ok_or_else(|| damaged("not its format"))?;
         if opening.version != u64::from(self.version) {

@@ -43,6 +43,15 @@ pub(crate) fn parse_hex<const N: usize>(what: &str, text: &str) -> Result<[u8; N
     }
 }
 
+impl ChunkId {
+    /// The first bytes: a keyed hash, so that two chunks hardly ever have the same ones.
+    pub(crate) fn short(&self) -> [u8; 8] {
+        let mut short = [0; 8];
+        short.copy_from_slice(&self.0[..8]);
+        short
+    }
+}
+
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident, $len:literal, $what:literal;)*) => { $(
         $(#[$doc])*

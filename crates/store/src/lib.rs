@@ -27,6 +27,8 @@
 //! | `shared` | segments in memory, held once by all manifests |
 //! | [`refs`] | [`Refs`]: the only mutable thing, names that point at manifests |
 //! | `roots` | what a ref keeps in the store |
+//! | [`images`] | image versions: the newest, tags, publishing, taking a removal back |
+//! | [`sessions`] | who is at work on a store |
 //! | `session` | [`Session`], the right to write beside a collection |
 //! | [`name`] | the rule for names, and [`ImageName`] |
 //! | [`servers`] | which servers are at work |
@@ -57,6 +59,7 @@ mod document;
 pub mod gc;
 mod heal;
 pub mod id;
+pub mod images;
 pub mod import;
 pub mod keys;
 pub mod manifest;
@@ -72,6 +75,7 @@ pub mod secret;
 mod segment;
 pub mod servers;
 mod session;
+pub mod sessions;
 pub mod settings;
 mod shared;
 pub mod stats;

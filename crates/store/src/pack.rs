@@ -36,7 +36,8 @@ struct Head {
     magic: [u8; 8],
     version: U16,
     flags: U16,
-    reserved: [u8; 4],
+    /// Of a newer format: of the bytes before it. Else 0.
+    checksum: U32,
 }
 
 /// Where a chunk is, in the index of its pack.
@@ -111,7 +112,7 @@ impl Builder {
     pub(crate) fn reusing(mut bytes: BytesMut) -> Self {
         bytes.clear();
         let head =
-            Head { magic: MAGIC, version: VERSION.into(), flags: 0.into(), reserved: [0; 4] };
+            Head { magic: MAGIC, version: VERSION.into(), flags: 0.into(), checksum: 0.into() };
         bytes.extend_from_slice(head.as_bytes());
         Self { bytes, index: Vec::new() }
     }
@@ -218,7 +219,23 @@ impl Index {
             .and_then(|name| name.strip_prefix('/'))
             .and_then(|name| name.parse::<PackId>().ok())
             .ok_or_else(|| damaged(key, "its name is not a pack's"))?;
-        let size = meta.size;
+        match Self::load_known(backend, settings, meta, id).await {
+            Err(e) if e.kind() == ErrorKind::Corrupt => {
+                check_stored_version(backend, &meta.location, meta.size).await?;
+                Err(e)
+            }
+            other => other,
+        }
+    }
+
+    /// As [`load`](Self::load); one of a newer format counts as damaged.
+    async fn load_known(
+        backend: &dyn ObjectStore,
+        settings: &Settings,
+        meta: &ObjectMeta,
+        id: PackId,
+    ) -> Result<Self> {
+        let (key, size) = (meta.location.as_ref(), meta.size);
         if size > MAX_LEN {
             return Err(damaged(key, "it is longer than a pack can be"));
         }
@@ -307,34 +324,30 @@ impl Index {
 /// Checks the first bytes of a whole pack, which readers of chunks never look at.
 pub(crate) fn check_head(key: &str, bytes: &[u8]) -> Result<()> {
     let (head, _) = Head::ref_from_prefix(bytes).map_err(|_| damaged(key, "it is too short"))?;
-    if head.magic != MAGIC || head.version.get() != VERSION || head.reserved != [0; 4] {
+    let plain = Head { magic: MAGIC, version: VERSION.into(), flags: 0.into(), checksum: 0.into() };
+    if head.as_bytes() != plain.as_bytes() {
         return Err(damaged(key, "it does not begin as a pack does"));
     }
     Ok(())
 }
 
-/// Refuses a pack of a newer format: one of which the first or the last bytes say so, though it may be
-/// these that are damaged.
+/// Refuses a pack of a newer format. Its head says so, and has a checksum: a version or a flag without
+/// one is damage.
 ///
 /// # Errors
 /// [`Unsupported`](ErrorKind::Unsupported), naming the version that is needed.
-pub(crate) fn check_version(key: &str, first: &[u8], last: &[u8]) -> Result<()> {
-    if let Ok((head, _)) = Head::ref_from_prefix(first)
-        && head.magic == MAGIC
-        && head.version.get() > VERSION
+pub(crate) fn check_version(key: &str, first: &[u8]) -> Result<()> {
+    let Ok((head, _)) = Head::ref_from_prefix(first) else { return Ok(()) };
+    let is_newer = head.version.get() > VERSION || head.flags.get() & !SEALED != 0;
+    if head.magic == MAGIC
+        && is_newer
+        && crc32c::crc32c(&head.as_bytes()[..12]) == head.checksum.get()
     {
-        return Err(newer(key, head.version, head.flags));
-    }
-    match Trailer::ref_from_suffix(last) {
-        Ok((_, trailer)) if trailer.magic == MAGIC => check_format(key, trailer),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses a pack of which the trailer names a format that this build does not know.
-fn check_format(key: &str, trailer: &Trailer) -> Result<()> {
-    if trailer.version.get() > VERSION || trailer.flags.get() & !SEALED != 0 {
-        return Err(newer(key, trailer.version, trailer.flags));
+        return Err(Error::unsupported(format!(
+            "object {key} has format version {} with features {:#x}, this build reads up to \
+             {VERSION} with features {SEALED:#x}; use a newer sojourn",
+            head.version, head.flags
+        )));
     }
     Ok(())
 }
@@ -349,13 +362,12 @@ pub(crate) async fn check_stored_version(
     path: &Path,
     size: u64,
 ) -> Result<()> {
-    if size < (size_of::<Head>() + TRAILER) as u64 {
+    let len = size_of::<Head>() as u64;
+    if size < len {
         return Ok(());
     }
-    let part = |at, len: usize| backend::get_range_with(backend, path, at, len as u64, Hint::Fresh);
-    let first = part(0, size_of::<Head>()).await?;
-    let last = part(size - TRAILER as u64, TRAILER).await?;
-    check_version(path.as_ref(), &first, &last)
+    let first = backend::get_range_with(backend, path, 0, len, Hint::Fresh).await?;
+    check_version(path.as_ref(), &first)
 }
 
 /// Writes a pack. One of its id that is there already is kept when it is the same, and replaced when it
@@ -387,12 +399,15 @@ pub(crate) async fn put(
     backend::replace_damaged(backend, path.as_ref(), bytes).await
 }
 
-/// The error of a pack whose format this build does not know.
-fn newer(key: &str, version: U16, features: U16) -> Error {
-    Error::unsupported(format!(
-        "object {key} has format version {version} with features {features:#x}, this build reads up to \
-         {VERSION} with features {SEALED:#x}; use a newer sojourn"
-    ))
+/// Makes a whole pack one of a newer format, for tests.
+#[cfg(test)]
+pub(crate) fn make_newer(bytes: &mut [u8], version: u16, flags: u16) {
+    let Ok((head, _)) = Head::mut_from_prefix(bytes) else { return };
+    (head.version, head.flags) = (version.into(), flags.into());
+    head.checksum = crc32c::crc32c(&head.as_bytes()[..12]).into();
+    if let Ok((_, trailer)) = Trailer::mut_from_suffix(bytes) {
+        (trailer.version, trailer.flags) = (version.into(), flags.into());
+    }
 }
 
 /// The index of a whole pack, as long as its trailer says.
@@ -418,14 +433,12 @@ fn trailer<'a>(key: &str, tail: &'a [u8], size: u64) -> Result<&'a Trailer> {
     if trailer.magic != MAGIC {
         return Err(damaged(key, "it does not end with its magic"));
     }
-    check_format(key, trailer)?;
+    if trailer.version.get() != VERSION || trailer.flags.get() & !SEALED != 0 {
+        return Err(damaged(key, "its trailer names a format that its head does not"));
+    }
     let index = index_len(trailer);
     let fits = index + (size_of::<Head>() + TRAILER) as u64 <= size;
-    if trailer.version.get() == 0
-        || trailer.len.get() != size
-        || !fits
-        || trailer.entries.get() == 0
-    {
+    if trailer.len.get() != size || !fits || trailer.entries.get() == 0 {
         return Err(damaged(key, "its lengths do not match its size"));
     }
     Ok(trailer)
@@ -553,15 +566,36 @@ mod tests {
         assert_ne!(a.id, c.id);
     }
 
-    #[test]
-    fn a_newer_version_is_refused_by_its_number() {
-        let (settings, pack) = sample(1);
-        let mut newer = pack.bytes.to_vec();
-        let at = newer.len() - TRAILER + 4;
-        newer[at] = 7;
-        let error = decode(&settings, pack.id, &newer).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.message().contains("version 7"), "{error}");
+    async fn load(settings: &Settings, id: &PackId, bytes: Vec<u8>) -> Result<Index> {
+        let backend = object_store::memory::InMemory::new();
+        backend::put_over(&backend, path(id).as_ref(), bytes.into()).await.unwrap();
+        let meta = backend::head(&backend, path(id).as_ref()).await.unwrap();
+        Index::load(&backend, settings, &meta).await
+    }
+
+    #[tokio::test]
+    async fn a_newer_version_is_refused_by_its_number_and_a_flipped_bit_is_no_newer_version() {
+        for settings in [testing::settings(), testing::encrypted_settings()] {
+            let pack = filled(&settings, 2).finish(&settings, |_| false).unwrap();
+            let mut newer = pack.bytes.to_vec();
+            make_newer(&mut newer, 7, 0);
+            let error = load(&settings, &pack.id, newer).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.message().contains("version 7"), "{error}");
+            let end = pack.bytes.len();
+            for at in (0..16).chain(end - TRAILER..end) {
+                for bit in 0..8 {
+                    let mut bad = pack.bytes.to_vec();
+                    bad[at] ^= 1 << bit;
+                    // Readers of chunks do not look at the head, and the head alone says nothing.
+                    let error = match check_head("packs/x", &bad) {
+                        Err(error) => error,
+                        Ok(()) => load(&settings, &pack.id, bad).await.unwrap_err(),
+                    };
+                    assert_eq!(error.kind(), ErrorKind::Corrupt, "bit {bit} of byte {at}");
+                }
+            }
+        }
     }
 
     #[tokio::test]
@@ -589,14 +623,13 @@ mod tests {
         is_put(Vec::new()).await.unwrap();
         assert_eq!(there().await, bytes);
         let mut newer = bytes.to_vec();
-        newer[end - TRAILER + 4] = 2;
+        make_newer(&mut newer, 2, 0);
         let mut longer = newer[..100].to_vec();
         longer.resize(MAX_LEN as usize + 1, 0);
         longer.extend_from_slice(&newer[100..]);
         // The end of a format that looks otherwise: only the start says what it is.
         let mut other = vec![0; 300];
-        other[..16].copy_from_slice(&bytes[..16]);
-        other[8] = 2;
+        other[..16].copy_from_slice(&newer[..16]);
         for found in [newer, longer, other] {
             let error = is_put(found.clone()).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);

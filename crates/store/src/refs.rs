@@ -7,6 +7,7 @@
 use crate::backend::{self, Created};
 use crate::id::parse_hex;
 use crate::name::check_name;
+use crate::wire::{HeaderLine, header_line};
 use crate::{ManifestId, Settings, Store, WriterId};
 use block::{Error, Result};
 use bytes::Bytes;
@@ -14,6 +15,10 @@ use futures::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+
+mod since;
+
+use since::{Began, Over};
 
 const MAGIC: &str = "sojourn-ref";
 const VERSION: u64 = 1;
@@ -161,8 +166,8 @@ impl Refs {
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for a bad name,
-    /// [`Corrupt`](block::ErrorKind::Corrupt) for a damaged record or a gap in the row; else the
-    /// backend's.
+    /// [`Corrupt`](block::ErrorKind::Corrupt) for a damaged record or a foreign object in the row; else
+    /// the backend's.
     pub async fn get(&self, kind: RefKind, name: &str) -> Result<Option<RefRecord>> {
         kind.check(name)?;
         Ok(self.newest(kind, name).await?.and_then(Document::into_record))
@@ -174,7 +179,20 @@ impl Refs {
     /// # Errors
     /// Those of the backend's listing.
     pub async fn list(&self, kind: RefKind) -> Result<Listing> {
-        let rows = self.rows(&format!("refs/{kind}"), kind).await?;
+        self.list_some(kind, |_| true).await
+    }
+
+    /// As [`list`](Self::list), of the names for which `wanted` says so: the others are not read, but in
+    /// an encrypted store, where they are hidden. There a damaged one may be wanted.
+    ///
+    /// # Errors
+    /// Those of the backend's listing.
+    pub async fn list_some(&self, kind: RefKind, wanted: impl Fn(&str) -> bool) -> Result<Listing> {
+        let mut rows = self.rows(&format!("refs/{kind}"), kind).await?;
+        let hidden = self.store.settings().is_encrypted();
+        if !hidden {
+            rows.retain(|name, _| wanted(name));
+        }
         let mut found = stream::iter(rows)
             .map(|(name, row)| async move {
                 let document = match row {
@@ -191,6 +209,7 @@ impl Refs {
                 Err(error) => listing.damaged.push(DamagedRef { name, error }),
             }
         }
+        listing.records.retain(|record| !hidden || wanted(&record.name));
         listing.records.sort_by(|a, b| a.name.cmp(&b.name));
         listing.damaged.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(listing)
@@ -203,17 +222,19 @@ impl Refs {
     /// [`get`](Self::get).
     pub async fn create(&self, kind: RefKind, name: &str, body: RefBody) -> Result<RefRecord> {
         kind.check(name)?;
+        let began = Began::now(&self.store);
         let taken = || {
             Error::conflict(format!(
                 "{kind} {name:?} exists already; choose another name, or remove it first"
             ))
         };
-        let sequence = match self.newest(kind, name).await? {
+        let (sequence, over) = match self.newest(kind, name).await? {
             Some(Document { body: Some(_), .. }) => return Err(taken()),
-            Some(removed) => removed.sequence + 1,
-            None => 1,
+            // Removals are forgotten in the end: then another creator begins at 1.
+            Some(removed) => (removed.sequence + 1, Over::Removal),
+            None => (1, Over::Record),
         };
-        self.write(kind, name, sequence, Some(body))
+        self.write(kind, name, sequence, Some(body), (began, over))
             .await?
             .and_then(Document::into_record)
             .ok_or_else(taken)
@@ -251,6 +272,7 @@ impl Refs {
         body: Option<RefBody>,
     ) -> Result<Document> {
         kind.check(name)?;
+        let began = Began::now(&self.store);
         let moved = |now: u64| {
             Error::conflict(format!(
                 "{kind} {name:?} was changed by somebody else (record {now}, not {expected}); look \
@@ -263,16 +285,53 @@ impl Refs {
             _ => return Err(Error::not_found(format!("{kind} {name:?} does not exist"))),
         }
         let sequence = expected + 1;
-        self.write(kind, name, sequence, body).await?.ok_or_else(|| moved(sequence))
+        let since = (began, Over::Record);
+        self.write(kind, name, sequence, body, since).await?.ok_or_else(|| moved(sequence))
     }
 
-    /// Writes the record `sequence`; `None` when another writer did.
+    /// Writes a record that follows the one numbered `before`, whatever that says: it is damaged.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when another writer was first; else the backend's.
+    pub(crate) async fn follow(
+        &self,
+        kind: RefKind,
+        name: &str,
+        before: u64,
+        body: RefBody,
+    ) -> Result<RefRecord> {
+        let since = (Began::now(&self.store), Over::Record);
+        let written = self.write(kind, name, before + 1, Some(body), since).await?;
+        written.and_then(Document::into_record).ok_or_else(|| {
+            Error::conflict(format!("{kind} {name:?} was changed by somebody else; try again"))
+        })
+    }
+
+    /// Deletes the records of a name before this one, from the start of the row on.
+    pub(crate) async fn drop_before(&self, kind: RefKind, name: &str, sequence: u64) -> Result<()> {
+        let prefix = format!("refs/{kind}/{}", self.place(kind, name));
+        let mut keys: Vec<String> = Vec::new();
+        for meta in backend::list(self.store.backend(), &prefix).await? {
+            let key = meta.location.as_ref();
+            let found = parse_key(kind, key, self.store.settings().is_encrypted());
+            keys.extend(found.filter(|(_, number)| *number < sequence).map(|_| key.to_owned()));
+        }
+        keys.sort_unstable();
+        for key in keys {
+            backend::delete(self.store.backend(), &key).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the record `sequence` over the one before it, which was read at `since`; `None` when another
+    /// writer did.
     async fn write(
         &self,
         kind: RefKind,
         name: &str,
         sequence: u64,
         body: Option<RefBody>,
+        since: (Began, Over),
     ) -> Result<Option<Document>> {
         let world = self.store.world();
         // One id for each attempt: two tasks of one process must not take each other's record for
@@ -290,8 +349,52 @@ impl Refs {
         let key = key(kind, &self.place(kind, name), sequence);
         let bytes = document.encode(self.store.settings(), &key)?;
         match backend::put_new(self.store.backend(), &key, bytes).await? {
-            Created::Ours => Ok(Some(document)),
-            Created::Theirs => Ok(None),
+            Created::Ours => {}
+            Created::Theirs => return Ok(None),
+        }
+        let (began, over) = since;
+        if matches!(over, Over::Record) && !began.is_long_ago(&self.store) {
+            return Ok(Some(document));
+        }
+        if self.follows(kind, name, sequence).await? {
+            return Ok(Some(document));
+        }
+        backend::delete(self.store.backend(), &key).await?;
+        Ok(None)
+    }
+
+    /// Whether a record that was just written follows the one that it was meant to: others may have
+    /// written it first, and cleared it away since.
+    async fn follows(&self, kind: RefKind, name: &str, sequence: u64) -> Result<bool> {
+        let prefix = format!("refs/{kind}/{}", self.place(kind, name));
+        let listed = backend::list(self.store.backend(), &prefix).await?;
+        let numbers: Vec<u64> = listed
+            .iter()
+            .filter_map(|meta| meta.location.as_ref().rsplit_once('/')?.1.parse().ok())
+            .collect();
+        Ok(match sequence {
+            1 => numbers == [1],
+            _ => numbers.contains(&(sequence - 1)),
+        })
+    }
+
+    /// What a name was before it was removed; `None` when it was not, or when nobody knows any more.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when it is there; and as [`get`](Self::get).
+    pub async fn removed(&self, kind: RefKind, name: &str) -> Result<Option<RefRecord>> {
+        kind.check(name)?;
+        let removal = match self.newest(kind, name).await? {
+            Some(Document { body: Some(_), .. }) => {
+                return Err(Error::conflict(format!("{kind} {name:?} was not removed")));
+            }
+            Some(removal) => removal,
+            None => return Ok(None),
+        };
+        match self.read(kind, &self.place(kind, name), removal.sequence - 1).await {
+            Ok(before) => Ok(before.into_record()),
+            Err(e) if e.kind() == block::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
         }
     }
 
@@ -321,26 +424,13 @@ impl Refs {
 
     /// The newest number of each place below a prefix, or what is wrong with its row.
     async fn rows(&self, prefix: &str, kind: RefKind) -> Result<BTreeMap<String, Result<u64>>> {
-        let rows = self.listed(prefix, kind).await?;
-        if rows.values().all(Result::is_ok) {
-            return Ok(rows);
-        }
-        // A listing that ran beside the trimming of a row may show a gap in it; the next one
-        // does not.
-        self.listed(prefix, kind).await
-    }
-
-    /// As [`rows`](Self::rows), from one listing.
-    async fn listed(&self, prefix: &str, kind: RefKind) -> Result<BTreeMap<String, Result<u64>>> {
         let mut rows: BTreeMap<String, Row> = BTreeMap::new();
         for meta in backend::list(self.store.backend(), prefix).await? {
             let key = meta.location.as_ref();
             match parse_key(kind, key, self.store.settings().is_encrypted()) {
                 Some((name, sequence)) => {
                     let row = rows.entry(name.to_owned()).or_default();
-                    row.first = row.first.min(sequence);
                     row.last = row.last.max(sequence);
-                    row.count += 1;
                 }
                 None => {
                     let name = key.split('/').nth(2).unwrap_or(key);
@@ -351,7 +441,7 @@ impl Refs {
         Ok(rows
             .into_iter()
             .map(|(name, row)| {
-                let newest = row.newest(kind, &name);
+                let newest = row.newest();
                 (name, newest)
             })
             .collect())
@@ -390,39 +480,23 @@ impl Refs {
 }
 
 /// The records of a name, as a listing shows them.
+#[derive(Default)]
 struct Row {
-    first: u64,
     last: u64,
-    count: u64,
     /// The key of an object among them that is none.
     stray: Option<String>,
 }
 
-impl Default for Row {
-    fn default() -> Self {
-        Self { first: u64::MAX, last: 0, count: 0, stray: None }
-    }
-}
-
 impl Row {
-    /// The newest number. Old records may be cleared away from the start of a row, never from its
-    /// middle.
-    fn newest(&self, kind: RefKind, name: &str) -> Result<u64> {
+    /// The newest number, which alone counts: what is missing before it was cleared away, or is what
+    /// somebody left who slept while it was.
+    fn newest(&self) -> Result<u64> {
         if let Some(key) = &self.stray {
             return Err(Error::corrupt(format!(
                 "object {key} is not a ref's record; something else wrote it, remove it"
             )));
         }
-        let Self { first, last, count, .. } = self;
-        let expected = last - first + 1;
-        if expected == *count {
-            return Ok(*last);
-        }
-        Err(Error::corrupt(format!(
-            "refs/{kind}/{name}: {} of the records {first} to {last} are missing; restore them from \
-             a backup, or make the name anew and remove these",
-            expected.saturating_sub(*count)
-        )))
+        Ok(self.last)
     }
 }
 
@@ -466,19 +540,15 @@ impl Document {
             None => return Err(damaged(key, "it has no header line")),
         };
         let line = std::str::from_utf8(line).map_err(|_| damaged(key, "its header is not text"))?;
-        let mut fields = line.split(' ');
-        if fields.next() != Some(MAGIC) {
-            return Err(damaged(key, "it does not begin with its magic"));
-        }
-        match fields.next().and_then(|version| version.parse::<u64>().ok()) {
-            Some(VERSION) => {}
-            Some(version) if version > VERSION => {
+        match header_line(MAGIC, line, json) {
+            HeaderLine::Version(VERSION) => {}
+            HeaderLine::Version(version) => {
                 return Err(Error::unsupported(format!(
                     "object {key} has format version {version}, this build reads up to {VERSION}; \
                      use a newer sojourn"
                 )));
             }
-            _ => return Err(damaged(key, "its version is not a number")),
+            HeaderLine::Damaged(why) => return Err(damaged(key, why)),
         }
         if line == header(json, !settings.is_encrypted()) {
             return Err(damaged(key, "it is sealed and the store not encrypted, or the reverse"));

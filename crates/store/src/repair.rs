@@ -13,10 +13,11 @@
 
 mod copies;
 mod finder;
+mod maps;
 mod rebuild;
 
 use crate::chunk;
-use crate::gc::Absent;
+use crate::gc::{self, Absent};
 use crate::object::{self, ObjectKind};
 use crate::pack::{self, Builder, Finished, Index};
 use crate::verify::{self, Fault};
@@ -28,6 +29,8 @@ use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+/// What a repair calls itself.
+const WHAT: &str = "repair";
 /// Roots name segments: so many times another round may find more.
 const ROUNDS: usize = 4;
 
@@ -53,6 +56,8 @@ pub struct Report {
     pub found: Vec<Fault>,
     /// Objects that are as they were, by key.
     pub restored: Vec<String>,
+    /// Damaged objects that nothing needs, and that are gone now, by key.
+    pub removed: Vec<String>,
     /// Packs of a newer format: whether they are sound is for a newer build to say, and they are left as
     /// they are. None of them is in `found` or `left`.
     pub newer_packs: Vec<NewerPack>,
@@ -99,16 +104,21 @@ pub async fn store(
     dry_run: bool,
     progress: &dyn Progress,
 ) -> Result<Report> {
-    let session = if dry_run { None } else { Some(store.session("repair").await?) };
-    let outcome = Repair {
-        store,
-        sources,
-        session: session.as_ref(),
-        progress,
-        report: Report { dry_run, ..Report::default() },
-    }
-    .run()
-    .await;
+    let mut report = Report { dry_run, ..Report::default() };
+    let session = match dry_run {
+        true => None,
+        false => Some(match store.session(WHAT).await {
+            // Without lists of garbage nobody can write.
+            Err(e) if e.kind() == ErrorKind::Corrupt => {
+                report.restored =
+                    gc::replace_lists(store, &gc::Options::default(), progress).await?;
+                store.session(WHAT).await?
+            }
+            other => other?,
+        }),
+    };
+    let outcome =
+        Repair { store, sources, session: session.as_ref(), progress, report }.run().await;
     match session {
         Some(session) => session.close(outcome).await,
         None => outcome,
@@ -144,7 +154,7 @@ impl Repair<'_> {
         // What no name needs is worth restoring as well, when somebody has it.
         self.objects(&full.faults).await?;
         self.packs(&full).await?;
-        self.drop_bad_moves(&full.faults).await?;
+        self.drop_bad_maps(&full).await?;
         self.report.left = match self.session {
             // Only what is read again is known to be sound.
             Some(_) if !self.report.found.is_empty() => {
@@ -153,7 +163,8 @@ impl Repair<'_> {
                 after.faults
             }
             _ => {
-                let done: HashSet<&String> = self.report.restored.iter().collect();
+                let done: HashSet<&String> =
+                    self.report.restored.iter().chain(&self.report.removed).collect();
                 let left = |fault: &&Fault| !done.contains(&fault.object);
                 self.report.found.iter().filter(left).cloned().collect()
             }
@@ -222,9 +233,10 @@ impl Repair<'_> {
         let absent = self.session.map(|session| Arc::clone(session.absent())).unwrap_or_default();
         let mut bad: Vec<PackId> = Vec::new();
         for fault in &full.faults {
-            // What is about to be deleted is not worth it.
+            // What is about to be deleted is not worth it. What was deleted after it had been rewritten may
+            // be needed all the same: its map is lost then.
             if let Ok(pack) = verify::pack_id_of(&fault.object)
-                && !absent.pack(&pack)
+                && (full.unsure.contains_key(&pack) || !absent.pack(&pack))
             {
                 bad.push(pack);
             }
@@ -243,10 +255,13 @@ impl Repair<'_> {
         let aside = sound_in(&plans, &wanted);
         let bad: HashSet<PackId> = bad.into_iter().collect();
         let finder =
-            Finder::search(self.store, self.sources, wanted, aside, &bad, self.progress).await?;
+            Finder::search(self.store, self.sources, wanted, aside, (&bad, &absent), self.progress)
+                .await?;
         let mut rest = Vec::new();
         for plan in plans {
-            if self.session.is_none() || !self.restore(&plan, &finder).await? {
+            // Nothing is written under the id of a condemned one.
+            let stays_away = self.session.is_none() || absent.pack(&plan.pack);
+            if stays_away || !self.restore(&plan, &finder).await? {
                 rest.push(plan);
             }
         }
@@ -294,6 +309,9 @@ impl Repair<'_> {
             }
         }
         let needed = full.unsure.get(pack);
+        // What a name needs that cannot be read now is in no list of needs.
+        let is_partly_known =
+            layout.is_none() && full.faults.iter().any(|fault| names_chunks(&fault.object));
         let layout = layout.unwrap_or_else(|| {
             let mut known: Vec<_> =
                 needed.into_iter().flatten().map(|lost| (lost.0, None)).collect();
@@ -307,7 +325,7 @@ impl Repair<'_> {
         };
         let part = |(at, checksum)| Part { at, stored: sound(&at), checksum };
         let parts: Vec<Part> = layout.into_iter().map(part).collect();
-        Ok(Plan { pack: *pack, there: !bytes.is_empty(), parts })
+        Ok(Plan { pack: *pack, there: !bytes.is_empty(), is_partly_known, parts })
     }
 
     /// Writes a pack again as it was, over the bad one, if all of it can be had; says whether it could.
@@ -407,6 +425,8 @@ impl Repair<'_> {
                     }
                     if let Some(sound) = finder.aside(&at.id, at.len) {
                         sound
+                    } else if let Some(plain) = self.out_of_condemned(finder, &at).await {
+                        chunk::encode(self.store.settings(), &at.id, plain)?
                     } else if let Some(plain) = finder.plain(&at.id, at.len).await {
                         chunk::encode(self.store.settings(), &at.id, plain)?
                     } else {
@@ -452,14 +472,37 @@ impl Repair<'_> {
         }
         let before = old.iter().flat_map(|old| old.chunks().collect::<Vec<_>>());
         let all: Vec<ChunkRef> = places.into_iter().chain(before).collect();
-        if !all.is_empty() {
+        let led = !all.is_empty();
+        if led {
             moved::save(self.store, &pack, all).await?;
         }
-        if plan.there {
+        if plan.there && plan.is_partly_known {
+            tracing::warn!(
+                %pack,
+                "a damaged pack stays, as chunks in it may be needed by names or maps that cannot be read; \
+                 repair the store again when those are healed"
+            );
+        } else if plan.there {
             backend::delete(self.store.backend(), &key).await?;
         }
-        self.report.rewritten.push(Rewritten { pack, into });
+        if into.is_empty() && !plan.there && led {
+            self.restored(moved::key(&pack));
+        } else {
+            self.report.rewritten.push(Rewritten { pack, into });
+        }
         Ok(())
+    }
+
+    /// A chunk that only a pack has which is about to be deleted.
+    async fn out_of_condemned(&self, finder: &Finder<'_>, at: &ChunkRef) -> Option<Bytes> {
+        self.store.read_at(&finder.own(&at.id)?).await.ok()
+    }
+
+    /// Notes an object that is as it was.
+    fn restored(&mut self, key: String) {
+        if !self.report.restored.contains(&key) {
+            self.report.restored.push(key);
+        }
     }
 
     /// Ends a pack; its chunks have places then.
@@ -476,34 +519,14 @@ impl Repair<'_> {
         packs.push(finished);
         Ok(())
     }
-
-    /// Removes `moved` objects that cannot be read and that were not written anew: whoever needs
-    /// them finds nothing in either case, and a collection is not held up.
-    async fn drop_bad_moves(&mut self, faults: &[Fault]) -> Result<()> {
-        for fault in faults {
-            let key = &fault.object;
-            let name = key.strip_prefix("moved/").map(str::parse::<PackId>);
-            let Some(Ok(pack)) = name else { continue };
-            match moved::load(self.store, &pack).await {
-                Ok(_) => {}
-                Err(e) if e.kind() == ErrorKind::Corrupt => {
-                    if self.session.is_some() {
-                        backend::delete(self.store.backend(), key).await?;
-                    }
-                }
-                // A newer build's, say: it stays as it is.
-                Err(_) => continue,
-            }
-            self.report.restored.push(key.clone());
-        }
-        Ok(())
-    }
 }
 
 /// A bad pack, as far as it is known what was in it.
 struct Plan {
     pack: PackId,
     there: bool,
+    /// Its index is of no use, and something that may need chunks of it cannot be read, either.
+    is_partly_known: bool,
     /// Its chunks, in order.
     parts: Vec<Part>,
 }
@@ -545,6 +568,13 @@ async fn by_other_ways(store: &Store, at: &ChunkRef) -> Option<Bytes> {
         }
     }
     None
+}
+
+/// Whether chunks are needed because of what is in an object.
+fn names_chunks(key: &str) -> bool {
+    ["refs", "manifests", "segments"].iter().any(|prefix| {
+        key.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/')) //
+    })
 }
 
 /// The kind and the id of an object that is named after its content.

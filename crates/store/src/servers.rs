@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The object that is written to learn what time it is for the store.
-const PROBE: &str = "servers/clock";
+pub(crate) const PROBE: &str = "servers/clock";
 /// The longest time that a server may promise, in seconds: a day.
 const LONGEST: u64 = 24 * 3600;
 
@@ -112,11 +112,21 @@ impl Servers<'_> {
         }
         let written = self.written(&key).await?;
         // Written after it was looked at: no server seems livelier than it is.
-        backend::put_over(backend, PROBE, Bytes::from_static(b"clock\n")).await?;
-        let now = self.written(PROBE).await?;
+        let now = self.probe().await?;
         let silent = Duration::from_millis(u64::try_from(now - written).unwrap_or(0));
         let lease = Duration::from_secs(said.seconds.min(LONGEST));
         Ok(Some(Seen { host: said.host, silent, lease }))
+    }
+
+    /// What time it is for the store, in Unix seconds.
+    pub(crate) async fn clock(&self) -> Result<u64> {
+        Ok(u64::try_from(self.probe().await? / 1000).unwrap_or(0))
+    }
+
+    /// As [`clock`](Self::clock), in milliseconds.
+    async fn probe(&self) -> Result<i64> {
+        backend::put_over(self.store.backend(), PROBE, Bytes::from_static(b"clock\n")).await?;
+        self.written(PROBE).await
     }
 
     /// When an object was written, in milliseconds of the store's clock.

@@ -73,7 +73,7 @@ impl Store {
         self.begin(what, Damaged::Refused).await
     }
 
-    /// As [`session`](Self::session), also when lists of condemned objects are damaged. Not all that
+    /// As [`session`](Self::session), also when lists of condemned objects or their record are damaged. Not all that
     /// is condemned counts as absent for it, so that it must store no chunks.
     pub(crate) async fn session_despite_damage(&self, what: &str) -> Result<Session> {
         self.begin(what, Damaged::Ignored).await
@@ -87,7 +87,10 @@ impl Store {
             let body = Pin { sequence, age: 0, what: what.clone(), holds: Vec::new() };
             let id = body.write(self).await?;
             // From here on a collection that this session has not seen sees the session.
-            let state = State::load(self).await;
+            let state = match damaged {
+                Damaged::Refused => State::load(self).await,
+                Damaged::Ignored => State::load_despite_damage(self).await.map(|(state, _)| state),
+            };
             let seen = match state {
                 Ok(state) if state.sequence == sequence => match damaged {
                     Damaged::Refused => state.absent(self).await.map(Some),
@@ -224,6 +227,14 @@ impl Session {
             self.inner.replace_pin(&roots).await?;
         }
         Err(Error::conflict(format!("{kind} {name:?} changes all the time; try again")))
+    }
+
+    /// Keeps manifests, and what they lead to, until the session ends.
+    ///
+    /// # Errors
+    /// [`Fenced`](block::ErrorKind::Fenced) when the session was taken for dead; else the backend's.
+    pub(crate) async fn hold_manifests(&self, ids: &[ManifestId]) -> Result<()> {
+        self.inner.replace_pin(ids).await
     }
 
     /// Makes a name; as [`Refs::create`](crate::Refs::create).

@@ -337,8 +337,11 @@ mod tests {
     #[test]
     fn a_newer_version_is_refused_by_its_number() {
         let text = String::from_utf8(sample(false).encode().unwrap()).unwrap();
-        let newer = text.replace("\"version\": 1", "\"version\": 9");
-        let error = Settings::decode(newer.as_bytes()).unwrap_err();
+        let damaged = text.replace("\"version\": 1", "\"version\": 9");
+        let error = Settings::decode(damaged.as_bytes()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "the checksum covers the version");
+        let newer = serde_json::json!({"format": "sojourn-store", "version": 9});
+        let error = Settings::decode(&FORM.encode(&newer).unwrap()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.message().contains("version 9"), "{error}");
     }

@@ -11,12 +11,14 @@ use crate::settings::{self, Settings};
 use crate::shared::Shared;
 use crate::stretch::Stretch;
 use crate::{
-    Counters, Keys, Manifest, ManifestId, NewKey, Refs, Secret, SegmentId, World, backend,
-    document, keys, pack,
+    Counters, Keys, Manifest, ManifestId, NewKey, Refs, Secret, SegmentId, World, WriterId,
+    backend, document, keys, pack,
 };
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use object_store::ObjectStore;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -36,6 +38,8 @@ struct Inner {
     backend: Arc<dyn ObjectStore>,
     settings: Settings,
     world: World,
+    /// The pins of the sessions that were begun here and have not ended.
+    pins: Mutex<BTreeSet<WriterId>>,
     tally: Tally,
     roots: Shared<ManifestId, Root>,
     segments: Shared<SegmentKey, Segment>,
@@ -145,6 +149,7 @@ impl Store {
             backend,
             settings,
             world,
+            pins: Mutex::default(),
             tally: Tally::default(),
             roots: Shared::default(),
             segments: Shared::default(),
@@ -287,6 +292,10 @@ impl Store {
     /// What was read since the store was opened.
     pub fn counters(&self) -> Counters {
         self.inner.tally.snapshot()
+    }
+
+    pub(crate) fn pins(&self) -> &Mutex<BTreeSet<WriterId>> {
+        &self.inner.pins
     }
 
     pub(crate) fn backend(&self) -> &dyn ObjectStore {

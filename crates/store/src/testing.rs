@@ -24,8 +24,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 mod clocked;
+mod held;
 mod unreliable;
 pub use clocked::Clocked;
+pub use held::held_chunks;
 pub use unreliable::{Faults, Unreliable};
 
 /// The time of a [`FixedClock`] that [`world`] makes: 2026-01-01.

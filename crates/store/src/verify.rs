@@ -134,7 +134,10 @@ async fn check(
 }
 
 /// Reads chunks where they ought to be, and says how that went.
-async fn read(store: &Store, chunks: Vec<ChunkRef>) -> Result<Vec<(ChunkRef, Result<()>)>> {
+pub(crate) async fn read(
+    store: &Store,
+    chunks: Vec<ChunkRef>,
+) -> Result<Vec<(ChunkRef, Result<()>)>> {
     let mut outcomes = Vec::with_capacity(chunks.len());
     let mut groups = stream::iter(groups(chunks))
         .map(|group| check_group(store, group))

@@ -101,6 +101,12 @@ const SAYINGS: &[(&str, ErrorKind, &str)] = &[
         "the store is full or its quota is used up; free some room and try again",
     ),
     (
+        // HTTP's "insufficient storage", whatever the body says.
+        "status code: 507",
+        ErrorKind::NoSpace,
+        "the store is full; free some room and try again",
+    ),
+    (
         "InvalidBucketName",
         ErrorKind::Invalid,
         "the bucket's name is not valid; correct the store's URL",

@@ -241,7 +241,7 @@ fn bare<'a>(
                 .with_retry(never());
             Ok((Arc::new(builder.build().map_err(failed)?), ""))
         }
-        Place::Directory(path) => Ok((local(path)?, "")),
+        Place::Directory(path) => Ok((local(*path)?, "")),
     }
 }
 

@@ -8,6 +8,7 @@
 //! line `<size> <last modified, Unix seconds> <key>` for each object, sorted by key.
 
 use super::{error, get, list};
+use crate::wire::{HeaderLine, header_line};
 use async_trait::async_trait;
 use block::Result;
 use bytes::Bytes;
@@ -55,6 +56,11 @@ pub async fn publish(backend: &dyn ObjectStore) -> Result<u64> {
     Ok(found.len() as u64)
 }
 
+/// Checks the listing of a store.
+pub(crate) async fn check(backend: &dyn ObjectStore) -> Result<()> {
+    decode(&get(backend, KEY, MAX_LEN).await?, None).map(drop)
+}
+
 fn header(text: &str) -> String {
     format!("{MAGIC} {VERSION} {:08x} {}\n", crc32c::crc32c(text.as_bytes()), text.len())
 }
@@ -68,19 +74,15 @@ fn decode(bytes: &[u8], prefix: Option<&Path>) -> Result<Vec<ObjectMeta>> {
     };
     let text = std::str::from_utf8(bytes).map_err(|_| damaged("not text"))?;
     let (line, rest) = text.split_once('\n').ok_or_else(|| damaged("no header line"))?;
-    let mut fields = line.split(' ');
-    if fields.next() != Some(MAGIC) {
-        return Err(damaged("it does not begin with its magic"));
-    }
-    match fields.next().and_then(|version| version.parse::<u64>().ok()) {
-        Some(VERSION) => {}
-        Some(version) if version > VERSION => {
+    match header_line(MAGIC, &format!("{line}\n"), rest.as_bytes()) {
+        HeaderLine::Version(VERSION) => {}
+        HeaderLine::Version(version) => {
             return Err(block::Error::unsupported(format!(
                 "object {KEY} has format version {version}, this build reads up to {VERSION}; use \
                  a newer sojourn"
             )));
         }
-        _ => return Err(damaged("its version is not a number")),
+        HeaderLine::Damaged(why) => return Err(damaged(why)),
     }
     if header(rest).trim_end() != line {
         return Err(damaged("checksum or length mismatch"));

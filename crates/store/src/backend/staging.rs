@@ -1,10 +1,11 @@
 //! What writers that were killed leave in a local store: files `<object>#<number>`, which no listing
 //! shows.
 
+use super::directory::is_staged;
 use crate::gc::Amount;
-use block::{Error, Result};
-use std::fs::{self, DirEntry, File};
-use std::path::Path;
+use block::Result;
+use block::fs::{FsPath, Kind, Open};
+use std::io;
 use std::time::{Duration, SystemTime};
 
 /// Directories below each other in a store: `refs`, kind, name.
@@ -15,20 +16,21 @@ const DEPTH: usize = 4;
 ///
 /// # Errors
 /// Those of the file system.
-pub fn sweep_staging(store: &Path, age: Duration, dry_run: bool) -> Result<Amount> {
+pub fn sweep_staging(store: impl Into<FsPath>, age: Duration, dry_run: bool) -> Result<Amount> {
+    let store = store.into();
     // The file system's own time: that of the files' dates.
     let probe = store.join("clock#0");
-    let now = File::create(&probe).and_then(|file| file.metadata()?.modified());
-    let now = now.map_err(|e| Error::io(probe.display(), e))?;
-    fs::remove_file(&probe).map_err(|e| Error::io(probe.display(), e))?;
+    let now = probe.open(Open::REPLACE).and_then(|file| file.metadata());
+    let now = now.map_err(|e| probe.error(e))?.modified;
+    probe.remove_file().map_err(|e| probe.error(e))?;
     let mut swept = Amount::default();
-    walk(store, DEPTH, &mut |entry| {
-        let Some((len, modified)) = left_over(entry)? else { return Ok(()) };
+    walk(&store, DEPTH, &mut |path| {
+        let Some((len, modified)) = left_over(path)? else { return Ok(()) };
         if now.duration_since(modified).unwrap_or_default() < age {
             return Ok(());
         }
         if !dry_run {
-            fs::remove_file(entry.path())?;
+            path.remove_file()?;
         }
         swept.add(len);
         Ok(())
@@ -37,40 +39,33 @@ pub fn sweep_staging(store: &Path, age: Duration, dry_run: bool) -> Result<Amoun
 }
 
 /// Length and date of a file whose name says that it was being written.
-fn left_over(entry: &DirEntry) -> std::io::Result<Option<(u64, SystemTime)>> {
-    let name = entry.file_name();
-    let staged = name.to_str().and_then(|name| name.rsplit_once('#')).is_some_and(|(_, number)| {
-        !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
-    });
-    if !staged {
+fn left_over(path: &FsPath) -> io::Result<Option<(u64, SystemTime)>> {
+    // That one is meant to stay.
+    if path.file_name().is_some_and(|name| name == super::spare::FILE) {
         return Ok(None);
     }
-    match entry.metadata() {
-        Ok(found) if found.is_file() => Ok(Some((found.len(), found.modified()?))),
-        Ok(_) => Ok(None),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(e),
+    if !path.file_name().and_then(|name| name.to_str()).is_some_and(is_staged) {
+        return Ok(None);
     }
+    let found = path.metadata()?;
+    Ok((found.kind == Kind::File).then_some((found.len, found.modified)))
 }
 
+/// Shows all files to `each`; that one is gone by then, moved to its place, is no error.
 fn walk(
-    directory: &Path,
+    directory: &FsPath,
     depth: usize,
-    each: &mut dyn FnMut(&DirEntry) -> std::io::Result<()>,
+    each: &mut dyn FnMut(&FsPath) -> io::Result<()>,
 ) -> Result<()> {
-    let failed = |path: &Path, e| Error::io(path.display(), e);
-    for entry in fs::read_dir(directory).map_err(|e| failed(directory, e))? {
-        let entry = entry.map_err(|e| failed(directory, e))?;
-        let path = entry.path();
-        match entry.file_type() {
-            Ok(kind) if kind.is_dir() && depth > 1 => walk(&path, depth - 1, each)?,
-            Ok(_) => match each(&entry) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(&path, e)),
-                _ => {}
-            },
-            // Moved to its place since.
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-            Err(e) => return Err(failed(&path, e)),
+    for entry in directory.read_dir().map_err(|e| directory.error(e))? {
+        let path = directory.join(&entry.name);
+        if entry.kind == Kind::Directory && depth > 1 {
+            walk(&path, depth - 1, each)?;
+            continue;
+        }
+        match each(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(path.error(e)),
+            _ => {}
         }
     }
     Ok(())
@@ -79,6 +74,7 @@ fn walk(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn only_old_files_that_were_being_written_are_deleted() {
@@ -96,6 +92,6 @@ mod tests {
         assert_eq!(sweep_staging(dir.path(), Duration::ZERO, false).unwrap(), found);
         let left = |name: &&str| dir.path().join(name).exists();
         assert_eq!(names.map(|name| left(&name)), [false, false, true, true, true]);
-        assert!(sweep_staging(&dir.path().join("gone"), hour, true).is_err());
+        assert!(sweep_staging(dir.path().join("gone"), hour, true).is_err());
     }
 }

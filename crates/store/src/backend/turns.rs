@@ -4,11 +4,11 @@
 //! A read that hangs, on a network file system, gives its turn back after a while, and keeps its thread: the
 //! others are not to hang with it. So does one that nobody waits for any more.
 
+use super::directory::Directory;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryFutureExt, TryStreamExt};
-use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
@@ -35,13 +35,13 @@ const LATE: Duration = Duration::from_secs(3);
 /// A directory that has few readers at the same time; others wait, the first come first.
 #[derive(Debug)]
 pub(crate) struct Turns {
-    inner: LocalFileSystem,
+    inner: Directory,
     reads: Semaphore,
     listings: Arc<Semaphore>,
 }
 
 impl Turns {
-    pub(crate) fn new(inner: LocalFileSystem) -> Self {
+    pub(crate) fn new(inner: Directory) -> Self {
         let (reads, listings) = (Semaphore::new(READS), Semaphore::new(LISTINGS));
         Self { inner, reads, listings: Arc::new(listings) }
     }
@@ -174,7 +174,7 @@ mod tests {
             .build()
             .unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let turns = Turns::new(LocalFileSystem::new_with_prefix(dir.path()).unwrap());
+        let turns = Turns::new(Directory::new(dir.path().into()).unwrap());
         let (path, bytes) = (Path::from("a"), crate::testing::noise(1, 100_000));
         let ranges: Vec<_> = (0..1000).map(|at| at * 100..at * 100 + 100).collect();
         runtime.block_on(async {
@@ -197,7 +197,7 @@ mod tests {
     fn reads_that_hang_keep_nobody_from_reading_what_answers() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let turns = Turns::new(LocalFileSystem::new_with_prefix(dir.path()).unwrap());
+        let turns = Turns::new(Directory::new(dir.path().into()).unwrap());
         // Whoever opens a pipe waits until somebody writes to it.
         let pipe = dir.path().join("hangs");
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
@@ -222,7 +222,7 @@ mod tests {
     #[tokio::test]
     async fn a_listing_that_goes_on_keeps_nobody_from_reading_what_it_shows() {
         let dir = tempfile::tempdir().unwrap();
-        let turns = Turns::new(LocalFileSystem::new_with_prefix(dir.path()).unwrap());
+        let turns = Turns::new(Directory::new(dir.path().into()).unwrap());
         for name in ["a", "b"] {
             turns.put(&Path::from(name), "x".into()).await.unwrap();
         }

@@ -61,17 +61,26 @@ pub(crate) struct Named {
     pub(crate) current: bool,
 }
 
+/// The newest record of a name that was removed.
+#[derive(Debug)]
+pub(crate) struct Removal {
+    pub(crate) key: String,
+    /// In Unix seconds of the store's clock.
+    pub(crate) written: u64,
+}
+
 /// Names and pins.
 #[derive(Debug, Default)]
 pub(crate) struct Census {
     pub(crate) names: Vec<Named>,
+    pub(crate) removals: Vec<Removal>,
     pub(crate) pins: Vec<Seen>,
     /// Names of which nobody can tell what they keep.
     pub(crate) doubts: Vec<Error>,
 }
 
 /// Reads all pins.
-async fn pins(store: &Store) -> Result<Vec<Seen>> {
+pub(crate) async fn pins(store: &Store) -> Result<Vec<Seen>> {
     let mut pins = Vec::new();
     for meta in pin::list(store).await? {
         let pin = match Pin::read(store, meta.location.as_ref()).await {
@@ -88,8 +97,8 @@ async fn pins(store: &Store) -> Result<Vec<Seen>> {
     Ok(pins)
 }
 
-/// The numbers of the records of each name, `refs/<kind>/<name>`.
-type Rows = BTreeMap<String, Vec<u64>>;
+/// The records of each name, `refs/<kind>/<name>`: number, and when it was written.
+type Rows = BTreeMap<String, Vec<(u64, u64)>>;
 
 /// Takes a census.
 pub(crate) async fn take(store: &Store) -> Result<Census> {
@@ -111,19 +120,26 @@ pub(crate) async fn take(store: &Store) -> Result<Census> {
                 "{row}: the record {number} is missing; restore it from a backup"
             )));
         }
-        let from = before.get(row).and_then(|numbers| numbers.last()).copied().unwrap_or(0);
+        let from = before.get(row).and_then(|numbers| numbers.last()).map_or(0, |last| last.0);
         let newest = numbers.last().copied();
-        let wanted = numbers.iter().filter(|number| **number >= from);
-        keys.extend(wanted.map(|number| (format!("{row}/{number:020}"), Some(*number) == newest)));
+        let wanted = numbers.iter().filter(|(number, _)| *number >= from);
+        keys.extend(wanted.map(|(number, written)| {
+            let current = newest.filter(|newest| newest.0 == *number).map(|_| *written);
+            (format!("{row}/{number:020}"), current)
+        }));
     }
     let refs = &store.refs();
     let mut reads = stream::iter(keys)
-        .map(|(key, current)| async move { (refs.read_key(&key).await, current) })
+        .map(|(key, current)| async move { (refs.read_key(&key).await, key, current) })
         .buffer_unordered(CONCURRENCY);
-    while let Some((read, current)) = reads.next().await {
+    while let Some((read, key, current)) = reads.next().await {
         match read {
-            Ok((kind, Some(record))) => census.names.push(Named { kind, record, current }),
-            Ok((_, None)) => {}
+            Ok((kind, Some(record))) => {
+                census.names.push(Named { kind, record, current: current.is_some() });
+            }
+            Ok((_, None)) => {
+                census.removals.extend(current.map(|written| Removal { key, written }))
+            }
             Err(e) => match e.kind() {
                 ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::NotFound => {
                     census.doubts.push(e);
@@ -150,7 +166,7 @@ async fn rows(store: &Store) -> Result<(Rows, Vec<String>)> {
         let known = RefKind::ALL.iter().any(|known| known.as_str() == kind);
         match (number.and_then(|digits| digits.parse().ok()), key.rsplit_once('/')) {
             (Some(number), Some((row, _))) if known => {
-                rows.entry(row.to_owned()).or_default().push(number);
+                rows.entry(row.to_owned()).or_default().push((number, seconds(&meta)));
             }
             _ => strange.push(key),
         }
@@ -160,8 +176,8 @@ async fn rows(store: &Store) -> Result<(Rows, Vec<String>)> {
 }
 
 /// The first number that a row lacks.
-fn gap(row: &[u64]) -> Option<u64> {
-    row.windows(2).find(|pair| pair[1] - pair[0] > 1).map(|pair| pair[0] + 1)
+fn gap(row: &[(u64, u64)]) -> Option<u64> {
+    row.windows(2).find(|pair| pair[1].0 - pair[0].0 > 1).map(|pair| pair[0].0 + 1)
 }
 
 fn unknown(key: &str) -> Error {

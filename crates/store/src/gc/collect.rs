@@ -65,6 +65,12 @@ async fn round(store: &Store, options: &Options, progress: &dyn Progress) -> Res
     Ok(Report { replaced, ..report })
 }
 
+/// Whether somebody collects now, or did when he died.
+pub(crate) async fn is_at_work(store: &Store) -> Result<bool> {
+    let pins = census::pins(store).await?;
+    Ok(pins.iter().any(|seen| seen.pin.as_ref().is_none_or(|pin| pin.what == WHAT)))
+}
+
 pub(super) struct Round<'a> {
     pub(super) store: &'a Store,
     pub(super) session: &'a Session,
@@ -86,7 +92,8 @@ impl Round<'_> {
         let (store, options) = (self.store, self.options);
         let mut report = Report { dry_run: options.dry_run, ..Report::default() };
         let now = self.now().await?;
-        report.records = trim::trim(store, now, options.dry_run).await?;
+        let grace = options.grace.as_secs();
+        report.records = trim::trim(store, now, grace, options.dry_run).await?;
 
         // The order counts: objects, the record and its lists, pins and names, what was moved.
         let mut listed = self.list().await?;
@@ -97,6 +104,7 @@ impl Round<'_> {
         report.pins = dead.len() as u64;
         // A session that was renewed meanwhile lives: it has looked for the pin before since.
         let census = census::take(store).await?;
+        report.records += trim::forget(store, &census.removals, now, options.dry_run).await?;
         self.list_moved(&mut listed).await?;
         let marks = mark::mark(store, &census, &listed.packs, self.progress).await?;
         report.live = Live {
@@ -191,7 +199,9 @@ impl Round<'_> {
                 report.waiting.push(waiting);
                 continue;
             }
-            let Swept { freed, unjudged } = sweep::sweep(self.session, list, marks, dry).await?;
+            let Swept { freed, unjudged, doubts } =
+                sweep::sweep(self.session, list, marks, dry).await?;
+            report.doubts.extend(doubts.iter().map(|doubt| doubt.message().to_owned()));
             let amount = Amount::of(&freed);
             report.freed.objects += amount.objects;
             report.freed.bytes += amount.bytes;
@@ -284,7 +294,18 @@ impl Round<'_> {
             );
             return Ok(());
         }
-        let done = rewrite::rewrite(self.session, &mostly_garbage, marks, self.progress).await?;
+        let done = rewrite::rewrite(self.session, &mostly_garbage, marks, self.progress).await;
+        let done = match done {
+            // What can go without being rewritten makes room for the rest.
+            Err(e) if e.kind() == ErrorKind::NoSpace => {
+                tracing::warn!(
+                    error = e.message(),
+                    "no room to rewrite packs; collect again later"
+                );
+                rewrite::Done::default()
+            }
+            other => other?,
+        };
         report.rewritten = Amount::default();
         report.kept_bytes = done.kept;
         for id in done.packs {

@@ -185,6 +185,14 @@ impl Absent {
         self.has(Kind::BootList, id.0)
     }
 
+    /// Whether the object of a key is among them.
+    pub(crate) fn has_key(&self, key: &str) -> bool {
+        let Some((prefix, name)) = key.split_once('/') else { return false };
+        let kind = Kind::ALL.into_iter().find(|kind| kind.prefix() == prefix);
+        let id = crate::id::parse_hex("id", name).ok();
+        kind.zip(id).is_some_and(|(kind, id)| self.has(kind, id))
+    }
+
     pub(crate) fn has(&self, kind: Kind, id: [u8; 32]) -> bool {
         !self.names.is_empty() && self.names.contains(&Name { kind, id })
     }

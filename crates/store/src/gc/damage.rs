@@ -1,4 +1,4 @@
-//! Replacing lists of condemned objects that are damaged.
+//! Replacing lists of condemned objects that are damaged, and the record of them.
 //!
 //! Nobody can tell what such a list names, so no session can begin: it might rely on something that
 //! is about to be deleted. In its place come lists of all that no name refers to and that is on no
@@ -7,6 +7,9 @@
 //! gone may be written again under the same id, and then a collection that is still at its deletions
 //! must not hit it: so nobody else may be at work, and a collection that was taken for dead deletes
 //! nothing more, but for the requests that are under way.
+//!
+//! Of a damaged record nobody knows which lists it had. So all lists that are there count as swept, that is
+//! as absent for writers, and the new record also has lists of all that no name refers to.
 //!
 //! Nothing is deleted here: the sweep of the new lists judges each object anew.
 
@@ -21,12 +24,15 @@ use crate::id::CondemnedId;
 use crate::{Progress, Store};
 use block::{Error, Result};
 
-/// Replaces the lists that are damaged; returns their keys. Also forgets swept lists that are.
+/// What a damaged record is called.
+const RECORD: &str = "refs/gc/store";
+
+/// Replaces the lists that are damaged, and the record of them if it is; returns their keys. Also forgets swept lists that are.
 ///
 /// # Errors
 /// [`Conflict`](block::ErrorKind::Conflict) when others write to the store, whom it names; the
 /// store's.
-pub(super) async fn replace_lists(
+pub(crate) async fn replace_lists(
     store: &Store,
     options: &Options,
     progress: &dyn Progress,
@@ -42,13 +48,15 @@ impl Round<'_> {
         let now = self.now().await?;
         // In the same order as for a collection.
         let mut listed = self.list().await?;
-        let state = State::load(store).await?;
+        let (state, bad_record) = State::load_despite_damage(store).await?;
         let Contents { absent, damaged } = state.contents(store).await?;
         listed.packs.absent = absent;
         let dead = self.bury(now).await?;
         let census = census::take(store).await?;
         self.list_moved(&mut listed).await?;
-        let keys: Vec<String> = damaged.iter().map(|(id, _)| condemned::key(&id.0)).collect();
+        let lists: Vec<String> = damaged.iter().map(|(id, _)| condemned::key(&id.0)).collect();
+        let (damaged_lists, mut keys) = (lists.clone(), lists);
+        keys.extend(bad_record.as_ref().map(|_| RECORD.to_owned()));
         let Some(first) = keys.first() else { return Ok(keys) };
         let own = self.session.pin_keys().await;
         let at_work: Vec<String> =
@@ -84,11 +92,14 @@ impl Round<'_> {
             lists.push(List { id, sequence, objects, bytes, swept: None });
         }
         self.session.check().await?;
-        state.replace(store, lists).await?;
-        for (_, error) in &damaged {
+        match &bad_record {
+            None => state.replace(store, lists).await?,
+            Some(_) => state.replace_damaged(store, lists).await?,
+        };
+        for error in damaged.iter().map(|(_, error)| error).chain(&bad_record) {
             tracing::warn!(%error, "a list of garbage was replaced");
         }
-        sweep::delete(store, keys.clone()).await?;
+        sweep::delete(store, damaged_lists).await?;
         Ok(keys)
     }
 }

@@ -1,11 +1,12 @@
 //! What is reachable from the names.
 //!
-//! Memory: 32 bytes and some for each manifest, segment and pack, 12 bytes for each distinct place of
+//! Memory: 32 bytes and some for each manifest, segment and pack, 20 bytes for each distinct place of
 //! a chunk that something refers to (at most three times that while it grows), and the ids of chunks
-//! in packs that were rewritten.
+//! in packs that were rewritten or are gone.
 
 use super::census::{Census, Named};
 use super::condemned::Absent;
+use super::lost;
 use crate::bootlist;
 use crate::chunker::{SEGMENT, SEGMENT_PAGES};
 use crate::moved::{self, Moved};
@@ -27,6 +28,16 @@ struct Place {
     pack: u32,
     offset: u32,
     stored: u32,
+    /// The start of the chunk's id, a keyed hash.
+    id: [u8; 8],
+}
+
+/// A place of a chunk that something refers to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kept {
+    pub(super) pack: PackId,
+    pub(super) offset: u32,
+    pub(super) stored: u32,
 }
 
 /// The packs that a listing showed before the census.
@@ -66,7 +77,7 @@ pub(crate) struct Marks {
     packs: Vec<PackId>,
     places: Vec<Place>,
     sorted: usize,
-    /// The chunks of packs that were rewritten.
+    /// The chunks of packs that were rewritten or are gone.
     chunks: HashMap<PackId, HashSet<ChunkId>>,
     /// The packs that were rewritten and that something still refers to.
     pub(crate) rewritten: BTreeMap<PackId, Rewritten>,
@@ -77,6 +88,8 @@ pub(crate) struct Marks {
 /// What cannot be judged because of something that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Unsure {
+    /// All can be judged: only readers miss something.
+    Nothing,
     Packs,
     Segments,
     Everything,
@@ -122,6 +135,14 @@ impl Marks {
         self.places.binary_search_by_key(&(pack, at.offset), key).is_ok()
     }
 
+    /// Every place, with the start of the chunk's id.
+    pub(super) fn places(&self) -> impl Iterator<Item = ([u8; 8], Kept)> + '_ {
+        self.places.iter().map(|place| {
+            let Place { pack, offset, stored, id } = *place;
+            (id, Kept { pack: self.packs[pack as usize], offset, stored })
+        })
+    }
+
     /// How many chunks there are, each at its place.
     pub(crate) fn chunks(&self) -> u64 {
         self.places.len() as u64
@@ -141,20 +162,22 @@ impl Marks {
     }
 
     /// Notes a chunk; whether that is new where it matters.
-    fn refer(&mut self, at: &ChunkRef, known: &Packs) -> bool {
+    pub(super) fn refer(&mut self, at: &ChunkRef, known: &Packs) -> bool {
         let packs = &mut self.packs;
         let pack = *self.numbers.entry(at.pack).or_insert_with(|| {
             packs.push(at.pack);
             packs.len() as u32 - 1
         });
-        let place = Place { pack, offset: at.offset, stored: at.stored };
+        let place = Place { pack, offset: at.offset, stored: at.stored, id: at.id.short() };
         if self.places.last() != Some(&place) {
             self.places.push(place);
         }
         if self.places.len() > 2 * self.sorted + SLACK {
             self.sort();
         }
-        known.rewritten.contains(&at.pack) && self.chunks.entry(at.pack).or_default().insert(at.id)
+        let may_be_elsewhere =
+            known.rewritten.contains(&at.pack) || !known.listed.contains_key(&at.pack);
+        may_be_elsewhere && self.chunks.entry(at.pack).or_default().insert(at.id)
     }
 
     fn sort(&mut self) {
@@ -300,6 +323,10 @@ async fn follow(store: &Store, marks: &mut Marks, packs: &Packs) -> Result<()> {
             }
         }
     }
+    let lost = lost(marks, packs, &known);
+    if !lost.is_empty() {
+        lost::find(store, marks, packs, &lost).await?;
+    }
     for (pack, chunks) in &marks.chunks {
         let mut found = Rewritten::default();
         for id in chunks {
@@ -322,4 +349,28 @@ async fn follow(store: &Store, marks: &mut Marks, packs: &Packs) -> Result<()> {
         marks.rewritten.insert(*pack, found);
     }
     Ok(())
+}
+
+/// The chunks of packs that are gone, and of which no map says where they are.
+fn lost(
+    marks: &Marks,
+    packs: &Packs,
+    known: &HashMap<PackId, Moved>,
+) -> BTreeMap<PackId, Vec<ChunkId>> {
+    let mut lost: BTreeMap<PackId, Vec<ChunkId>> = BTreeMap::new();
+    for (pack, chunks) in &marks.chunks {
+        for id in chunks {
+            let (mut here, mut steps) = (*pack, 0);
+            while !packs.listed.contains_key(&here)
+                && steps < moved::MAX_STEPS
+                && let Some(next) = known.get(&here).and_then(|object| object.find(id))
+            {
+                (here, steps) = (next.pack, steps + 1);
+            }
+            if !packs.listed.contains_key(&here) {
+                lost.entry(*pack).or_default().push(*id);
+            }
+        }
+    }
+    lost
 }

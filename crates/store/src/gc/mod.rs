@@ -13,6 +13,8 @@
 //! | `collect` | one collection, from the census to the sweep |
 //! | `census` | all names and pins at one moment |
 //! | `mark` | what is reachable from the names |
+//! | `lost` | chunks that are not where maps say |
+//! | `copies` | whether a pack that goes has the only sound copy of a chunk |
 //! | `rewrite` | moving what is in use out of packs that are mostly garbage |
 //! | `sweep` | deleting what was condemned |
 //! | `damage` | lists that were damaged |
@@ -25,7 +27,9 @@
 pub(crate) mod census;
 mod collect;
 pub(crate) mod condemned;
+mod copies;
 mod damage;
+mod lost;
 pub(crate) mod mark;
 pub(crate) mod pin;
 mod report;
@@ -35,7 +39,9 @@ mod sweep;
 mod trim;
 
 pub use collect::collect;
+pub(crate) use collect::is_at_work;
 pub(crate) use condemned::Absent;
+pub(crate) use damage::replace_lists;
 pub(crate) use pin::Pin;
 pub use report::{Amount, Live, Options, Report, Waiting};
 pub(crate) use state::State;

@@ -35,6 +35,7 @@ impl Pin {
         let body = serde_json::to_vec(self)
             .map_err(|e| Error::internal("a pin cannot be written").with_source(e))?;
         let bytes = object::encode(store.settings(), ObjectKind::Pin, &key, &body)?;
+        store.pins().lock().insert(WriterId(id));
         // The name is random, so that nobody else has it.
         backend::put_over(store.backend(), &key, bytes).await?;
         Ok(WriterId(id))
@@ -69,7 +70,9 @@ pub(crate) async fn exists(store: &Store, id: &WriterId) -> Result<bool> {
 
 /// Deletes a pin; it may be gone already.
 pub(crate) async fn delete(store: &Store, id: &WriterId) -> Result<()> {
-    backend::delete(store.backend(), &key(id)).await
+    backend::delete(store.backend(), &key(id)).await?;
+    store.pins().lock().remove(id);
+    Ok(())
 }
 
 /// All pins that a listing shows.

@@ -4,11 +4,14 @@
 //! `condemned` object, the `sequence` of the record that first had it, the number of its `objects`
 //! and their `bytes`, and `swept`: `null`, or when it was swept, in Unix seconds of the store's clock.
 
+use super::census::seconds;
 use super::condemned::{self, Absent};
 use crate::id::CondemnedId;
-use crate::{RefBody, RefKind, Store};
+use crate::object::ObjectKind;
+use crate::{RefBody, RefKind, Store, backend};
 use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, stream};
+use object_store::ObjectMeta;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -82,13 +85,21 @@ impl Contents {
 impl State {
     /// Reads the newest record.
     pub(crate) async fn load(store: &Store) -> Result<Self> {
-        let Some(record) = store.refs().get(RefKind::Gc, NAME).await? else {
+        let record = store.refs().get(RefKind::Gc, NAME).await.map_err(|e| match e.kind() {
+            ErrorKind::Corrupt => e.context(
+                "the record of garbage collection is damaged; run `sojourn gc` or `sojourn repair`, which \
+                 replace it",
+            ),
+            _ => e,
+        });
+        let Some(record) = record? else {
             return Ok(Self::default());
         };
         let damaged = |why: &dyn std::fmt::Display| {
             Error::corrupt(format!(
                 "the record of garbage collection (refs/gc/{NAME}, number {}) is damaged: {why}; \
-                 restore it from a backup",
+                 run `sojourn gc` or \
+                 `sojourn repair`, which replace it",
                 record.sequence
             ))
         };
@@ -105,6 +116,34 @@ impl State {
         Ok(Self { sequence: record.sequence, lists: document.lists })
     }
 
+    /// As [`load`](Self::load); of a damaged record what is still known: its number, and the lists that
+    /// are there, which count as swept when they were written. Also gives what is wrong with it.
+    pub(crate) async fn load_despite_damage(store: &Store) -> Result<(Self, Option<Error>)> {
+        let error = match Self::load(store).await {
+            Ok(state) => return Ok((state, None)),
+            Err(e) if e.kind() == ErrorKind::Corrupt => e,
+            Err(e) => return Err(e),
+        };
+        let sequence = Self::newest(store).await?;
+        let mut found = backend::list(store.backend(), ObjectKind::Condemned.prefix()).await?;
+        found.sort_by_key(|meta| std::cmp::Reverse(seconds(meta)));
+        let list = |meta: &ObjectMeta| {
+            let id = crate::id::parse_hex("id", meta.location.as_ref().rsplit_once('/')?.1).ok()?;
+            let swept = Some(seconds(meta));
+            Some(List { id: CondemnedId(id), sequence, objects: 0, bytes: 0, swept })
+        };
+        let lists = found.iter().take(REMEMBERED).filter_map(list).collect();
+        Ok((Self { sequence, lists }, Some(error)))
+    }
+
+    /// As [`replace`](Self::replace), where the record of this state is damaged.
+    pub(crate) async fn replace_damaged(&self, store: &Store, lists: Vec<List>) -> Result<Self> {
+        let (lists, body) = Self::body(store, lists)?;
+        let record = store.refs().follow(RefKind::Gc, NAME, self.sequence, body).await?;
+        store.refs().drop_before(RefKind::Gc, NAME, record.sequence).await?;
+        Ok(Self { sequence: record.sequence, lists })
+    }
+
     /// The number of the newest record, from its key alone.
     pub(crate) async fn newest(store: &Store) -> Result<u64> {
         Ok(store.refs().sequence(RefKind::Gc, NAME).await?.unwrap_or(0))
@@ -115,6 +154,24 @@ impl State {
     /// # Errors
     /// [`Conflict`](ErrorKind::Conflict) when another collection was first; the store's.
     pub(crate) async fn replace(&self, store: &Store, lists: Vec<List>) -> Result<Self> {
+        let (lists, body) = Self::body(store, lists)?;
+        let refs = store.refs();
+        let written = match self.sequence {
+            0 => refs.create(RefKind::Gc, NAME, body).await,
+            sequence => refs.update(RefKind::Gc, NAME, sequence, body).await,
+        };
+        match written {
+            Ok(record) => Ok(Self { sequence: record.sequence, lists }),
+            Err(e) if e.kind() == ErrorKind::Conflict => Err(Error::conflict(
+                "another garbage collection is at work on this store; let it end, then try again",
+            )
+            .with_source(e)),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// What a record says that has these lists, which are given back.
+    fn body(store: &Store, lists: Vec<List>) -> Result<(Vec<List>, RefBody)> {
         let document = Document { version: VERSION, lists };
         let text = serde_json::to_string(&document).map_err(|e| {
             Error::internal("the record of a collection cannot be written").with_source(e)
@@ -125,19 +182,7 @@ impl State {
             created: store.world().clock.now(),
             labels: BTreeMap::from([(LABEL.to_owned(), text)]),
         };
-        let refs = store.refs();
-        let written = match self.sequence {
-            0 => refs.create(RefKind::Gc, NAME, body).await,
-            sequence => refs.update(RefKind::Gc, NAME, sequence, body).await,
-        };
-        match written {
-            Ok(record) => Ok(Self { sequence: record.sequence, lists: document.lists }),
-            Err(e) if e.kind() == ErrorKind::Conflict => Err(Error::conflict(
-                "another garbage collection is at work on this store; let it end, then try again",
-            )
-            .with_source(e)),
-            Err(e) => Err(e),
-        }
+        Ok((document.lists, body))
     }
 
     /// Lists that were not swept yet.

@@ -2,6 +2,7 @@
 
 use super::census::Seen;
 use super::condemned::{self, Item, Kind, Name};
+use super::copies;
 use super::mark::{Marks, Unsure};
 use super::report::{Amount, Waiting};
 use super::state::{List, State};
@@ -35,7 +36,7 @@ fn is_judged(marks: &Marks, kind: Kind) -> bool {
     match kind {
         Kind::Manifest | Kind::BootList => unsure < Some(Unsure::Everything),
         Kind::Segment => unsure < Some(Unsure::Segments),
-        Kind::Pack | Kind::Moved => unsure.is_none(),
+        Kind::Pack | Kind::Moved => unsure < Some(Unsure::Packs),
     }
 }
 
@@ -49,8 +50,11 @@ pub(crate) fn is_garbage(marks: &Marks, kind: Kind, id: &[u8; 32]) -> bool {
 pub(crate) struct Swept {
     /// Deleted.
     pub(crate) freed: Vec<Item>,
-    /// Not deleted, because something that may refer to them cannot be read.
+    /// Not deleted, because something that may refer to them cannot be read, or because they have the
+    /// only sound copy of a chunk.
     pub(crate) unjudged: Vec<Item>,
+    /// Why packs with only sound copies are kept.
+    pub(crate) doubts: Vec<Error>,
 }
 
 /// Why a list cannot be swept yet; `None` when it can. `age` is how many seconds ago it was written.
@@ -78,14 +82,29 @@ pub(crate) async fn sweep(
     };
     let unmarked =
         items.into_iter().filter(|item| is_unmarked(marks, item.name.kind, &item.name.id));
-    let (freed, unjudged): (Vec<Item>, Vec<Item>) =
+    let (mut freed, mut unjudged): (Vec<Item>, Vec<Item>) =
         unmarked.partition(|item| is_judged(marks, item.name.kind));
+    let mut doubts = Vec::new();
     if !dry {
         // Another collection may have been quicker, and the names given again since.
         let state = State::load(store).await?;
         if !state.open().any(|open| open.id == list.id) {
             return Ok(Swept::default());
         }
+        let is_pack = |item: &&Item| item.name.kind == Kind::Pack;
+        let packs: Vec<(PackId, u32)> =
+            freed.iter().filter(is_pack).map(|item| (PackId(item.name.id), item.size)).collect();
+        let mut only = copies::only(store, marks, &packs).await?;
+        freed.retain(|item| {
+            let why = match item.name.kind {
+                Kind::Pack => only.remove(&PackId(item.name.id)),
+                _ => None,
+            };
+            unjudged.extend(why.is_some().then_some(*item));
+            let goes = why.is_none();
+            doubts.extend(why);
+            goes
+        });
         // By kind: nothing is left that refers to what is gone.
         for kind in Kind::ALL {
             let names: Vec<Name> =
@@ -104,7 +123,7 @@ pub(crate) async fn sweep(
             }
         }
     }
-    Ok(Swept { freed, unjudged })
+    Ok(Swept { freed, unjudged, doubts })
 }
 
 /// Deletes objects by their keys.

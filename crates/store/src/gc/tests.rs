@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 mod damage;
+mod maps;
 
 const DAY: u64 = 86_400;
 const PAGE: usize = 4096;
@@ -318,8 +319,7 @@ async fn a_pack_of_a_newer_format_stays_and_the_others_are_rewritten() {
         remove(&store, name).await;
     }
     let mut bytes = backend.get(&newer.location).await.unwrap().bytes().await.unwrap().to_vec();
-    let version = bytes.len() - 32 + 4; // in the trailer
-    bytes[version] += 1;
+    pack::make_newer(&mut bytes, 2, 0);
     backend.put(&newer.location, bytes.clone().into()).await.unwrap();
     let report = gc(&store, now()).await;
     assert_eq!(report.rewritten.objects, 1, "{report:?}");
@@ -480,6 +480,24 @@ async fn a_collection_that_is_taken_for_dead_while_it_deletes_soon_stops() {
         let deleted = MANY - count(&backend, pack::PREFIX).await;
         assert!((1..=most).contains(&deleted), "{deleted}");
     }
+}
+
+#[tokio::test]
+async fn a_removal_is_forgotten_after_thirty_days_and_its_name_can_be_made_again() {
+    let (store, backend) = fresh().await;
+    publish(&store, "a:1", &[1]).await;
+    publish(&store, "b:1", &[2]).await;
+    remove(&store, "a:1").await;
+    for days in [2, 27] {
+        backend.advance(days * DAY);
+        gc(&store, Options::default()).await;
+        assert_eq!(count(&backend, "refs/image/a:1").await, 1, "the removal stays");
+    }
+    backend.advance(2 * DAY);
+    assert!(gc(&store, Options::default()).await.records > 0);
+    assert_eq!(count(&backend, "refs/image").await, 1, "that of the other image");
+    publish(&store, "a:1", &[3]).await;
+    assert_eq!(read(&backend, "a:1").await, image(&[3]));
 }
 
 #[tokio::test]

@@ -1,23 +1,45 @@
 //! Clearing away old records of names.
 //!
-//! The newest record of a name always stays, also that of a removal: should it go, two writers who
-//! looked before and after could both believe that they made the name. The others are of no use once
-//! nobody can be about to follow one of them, which is when they were superseded a day ago.
+//! The newest record of a name stays, unless it is of a removal that was 30 days ago. The others are of no
+//! use once nobody can be about to follow one of them, and nobody wants a removed name back: a day after
+//! they were superseded, or the grace period. Who writes over a removal, or wrote over a record that it
+//! had read long before, looks whether that is still there: see [`Refs`](crate::Refs).
 
-use super::census::seconds;
+use super::census::{Removal, seconds};
+use super::sweep;
 use crate::{Store, backend};
 use block::{Error, Result};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::ObjectMeta;
 use std::collections::BTreeMap;
 
-/// For how many seconds a record stays after it was superseded.
+/// For how many seconds a record stays after it was superseded, at the least.
 const KEPT: u64 = 86_400;
+/// For how many seconds the record of a removal stays.
+const REMEMBERED: u64 = 30 * 86_400;
 /// Rows that are cleared at the same time.
 const CONCURRENCY: usize = 16;
 
-/// Deletes old records; returns how many. `now` is the store's time.
-pub(crate) async fn trim(store: &Store, now: u64, dry: bool) -> Result<u64> {
+/// Deletes the records of removals that were long ago; returns how many. `now` is the store's time.
+pub(crate) async fn forget(
+    store: &Store,
+    removals: &[Removal],
+    now: u64,
+    dry: bool,
+) -> Result<u64> {
+    let old = removals.iter().filter(|removal| now.saturating_sub(removal.written) > REMEMBERED);
+    let old: Vec<String> = old.map(|removal| removal.key.clone()).collect();
+    let count = old.len() as u64;
+    if !dry {
+        sweep::delete(store, old).await?;
+    }
+    Ok(count)
+}
+
+/// Deletes old records; returns how many. `now` is the store's time, `grace` for how many seconds what was
+/// removed may be wanted back.
+pub(crate) async fn trim(store: &Store, now: u64, grace: u64, dry: bool) -> Result<u64> {
+    let kept = grace.max(KEPT);
     let mut rows: BTreeMap<String, BTreeMap<u64, ObjectMeta>> = BTreeMap::new();
     for meta in backend::list(store.backend(), "refs").await? {
         let key = meta.location.to_string();
@@ -29,7 +51,7 @@ pub(crate) async fn trim(store: &Store, now: u64, dry: bool) -> Result<u64> {
     }
     let old: Vec<Vec<String>> = rows
         .values()
-        .map(|row| superseded(row, now).map(|meta| meta.location.to_string()).collect())
+        .map(|row| superseded(row, now, kept).map(|meta| meta.location.to_string()).collect())
         .collect();
     let count = old.iter().map(|row| row.len() as u64).sum();
     if !dry {
@@ -50,7 +72,11 @@ pub(crate) async fn trim(store: &Store, now: u64, dry: bool) -> Result<u64> {
 
 /// The records of a row that can go, from its start on: what was superseded long ago, and what lies
 /// before a gap. Such a one was written by somebody who slept while the row was trimmed.
-fn superseded(row: &BTreeMap<u64, ObjectMeta>, now: u64) -> impl Iterator<Item = &ObjectMeta> {
+fn superseded(
+    row: &BTreeMap<u64, ObjectMeta>,
+    now: u64,
+    kept: u64,
+) -> impl Iterator<Item = &ObjectMeta> {
     let gap = row
         .keys()
         .rev()
@@ -60,7 +86,7 @@ fn superseded(row: &BTreeMap<u64, ObjectMeta>, now: u64) -> impl Iterator<Item =
     row.iter()
         .zip(row.iter().skip(1))
         .take_while(move |((number, _), (_, next))| {
-            **number <= gap || now.saturating_sub(seconds(next)) > KEPT
+            **number <= gap || now.saturating_sub(seconds(next)) > kept
         })
         .map(|((_, meta), _)| meta)
 }
@@ -88,7 +114,7 @@ mod tests {
 
     fn gone(records: &[(u64, u64)]) -> Vec<u64> {
         let row = row(records);
-        let numbers = superseded(&row, NOW)
+        let numbers = superseded(&row, NOW, KEPT)
             .filter_map(|meta| meta.location.as_ref().rsplit_once('/')?.1.parse().ok());
         numbers.collect()
     }

@@ -1,11 +1,76 @@
 use super::*;
 use crate::testing;
+use async_trait::async_trait;
 use block::ErrorKind;
-use object_store::ObjectStore;
+use futures::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, PutPayload};
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    Result as BackendResult,
+};
 use std::sync::Arc;
+use tokio::sync::Semaphore;
+
+/// A backend whose creations wait until they may go on.
+#[derive(Debug)]
+struct Sleepy {
+    inner: Arc<InMemory>,
+    creating: Semaphore,
+    go: Semaphore,
+}
+
+impl std::fmt::Display for Sleepy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("sleepy")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Sleepy {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> BackendResult<PutResult> {
+        self.creating.add_permits(1);
+        self.go.acquire().await.unwrap().forget();
+        self.inner.put_opts(location, payload, opts).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: PutMultipartOptions,
+    ) -> BackendResult<Box<dyn MultipartUpload>> {
+        self.inner.put_multipart_opts(location, opts).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> BackendResult<GetResult> {
+        self.inner.get_opts(location, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, BackendResult<Path>>,
+    ) -> BoxStream<'static, BackendResult<Path>> {
+        self.inner.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, BackendResult<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> BackendResult<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> BackendResult<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
+}
 
 async fn store(backend: Arc<dyn ObjectStore>) -> Store {
     Store::create(backend, testing::settings(), testing::world(9)).await.unwrap()
@@ -106,7 +171,7 @@ async fn of_32_racing_creators_one_wins_on_every_backend() {
 }
 
 #[tokio::test]
-async fn a_gap_or_a_foreign_object_is_corrupt_and_named() {
+async fn a_gap_hides_nothing_and_a_foreign_object_is_corrupt_and_named() {
     let backend = Arc::new(InMemory::new());
     let refs = store(backend.clone()).await.refs();
     refs.create(RefKind::Disk, "a", body(1)).await.unwrap();
@@ -117,9 +182,8 @@ async fn a_gap_or_a_foreign_object_is_corrupt_and_named() {
     assert_eq!(refs.get(RefKind::Disk, "a").await.unwrap().unwrap().sequence, 3);
     refs.update(RefKind::Disk, "a", 3, body(4)).await.unwrap();
     backend.delete(&record(3)).await.unwrap();
-    let error = refs.get(RefKind::Disk, "a").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.message().contains("refs/disk/a"), "{error}");
+    assert_eq!(refs.get(RefKind::Disk, "a").await.unwrap().unwrap().sequence, 4);
+    assert_eq!(refs.update(RefKind::Disk, "a", 4, body(5)).await.unwrap().sequence, 5);
 
     let refs = store(Arc::new(InMemory::new())).await.refs();
     let stray = Path::from("refs/disk/a/notes.txt");
@@ -139,7 +203,7 @@ async fn a_damaged_name_is_listed_with_its_error_and_hides_no_other() {
         backend.put(&Path::from(path), text.into()).await.unwrap();
     };
     put(key(RefKind::Image, "b:1", 1), "garbage").await;
-    put(key(RefKind::Image, "c:1", 3), "a gap before it").await;
+    put(key(RefKind::Image, "c:1", 3), "not a record, a gap before it").await;
     put("refs/image/d:1/notes.txt".into(), "stray").await;
     put("refs/image/lost".into(), "stray").await;
     put("refs/image/not a name/00000000000000000001".into(), "stray").await;
@@ -152,6 +216,87 @@ async fn a_damaged_name_is_listed_with_its_error_and_hides_no_other() {
         assert_eq!(bad.error.kind(), ErrorKind::Corrupt);
         assert!(bad.error.message().contains(&bad.name), "{}", bad.error);
     }
+}
+
+/// A backend whose creations take a day, in which another writer does something.
+async fn asleep(
+    slow: impl AsyncFnOnce(&Refs) -> Result<()>,
+    meanwhile: impl AsyncFnOnce(&Refs, &InMemory),
+) -> (Arc<InMemory>, Refs, Result<()>) {
+    let inner = Arc::new(InMemory::new());
+    let sleepy = Arc::new(Sleepy {
+        inner: inner.clone(),
+        creating: Semaphore::new(0),
+        go: Semaphore::new(0),
+    });
+    Store::create(inner.clone(), testing::settings(), testing::world(9)).await.unwrap();
+    let clock = Arc::new(testing::FixedClock::new(testing::NOW));
+    let world =
+        crate::World { clock: clock.clone(), entropy: Arc::new(testing::FixedEntropy::new(5)) };
+    let slow_refs = Store::open(sleepy.clone(), world).await.unwrap().refs();
+    let refs = Store::open(inner.clone(), testing::world(6)).await.unwrap().refs();
+    refs.create(RefKind::Disk, "a", body(1)).await.unwrap();
+    let others = async {
+        sleepy.creating.acquire().await.unwrap().forget();
+        clock.set(testing::NOW + 86_400);
+        meanwhile(&refs, &inner).await;
+        sleepy.go.add_permits(1);
+    };
+    let (outcome, ()) = tokio::join!(slow(&slow_refs), others);
+    (inner, refs, outcome)
+}
+
+async fn forget(backend: &InMemory, sequence: u64) {
+    backend.delete(&Path::from(key(RefKind::Disk, "a", sequence))).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_slept_while_a_row_was_trimmed_has_not_written_and_leaves_nothing() {
+    let (_, refs, outcome) = asleep(
+        async |refs| refs.update(RefKind::Disk, "a", 1, body(99)).await.map(drop),
+        async |refs, backend| {
+            for last in 1..5 {
+                refs.update(RefKind::Disk, "a", last, body(last + 1)).await.unwrap();
+            }
+            forget(backend, 1).await;
+            forget(backend, 2).await;
+            forget(backend, 3).await;
+        },
+    )
+    .await;
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Conflict);
+    let found = refs.get(RefKind::Disk, "a").await.unwrap().unwrap();
+    assert_eq!((found.sequence, found.body.size), (5, 5));
+    assert_eq!(
+        refs.check_key(&key(RefKind::Disk, "a", 2)).await.unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+}
+
+#[tokio::test]
+async fn who_slept_until_a_removal_was_forgotten_brings_no_name_back() {
+    let (_, refs, outcome) = asleep(
+        async |refs| refs.update(RefKind::Disk, "a", 1, body(99)).await.map(drop),
+        async |refs, backend| {
+            refs.remove(RefKind::Disk, "a", 1).await.unwrap();
+            forget(backend, 1).await;
+            forget(backend, 2).await;
+        },
+    )
+    .await;
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(refs.get(RefKind::Disk, "a").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn who_slept_while_nobody_else_wrote_has_written() {
+    let (_, refs, outcome) = asleep(
+        async |refs| refs.update(RefKind::Disk, "a", 1, body(99)).await.map(drop),
+        async |_, _| {},
+    )
+    .await;
+    outcome.unwrap();
+    assert_eq!(refs.get(RefKind::Disk, "a").await.unwrap().unwrap().body.size, 99);
 }
 
 fn sample(settings: &Settings) -> (String, Bytes, Document) {
@@ -255,13 +400,27 @@ async fn a_record_under_another_name_is_refused() {
 }
 
 #[test]
-fn a_newer_version_is_refused_by_its_number() {
+fn a_newer_version_is_refused_by_its_number_and_a_flipped_bit_is_no_newer_version() {
     let settings = testing::settings();
     let (key, good, _) = sample(&settings);
     let text = String::from_utf8(good.to_vec()).unwrap().replace("ref 1 ", "ref 12 ");
     let error = Document::decode(&settings, &key, text.as_bytes()).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "it lacks the checksum of a newer version");
+    let start = "sojourn-ref 12 ".len();
+    let others = format!("{}{}", &text[..start], &text[start + 8..]);
+    let sum = format!("{:08x}", crc32c::crc32c(others.as_bytes()));
+    let newer = format!("{}{sum}{}", &text[..start], &text[start + 8..]);
+    let error = Document::decode(&settings, &key, newer.as_bytes()).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.message().contains("version 12"));
+    for at in 0..good.len() {
+        for bit in 0..8 {
+            let mut bad = good.to_vec();
+            bad[at] ^= 1 << bit;
+            let error = Document::decode(&settings, &key, &bad).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "bit {bit} of byte {at}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use super::Source;
 use crate::backend::Hint;
+use crate::gc::Absent;
 use crate::import::{self, Progress};
 use crate::pack::{self, Index};
 use crate::{ChunkId, ChunkRef, Encoding, PackId, Store, backend, chunk};
@@ -38,14 +39,14 @@ enum Place {
 }
 
 impl<'a> Finder<'a> {
-    /// Looks into all packs of the store but for the bad ones, and then into the sources. `aside` is what
-    /// the bad ones still have.
+    /// Looks into all packs of the store but for the bad ones, and then into the sources; what is in a
+    /// condemned pack counts only where no other has it. `aside` is what the bad ones still have.
     pub(super) async fn search(
         store: &'a Store,
         sources: &'a [Source],
         wanted: Wanted,
         aside: HashMap<ChunkId, (ChunkRef, Bytes)>,
-        bad: &HashSet<PackId>,
+        (bad, absent): (&HashSet<PackId>, &Absent),
         progress: &dyn Progress,
     ) -> Result<Self> {
         let mut finder =
@@ -55,7 +56,11 @@ impl<'a> Finder<'a> {
             return Ok(finder);
         }
         for at in chunks_of(store, bad).await? {
-            if lengths.get(&at.id) == Some(&at.len) && !finder.own.contains_key(&at.id) {
+            let better = match finder.own.get(&at.id) {
+                Some(found) => absent.pack(&found.pack) && !absent.pack(&at.pack),
+                None => true,
+            };
+            if lengths.get(&at.id) == Some(&at.len) && better {
                 // An index says what ought to be there.
                 if store.read_at(&at).await.is_ok() {
                     finder.own.insert(at.id, at);

@@ -124,6 +124,7 @@ fn build<'b>(
 mod tests {
     use super::*;
     use crate::PackId;
+    use crate::gc::Absent;
     use crate::repair::finder::Wanted;
     use crate::testing::{self, noise};
     use object_store::memory::InMemory;
@@ -132,8 +133,10 @@ mod tests {
 
     async fn rebuilt(store: &Store, pack: PackId, parts: Vec<Part>) -> Option<Finished> {
         let (wanted, none) = (Wanted::default(), HashSet::new());
-        let found = Finder::search(store, &[], wanted, HashMap::new(), &none, &()).await;
-        let plan = Plan { pack, there: false, parts };
+        let found =
+            Finder::search(store, &[], wanted, HashMap::new(), (&none, &Absent::default()), &())
+                .await;
+        let plan = Plan { pack, there: false, is_partly_known: false, parts };
         as_it_was(store, &plan, &found.unwrap()).await.unwrap()
     }
 

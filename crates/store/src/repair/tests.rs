@@ -1,6 +1,6 @@
 use super::*;
 use crate::testing::{self, noise};
-use crate::{RefBody, RefKind, Settings, import};
+use crate::{RefBody, RefKind, Settings, import, wire};
 use block::Memory;
 use block::conformance::Sequence;
 use object_store::ObjectStoreExt;
@@ -166,6 +166,27 @@ async fn a_pack_whose_index_is_lost_keeps_what_is_sound() {
 }
 
 #[tokio::test]
+async fn a_pack_whose_index_is_lost_stays_while_a_name_cannot_say_what_it_needs() {
+    for prefix in ["refs/image", "manifests", "segments"] {
+        let lab = lab().await;
+        let pack = lab.keys("packs").await.remove(0);
+        lab.change(&pack, |bytes| {
+            let end = bytes.len();
+            bytes[end - 100..].fill(0);
+        })
+        .await;
+        let key = lab.keys(prefix).await.remove(0);
+        let good = lab.bytes(&key).await;
+        lab.change(&key, |bytes| bytes[good.len() / 2] ^= 1).await;
+        lab.repair(&[]).await;
+        lab.change(&key, |bytes| *bytes = good.to_vec()).await;
+        assert!(lab.read(&lab.copy().await).await.is_ok_and(|read| read == lab.image), "{prefix}");
+        lab.repair(&[]).await;
+        assert!(lab.is_whole().await, "{prefix}");
+    }
+}
+
+#[tokio::test]
 async fn a_store_with_another_key_heals_too() {
     let lab = lab().await;
     let settings = Settings::generate(&testing::FixedEntropy::new(50)).unwrap();
@@ -218,28 +239,31 @@ async fn a_bad_moved_object_goes_though_its_pack_is_restored() {
     let dry = store(&lab.store, &source, true, &()).await.unwrap();
     assert_eq!((dry.found.len(), dry.left.len()), (2, 0), "{dry:?}");
     let report = lab.repair(&source).await;
-    assert_eq!(report.restored, [pack, moved::key(&id)]);
+    assert_eq!((report.restored, report.removed), (vec![pack], vec![moved::key(&id)]));
     assert_eq!(report.left, []);
     assert!(lab.is_whole().await && lab.keys("moved").await.is_empty());
     // One of a newer build is none of ours.
     moved::save(&lab.store, &id, []).await.unwrap();
-    lab.change(&moved::key(&id), |bytes| bytes[8] = 2).await;
+    lab.change(&moved::key(&id), |bytes| wire::make_newer(bytes, 8, 2)).await;
     let report = lab.repair(&source).await;
     assert_eq!((report.restored.len(), report.left.len()), (0, 1), "{report:?}");
     assert_eq!(lab.keys("moved").await, [moved::key(&id)]);
 }
 
-/// What makes a pack one of a newer format for this build: its trailer or its head names a version, the
-/// trailer a feature, or it is longer than packs were. What is in between means nothing to this build.
+/// What makes a pack one of a newer format for this build: it names a version, or a feature, or its end
+/// looks otherwise, or it is longer than packs were. What is in between means nothing to this build.
 fn in_a_newer_format(bytes: &mut Vec<u8>, how: &str) {
     let trailer = bytes.len() - 32;
     bytes[16..trailer].fill(0x5a);
     match how {
-        "trailer" => bytes[trailer + 4] = 2,
-        "features" => bytes[trailer + 6] = 0x82,
-        "head" => bytes[8] = 2,
+        "version" => pack::make_newer(bytes, 2, 0),
+        "features" => pack::make_newer(bytes, 1, 0x82),
+        "end" => {
+            pack::make_newer(bytes, 2, 0);
+            bytes[trailer..].fill(0x5a);
+        }
         _ => {
-            bytes[trailer + 4] = 2;
+            pack::make_newer(bytes, 2, 0);
             let end = bytes.split_off(trailer);
             bytes.resize(pack::MAX_LEN as usize, 0x5a);
             bytes.extend_from_slice(&end);
@@ -249,7 +273,7 @@ fn in_a_newer_format(bytes: &mut Vec<u8>, how: &str) {
 
 #[tokio::test]
 async fn a_pack_of_a_newer_format_is_left_as_it_is_and_named_and_all_else_is_healed() {
-    for how in ["trailer", "features", "head", "long"] {
+    for how in ["version", "features", "end", "long"] {
         let lab = lab().await;
         let newer = lab.keys("packs").await.remove(0);
         import(&lab.store, "alpine:1", &noise(9, 90 * 4096)).await;
@@ -296,7 +320,7 @@ async fn a_chunk_that_was_moved_to_a_pack_of_a_newer_format_is_not_lost() {
         let places = chunks.iter().map(|at| ChunkRef { pack: newer, ..*at });
         moved::save(&lab.store, &id, places).await.unwrap();
         let mut bytes = bytes.to_vec();
-        in_a_newer_format(&mut bytes, "trailer");
+        in_a_newer_format(&mut bytes, "version");
         lab.backend.put(&pack::path(&newer), bytes.into()).await.unwrap();
         match damaged {
             true => lab.change(&old, |bytes| bytes[chunks[2].offset as usize] ^= 1).await,
@@ -321,7 +345,7 @@ async fn a_damaged_pack_about_which_a_newer_build_knows_more_is_left_or_written_
     let pack = lab.keys("packs").await.remove(0);
     let id: PackId = pack.strip_prefix("packs/").unwrap().parse().unwrap();
     moved::save(&lab.store, &id, []).await.unwrap();
-    lab.change(&moved::key(&id), |bytes| bytes[8] = 2).await;
+    lab.change(&moved::key(&id), |bytes| wire::make_newer(bytes, 8, 2)).await;
     lab.change(&pack, |bytes| bytes[5000] ^= 1).await;
     let before = (lab.bytes(&moved::key(&id)).await, lab.bytes(&pack).await);
     let report = lab.repair(&[]).await;
@@ -339,7 +363,7 @@ async fn a_root_or_a_segment_of_a_newer_format_is_not_written_over() {
     for prefix in ["segments", "manifests"] {
         let key = lab.keys(prefix).await.remove(0);
         let good = lab.bytes(&key).await;
-        lab.change(&key, |bytes| bytes[8] = 2).await;
+        lab.change(&key, |bytes| wire::make_newer(bytes, 8, 2)).await;
         let before = lab.bytes(&key).await;
         let report = lab.repair(&source).await;
         assert_eq!(report.restored, Vec::<String>::new(), "{key}");
@@ -347,6 +371,27 @@ async fn a_root_or_a_segment_of_a_newer_format_is_not_written_over() {
         assert!(left.object == key && left.why.contains("version 2"), "{left:?}");
         assert!(lab.bytes(&key).await == before, "{key} was changed");
         lab.backend.put(&Path::from(key), good.into()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_flipped_bit_of_a_version_or_a_flag_is_damage_and_is_healed() {
+    let lab = lab().await;
+    let source = [Source::Store(lab.copy().await)];
+    for prefix in ["packs", "segments", "manifests"] {
+        let key = lab.keys(prefix).await.remove(0);
+        let end = lab.bytes(&key).await.len();
+        let of_trailer = if prefix == "packs" { end - 28..end - 24 } else { 0..0 };
+        for at in (8..12).chain(of_trailer) {
+            for bit in 0..8 {
+                lab.change(&key, |bytes| bytes[at] ^= 1 << bit).await;
+                assert!(!lab.is_whole().await, "{key}: bit {bit} of byte {at} is not seen");
+                let report = lab.repair(&source).await;
+                assert_eq!(report.restored, [key.as_str()], "bit {bit} of byte {at}");
+                assert!((report.left.len(), report.newer_packs.len()) == (0, 0), "{report:?}");
+                assert!(lab.is_whole().await, "{key}: bit {bit} of byte {at}");
+            }
+        }
     }
 }
 
@@ -402,8 +447,9 @@ async fn a_pack_that_an_import_brought_back_meanwhile_is_kept() {
     import(&lab.store, "debian:2", &lab.image).await;
     assert!(lab.bytes(&key).await == good, "the same image makes the same pack");
     let (wanted, bad) = (Wanted::default(), HashSet::from([pack]));
-    let finder = Finder::search(&lab.store, &[], wanted, HashMap::new(), &bad, &()).await.unwrap();
-    repair.heal(plan, &finder, &full, &Absent::default()).await.unwrap();
+    let none = Absent::default();
+    let finder = Finder::search(&lab.store, &[], wanted, HashMap::new(), (&bad, &none), &()).await;
+    repair.heal(plan, &finder.unwrap(), &full, &none).await.unwrap();
     assert_eq!((repair.report.restored, repair.report.lost_chunks), (vec![key.clone()], 0));
     assert!(lab.bytes(&key).await == good);
     session.close(Ok(())).await.unwrap();

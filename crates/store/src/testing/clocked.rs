@@ -26,6 +26,7 @@ pub struct Clocked {
 struct Shared {
     now: u64,
     written: HashMap<Path, u64>,
+    gets: u64,
 }
 
 impl Clocked {
@@ -39,6 +40,11 @@ impl Clocked {
     /// Lets time pass.
     pub fn advance(&self, seconds: u64) {
         self.shared.lock().now += seconds;
+    }
+
+    /// How many times an object, or a part of one, was asked for.
+    pub fn gets(&self) -> u64 {
+        self.shared.lock().gets
     }
 
     fn date(shared: &Mutex<Shared>, mut meta: ObjectMeta) -> ObjectMeta {
@@ -79,6 +85,7 @@ impl ObjectStore for Clocked {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.shared.lock().gets += 1;
         let mut found = self.inner.get_opts(location, options).await?;
         found.meta = Self::date(&self.shared, found.meta);
         Ok(found)

@@ -85,9 +85,9 @@ fn check(store: &Store, id: PackId, key: &str, bytes: &Bytes, deep: bool) -> Rea
     let (settings, size) = (store.settings(), bytes.len() as u64);
     let index = match Index::decode(settings, id, key, bytes, size) {
         Ok(index) => index,
-        // Where the index is sound the head is damaged, whatever version it says.
+        // Where the index is sound the head is damaged, whatever it says.
         Err(e) => {
-            let version = pack::check_version(key, bytes, bytes);
+            let version = pack::check_version(key, bytes);
             return Read::failed(size, version.err().unwrap_or(e));
         }
     };

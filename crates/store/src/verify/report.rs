@@ -24,6 +24,9 @@ pub struct Report {
     pub sampled_permille: u32,
     /// What is missing or damaged, by key; empty when all is well.
     pub faults: Vec<Fault>,
+    /// Damaged objects that are not among them: nothing needs them, and a collection is about to delete
+    /// them.
+    pub condemned: u64,
     /// Chunks that names need of packs that cannot be read as a whole: what a repair keeps of them,
     /// or looks for.
     #[serde(skip)]

@@ -1,6 +1,7 @@
 //! Deterministic simulation: importers, committers, removers, collections, verifications and
 //! readers on one store, on one thread and in simulated time, with faults of the network and
-//! crashes at any request. A seed decides everything, and takes the same course each time.
+//! crashes at any request; and (`losses`) objects that are deleted, damaged and brought back between
+//! collections and repairs. A seed decides everything, and takes the same course each time.
 //!
 //! `SIMULATION_SEED=17 cargo test -p store --test simulation any_seed` replays one seed, and tells
 //! its course with `SIMULATION_TOLD=1` and `-- --nocapture`;
@@ -9,6 +10,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods)] // a test
 
 mod actors;
+mod losses;
 mod model;
 mod remote;
 
@@ -39,10 +41,27 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
+/// Runs a life in which objects are lost, damaged and brought back.
+fn lose(seed: u64) -> Result<u64, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let _inline = block::offload::Inline::on_this_thread();
+    runtime.block_on(losses::Life::new(seed).run())
+}
+
 #[test]
 fn any_seed_loses_nothing_and_leaves_no_garbage() {
+    seeds(|seed| live(seed, Lie::None));
+}
+
+#[test]
+fn what_a_name_needs_and_any_pack_holds_is_never_lost_in_any_seed() {
+    seeds(lose);
+}
+
+/// Runs as many seeds as the environment says.
+fn seeds(live: impl Fn(u64) -> Result<u64, String>) {
     if let Some(seed) = number("SIMULATION_SEED") {
-        live(seed, Lie::None).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        live(seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
         return;
     }
     let (seeds, limit) = match number("SIMULATION_SEEDS") {
@@ -57,7 +76,7 @@ fn any_seed_loses_nothing_and_leaves_no_garbage() {
     let mut done = 0;
     while done < seeds || (limit != Duration::MAX && begun.elapsed() < limit) {
         let seed = first + done;
-        live(seed, Lie::None).unwrap_or_else(|wrong| {
+        live(seed).unwrap_or_else(|wrong| {
             panic!("{wrong}\nreplay with SIMULATION_SEED={seed}");
         });
         done += 1;
@@ -70,6 +89,7 @@ fn a_seed_takes_the_same_course_each_time() {
     for seed in 0..20 {
         let course = live(seed, Lie::None).unwrap();
         assert_eq!(live(seed, Lie::None).unwrap(), course, "seed {seed}");
+        assert_eq!(lose(seed).unwrap(), lose(seed).unwrap(), "seed {seed}");
     }
 }
 

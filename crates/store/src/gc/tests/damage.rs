@@ -126,3 +126,47 @@ async fn what_cannot_be_judged_when_a_list_is_replaced_is_kept() {
     publish(&store, "a:2", &[1, 2, 3]).await;
     assert_eq!(count(&backend, "packs").await, 1, "what is in use may be used again");
 }
+
+#[tokio::test]
+async fn a_damaged_record_is_replaced_by_a_collection_or_a_repair_and_nothing_is_lost() {
+    for by_repair in [false, true] {
+        let (store, backend, _) = condemned().await;
+        let mut records = backend::list(&backend, "refs/gc/store").await.unwrap();
+        records.sort_by(|a, b| a.location.cmp(&b.location));
+        damage(&backend, &records.last().unwrap().location).await;
+        let error = store.session("import").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.message().contains("`sojourn repair`"), "{error}");
+        if by_repair {
+            let report = crate::repair::store(&store, &[], false, &()).await.unwrap();
+            assert_eq!((report.restored, report.left), (vec!["refs/gc/store".into()], vec![]));
+        } else {
+            assert_eq!(gc(&store, Options::default()).await.replaced, ["refs/gc/store"]);
+        }
+        let clean = verify::store(&store, &verify::Options::default(), &()).await.unwrap();
+        assert_eq!(clean.faults, []);
+        // What was condemned stays so: it is stored again under other names, and then deleted.
+        publish(&store, "c:1", &[4, 5]).await;
+        backend.advance(2 * DAY);
+        gc(&store, Options::default()).await;
+        backend.advance(2 * DAY);
+        gc(&store, Options::default()).await;
+        for (name, pieces) in [("a:1", &[1, 2, 3][..]), ("c:1", &[4, 5])] {
+            assert_eq!(read(&backend, name).await, image(pieces));
+        }
+        assert_eq!(count(&backend, "packs").await, 2);
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_record_stays_while_others_are_at_work() {
+    let (store, backend, _) = condemned().await;
+    let session = store.session("import of debian").await.unwrap();
+    let record = backend::list(&backend, "refs/gc/store").await.unwrap().pop().unwrap().location;
+    damage(&backend, &record).await;
+    let error = crate::repair::store(&store, &[], false, &()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(error.message().contains("import of debian"), "{error}");
+    session.close(Ok(())).await.unwrap();
+    assert_eq!(crate::repair::store(&store, &[], false, &()).await.unwrap().left, []);
+}

@@ -2,7 +2,7 @@ use crate::repair::{self, Report, Source};
 use crate::testing::{self, noise};
 use crate::{
     ChunkId, ChunkRef, Cost, ManifestId, NewKey, PackId, RefBody, RefKind, Secret, Store, backend,
-    bootcopy, bootlist, gc, import, moved, pack, segment, settings, verify,
+    bootcopy, bootlist, gc, import, moved, pack, segment, settings, verify, wire,
 };
 use block::{Memory, Span};
 use bytes::Bytes;
@@ -325,7 +325,7 @@ async fn a_chunk_that_image_and_copy_have_lost_comes_back_to_both_with_the_image
 
 #[tokio::test]
 async fn a_copy_of_a_newer_build_is_left_to_it_and_all_else_is_healed() {
-    let newer = |bytes: &mut Vec<u8>| bytes[8] = 2;
+    let newer = |bytes: &mut Vec<u8>| wire::make_newer(bytes, 8, 2);
     for part in ["manifests", "segments"] {
         let lab = lab(plain().await).await;
         publish_image(&lab.store, &noise(9, 2 << 20), "alpine:1", 1000).await;
@@ -456,7 +456,7 @@ async fn a_copy_whose_pack_is_of_a_newer_format_keeps_its_label_and_the_pack_is_
     let newer = |bytes: &mut Vec<u8>| {
         let trailer = bytes.len() - 32;
         bytes[16..trailer].fill(0x5a);
-        bytes[trailer + 4] = 2;
+        pack::make_newer(bytes, 2, 0);
     };
     lab.change(path.as_ref(), newer).await;
     let before = lab.packs().await;

@@ -1,0 +1,205 @@
+//! Image versions: which is the newest, which tag comes next, publishing, and taking a removal back.
+//!
+//! The one place where these are decided; commands, disks and servers ask here.
+
+use crate::gc;
+use crate::{
+    DamagedRef, ImageName, Listing, ManifestId, RefBody, RefKind, RefRecord, Session, Store,
+    backend,
+};
+use block::{Error, ErrorKind, Result};
+use std::collections::HashSet;
+
+/// The label that says where an image version came from.
+pub const SOURCE: &str = "source";
+/// The label that names the version which a disk stood on when another one was committed from it.
+pub const PARENT: &str = "parent";
+
+/// The manifest that a version's ref points at.
+///
+/// # Errors
+/// [`Corrupt`](ErrorKind::Corrupt) when it points at none.
+pub fn manifest_of(version: &RefRecord) -> Result<ManifestId> {
+    version.body.manifest.ok_or_else(|| {
+        Error::corrupt(format!(
+            "the ref of image {} names no manifest; remove the version and import it again",
+            version.name
+        ))
+    })
+}
+
+/// All versions of all images, by name, then oldest first; and those that are damaged.
+///
+/// # Errors
+/// Those of the backend's listing.
+pub async fn list(store: &Store) -> Result<Listing> {
+    let mut listing = store.refs().list(RefKind::Image).await?;
+    listing.records.sort_by(|a, b| order(a).cmp(&order(b)));
+    Ok(listing)
+}
+
+/// The versions of one image, oldest first. In a store in clear no record of another image is read.
+///
+/// # Errors
+/// That of a damaged version, which might be the newest; in an encrypted store of any damaged one, as
+/// names are hidden there. Else those of the backend's listing.
+pub async fn versions(store: &Store, image: &str) -> Result<Vec<RefRecord>> {
+    let is_ours = |name: &str| image_of(name) == image;
+    let listing = store.refs().list_some(RefKind::Image, is_ours).await?;
+    if let Some(DamagedRef { name, error }) = listing.damaged.into_iter().next() {
+        return Err(error.context(format!("image {name}")));
+    }
+    let mut versions = listing.records;
+    versions.sort_by(|a, b| order(a).cmp(&order(b)));
+    Ok(versions)
+}
+
+/// The version that `name` means: the tagged one, or the newest.
+///
+/// # Errors
+/// [`NotFound`](ErrorKind::NotFound) when there is none; as [`versions`].
+pub async fn resolve(store: &Store, name: &ImageName) -> Result<RefRecord> {
+    let found = match &name.tag {
+        Some(_) => store.refs().get(RefKind::Image, &name.to_string()).await?,
+        None => versions(store, &name.name).await?.pop(),
+    };
+    found.ok_or_else(|| {
+        Error::not_found(format!("no image {name}; see `sojourn image list` for what there is"))
+    })
+}
+
+/// The tag that a new version gets when the user gave none: one above the highest number. A damaged
+/// version's number counts, where its name can be seen.
+///
+/// # Errors
+/// Those of the backend's listing.
+pub async fn next_tag(store: &Store, image: &str) -> Result<String> {
+    let is_ours = |name: &str| image_of(name) == image;
+    let Listing { records, damaged } = store.refs().list_some(RefKind::Image, is_ours).await?;
+    let names =
+        records.iter().map(|record| &record.name).chain(damaged.iter().map(|bad| &bad.name));
+    let highest = names.filter_map(|name| number(tag_of(name))).max();
+    Ok(highest.map_or(1, |tag| tag.saturating_add(1)).to_string())
+}
+
+/// Fails early when a version of this name exists already.
+///
+/// # Errors
+/// [`Conflict`](ErrorKind::Conflict) then; else those of [`Refs::get`](crate::Refs::get).
+pub async fn must_be_free(store: &Store, name: &ImageName) -> Result<()> {
+    let Some(tag) = &name.tag else { return Ok(()) };
+    match store.refs().get(RefKind::Image, &name.to_string()).await? {
+        Some(_) => Err(taken(name, tag)),
+        None => Ok(()),
+    }
+}
+
+/// Points a new version at a manifest. Without a tag of the user's, numbers are tried until one is free.
+///
+/// # Errors
+/// [`Conflict`](ErrorKind::Conflict) when the tag exists; as
+/// [`Session::publish`].
+pub async fn publish(session: &Session, name: &ImageName, body: RefBody) -> Result<RefRecord> {
+    if let Some(tag) = &name.tag {
+        return match session.publish(RefKind::Image, &name.to_string(), body).await {
+            Err(e) if e.kind() == ErrorKind::Conflict => Err(taken(name, tag)),
+            other => other,
+        };
+    }
+    loop {
+        let tag = next_tag(session.store(), &name.name).await?;
+        let full = format!("{}:{tag}", name.name);
+        match session.publish(RefKind::Image, &full, body.clone()).await {
+            Err(e) if e.kind() == ErrorKind::Conflict => tokio::task::yield_now().await,
+            other => return other,
+        }
+    }
+}
+
+/// Brings back a name that was removed, while all that it keeps is still there: until a collection has
+/// deleted it.
+///
+/// # Errors
+/// [`Conflict`](ErrorKind::Conflict) when the name is there, or a collection is at work;
+/// [`NotFound`](ErrorKind::NotFound) when it never was, or something of it is gone; else the store's.
+pub async fn restore(store: &Store, kind: RefKind, name: &str) -> Result<RefRecord> {
+    let before = store.refs().removed(kind, name).await?;
+    let gone = || {
+        Error::not_found(format!(
+            "{kind} {name} cannot be brought back: it was never there, or what it kept has been deleted \
+             since; import it again"
+        ))
+    };
+    let before = before.ok_or_else(gone)?;
+    let session = store.session(&format!("restoring {kind} {name}")).await?;
+    let outcome = async {
+        // From here on collections keep it.
+        session.hold_manifests(&before.body.roots()?).await?;
+        if gc::is_at_work(store).await? {
+            return Err(Error::conflict(
+                "a garbage collection is at work on the store; let it end, then try again",
+            ));
+        }
+        if !is_whole(store, &before.body).await? {
+            return Err(gone());
+        }
+        session.publish(kind, name, before.body).await
+    };
+    let outcome = outcome.await;
+    session.close(outcome).await
+}
+
+/// Whether all that a ref keeps is in the store, by the keys of its packs.
+async fn is_whole(store: &Store, body: &RefBody) -> Result<bool> {
+    let listed = backend::list(store.backend(), crate::pack::PREFIX).await?;
+    let packs: HashSet<String> = listed.iter().map(|meta| meta.location.to_string()).collect();
+    for id in body.roots()? {
+        let chunks = async { store.stored_manifest(&id).await?.chunks().await };
+        let chunks = match chunks.await {
+            Ok(chunks) => chunks,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+            Err(e) => return Err(e),
+        };
+        let mut asked = HashSet::new();
+        for at in chunks {
+            let path = crate::pack::path(&at.pack).to_string();
+            // One that was rewritten has its chunks elsewhere.
+            if asked.insert(at.pack)
+                && !packs.contains(&path)
+                && crate::heal::follow(store, &at).await.is_err()
+            {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Versions stand in the order in which they were made; of one second by number, then by tag.
+fn order(version: &RefRecord) -> (&str, u64, u64, &str) {
+    let (name, tag) = (image_of(&version.name), tag_of(&version.name));
+    (name, version.body.created, number(tag).unwrap_or(u64::MAX), tag)
+}
+
+fn image_of(name: &str) -> &str {
+    name.split_once(':').map_or(name, |(image, _)| image)
+}
+
+fn tag_of(name: &str) -> &str {
+    name.split_once(':').map_or("", |(_, tag)| tag)
+}
+
+fn number(tag: &str) -> Option<u64> {
+    tag.parse().ok()
+}
+
+fn taken(name: &ImageName, tag: &str) -> Error {
+    Error::conflict(format!(
+        "image {}:{tag} exists already and versions never change; choose another tag, or none for the \
+         next number",
+        name.name
+    ))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+use super::*;
+use crate::testing::{self, Clocked};
+use crate::{Cost, NewKey, Secret, import};
+use block::Memory;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+async fn fresh(encrypted: bool) -> (Store, Clocked) {
+    let backend = Clocked::new(testing::NOW);
+    let shared: Arc<dyn ObjectStore> = Arc::new(backend.clone());
+    let world = testing::world(1);
+    let store = if encrypted {
+        let secret = Secret::key_file(testing::noise(77, 40)).unwrap();
+        let key = NewKey { name: "test", secret: &secret, cost: Cost::NORMAL };
+        Store::create_encrypted(shared, testing::encrypted_settings(), world, &key).await
+    } else {
+        Store::create(shared, testing::settings(), world).await
+    };
+    (store.unwrap(), backend)
+}
+
+fn body(created: u64) -> RefBody {
+    RefBody { manifest: None, size: 512, created, labels: BTreeMap::new() }
+}
+
+async fn make(store: &Store, name: &str, created: u64) -> RefRecord {
+    store.refs().create(RefKind::Image, name, body(created)).await.unwrap()
+}
+
+async fn newest(store: &Store, name: &str) -> Result<String> {
+    Ok(resolve(store, &name.parse().unwrap()).await?.name)
+}
+
+async fn damage(backend: &Clocked, number: usize) {
+    let mut listed = backend::list(backend, "refs/image").await.unwrap();
+    listed.sort_by(|a, b| a.location.cmp(&b.location));
+    backend.put(&listed[number].location, "damage".into()).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_newest_version_is_the_last_made_and_of_one_second_the_highest_number_then_a_word() {
+    for encrypted in [false, true] {
+        let (store, _) = fresh(encrypted).await;
+        for (name, created) in [("a:10", 5), ("a:9", 5), ("b:1", 9), ("a:old", 4)] {
+            make(&store, name, created).await;
+        }
+        assert_eq!(newest(&store, "a").await.unwrap(), "a:10");
+        make(&store, "a:word", 5).await;
+        assert_eq!(newest(&store, "a").await.unwrap(), "a:word");
+        make(&store, "a:2", 6).await;
+        assert_eq!(newest(&store, "a").await.unwrap(), "a:2");
+        assert_eq!(newest(&store, "a:9").await.unwrap(), "a:9");
+        assert_eq!(next_tag(&store, "a").await.unwrap(), "11");
+        assert_eq!(newest(&store, "c").await.unwrap_err().kind(), ErrorKind::NotFound);
+        let names: Vec<String> =
+            versions(&store, "a").await.unwrap().into_iter().map(|found| found.name).collect();
+        assert_eq!(names, ["a:old", "a:9", "a:10", "a:word", "a:2"]);
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_version_that_might_be_the_newest_is_never_passed_over() {
+    for encrypted in [false, true] {
+        let (store, backend) = fresh(encrypted).await;
+        make(&store, "a:1", 1).await;
+        make(&store, "a:2", 2).await;
+        damage(&backend, 1).await;
+        assert_eq!(newest(&store, "a").await.unwrap_err().kind(), ErrorKind::Corrupt);
+        // Where names are hidden it might be of any image.
+        make(&store, "b:1", 1).await;
+        assert_eq!(newest(&store, "b").await.is_err(), encrypted);
+    }
+}
+
+#[tokio::test]
+async fn no_record_of_another_image_is_read() {
+    let (store, backend) = fresh(false).await;
+    make(&store, "other:1", 1).await;
+    // As long as no record is.
+    backend
+        .put(&Path::from("refs/image/other:1/00000000000000000001"), vec![b'x'; 1 << 20].into())
+        .await
+        .unwrap();
+    let before = backend.gets();
+    make(&store, "a:1", 1).await;
+    assert_eq!(newest(&store, "a").await.unwrap(), "a:1");
+    assert_eq!(next_tag(&store, "a").await.unwrap(), "2");
+    assert_eq!(next_tag(&store, "b").await.unwrap(), "1");
+    assert_eq!(backend.gets() - before, 2, "the record of a:1, twice");
+}
+
+async fn import(store: &Store, name: &str) -> RefRecord {
+    let session = testing::session(store).await;
+    let view = Memory::from(testing::noise(3, 40960));
+    let done = import::from_device(&session, &view, &()).await.unwrap();
+    let body = RefBody { manifest: Some(done.manifest), size: done.size, ..body(testing::NOW) };
+    let made = publish(&session, &name.parse().unwrap(), body).await;
+    session.close(made).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_removed_version_comes_back_until_what_it_kept_was_deleted() {
+    let (store, backend) = fresh(false).await;
+    let made = import(&store, "a").await;
+    assert_eq!(made.name, "a:1");
+    let error = restore(&store, RefKind::Image, "a:1").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    store.refs().remove(RefKind::Image, "a:1", made.sequence).await.unwrap();
+    let options = gc::Options::default();
+    gc::collect(&store, &options, &()).await.unwrap();
+    // It is condemned, and not deleted yet.
+    let back = restore(&store, RefKind::Image, "a:1").await.unwrap();
+    assert_eq!(back.body, made.body);
+    backend.advance(2 * 86_400);
+    let report = gc::collect(&store, &options, &()).await.unwrap();
+    assert_eq!(report.freed.objects, 0);
+    store.manifest(&manifest_of(&back).unwrap()).await.unwrap().chunks().await.unwrap();
+
+    store.refs().remove(RefKind::Image, "a:1", back.sequence).await.unwrap();
+    let all = gc::Options { grace: Duration::ZERO, ..options };
+    assert!(gc::collect(&store, &all, &()).await.unwrap().freed.objects > 0);
+    let error = restore(&store, RefKind::Image, "a:1").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert_eq!(backend::list(&backend, "pins").await.unwrap().len(), 0);
+}
+
+#[tokio::test]
+async fn nothing_is_brought_back_while_a_collection_is_at_work() {
+    let (store, _) = fresh(false).await;
+    let made = import(&store, "a:1").await;
+    store.refs().remove(RefKind::Image, "a:1", made.sequence).await.unwrap();
+    let collection = store.session("garbage collection").await.unwrap();
+    let error = restore(&store, RefKind::Image, "a:1").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    collection.close(Ok(())).await.unwrap();
+    restore(&store, RefKind::Image, "a:1").await.unwrap();
+}
