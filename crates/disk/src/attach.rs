@@ -40,6 +40,8 @@ struct State {
     deadline: Option<Instant>,
     /// What is done to the disk that nobody may attach meanwhile.
     busy: Option<&'static str>,
+    /// How many attachments are being ended.
+    leaving: usize,
 }
 
 impl Lease {
@@ -69,6 +71,12 @@ impl Lease {
         }
         state.busy = Some(what);
         Ok(Excluded { lease: self })
+    }
+
+    /// An attachment is being ended until the guard is dropped.
+    fn leave(&self) -> Leaving<'_> {
+        self.state.lock().leaving += 1;
+        Leaving { lease: self }
     }
 
     fn lingering_is_over(&self) -> bool {
@@ -106,6 +114,18 @@ impl Drop for Excluded<'_> {
     }
 }
 
+/// A client's last writes are noted, or its disk is reset, while it lives.
+struct Leaving<'a> {
+    lease: &'a Lease,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.lease.state.lock().leaving -= 1;
+        self.lease.free.notify_waiters();
+    }
+}
+
 /// The right of one connection of a client to use a disk. Dropping it counts as a lost connection.
 #[derive(Debug)]
 pub struct Attachment {
@@ -125,8 +145,13 @@ impl Attachment {
     /// # Errors
     /// Those of the reset; it is tried again by [`Disk::expire`] then.
     pub async fn detach(mut self, ending: Ending) -> Result<()> {
-        self.ended = true;
         let disk = Arc::clone(&self.disk);
+        let _leaving = disk.lease.leave();
+        // While it counts as attached: nobody closes the disk meanwhile.
+        if let Err(error) = disk.note().await {
+            tracing::warn!(disk = disk.name(), %error, "cannot note what a client wrote");
+        }
+        self.ended = true;
         if !self.leave() {
             return Ok(());
         }
@@ -213,11 +238,16 @@ impl Disk {
         Ok(attachment)
     }
 
-    /// Waits until nothing is under way that keeps clients away, such as the reset after the last one.
+    /// Waits until nothing is under way that keeps clients away: a client's last writes being noted, the
+    /// reset after it.
     pub async fn until_free(&self) {
         loop {
             let freed = self.lease.free.notified();
-            if self.lease.state.lock().busy.is_none() {
+            let is_free = {
+                let state = self.lease.state.lock();
+                state.busy.is_none() && state.leaving == 0
+            };
+            if is_free {
                 return;
             }
             freed.await;

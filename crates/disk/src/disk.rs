@@ -2,14 +2,16 @@
 
 use crate::attach::Lease;
 use crate::away::{Away, Kept, Room, cannot_keep};
-use crate::fence;
+use crate::fence::{self, Tenure};
 use crate::maplog::Failure;
 use crate::question::Latest;
 use crate::record::Record;
 use crate::shadow::{Shadow, check_size};
+use crate::space::HomeSpace;
 use crate::strain::{Kind, RoomProbe, Strain, Strained};
 use crate::{Counters, DiskInfo, Image, Loader, Mode, Resident};
 use async_trait::async_trait;
+use block::fs::FsPath;
 use block::lock::LockFile;
 use block::{
     Attempt, Device, Durability, Error, ErrorKind, Extent, Limits, Result, Sink, Span, ZeroMode,
@@ -17,7 +19,6 @@ use block::{
 };
 use parking_lot::Mutex;
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,7 +27,7 @@ use store::{Manifest, ManifestId, RefKind, ServerId, Session, Store};
 /// An open disk: a device, and what can be done to it as a whole. The process that has it open
 /// holds its lock until the last handle is dropped.
 pub struct Disk {
-    pub(crate) directory: PathBuf,
+    pub(crate) directory: FsPath,
     pub(crate) store: Store,
     pub(crate) loader: Arc<Loader>,
     pub(crate) shadow: Shadow,
@@ -48,6 +49,7 @@ pub struct Disk {
     read: AtomicU64,
     written: AtomicU64,
     strained: Strained,
+    space: Arc<HomeSpace>,
     _lock: LockFile,
 }
 
@@ -62,6 +64,8 @@ pub(crate) struct Terms {
     pub(crate) room: Option<Arc<dyn Room>>,
     /// What the private blocks of each disk may take, bytes; 0 for any number.
     pub(crate) most_private: Arc<AtomicU64>,
+    /// What they share with the rest of the home.
+    pub(crate) space: Arc<HomeSpace>,
 }
 
 impl fmt::Debug for Disk {
@@ -73,7 +77,7 @@ impl fmt::Debug for Disk {
 impl Disk {
     /// Opens the disk in `directory`, whose lock is held.
     pub(crate) async fn open(
-        directory: PathBuf,
+        directory: FsPath,
         name: &str,
         lock: LockFile,
         loader: Arc<Loader>,
@@ -82,6 +86,10 @@ impl Disk {
         let store = loader.store().clone();
         let at = directory.clone();
         let record = offload(move || {
+            // A process that was killed may have left names that a power failure takes back: the disk's
+            // own, its record's, its layers'. Nothing is written to them, nor removed for them, before.
+            at.above().sync_directory()?;
+            at.sync_directory()?;
             let record = Record::load(&at)?;
             record.sweep(&at)?;
             Ok(record)
@@ -89,19 +97,32 @@ impl Disk {
         .await?;
         if record.name != name {
             return Err(Error::corrupt(format!(
-                "{}: holds the disk {:?}; give the directory its name back",
+                "{}: holds the disk {:?}; if 'sojourn disk keep {name} {}' was interrupted, run it again, \
+                 else give the directory its name back",
                 directory.display(),
+                record.name,
                 record.name
             )));
         }
-        let base =
-            store.manifest(&record.base).await.map_err(|e| e.context(format!("disk {name:?}")))?;
+        let base = match store.manifest(&record.base).await {
+            Ok(base) => base,
+            Err(error) => {
+                // Of a disk that another server took and gave up nobody keeps what it stood on here:
+                // then that is what is to be said.
+                if let Ok(Some(found)) = store.refs().get(RefKind::Disk, name).await {
+                    let tenure = Tenure { server: terms.server, epoch: record.epoch };
+                    fence::check(&found, record.uuid, tenure, &directory)?;
+                }
+                return Err(error.context(format!("disk {name:?}")));
+            }
+        };
         let image = Arc::new(Image::through(&loader, base));
         let base = Arc::clone(&image);
         let shadow =
             Shadow::open(directory.clone(), record.uuid.0, &record.layers, image, record.size)
                 .await?;
         shadow.limit(terms.most_private);
+        shadow.share(Arc::clone(&terms.space));
         let absent = record.attached.clone().filter(|_| record.mode == Mode::Ephemeral);
         let room = terms.room.filter(|_| record.mode == Mode::Ephemeral);
         let away = room.map(|room| Away::new(room, &shadow, absent.is_some())).transpose()?;
@@ -122,6 +143,7 @@ impl Disk {
             read: AtomicU64::new(0),
             written: AtomicU64::new(0),
             strained,
+            space: terms.space,
             _lock: lock,
         };
         disk.publish_base().await?;
@@ -132,6 +154,11 @@ impl Disk {
     pub fn name(&self) -> &str {
         // The directory has it, and was checked when the disk was opened.
         self.directory.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+    }
+
+    /// What tells it from all other disks, also from an earlier one of its name, wherever it is held.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.record.lock().uuid.0
     }
 
     /// Whether its private blocks outlive its client.
@@ -164,6 +191,7 @@ impl Disk {
         RoomProbe {
             at_limit: in_files && self.shadow.is_at_limit(),
             directory: in_files.then(|| self.directory.clone()),
+            space: Arc::clone(&self.space),
         }
     }
 
@@ -199,6 +227,20 @@ impl Disk {
         self.away.as_ref().map_or(Ok(()), |away| away.renew(&self.shadow))
     }
 
+    /// Whether something was written that the next process would not have, were this one killed now.
+    pub fn has_to_note(&self) -> bool {
+        self.shadow.has_to_note()
+    }
+
+    /// Notes, unsynced, what was written since the last flush: from then on it outlives a kill of this
+    /// process, but no power failure. A server does so about once a second.
+    ///
+    /// # Errors
+    /// Those of the file system. It can be tried again.
+    pub async fn note(&self) -> Result<()> {
+        self.shadow.note().await
+    }
+
     /// Flushes, and leaves the files so that the next opening is quick and any loss is noticed.
     /// The lock goes with the last handle.
     ///
@@ -231,6 +273,12 @@ impl Disk {
                 self.name()
             )));
         }
+        if size == now {
+            return Ok(());
+        }
+        // Before it grows, so that one that another server took does not.
+        self.shadow.check()?;
+        self.announce(None, |record| record.size = size).await?;
         self.change(|record| record.size = size).await?;
         self.shadow.set_size(size);
         self.publish_base_or_warn().await;
@@ -257,10 +305,17 @@ impl Disk {
         let (directory, shown) = (self.directory.clone(), Arc::clone(&self.record));
         // All of it is done in there, because the caller may be cancelled: the file and the copy in
         // memory stay the same, and the next replacement waits for this one.
-        let poison = self.shadow.poison();
+        let (poison, space) = (self.shadow.poison(), Arc::clone(&self.space));
         offload(move || {
             let _alone = alone;
-            match record.save(&directory) {
+            let mut saved = record.save(&directory);
+            if let Err(Failure::Retry(error)) = &saved
+                && error.kind() == ErrorKind::NoSpace
+                && space.give_up()
+            {
+                saved = record.save(&directory);
+            }
+            match saved {
                 Ok(()) => {
                     *shown.lock() = record;
                     Ok(())
@@ -381,10 +436,9 @@ pub(crate) fn describe(record: &Record, private_bytes: u64) -> DiskInfo {
 }
 
 /// Room that the data files of a closed disk take, in bytes.
-pub(crate) fn room(directory: &Path, record: &Record) -> u64 {
-    use std::os::unix::fs::MetadataExt;
+pub(crate) fn room(directory: &FsPath, record: &Record) -> u64 {
     let paths = record.layers.iter().map(|layer| crate::layer::paths(directory, *layer).0);
-    paths.filter_map(|path| std::fs::metadata(path).ok()).map(|m| m.blocks() * 512).sum()
+    paths.filter_map(|path| path.metadata().ok()).map(|found| found.room).sum()
 }
 
 /// What takes a client's requests.

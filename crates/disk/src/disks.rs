@@ -13,20 +13,20 @@ use crate::lock;
 use crate::maplog::{Failure, Identity};
 use crate::record::{Record, Uuid};
 use crate::shadow::check_size;
-use crate::snapshot::{self, manifest_of};
+use crate::snapshot;
+use crate::space::HomeSpace;
 use crate::{
     CreateOptions, Disk, DiskInfo, LoadOptions, Loader, Mode, Resident, Room, SnapshotInfo,
 };
+use block::fs::{FsPath, Kind};
 use block::lock::LockFile;
 use block::{Error, ErrorKind, Result, offload};
 use cache::Cache;
 use std::collections::HashMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use store::{ImageName, RefKind, RefRecord, ServerId, Session, Store, check_name};
+use store::{ImageName, RefKind, RefRecord, ServerId, Session, Store, check_name, images};
 use tokio::sync::OnceCell;
 
 /// How long an ephemeral disk waits for a client that was lost, unless told otherwise.
@@ -34,27 +34,29 @@ const LINGER: Duration = Duration::from_secs(30);
 
 /// The disks in a directory.
 pub struct Disks {
-    pub(crate) directory: PathBuf,
+    pub(crate) directory: FsPath,
     pub(crate) store: Store,
     loader: Arc<Loader>,
     linger: Duration,
     room: Option<Arc<dyn Room>>,
     most_private: Arc<AtomicU64>,
+    space: Arc<HomeSpace>,
     server: OnceCell<ServerId>,
 }
 
 impl Disks {
     /// The disks in `directory`, which is made with the first one.
-    pub fn new(directory: PathBuf, store: Store, cache: Arc<Cache>) -> Self {
+    pub fn new(directory: impl Into<FsPath>, store: Store, cache: Arc<Cache>) -> Self {
         Self::through(directory, Loader::new(store, cache, LoadOptions::default()))
     }
 
     /// The same, with chunks that come through `loader`.
-    pub fn through(directory: PathBuf, loader: Arc<Loader>) -> Self {
+    pub fn through(directory: impl Into<FsPath>, loader: Arc<Loader>) -> Self {
+        let directory = directory.into();
         let store = loader.store().clone();
         let (room, most_private) = (None, Arc::default());
-        let server = OnceCell::new();
-        Self { directory, store, loader, linger: LINGER, room, most_private, server }
+        let (space, server) = (Arc::new(HomeSpace::new(&directory)), OnceCell::new());
+        Self { directory, store, loader, linger: LINGER, room, most_private, space, server }
     }
 
     /// Limits what the private blocks of each disk may take in the home, those of its snapshots
@@ -62,6 +64,18 @@ impl Disks {
     /// disks too.
     pub fn limit_private_bytes(&self, most: u64) {
         self.most_private.store(most, Ordering::Relaxed);
+    }
+
+    /// Makes sure that some room is kept in the file system of the home for what must be written when
+    /// there is none: maps, and the records of disks. Costs nothing while it is kept; a server asks for
+    /// it again and again, because what was spent is taken back when there is room.
+    pub async fn keep_room(&self) {
+        if self.space.is_kept() {
+            return;
+        }
+        let space = Arc::clone(&self.space);
+        // Where there is none to keep, it is tried again.
+        let _ = offload(move || space.keep()).await;
     }
 
     /// The same, with another time that ephemeral disks wait for a lost client (30 s by default).
@@ -81,7 +95,8 @@ impl Disks {
     /// The id of the server whose disks these are. It is made when it is first asked for.
     ///
     /// # Errors
-    /// Those of the file system and of the source of randomness.
+    /// [`Conflict`](ErrorKind::Conflict) for a copy of a home; those of the file system and of the source
+    /// of randomness.
     pub async fn server(&self) -> Result<ServerId> {
         let entropy = || Arc::clone(&self.store.world().entropy);
         self.server.get_or_try_init(|| fence::identify(&self.directory, entropy())).await.copied()
@@ -92,7 +107,7 @@ impl Disks {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) when there is none; those of the store.
     pub async fn resolve(&self, image: &ImageName) -> Result<RefRecord> {
-        snapshot::resolve(&self.store, image).await
+        images::resolve(&self.store, image).await
     }
 
     /// Makes a disk from an image version.
@@ -127,7 +142,7 @@ impl Disks {
             .hold(RefKind::Image, &version.name)
             .await?
             .ok_or_else(|| Error::not_found(format!("image {} was removed", version.name)))?;
-        let manifest = self.store.stored_manifest(&manifest_of(&version)?).await?;
+        let manifest = self.store.stored_manifest(&images::manifest_of(&version)?).await?;
         let size = options.size.unwrap_or(manifest.size());
         check_size(size)?;
         if size < manifest.size() {
@@ -242,7 +257,8 @@ impl Disks {
         let loader = Arc::clone(&self.loader);
         let server = self.server().await?;
         let (room, most_private) = (self.room.clone(), Arc::clone(&self.most_private));
-        let terms = Terms { linger: self.linger, server, room, most_private };
+        let space = Arc::clone(&self.space);
+        let terms = Terms { linger: self.linger, server, room, most_private, space };
         Disk::open(directory, name, lock, loader, terms).await.map(Arc::new)
     }
 
@@ -314,13 +330,14 @@ impl Disks {
             let body = fence::body(&record, server, &found.body.roots()?);
             self.store.refs().update(RefKind::Disk, name, found.sequence, body).await?;
         }
+        let space = Arc::clone(&self.space);
         offload(move || {
             let _lock = lock;
             let layer = record.next_layer.max(highest_layer(&directory)?.saturating_add(1));
-            Layer::create(&directory, Identity { disk: record.uuid.0, layer })?;
+            space.spend(|| Layer::create(&directory, Identity { disk: record.uuid.0, layer }))?;
             record.layers = vec![layer];
             record.next_layer = layer.saturating_add(1);
-            saved(record.save(&directory))
+            space.spend(|| saved(record.save(&directory)))
         })
         .await
     }
@@ -331,18 +348,17 @@ pub(crate) fn taken(name: &str) -> Error {
 }
 
 /// The names of the disks in a home, sorted. Other things in it are passed over.
-fn names(home: &Path) -> Result<Vec<String>> {
-    let entries = match fs::read_dir(home) {
+fn names(home: &FsPath) -> Result<Vec<String>> {
+    let entries = match home.read_dir() {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(Error::io(home.display(), error)),
+        Err(error) => return Err(home.error(error)),
     };
     let mut names = Vec::new();
     for entry in entries {
-        let entry = entry.map_err(|e| Error::io(home.display(), e))?;
-        if let Some(name) = entry.file_name().to_str()
+        if let Some(name) = entry.name.to_str()
             && check_name("disk", name).is_ok()
-            && entry.path().is_dir()
+            && (entry.kind == Kind::Directory || home.join(name).is_dir())
         {
             names.push(name.to_owned());
         }
@@ -352,7 +368,7 @@ fn names(home: &Path) -> Result<Vec<String>> {
 }
 
 /// Takes the lock of a disk that exists.
-pub(crate) fn lock_existing(directory: &Path, name: &str) -> Result<LockFile> {
+pub(crate) fn lock_existing(directory: &FsPath, name: &str) -> Result<LockFile> {
     if !directory.is_dir() {
         return Err(Error::not_found(format!(
             "there is no disk {name:?}; see 'sojourn disk list'"
@@ -364,11 +380,10 @@ pub(crate) fn lock_existing(directory: &Path, name: &str) -> Result<LockFile> {
 /// Makes the directory of a new disk, complete or not at all, and keeps its lock.
 /// One that is there already is replaced when it has no private blocks and `replaces` says so.
 pub(crate) fn build(
-    home: &Path,
+    home: &FsPath,
     record: &Record,
     replaces: impl Fn(&Record) -> bool,
 ) -> Result<LockFile> {
-    let failed = |path: &Path, e| Error::io(path.display(), e);
     home::make(home)?;
     let _at_work = home::at_work(home)?;
     let place = home.join(&record.name);
@@ -384,12 +399,14 @@ pub(crate) fn build(
         clear(home, &record.name)?;
     }
     let fresh = home::new(home, &record.name);
-    fs::create_dir_all(&fresh).map_err(|e| failed(&fresh, e))?;
+    fresh.create_dir_all().map_err(|e| fresh.error(e))?;
     let lock = lock::take(&fresh, &record.name)?;
+    // What an interrupted try left.
+    Layer::clear(&fresh, 1)?;
     Layer::create(&fresh, Identity { disk: record.uuid.0, layer: 1 })?;
     saved(record.save(&fresh))?;
-    fs::rename(&fresh, &place).map_err(|e| failed(&place, e))?;
-    block::file::sync_directory(home)?;
+    fresh.rename(&place).map_err(|e| place.error(e))?;
+    home.sync_directory()?;
     Ok(lock)
 }
 
@@ -415,7 +432,7 @@ pub(crate) fn from_ref(found: &RefRecord) -> Result<Record> {
         created: found.body.created,
         image: label("image")?.parse()?,
         origin: label("origin")?.parse()?,
-        base: manifest_of(found)?,
+        base: images::manifest_of(found)?,
         layers: Vec::new(),
         next_layer: 1,
         attached: None,
@@ -425,23 +442,21 @@ pub(crate) fn from_ref(found: &RefRecord) -> Result<Record> {
 }
 
 /// The highest number that a layer's file in `directory` has; 0 when there is none.
-fn highest_layer(directory: &Path) -> Result<u32> {
-    let failed = |e| Error::io(directory.display(), e);
+fn highest_layer(directory: &FsPath) -> Result<u32> {
     let mut highest = 0;
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
-        let number = name.to_str().and_then(|name| name.split_once('.')?.0.parse().ok());
+    for entry in directory.read_dir().map_err(|e| directory.error(e))? {
+        let number = entry.name.to_str().and_then(|name| name.split_once('.')?.0.parse().ok());
         highest = highest.max(number.unwrap_or(0));
     }
     Ok(highest)
 }
 
 /// Removes the directory of a disk whose lock is held: at once for everybody else.
-pub(crate) fn clear(home: &Path, name: &str) -> Result<()> {
+pub(crate) fn clear(home: &FsPath, name: &str) -> Result<()> {
     let _at_work = home::at_work(home)?;
     let (place, gone) = (home.join(name), home::gone(home, name));
     home::remove_all(&gone)?;
-    fs::rename(&place, &gone).map_err(|e| Error::io(gone.display(), e))?;
-    block::file::sync_directory(home)?;
+    place.rename(&gone).map_err(|e| gone.error(e))?;
+    home.sync_directory()?;
     home::remove_all(&gone)
 }

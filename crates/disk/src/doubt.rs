@@ -7,27 +7,26 @@
 //! A mark beside the files of a layer says that this may be so. It need not be durable: what it speaks of
 //! is the kernel's memory, which does not outlive it either.
 
+use block::fs::{FsPath, Open};
 use block::{Error, RandomFile, Result};
-use std::fs::File;
-use std::path::{Path, PathBuf};
 
 /// What the name of a mark ends with.
 pub(crate) const SUFFIX: &str = "unsynced";
 
 /// The mark of a layer.
 pub(crate) struct Doubt {
-    mark: PathBuf,
+    mark: FsPath,
 }
 
 impl Doubt {
     /// That of a layer by the path of its map or its data.
-    pub(crate) fn of(path: &Path) -> Self {
+    pub(crate) fn of(path: &FsPath) -> Self {
         Self { mark: path.with_extension(SUFFIX) }
     }
 
     /// Sets the mark: a sync of the layer failed.
     pub(crate) fn raise(&self) {
-        if let Err(error) = File::create(&self.mark) {
+        if let Err(error) = self.mark.open(Open::REPLACE) {
             // A file system that takes no file is repaired, and then forgets its pages, before it does.
             tracing::warn!(path = %self.mark.display(), %error, "cannot note that a sync failed");
         }
@@ -38,7 +37,7 @@ impl Doubt {
     /// # Errors
     /// Those of the file system.
     pub(crate) fn is_raised(&self) -> Result<bool> {
-        self.mark.try_exists().map_err(|e| Error::io(self.mark.display(), e))
+        self.mark.try_exists().map_err(|e| self.mark.error(e))
     }
 
     /// Takes the mark away: the layer is again what stable storage has.
@@ -46,7 +45,7 @@ impl Doubt {
     /// # Errors
     /// Those of the file system.
     pub(crate) fn settle(&self) -> Result<()> {
-        std::fs::remove_file(&self.mark).map_err(|e| Error::io(self.mark.display(), e))
+        self.mark.remove_file().map_err(|e| self.mark.error(e))
     }
 }
 
@@ -74,7 +73,7 @@ mod tests {
     const IDENTITY: Identity = Identity { disk: [7; 16], layer: 1 };
 
     fn open(directory: &Path) -> block::Result<Layer> {
-        Layer::open(directory, IDENTITY, 1 << 20)
+        Layer::open(&directory.into(), IDENTITY, 1 << 20)
     }
 
     fn put(layer: &Layer, block: u64, byte: u8) {
@@ -84,10 +83,10 @@ mod tests {
     #[test]
     fn a_layer_of_which_a_sync_failed_is_opened_as_storage_has_it() {
         let directory = tempfile::tempdir().unwrap();
-        let (data, map) = paths(directory.path(), 1);
+        let (data, map) = paths(&directory.path().into(), 1);
         let mark = map.with_extension(super::SUFFIX);
         let aside = data.with_extension("aside");
-        let layer = Layer::create(directory.path(), IDENTITY).unwrap();
+        let layer = Layer::create(&directory.path().into(), IDENTITY).unwrap();
         layer.sync(Round::Close).unwrap();
         drop(layer);
 
@@ -120,13 +119,13 @@ mod tests {
     #[test]
     fn what_was_flushed_before_outlives_the_doubt() {
         let directory = tempfile::tempdir().unwrap();
-        let layer = Layer::create(directory.path(), IDENTITY).unwrap();
+        let layer = Layer::create(&directory.path().into(), IDENTITY).unwrap();
         for block in 0..100 {
             put(&layer, 2 * block, 9);
             layer.sync(Round::Flush).unwrap();
         }
         drop(layer);
-        super::Doubt::of(&paths(directory.path(), 1).1).raise();
+        super::Doubt::of(&paths(&directory.path().into(), 1).1).raise();
         let layer = open(directory.path()).unwrap();
         assert_eq!(layer.held(0..256).len(), 100);
         let mut bytes = [0; 4096];
@@ -134,7 +133,7 @@ mod tests {
         assert_eq!(bytes, [9; 4096]);
         let names = fs::read_dir(directory.path()).unwrap().count();
         assert_eq!(names, 2, "data and map");
-        layer.remove(directory.path());
+        layer.remove(&directory.path().into());
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 }

@@ -6,11 +6,11 @@
 
 use crate::home;
 use crate::record::{Record, Uuid};
+use crate::residence;
+use block::fs::{FsPath, Open};
 use block::{Error, Result, offload};
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::ErrorKind;
 use std::path::Path;
 use store::{Entropy, ManifestId, RefBody, RefRecord, ServerId};
 
@@ -25,6 +25,8 @@ const REMOVING: &str = "removing";
 
 /// The file that says which server the disks of a directory belong to.
 const IDENTITY: &str = ".server";
+/// More than it holds, in bytes.
+const MAX_IDENTITY: u64 = 64;
 
 /// A server's right to write a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,20 +154,28 @@ pub(crate) fn check(found: &RefRecord, uuid: Uuid, tenure: Tenure, directory: &P
     )))
 }
 
-/// The id of the server that the disks in `directory` belong to; it gets one with its first disk.
-/// Waits for the disk.
-pub(crate) fn identity(directory: &Path, entropy: &dyn Entropy) -> Result<ServerId> {
+/// The id of the server that the disks in `directory` belong to; it gets one with its first disk. Waits for
+/// the disk.
+///
+/// # Errors
+/// [`Conflict`](block::ErrorKind::Conflict) for a copy of a home; those of the file system and of the
+/// source of randomness.
+pub(crate) fn identity(directory: &FsPath, entropy: &dyn Entropy) -> Result<ServerId> {
     let path = directory.join(IDENTITY);
-    let failed = |e| Error::io(path.display(), e);
-    match fs::read_to_string(&path) {
+    let failed = |e| path.error(e);
+    match path.open(Open::READ).and_then(|file| file.read_to_end(0, MAX_IDENTITY)) {
         Ok(text) => {
-            return text.trim_end().parse().map_err(|_| {
+            // Whoever made it may have been killed before it was durable; refs will name it.
+            home::sync_name(directory)?;
+            directory.sync_directory()?;
+            let id = String::from_utf8_lossy(&text).trim_end().parse().map_err(|_| {
                 Error::corrupt(format!(
                     "{}: is not the id of a server (32 hexadecimal digits); restore it from a \
                      backup, or remove it and take the disks again with 'sojourn disk take'",
                     path.display()
                 ))
-            });
+            })?;
+            return residence::check(&path).map(|()| id);
         }
         Err(e) if e.kind() == ErrorKind::NotFound => {}
         Err(e) => return Err(failed(e)),
@@ -178,16 +188,20 @@ pub(crate) fn identity(directory: &Path, entropy: &dyn Entropy) -> Result<Server
     let id = ServerId(id);
     // Whole or not at all, and only by the first one.
     let fresh = directory.join(format!("{IDENTITY}-{id}"));
-    let made = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&fresh)
-        .and_then(|mut file| writeln!(file, "{id}").and_then(|()| file.sync_all()))
-        .and_then(|()| fs::hard_link(&fresh, &path));
-    let _ = fs::remove_file(&fresh);
+    let made = fresh
+        .open(Open::NEW.private())
+        .and_then(|file| {
+            file.write_all_at(format!("{id}\n").as_bytes(), 0).and_then(|()| file.sync_all())
+        })
+        .and_then(|()| fresh.rename_new(&path));
+    if made.is_err() {
+        let _ = fresh.remove_file();
+    }
     match made {
-        Ok(()) => block::file::sync_directory(directory).map(|()| id),
+        Ok(()) => {
+            directory.sync_directory()?;
+            residence::settle(&path).map(|()| id)
+        }
         Err(e) if e.kind() == ErrorKind::AlreadyExists => identity(directory, entropy),
         Err(e) => Err(failed(e)),
     }
@@ -195,9 +209,9 @@ pub(crate) fn identity(directory: &Path, entropy: &dyn Entropy) -> Result<Server
 
 /// As [`identity`], from a task.
 pub(crate) async fn identify(
-    directory: &Path,
+    directory: &FsPath,
     entropy: std::sync::Arc<dyn Entropy>,
 ) -> Result<ServerId> {
-    let directory = directory.to_owned();
+    let directory = directory.clone();
     offload(move || identity(&directory, &*entropy)).await
 }

@@ -5,12 +5,10 @@
 //! before it did. The lock of the home, which a server has, says nothing of those. So whoever makes or
 //! removes a disk shares a lock (`flock`) of this directory meanwhile, and whoever sweeps has it alone.
 
-use block::file::sync_directory;
+use block::fs::{File, FsPath, Kind, Open};
 use block::lock::{LockFile, Taking};
-use block::{Error, Result, offload};
-use std::fs::{self, File, TryLockError};
+use block::{Result, offload};
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
 use store::check_name;
 
 /// What the name of a directory begins with in which a disk is being made.
@@ -19,12 +17,12 @@ const NEW: &str = ".new-";
 const GONE: &str = ".gone-";
 
 /// Where the disk `name` is being made.
-pub(crate) fn new(home: &Path, name: &str) -> PathBuf {
+pub(crate) fn new(home: &FsPath, name: &str) -> FsPath {
     home.join(format!("{NEW}{name}"))
 }
 
 /// Where the disk `name` is being removed.
-pub(crate) fn gone(home: &Path, name: &str) -> PathBuf {
+pub(crate) fn gone(home: &FsPath, name: &str) -> FsPath {
     home.join(format!("{GONE}{name}"))
 }
 
@@ -33,35 +31,28 @@ pub(crate) fn gone(home: &Path, name: &str) -> PathBuf {
 ///
 /// # Errors
 /// Those of the file system.
-pub(crate) fn make(home: &Path) -> Result<()> {
-    make_synced(home, &sync_directory)
+pub(crate) fn make(home: &FsPath) -> Result<()> {
+    make_synced(home, &FsPath::sync_directory)
 }
 
-fn make_synced(home: &Path, sync: &dyn Fn(&Path) -> Result<()>) -> Result<()> {
-    let missing: Vec<&Path> = home.ancestors().take_while(|path| !is_there(path)).collect();
-    fs::create_dir_all(home).map_err(|e| Error::io(home.display(), e))?;
-    missing.into_iter().try_for_each(|made| sync(above(made)))
-}
-
-fn is_there(path: &Path) -> bool {
-    path.as_os_str().is_empty() || path.exists()
+fn make_synced(home: &FsPath, sync: &dyn Fn(&FsPath) -> Result<()>) -> Result<()> {
+    let mut above = Vec::new();
+    let mut path = home.clone();
+    // Above the root, and above a bare name's, is nothing.
+    while path.parent().is_some() && !path.exists() {
+        path = path.above();
+        above.push(path.clone());
+    }
+    home.create_dir_all().map_err(|e| home.error(e))?;
+    above.iter().try_for_each(sync)
 }
 
 /// Puts the name of the directory of all disks on stable storage, whoever made it. Waits for the disk.
 ///
 /// # Errors
 /// Those of the file system.
-pub(crate) fn sync_name(home: &Path) -> Result<()> {
-    sync_directory(above(home))
-}
-
-/// The directory that has the name of this one.
-fn above(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
-        Some(parent) => parent,
-        None => path,
-    }
+pub(crate) fn sync_name(home: &FsPath) -> Result<()> {
+    home.above().sync_directory()
 }
 
 /// Keeps the sweeping away while a disk is made or removed, until it is dropped. Waits for a sweeping
@@ -69,39 +60,40 @@ fn above(path: &Path) -> &Path {
 ///
 /// # Errors
 /// Those of the file system.
-pub(crate) fn at_work(home: &Path) -> Result<File> {
-    let failed = |e| Error::io(home.display(), e);
-    let directory = File::open(home).map_err(failed)?;
+pub(crate) fn at_work(home: &FsPath) -> Result<File> {
+    let failed = |e| home.error(e);
+    let directory = home.open(Open::READ).map_err(failed)?;
     directory.lock_shared().map_err(failed)?;
     Ok(directory)
 }
 
 /// Keeps those away that make or remove a disk; `None` when there is one at work.
-fn alone(home: &Path) -> Result<Option<File>> {
-    let failed = |e| Error::io(home.display(), e);
-    let directory = File::open(home).map_err(failed)?;
-    match directory.try_lock() {
-        Ok(()) => Ok(Some(directory)),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(e)) => Err(failed(e)),
-    }
+fn alone(home: &FsPath) -> Result<Option<File>> {
+    let failed = |e| home.error(e);
+    let directory = home.open(Open::READ).map_err(failed)?;
+    Ok(directory.try_lock().map_err(failed)?.then_some(directory))
 }
 
 /// Removes a directory with all that is in it, if it is there. Waits for the disk.
 ///
 /// # Errors
 /// Those of the file system.
-pub(crate) fn remove_all(path: &Path) -> Result<()> {
-    match fs::remove_dir_all(path) {
+pub(crate) fn remove_all(path: &FsPath) -> Result<()> {
+    match path.remove_dir_all() {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
-        other => other.map_err(|e| Error::io(path.display(), e)),
+        other => {
+            other.map_err(|e| path.error(e))?;
+            // As `FsPath::remove_synced`.
+            let _ = path.above().sync_directory();
+            Ok(())
+        }
     }
 }
 
 /// Removes what a crash left of disks that were being made or removed, unless somebody is making or
 /// removing one right now. What is not removed is left for the next time, and an error is logged.
-pub(crate) async fn sweep(home: &Path) {
-    let at = home.to_owned();
+pub(crate) async fn sweep(home: &FsPath) {
+    let at = home.clone();
     let found = match offload(move || leftovers(&at)).await {
         Ok(found) => found,
         Err(error) => {
@@ -110,7 +102,7 @@ pub(crate) async fn sweep(home: &Path) {
     };
     // One after the other, so that whoever waits for this waits for one.
     for path in found {
-        let (at, left) = (home.to_owned(), path.clone());
+        let (at, left) = (home.clone(), path.clone());
         match offload(move || sweep_one(&at, &left)).await {
             Ok(true) => tracing::info!(path = %path.display(), "removed what a crash left"),
             Ok(false) => {}
@@ -120,33 +112,31 @@ pub(crate) async fn sweep(home: &Path) {
 }
 
 /// The directories in a home whose names say that a disk is being made or removed there.
-fn leftovers(home: &Path) -> Result<Vec<PathBuf>> {
-    let failed = |e| Error::io(home.display(), e);
-    let entries = match fs::read_dir(home) {
+fn leftovers(home: &FsPath) -> Result<Vec<FsPath>> {
+    let entries = match home.read_dir() {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.map_err(failed)?,
+        other => other.map_err(|e| home.error(e))?,
     };
     let mut found = Vec::new();
     for entry in entries {
-        let entry = entry.map_err(failed)?;
-        let name = entry.file_name();
-        let disk = name.to_str().and_then(|n| n.strip_prefix(NEW).or(n.strip_prefix(GONE)));
-        if disk.is_some_and(|disk| check_name("disk", disk).is_ok()) && entry.path().is_dir() {
-            found.push(entry.path());
+        let disk = entry.name.to_str().and_then(|n| n.strip_prefix(NEW).or(n.strip_prefix(GONE)));
+        let named = disk.is_some_and(|disk| check_name("disk", disk).is_ok());
+        if named && entry.kind == Kind::Directory {
+            found.push(home.join(&entry.name));
         }
     }
     Ok(found)
 }
 
 /// Removes one of them; `false` when somebody is at work.
-fn sweep_one(home: &Path, left: &Path) -> Result<bool> {
+fn sweep_one(home: &FsPath, left: &FsPath) -> Result<bool> {
     let Some(_alone) = alone(home)? else { return Ok(false) };
     // Whoever was at work may have done it.
     if !left.exists() {
         return Ok(false);
     }
     // A server of an earlier version, whose successor this may be, has only the lock of the new disk.
-    let _lock = match LockFile::take(&left.join("lock"))? {
+    let _lock = match LockFile::take(left.join("lock"))? {
         Taking::Ours(lock) => lock,
         Taking::Held(_) | Taking::Replaced => return Ok(false),
     };
@@ -158,28 +148,23 @@ fn sweep_one(home: &Path, left: &Path) -> Result<bool> {
 mod tests {
     use super::*;
     use std::cell::RefCell;
+    use std::fs;
+    use std::path::Path;
 
     #[test]
     fn a_directory_that_was_made_has_its_name_synced_once() {
         let dir = tempfile::tempdir().unwrap();
-        let home = dir.path().join("home/disks");
+        let home = FsPath::from(dir.path().join("home/disks"));
         let synced = RefCell::new(Vec::new());
-        let sync = |path: &Path| {
-            synced.borrow_mut().push(path.to_owned());
-            sync_directory(path)
+        let sync = |path: &FsPath| {
+            synced.borrow_mut().push(path.to_path_buf());
+            path.sync_directory()
         };
         make_synced(&home, &sync).unwrap();
         assert_eq!(synced.take(), [dir.path().join("home"), dir.path().to_owned()]);
         assert!(home.is_dir());
         make_synced(&home, &sync).unwrap();
         assert!(synced.take().is_empty(), "it was there");
-    }
-
-    #[test]
-    fn a_name_without_a_directory_above_it_is_in_the_working_directory() {
-        assert_eq!(above(Path::new("disks")), Path::new("."));
-        assert_eq!(above(Path::new("home/disks")), Path::new("home"));
-        assert_eq!(above(Path::new("/")), Path::new("/"));
     }
 
     /// A home with what crashes left in it, and with what is none of that.
@@ -206,34 +191,35 @@ mod tests {
     #[tokio::test]
     async fn sweeping_removes_what_a_crash_left_and_nothing_else() {
         let home = left_by_a_crash();
-        sweep(home.path()).await;
+        sweep(&home.path().into()).await;
         assert_eq!(names(home.path()), [".gone-.hidden", ".gone-file", ".newer", ".server", "c"]);
-        sweep(&home.path().join("not-there")).await;
+        sweep(&home.path().join("not-there").into()).await;
     }
 
     #[tokio::test]
     async fn nothing_is_swept_while_somebody_makes_or_removes_a_disk() {
         let home = left_by_a_crash();
         let before = names(home.path());
-        let (one, other) = (at_work(home.path()).unwrap(), at_work(home.path()).unwrap());
-        sweep(home.path()).await;
+        let (one, other) =
+            (at_work(&home.path().into()).unwrap(), at_work(&home.path().into()).unwrap());
+        sweep(&home.path().into()).await;
         assert_eq!(names(home.path()), before);
         drop(one);
-        sweep(home.path()).await;
+        sweep(&home.path().into()).await;
         assert_eq!(names(home.path()), before);
         drop(other);
-        sweep(home.path()).await;
+        sweep(&home.path().into()).await;
         assert!(names(home.path()).len() < before.len());
     }
 
     #[tokio::test]
     async fn a_disk_that_an_earlier_version_makes_is_not_swept() {
         let home = left_by_a_crash();
-        let lock = crate::lock::take(&new(home.path(), "b"), "b").unwrap();
-        sweep(home.path()).await;
-        assert!(new(home.path(), "b").exists() && !gone(home.path(), "a").exists());
+        let lock = crate::lock::take(&new(&home.path().into(), "b"), "b").unwrap();
+        sweep(&home.path().into()).await;
+        assert!(new(&home.path().into(), "b").exists() && !gone(&home.path().into(), "a").exists());
         drop(lock);
-        sweep(home.path()).await;
-        assert!(!new(home.path(), "b").exists());
+        sweep(&home.path().into()).await;
+        assert!(!new(&home.path().into(), "b").exists());
     }
 }

@@ -271,10 +271,11 @@ impl Device for Image {
                 Content::Hole => sink.room(piece.span.len() as usize).fill(0),
                 Content::Chunk { at, skip } => match self.source.cache().get(at.id.as_bytes()) {
                     Some(mut chunk) => {
-                        let len = part(&at, skip, piece.span, &chunk)?.len();
+                        let (len, whole) =
+                            (part(&at, skip, piece.span, &chunk)?.len(), chunk.len());
                         chunk.advance(skip as usize);
                         chunk.truncate(len);
-                        sink.share(chunk);
+                        sink.share(chunk, whole);
                         self.note(touches.as_deref(), &piece, &at, skip);
                     }
                     None => {

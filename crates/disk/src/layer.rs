@@ -1,15 +1,13 @@
 //! One layer of a shadow: a data file, in which block n lies at n times 4096, and the map that
 //! says which of its blocks count.
 
-use crate::blockmap::{BlockMap, GROUP, State};
+use crate::blockmap::{BlockMap, GROUP, Reader, State};
 use crate::doubt::{self, Doubt};
-use crate::maplog::{Failure, Identity, MapLog, REMEDY};
+use crate::maplog::{Failure, Identity, Known, MapLog, RECENT, REMEDY};
+use block::fs::{FsPath, Open};
 use block::{BLOCK, Error, RandomFile, Result, Span};
 use parking_lot::Mutex;
-use std::fs::OpenOptions;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How a round of flushing ends.
@@ -23,6 +21,7 @@ pub(crate) enum Round {
 
 pub(crate) struct Layer {
     pub(crate) number: u32,
+    doubt: Doubt,
     pub(crate) data: RandomFile,
     pub(crate) map: BlockMap,
     log: Mutex<MapLog>,
@@ -31,7 +30,7 @@ pub(crate) struct Layer {
 }
 
 /// The paths of a layer's data and map.
-pub(crate) fn paths(directory: &Path, number: u32) -> (PathBuf, PathBuf) {
+pub(crate) fn paths(directory: &FsPath, number: u32) -> (FsPath, FsPath) {
     (directory.join(format!("{number:04}.data")), directory.join(format!("{number:04}.map")))
 }
 
@@ -39,22 +38,45 @@ impl Layer {
     /// Makes an empty layer whose files are on stable storage, names included. Waits for the disk.
     ///
     /// # Errors
-    /// Those of the file system.
-    pub(crate) fn create(directory: &Path, identity: Identity) -> Result<Self> {
+    /// [`Conflict`](block::ErrorKind::Conflict) when a file has its name already; those of the file
+    /// system. Nothing is left behind then.
+    pub(crate) fn create(directory: &FsPath, identity: Identity) -> Result<Self> {
         let (data, map) = paths(directory, identity.layer);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true);
-        let data = RandomFile::open(data, &options)?;
-        data.file().sync_all().map_err(|e| Error::io(data.path().display(), e))?;
-        let log = MapLog::create(&map, identity, [])?;
-        block::file::sync_directory(directory)?;
+        let place = data;
+        let data = RandomFile::open_on(&place, Open::NEW)?;
+        let made = || {
+            data.file().sync_all().map_err(|e| place.error(e))?;
+            MapLog::create(&map, identity, [])
+        };
+        let log = made().inspect_err(|_| drop(place.remove_file()))?;
+        if let Err(error) = directory.sync_directory() {
+            let _ = map.remove_file();
+            let _ = place.remove_file();
+            return Err(error);
+        }
         Ok(Self {
             number: identity.layer,
+            doubt: Doubt::of(&map),
             data,
             map: BlockMap::new(),
             log: Mutex::new(log),
             unsynced: AtomicBool::new(false),
         })
+    }
+
+    /// Removes what a step that was given up left of a layer that nobody has. Waits for the disk.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn clear(directory: &FsPath, number: u32) -> Result<()> {
+        let (data, map) = paths(directory, number);
+        for path in [data, map] {
+            match path.remove_file() {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                other => other.map_err(|e| path.error(e))?,
+            }
+        }
+        directory.sync_directory()
     }
 
     /// Opens a layer of a disk of `size` bytes. Waits for the disk. After a sync that failed the layer is
@@ -63,16 +85,14 @@ impl Layer {
     /// # Errors
     /// [`Corrupt`](block::ErrorKind::Corrupt) when a file is missing or the map is damaged,
     /// [`Unavailable`](block::ErrorKind::Unavailable) when syncs still fail.
-    pub(crate) fn open(directory: &Path, identity: Identity, size: u64) -> Result<Self> {
+    pub(crate) fn open(directory: &FsPath, identity: Identity, size: u64) -> Result<Self> {
         let (data, path) = paths(directory, identity.layer);
-        let data = RandomFile::open(data, OpenOptions::new().read(true).write(true)).map_err(
-            |e| match e.kind() {
-                block::ErrorKind::NotFound => Error::corrupt(format!(
-                    "{e}: the private blocks of the disk are gone; {REMEDY}"
-                )),
-                _ => e,
-            },
-        )?;
+        let data = RandomFile::open_on(&data, Open::WRITE).map_err(|e| match e.kind() {
+            block::ErrorKind::NotFound => {
+                Error::corrupt(format!("{e}: the private blocks of the disk are gone; {REMEDY}"))
+            }
+            _ => e,
+        })?;
         let doubt = Doubt::of(&path);
         let doubted = doubt.is_raised()?;
         if doubted {
@@ -80,8 +100,12 @@ impl Layer {
         }
         let map = BlockMap::new();
         let groups = size.div_ceil(BLOCK).div_ceil(GROUP);
-        let mut log = MapLog::open(&path, identity, groups, doubted, &mut |group, word| {
+        let mut log = MapLog::open(&path, identity, groups, doubted, &mut |group, word, known| {
             map.restore(group, word);
+            if known == Known::Recent {
+                // The next flush has it.
+                map.mark_for(Reader::Flush, group);
+            }
         })?;
         let (length, last) = (data.len()?, map.last_private());
         if let Some(last) = last.filter(|last| length <= last * BLOCK) {
@@ -98,7 +122,7 @@ impl Layer {
                 Err(Failure::Retry(error)) => {
                     // The mark stays: the next opening tries it again.
                     tracing::warn!(%error, "cannot checkpoint a shadow's map after a failed sync");
-                    block::file::sync_directory(directory)?;
+                    directory.sync_directory()?;
                 }
                 Err(Failure::Lost(error)) => return Err(error),
             }
@@ -106,6 +130,7 @@ impl Layer {
         // What a killed process wrote may be in the page cache alone.
         Ok(Self {
             number: identity.layer,
+            doubt,
             data,
             map,
             log: Mutex::new(log),
@@ -114,15 +139,20 @@ impl Layer {
     }
 
     /// Removes the files. Those that read from the layer go on.
-    pub(crate) fn remove(&self, directory: &Path) {
+    pub(crate) fn remove(&self, directory: &FsPath) {
         let (data, map) = paths(directory, self.number);
-        let _ = Doubt::of(&map).settle();
-        for path in [data, map] {
-            if let Err(error) = std::fs::remove_file(&path) {
+        let _ = self.doubt.settle();
+        let recent = map.with_extension(RECENT);
+        for path in [data, map, recent] {
+            if let Err(error) = path.remove_file()
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
                 // The next opening removes it.
                 tracing::warn!(path = %path.display(), %error, "cannot remove a dropped layer");
             }
         }
+        // As `FsPath::remove_synced`.
+        let _ = directory.sync_directory();
     }
 
     /// Writes bytes of blocks; the caller holds the lock of their region.
@@ -158,14 +188,16 @@ impl Layer {
     pub(crate) fn sync(&self, round: Round) -> Result<(), Failure> {
         self.sync_once(round).inspect_err(|failure| {
             if let Failure::Lost(_) = failure {
-                Doubt::of(self.data.path()).raise();
+                self.doubt.raise();
             }
         })
     }
 
     fn sync_once(&self, round: Round) -> Result<(), Failure> {
         let mut log = self.log.lock();
-        let changed = self.map.collect();
+        // First: what is not noted any more is in the log then.
+        drop(self.map.collect(Reader::Notes));
+        let changed = self.map.collect(Reader::Flush);
         let checkpoint = log.wants_checkpoint()
             || round == Round::Close
                 && (log.has_records_behind_checkpoint() || !changed.is_empty());
@@ -195,13 +227,36 @@ impl Layer {
         }
     }
 
+    /// Whether something changed that is neither in the log nor noted.
+    pub(crate) fn has_to_note(&self) -> bool {
+        self.map.has_changes_for(Reader::Notes)
+    }
+
+    /// Notes what changed, for the next process should this one be killed; not while a flush is under
+    /// way, which does better. `true` when so much is noted that a flush should follow. Waits for the
+    /// file system.
+    ///
+    /// # Errors
+    /// Those of the file system; it is noted the next time then.
+    pub(crate) fn note(&self) -> Result<bool> {
+        let Some(mut log) = self.log.try_lock() else { return Ok(false) };
+        let changed = self.map.collect(Reader::Notes);
+        if !changed.is_empty() {
+            let words = changed.iter().map(|(group, word)| (*group, *word));
+            log.note(words).inspect_err(|_| {
+                changed.keys().for_each(|group| self.map.mark_for(Reader::Notes, *group));
+            })?;
+        }
+        Ok(log.is_noted_at_length())
+    }
+
     fn seal(&self, log: &mut MapLog, round: Round) -> Result<(), Failure> {
         if round == Round::Close { log.seal() } else { Ok(()) }
     }
 
     /// Room that the data file takes, in bytes.
     pub(crate) fn room(&self) -> u64 {
-        self.data.file().metadata().map_or(0, |m| m.blocks() * 512)
+        self.data.file().metadata().map_or(0, |found| found.room)
     }
 
     /// Whether the layer says nothing of any block.
@@ -224,5 +279,34 @@ impl Layer {
             at = end;
         }
         list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_is_never_made_over_files_that_are_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = FsPath::from(dir.path());
+        let identity = Identity { disk: [7; 16], layer: 1 };
+        let layer = Layer::create(&directory, identity).unwrap();
+        layer.take_in(Span::between(4096, 8192), &[3; 4096]).unwrap();
+        layer.sync(Round::Close).unwrap();
+        let again = Layer::create(&directory, identity).err().unwrap();
+        assert_eq!(again.kind(), block::ErrorKind::Conflict);
+        let map = paths(&directory, 1).1;
+        assert_eq!(MapLog::create(&map, identity, []).err().unwrap().kind(), again.kind());
+        drop(layer);
+        let layer = Layer::open(&directory, identity, 1 << 20).unwrap();
+        assert_eq!(layer.held(0..256), vec![1..2]);
+        // A map alone is enough, and what was made beside it goes.
+        layer.data.file().sync_all().unwrap();
+        let (data, _) = paths(&directory, 1);
+        data.remove_file().unwrap();
+        assert!(Layer::create(&directory, identity).is_err() && !data.exists() && map.exists());
+        Layer::clear(&directory, 1).unwrap();
+        Layer::create(&directory, identity).unwrap();
     }
 }

@@ -17,11 +17,13 @@
 //! | `doubt` | what a failed sync leaves behind |
 //! | `record` | `disk.json`, what a disk is made of |
 //! | `lock` | one process has a disk open |
+//! | `space` | room in the file system of a home that guests do not get |
 //! | `model` | what is told of disks: [`DiskInfo`], [`Mode`], … |
 //! | `disks` | [`Disks`], all disks of a home |
 //! | `home` | the directory of all disks, and what a crash leaves in it |
 //! | `removal` | removing disks: from the store, then here |
 //! | `fence` | which server holds a disk, and how an earlier one is kept out |
+//! | `residence` | where a home lives: a copy of it is refused |
 //! | `question` | [`Question`], who holds an open disk, asked of the store without the disk |
 //! | `moves` | taking, releasing and keeping disks: from one server to another |
 //! | `disk` | [`Disk`], an open one |
@@ -56,8 +58,10 @@ mod question;
 mod rebase;
 mod record;
 mod removal;
+mod residence;
 mod shadow;
 mod snapshot;
+mod space;
 mod stack;
 mod strain;
 mod touches;

@@ -11,16 +11,18 @@
 //! number, and a power failure one that lags by at most one batch.
 
 mod format;
+mod recent;
 #[cfg(test)]
 mod tests;
 
 use self::format::{Header, RECORD_HEADER, RECORDS, Record, SLOTS, Slot};
 pub(crate) use self::format::{Identity, decode_entries};
+pub(crate) use self::recent::SUFFIX as RECENT;
+use self::recent::{Ground, Recent};
 use crate::doubt;
+use block::fs::{FsPath, Open};
+use block::page_cache::PageCacheId;
 use block::{Error, ErrorKind, RandomFile, Result};
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
 
 /// Where a damaged map leaves its owner.
 pub(crate) const REMEDY: &str = "put the file back from a backup, or give the private blocks up with 'sojourn disk reset' or 'disk rollback'";
@@ -36,8 +38,8 @@ pub(crate) enum Failure {
 
 /// The open log of a layer.
 pub(crate) struct MapLog {
-    path: PathBuf,
-    file: File,
+    path: FsPath,
+    file: RandomFile,
     identity: Identity,
     /// The last record: its number, where it ends, and its checksum, which seeds the next one's.
     sequence: u64,
@@ -50,28 +52,35 @@ pub(crate) struct MapLog {
     /// Where the file ended after its last checkpoint.
     checkpoint: u64,
     next_slot: usize,
+    /// What is noted of changes that no record has yet.
+    recent: Recent,
+    /// The page cache that the file is in, if that can be told.
+    memory: Option<PageCacheId>,
+}
+
+/// Whether a word that a log was opened with is on stable storage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
+    Flushed,
+    /// It was noted since the last flush.
+    Recent,
 }
 
 impl MapLog {
     /// Makes a log that holds `groups`, under `path`, on stable storage but for its directory.
     ///
     /// # Errors
-    /// Those of the file system; nothing is left behind then.
+    /// [`Conflict`](ErrorKind::Conflict) when there is a file; those of the file system. Nothing is left
+    /// behind then.
     pub(crate) fn create(
-        path: &Path,
+        path: &FsPath,
         identity: Identity,
         groups: impl IntoIterator<Item = (u64, u64)>,
     ) -> Result<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(path)
-            .map_err(|e| Error::io(path.display(), e))?;
+        let file = RandomFile::open_on(path, Open::NEW)?;
         let header = Header { identity }.encode();
         let mut log = Self {
-            path: path.to_owned(),
+            path: path.clone(),
             file,
             identity,
             sequence: 0,
@@ -81,35 +90,36 @@ impl MapLog {
             unsynced: false,
             checkpoint: 0,
             next_slot: 0,
+            recent: Recent::of(path),
+            memory: PageCacheId::of(path)?,
         };
         log.fill(&header, groups).inspect_err(|_| {
-            let _ = std::fs::remove_file(path);
+            let _ = path.remove_file();
         })?;
         Ok(log)
     }
 
     fn fill(&mut self, header: &[u8], groups: impl IntoIterator<Item = (u64, u64)>) -> Result<()> {
-        let failed = |e| Error::io(self.path.display(), e);
-        self.file.write_all_at(header, 0).map_err(failed)?;
+        self.file.write(0, header)?;
         let mut batch = format::Batch::new(self.sequence, 0, self.chain);
         for (group, word) in groups {
             batch.push(group, word);
             if batch.len() >= 4 << 20 {
                 batch.close();
-                self.file.write_all_at(batch.bytes(), self.end).map_err(failed)?;
+                self.file.write(self.end, batch.bytes())?;
                 self.end += batch.len() as u64;
                 batch.restart();
             }
         }
         batch.close();
-        self.file.write_all_at(batch.bytes(), self.end).map_err(failed)?;
+        self.file.write(self.end, batch.bytes())?;
         self.end += batch.len() as u64;
         (self.sequence, self.chain) = batch.last();
         for slot in SLOTS {
-            self.file.write_all_at(&self.slot().encode(), slot).map_err(failed)?;
+            self.file.write(slot, &self.slot().encode())?;
         }
-        self.file.set_len(self.end).map_err(failed)?;
-        self.file.sync_all().map_err(failed)?;
+        self.file.set_len(self.end)?;
+        self.file.file().sync_all().map_err(|e| self.path.error(e))?;
         self.acknowledged = self.sequence;
         self.checkpoint = self.end;
         Ok(())
@@ -119,37 +129,38 @@ impl MapLog {
         Slot { sequence: self.sequence, end: self.end, chain: self.chain }
     }
 
-    /// Opens a log, telling `restore` the word of each group in the order of the records. Groups
-    /// are below `limit`. With `doubted` what is read is what stable storage has.
+    /// Opens a log, telling `restore` the word of each group in the order of the records, and then those
+    /// that were noted since the last flush in the same page cache. Groups are below `limit`. With
+    /// `doubted` what is read is what stable storage has.
     ///
     /// # Errors
     /// [`Corrupt`](ErrorKind::Corrupt) when anything but the end of an unacknowledged batch does
     /// not check; [`Unsupported`](ErrorKind::Unsupported) for a later format.
     pub(crate) fn open(
-        path: &Path,
+        path: &FsPath,
         identity: Identity,
         limit: u64,
         doubted: bool,
-        restore: &mut dyn FnMut(u64, u64),
+        restore: &mut dyn FnMut(u64, u64, Known),
     ) -> Result<Self> {
-        let file =
-            OpenOptions::new().read(true).write(true).open(path).map_err(|e| match e.kind() {
-                std::io::ErrorKind::NotFound => {
-                    Error::corrupt(format!("{}: is missing; {REMEDY}", path.display()))
-                }
-                _ => Error::io(path.display(), e),
-            })?;
-        let file = RandomFile::from_file(file, path);
+        let file = RandomFile::open_on(path, Open::WRITE).map_err(|e| match e.kind() {
+            ErrorKind::NotFound => {
+                Error::corrupt(format!("{}: is missing; {REMEDY}", path.display()))
+            }
+            _ => e,
+        })?;
         if doubted {
             doubt::reread(&file)?;
         }
         let reader = Reader { path, length: file.len()?, file: &file };
         let header = reader.header(&identity)?;
         let acknowledged = reader.slot()?;
-        let last = reader.records(&header, limit, &acknowledged, restore)?;
-        let log = Self {
-            path: path.to_owned(),
-            file: file.file().try_clone().map_err(|e| Error::io(path.display(), e))?,
+        let mut flushed = |group, word| restore(group, word, Known::Flushed);
+        let last = reader.records(&header, limit, &acknowledged, &mut flushed)?;
+        let length = reader.length;
+        let mut log = Self {
+            path: path.clone(),
+            file,
             identity,
             sequence: last.sequence,
             end: last.end,
@@ -159,12 +170,46 @@ impl MapLog {
             unsynced: true,
             checkpoint: RECORDS,
             next_slot: 0,
+            recent: Recent::of(path),
+            memory: PageCacheId::of(path)?,
         };
-        if reader.length != last.end {
+        if length != last.end {
             // The rest of a batch that nobody was told of.
-            log.file.set_len(last.end).map_err(|e| Error::io(path.display(), e))?;
+            log.file.set_len(last.end)?;
+        }
+        if let Some(ground) = log.ground().filter(|_| !doubted) {
+            let mut noted = |group, word| restore(group, word, Known::Recent);
+            log.recent.read(&ground, &identity, limit, &mut noted);
+        }
+        if log.recent.is_empty() {
+            // What stands on nothing that is here stands on nothing that will be.
+            log.recent.remove();
         }
         Ok(log)
+    }
+
+    /// What notes stand on now.
+    fn ground(&self) -> Option<Ground> {
+        let (_, file) = self.file.file().metadata().ok()?.identity;
+        let (sequence, chain) = (self.sequence, self.chain);
+        Some(Ground { memory: self.memory?, file, sequence, chain })
+    }
+
+    /// Notes the words of groups for the next process, should this one be killed. Nothing is synced,
+    /// and a power failure takes them. Where nobody could tell whether one happened, nothing is noted.
+    ///
+    /// # Errors
+    /// Those of the file system; the words are not noted then.
+    pub(crate) fn note(&mut self, groups: impl IntoIterator<Item = (u64, u64)>) -> Result<()> {
+        match self.ground() {
+            Some(ground) => self.recent.append(&ground, &self.identity, groups),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether so much is noted that a flush is better than more of it.
+    pub(crate) fn is_noted_at_length(&self) -> bool {
+        self.recent.are_long()
     }
 
     /// Appends the words of groups and returns when they are on stable storage. With no group it
@@ -181,18 +226,19 @@ impl MapLog {
         if batch.len() == 0 && !self.unsynced {
             return Ok(());
         }
-        if let Err(error) = self.file.write_all_at(batch.bytes(), self.end) {
+        if let Err(error) = self.file.write(self.end, batch.bytes()) {
             let _ = self.file.set_len(self.end);
-            return Err(Failure::Retry(Error::io(self.path.display(), error)));
+            return Err(Failure::Retry(error));
         }
-        self.file.sync_data().map_err(|e| Failure::Lost(Error::io(self.path.display(), e)))?;
+        self.sync()?;
         self.end += batch.len() as u64;
         (self.sequence, self.chain) = batch.last();
         self.acknowledged = self.sequence;
         self.unsynced = false;
+        self.recent.forget();
         // Not synced: see the module's text. A slot that cannot be written only lags.
         let slot = self.slot().encode();
-        if let Err(error) = self.file.write_all_at(&slot, SLOTS[self.next_slot]) {
+        if let Err(error) = self.file.write(SLOTS[self.next_slot], &slot) {
             tracing::warn!(path = %self.path.display(), %error, "cannot note the acknowledged record");
         }
         self.next_slot ^= 1;
@@ -215,26 +261,34 @@ impl MapLog {
         groups: impl IntoIterator<Item = (u64, u64)>,
     ) -> Result<(), Failure> {
         let fresh = self.path.with_extension("map.new");
+        // What an earlier try could not remove. Who has the layer open makes it, nobody else.
+        let _ = fresh.remove_file();
         let mut new = Self::create(&fresh, self.identity, groups).map_err(Failure::Retry)?;
-        if let Err(error) = std::fs::rename(&fresh, &self.path) {
-            let _ = std::fs::remove_file(&fresh);
-            return Err(Failure::Retry(Error::io(self.path.display(), error)));
-        }
+        // Before: no notes are ever beside a log that they were not written beside.
+        self.recent.forget();
+        let left = fresh.replace(&self.path).map_err(|error| {
+            let _ = fresh.remove_file();
+            Failure::Retry(self.path.error(error))
+        })?;
         new.path.clone_from(&self.path);
+        new.recent = Recent::of(&self.path);
         *self = new;
-        let directory = self.path.parent().unwrap_or(Path::new("/"));
-        block::file::sync_directory(directory).map_err(Failure::Lost)
+        fresh.settle(left).map_err(Failure::Lost)
     }
 
     /// Puts the slot of the last record on stable storage too, so that its loss would be noticed.
     pub(crate) fn seal(&mut self) -> Result<(), Failure> {
-        self.file.sync_data().map_err(|e| Failure::Lost(Error::io(self.path.display(), e)))
+        self.sync()
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        self.file.file().sync_data().map_err(|e| Failure::Lost(self.path.error(e)))
     }
 }
 
 /// Reads a log that may hold anything.
 struct Reader<'a> {
-    path: &'a Path,
+    path: &'a FsPath,
     file: &'a RandomFile,
     length: u64,
 }

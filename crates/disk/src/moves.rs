@@ -11,7 +11,6 @@ use crate::record::Record;
 use crate::{DiskInfo, Elsewhere};
 use block::{Error, ErrorKind, Result, offload};
 use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
 use store::servers::Seen;
 use store::{RefKind, RefRecord, ServerId, Session, check_name};
@@ -27,9 +26,21 @@ impl Disks {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) when the store does not know it,
     /// [`Conflict`](ErrorKind::Conflict) when it is here already, when its holder is at work, when it
-    /// is being removed, or when another server was quicker; those of the store and the file system.
+    /// is being removed, or when another server was quicker; those of the store and the file system,
+    /// which say that it can be taken again: what an interrupted try left is replaced.
     pub async fn take(&self, name: &str, force: bool) -> Result<DiskInfo> {
         check_name("disk", name)?;
+        self.try_take(name, force).await.map_err(|error| match error.kind() {
+            ErrorKind::Unavailable | ErrorKind::NoSpace => error.context(format!(
+                "disk {name:?} could not be taken, and nothing of it is lost: when what follows is \
+                 mended, take it again ('sojourn disk take {}{name}')",
+                if force { "--force " } else { "" }
+            )),
+            _ => error,
+        })
+    }
+
+    async fn try_take(&self, name: &str, force: bool) -> Result<DiskInfo> {
         let server = self.server().await?;
         let refs = self.store.refs();
         let found = refs.get(RefKind::Disk, name).await?.ok_or_else(|| {
@@ -160,7 +171,15 @@ impl Disks {
         }
         let place = self.directory.join(new);
         let known = refs.get(RefKind::Disk, new).await?;
-        let record = Record { name: new.to_owned(), epoch: 1, left: Vec::new(), ..record };
+        let mut record = Record { name: new.to_owned(), epoch: 1, left: Vec::new(), ..record };
+        // The image version may be gone with whoever took the disk: then what was published last takes
+        // its place, for a name must not stand on what is not there.
+        match self.store.stored_manifest(&record.origin).await {
+            Err(e) if e.kind() == ErrorKind::NotFound => record.origin = record.base,
+            // A damaged one can be healed.
+            Err(e) if e.kind() != ErrorKind::Corrupt => return Err(e),
+            _ => {}
+        }
         let body = fence::body(&record, server, &[]);
         if place.exists() || known.as_ref().is_some_and(|known| known.body != body) {
             return Err(taken(new));
@@ -174,8 +193,8 @@ impl Disks {
         let (home, copy) = (self.directory.clone(), record.clone());
         let private = offload(move || {
             saved(copy.save(&directory))?;
-            fs::rename(&directory, &place).map_err(|e| Error::io(place.display(), e))?;
-            block::file::sync_directory(&home)?;
+            directory.rename(&place).map_err(|e| place.error(e))?;
+            home.sync_directory()?;
             Ok(room(&place, &copy))
         })
         .await?;

@@ -9,12 +9,11 @@ use crate::compare::{blocks, clipped, difference, differences, intersection, pus
 use crate::layer::{Layer, Round};
 use crate::maplog::Failure;
 use crate::record::Record;
-use crate::snapshot::{manifest_of, resolve};
 use crate::stack::{Frozen, Stack};
 use crate::{Disk, Image, Rebase, RebaseReport};
 use block::{Error, Result, Span, offload};
 use std::sync::Arc;
-use store::{ImageName, RefKind, Session};
+use store::{ImageName, RefKind, Session, images};
 
 /// Ranges that the message of a refused rebase names.
 const SHOWN: usize = 4;
@@ -50,13 +49,13 @@ impl Disk {
         onto: &ImageName,
         how: Rebase,
     ) -> Result<RebaseReport> {
-        let target = resolve(&self.store, onto).await?;
+        let target = images::resolve(&self.store, onto).await?;
         // It stays until the disk's own ref keeps it.
         let target = session
             .hold(RefKind::Image, &target.name)
             .await?
             .ok_or_else(|| Error::not_found(format!("image {} was removed", target.name)))?;
-        let (new, new_image) = self.image(&manifest_of(&target)?).await?;
+        let (new, new_image) = self.image(&images::manifest_of(&target)?).await?;
         let record = self.record();
         let (old, old_image) = self.image(&record.origin).await?;
         let (base, base_image) = self.image(&record.base).await?;

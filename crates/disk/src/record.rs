@@ -2,12 +2,11 @@
 
 use crate::Mode;
 use crate::doubt;
-use crate::maplog::{Failure, REMEDY};
+use crate::maplog::{Failure, RECENT, REMEDY};
+use block::fs::{FsPath, Open};
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::io::{Read, Write};
-use std::path::Path;
 use store::{ImageName, ManifestId};
 
 const FORMAT: &str = "sojourn-disk";
@@ -104,16 +103,15 @@ impl Record {
     /// # Errors
     /// [`Corrupt`](block::ErrorKind::Corrupt) when it is damaged or missing,
     /// [`Unsupported`](block::ErrorKind::Unsupported) for a later version.
-    pub(crate) fn load(directory: &Path) -> Result<Self> {
+    pub(crate) fn load(directory: &FsPath) -> Result<Self> {
         let path = directory.join(FILE);
-        let file = std::fs::File::open(&path).map_err(|e| match e.kind() {
+        let file = path.open(Open::READ).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => {
                 Error::corrupt(format!("{}: is missing; {REMEDY}", path.display()))
             }
-            _ => Error::io(path.display(), e),
+            _ => path.error(e),
         })?;
-        let mut bytes = Vec::new();
-        file.take(MAX_LEN + 1).read_to_end(&mut bytes).map_err(|e| Error::io(path.display(), e))?;
+        let bytes = file.read_to_end(0, MAX_LEN + 1).map_err(|e| path.error(e))?;
         Self::decode(&bytes).map_err(|e| e.context(path.display()))
     }
 
@@ -166,44 +164,45 @@ impl Record {
     }
 
     /// Replaces the record in `directory`, on stable storage. Waits for the disk.
-    pub(crate) fn save(&self, directory: &Path) -> Result<(), Failure> {
+    pub(crate) fn save(&self, directory: &FsPath) -> Result<(), Failure> {
         let bytes = self.encode().map_err(Failure::Retry)?;
         let (fresh, path) = (directory.join(FRESH), directory.join(FILE));
-        let written = std::fs::File::create(&fresh)
-            .and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all()))
-            .and_then(|()| std::fs::rename(&fresh, &path));
-        if let Err(error) = written {
-            let _ = std::fs::remove_file(&fresh);
-            return Err(Failure::Retry(Error::io(path.display(), error)));
-        }
-        block::file::sync_directory(directory).map_err(Failure::Lost)
+        let written = fresh
+            .open(Open::REPLACE)
+            .and_then(|file| file.write_all_at(&bytes, 0).and_then(|()| file.sync_all()))
+            .and_then(|()| fresh.replace(&path));
+        let left = written.map_err(|error| {
+            let _ = fresh.remove_file();
+            Failure::Retry(path.error(error))
+        })?;
+        fresh.settle(left).map_err(Failure::Lost)
     }
 
     /// Removes what a crash left in `directory`: layers that the record does not name, and files
     /// that were to replace others.
-    pub(crate) fn sweep(&self, directory: &Path) -> Result<()> {
-        let failed = |e| Error::io(directory.display(), e);
-        for entry in std::fs::read_dir(directory).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let name = entry.file_name();
-            let Some(name) = name.to_str() else { continue };
+    pub(crate) fn sweep(&self, directory: &FsPath) -> Result<()> {
+        let failed = |e| directory.error(e);
+        let mut removed = false;
+        for entry in directory.read_dir().map_err(failed)? {
+            let Some(name) = entry.name.to_str() else { continue };
             let stray = match name.split_once('.') {
                 _ if name == FRESH => true,
                 Some((_, "map.new")) => true,
-                Some((number, "data" | "map" | doubt::SUFFIX)) => {
+                Some((number, "data" | "map" | RECENT | doubt::SUFFIX)) => {
                     number.parse().is_ok_and(|number: u32| !self.layers.contains(&number))
                 }
                 _ => false,
             };
             if stray {
-                match std::fs::remove_file(entry.path()) {
+                match directory.join(name).remove_file() {
                     // Whoever looks for room was quicker.
                     Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
                     other => other.map_err(failed)?,
                 }
+                removed = true;
             }
         }
-        Ok(())
+        if removed { directory.sync_directory() } else { Ok(()) }
     }
 }
 
@@ -232,11 +231,11 @@ mod tests {
     #[test]
     fn a_record_is_read_as_it_was_written() {
         let dir = tempfile::tempdir().unwrap();
-        record().save(dir.path()).unwrap();
-        assert_eq!(Record::load(dir.path()).unwrap(), record());
+        record().save(&dir.path().into()).unwrap();
+        assert_eq!(Record::load(&dir.path().into()).unwrap(), record());
         let other = Record { size: 11 << 30, attached: None, ..record() };
-        other.save(dir.path()).unwrap();
-        assert_eq!(Record::load(dir.path()).unwrap(), other);
+        other.save(&dir.path().into()).unwrap();
+        assert_eq!(Record::load(&dir.path().into()).unwrap(), other);
     }
 
     #[test]
@@ -276,16 +275,25 @@ mod tests {
     fn sweeping_leaves_what_the_record_names() {
         let dir = tempfile::tempdir().unwrap();
         let names = ["0003.data", "0003.map", "0004.data", "0004.map", "0005.map.new", "lock"];
-        let more = ["disk.json.new", "room.map.new", "notes.txt", "0003.unsynced", "0004.unsynced"];
+        let more = [
+            "disk.json.new",
+            "room.map.new",
+            "notes.txt",
+            "0003.unsynced",
+            "0004.unsynced",
+            "0003.recent",
+            "0004.recent",
+        ];
         for name in names.iter().chain(&more) {
             std::fs::write(dir.path().join(name), "x").unwrap();
         }
-        record().sweep(dir.path()).unwrap();
+        record().sweep(&dir.path().into()).unwrap();
         let mut left: Vec<_> = std::fs::read_dir(dir.path())
             .unwrap()
             .map(|e| e.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
-        assert_eq!(left, ["0003.data", "0003.map", "0003.unsynced", "lock", "notes.txt"]);
+        let kept = ["0003.data", "0003.map", "0003.recent", "0003.unsynced", "lock", "notes.txt"];
+        assert_eq!(left, kept);
     }
 }

@@ -136,11 +136,11 @@ impl Disks {
 
     /// The refs of all snapshots of disks of this name. Fails when one of them is damaged.
     async fn snapshots_of(&self, disk: &str) -> Result<Vec<RefRecord>> {
-        let listing = self.store.refs().list(RefKind::Snapshot).await?;
         let of_disk = |name: &str| name.split_once('@').is_some_and(|(of, _)| of == disk);
+        let listing = self.store.refs().list_some(RefKind::Snapshot, of_disk).await?;
         if let Some(bad) = listing.damaged.into_iter().find(|bad| of_disk(&bad.name)) {
             return Err(bad.error.context(format!("snapshot {}", bad.name)));
         }
-        Ok(listing.records.into_iter().filter(|found| of_disk(&found.name)).collect())
+        Ok(listing.records)
     }
 }

@@ -40,11 +40,12 @@ use self::limit::Limit;
 use crate::blockmap::MAX_SIZE;
 use crate::layer::Layer;
 use crate::maplog::Identity;
+use crate::space::HomeSpace;
 use crate::stack::{Frozen, Stack};
 use arc_swap::ArcSwap;
+use block::fs::FsPath;
 use block::{Device, Error, Result, offload};
 use parking_lot::RwLock;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -62,13 +63,13 @@ pub struct Shadow {
 }
 
 struct Inner {
-    directory: PathBuf,
+    directory: FsPath,
     disk: [u8; 16],
     size: AtomicU64,
     stack: ArcSwap<Stack>,
     regions: [RegionLock; LOCKS],
-    /// Held shared while room is given back or reserved outside of the regions' locks, so that a
-    /// layer is not sealed nor the shadow closed in between.
+    /// Held shared while room is given back or reserved outside of the regions' locks, and while the
+    /// files of a layer are made, so that no layer is sealed nor the shadow closed in between.
     zeroing: Arc<tokio::sync::RwLock<()>>,
     /// Whether the file system can reserve zeroed room, once it was asked.
     reserves: OnceLock<bool>,
@@ -79,6 +80,8 @@ struct Inner {
     /// Why a sync failed.
     failed: Arc<Poison>,
     limit: Limit,
+    /// The room of the home; none when nobody keeps any.
+    space: OnceLock<Arc<HomeSpace>>,
 }
 
 impl Shadow {
@@ -89,7 +92,7 @@ impl Shadow {
     /// [`Invalid`](block::ErrorKind::Invalid) for a size of 0, not in sectors, or beyond 256 TiB; those of
     /// the file system.
     pub async fn create(
-        directory: impl Into<PathBuf>,
+        directory: impl Into<FsPath>,
         disk: [u8; 16],
         base: Arc<dyn Device>,
         size: u64,
@@ -107,7 +110,7 @@ impl Shadow {
     /// [`Corrupt`](block::ErrorKind::Corrupt) when a layer's map does not hold what was acknowledged, or
     /// belongs to another disk; those of the file system.
     pub async fn open(
-        directory: impl Into<PathBuf>,
+        directory: impl Into<FsPath>,
         disk: [u8; 16],
         layers: &[u32],
         base: Arc<dyn Device>,
@@ -134,7 +137,7 @@ impl Shadow {
     }
 
     fn assemble(
-        directory: PathBuf,
+        directory: FsPath,
         disk: [u8; 16],
         layers: Vec<Arc<Layer>>,
         base: Arc<dyn Device>,
@@ -152,6 +155,7 @@ impl Shadow {
             round: Arc::default(),
             failed: Arc::default(),
             limit: Limit::default(),
+            space: OnceLock::new(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -172,6 +176,12 @@ impl Shadow {
         self.inner.limit.set(most);
     }
 
+    /// From now on new private blocks leave the room that is kept in the home, and what must be
+    /// written may take it.
+    pub(crate) fn share(&self, space: Arc<HomeSpace>) {
+        let _ = self.inner.space.set(space);
+    }
+
     /// Whether as many blocks as were refused last, or one, still may not become private.
     pub(crate) fn is_at_limit(&self) -> bool {
         self.inner.limit.is_reached(&self.inner.stack.load())
@@ -182,7 +192,7 @@ impl Shadow {
         Self { inner: Arc::clone(&self.inner) }
     }
 
-    pub(crate) fn directory(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &FsPath {
         &self.inner.directory
     }
 
@@ -197,10 +207,30 @@ impl Shadow {
     }
 
     /// Makes the files of another layer, for one of the calls below.
+    ///
+    /// # Errors
+    /// [`Internal`](block::ErrorKind::Internal) when a layer has this number; those of the file system.
     pub(crate) async fn new_layer(&self, number: u32) -> Result<Arc<Layer>> {
+        if self.inner.stack.load().layers.iter().any(|layer| layer.number == number) {
+            let directory = self.inner.directory.display();
+            return Err(Error::internal(format!("{directory}: layer {number} is there already")));
+        }
         let (at, disk) = (self.inner.directory.clone(), self.inner.disk);
-        let layer = offload(move || Layer::create(&at, Identity { disk, layer: number })).await?;
-        Ok(Arc::new(layer))
+        let space = self.inner.space.get().cloned();
+        // It may go on when its caller is gone: closing waits for it.
+        let guard = Arc::clone(&self.inner.zeroing).read_owned().await;
+        let create = move || {
+            Layer::clear(&at, number)?;
+            Layer::create(&at, Identity { disk, layer: number })
+        };
+        let layer = offload(move || {
+            let _guard = guard;
+            match space {
+                Some(space) => space.spend(create),
+                None => create(),
+            }
+        });
+        Ok(Arc::new(layer.await?))
     }
 
     /// Puts `top` over all layers: the one that was the newest does not change any more.

@@ -14,7 +14,8 @@ use block::{Error, Result, offload};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use store::{
-    Grain, ImageName, ManifestId, Progress, RefBody, RefKind, RefRecord, Session, Store, import,
+    Grain, ImageName, ManifestId, Progress, RefBody, RefKind, RefRecord, Session, Store, images,
+    import,
 };
 
 /// Layers that failed uploads may leave before the next one must succeed first.
@@ -40,48 +41,6 @@ pub(crate) async fn list(store: &Store) -> Result<HashMap<String, Vec<SnapshotIn
         list.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
     }
     Ok(all)
-}
-
-/// The versions of an image, oldest first. Fails when one of them is damaged: nobody can tell
-/// whether it is the newest.
-pub(crate) async fn versions(store: &Store, image: &str) -> Result<Vec<(RefRecord, String)>> {
-    let mut list: Vec<(RefRecord, String)> = Vec::new();
-    let listing = store.refs().list(RefKind::Image).await?;
-    let of_image = |name: &str| name.split_once(':').is_some_and(|(of, _)| of == image);
-    if let Some(bad) = listing.damaged.into_iter().find(|bad| of_image(&bad.name)) {
-        return Err(bad.error.context(format!("image {}", bad.name)));
-    }
-    for found in listing.records {
-        if let Some((name, tag)) = found.name.split_once(':')
-            && name == image
-        {
-            let tag = tag.to_owned();
-            list.push((found, tag));
-        }
-    }
-    let number = |tag: &str| tag.parse::<u64>().ok();
-    list.sort_by(|(a, s), (b, t)| {
-        (a.body.created, number(s), s).cmp(&(b.body.created, number(t), t))
-    });
-    Ok(list)
-}
-
-/// The image version that `image` means: the newest one when it has no tag.
-pub(crate) async fn resolve(store: &Store, image: &ImageName) -> Result<RefRecord> {
-    let found = match &image.tag {
-        Some(_) => store.refs().get(RefKind::Image, &image.to_string()).await?,
-        None => versions(store, &image.name).await?.pop().map(|(record, _)| record),
-    };
-    found.ok_or_else(|| {
-        Error::not_found(format!("there is no image {image}; see 'sojourn image list'"))
-    })
-}
-
-/// The manifest of an image version.
-pub(crate) fn manifest_of(found: &RefRecord) -> Result<ManifestId> {
-    found.body.manifest.ok_or_else(|| {
-        Error::corrupt(format!("image {}: has no content; remove and import it again", found.name))
-    })
 }
 
 /// What a disk was at a snapshot.
@@ -121,7 +80,7 @@ pub(crate) async fn find(
         None => None,
     };
     let image = match image {
-        Some(version) => Some((version.name.parse()?, manifest_of(&version)?)),
+        Some(version) => Some((version.name.parse()?, images::manifest_of(&version)?)),
         None => None,
     };
     Ok(Past { manifest, size: found.body.size, image })
@@ -220,18 +179,10 @@ impl Disk {
     ) -> Result<RefRecord> {
         let tag = match &to.tag {
             Some(tag) => tag.clone(),
-            None => {
-                let versions = versions(&self.store, &to.name).await?;
-                let last = versions.iter().filter_map(|(_, tag)| tag.parse::<u64>().ok()).max();
-                last.unwrap_or(0).saturating_add(1).to_string()
-            }
+            None => images::next_tag(&self.store, &to.name).await?,
         };
-        let full = ImageName { name: to.name.clone(), tag: Some(tag) }.to_string();
-        if self.store.refs().get(RefKind::Image, &full).await?.is_some() {
-            return Err(Error::conflict(format!(
-                "image {full} exists already; choose another version, or give none"
-            )));
-        }
+        let to = ImageName { name: to.name.clone(), tag: Some(tag) };
+        images::must_be_free(&self.store, &to).await?;
         let view = self.freeze(session, progress).await?;
         let record = self.record();
         let origin = self.store.manifest(&record.origin).await?;
@@ -255,12 +206,12 @@ impl Disk {
             size: imported.size,
             created: self.store.world().clock.now(),
             labels: BTreeMap::from([
-                ("parent".to_owned(), record.image.to_string()),
-                ("source".to_owned(), format!("disk {}", record.name)),
+                (images::PARENT.to_owned(), record.image.to_string()),
+                (images::SOURCE.to_owned(), format!("disk {}", record.name)),
             ]),
         };
         self.announce(Some(session), |record| record.base = imported.manifest).await?;
-        let made = session.publish(RefKind::Image, &full, body).await?;
+        let made = images::publish(session, &to, body).await?;
         self.settle_or_warn(imported.manifest).await;
         Ok(made)
     }
@@ -296,7 +247,9 @@ impl Disk {
         let _excluded = self.lease.exclude(self.name(), "reset")?;
         let _changing = self.changing.lock().await;
         let record = self.record();
-        if record.base == record.origin && self.shadow.is_empty() && !self.shadow.has_failed() {
+        // What is not private any more, or never came to be, may have room all the same.
+        let is_blank = self.shadow.is_empty() && self.shadow.room() == 0;
+        if record.base == record.origin && is_blank && !self.shadow.has_failed() {
             self.renew()?;
             return self.change(|record| record.attached = None).await;
         }
@@ -443,7 +396,7 @@ impl Disk {
 
     /// Removes the files of layers that the record does not name any more.
     pub(crate) async fn discard_layers(&self, dropped: Vec<Arc<crate::layer::Layer>>) {
-        let directory = self.shadow.directory().to_owned();
+        let directory = self.shadow.directory().clone();
         let removed = offload(move || {
             dropped.iter().for_each(|layer| layer.remove(&directory));
             Ok(())

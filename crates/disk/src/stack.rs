@@ -151,8 +151,9 @@ impl Stack {
         let mut list = Vec::new();
         let mut walk = Walk::new(self, from, span);
         let most = limit.max(MOST_RUNS);
+        // To one more than is told: a run that comes in several pieces is told whole.
         while walk.runs < most
-            && list.len() < limit
+            && list.len() <= limit
             && let Some((source, run)) = walk.next().await
         {
             match source {
@@ -161,9 +162,11 @@ impl Stack {
                 Source::Base => {
                     let inside = self.in_base(run);
                     let mut at = inside.offset();
-                    while at < inside.end() && list.len() < limit {
+                    while at < inside.end() && list.len() <= limit {
                         let asked = Span::between(at, inside.end());
-                        for found in self.base.extents(asked, limit - list.len()).await? {
+                        for found in
+                            self.base.extents(asked, limit.saturating_add(1) - list.len()).await?
+                        {
                             extent::push(&mut list, found.span, found.kind);
                             at = found.span.end();
                         }
@@ -176,7 +179,6 @@ impl Stack {
                 }
             }
         }
-        // One that could not be joined with the last may have come on top.
         list.truncate(limit);
         Ok(list)
     }
@@ -347,7 +349,8 @@ mod tests {
     /// bytes, how often the base is to be read ahead, and the directory.
     fn fine(blocks: u64, size: u64) -> (Stack, Arc<AtomicU64>, tempfile::TempDir) {
         let directory = tempfile::tempdir().unwrap();
-        let layer = Layer::create(directory.path(), Identity { disk: [5; 16], layer: 1 }).unwrap();
+        let layer =
+            Layer::create(&directory.path().into(), Identity { disk: [5; 16], layer: 1 }).unwrap();
         for block in (0..blocks).step_by(2) {
             layer.map.set(block..block + 1, State::Private);
         }
@@ -400,6 +403,13 @@ mod tests {
         use ExtentKind::{Data, Hole};
         assert_eq!(list, [(100, Hole), (BLOCK, Data), (1 << 30, Hole)]);
         assert_eq!(polls, 1);
+        // Also to who asks for one extent.
+        for (start, end) in [(100, BLOCK), (BLOCK, 1 << 30), (1 << 30, size), (2 << 30, size)] {
+            let (list, _) = polled(stack.extents(0, Span::between(start, size), 1));
+            let list = list.unwrap();
+            assert_eq!(list.len(), 1);
+            assert_eq!(list[0].span, Span::between(start, end), "{list:?}");
+        }
     }
 
     #[test]

@@ -8,12 +8,11 @@
 mod quick;
 
 use self::quick::{Quick, Write};
+use crate::space::HomeSpace;
+use block::fs::{FsPath, Open};
 use block::{Durability, Error, ErrorKind, Result, offload};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Write as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -226,7 +225,9 @@ pub struct RoomProbe {
     /// What was refused would be more private blocks than there may be.
     pub(crate) at_limit: bool,
     /// Where they are; none when they lie elsewhere, and nothing can be tried.
-    pub(crate) directory: Option<PathBuf>,
+    pub(crate) directory: Option<FsPath>,
+    /// What they share with the rest of the home.
+    pub(crate) space: Arc<HomeSpace>,
 }
 
 impl RoomProbe {
@@ -234,15 +235,17 @@ impl RoomProbe {
     /// removes it.
     pub async fn has_room(self) -> bool {
         let Some(directory) = self.directory else { return !self.at_limit };
+        let space = self.space;
         let write = move || {
+            space.check(ENOUGH as u64)?;
             let path = directory.join(PROBE);
             // Not zeroes: a file system might keep none of those.
-            let written = File::create(&path).and_then(|mut file| {
-                file.write_all(&vec![0x5a; ENOUGH])?;
+            let written = path.open(Open::REPLACE).and_then(|file| {
+                file.write_all_at(&vec![0x5a; ENOUGH], 0)?;
                 file.sync_all() // some file systems find out only then
             });
-            let removed = std::fs::remove_file(&path);
-            written.and(removed).map_err(|e| Error::io(path.display(), e))
+            let removed = path.remove_file();
+            written.and(removed).map_err(|e| path.error(e))
         };
         !self.at_limit && fits(offload(write).await)
     }
@@ -355,7 +358,12 @@ mod tests {
         assert_eq!(strained.look(), Strain::default());
 
         let dir = tempfile::tempdir().unwrap();
-        let probe = |at_limit| RoomProbe { at_limit, directory: Some(dir.path().to_owned()) };
+        let space = Arc::new(HomeSpace::new(&dir.path().into()));
+        let probe = |at_limit| RoomProbe {
+            at_limit,
+            directory: Some(dir.path().into()),
+            space: Arc::clone(&space),
+        };
         assert!(probe(false).has_room().await && !probe(true).has_room().await);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         assert!(!fits(Err(Error::no_space("full"))) && fits(Err(Error::not_found("removed"))));

@@ -4,7 +4,7 @@
 
 mod common;
 
-use block::{Attempt, Device, ErrorKind, Span, conformance};
+use block::{Attempt, Device, Durability, ErrorKind, Span, conformance};
 use common::{Home, LENGTH as BLOCK, Spy, bytes, cache, golden, home, kind, put, same};
 use disk::{CreateOptions, Disk, Ending, Image, Mode, Rebase, Resident};
 use std::sync::Arc;
@@ -558,4 +558,42 @@ async fn what_changes_a_disk_as_a_whole_waits_for_its_client() {
     disk.attach("vm-2").await.unwrap().detach(Ending::Lost).await.unwrap();
     disk.rollback("s").await.unwrap();
     assert_eq!(disk.holder(), None);
+}
+
+#[tokio::test]
+async fn what_a_client_wrote_and_did_not_flush_outlives_a_kill_once_it_has_left() {
+    let mut home = Home::new().await;
+    home.image("debian:1", &golden(5, 300)).await;
+    home.create("web", "debian", Mode::Persistent).await.unwrap();
+    for ending in [Ending::Clean, Ending::Lost] {
+        let disk = home.open("web").await;
+        let attachment = disk.attach("guest").await.unwrap();
+        let block = if ending == Ending::Clean { 7 } else { 9 };
+        let span = Span::between(block * 4096, (block + 1) * 4096);
+        disk.write(span, &[0x77; 4096], Durability::Buffered).await.unwrap();
+        let written = bytes(&*disk).await;
+        assert!(disk.has_to_note());
+        attachment.detach(ending).await.unwrap();
+        assert!(!disk.has_to_note());
+        drop(disk);
+        home.again().await;
+        assert_eq!(bytes(&*home.open("web").await).await, written, "{ending:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_reset_gives_back_what_is_not_private_any_more_too() {
+    let mut home = Home::new().await;
+    home.image("debian:1", &golden(5, 300)).await;
+    home.create("web", "debian", Mode::Persistent).await.unwrap();
+    let disk = home.open("web").await;
+    let span = Span::between(0, 1 << 20);
+    disk.write(span, &vec![0x77; 1 << 20], Durability::Buffered).await.unwrap();
+    drop(disk);
+    // A kill before anything was noted.
+    home.again().await;
+    let disk = home.open("web").await;
+    assert!(disk.info().private_bytes >= 1 << 20);
+    disk.reset().await.unwrap();
+    assert_eq!(disk.info().private_bytes, 0);
 }

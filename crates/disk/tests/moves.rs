@@ -6,9 +6,9 @@ mod common;
 
 use block::{Device, Durability, ErrorKind, Span};
 use common::{Home, Spy, bytes, golden};
-use disk::{CreateOptions, Disk, Mode};
+use disk::{CreateOptions, Disk, Mode, Rebase};
 use std::time::Duration;
-use store::RefKind;
+use store::{RefKind, gc, verify};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -112,6 +112,14 @@ async fn an_earlier_holder_can_publish_nothing_and_write_nothing_more() {
     taken.snapshot("after", &()).await.unwrap();
     taken.rollback("before").await.unwrap();
     assert_eq!(bytes(&*taken).await, published);
+}
+
+/// Removes what nothing refers to. Sessions that made the images of these tests were left open.
+async fn collect(home: &Home) {
+    let (grace, stale) = (Duration::ZERO, Duration::ZERO);
+    let options = gc::Options { grace, stale, ..gc::Options::default() };
+    let report = gc::collect(&home.store, &options, &()).await.unwrap();
+    assert!(report.freed.objects > 0, "{report:?}");
 }
 
 /// The snapshots of `web` that the store has.
@@ -450,4 +458,115 @@ async fn a_disk_whose_ref_is_damaged_hides_no_other() {
     let listed = there.disks.elsewhere().await.unwrap();
     let told: Vec<_> = listed.iter().map(|d| (d.name.as_str(), d.error.is_some())).collect();
     assert_eq!(told, [("mail", true), ("web", false)]);
+}
+
+#[tokio::test]
+async fn a_disk_that_another_server_took_does_not_grow() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    there.disks.take("web", true).await.unwrap();
+    let size = disk.size();
+    let refused = disk.grow(size + (1 << 20)).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused}");
+    assert_eq!(disk.size(), size);
+    assert_eq!(here.disks.list().await.unwrap()[0].size, size);
+}
+
+#[tokio::test]
+async fn a_copied_home_does_not_write_the_disks_of_the_first_one() {
+    let (here, copy) = two().await;
+    let disk = here.open("web").await;
+    write(&disk, 3, 0x33).await;
+    drop(disk);
+    let (from, to) = (here.directory.path().join("disks"), copy.directory.path().join("disks"));
+    for (from, to) in [(from.clone(), to.clone()), (from.join("web"), to.join("web"))] {
+        std::fs::create_dir_all(&to).unwrap();
+        for entry in std::fs::read_dir(&from).unwrap().map(Result::unwrap) {
+            if entry.path().is_file() {
+                std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+            }
+        }
+    }
+    let refused = copy.disks.open("web").await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Conflict);
+    assert!(refused.message().contains("copy"), "{refused}");
+    here.open("web").await;
+    // The first one is gone, somebody vouches.
+    std::fs::remove_file(to.join(".server-place")).unwrap();
+    assert_eq!(bytes(&*copy.open("web").await).await, bytes(&*here.open("web").await).await);
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_taken_disk_is_told_as_that_when_nobody_keeps_what_it_stood_on() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    write(&disk, 7, 0x77).await;
+    disk.snapshot("before", &()).await.unwrap();
+    drop(disk);
+    there.disks.take("web", true).await.unwrap();
+    let disk = there.open("web").await;
+    disk.remove_snapshot("before").await.unwrap();
+    disk.reset().await.unwrap();
+    drop(disk);
+    there.disks.release("web").await.unwrap();
+    collect(&there).await;
+    let error = here.disks.open("web").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+    here.disks.remove("web").await.unwrap();
+    here.disks.take("web", false).await.unwrap();
+    here.open("web").await;
+}
+
+#[tokio::test]
+async fn a_taking_that_failed_says_that_it_can_be_repeated_and_it_can() {
+    let (here, there) = two().await;
+    let disk = here.open("web").await;
+    write(&disk, 7, 0x77).await;
+    disk.close().await.unwrap();
+    drop(disk);
+    here.disks.release("web").await.unwrap();
+    // The directory is made; the store does not take the record of it.
+    let spy = Spy::on(&there);
+    let disks = there.watched(&spy, 78).await;
+    spy.refuse_writes("refs/disk/web", true);
+    let error = disks.take("web", false).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.message().contains("take it again ('sojourn disk take web')"), "{error}");
+    spy.refuse_writes("refs/disk/web", false);
+    disks.take("web", false).await.unwrap();
+    let mut found = [0; 4096];
+    let disk = disks.open("web").await.unwrap();
+    disk.read(Span::between(7 * 4096, 8 * 4096), &mut found).await.unwrap();
+    assert_eq!(found, [0x77; 4096]);
+}
+
+#[tokio::test]
+async fn a_disk_that_is_kept_stands_on_nothing_that_is_gone() {
+    let (here, there) = two().await;
+    here.image("debian:2", &golden(6, 300)).await;
+    let disk = here.open("web").await;
+    write(&disk, 7, 0x77).await;
+    disk.snapshot("before", &()).await.unwrap();
+    write(&disk, 8, 0x88).await;
+    let held = bytes(&*disk).await;
+    disk.close().await.unwrap();
+    drop(disk);
+    // Whoever takes it moves it to another version, and the first one is removed.
+    there.disks.take("web", true).await.unwrap();
+    let disk = there.open("web").await;
+    disk.rebase(&"debian:2".parse().unwrap(), Rebase::KeepMine).await.unwrap();
+    drop(disk);
+    there.disks.release("web").await.unwrap();
+    let refs = there.store.refs();
+    let image = refs.get(RefKind::Image, "debian:1").await.unwrap().unwrap();
+    refs.remove(RefKind::Image, "debian:1", image.sequence).await.unwrap();
+    collect(&there).await;
+
+    here.disks.keep("web", "saved").await.unwrap();
+    let disk = here.open("saved").await;
+    assert_eq!(bytes(&*disk).await, held);
+    let report = verify::store(&here.store, &verify::Options::default(), &()).await.unwrap();
+    assert!(report.is_clean(), "{:?}", report.faults);
+    disk.commit(&"saved:1".parse().unwrap(), &()).await.unwrap();
+    assert_eq!(bytes(&*disk).await, held);
 }

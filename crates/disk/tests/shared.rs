@@ -25,7 +25,7 @@ impl Sink for Pieces {
         panic!("{len} bytes of a cached chunk were to be copied")
     }
 
-    fn share(&mut self, bytes: Bytes) {
+    fn share(&mut self, bytes: Bytes, _whole: usize) {
         self.0.push(bytes);
     }
 }

@@ -10,9 +10,9 @@ const ZERO: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 
 type Map = BTreeMap<u64, u64>;
 
-fn open(path: &Path) -> Result<(MapLog, Map)> {
+fn open(path: &FsPath) -> Result<(MapLog, Map)> {
     let mut map = Map::new();
-    let log = MapLog::open(path, IDENTITY, LIMIT, false, &mut |group, word| {
+    let log = MapLog::open(path, IDENTITY, LIMIT, false, &mut |group, word, _| {
         map.insert(group, word);
     })?;
     map.retain(|_, word| *word != 0);
@@ -24,7 +24,7 @@ fn append(log: &mut MapLog, groups: &[(u64, u64)]) {
 }
 
 /// A log of several batches, and what it holds after each of them.
-fn sample(path: &Path) -> Vec<Map> {
+fn sample(path: &FsPath) -> Vec<Map> {
     let mut log = MapLog::create(path, IDENTITY, [(1, PRIVATE), (2, PRIVATE), (7, 1)]).unwrap();
     let mut map = Map::from([(1, PRIVATE), (2, PRIVATE), (7, 1)]);
     let mut states = vec![map.clone()];
@@ -43,7 +43,7 @@ fn refused(error: &Error) -> bool {
 #[test]
 fn any_truncation_of_an_acknowledged_log_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("m");
+    let path = FsPath::from(dir.path().join("m"));
     let states = sample(&path);
     let good = std::fs::read(&path).unwrap();
     assert_eq!(open(&path).unwrap().1, *states.last().unwrap());
@@ -58,7 +58,7 @@ fn any_truncation_of_an_acknowledged_log_is_refused() {
 #[test]
 fn any_flipped_byte_is_refused_or_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("m");
+    let path = FsPath::from(dir.path().join("m"));
     let states = sample(&path);
     let good = std::fs::read(&path).unwrap();
     let mut refusals = 0;
@@ -85,7 +85,7 @@ fn any_flipped_byte_is_refused_or_changes_nothing() {
 #[test]
 fn a_lagging_slot_costs_the_last_batch_at_most() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("m");
+    let path = FsPath::from(dir.path().join("m"));
     let mut log = MapLog::create(&path, IDENTITY, []).unwrap();
     append(&mut log, &[(1, PRIVATE)]);
     append(&mut log, &[(2, PRIVATE)]);
@@ -110,7 +110,7 @@ fn a_lagging_slot_costs_the_last_batch_at_most() {
 #[test]
 fn an_interrupted_batch_is_dropped_and_the_log_goes_on() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("m");
+    let path = FsPath::from(dir.path().join("m"));
     let states = sample(&path);
     let good = std::fs::read(&path).unwrap();
     // A record that was never acknowledged: take it from a log that went one batch further.
@@ -135,7 +135,7 @@ fn an_interrupted_batch_is_dropped_and_the_log_goes_on() {
 #[test]
 fn damage_before_an_acknowledged_record_is_refused_even_with_old_slots() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("m");
+    let path = FsPath::from(dir.path().join("m"));
     let mut log = MapLog::create(&path, IDENTITY, []).unwrap();
     let first = std::fs::read(&path).unwrap();
     let mut ends = Vec::new();
@@ -158,7 +158,7 @@ fn damage_before_an_acknowledged_record_is_refused_even_with_old_slots() {
 #[test]
 fn a_log_of_another_disk_or_a_later_version_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("m");
+    let path = FsPath::from(dir.path().join("m"));
     let other = Identity { layer: 4, ..IDENTITY };
     drop(MapLog::create(&path, other, []).unwrap());
     assert!(open(&path).err().unwrap().message().contains("another disk"));
@@ -177,7 +177,7 @@ fn a_log_of_another_disk_or_a_later_version_is_refused() {
 #[test]
 fn groups_beyond_the_disk_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("m");
+    let path = FsPath::from(dir.path().join("m"));
     drop(MapLog::create(&path, IDENTITY, [(LIMIT, PRIVATE)]).unwrap());
     let error = open(&path).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
@@ -187,12 +187,12 @@ fn groups_beyond_the_disk_are_refused() {
 #[test]
 fn a_batch_larger_than_a_record_is_read_back() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("m");
+    let path = FsPath::from(dir.path().join("m"));
     // Words that neither repeat nor follow each other take most room.
     let groups: Map = (0..150_000).map(|i| (2 * i, 1 << (2 * (i % 31)))).collect();
-    let read = |path: &Path| {
+    let read = |path: &FsPath| {
         let mut map = Map::new();
-        MapLog::open(path, IDENTITY, u64::MAX, false, &mut |g, w| {
+        MapLog::open(path, IDENTITY, u64::MAX, false, &mut |g, w, _| {
             map.insert(g, w);
         })
         .map(|log| (log, map))
@@ -208,6 +208,78 @@ fn a_batch_larger_than_a_record_is_read_back() {
     assert!(read(&path).1.values().all(|word| *word == ZERO));
 }
 
+/// The words that were noted beside a log, as the next process would read them.
+fn noted(path: &FsPath) -> Map {
+    let mut map = Map::new();
+    MapLog::open(path, IDENTITY, LIMIT, false, &mut |group, word, known| {
+        if known == Known::Recent {
+            map.insert(group, word);
+        }
+    })
+    .unwrap();
+    map
+}
+
+#[test]
+fn notes_count_behind_the_record_that_they_were_written_behind_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = FsPath::from(dir.path().join("0001.map"));
+    let notes = dir.path().join("0001.recent");
+    let mut log = MapLog::create(&path, IDENTITY, [(1, PRIVATE)]).unwrap();
+    append(&mut log, &[(2, 1)]);
+    log.note([(3, 1), (4, PRIVATE)]).unwrap();
+    log.note([(3, ZERO), (2, 5)]).unwrap();
+    let expected = Map::from([(2, 5), (3, ZERO), (4, PRIVATE)]);
+    assert_eq!(noted(&path), expected);
+    let good = std::fs::read(&notes).unwrap();
+    // Whatever is cut off or damaged, what is read was noted, from the first on.
+    for len in 0..good.len() {
+        std::fs::write(&notes, &good[..len]).unwrap();
+        let map = noted(&path);
+        assert!(map.is_empty() || map == Map::from([(3, 1), (4, PRIVATE)]), "cut to {len}");
+        std::fs::write(&notes, &good).unwrap();
+    }
+    for at in 0..good.len() {
+        let mut bad = good.clone();
+        bad[at] ^= 4;
+        std::fs::write(&notes, &bad).unwrap();
+        assert_ne!(noted(&path), expected, "byte {at}");
+    }
+    // What was flushed since says more than they do; nor are they of a copy of the log.
+    std::fs::write(&notes, &good).unwrap();
+    append(&mut log, &[(3, 2)]);
+    assert!(!notes.exists());
+    std::fs::write(&notes, &good).unwrap();
+    assert!(noted(&path).is_empty() && !notes.exists(), "they are of an earlier record");
+    log.note([(7, 1)]).unwrap();
+    let copy = dir.path().join("copy.map");
+    std::fs::copy(&path, &copy).unwrap();
+    std::fs::rename(&copy, &path).unwrap();
+    assert!(noted(&path).is_empty(), "they are of another file");
+}
+
+#[test]
+fn notes_are_not_believed_after_a_failed_sync_nor_of_another_page_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = FsPath::from(dir.path().join("0001.map"));
+    let notes = dir.path().join("0001.recent");
+    let mut log = MapLog::create(&path, IDENTITY, [(1, PRIVATE)]).unwrap();
+    log.note([(3, 1)]).unwrap();
+    let good = std::fs::read(&notes).unwrap();
+    let mut seen = 0;
+    MapLog::open(&path, IDENTITY, LIMIT, true, &mut |_, _, known| {
+        seen += u32::from(known == Known::Recent);
+    })
+    .unwrap();
+    assert!(seen == 0 && !notes.exists());
+    let mut other = good;
+    other[40] ^= 1;
+    let checksum = crc32c::crc32c(&other[..124]);
+    other[124..128].copy_from_slice(&checksum.to_le_bytes());
+    std::fs::write(&notes, &other).unwrap();
+    assert!(noted(&path).is_empty() && !notes.exists());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
@@ -219,7 +291,7 @@ proptest! {
         ),
     ) {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("0001.map");
+        let path = FsPath::from(dir.path().join("0001.map"));
         let mut log = MapLog::create(&path, IDENTITY, []).unwrap();
         let mut model = Map::new();
         for (batch, what) in batches {

@@ -94,21 +94,19 @@ impl Device for Shadow {
             }
             must_write = true;
         }
+        if let Some(whole) = parts.whole
+            && !mode.may_punch
+        {
+            self.fill_with_zeroes(whole, must_write).await?;
+        }
         let zeroes = [0; BLOCK as usize];
         for part in [parts.head, parts.tail].into_iter().flatten() {
             self.inner.write_part(part, &zeroes[..part.len() as usize]).await?;
         }
-        match parts.whole {
-            Some(whole) if must_write => {
-                let zeroes = vec![0; whole.len().min(REGION) as usize];
-                for piece in whole.pieces(REGION) {
-                    self.inner.put_whole(piece, &zeroes[..piece.len() as usize])?;
-                    tokio::task::yield_now().await;
-                }
-            }
-            Some(whole) if mode.may_punch => self.clear_blocks(whole).await?,
-            Some(whole) => self.reserve_blocks(whole).await?,
-            None => {}
+        if let Some(whole) = parts.whole
+            && mode.may_punch
+        {
+            self.clear_blocks(whole).await?;
         }
         self.finish(durability).await
     }

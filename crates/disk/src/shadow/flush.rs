@@ -3,7 +3,7 @@
 use super::{Inner, Shadow};
 use crate::layer::Round;
 use crate::maplog::Failure;
-use block::{Device, Durability, Result, offload};
+use block::{Device, Durability, ErrorKind, Result, offload};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -21,7 +21,14 @@ impl Inner {
         self.barrier();
         let stack = self.stack.load_full();
         for layer in stack.layers.iter().rev() {
-            match layer.sync(round) {
+            let mut synced = layer.sync(round);
+            if let Err(Failure::Retry(error)) = &synced
+                && error.kind() == ErrorKind::NoSpace
+                && self.space.get().is_some_and(|space| space.give_up())
+            {
+                synced = layer.sync(round);
+            }
+            match synced {
                 Ok(()) => {}
                 Err(Failure::Retry(error)) => return Err(error),
                 Err(Failure::Lost(error)) => {
@@ -52,6 +59,32 @@ impl Shadow {
             inner.sync(Round::Close)
         })
         .await
+    }
+
+    /// Notes what was written since the last flush, for the next process should this one be killed. Costs
+    /// nothing when nothing was. Not while a flush is under way, which does better.
+    ///
+    /// # Errors
+    /// Those of the file system, and of a flush where so much was noted that one follows.
+    pub(crate) async fn note(&self) -> Result<()> {
+        if !self.has_to_note() {
+            return Ok(());
+        }
+        // Until it is done there is no flush and no closing.
+        let Ok(alone) = Arc::clone(&self.inner.round).try_lock_owned() else { return Ok(()) };
+        let stack = self.inner.stack.load_full();
+        let flush = offload(move || {
+            let _alone = alone;
+            stack.layers.iter().try_fold(false, |flush, layer| Ok(layer.note()? || flush))
+        })
+        .await?;
+        if flush { self.flush_round().await } else { Ok(()) }
+    }
+
+    /// Whether something was written that is neither flushed nor noted.
+    pub(crate) fn has_to_note(&self) -> bool {
+        self.inner.check().is_ok()
+            && self.inner.stack.load().layers.iter().any(|layer| layer.has_to_note())
     }
 
     /// Takes part in a round of flushing that begins after this was called.

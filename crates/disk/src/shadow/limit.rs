@@ -1,6 +1,6 @@
 //! The limit of what the private blocks of a disk may take.
 
-use crate::blockmap::State;
+use super::Inner;
 use crate::stack::Stack;
 use block::{BLOCK, Error, ErrorKind, Result};
 use parking_lot::{Mutex, MutexGuard};
@@ -34,19 +34,17 @@ impl Limit {
         self.reserving.lock()
     }
 
-    /// Refuses to make blocks private beyond the limit.
+    /// Refuses to make so many more blocks private beyond the limit.
     #[inline]
-    pub(super) fn check(&self, stack: &Stack, blocks: Range<u64>) -> Result<()> {
+    pub(super) fn check(&self, stack: &Stack, fresh: u64) -> Result<()> {
         match self.most() {
             0 => Ok(()),
-            most => self.check_against(most, stack, blocks),
+            most => self.check_against(most, stack, fresh),
         }
     }
 
     #[cold]
-    fn check_against(&self, most: u64, stack: &Stack, blocks: Range<u64>) -> Result<()> {
-        let map = &stack.top().map;
-        let fresh = blocks.filter(|block| map.get(*block) != State::Private).count() as u64;
+    fn check_against(&self, most: u64, stack: &Stack, fresh: u64) -> Result<()> {
         if fresh == 0 || fits(stack.private() + fresh, most) {
             return Ok(());
         }
@@ -71,6 +69,29 @@ impl Limit {
         // Unless there was another one meanwhile.
         let _ = self.refused.compare_exchange(refused, 0, Ordering::Relaxed, Ordering::Relaxed);
         false
+    }
+}
+
+impl Inner {
+    /// Refuses blocks that are to become private when there is no room for them: beyond the limit of
+    /// the disk, or where it is kept from guests.
+    #[inline]
+    pub(super) fn admit(&self, stack: &Stack, blocks: Range<u64>) -> Result<()> {
+        let fresh = stack.top().map.fresh(blocks);
+        if fresh == 0 {
+            return Ok(());
+        }
+        self.limit.check(stack, fresh)?;
+        self.space.get().map_or(Ok(()), |space| space.take(fresh * BLOCK))
+    }
+
+    /// As [`admit`](Self::admit), for what is to be done piece by piece: nothing is counted in yet.
+    /// Waits for the file system.
+    pub(super) fn check_room(&self, stack: &Stack, blocks: Range<u64>) -> Result<()> {
+        let fresh = stack.top().map.fresh(blocks);
+        self.limit.check(stack, fresh)?;
+        let space = self.space.get().filter(|_| fresh > 0);
+        space.map_or(Ok(()), |space| space.check(fresh * BLOCK).map(drop))
     }
 }
 

@@ -7,6 +7,7 @@ use block::conformance::{self, Sequence};
 use block::{Attempt, BLOCK, Durability, ErrorKind, Extent, Fault, Faulty, Memory, Span, ZeroMode};
 use proptest::prelude::*;
 use std::fs;
+use std::path::PathBuf;
 
 const DISK: [u8; 16] = [5; 16];
 
@@ -292,6 +293,8 @@ enum Step {
         len: u64,
     },
     Flush,
+    /// What was written is noted for the next process.
+    Note,
     Seal,
     /// The process is killed.
     Kill,
@@ -309,6 +312,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (at(), len(), any::<bool>()).prop_map(|(at, len, punch)| Step::Zero { at, len, punch }),
         2 => (at(), len()).prop_map(|(at, len)| Step::Discard { at, len }),
         2 => Just(Step::Flush),
+        2 => Just(Step::Note),
         1 => Just(Step::Seal),
         1 => Just(Step::Kill),
         1 => any::<u64>().prop_map(Step::PowerCut),
@@ -325,6 +329,8 @@ struct Run {
     possible: Vec<Vec<u64>>,
     /// The files as they were when the last flush was answered.
     stable: Vec<(PathBuf, Vec<u8>)>,
+    /// A kill takes nothing.
+    noted: bool,
     next: u64,
 }
 
@@ -340,7 +346,8 @@ impl Run {
         let now: Vec<u64> = (1..=SECTORS).collect();
         let scratch = Scratch::new(slow(bytes), size).await;
         let possible = now.iter().map(|value| vec![*value]).collect();
-        let mut run = Self { scratch, now, possible, stable: Vec::new(), next: 10_000 };
+        let mut run =
+            Self { scratch, now, possible, stable: Vec::new(), noted: true, next: 10_000 };
         run.stable = run.files();
         run
     }
@@ -351,6 +358,7 @@ impl Run {
     }
 
     fn set(&mut self, span: Span, value: u64) {
+        self.noted = false;
         for sector in span.offset() / SECTOR..span.end() / SECTOR {
             self.now[sector as usize] = value;
             self.possible[sector as usize].push(value);
@@ -360,6 +368,7 @@ impl Run {
     fn flushed(&mut self) {
         self.possible = self.now.iter().map(|value| vec![*value]).collect();
         self.stable = self.files();
+        self.noted = true;
     }
 
     async fn contents(&self) -> Vec<u64> {
@@ -394,6 +403,15 @@ impl Run {
     fn cut_power(&self, seed: u64) {
         let mut random = Sequence::new(seed);
         for (path, now) in self.files() {
+            if path.extension().is_some_and(|e| e == "recent") {
+                // They may be there, and stand on a page cache that is gone.
+                let mut gone = now.clone();
+                gone[32..64].fill(random.number() as u8);
+                let checksum = crc32c::crc32c(&gone[..124]);
+                gone[124..128].copy_from_slice(&checksum.to_le_bytes());
+                fs::write(&path, gone).unwrap();
+                continue;
+            }
             let old = self.stable.iter().find(|(p, _)| *p == path).map(|(_, bytes)| bytes);
             let Some(old) = old else { continue };
             let mut mixed = now.clone();
@@ -450,10 +468,15 @@ impl Run {
                     self.now[sector] = now[sector];
                     self.possible[sector].push(0);
                 }
+                self.noted = false;
             }
             Step::Flush => {
                 self.scratch.flush().await.unwrap();
                 self.flushed();
+            }
+            Step::Note => {
+                self.scratch.shadow.note().await.unwrap();
+                self.noted = true;
             }
             Step::Close => {
                 self.scratch.shadow.close().await.unwrap();
@@ -470,10 +493,18 @@ impl Run {
                     }
                 }
             }
-            Step::Kill => self.crashed().await,
+            Step::Kill => {
+                let before = self.noted.then(|| self.now.clone());
+                self.crashed().await;
+                if let Some(before) = before {
+                    assert_eq!(self.now, before, "what was noted is there after a kill");
+                }
+                self.noted = true;
+            }
             Step::PowerCut(seed) => {
                 self.cut_power(seed);
                 self.crashed().await;
+                self.noted = true;
             }
         }
     }
@@ -541,4 +572,58 @@ async fn what_was_refused_counts_until_there_was_room_for_it() {
     assert!(!scratch.shadow.is_at_limit(), "that refusal is over");
     write(8, 9).await.unwrap();
     assert!(scratch.shadow.is_at_limit());
+}
+
+#[tokio::test]
+async fn what_was_noted_is_there_after_a_kill_and_is_flushed_with_the_rest() {
+    let mut scratch = Scratch::new(zeroes(64 << 20), 64 << 20).await;
+    let block = |i: u64| Span::between(i * 40 * BLOCK, (i * 40 + 1) * BLOCK);
+    let notes = scratch.directory.path().join("0001.recent");
+    for round in 1..4u8 {
+        // Notes that go on behind those of an earlier process, and notes that are flushed.
+        for i in 0..100 {
+            let data = [round; BLOCK as usize];
+            scratch
+                .write(block(u64::from(round) * 100 + i), &data, Durability::Buffered)
+                .await
+                .unwrap();
+            if i % 10 == 9 {
+                scratch.shadow.note().await.unwrap();
+            }
+        }
+        assert!(notes.exists());
+        scratch.reopen().await;
+        for i in 0..u64::from(round) * 100 + 100 {
+            let mut buf = [0xff; BLOCK as usize];
+            scratch.read(block(i), &mut buf).await.unwrap();
+            assert_eq!(u64::from(buf[0]), i / 100, "round {round}, block {i}");
+        }
+        if round == 2 {
+            scratch.flush().await.unwrap();
+            assert!(!notes.exists());
+            scratch.reopen().await;
+        }
+    }
+    scratch.shadow.close().await.unwrap();
+    assert!(!notes.exists());
+    scratch.reopen().await;
+    assert_eq!(scratch.stack().private(), 300);
+}
+
+#[tokio::test]
+async fn notes_that_grow_long_are_flushed_instead() {
+    let scratch = Scratch::new(blank(1 << 40), 1 << 40).await;
+    let notes = scratch.directory.path().join("0001.recent");
+    let request = Arc::new(());
+    let wanted = Wanted::by(&request);
+    // Every group far from its neighbours: 24 bytes each, and 1 MiB is long.
+    for round in 0..3u64 {
+        for i in 0..15_000 {
+            let at = (round * 15_000 + i) * 5 * 131_072;
+            scratch.inner.mark_zero(Span::between(at, at + BLOCK), false, &wanted).unwrap();
+        }
+        scratch.shadow.note().await.unwrap();
+        assert_eq!(notes.exists(), round < 2, "{round}");
+    }
+    assert!(!scratch.shadow.has_to_note());
 }

@@ -49,7 +49,7 @@ impl Inner {
         let _shared = self.region(span.offset()).read();
         let stack = self.stack.load();
         let top = stack.top();
-        self.limit.check(&stack, blocks_of(span))?;
+        self.admit(&stack, blocks_of(span))?;
         top.write(span.offset(), data)?;
         top.map.set(blocks_of(span), State::Private);
         Ok(())
@@ -79,7 +79,7 @@ impl Inner {
             State::Below if edge.generation == Some(stack.generation) => edge.bytes,
             State::Below => return Ok(false),
         };
-        self.limit.check(&stack, block..block + 1)?;
+        self.admit(&stack, block..block + 1)?;
         let start = block * BLOCK;
         let len = (self.size() - start).min(BLOCK) as usize;
         let at = (span.offset() - start) as usize;

@@ -1,13 +1,16 @@
 //! Making blocks zero, and giving their room back or reserving it.
 
 use super::{Inner, REGION, Shadow};
-use crate::blockmap::State;
+use crate::blockmap::{BlockMap, State};
 use crate::stack::blocks_of;
 use block::{BLOCK, Error, ErrorKind, Extent, Result, Span, offload};
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 /// How much is zeroed between two looks at what is below.
 const WINDOW: u64 = 1 << 30;
+/// Runs that a request remembers, to give back what it took. What it took of a finer map stays taken.
+const MOST_RUNS: usize = 1 << 16;
 
 /// Whether anybody still waits for a request. What is left of one whose client is gone must not go
 /// on beside those of the next one: a write that is answered to that one would be lost.
@@ -98,7 +101,7 @@ impl Inner {
         let _alone = self.limit.reserving();
         let stack = self.stack.load_full();
         let top = stack.top();
-        self.limit.check(&stack, blocks_of(span))?;
+        self.admit(&stack, blocks_of(span))?;
         // A write of a part of a block must not fetch from below what is being zeroed.
         self.turn(span, |state| {
             wanted.check()?;
@@ -111,6 +114,27 @@ impl Inner {
         // Also when it is not wanted any more: the room is taken. What was written meanwhile is
         // private, and what is zero is so in the file, too, or about to be punched.
         self.turn(span, |state| Ok(if state == State::Zero { State::Private } else { state }))
+    }
+
+    /// Gives back what a request took that found no room for all of it: these runs of blocks were not
+    /// private before. They read as zeroes, as far as it came.
+    pub(super) fn undo_filling(&self, runs: &[Range<u64>]) -> Result<()> {
+        let size = self.size();
+        for run in runs {
+            let span = Span::between(run.start * BLOCK, (run.end * BLOCK).min(size));
+            span.pieces(REGION).try_for_each(|piece| {
+                self.turn(piece, |state| {
+                    Ok(if state == State::Private { State::Zero } else { state })
+                })
+            })?;
+            let stack = self.stack.load_full();
+            match stack.top().data.punch(span.align_outward(BLOCK)) {
+                Ok(()) => stack.top().touch(),
+                Err(e) if e.kind() == ErrorKind::Unsupported => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
     }
 
     /// Makes the data file reach to the end of `span`, inside one region, as it does for private
@@ -126,16 +150,18 @@ impl Inner {
         Ok(())
     }
 
-    /// Tries, unless somebody did, whether the file system can reserve zeroed room. The block keeps
-    /// its state: when it cannot, nothing may have changed.
-    fn try_reserving(&self, block: Span, wanted: &Wanted) -> Result<bool> {
+    /// Tries, unless somebody did, whether the file system can reserve zeroed room, with the first block of
+    /// `span` where there is room for all of it. The block keeps its state: when it cannot, nothing may
+    /// have changed.
+    fn try_reserving(&self, span: Span, wanted: &Wanted) -> Result<bool> {
         // One who tries takes the room of a block, which does not count yet.
         let _alone = self.limit.reserving();
         if let Some(known) = self.reserves.get() {
             return Ok(*known);
         }
         let stack = self.stack.load_full();
-        self.limit.check(&stack, blocks_of(block))?;
+        self.check_room(&stack, blocks_of(span))?;
+        let block = span.split_at(span.offset() + BLOCK).0;
         wanted.check()?;
         let can = match stack.top().data.zero_range(block.align_outward(BLOCK)) {
             Ok(()) => true,
@@ -175,12 +201,41 @@ impl Shadow {
         }
         let request = Arc::new(());
         let wanted = Wanted::by(&request);
-        let first = span.split_at(span.offset() + BLOCK).0;
-        self.zeroing(move |inner| inner.try_reserving(first, &wanted)).await
+        self.zeroing(move |inner| inner.try_reserving(span, &wanted)).await
+    }
+
+    /// Makes whole blocks zeroes that have room, by writing them where `written` says that it cannot be
+    /// reserved. When there is no room for all of them they take none: what was taken is given back.
+    pub(super) async fn fill_with_zeroes(&self, span: Span, written: bool) -> Result<()> {
+        let look = move |inner: &Inner| {
+            let stack = inner.stack.load_full();
+            inner.check_room(&stack, blocks_of(span))?;
+            Ok(fresh_runs(&stack.top().map, blocks_of(span)))
+        };
+        let fresh = self.zeroing(look).await?;
+        let filled = match written {
+            true => self.write_zeroes(span).await,
+            false => self.reserve_blocks(span).await,
+        };
+        if let Err(error) = &filled
+            && error.kind() == ErrorKind::NoSpace
+        {
+            self.zeroing(move |inner| inner.undo_filling(&fresh)).await?;
+        }
+        filled
+    }
+
+    async fn write_zeroes(&self, span: Span) -> Result<()> {
+        let zeroes = vec![0; span.len().min(REGION) as usize];
+        for piece in span.pieces(REGION) {
+            self.inner.put_whole(piece, &zeroes[..piece.len() as usize])?;
+            tokio::task::yield_now().await;
+        }
+        Ok(())
     }
 
     /// Makes whole blocks zeroes that have room.
-    pub(super) async fn reserve_blocks(&self, span: Span) -> Result<()> {
+    async fn reserve_blocks(&self, span: Span) -> Result<()> {
         let request = Arc::new(());
         for window in span.pieces(WINDOW) {
             let wanted = Wanted::by(&request);
@@ -219,6 +274,22 @@ impl Shadow {
         }
         Ok(())
     }
+}
+
+/// The runs of `blocks` that are not private, in order: the first [`MOST_RUNS`] of them.
+pub(super) fn fresh_runs(map: &BlockMap, blocks: Range<u64>) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    let mut at = blocks.start;
+    while at < blocks.end && runs.len() < MOST_RUNS {
+        let (state, end) = map.run(at..blocks.end);
+        match runs.last_mut() {
+            _ if state == State::Private => {}
+            Some(last) if last.end == at => last.end = end,
+            _ => runs.push(at..end),
+        }
+        at = end;
+    }
+    runs
 }
 
 /// Where the blocks of `span` end that `extents` of its start tell of; at least one is.

@@ -145,12 +145,14 @@ pub struct Spy {
     inner: Arc<dyn ObjectStore>,
     asked: Arc<Mutex<Vec<String>>>,
     before_snapshots: Arc<Mutex<Option<BoxFuture<'static, ()>>>>,
+    refused: Arc<Mutex<Option<&'static str>>>,
 }
 
 impl Spy {
     pub fn on(home: &Home) -> Self {
         let inner = Arc::clone(&home.backend) as _;
-        Self { inner, asked: Arc::default(), before_snapshots: Arc::default() }
+        let (asked, before_snapshots, refused) = Default::default();
+        Self { inner, asked, before_snapshots, refused }
     }
 
     /// The keys that were read, and the prefixes that were listed.
@@ -161,6 +163,11 @@ impl Spy {
     /// The next listing of snapshots begins when this has been done.
     pub fn before_snapshots(&self, what: impl Future<Output = ()> + Send + 'static) {
         *self.before_snapshots.lock() = Some(Box::pin(what));
+    }
+
+    /// Whether nothing below a prefix can be written from now on.
+    pub fn refuse_writes(&self, prefix: &'static str, refused: bool) {
+        *self.refused.lock() = refused.then_some(prefix);
     }
 
     fn note(&self, path: &Path) {
@@ -188,6 +195,11 @@ impl ObjectStore for Spy {
         payload: PutPayload,
         opts: PutOptions,
     ) -> BackendResult<PutResult> {
+        let refused = *self.refused.lock();
+        if refused.is_some_and(|prefix| location.as_ref().starts_with(prefix)) {
+            let source = "the spy refuses it".into();
+            return Err(object_store::Error::Generic { store: "spy", source });
+        }
         self.inner.put_opts(location, payload, opts).await
     }
 

@@ -1,6 +1,7 @@
 //! Room that is given back and reserved, and what is left of requests that were given up.
 
 use super::*;
+use crate::shadow::zero::fresh_runs;
 use block::offload;
 use futures::FutureExt;
 use futures::future::join_all;
@@ -29,6 +30,10 @@ async fn holds(scratch: &Scratch, span: Span, byte: u8) -> bool {
     let mut buf = vec![!byte; span.len() as usize];
     scratch.read(span, &mut buf).await.unwrap();
     buf.iter().all(|b| *b == byte)
+}
+
+fn fresh_of(scratch: &Scratch, span: Span) -> Vec<std::ops::Range<u64>> {
+    fresh_runs(&scratch.stack().top().map, crate::stack::blocks_of(span))
 }
 
 fn private(scratch: &Scratch) -> u64 {
@@ -238,5 +243,33 @@ async fn closing_waits_for_what_is_being_zeroed() {
         assert!(tokio::time::timeout(soon, close.as_mut()).await.is_err(), "{failed}");
         drop(zeroing);
         assert_eq!(close.await.is_err(), failed);
+    }
+}
+
+#[tokio::test]
+async fn zeroes_that_find_no_room_for_all_of_them_take_none() {
+    for written in [false, true] {
+        let mut scratch = Scratch::new(slow(noise(64 * MIB)), 64 * MIB).await;
+        if written {
+            // As of a file system that cannot reserve room.
+            let _ = scratch.inner.reserves.set(false);
+        }
+        scratch.shadow.limit(Arc::new(AtomicU64::new(16 * MIB)));
+        write(&scratch, Span::between(3 * MIB, 4 * MIB)).await.unwrap();
+        let (private_before, room) = (private(&scratch), scratch.room());
+        assert_eq!(reserve(&scratch, Span::whole(60 * MIB)).await, Err(ErrorKind::NoSpace));
+        assert_eq!((private(&scratch), scratch.room()), (private_before, room), "{written}");
+        assert!(holds(&scratch, Span::between(3 * MIB, 4 * MIB), 9).await);
+        // One that fails in the middle is undone; what was private before stays so.
+        let fresh = fresh_of(&scratch, Span::whole(8 * MIB));
+        reserve(&scratch, Span::whole(8 * MIB)).await.unwrap();
+        scratch.inner.undo_filling(&fresh).unwrap();
+        scratch.flush().await.unwrap();
+        assert_eq!(private(&scratch), private_before, "{written}");
+        // A file system keeps blocks of its own for a file that was in many pieces.
+        assert!(scratch.room() <= room + MIB / 16, "{written}: {} of {room}", scratch.room());
+        scratch.reopen().await;
+        assert!(holds(&scratch, Span::whole(8 * MIB), 0).await);
+        reserve(&scratch, Span::whole(15 * MIB)).await.unwrap();
     }
 }
