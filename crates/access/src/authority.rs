@@ -289,7 +289,7 @@ impl Authority {
 }
 
 fn lock(dir: &Path) -> Result<LockFile> {
-    match LockFile::take(&dir.join("lock"))? {
+    match LockFile::take(dir.join("lock"))? {
         Taking::Ours(lock) => Ok(lock),
         Taking::Held(by) => {
             let dir = dir.display();

@@ -132,9 +132,9 @@ mod tests {
     fn guarded(write: &str, read: &str, default: Option<&str>) -> Guarded {
         let rule = Rule {
             certificate: Some("alice".into()),
-            uid: None,
             write: vec![write.into()],
             read: vec![read.into()],
+            ..Rule::default()
         };
         let rules = Rules::new(vec![rule], false).unwrap();
         let rules = Arc::new(ArcSwap::from_pointee(rules));

@@ -23,15 +23,17 @@ pub enum Right {
     Write,
 }
 
-/// One rule: a client, by its certificate or by its user id, and its exports.
+/// One rule: a client, by its certificate, its CHAP user or its user id, and its exports.
 ///
 /// Patterns may hold `*` for any number of any characters; those of exports also `{name}` for the
-/// name in the client's certificate.
+/// name in the client's certificate, or its CHAP user.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rule {
     /// The pattern of a certificate's name.
     pub certificate: Option<String>,
+    /// The pattern of the name of a user who proved to know a secret (CHAP).
+    pub chap: Option<String>,
     /// A user of this machine, who connects to a unix socket.
     pub uid: Option<u32>,
     /// Exports that may be read and written.
@@ -42,11 +44,11 @@ pub struct Rule {
 
 impl Rule {
     fn check(&self) -> Result<()> {
-        match (&self.certificate, self.uid) {
-            (Some(_), None) | (None, Some(_)) => {}
-            _ => {
-                return Err(Error::invalid("give either `certificate` or `uid`, to say who it is"));
-            }
+        let named = [self.certificate.is_some(), self.chap.is_some(), self.uid.is_some()];
+        if named.iter().filter(|named| **named).count() != 1 {
+            return Err(Error::invalid(
+                "give one of `certificate`, `chap` and `uid`, to say who it is",
+            ));
         }
         if self.write.is_empty() && self.read.is_empty() {
             return Err(Error::invalid("it allows nothing; give `write` or `read`"));
@@ -55,19 +57,22 @@ impl Rule {
             let why = format!("it has more than {MOST_PATTERNS} exports; use a pattern with *");
             return Err(Error::invalid(why));
         }
-        for pattern in self.certificate.iter().chain(&self.write).chain(&self.read) {
+        for pattern in
+            self.certificate.iter().chain(&self.chap).chain(&self.write).chain(&self.read)
+        {
             if pattern.is_empty() || pattern.len() > LONGEST_PATTERN {
                 let why = format!("a pattern must have 1 to {LONGEST_PATTERN} bytes");
                 return Err(Error::invalid(why));
             }
         }
         let exports = || self.write.iter().chain(&self.read);
-        if self.certificate.is_none() && exports().any(|pattern| pattern.contains(OWN_NAME)) {
+        if self.uid.is_some() && exports().any(|pattern| pattern.contains(OWN_NAME)) {
             return Err(Error::invalid(
                 "{name} is the name in a certificate, and this is of a uid",
             ));
         }
-        if self.certificate.as_ref().is_some_and(|pattern| pattern.contains(OWN_NAME)) {
+        let mut clients = self.certificate.iter().chain(&self.chap);
+        if clients.any(|pattern| pattern.contains(OWN_NAME)) {
             return Err(Error::invalid("{name} is for exports; write * for any certificate"));
         }
         Ok(())
@@ -82,11 +87,18 @@ impl Rule {
             (Some(wanted), Transport::Unix { uid, .. }) => wanted == *uid,
             _ => false,
         };
-        by_certificate || by_user
+        let by_secret = match (&self.chap, &peer.user) {
+            (Some(pattern), Some(name)) => matches(pattern, None, name),
+            _ => false,
+        };
+        by_certificate || by_user || by_secret
     }
 
     fn right(&self, peer: &Peer, export: &str) -> Option<Right> {
-        let own = peer.certificate.as_deref();
+        let own = match self.chap {
+            Some(_) => peer.user.as_deref(),
+            None => peer.certificate.as_deref(),
+        };
         let any = |patterns: &[String]| patterns.iter().any(|p| matches(p, own, export));
         match () {
             () if any(&self.write) => Some(Right::Write),
@@ -137,14 +149,18 @@ impl Rules {
 
     /// Whether there may be anything that a client may do.
     pub fn speak_of(&self, peer: &Peer) -> bool {
-        let everything = self.open || peer.transport == Transport::Stdio;
-        everything || self.list.iter().any(|rule| rule.is_about(peer))
+        self.allow_all(peer) || self.list.iter().any(|rule| rule.is_about(peer))
     }
 
-    /// What a client may do with the export of this name; `None`: nothing. Who talks to this
-    /// process over its standard input and output started it, and may do everything.
+    /// Who talks to this process over its standard input and output started it, and may do
+    /// everything; unless a certificate says for whom it talks.
+    fn allow_all(&self, peer: &Peer) -> bool {
+        self.open || (peer.transport == Transport::Stdio && peer.certificate.is_none())
+    }
+
+    /// What a client may do with the export of this name; `None`: nothing.
     pub fn right(&self, peer: &Peer, export: &str) -> Option<Right> {
-        if self.open || peer.transport == Transport::Stdio {
+        if self.allow_all(peer) {
             return Some(Right::Write);
         }
         let about = self.list.iter().filter(|rule| rule.is_about(peer));
@@ -219,7 +235,21 @@ mod tests {
     fn rule(certificate: &str, write: &[&str], read: &[&str]) -> Rule {
         let own = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect();
         let certificate = Some(certificate.to_owned());
-        Rule { certificate, uid: None, write: own(write), read: own(read) }
+        Rule { certificate, write: own(write), read: own(read), ..Rule::default() }
+    }
+
+    #[test]
+    fn a_secret_is_not_a_certificate_of_the_same_name() {
+        let proven = tcp().proven("alice".to_owned());
+        let by_secret =
+            Rule { chap: Some("*".into()), write: vec!["{name}".into()], ..Rule::default() };
+        let rules = Rules::new(vec![by_secret], false).unwrap();
+        assert_eq!(rules.right(&proven, "alice"), Some(Right::Write));
+        assert_eq!(rules.right(&proven, "bob"), None);
+        assert_eq!(rules.right(&certified("alice"), "alice"), None);
+        assert_eq!(rules.right(&tcp(), "alice"), None);
+        let by_certificate = Rules::new(vec![rule("*", &["*"], &[])], false).unwrap();
+        assert_eq!(by_certificate.right(&proven, "alice"), None);
     }
 
     #[test]
@@ -244,6 +274,9 @@ mod tests {
         assert_eq!(rules.right(&tcp(), "a"), None);
         assert_eq!(rules.right(&Peer::unix(0, Some(1)), "a"), None);
         assert_eq!(rules.right(&Peer::stdio(), "a"), Some(Right::Write));
+        // One that shows a certificate is who that says, however it comes.
+        let certified = Peer::stdio().certified("mallory".into());
+        assert_eq!((rules.right(&certified, "a"), rules.speak_of(&certified)), (None, false));
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! Opening a file so that two writers cannot meet, and reading the few bytes that are checked.
 
-use block::{Error, Result};
-use std::fs::{File, OpenOptions, TryLockError};
+use block::image_lock::{self, Usage};
+use block::{Error, ErrorKind, Result};
+use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
-/// Opens a regular file or block device, and locks it: shared for reading, exclusive for writing.
+/// Opens a regular file or block device, and locks it ([`block::image_lock`]): other readers may have
+/// it too, a writer has it alone. A device that is mounted or held otherwise is refused.
 pub(crate) fn open(path: &Path, read_only: bool) -> Result<File> {
     let fail = |e| Error::io(path.display(), e);
     // Looked at first: opening a pipe would wait for its other end.
@@ -17,8 +19,12 @@ pub(crate) fn open(path: &Path, read_only: bool) -> Result<File> {
             path.display()
         )));
     }
-    let file = OpenOptions::new().read(true).write(!read_only).open(path).map_err(fail)?;
-    lock(&file, path, read_only)?;
+    let usage = if read_only { Usage::Read } else { Usage::Write };
+    let file = match kind.is_block_device() {
+        true => image_lock::open_device(path, usage)?,
+        false => OpenOptions::new().read(true).write(!read_only).open(path).map_err(fail)?,
+    };
+    lock(&file, path, usage)?;
     Ok(file)
 }
 
@@ -32,7 +38,7 @@ pub(crate) fn create(path: &Path) -> Result<File> {
         )),
         _ => Error::io(path.display(), e),
     })?;
-    lock(&file, path, false)?;
+    lock(&file, path, Usage::Write)?;
     // So that a later flush of the file is all that its content needs.
     match path.parent() {
         Some(parent) if parent != Path::new("") => block::file::sync_directory(parent)?,
@@ -41,15 +47,11 @@ pub(crate) fn create(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-fn lock(file: &File, path: &Path, read_only: bool) -> Result<()> {
-    let taken = if read_only { file.try_lock_shared() } else { file.try_lock() };
-    match taken {
+fn lock(file: &File, path: &Path, usage: Usage) -> Result<()> {
+    match image_lock::lock(file, path, usage) {
         // A file system without locks protects nothing, and nothing can be done about it.
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
-        Err(TryLockError::WouldBlock) => Err(Error::conflict(format!(
-            "{}: in use by another process; stop that first",
-            path.display()
-        ))),
+        Err(e) if e.kind() == ErrorKind::Unsupported => Ok(()),
+        locked => locked,
     }
 }
 

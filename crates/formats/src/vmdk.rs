@@ -14,7 +14,7 @@ use block::{Device, Error, ErrorKind, Result, offload};
 use imago::file::File as ImagoFile;
 use imago::format::gate::ImplicitOpenGate;
 use imago::vmdk::Vmdk;
-use imago::{FormatAccess, FormatDriverBuilder, Storage, StorageOpenOptions};
+use imago::{FormatAccess, FormatDriverBuilder, StorageOpenOptions};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -172,7 +172,9 @@ impl ImplicitOpenGate<ImagoFile> for Siblings {
                 "an extent must be a file itself, not a link or a device",
             ));
         }
-        ImagoFile::open(options.write(false)).await
+        let file = crate::file::open(extent, true)
+            .map_err(|e| io::Error::new(io::ErrorKind::ResourceBusy, e.to_string()))?;
+        ImagoFile::from_open_file(file, options.write(false))
     }
 }
 

@@ -178,5 +178,5 @@ pub(crate) fn time(what: &str, seconds: f64) -> Result<()> {
     {
         return Ok(());
     }
-    Err(Error::invalid(format!("{what} is {seconds} s: give a time from 0 to 1e9 s")))
+    Err(Error::invalid(format!("{what} is {seconds:?} s: give a time from 0 to 1e9 s")))
 }

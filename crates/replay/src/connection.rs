@@ -596,7 +596,10 @@ impl Sink for Table {
                 let one = &mut tally.ops[request.op as usize];
                 one.bytes += bytes;
                 one.errors += u64::from(failed);
-                one.latency.record(self.now.saturating_sub(request.sent));
+                let latency = self.now.saturating_sub(request.sent);
+                one.latency.record(latency);
+                let client = self.lanes[request.lane].client;
+                tally.detail.add(client, self.now, bytes, failed, latency);
             }
         }
         if shared.plan.verify {

@@ -15,9 +15,11 @@
 //! | [`pattern`] | what writes hold |
 //! | `verify` | what reads must find |
 //! | [`histogram`] | [`Histogram`] of times |
+//! | `detail` | what is counted by client and time
 //! | [`tally`] | what is counted, and the [`Report`] |
 
 mod connection;
+mod detail;
 pub mod histogram;
 pub mod pattern;
 pub mod plan;
@@ -28,6 +30,7 @@ pub mod tally;
 mod timer;
 mod verify;
 
+pub use detail::{Answers, ClientAnswers, Interval};
 pub use histogram::{Histogram, Summary};
 pub use plan::{Pace, Plan};
 pub use run::{Hub, Prepared, prepare, run};

@@ -54,6 +54,11 @@ pub struct Plan {
     pub allow_writes: bool,
     /// Reads of what was written are checked; each client needs an export of its own.
     pub verify: bool,
+    /// The report tells clients apart.
+    pub by_client: bool,
+    /// The report tells stretches of time of this length apart, or so many times that length that there
+    /// are 4,096 at most.
+    pub interval: Option<Duration>,
 }
 
 impl Plan {
@@ -74,6 +79,8 @@ impl Plan {
             wrap: false,
             allow_writes: false,
             verify: false,
+            by_client: false,
+            interval: None,
         }
     }
 
@@ -128,6 +135,24 @@ impl Plan {
             .unwrap_or(u64::MAX)
     }
 
+    /// Seconds until the last request is due at this speed, in a plan that is carried out once: that of the
+    /// client that begins last, or of one that has more to do. None is sent after the plan's end.
+    pub(crate) fn planned(&self, script: &Script, speed: f64) -> f64 {
+        // Each part is played last by one of the last clients.
+        let first =
+            self.clients.saturating_sub(u32::try_from(script.parts.len()).unwrap_or(u32::MAX));
+        let due = |client: u32| {
+            let part = &script.parts[self.part(client, script)];
+            self.begin(client) as f64 / 1e9 + part.last() as f64 / 1e9 / speed
+        };
+        let all = (first..self.clients).map(due).fold(0.0, f64::max);
+        match self.until {
+            Some(until) if self.repeat => until.as_secs_f64(),
+            Some(until) => until.as_secs_f64().min(all),
+            None => all,
+        }
+    }
+
     fn export(&self, client: u32, part: &Part) -> String {
         let number = (client + 1).to_string();
         let name = self.target.export.replace("{client}", &number);
@@ -153,11 +178,14 @@ impl Plan {
         }
         if let Pace::Times(speed) = self.pace {
             if !(1e-6..=1e6).contains(&speed) {
-                return invalid(format!("a speed of {speed}: give 0.000001 to 1000000"));
+                return invalid(format!("a speed of {speed:?}: give 0.000001 to 1000000"));
             }
             if !script.times {
                 return invalid("the trace has no times: replay it as fast as possible".to_owned());
             }
+        }
+        if self.interval == Some(Duration::ZERO) {
+            return invalid("intervals of no length: give 1s or so".to_owned());
         }
         if self.patience.is_zero() {
             return invalid("no time to answer: wait for a second or more".to_owned());
@@ -234,6 +262,23 @@ mod tests {
         assert_eq!((plan.begin(0), plan.begin(3)), (0, 6_000_000));
         plan.stagger = Duration::from_secs(1 << 20);
         assert_eq!(plan.begin(99_999), u64::MAX);
+    }
+
+    #[test]
+    fn a_plan_ends_with_the_client_that_begins_last() {
+        let mut script = script(2, Op::Read);
+        for (part, seconds) in script.parts.iter_mut().zip([10, 1]) {
+            part.steps.iter_mut().for_each(|step| step.time = seconds * 1_000_000_000);
+        }
+        let mut plan = plan("x", &script);
+        plan.clients = 4; // of 10 s, 1 s, 10 s and 1 s
+        assert_eq!((plan.planned(&script, 1.0), plan.planned(&script, 2.0)), (10.0, 5.0));
+        plan.stagger = Duration::from_secs(20);
+        assert_eq!(plan.planned(&script, 1.0), 61.0);
+        plan.stagger = Duration::from_secs(5);
+        assert_eq!(plan.planned(&script, 1.0), 20.0);
+        plan.until = Some(Duration::from_secs(15));
+        assert_eq!(plan.planned(&script, 1.0), 15.0);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Doing it: connections, one task each, a common start, and the report.
 
 use crate::connection::{self, Connection};
+use crate::detail::Detail;
 use crate::plan::{Carried, Pace, Plan};
 use crate::script::Script;
 use crate::tally::{Lateness, Progress, Report, Tally, Verified};
@@ -108,6 +109,7 @@ pub struct Prepared {
 /// Plans that cannot be carried out; servers that cannot be reached or refuse an export.
 pub async fn prepare(script: Arc<Script>, plan: Plan, hub: &Hub) -> Result<Prepared> {
     let carried = plan.connections(&script)?;
+    hub.lock().detail = Detail::new(if plan.by_client { plan.clients } else { 0 }, plan.interval);
     let shared = Arc::new(Shared {
         timer: Timer::new(carried.len())?,
         stopping: AtomicBool::new(false),
@@ -221,7 +223,7 @@ fn report(shared: &Shared, connections: u32) -> Report {
     let time: f64 = ops.iter().map(|op| op.latency.mean_us * op.requests as f64).sum();
     let (planned, late) = match plan.pace {
         Pace::Times(speed) => {
-            (Some(shared.script.duration as f64 / 1e9 / speed), Some(tally.late.summary()))
+            (Some(plan.planned(&shared.script, speed)), Some(tally.late.summary()))
         }
         Pace::Fast => (None, None),
     };
@@ -240,6 +242,8 @@ fn report(shared: &Shared, connections: u32) -> Report {
         mean_us: if requests > 0 { time / requests as f64 } else { 0.0 },
         ops,
         lateness: Lateness { all: late, own: tally.own.summary() },
+        by_client: tally.detail.by_client(),
+        intervals: tally.detail.intervals(),
         verified: plan.verify.then(|| Verified {
             grains: tally.verified,
             wrong: tally.wrong,

@@ -36,6 +36,13 @@ pub(crate) struct Part {
     pub(crate) changes: bool,
 }
 
+impl Part {
+    /// When its last request is due, in nanoseconds since the trace's start.
+    pub(crate) fn last(&self) -> u64 {
+        self.steps.last().map_or(0, |step| step.time)
+    }
+}
+
 /// What is taken of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selection {

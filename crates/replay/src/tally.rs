@@ -1,5 +1,6 @@
 //! What is counted while it runs, and the report at the end.
 
+use crate::detail::{ClientAnswers, Detail, Interval};
 use crate::histogram::{Histogram, Summary};
 use serde::Serialize;
 use trace::Op;
@@ -34,6 +35,7 @@ pub(crate) struct Tally {
     pub(crate) verified: u64,
     pub(crate) wrong: u64,
     pub(crate) first_wrong: Option<String>,
+    pub(crate) detail: Detail,
 }
 
 /// How far a replay is.
@@ -115,6 +117,12 @@ pub struct Report {
     pub mean_us: f64,
     /// How late requests were sent.
     pub lateness: Lateness,
+    /// By client, when that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub by_client: Vec<ClientAnswers>,
+    /// In the course of time, when that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub intervals: Vec<Interval>,
     /// When verifying was asked for.
     pub verified: Option<Verified>,
     /// Whether every request was sent; not when it was stopped or the time was over.

@@ -240,6 +240,45 @@ fn without_flushes(log: Log) -> Log {
 }
 
 #[tokio::test]
+async fn clients_and_stretches_of_time_are_told_apart_when_that_is_asked_for() {
+    let lab = Lab::new([("a", Disk::new(Duration::ZERO)), ("b", Disk::new(Duration::ZERO))]);
+    let request = |client, at: u64, length| Request {
+        client,
+        disk: client,
+        time: at * 1_000_000,
+        offset: at * 4096,
+        length,
+        ..Request::default()
+    };
+    let requests = vec![request(0, 0, 4096), request(1, 1, 512), request(0, 30, 4096)];
+    for (name, number) in [("a", 1), ("b", 2)] {
+        let mine: Vec<Request> = requests
+            .iter()
+            .filter(|one| one.client + 1 == number)
+            .map(|one| Request { client: 0, disk: 0, ..*one })
+            .collect();
+        let report = lab
+            .replay(mine.clone(), name, |plan| {
+                (plan.clients, plan.by_client) = (2, true);
+                (plan.pace, plan.interval) = (Pace::Times(1.0), Some(Duration::from_millis(10)));
+            })
+            .await
+            .unwrap();
+        let of: Vec<(u32, u64)> =
+            report.by_client.iter().map(|one| (one.client, one.answers.requests)).collect();
+        assert_eq!(of, [(1, mine.len() as u64), (2, mine.len() as u64)]);
+        let all: u64 = report.intervals.iter().map(|one| one.answers.requests).sum();
+        assert_eq!(all, report.requests);
+        // None is answered before it is due.
+        let late = report.intervals.iter().filter(|one| one.from >= 0.03);
+        let late: u64 = late.map(|one| one.answers.requests).sum();
+        assert!(late >= if name == "a" { 2 } else { 0 }, "{:?}", report.intervals);
+    }
+    let plain = lab.replay(requests, "a", |_| {}).await.unwrap();
+    assert!(plain.by_client.is_empty() && plain.intervals.is_empty());
+}
+
+#[tokio::test]
 async fn every_client_sends_its_requests_once_in_order_to_its_own_export() {
     let disks = ["d1", "d2", "d3"].map(|name| (name, Disk::new(Duration::ZERO)));
     let lab = Lab::new(disks);

@@ -17,7 +17,7 @@ pub fn escape(text: &str) -> String {
     safe
 }
 
-/// How many colours there are; more series than that repeat them with dashes.
+/// How many colours there are; more series than that repeat them with other patterns.
 pub(crate) const COLOURS: usize = 8;
 
 // The colours keep apart for the colour-blind too (Okabe and Ito, "Color Universal Design",
@@ -47,7 +47,8 @@ svg text{fill:var(--dim);font:12px system-ui,sans-serif}
 svg .key{fill:var(--ink)}
 .grid{stroke:var(--line);stroke-width:1}.axis{stroke:var(--dim);stroke-width:1}
 .mark{stroke:var(--dim);stroke-width:1;stroke-dasharray:3 3}
-.curve{fill:none;stroke-width:2;stroke-linejoin:round}.dash{stroke-dasharray:6 4}
+.curve{fill:none;stroke-width:2;stroke-linejoin:round}.dash{stroke-dasharray:6 4}.dot{stroke-dasharray:2 3}.wide{stroke-dasharray:12 4}\
+.dash.dot{stroke-dasharray:8 3 2 3}.dash.wide{stroke-dasharray:12 3 2 3}
 .s0{stroke:var(--c0)}.s1{stroke:var(--c1)}.s2{stroke:var(--c2)}.s3{stroke:var(--c3)}\
 .s4{stroke:var(--c4)}.s5{stroke:var(--c5)}.s6{stroke:var(--c6)}.s7{stroke:var(--c7)}
 .f0{fill:var(--c0)}.f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(--c3)}\

@@ -84,6 +84,9 @@ impl Drawing {
                 self.top,
             );
         }
+        // Whole, also at the edge of the drawing.
+        let half = (text.chars().count() as f64 * CHARACTER / 2.0).min(WIDTH / 2.0);
+        let x = x.clamp(half, WIDTH - half);
         let _ = writeln!(
             self.body,
             "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
@@ -123,7 +126,15 @@ impl Drawing {
     }
 }
 
-/// The class of a dashed line: asked for, or to tell a colour's second use from its first.
+/// The classes of a line's pattern: dashed where that was asked for, and another pattern for each
+/// further use of a colour.
 pub(crate) fn dash(index: usize, dashed: bool) -> &'static str {
-    if dashed != (index / COLOURS % 2 == 1) { " dash" } else { "" }
+    match (index / COLOURS % 3, dashed) {
+        (0, false) => "",
+        (0, true) => " dash",
+        (1, false) => " dot",
+        (1, true) => " dash dot",
+        (_, false) => " wide",
+        (_, true) => " dash wide",
+    }
 }

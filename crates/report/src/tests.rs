@@ -132,3 +132,26 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn no_two_lines_of_a_plot_look_the_same_and_the_last_tick_is_whole() {
+    // As many as there are policies; the last one is the best possible.
+    let x = Axis::log("cache", Unit::Bytes).between(1048576.0, 1610612736.0);
+    let mut plot = Plot::new("hits", x, Axis::new("hits", Unit::Percent));
+    for number in 0..14 {
+        let series = Series::new(format!("p{number}"), [(1048576.0, 1.0), (1610612736.0, 2.0)]);
+        plot = plot.series(if number == 13 { series.dashed() } else { series });
+    }
+    let page = Report::new("x").plot(plot).render();
+    let mut looks: Vec<&str> = (page.split("<polyline class=\"").skip(1))
+        .map(|line| line.split('"').next().unwrap())
+        .collect();
+    assert_eq!(looks.len(), 14);
+    looks.sort_unstable();
+    looks.dedup();
+    assert_eq!(looks.len(), 14, "{looks:?}");
+    let label = page.split("</text>").find(|text| text.ends_with("GiB")).unwrap();
+    let (at, text) = label.rsplit_once("<text x=\"").unwrap().1.split_once('"').unwrap();
+    let width = text.rsplit('>').next().unwrap().chars().count() as f64 * 7.0;
+    assert!(at.parse::<f64>().unwrap() + width / 2.0 <= 860.0, "{label}");
+}

@@ -9,14 +9,15 @@
 //! largest block; each cache is an `n`th as large.
 
 use crate::client::Client;
-use crate::stream::{Builder, Options, Stream};
+use crate::options::Options;
+use crate::stream::{Builder, Stream};
 use crate::table::mix;
 use crate::tune::{candidates, mean};
 use block::{Error, Result};
 use cache::PolicyKind;
 use serde::Serialize;
 use std::collections::HashMap;
-use trace::{Op, Request, Source};
+use trace::{Header, Op, Request, Source};
 
 /// The fewest blocks of a client's miniature cache.
 const FEWEST_OF_CLIENT: u64 = 4;
@@ -136,6 +137,8 @@ struct Count {
 struct Samples {
     requests: Vec<Vec<Request>>,
     parties: HashMap<(u32, u32), u32>,
+    /// Of the whole trace.
+    header: Header,
 }
 
 impl Budget {
@@ -223,6 +226,7 @@ impl Budget {
     fn loads(&self, samples: &Samples, block: u32) -> Result<Vec<Load>> {
         let options = Options {
             block,
+            chunks: None,
             per: None,
             writes: true,
             client: None,
@@ -231,6 +235,7 @@ impl Budget {
         };
         let load = |requests: &Vec<Request>| {
             let mut builder = Builder::new(&options)?;
+            builder.learn(&samples.header);
             let mut parts = Vec::new();
             for request in requests {
                 builder.push(request)?;
@@ -328,8 +333,11 @@ impl Budget {
 impl Samples {
     /// Reads a trace, and keeps what lies in the places of the samples.
     fn read(source: &mut dyn Source, stretch: u32, one_in: u32, samples: u32) -> Result<Self> {
-        let mut sampled =
-            Self { requests: vec![Vec::new(); samples as usize], parties: HashMap::new() };
+        let mut sampled = Self {
+            requests: vec![Vec::new(); samples as usize],
+            parties: HashMap::new(),
+            header: Header::default(),
+        };
         let stretch = u64::from(stretch);
         let mut batch = Vec::new();
         while source.read(&mut batch)? {
@@ -355,6 +363,7 @@ impl Samples {
                 }
             }
         }
+        sampled.header = source.header().clone();
         Ok(sampled)
     }
 }

@@ -8,7 +8,9 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | [`stream`] | [`Stream`], [`Options`]: block size, sharing, client caches, sampling |
+//! | [`stream`] | [`Stream`]: what comes to the server's cache |
+//! | [`options`] | [`Options`]: block size, sharing, client caches, sampling |
+//! | [`chunks`] | [`Chunks`]: where images may be cut, for a server that caches chunks |
 //! | [`mod@run`] | [`run()`](run::run()): one policy and size; hits and misses by distance; [`whole()`](run::whole) requests |
 //! | [`opt`] | the best that any policy could do |
 //! | [`stack`] | [`Curve`]: LRU at every size in one pass, exactly or from a sample |
@@ -16,9 +18,12 @@
 //! | [`tune`](mod@tune) | the best policy for a load, by miniature simulation |
 //! | [`budget`] | how to divide memory between server and clients, and into which blocks |
 
+mod bases;
 pub mod budget;
+pub mod chunks;
 mod client;
 pub mod opt;
+pub mod options;
 pub mod run;
 pub mod shards;
 pub mod stack;
@@ -27,8 +32,10 @@ mod table;
 pub mod tune;
 
 pub use budget::{Budget, Costs, Plan, Spending};
+pub use chunks::{Chunks, Law};
+pub use options::{Options, Sharing};
 pub use run::{Outcome, Policy, drive, run, whole};
 pub use shards::Estimate;
 pub use stack::Curve;
-pub use stream::{Options, Sharing, Stream};
+pub use stream::Stream;
 pub use tune::{Advice, Question, tune};

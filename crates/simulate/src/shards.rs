@@ -7,8 +7,9 @@
 //! grows thinner as the trace touches more. A reference in a sample of one in `n` counts `n` times, at
 //! `n` times its distance.
 
+use crate::options::Options;
 use crate::stack::Stack;
-use crate::stream::{Builder, Options, Stream};
+use crate::stream::{Builder, Stream};
 use crate::table::mix;
 use block::{Error, Result};
 use std::collections::{BinaryHeap, HashMap};
@@ -147,6 +148,7 @@ impl Estimate {
         let mut builder = Builder::counting(options, Shards::new(samples)?)?;
         let mut batch = Vec::new();
         while source.read(&mut batch)? {
+            builder.learn(source.header());
             builder.push_all(&batch)?;
         }
         let shards = builder.counted().map_or_else(|| Shards::new(samples), Ok)?;

@@ -1,13 +1,14 @@
 //! A trace as a server's cache sees it: references to blocks with dense ids.
 
+use crate::bases::Bases;
+use crate::chunks::Chunks;
 use crate::client::{self, Clients};
+use crate::options::{Options, Sharing};
 use crate::shards::Shards;
 use crate::table::{self, Table, mix};
 use block::{Error, Result};
-use cache::PolicyKind;
-use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use trace::{Op, Request, Source};
+use trace::{Header, Op, Request, Source};
 
 /// The bit of a reference that says that it is a write.
 const WRITE: u32 = 1 << 31;
@@ -20,58 +21,10 @@ const WRITE_KEY: u64 = (WRITE as u64) << 32;
 pub(crate) const AHEAD: usize = 64;
 
 /// Bits of a key that number the block; the party stands above.
-const BLOCK_BITS: u32 = 44;
+pub(crate) const BLOCK_BITS: u32 = 44;
 
 /// The most pairs of a client and a disk.
 const PARTIES: u32 = 1 << (63 - BLOCK_BITS);
-
-/// Which blocks are one and the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Sharing {
-    /// A disk is the same disk for every client.
-    #[default]
-    Disk,
-    /// All disks began as one image: a block is the same for all, until a client writes it; from
-    /// then on the client has its own (the shared and private blocks of TransCom, section 5.1).
-    Image,
-    /// Every client has its own blocks from the beginning.
-    Private,
-}
-
-/// How a trace becomes references.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
-    /// Bytes of a block: a power of two from 512 to 16 MiB.
-    pub block: u32,
-    /// Whether writes reach the server's cache. Without, they only fill the clients' caches and make
-    /// blocks private.
-    pub writes: bool,
-    /// Which blocks are the same.
-    pub sharing: Sharing,
-    /// Bytes of a request that count as one reference: a power of two from 512 to the block. Without,
-    /// each block that a request touches is one reference, however much of it is asked for; then hit
-    /// ratios of different blocks are of different things.
-    pub per: Option<u32>,
-    /// A cache of each client in front of the server's: policy and blocks. All of them together may
-    /// take 4 GiB of memory.
-    pub client: Option<(PolicyKind, u32)>,
-    /// Keeps one of so many blocks, chosen by hash; 1 keeps all. See [`Curve`](crate::Curve).
-    pub one_in: u32,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            block: 4096,
-            writes: false,
-            sharing: Sharing::Disk,
-            per: None,
-            client: None,
-            one_in: 1,
-        }
-    }
-}
 
 /// References to blocks, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -106,6 +59,7 @@ impl Stream {
         let mut builder = Builder::new(options)?;
         let mut batch = Vec::new();
         while source.read(&mut batch)? {
+            builder.learn(source.header());
             builder.push_all(&batch)?;
         }
         Ok(builder.finish())
@@ -197,6 +151,14 @@ const fn class(key: u64, one_in: u32) -> u32 {
     (((mix(key ^ 0x5ee1_ed5a) >> 32) * one_in as u64) >> 32) as u32
 }
 
+/// Where the keys of a block are.
+struct Space {
+    /// For its client's own cache.
+    all: u64,
+    /// For the server's cache; `None` for what never comes there.
+    cached: Option<u64>,
+}
+
 /// Builds a [`Stream`] from requests.
 pub struct Builder {
     options: Options,
@@ -210,7 +172,8 @@ pub struct Builder {
     /// The last request's client and disk, and their party.
     latest: Option<((u32, u32), u32)>,
     clients: Clients,
-    /// The keys that a party has written, with [`Sharing::Image`].
+    bases: Bases,
+    /// The keys that a party or disk has written, with [`Sharing::Image`] and [`Sharing::Base`].
     written: Table,
     /// Where references go instead of into the stream, when they are only counted.
     shards: Option<Shards>,
@@ -226,6 +189,14 @@ impl Builder {
     /// [`Invalid`](block::ErrorKind::Invalid) for options out of range.
     pub fn new(options: &Options) -> Result<Self> {
         let block = options.block;
+        let chunks = options.chunks.as_ref();
+        if chunks.is_some() && (options.writes || options.per.is_some() || options.client.is_some())
+        {
+            return Err(Error::invalid(
+                "a cache of chunks holds no writes, counts whole chunks and has no clients' caches before \
+                 it; simulate blocks instead",
+            ));
+        }
         if !block.is_power_of_two() || !(512..=16 << 20).contains(&block) {
             return Err(Error::invalid(format!(
                 "a block of {block} bytes cannot be simulated; use a power of two from 512 to 16M"
@@ -251,17 +222,32 @@ impl Builder {
             shift: block.trailing_zeros(),
             ids: Table::new(),
             parties: HashMap::new(),
-            is_plain: options.sharing == Sharing::Disk
+            is_plain: matches!(options.sharing, Sharing::Disk | Sharing::Base)
                 && options.client.is_none()
-                && options.one_in == 1,
+                && options.one_in == 1
+                && chunks.is_none(),
             latest: None,
             clients: Clients::new(options.client, client::ROOM),
+            bases: Bases::default(),
             written: Table::new(),
             shards: None,
             pending: Vec::with_capacity(table::BATCH),
-            stream: Stream { block, one_in: options.one_in, ..Stream::default() },
+            stream: Stream {
+                block: chunks.map_or(block, |chunks| chunks.grain() as u32),
+                one_in: options.one_in,
+                ..Stream::default()
+            },
             options: options.clone(),
         })
+    }
+
+    /// Takes note of the disks that a trace has named by now; to be called before requests of theirs
+    /// are added.
+    pub fn learn(&mut self, header: &Header) {
+        if self.options.sharing == Sharing::Base {
+            self.bases.learn(&header.disks);
+            self.is_plain &= !self.bases.are_known();
+        }
     }
 
     /// Adds what a request touches.
@@ -334,6 +320,11 @@ impl Builder {
             )));
         }
         let party = self.party(request.client, request.disk)?;
+        if let Some(chunks) = self.options.chunks.take() {
+            let added = self.add_chunks(&chunks, party, request, write);
+            self.options.chunks = Some(chunks);
+            return added;
+        }
         let first = request.offset >> self.per;
         let last = (request.end() - 1) >> self.per;
         let within = self.shift - self.per;
@@ -367,27 +358,82 @@ impl Builder {
         Ok(party)
     }
 
-    fn touch(&mut self, party: u32, disk: u32, block: u64, write: bool) -> Result<()> {
-        let own = (u64::from(party + 1) << BLOCK_BITS) | block;
-        let key = match self.options.sharing {
-            Sharing::Disk => (u64::from(disk) << BLOCK_BITS) | block,
-            Sharing::Private => own,
-            Sharing::Image => {
-                if write {
-                    self.written.id(own)?;
-                }
-                if self.written.contains(own) { own } else { block }
+    /// Adds the chunks that a read touches; of a write only that its blocks are private from now on.
+    fn add_chunks(
+        &mut self,
+        chunks: &Chunks,
+        party: u32,
+        request: &Request,
+        write: bool,
+    ) -> Result<()> {
+        let mut last = None;
+        for (block, chunk) in chunks.blocks(request.offset, request.end() - 1)? {
+            let Some(space) = self.space(party, request.disk, block, write)?.cached else {
+                continue;
+            };
+            let key = space | chunk;
+            if !write && last != Some(key) {
+                last = Some(key);
+                self.stream.before += 1;
+                self.stream.client_reads += 1;
+                self.refer(key, false)?;
             }
-        };
+        }
+        Ok(())
+    }
+
+    /// Where the key of a block lies, of which a party reads or writes a part.
+    fn space(&mut self, party: u32, disk: u32, block: u64, write: bool) -> Result<Space> {
+        let of = |number: u32| u64::from(number) << BLOCK_BITS;
+        let everywhere = |space: u64| Space { all: space, cached: Some(space) };
+        Ok(match (self.options.sharing, self.bases.of(disk)) {
+            (Sharing::Disk, _) | (Sharing::Base, None) => everywhere(of(disk)),
+            (Sharing::Private, _) => everywhere(of(party + 1)),
+            (Sharing::Image, _) => {
+                let own = of(party + 1);
+                everywhere(if self.is_private(own | block, write)? { own } else { 0 })
+            }
+            (Sharing::Base, Some(base)) => {
+                // Behind the numbers of the disks.
+                if disk >= PARTIES / 2 {
+                    return Err(Error::invalid(format!(
+                        "the trace has more than {} disks made from images; cut it into parts",
+                        PARTIES / 2
+                    )));
+                }
+                let own = of(PARTIES / 2 + disk);
+                match self.is_private(own | block, write)? {
+                    true => Space { all: own, cached: self.options.writes.then_some(own) },
+                    false => everywhere(of(base)),
+                }
+            }
+        })
+    }
+
+    /// Whether a block was written, by now, by whoever has this key of it.
+    fn is_private(&mut self, own: u64, write: bool) -> Result<bool> {
+        if write {
+            self.written.id(own)?;
+        }
+        Ok(write || self.written.contains(own))
+    }
+
+    fn touch(&mut self, party: u32, disk: u32, block: u64, write: bool) -> Result<()> {
+        let space = self.space(party, disk, block, write)?;
         self.stream.before += 1;
         self.stream.client_reads += u64::from(!write);
-        if self.clients.access(party, key)? && !write {
+        if self.clients.access(party, space.all | block)? && !write {
             self.stream.client_hits += 1;
             return Ok(());
         }
-        if write && !self.options.writes {
-            return Ok(());
+        match space.cached {
+            Some(cached) if !write || self.options.writes => self.refer(cached | block, write),
+            _ => Ok(()),
         }
+    }
+
+    /// A reference that comes to the server's cache.
+    fn refer(&mut self, key: u64, write: bool) -> Result<()> {
         self.stream.from += 1;
         if let Some(shards) = &mut self.shards {
             shards.reference(key);

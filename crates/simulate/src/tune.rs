@@ -13,6 +13,8 @@ use serde::Serialize;
 
 /// The fewest blocks of a miniature cache: with fewer, policies cannot be told apart.
 const FEWEST: u32 = 64;
+/// A gain in the hit ratio of less is not worth a change.
+const WORTH: f64 = 0.001;
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,9 +30,9 @@ pub struct Question {
 }
 
 impl Question {
-    /// The usual: one block of 64, four times, all policies for servers.
+    /// The usual: one block of 64, eight times, all policies for servers.
     pub fn new(blocks: u32) -> Self {
-        Self { blocks, policies: candidates(), one_in: 64, samples: 4 }
+        Self { blocks, policies: candidates(), one_in: 64, samples: 8 }
     }
 }
 
@@ -41,7 +43,8 @@ pub struct Candidate {
     pub policy: PolicyKind,
     /// The expected hit ratio.
     pub hit_ratio: f64,
-    /// Its standard error, from the samples; 0 when there is only one.
+    /// Half of the interval that holds it with 95 %, by the differences between samples; 0 when there is
+    /// only one.
     pub error: f64,
     /// Hit ratios by sample.
     #[serde(skip)]
@@ -55,6 +58,8 @@ pub struct Advice {
     pub candidates: Vec<Candidate>,
     /// What LRU is expected to do.
     pub lru: Candidate,
+    /// What a server's policy is expected to do that nobody chose.
+    pub usual: Candidate,
     /// One block of so many was looked at, in each sample.
     pub one_in: u32,
     /// How many samples.
@@ -67,13 +72,22 @@ impl Advice {
         self.candidates.first().unwrap_or(&self.lru)
     }
 
+    /// The best policy, when it is worth a change: when it is expected to hit more than the
+    /// [usual](Self::usual) one by more than chance, and by more than a tenth of a point.
+    pub fn recommended(&self) -> Option<&Candidate> {
+        let best = self.best();
+        let both = best.by_sample.iter().zip(&self.usual.by_sample);
+        let (gain, error) = mean(&both.map(|(best, usual)| best - usual).collect::<Vec<_>>());
+        (gain > WORTH.max(error)).then_some(best)
+    }
+
     /// The part of LRU's misses that the best policy is expected to save: 0 to 1.
     pub fn saved(&self) -> f64 {
         let misses = 1.0 - self.lru.hit_ratio;
         if misses <= 0.0 { 0.0 } else { (self.best().hit_ratio - self.lru.hit_ratio) / misses }
     }
 
-    /// The standard error of that, from the samples.
+    /// Half of the interval that holds that with 95 %, from the samples.
     pub fn saved_error(&self) -> f64 {
         let one = |(best, lru): (&f64, &f64)| {
             let misses = 1.0 - lru;
@@ -86,7 +100,7 @@ impl Advice {
 
 /// Parameters that are worth a try: each is the best for some of the loads and sizes of docs/simulate.md,
 /// and no other comes near it there.
-const PARAMETERS: [&str; 17] = [
+const PARAMETERS: [&str; 18] = [
     "fmpq:history=1",
     "fmpq:lifetime=2",
     "fmpq:lifetime=8",
@@ -99,6 +113,7 @@ const PARAMETERS: [&str; 17] = [
     "lirs:history=10",
     "lirs:queue=0.1,history=4",
     "mq:history=2",
+    "s3fifo:fill=main",
     "s3fifo:small=0.2",
     "wtinylfu:window=0.2",
     "wtinylfu:window=0.6",
@@ -142,15 +157,53 @@ pub fn tune(stream: &Stream, question: &Question) -> Result<Advice> {
     let mut candidates: Vec<Candidate> = question.policies.iter().copied().map(judge).collect();
     // Stable: among equals the one that was named first.
     candidates.sort_by(|a, b| b.hit_ratio.total_cmp(&a.hit_ratio));
-    let lru = candidates.iter().find(|candidate| candidate.policy == PolicyKind::Lru);
-    let lru = lru.cloned().unwrap_or_else(|| judge(PolicyKind::Lru));
-    Ok(Advice { candidates, lru, one_in, samples })
+    let judged = |policy: PolicyKind| {
+        let known = candidates.iter().find(|candidate| candidate.policy == policy);
+        known.cloned().unwrap_or_else(|| judge(policy))
+    };
+    let (lru, usual) = (judged(PolicyKind::Lru), judged(PolicyKind::default()));
+    Ok(Advice { candidates, lru, usual, one_in, samples })
 }
 
-/// The mean and its standard error.
+/// The mean, and half of the interval that holds the true one with 95 %: Student's, as a few samples tell
+/// little of how much they differ.
 pub(crate) fn mean(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count.max(1.0);
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    (mean, if count > 1.0 { (squares / (count - 1.0) / count).sqrt() } else { 0.0 })
+    let error = if count > 1.0 { (squares / (count - 1.0) / count).sqrt() } else { 0.0 };
+    (mean, error * student(values.len().saturating_sub(1)))
+}
+
+/// The quantile of Student's distribution that leaves out 5 % at both ends together.
+fn student(freedom: usize) -> f64 {
+    const FEW: [f64; 8] = [0.0, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365];
+    FEW.get(freedom).copied().unwrap_or_else(|| 1.96 + 2.8 / freedom as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_students() {
+        let (middle, half) = mean(&[1.0, 2.0, 3.0, 4.0]);
+        // A standard error of 0.645, three degrees of freedom.
+        assert!((middle - 2.5).abs() < 1e-12 && (half - 2.054).abs() < 1e-3, "{half}");
+        assert_eq!(mean(&[7.0]), (7.0, 0.0));
+        assert!((student(30) - 2.042).abs() < 0.02 && (student(8) - 2.306).abs() < 0.01);
+    }
+
+    #[test]
+    fn nothing_is_recommended_where_nothing_is_gained() {
+        // Every block once: no policy hits anything.
+        let once = Stream::of_reads((0..50_000).collect());
+        let advice = tune(&once, &Question::new(8192)).unwrap();
+        assert_eq!((advice.recommended(), advice.best().hit_ratio), (None, advice.usual.hit_ratio));
+        // A loop that is longer than the cache: what LIRS is made for.
+        let looping = Stream::of_reads((0..200_000).map(|at| at % 20_000).collect());
+        let advice = tune(&looping, &Question::new(8192)).unwrap();
+        let best = advice.recommended().unwrap();
+        assert!(best.hit_ratio > advice.usual.hit_ratio + 0.01, "{best:?}");
+    }
 }

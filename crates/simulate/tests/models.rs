@@ -6,10 +6,10 @@ use cache::PolicyKind;
 use proptest::prelude::*;
 use simulate::shards::Shards;
 use simulate::{
-    Budget, Costs, Curve, Options, Policy, Question, Sharing, Stream, run, tune, whole,
+    Budget, Chunks, Costs, Curve, Law, Options, Policy, Question, Sharing, Stream, run, tune, whole,
 };
 use std::collections::{HashMap, HashSet, VecDeque};
-use trace::{Header, Memory, Op, Request};
+use trace::{Disk, Header, Memory, Op, Request};
 
 /// Ids that are dense in order of their first appearance.
 fn dense(keys: Vec<u32>) -> Stream {
@@ -76,7 +76,11 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
 
 /// The names of the blocks that the server's cache is asked for, and whether to write; the clients'
 /// reads, and how many their own caches answer.
-fn asked_for(requests: &[Request], options: &Options) -> (Vec<(String, bool)>, [u64; 2]) {
+fn asked_for(
+    requests: &[Request],
+    options: &Options,
+    bases: [&str; 2],
+) -> (Vec<(String, bool)>, [u64; 2]) {
     let mut written = HashSet::new();
     let mut clients: HashMap<(u32, u32), VecDeque<String>> = HashMap::new();
     let (mut asked, mut reads) = (Vec::new(), [0; 2]);
@@ -86,8 +90,18 @@ fn asked_for(requests: &[Request], options: &Options) -> (Vec<(String, bool)>, [
         for place in r.offset / size..=(r.offset + u64::from(r.length) - 1) / size {
             let block = place * size / u64::from(options.block);
             let own = format!("{}/{}/{block}", r.client, r.disk);
+            let of_disk = format!("own {}/{block}", r.disk);
+            let mut private = false;
+            let base = bases[r.disk as usize];
             let name = match options.sharing {
-                Sharing::Disk => format!("{}/{block}", r.disk),
+                Sharing::Base if !base.is_empty() => {
+                    private = write || written.contains(&of_disk);
+                    if write {
+                        written.insert(of_disk.clone());
+                    }
+                    if private { of_disk } else { format!("{base}: {block}") }
+                }
+                Sharing::Disk | Sharing::Base => format!("{}/{block}", r.disk),
                 Sharing::Private => own,
                 Sharing::Image if write || written.contains(&own) => {
                     written.insert(own.clone());
@@ -109,7 +123,7 @@ fn asked_for(requests: &[Request], options: &Options) -> (Vec<(String, bool)>, [
                 reads[0] += 1;
                 reads[1] += u64::from(hit);
             }
-            if if write { options.writes } else { !hit } {
+            if if write { options.writes } else { !hit && (!private || options.writes) } {
                 asked.push((name, write));
             }
         }
@@ -176,17 +190,22 @@ proptest! {
     #[test]
     fn requests_become_the_references_that_the_server_sees(
         requests in requests(), writes: bool, client in prop::option::of(1u32..8),
-        sharing in prop::sample::select(vec![Sharing::Disk, Sharing::Image, Sharing::Private]),
+        sharing in prop::sample::select(vec![
+            Sharing::Base, Sharing::Disk, Sharing::Image, Sharing::Private,
+        ]),
+        bases in prop::sample::select(vec![["", ""], ["a", "a"], ["a", ""], ["a", "b"]]),
         (block, per) in prop::sample::select(vec![
             (512u32, None), (4096, None), (131_072, None), (4096, Some(512)), (131_072, Some(4096)),
         ]),
     ) {
         let client = client.map(|blocks| (PolicyKind::Lru, blocks));
-        let options = Options { block, per, writes, sharing, client, one_in: 1 };
-        let mut source = Memory::new(Header::default(), requests.clone());
+        let options = Options { block, chunks: None, per, writes, sharing, client, one_in: 1 };
+        let disk = |base: &str| Disk { base: base.to_owned(), ..Disk::default() };
+        let header = Header { disks: bases.map(disk).to_vec(), ..Header::default() };
+        let mut source = Memory::new(header, requests.clone());
         let stream = Stream::read(&mut source, &options).unwrap();
         let mut ids = HashMap::new();
-        let (asked, reads) = asked_for(&requests, &options);
+        let (asked, reads) = asked_for(&requests, &options, bases);
         prop_assert_eq!([stream.client_reads, stream.client_hits], reads);
         let expected: Vec<(u32, bool)> = asked
             .into_iter()
@@ -199,6 +218,37 @@ proptest! {
         prop_assert_eq!(stream.blocks() as usize, ids.len());
         prop_assert_eq!(stream.requests, requests.len() as u64);
     }
+}
+
+#[test]
+fn a_read_of_a_recording_is_a_look_up_in_each_chunk_that_it_touches() {
+    let chunks = Chunks::new(120 << 10, Law { least: 8, mean: 24, most: 64 }).unwrap();
+    let (_, second) = chunks.at(0);
+    let disk = |base: &str| Disk { base: base.to_owned(), ..Disk::default() };
+    let header = Header { disks: vec![disk("a"), disk("a"), disk("b")], ..Header::default() };
+    let request = |disk, op, offset, length| Request {
+        client: disk,
+        disk,
+        op,
+        offset,
+        length,
+        ..Request::default()
+    };
+    let requests = vec![
+        request(0, Op::Read, second - 4096, 8192), // two chunks
+        request(1, Op::Read, second, 4096),        // the second, shared
+        request(2, Op::Read, second, 4096),        // of another image
+        request(0, Op::Write, second, 4096),
+        request(0, Op::Read, second, 4096), // private: from the disk's own file
+        request(0, Op::Read, second - 4096, 12_288), // both again, around it
+    ];
+    let options = Options { chunks: Some(chunks), ..Options::default() };
+    let stream = Stream::read(&mut Memory::new(header, requests), &options).unwrap();
+    let ids: Vec<u32> = stream.references().map(|(id, _)| id).collect();
+    assert_eq!(ids, [0, 1, 1, 2, 0, 1]);
+    assert_eq!((stream.block, stream.requests), (120 << 10, 6));
+    let wrong = Options { writes: true, ..options };
+    assert!(Stream::read(&mut Memory::new(Header::default(), vec![]), &wrong).is_err());
 }
 
 /// A load whose hit ratio grows slowly with size: a walk over blocks of very different popularity.
@@ -307,7 +357,7 @@ fn tuning_sees_a_loop_that_lru_loses() {
     assert!(advice.lru.hit_ratio < 0.02, "{:?}", advice.lru);
     assert!(advice.best().hit_ratio > 0.5, "{:?}", advice.best());
     assert!(advice.saved() > 0.5);
-    assert_eq!((advice.one_in, advice.samples), (64, 4));
+    assert_eq!((advice.one_in, advice.samples), (64, 8));
 }
 
 #[test]

@@ -38,18 +38,46 @@ pub(crate) fn of(mut raw: Box<dyn Read + Send>) -> io::Result<Input> {
     let raw = Cursor::new(first).chain(raw);
     let (mut reader, compressed): (Box<dyn Read + Send>, bool) = match magic.as_slice() {
         [0x1f, 0x8b, ..] => {
-            (Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::new(raw))), true)
+            let reader = flate2::bufread::MultiGzDecoder::new(BufReader::new(raw));
+            (Box::new(Named { reader, name: "gzip" }), true)
         }
         [0xfd, b'7', b'z', b'X', b'Z', 0] => {
             let raw = BufReader::new(raw);
-            (Box::new(lzma_rust2::XzReader::new_mem_limit(raw, true, XZ_MEMORY)), true)
+            let reader = lzma_rust2::XzReader::new_mem_limit(raw, true, XZ_MEMORY);
+            (Box::new(Named { reader, name: "xz" }), true)
         }
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => (Box::new(zstd::Decoder::new(raw)?), true),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            (Box::new(Named { reader: zstd::Decoder::new(raw)?, name: "zstd" }), true)
+        }
         _ => (Box::new(raw), false),
     };
     let (sample, whole) = sample(&mut reader, SAMPLE)?;
     let reader = Box::new(Cursor::new(sample.clone()).chain(reader));
     Ok(Input { sample, whole, reader, compressed })
+}
+
+/// A decompressor whose errors say what they are of.
+struct Named<R> {
+    reader: R,
+    name: &'static str,
+}
+
+impl<R: Read> Read for Named<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let what = |e: io::Error| {
+            let (name, kind) = (self.name, e.kind());
+            let text = match kind {
+                io::ErrorKind::UnexpectedEof => format!("the {name} data end too early"),
+                io::ErrorKind::OutOfMemory => {
+                    format!("the {name} data want more memory than the 128 MiB that are allowed")
+                }
+                io::ErrorKind::Interrupted => return e,
+                _ => format!("the {name} data are damaged: {e}"),
+            };
+            io::Error::new(io::ErrorKind::InvalidInput, text)
+        };
+        self.reader.read(buf).map_err(what)
+    }
 }
 
 /// Up to `size` bytes, and whether the input ended before.

@@ -37,7 +37,7 @@ pub use header::{Disk, Header};
 pub use merge::{Merged, Same};
 pub use native::column::Effort;
 pub use native::writer::{Writer, create};
-pub use open::{OpenOptions, guess, open, read};
+pub use open::{Begun, OpenOptions, guess, open, read};
 pub use request::{Flags, Op, Request};
 pub use source::{Memory, Source};
 pub use transform::{Anonymous, Cut, Sample, Selection};

@@ -54,11 +54,11 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Source + Send>
         // What is no file cannot be read twice.
         let once = input.compressed || !path.metadata().is_ok_and(|m| m.is_file());
         let source: Box<dyn Source + Send> = match once {
-            true => Box::new(Reader::stream(input.reader, named)?),
+            true => Box::new(Begun::new(Reader::stream(input.reader, named)?)),
             false => {
                 let file = File::open(path).map_err(|e| Error::io(path.display(), e))?;
                 let buffered = BufReader::with_capacity(BUFFER, file);
-                Box::new(Reader::file(buffered, named, options.times.clone())?)
+                Box::new(Begun::new(Reader::file(buffered, named, options.times.clone())?))
             }
         };
         return Ok(shifted(source, options.shift));
@@ -79,7 +79,8 @@ pub fn read(
     let input = input::of(input).map_err(|e| Error::io(name, e))?;
     let named = PathBuf::from(name);
     if options.format.is_none_or(|f| f == Format::Sojourn) && is_ours(&input.sample) {
-        return Ok(shifted(Box::new(Reader::stream(input.reader, named)?), options.shift));
+        let source = Begun::new(Reader::stream(input.reader, named)?);
+        return Ok(shifted(Box::new(source), options.shift));
     }
     from_input(input, named, options)
 }
@@ -137,18 +138,24 @@ fn from_input(
     }
 }
 
-/// A source whose first batch was read ahead: what a header says of times, operations and
-/// latencies is known of many formats only then.
-struct Begun<S> {
+/// A source whose first batch was read ahead: what a header says of times, operations and latencies is
+/// known of many formats only then, and in our own what disks were made from.
+pub struct Begun<S> {
     source: S,
     first: Option<Result<Vec<Request>>>,
 }
 
 impl<S: Source> Begun<S> {
-    fn new(mut source: S) -> Self {
+    /// Reads the first batch; what is wrong with it is told when it is read again.
+    pub fn new(mut source: S) -> Self {
         let mut batch = Vec::new();
         let first = source.read(&mut batch).map(|_| batch);
         Self { source, first: Some(first) }
+    }
+
+    /// Whether there is no request in it at all. Tells before anything else is read.
+    pub fn is_empty(&self) -> bool {
+        matches!(&self.first, Some(Ok(batch)) if batch.is_empty())
     }
 }
 
@@ -239,7 +246,14 @@ fn guess_from(input: &Input, path: &Path, options: &OpenOptions) -> Result<Forma
             !text && records::understands(sample, parser, intake(*format, &relaxed))
         }
     };
-    Format::ALL.into_iter().find(fits).ok_or_else(|| {
+    if let Some(format) = Format::ALL.into_iter().find(fits) {
+        return Ok(format);
+    }
+    // Reading a file of that name says what is wrong with which line.
+    if text && is_named_csv(path) {
+        return Ok(Format::Csv);
+    }
+    Err({
         let tried = Format::ALL.iter().filter(|f| **f != Format::Ids32).map(|f| f.as_str());
         let tried: Vec<_> = tried.collect();
         Error::invalid(format!(
@@ -248,6 +262,14 @@ fn guess_from(input: &Input, path: &Path, options: &OpenOptions) -> Result<Forma
             tried.join(", ")
         ))
     })
+}
+
+/// Whether a file is called `.csv`, or that and compressed.
+fn is_named_csv(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase());
+    let name = name.unwrap_or_default();
+    let plain = [".gz", ".xz", ".zst"].iter().find_map(|ending| name.strip_suffix(ending));
+    plain.unwrap_or(&name).ends_with(".csv")
 }
 
 /// Our own format with a shift.

@@ -266,6 +266,8 @@ pub struct Anonymous<S> {
     header: Header,
     growth: Option<usize>,
     pieces: Pieces,
+    /// Requests that were cut because what they touch is not together any more.
+    cut: u64,
 }
 
 /// What places are shuffled in, in bytes.
@@ -275,7 +277,8 @@ impl<S: Source> Anonymous<S> {
     /// Without names and notes; places shuffled by `key`, if given.
     pub fn new(source: S, key: Option<u64>) -> Self {
         let header = Header::default();
-        let mut anonymous = Self { source, key, header, growth: None, pieces: Pieces::default() };
+        let pieces = Pieces::default();
+        let mut anonymous = Self { source, key, header, growth: None, pieces, cut: 0 };
         anonymous.update();
         anonymous
     }
@@ -335,6 +338,7 @@ impl<S: Source> Source for Anonymous<S> {
                 return;
             }
             let (mut at, end) = (request.offset, request.end());
+            self.cut += u64::from(request.length > 0 && at / EXTENT != (end - 1) / EXTENT);
             while at < end {
                 let next = ((at / EXTENT + 1) * EXTENT).min(end);
                 let offset = shuffle(at / EXTENT, request.disk, key) * EXTENT + at % EXTENT;
@@ -344,6 +348,11 @@ impl<S: Source> Source for Anonymous<S> {
             }
         });
         self.update();
+        if matches!(more, Ok(false)) && self.cut > 0 {
+            let cut = std::mem::take(&mut self.cut);
+            self.header
+                .note(&format!("{cut} requests that cross extents were cut at their borders"));
+        }
         more
     }
 }

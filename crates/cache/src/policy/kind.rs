@@ -163,6 +163,7 @@ impl PolicyKind {
                 ("small", p.small.to_string()),
                 ("history", p.history.to_string()),
                 ("promote", p.promote.to_string()),
+                ("fill", p.fill.to_string()),
             ],
             Self::TwoQ(p) => {
                 vec![("inside", p.inside.to_string()), ("outside", p.outside.to_string())]
@@ -195,6 +196,7 @@ impl PolicyKind {
             (Self::Mq(p), "history") => p.history = value.parse()?,
             (Self::S3Fifo(p), "small") => p.small = part()?,
             (Self::S3Fifo(p), "history") => p.history = value.parse()?,
+            (Self::S3Fifo(p), "fill") => p.fill = value.parse()?,
             (Self::S3Fifo(p), "promote") => p.promote = integer(name, value, 1, 3)? as u8,
             (Self::TwoQ(p), "inside") => p.inside = part()?,
             (Self::TwoQ(p), "outside") => p.outside = value.parse()?,

@@ -6,6 +6,9 @@
 
 use super::queues::Queues;
 use super::{Algorithm, Forgotten, Ratio, Room};
+use block::{Error, Result};
+use std::fmt;
+use std::str::FromStr;
 
 const SMALL: u8 = 0;
 const MAIN: u8 = 1;
@@ -23,11 +26,49 @@ pub struct Parameters {
     pub history: Ratio,
     /// Uses in the small queue after which an entry goes to the main queue: 1 to 3.
     pub promote: u8,
+    /// Where new entries go until the first one is evicted.
+    pub fill: Fill,
+}
+
+/// Where new entries go while there is room. The paper does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fill {
+    /// Into the main queue, once the small one is full, as in the authors' own libCacheSim: the first
+    /// entries are not passed over for being new.
+    Main,
+    /// Into the small queue: what of them was used moves on when room is needed.
+    Small,
 }
 
 impl Default for Parameters {
     fn default() -> Self {
-        Self { small: Ratio::hundredths(10), history: Ratio::hundredths(90), promote: 1 }
+        Self {
+            small: Ratio::hundredths(10),
+            history: Ratio::hundredths(90),
+            promote: 1,
+            fill: Fill::Small,
+        }
+    }
+}
+
+impl fmt::Display for Fill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Main => "main",
+            Self::Small => "small",
+        })
+    }
+}
+
+impl FromStr for Fill {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "main" => Ok(Self::Main),
+            "small" => Ok(Self::Small),
+            _ => Err(Error::invalid(format!("fill={text} is neither main nor small"))),
+        }
     }
 }
 
@@ -39,6 +80,8 @@ pub struct S3Fifo {
     /// An entry's count is the number of its uses.
     queues: Queues<3>,
     full: usize,
+    /// Whether nothing had to leave so far.
+    filling: bool,
     forgotten: Forgotten,
 }
 
@@ -49,8 +92,15 @@ impl S3Fifo {
             parameters,
             queues: Queues::new(room.ids),
             full: room.entries.max(1) as usize,
+            filling: true,
             forgotten: room.forgotten(),
         }
+    }
+
+    /// Whether the small queue has its part of the cache.
+    #[inline]
+    fn small_is_full(&self) -> bool {
+        self.queues.len(SMALL) as usize >= self.parameters.small.of(self.full).max(1)
     }
 
     #[inline]
@@ -106,6 +156,8 @@ impl Algorithm for S3Fifo {
         self.queues.set_count(id, 0);
         if self.queues.list(id) == LEFT {
             self.queues.move_to_tail(MAIN, id);
+        } else if self.filling && self.parameters.fill == Fill::Main && self.small_is_full() {
+            self.queues.push_tail(MAIN, id);
         } else {
             self.queues.push_tail(SMALL, id);
         }
@@ -113,9 +165,10 @@ impl Algorithm for S3Fifo {
 
     #[inline]
     fn evict(&mut self) -> Option<u32> {
-        self.full = self.len();
-        let small = self.queues.len(SMALL) as usize >= self.parameters.small.of(self.full).max(1);
-        if small && let Some(id) = self.evict_small() {
+        (self.full, self.filling) = (self.len(), false);
+        if self.small_is_full()
+            && let Some(id) = self.evict_small()
+        {
             return Some(id);
         }
         self.evict_main().or_else(|| self.evict_small())

@@ -108,8 +108,9 @@ fn kind() -> impl Strategy<Value = PolicyKind> {
         Just(PolicyKind::Lru),
         (1u8..9, times())
             .prop_map(|(queues, history)| PolicyKind::Mq(mq::Parameters { queues, history })),
-        (part(), times(), 1u8..4).prop_map(|(small, history, promote)| {
-            PolicyKind::S3Fifo(s3fifo::Parameters { small, history, promote })
+        (part(), times(), 1u8..4, any::<bool>()).prop_map(|(small, history, promote, main)| {
+            let fill = if main { s3fifo::Fill::Main } else { s3fifo::Fill::Small };
+            PolicyKind::S3Fifo(s3fifo::Parameters { small, history, promote, fill })
         }),
         Just(PolicyKind::Sieve),
         (part(), times())

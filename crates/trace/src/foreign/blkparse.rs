@@ -113,7 +113,7 @@ impl LineFormat for Blkparse {
         let time = seconds(fields[3], "time")?;
         let [action] = *fields[5] else { return Ok(()) };
         let rank = Self::rank(action);
-        let Some((op, flags)) = kind(fields[6]).filter(|_| rank > 0) else { return Ok(()) };
+        let Some((mut op, flags)) = kind(fields[6]).filter(|_| rank > 0) else { return Ok(()) };
         let disk = intake.disk(device)?;
         let (offset, length) = match (op, fields[8]) {
             (Op::Flush, _) => (0, 0),
@@ -125,8 +125,18 @@ impl LineFormat for Blkparse {
                 };
                 (sectors(fields[7], "sector")?, sectors(fields[9], "number of sectors")?)
             }
+            // A flush that was to go before data of which there are none.
+            (Op::Write, _) if fields[6].starts_with(b"F") => {
+                op = Op::Flush;
+                (0, 0)
+            }
             // Passed-through commands have no place.
-            _ => return Ok(()),
+            _ => {
+                if action == self.begins {
+                    intake.leave_out();
+                }
+                return Ok(());
+            }
         };
         let raw = Raw { time, disk, op, offset, length, flags, ..Raw::default() };
         if rank > Self::rank(self.begins) {

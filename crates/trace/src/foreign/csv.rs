@@ -1,11 +1,12 @@
-//! Comma-separated columns with a line of names. Which columns are understood, and in which units,
-//! is in docs/trace.md; others are left alone.
+//! Columns with a line of names, between commas, semicolons or tabs; fields may stand in quotes. Which
+//! columns are understood, and in which units, is in docs/trace.md; others are left alone.
 
 use super::fields::{number, operation, shown, time};
 use super::intake::{Intake, Raw, Times};
 use super::lines::LineFormat;
 use super::{MICROSECOND, MILLISECOND, Parsed, SECOND, SECTOR};
 use crate::{Flags, Op, Request};
+use std::borrow::Cow;
 
 /// Columns at most.
 const COLUMNS: usize = 256;
@@ -64,14 +65,83 @@ fn column(name: &str) -> Parsed<Column> {
 #[derive(Debug, Default)]
 pub(crate) struct Csv {
     columns: Vec<Column>,
+    separator: u8,
+}
+
+/// The fields of a line, without the quotes (RFC 4180, but for line ends in quotes).
+struct Fields<'a> {
+    rest: Option<&'a [u8]>,
+    separator: u8,
+}
+
+impl<'a> Fields<'a> {
+    fn of(line: &'a [u8], separator: u8) -> Self {
+        Self { rest: Some(line), separator }
+    }
+
+    /// The field that begins with a quote, the rest of whose line this is, and what follows it.
+    fn quoted(&mut self, text: &'a [u8]) -> Parsed<Cow<'a, [u8]>> {
+        let mut field = Vec::new();
+        let mut at = 0;
+        loop {
+            let Some(quote) = text[at..].iter().position(|b| *b == b'"') else {
+                return Err(format!("the quote before {} never ends", shown(text)));
+            };
+            field.extend_from_slice(&text[at..at + quote]);
+            at += quote + 1;
+            if text.get(at) != Some(&b'"') {
+                break;
+            }
+            field.push(b'"'); // two of them stand for one
+            at += 1;
+        }
+        let behind = text[at..].trim_ascii_start();
+        self.rest = match behind.split_first() {
+            None => None,
+            Some((byte, rest)) if *byte == self.separator => Some(rest),
+            // Where the separator is white space it was trimmed away.
+            Some(_) if text.get(at) == Some(&self.separator) => Some(&text[at + 1..]),
+            Some(_) => return Err(format!("{} stands behind a quoted field", shown(behind))),
+        };
+        Ok(Cow::Owned(field))
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Parsed<Cow<'a, [u8]>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = self.rest.take()?;
+        let trimmed = match self.separator {
+            b'\t' => rest.strip_prefix(b" ").unwrap_or(rest),
+            _ => rest.trim_ascii_start(),
+        };
+        if let Some(text) = trimmed.strip_prefix(b"\"") {
+            return Some(self.quoted(text));
+        }
+        let field = match rest.iter().position(|b| *b == self.separator) {
+            Some(end) => {
+                self.rest = Some(&rest[end + 1..]);
+                &rest[..end]
+            }
+            None => rest,
+        };
+        Some(Ok(Cow::Borrowed(field.trim_ascii())))
+    }
+}
+
+/// What stands between the names of columns: the first of these that is there at all.
+fn separator(titles: &[u8]) -> u8 {
+    *[b',', b';', b'\t'].iter().find(|byte| titles.contains(byte)).unwrap_or(&b',')
 }
 
 impl Csv {
     fn titles(&mut self, line: &[u8], intake: &mut Intake) -> Parsed<()> {
         let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
-        for title in line.split(|b| *b == b',') {
-            let title = String::from_utf8_lossy(title.trim_ascii()).to_ascii_lowercase();
-            let column = column(title.trim_matches('"'))?;
+        self.separator = separator(line);
+        for title in Fields::of(line, self.separator) {
+            let title = String::from_utf8_lossy(title?.trim_ascii()).to_ascii_lowercase();
+            let column = column(&title)?;
             let same = |c: &Column| std::mem::discriminant(c) == std::mem::discriminant(&column);
             if column != Column::Other && self.columns.iter().any(same) {
                 return Err(format!("column '{title}' says again what another one says"));
@@ -122,14 +192,20 @@ impl LineFormat for Csv {
             return self.titles(line, intake);
         }
         let mut raw = Raw { length: block::BLOCK, ..Raw::default() };
-        let mut fields = line.split(|b| *b == b',');
-        let scaled = |field, unit: u64, what: &str| {
+        let mut fields = Fields::of(line, self.separator);
+        let scaled = |field: &[u8], unit: u64, what: &str| {
             number(field, what)?
                 .checked_mul(unit)
                 .ok_or_else(|| format!("the {what} is too large: {}", shown(field)))
         };
         for column in &self.columns {
-            let field = fields.next().ok_or("fewer columns than names")?.trim_ascii();
+            let field = match fields.next() {
+                Some(field) => field?,
+                // Empty fields at the end of a line look like white space there.
+                None if self.separator == b'\t' => Cow::Borrowed(&[][..]),
+                None => return Err("fewer columns than names".to_owned()),
+            };
+            let field = field.as_ref();
             match *column {
                 Column::Time(unit) => raw.time = time(field, unit, "time")?,
                 Column::Client => raw.client = intake.client(field)?,

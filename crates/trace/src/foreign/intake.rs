@@ -85,6 +85,11 @@ impl Intake {
         Ok(number)
     }
 
+    /// Counts a request that has no place.
+    pub(crate) fn leave_out(&mut self) {
+        self.empty += 1;
+    }
+
     /// Checks a request and adds it.
     #[inline(always)]
     pub(crate) fn accept(&mut self, raw: &Raw, batch: &mut Vec<Request>) -> Parsed<()> {

@@ -1,5 +1,7 @@
 //! blkreplay's `.load`: text up to a line that begins with `start ;`, then
 //! `seconds ; sector ; sectors ; R|W ; replay delay ; replay duration`.
+//!
+//! Published traces have text and titles twice where a script put its own in front of a file that had some.
 
 use super::blkparse::kind;
 use super::fields::{number, seconds, shown, split};
@@ -16,26 +18,29 @@ const PREAMBLE: usize = 1000;
 pub(crate) struct Load {
     preamble: usize,
     begun: bool,
+    /// Whether a request was read.
+    requests: bool,
 }
 
 impl LineFormat for Load {
     fn line(&mut self, line: &[u8], intake: &mut Intake, out: &mut Vec<Request>) -> Parsed<()> {
         let (fields, count) = split::<4>(line, b';');
-        if !self.begun {
-            let titles = line.trim_ascii_start().starts_with(b"start") && count >= 4;
-            let numbers = count >= 4 && seconds(fields[0], "time").is_ok();
-            self.begun = titles || numbers;
-            self.preamble += 1;
-            if titles {
-                return Ok(());
-            }
-            if !numbers {
-                return match self.preamble > PREAMBLE {
-                    true => Err("no line that begins with 'start ;' so far".to_owned()),
-                    false => Ok(()),
-                };
-            }
+        let titles = line.trim_ascii_start().starts_with(b"start") && count >= 4;
+        let numbers = count >= 4 && seconds(fields[0], "time").is_ok();
+        if titles && !self.requests {
+            self.begun = true;
+            return Ok(());
         }
+        // Before the first request any text may stand, also behind titles.
+        if !numbers && !self.requests {
+            self.preamble += 1;
+            return match (self.preamble > PREAMBLE, self.begun) {
+                (false, _) => Ok(()),
+                (true, false) => Err("no line that begins with 'start ;' so far".to_owned()),
+                (true, true) => Err("no request behind 'start ;' so far".to_owned()),
+            };
+        }
+        self.requests = true;
         if line.trim_ascii_start().starts_with(b"#") {
             return Ok(());
         }

@@ -460,3 +460,81 @@ fn a_file_that_cannot_be_written_is_named_as_the_user_named_it() {
     let error = export(&mut source, "/nowhere/at/all/t.csv".as_ref(), &options).unwrap_err();
     assert!(error.message().starts_with("/nowhere/at/all/t.csv: "), "{error}");
 }
+
+#[test]
+fn a_load_may_have_its_text_and_titles_twice() {
+    let (_, once) = parse(LOAD.as_bytes(), &OpenOptions::default()).unwrap();
+    let titles = LOAD.lines().take(2).collect::<Vec<_>>().join("\n");
+    let twice = format!("{titles}\nCopied; by; a; script.\n\n{LOAD}");
+    assert_eq!(parse(twice.as_bytes(), &OpenOptions::default()).unwrap().1, once);
+    // Text between requests is none of it.
+    let broken = format!("{LOAD}and so on\n");
+    let load = OpenOptions { format: Some(Format::Load), ..OpenOptions::default() };
+    let error = parse(broken.as_bytes(), &load).unwrap_err();
+    assert!(error.message().contains("line 5"), "{error}");
+}
+
+#[test]
+fn columns_may_stand_between_tabs_or_semicolons_and_in_quotes() {
+    let (_, plain) = parse(CSV.as_bytes(), &OpenOptions::default()).unwrap();
+    let quoted: String = CSV
+        .lines()
+        .map(|line| {
+            line.split(',').map(|field| format!("\"{field}\"")).collect::<Vec<_>>().join(", ")
+        })
+        .map(|line| line + "\n")
+        .collect();
+    let texts = [CSV.replace(',', ";"), CSV.replace(',', "\t"), quoted.replace(", ", "\t"), quoted];
+    for text in texts {
+        assert_eq!(parse(text.as_bytes(), &OpenOptions::default()).unwrap().1, plain, "{text}");
+    }
+    let odd = "op,offset,length,comment\nR,4096,512,\"a, \"\"b\"\"\"\nR,8192,512,\"\"\n";
+    let (_, requests) = parse(odd.as_bytes(), &OpenOptions::default()).unwrap();
+    assert_eq!(requests, [read_at(0, 4096, 512), read_at(1, 8192, 512)]);
+    let csv = OpenOptions { format: Some(Format::Csv), ..OpenOptions::default() };
+    for (line, why) in [("R,1,512,\"x", "never ends"), ("R,1,512,\"x\"y", "behind a quoted field")]
+    {
+        let text = format!("op,offset,length,comment\n{line}\n");
+        let error = parse(text.as_bytes(), &csv).unwrap_err();
+        assert!(error.message().contains("line 2") && error.message().contains(why), "{error}");
+    }
+}
+
+#[test]
+fn an_odd_row_of_a_file_called_csv_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("day.csv");
+    std::fs::write(&path, "time_us,op,offset,length\n0,dance,0,4096\n1,R,0,4096\n").unwrap();
+    let mut source = open(&path, &OpenOptions::default()).unwrap();
+    let error = drain(&mut source).unwrap_err();
+    assert!(error.message().contains("line 2") && error.message().contains("dance"), "{error}");
+    let other = dir.path().join("day.txt");
+    std::fs::rename(&path, &other).unwrap();
+    let error = open(&other, &OpenOptions::default()).err().unwrap();
+    assert!(error.message().contains("--format"), "{error}");
+}
+
+#[test]
+fn a_flush_of_blkparse_is_read_without_a_sector_and_what_has_no_place_is_counted() {
+    let text = "\
+  8,0    1        1     0.000000000   697  Q   W 8 + 8 [x]
+  8,0    1        2     0.000001000   697  Q FWS [x]
+  8,0    1        3     0.000002000   697  Q   R [x]
+  8,0    1        4     0.000003000     0  C FWS [0]
+";
+    let (header, requests) = parse(text.as_bytes(), &OpenOptions::default()).unwrap();
+    let flush = Request { time: 1000, op: Op::Flush, latency: 2000, ..Request::default() };
+    assert_eq!(requests, [write_at(0, 4096, 4096), flush]);
+    assert!(header.notes.contains("1 requests of no length were left out"), "{}", header.notes);
+}
+
+#[test]
+fn damaged_compression_is_named() {
+    let mut xz = vec![0xfd, b'7', b'z', b'X', b'Z', 0];
+    xz.extend([0; 40]);
+    for (bytes, name) in [(xz, "xz"), (vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 7], "gzip")] {
+        let error = parse(&bytes, &OpenOptions::default()).unwrap_err();
+        assert!(error.message().contains(&format!("the {name} data")), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+    }
+}

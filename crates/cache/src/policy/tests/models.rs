@@ -24,7 +24,7 @@ pub(super) fn of(kind: PolicyKind, capacity: usize) -> Box<dyn Model> {
             Box::new(TwoQModel { parameters, capacity, lists: Default::default() })
         }
         PolicyKind::S3Fifo(parameters) => {
-            Box::new(S3FifoModel { parameters, capacity, lists: Default::default() })
+            Box::new(S3FifoModel { parameters, capacity, filling: true, lists: Default::default() })
         }
         PolicyKind::Fmpq(p) => Box::new(FmpqModel::new(capacity, p, false)),
         PolicyKind::Mq(p) => {
@@ -255,6 +255,7 @@ impl Model for TwoQModel {
 struct S3FifoModel {
     parameters: s3fifo::Parameters,
     capacity: usize,
+    filling: bool,
     /// Small, main, ghost: keys and uses.
     lists: [VecDeque<(u64, u32)>; 3],
 }
@@ -297,7 +298,14 @@ impl Model for S3FifoModel {
             return true;
         }
         if self.lists[0].len() + self.lists[1].len() == self.capacity {
+            self.filling = false;
             self.make_room();
+        }
+        let least = self.parameters.small.of(self.capacity).max(1);
+        let first = self.filling && self.parameters.fill == s3fifo::Fill::Main;
+        if first && self.lists[0].len() >= least {
+            self.lists[1].push_back((key, 0));
+            return false;
         }
         let known = self.lists[2].iter().position(|entry| entry.0 == key);
         let known = known.and_then(|at| self.lists[2].remove(at)).is_some();
