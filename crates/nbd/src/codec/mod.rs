@@ -9,6 +9,7 @@
 
 pub mod constants;
 pub mod fault;
+pub mod names;
 pub mod option;
 pub mod reply;
 pub mod request;

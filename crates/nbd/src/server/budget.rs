@@ -5,6 +5,7 @@
 //! and leaves its requests unread while there is none. It takes them out of its client's part first, so
 //! that one client, with however many connections, leaves something to the others.
 
+use super::replies::SpareOfAll;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,6 +27,8 @@ pub(super) struct Budget {
     wanted: AtomicBool,
     waiting: Mutex<BTreeMap<u64, Waker>>,
     next: AtomicU64,
+    /// What is kept for reuse beside it.
+    spare: Arc<SpareOfAll>,
 }
 
 impl Budget {
@@ -38,7 +41,13 @@ impl Budget {
             wanted: AtomicBool::new(false),
             waiting: Mutex::default(),
             next: AtomicU64::new(0),
+            spare: Arc::default(),
         })
+    }
+
+    /// What all connections keep for reuse.
+    pub(super) fn spare(&self) -> &Arc<SpareOfAll> {
+        &self.spare
     }
 
     fn waiting(&self) -> MutexGuard<'_, BTreeMap<u64, Waker>> {

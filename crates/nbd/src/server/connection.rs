@@ -11,6 +11,7 @@
 //! usually have little to do.
 
 mod deadlines;
+mod doubt;
 mod looking;
 
 #[cfg(test)]
@@ -24,10 +25,13 @@ use super::limits::BusyPoll;
 use super::order::Order;
 use super::passing::Rest;
 use super::stream::Watch;
-use crate::codec::Parsed;
 use crate::codec::constants::{command, command_flags, errno};
+use crate::codec::names::command_name;
 use crate::codec::request::Request;
+use crate::codec::{Parsed, ReplyStyle};
 use block::{Error, Result};
+use doubt::Doubt;
+use futures::future::BoxFuture;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -88,6 +92,8 @@ enum Taken {
     Full,
     /// The client's limits hold the next one back for so long.
     Paced(Duration),
+    /// Older connections have to settle first.
+    Held,
     /// They are for another process to take.
     Left,
     /// None will be.
@@ -119,6 +125,12 @@ pub(super) struct Connection<'a, S> {
     /// No more requests are taken: another process goes on.
     leaving: bool,
     watch: Option<Watch>,
+    /// Ready when the older connections that this one follows have settled.
+    older: Option<BoxFuture<'static, ()>>,
+    /// Whether a newer one follows this one.
+    doubt: Doubt,
+    /// There was nothing more to receive.
+    drained: bool,
     /// When the client was seen to have closed its side while it is held back.
     side_closed: Option<Instant>,
     order: Order,
@@ -169,6 +181,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             paced: false,
             leaving: false,
             watch: None,
+            older: None,
+            doubt: Doubt::None,
+            drained: false,
             side_closed: None,
             order: Order::new(),
             taken: 0,
@@ -185,6 +200,20 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     /// nothing is received.
     pub(super) fn notice(&mut self, watch: Option<Watch>) {
         self.watch = watch;
+    }
+
+    /// Has it take no request before `older` is ready.
+    pub(super) fn follow(&mut self, older: Option<BoxFuture<'static, ()>>) {
+        self.older = older;
+    }
+
+    fn is_held(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(older) = &mut self.older else { return false };
+        let held = older.as_mut().poll(cx).is_pending();
+        if !held {
+            self.older = None;
+        }
+        held
     }
 
     /// Has it look for the next request then, on one of these, before it sleeps.
@@ -218,6 +247,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             self.lose(Error::unavailable("the client takes no replies: it was dropped"));
             ended = self.turns(cx);
         }
+        if ended.is_pending() {
+            self.settle(cx);
+        }
         self.order.worked(self.work);
         self.share.settle(&mut self.engine.tally);
         self.engine.settle(cx);
@@ -233,12 +265,17 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             self.work += waited.unwrap_or(0);
             let mut progress = waited.is_some();
             let before = self.engine.in_flight();
-            let taken = self.take();
+            self.drained = false;
+            self.drop_what_a_lost_client_left();
+            let taken = if self.is_held(cx) { Taken::Held } else { self.take() };
             progress |= self.engine.in_flight() > before; // new ones want their first poll
             match self.engine.replies.poll_send(cx, self.stream, &mut self.engine.spare) {
                 Ok(sent) => {
                     self.moved += sent as u64;
                     progress |= sent > 0 && matches!(taken, Taken::Full);
+                    if sent > 0 {
+                        self.note_sent_in_doubt();
+                    }
                 }
                 Err(e) => self.lose(Error::io("sending replies", e)),
             }
@@ -272,11 +309,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                     return Poll::Pending;
                 }
                 match self.receive_or_look(cx) {
-                    Poll::Pending => {}
+                    Poll::Pending => self.drained = true,
                     Poll::Ready(Ok(n)) => {
                         progress = true;
                         self.active = true;
                         self.moved += n as u64;
+                        self.note_received_in_doubt();
                         if n == 0 {
                             self.close(End::Vanished); // its replies are still delivered
                         }
@@ -443,18 +481,19 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         if !self.engine.has_room(request, payload) {
             return Ok(Some(Taken::Full));
         }
-        if request.command == command::WRITE && (payload > 0 || request.len == 0) {
+        if request.command == command::WRITE {
             return self.write(request, header, payload);
         }
         self.input.consume(header);
         match request.command {
             command::DISCONNECT => self.close(End::Done),
-            command::WRITE => {
-                self.engine.reject(request, errno::EINVAL, "a write without the payload flag");
-            }
             _ if payload > 0 => {
-                self.engine.reject(request, errno::EINVAL, "this command takes no payload");
-                self.skip(payload)?;
+                let why = format!(
+                    "{} takes no payload, and PAYLOAD_LEN announces one",
+                    command_name(request.command)
+                );
+                self.engine.reject(request, errno::EINVAL, why);
+                self.skip(request, payload)?;
             }
             _ => self.engine.take(request),
         }
@@ -465,7 +504,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     fn write(&mut self, request: &Request, header: usize, payload: u64) -> Result<Option<Taken>> {
         let Some(work) = self.engine.admit(request) else {
             self.input.consume(header);
-            self.skip(payload)?;
+            self.skip(request, payload)?;
             return Ok(None);
         };
         let len = payload as usize; // admitted: at most `max_request`
@@ -484,21 +523,23 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         Ok(None)
     }
 
-    fn skip(&mut self, payload: u64) -> Result<()> {
+    fn skip(&mut self, request: &Request, payload: u64) -> Result<()> {
         if payload > SKIPPED {
-            return Err(Error::invalid(format!("a payload of {payload} bytes cannot be skipped")));
+            return Err(Error::invalid(format!(
+                "a refused {} has a payload of {payload} bytes, too long to be skipped",
+                command_name(request.command)
+            )));
         }
         self.receiving = Receiving::Skip { left: payload };
         Ok(())
     }
 
-    /// How many bytes follow the header.
+    /// How many bytes follow the header: those of a write always, whether or not it says so (QEMU
+    /// never sets `PAYLOAD_LEN`), and of another command those that an extended header announces.
     fn payload(&self, request: &Request) -> u64 {
-        let announced = match self.engine.style() {
-            crate::codec::ReplyStyle::Extended => request.flags & command_flags::PAYLOAD_LEN != 0,
-            _ => request.command == command::WRITE,
-        };
-        if announced { request.len } else { 0 }
+        let announces = request.flags & command_flags::PAYLOAD_LEN != 0
+            && self.engine.style() == ReplyStyle::Extended;
+        if request.command == command::WRITE || announces { request.len } else { 0 }
     }
 
     /// Receives once, straight into a payload's own buffer if there is one.

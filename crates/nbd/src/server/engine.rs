@@ -7,6 +7,7 @@ use super::latency::{Meter, Operation, Timer};
 use super::observing::Observing;
 use super::replies::{Replies, Spare};
 use crate::codec::constants::{command, command_flags as flag, errno};
+use crate::codec::names::{command_name, flag_names};
 use crate::codec::reply::{self, Mark};
 use crate::codec::request::Request;
 use crate::codec::{ReplyStyle, fault};
@@ -183,9 +184,9 @@ impl Engine {
             read_only: terms.device.read_only(),
             held: Holding::new(&terms.part, &terms.budget),
             observing: Observing::new(terms.observer.clone()),
+            spare: Spare::of(terms.budget.spare()),
             terms,
             replies: Replies::new(),
-            spare: Spare::default(),
             tally: Traffic::default(),
             timer: Timer::new(),
             head: Vec::with_capacity(64),
@@ -199,6 +200,11 @@ impl Engine {
 
     pub(super) fn style(&self) -> ReplyStyle {
         self.terms.style
+    }
+
+    /// The name of the export.
+    pub(super) fn export(&self) -> &str {
+        &self.terms.export
     }
 
     /// How many requests are in flight.
@@ -314,8 +320,8 @@ impl Engine {
     }
 
     /// Refuses a request outright.
-    pub(super) fn reject(&mut self, request: &Request, number: u32, message: &str) {
-        self.refuse(request, &Refusal { number, message: message.to_owned() });
+    pub(super) fn reject(&mut self, request: &Request, number: u32, message: String) {
+        self.refuse(request, &Refusal { number, message });
     }
 
     fn check(&self, request: &Request) -> Result<Work, Refusal> {
@@ -324,9 +330,8 @@ impl Engine {
         let mut legal = flag::FUA; // valid with every command, even where it means nothing
         match request.command {
             command::READ if structured => legal |= flag::DF,
-            command::WRITE if self.terms.style == ReplyStyle::Extended => {
-                legal |= flag::PAYLOAD_LEN;
-            }
+            // It says what a write has anyhow, and in a compact header no less.
+            command::WRITE => legal |= flag::PAYLOAD_LEN,
             command::WRITE_ZEROES => legal |= flag::NO_HOLE | flag::FAST_ZERO,
             command::BLOCK_STATUS => legal |= flag::REQ_ONE,
             _ => {}
@@ -344,7 +349,9 @@ impl Engine {
                 only_if_fast: request.flags & flag::FAST_ZERO != 0,
             }),
             command::BLOCK_STATUS => Kind::Status { one: request.flags & flag::REQ_ONE != 0 },
-            other => return refuse(errno::EINVAL, format!("command {other} is not known")),
+            other => {
+                return refuse(errno::EINVAL, format!("{} is not known", command_name(other)));
+            }
         };
         if self.stopping {
             return refuse(errno::ESHUTDOWN, "the server is stopping: connect again later".into());
@@ -353,9 +360,9 @@ impl Engine {
             return refuse(
                 errno::EINVAL,
                 format!(
-                    "flags {:#x} are not valid with command {}",
-                    request.flags & !legal,
-                    request.command
+                    "the flags {} do not belong to {}",
+                    flag_names(request.flags & !legal),
+                    command_name(request.command)
                 ),
             );
         }
@@ -375,17 +382,22 @@ impl Engine {
             return refuse(
                 errno::EINVAL,
                 format!(
-                    "a request of {} bytes is longer than the {} that are accepted",
-                    request.len, self.terms.max_request
+                    "a {} of {} bytes is longer than the {} that are accepted",
+                    command_name(request.command),
+                    request.len,
+                    self.terms.max_request
                 ),
             );
         }
         if let Kind::Status { .. } = kind {
             if !self.terms.allocation {
-                return refuse(errno::EINVAL, "no metadata context was negotiated".into());
+                return refuse(
+                    errno::EINVAL,
+                    "BLOCK_STATUS, and no metadata context was negotiated".into(),
+                );
             }
             if request.len == 0 {
-                return refuse(errno::EINVAL, "block status of an empty range".into());
+                return refuse(errno::EINVAL, "BLOCK_STATUS of an empty range".into());
             }
         }
         let size = self.terms.device.size();

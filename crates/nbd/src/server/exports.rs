@@ -38,6 +38,8 @@ pub struct Peer {
     pub identity: String,
     /// The name in the certificate that it showed.
     pub certificate: Option<String>,
+    /// The user whose secret it proved to know, where it came by a protocol that asks for one.
+    pub user: Option<String>,
     asked: Asked,
 }
 
@@ -62,7 +64,7 @@ impl fmt::Debug for Asked {
 
 impl Peer {
     fn new(transport: Transport, identity: String) -> Self {
-        Self { transport, identity, certificate: None, asked: Asked::default() }
+        Self { transport, identity, certificate: None, user: None, asked: Asked::default() }
     }
 
     /// A client on a unix socket. Where its process is not known (a `pid` of 0 is none) it is another
@@ -108,7 +110,8 @@ impl Peer {
         certificate: Option<String>,
         asked: Option<String>,
     ) -> Self {
-        Self { transport, identity, certificate, asked: Asked(Arc::new(Mutex::new(asked))) }
+        let asked = Asked(Arc::new(Mutex::new(asked)));
+        Self { transport, identity, certificate, user: None, asked }
     }
 
     /// A client at a TCP address. An IPv4 address mapped into IPv6 is the IPv4 address.
@@ -132,6 +135,15 @@ impl Peer {
             _ => format!("cert:{name}@{}", self.identity),
         };
         self.certificate = Some(name);
+        self
+    }
+
+    /// The same client, now that it has proved to know the secret of `user`. Two machines with one
+    /// secret stay two clients.
+    #[must_use]
+    pub fn proven(mut self, user: String) -> Self {
+        self.identity = format!("chap:{user}@{}", self.identity);
+        self.user = Some(user);
         self
     }
 
@@ -169,7 +181,10 @@ fn tell_of_unseen(peer: &Peer) {
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.transport, &self.certificate) {
-            (Transport::Tcp(address), None) => write!(f, "{address}"),
+            (Transport::Tcp(address), None) => match &self.user {
+                Some(user) => write!(f, "chap:{user}@{address}"),
+                None => write!(f, "{address}"),
+            },
             (Transport::Tcp(address), Some(name)) => write!(f, "cert:{name}@{address}"),
             _ => f.write_str(&self.identity),
         }
@@ -244,6 +259,12 @@ pub trait Session: Send + Sync {
         None
     }
 
+    /// What tells the export from all others and stays the same on every server, also when another one
+    /// gets its name.
+    fn identity(&self) -> String {
+        self.name().to_owned()
+    }
+
     /// Who is told of the session's requests, if anybody.
     fn observer(&self) -> Option<Arc<dyn Observer>> {
         None
@@ -292,6 +313,10 @@ impl Session for Layered {
 
     fn origin(&self) -> Option<&str> {
         self.inner.origin()
+    }
+
+    fn identity(&self) -> String {
+        self.inner.identity()
     }
 
     fn observer(&self) -> Option<Arc<dyn Observer>> {

@@ -3,6 +3,7 @@
 use super::stream::Stream;
 use super::{Peer, Tls};
 use crate::{Address, socket};
+use block::fs::FsPath;
 use block::{Error, Result};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -103,6 +104,14 @@ impl Listener {
                     return Ok(Self { socket, address, tls: None, file: None });
                 }
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse => failure = in_use(&address),
+                Err(e)
+                    if e.kind() == io::ErrorKind::PermissionDenied && (1..1024).contains(&port) =>
+                {
+                    failure = Error::denied(format!(
+                        "{address}: {e}: ports below 1024 are root's; take another one, or give the \
+                         server CAP_NET_BIND_SERVICE or a socket of the service manager"
+                    ));
+                }
                 Err(e) => failure = Error::io(&address, e),
             }
         }
@@ -268,14 +277,14 @@ fn remove_stale(path: &Path) -> Result<()> {
     };
     if !metadata.file_type().is_socket() {
         return Err(Error::conflict(format!(
-            "{} exists and is not a socket: remove it or choose another path",
+            "{} exists and is not a socket: move it away or choose another path",
             path.display()
         )));
     }
     match std::os::unix::net::UnixStream::connect(path) {
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
             tracing::info!(path = %path.display(), "replacing a socket that nobody listens on");
-            std::fs::remove_file(path).map_err(|e| Error::io(path.display(), e))
+            FsPath::from(path).remove_synced().map_err(|e| Error::io(path.display(), e))
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         _ => Err(in_use(&Address::Unix(path.to_owned()))), // when in doubt it is alive
@@ -301,7 +310,7 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let ours = self.identity.is_some() && !*self.left.get_mut();
         if ours && self.identity == identity(&self.path) {
-            let _ = std::fs::remove_file(&self.path);
+            let _ = FsPath::from(&*self.path).remove_synced();
         }
     }
 }

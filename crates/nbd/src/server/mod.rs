@@ -11,16 +11,20 @@
 //! | `negotiations` | who leaves when there are too many that negotiate |
 //! | `connection` | the request loop of one connection |
 //! | `engine` | from requests to the device and back |
+//! | `attachments` | in which order clients attached to an export |
 //! | `busy_poll` | for how long the next request is looked for |
 //! | `order` | who goes first on a thread |
 //! | `input`, `replies` | the buffers of a connection |
 //! | `budget` | the bytes that all connections together may hold |
 //! | `limits`, `pace`, `counters` | what clients may take, how fast, and what they took |
+//! | `complaints` | how often the log hears of clients that break the protocol |
 //! | `latency` | how long requests took |
 //! | `observing` | what a session's observer is told |
 
+mod attachments;
 mod budget;
 mod busy_poll;
+mod complaints;
 mod connection;
 mod counters;
 mod engine;
@@ -53,8 +57,10 @@ pub use pace::Rates;
 pub use passing::{Carrier, Interrupted, Passed, Passing, Phase, Rest};
 pub use tls::{Credentials, Tls};
 
+use attachments::Attachments;
 use block::{Device, Error, Result};
 use budget::Budget;
+use complaints::Complaints;
 use connection::{Connection, End};
 use counters::Registry;
 use engine::Terms;
@@ -96,6 +102,8 @@ struct Inner {
     budget: Arc<Budget>,
     processors: Processors,
     negotiations: Negotiations,
+    attachments: Arc<Attachments>,
+    complaints: Complaints,
     /// The clients that have a connection.
     callers: Mutex<HashMap<String, Caller>>,
 }
@@ -107,9 +115,20 @@ impl Server {
         let registry = Registry::new(limits.client_rates);
         let limits = Mutex::new(Arc::new(limits));
         let (callers, negotiations) = (Mutex::default(), Negotiations::default());
+        let attachments = Arc::default();
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         let processors = Processors::new(processors);
-        let inner = Inner { exports, limits, registry, budget, processors, negotiations, callers };
+        let inner = Inner {
+            exports,
+            limits,
+            registry,
+            budget,
+            processors,
+            negotiations,
+            attachments,
+            complaints: Complaints::default(),
+            callers,
+        };
         Self { inner: Arc::new(inner) }
     }
 
@@ -604,6 +623,15 @@ impl Place {
         let device = Arc::clone(session.device());
         tracing::info!(%peer, export, ?style, "session opened");
         let share = registry.join(&export, &peer.identity);
+        let (attached, older) = match device.read_only() {
+            true => (None, None),
+            false => {
+                let watch = self.watch.clone();
+                let (attached, older) =
+                    self.inner.attachments.attach(&export, &peer.identity, watch);
+                (Some(attached), older)
+            }
+        };
         let terms = Terms {
             device: Arc::clone(&device),
             export: export.clone(),
@@ -621,23 +649,28 @@ impl Place {
             let mut connection = Connection::new(&mut stream, terms, stall, &share, rest);
             connection.notice(self.watch.clone());
             connection.look(limits.busy_poll, &self.inner.processors);
+            connection.follow(older);
             let mut next = if told.passes() { Phase::Passing } else { Phase::Stopping };
             loop {
                 tokio::select! {
                     biased;
                     end = std::future::poll_fn(|cx| connection.poll(cx)) => return end,
                     now = told.reaches(next) => match now {
-                        Phase::Passing => connection.interrupt(),
+                        Phase::Passing => {
+                            connection.interrupt();
+                            next = Phase::Stopping;
+                        }
                         _ => {
                             connection.stop();
                             return std::future::poll_fn(|cx| connection.poll(cx)).await;
                         }
-                    }
+                    },
+                    demand = attachments::demand(attached.as_ref()) => connection.doubt(demand),
                 }
-                next = Phase::Stopping;
             }
         };
         let end = AssertUnwindSafe(work).catch_unwind().await;
+        drop(attached); // nothing is in flight: who follows goes on
         let (ending, result) = match end {
             Ok(End::Done) => (Ending::Clean, Ok(())),
             Ok(End::Vanished) => (Ending::Lost, Ok(())),
@@ -664,7 +697,11 @@ impl Place {
             Ok(End::Broken(e)) => (Ending::Lost, Err(e.context(peer))),
             Ok(End::Violation(e)) => {
                 self.count(|r| &r.protocol_errors);
-                tracing::warn!(%peer, export, error = %e, "closed: the client broke the protocol");
+                if self.inner.complaints.admits(&peer.identity, Instant::now()) {
+                    tracing::warn!(
+                        %peer, export, error = %e, "closed: the client broke the protocol"
+                    );
+                }
                 (Ending::Lost, Err(e.context(peer)))
             }
             Err(_) => {
@@ -674,6 +711,12 @@ impl Place {
             }
         };
         session.close(ending).await;
+        if let Some(lines) = self.inner.complaints.left_out(Instant::now()) {
+            tracing::warn!(
+                lines,
+                "more of clients that broke the protocol was left out of the log"
+            );
+        }
         tracing::info!(%peer, export, ?ending, "session closed");
         let _ = tokio::time::timeout(limits.stall_deadline, stream.shutdown()).await;
         result.map(|()| None)

@@ -5,6 +5,8 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use tokio::io::AsyncWrite;
 
@@ -14,24 +16,54 @@ const SMALLEST: usize = 16 << 10;
 const SLICES: usize = 72;
 /// Shorter bytes in shared memory are copied: that costs less than a slice of their own.
 const SHARED: usize = 2 << 10;
-/// Shared bytes that the peer did not take at once are copied when they are shorter than this. The
-/// memory behind them may be a chunk, many times as long, that the cache gave up long ago.
+/// Shared bytes that the peer did not take at once are copied when fewer than this are left, or less than
+/// half of what stays in memory with them: a chunk that the cache may have given up long ago. So a client
+/// holds at most twice what is counted as unsent.
 const KEPT: usize = 64 << 10;
-/// Bytes of buffers kept for reuse.
+/// Bytes of buffers that a connection keeps for reuse, and that all of a server keep together.
 const SPARE: usize = 1 << 20;
+const SPARE_OF_ALL: usize = 16 << 20;
+
+/// Bytes of buffers that all connections of a server keep for reuse.
+#[derive(Debug, Default)]
+pub(super) struct SpareOfAll(AtomicUsize);
+
+impl SpareOfAll {
+    fn keep(&self, bytes: usize) -> bool {
+        let more = |kept: usize| kept.checked_add(bytes).filter(|kept| *kept <= SPARE_OF_ALL);
+        self.0.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+
+    fn let_go(&self, bytes: usize) {
+        self.0.fetch_sub(bytes, Relaxed);
+    }
+}
 
 /// Buffers for requests that wait, kept so that a steady load allocates and clears none.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     buffers: Vec<Vec<u8>>,
     bytes: usize,
+    of_all: Arc<SpareOfAll>,
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        self.of_all.let_go(self.bytes);
+    }
 }
 
 impl Spare {
+    /// Those of one connection of a server.
+    pub(super) fn of(of_all: &Arc<SpareOfAll>) -> Self {
+        Self { buffers: Vec::new(), bytes: 0, of_all: Arc::clone(of_all) }
+    }
+
     /// A buffer of `len` bytes of any content that the connection saw before.
     pub(super) fn take(&mut self, len: usize) -> Vec<u8> {
         let Some(mut buffer) = self.buffers.pop() else { return vec![0; len] };
         self.bytes -= buffer.capacity();
+        self.of_all.let_go(buffer.capacity());
         if buffer.capacity() < len {
             return vec![0; len];
         }
@@ -40,7 +72,10 @@ impl Spare {
     }
 
     pub(super) fn give(&mut self, buffer: Vec<u8>) {
-        if buffer.capacity() > 0 && self.bytes + buffer.capacity() <= SPARE {
+        if buffer.capacity() > 0
+            && self.bytes + buffer.capacity() <= SPARE
+            && self.of_all.keep(buffer.capacity())
+        {
             self.bytes += buffer.capacity();
             self.buffers.push(buffer);
         }
@@ -72,7 +107,11 @@ struct Long {
 #[derive(Debug)]
 enum Payload {
     Own(Vec<u8>),
-    Shared(Bytes),
+    Shared {
+        bytes: Bytes,
+        /// How many stay in memory with them.
+        whole: usize,
+    },
 }
 
 impl std::ops::Deref for Payload {
@@ -82,7 +121,7 @@ impl std::ops::Deref for Payload {
     fn deref(&self) -> &[u8] {
         match self {
             Self::Own(bytes) => bytes,
-            Self::Shared(bytes) => bytes,
+            Self::Shared { bytes, .. } => bytes,
         }
     }
 }
@@ -102,12 +141,12 @@ impl Sink for Replies {
     }
 
     #[inline]
-    fn share(&mut self, bytes: Bytes) {
+    fn share(&mut self, bytes: Bytes, whole: usize) {
         if bytes.len() < SHARED {
             self.push(&bytes);
         } else {
             self.unsent += bytes.len();
-            let bytes = Payload::Shared(bytes);
+            let bytes = Payload::Shared { bytes, whole };
             self.long.push_back(Long { at: self.end, bytes, sent: 0 });
         }
     }
@@ -239,8 +278,8 @@ impl Replies {
     /// Lets short shared bytes go that the peer does not take now.
     fn own_the_short(&mut self, spare: &mut Spare) {
         for long in &mut self.long {
-            if let Payload::Shared(bytes) = &long.bytes
-                && bytes.len() < KEPT
+            if let Payload::Shared { bytes, whole } = &long.bytes
+                && (bytes.len() - long.sent < KEPT || bytes.len() - long.sent < whole / 2)
             {
                 let rest = &bytes[long.sent..];
                 let mut own = spare.take(rest.len());
@@ -313,7 +352,8 @@ impl Replies {
 impl Spare {
     /// Gives all buffers back.
     pub(super) fn shrink(&mut self) {
-        *self = Self::default();
+        self.of_all.let_go(std::mem::take(&mut self.bytes));
+        self.buffers = Vec::new();
     }
 
     pub(super) fn is_grown(&self) -> bool {
@@ -375,9 +415,9 @@ mod tests {
         let mut picky = Picky { taken: Vec::new(), appetite: vec![5000], vectored: true };
         let (mut replies, mut spare) = (Replies::new(), Spare::default());
         let (chunk, whole) = (Bytes::from(vec![7; 256 << 10]), Bytes::from(vec![8; KEPT]));
-        replies.share(chunk.slice(..4096));
-        replies.share(chunk.slice(4096..8192));
-        replies.share(whole.clone());
+        replies.share(chunk.slice(..4096), chunk.len());
+        replies.share(chunk.slice(4096..8192), chunk.len());
+        replies.share(whole.clone(), whole.len());
         assert!(!chunk.is_unique() && !whole.is_unique());
         let mut cx = Context::from_waker(std::task::Waker::noop());
         assert_eq!(replies.poll_send(&mut cx, &mut picky, &mut spare).unwrap(), 5000);
@@ -387,6 +427,46 @@ mod tests {
         replies.poll_send(&mut cx, &mut picky, &mut spare).unwrap();
         assert!(whole.is_unique() && replies.is_empty());
         assert!(picky.taken == [vec![7; 8192], vec![8; KEPT]].concat());
+    }
+
+    #[test]
+    fn what_connections_keep_for_reuse_is_bounded_for_all_of_them_together() {
+        let of_all = Arc::new(SpareOfAll::default());
+        let mut all: Vec<_> = (0..100).map(|_| Spare::of(&of_all)).collect();
+        let kept = |all: &[Spare]| all.iter().map(|spare| spare.bytes).sum::<usize>();
+        for spare in &mut all {
+            (0..20).for_each(|_| spare.give(Vec::with_capacity(128 << 10)));
+            assert!(spare.bytes <= SPARE);
+        }
+        assert_eq!(kept(&all), SPARE_OF_ALL);
+        assert_eq!(all[0].take(100 << 10).len(), 100 << 10);
+        all[1].shrink();
+        all.remove(2);
+        assert_eq!(kept(&all), of_all.0.load(Relaxed));
+        all[90].give(Vec::with_capacity(512 << 10));
+        assert_eq!(all[90].bytes, 512 << 10);
+        drop(all);
+        assert_eq!(of_all.0.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn a_peer_that_takes_nothing_keeps_at_most_twice_what_it_is_counted_for() {
+        let mut picky = Picky { taken: Vec::new(), appetite: vec![], vectored: true };
+        let (mut replies, mut spare) = (Replies::new(), Spare::default());
+        let chunks: Vec<_> = (0..8).map(|i| Bytes::from(vec![i; 256 << 10])).collect();
+        for (i, chunk) in chunks.iter().enumerate() {
+            replies.share(chunk.slice(..(i + 1) * (32 << 10)), chunk.len());
+        }
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        assert_eq!(replies.poll_send(&mut cx, &mut picky, &mut spare).unwrap(), 0);
+        let kept = chunks.iter().filter(|chunk| !chunk.is_unique()).count() * (256 << 10);
+        let own = chunks.iter().zip(1..).filter(|(chunk, _)| chunk.is_unique());
+        let own: usize = own.map(|(_, i)| i * (32 << 10)).sum();
+        assert!(kept > 0 && kept + own <= 2 * replies.unsent(), "{kept} + {own}");
+        // Of a whole one only the end is left.
+        picky.appetite = vec![replies.unsent() - (100 << 10)];
+        replies.poll_send(&mut cx, &mut picky, &mut spare).unwrap();
+        assert!(chunks.iter().all(Bytes::is_unique));
     }
 
     proptest! {
@@ -411,11 +491,11 @@ mod tests {
                     2 => {
                         let before = replies.mark();
                         replies.room(size);
-                        replies.share(vec![mark; size].into());
+                        replies.share(vec![mark; size].into(), size);
                         replies.room(size / 2);
                         replies.take_back(before);
                     }
-                    3 => replies.share(vec![mark; 4 * size].into()),
+                    3 => replies.share(vec![mark; 4 * size].into(), 4 * size),
                     _ => {
                         picky.appetite = vec![size + 1, size / 2 + 1];
                         replies.poll_send(&mut cx, &mut picky, &mut spare).unwrap();

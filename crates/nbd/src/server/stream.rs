@@ -181,6 +181,12 @@ impl Watch {
         poll(&mut polled, Some(&Timespec::default())).is_ok() && !polled[0].revents().contains(both)
     }
 
+    /// How many bytes of the peer are in the socket, to be received.
+    pub(super) fn unread(&self) -> u64 {
+        let socket = self.socket.upgrade();
+        socket.and_then(|socket| rustix::io::ioctl_fionread(&*socket).ok()).unwrap_or(0)
+    }
+
     /// What the peer has closed, also behind bytes that nobody has received yet.
     pub(super) fn hangup(&self) -> Hangup {
         let Some(socket) = self.socket.upgrade() else { return Hangup::Nothing };

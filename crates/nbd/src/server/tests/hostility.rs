@@ -1,9 +1,7 @@
-use super::rig::{Prober, Rig, Shelf, request};
+use super::rig::{Daemon, Prober, Rig, Shelf, request};
 use crate::codec::ReplyStyle;
 use crate::codec::constants::{command, errno};
-use crate::server::{
-    Ending, ExportSummary, Exports, Limits, Listener, Peer, Purpose, Rates, Server, Session,
-};
+use crate::server::{Ending, ExportSummary, Exports, Limits, Peer, Purpose, Rates, Session};
 use crate::{Address, ClientOptions, Remote, Uri};
 use async_trait::async_trait;
 use block::{Device, Durability, Extent, Fault, Faulty, Memory, Operation, Result, Span, ZeroMode};
@@ -13,7 +11,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 const SIZE: u64 = 1 << 20;
@@ -178,6 +175,10 @@ async fn a_client_that_closed_its_side_and_is_slow_gets_all_its_replies() {
     assert!(prober.is_closed().await && rig.ended().await.is_ok());
 }
 
+fn another_client() -> Peer {
+    Peer::tcp(([10, 0, 0, 9], 1).into())
+}
+
 #[tokio::test(start_paused = true)]
 async fn clients_that_hold_all_memory_and_take_no_replies_give_way_to_others() {
     let limits = Limits {
@@ -192,15 +193,18 @@ async fn clients_that_hold_all_memory_and_take_no_replies_give_way_to_others() {
     for _ in 0..4 {
         let (mut prober, stop) = rig.connect_with(4 << 10);
         prober.attach(ReplyStyle::Simple).await;
+        rude.push((prober, stop));
+    }
+    for (prober, _stop) in &mut rude {
         for _ in 0..16 {
             prober.post(&request(command::READ, 0, 0, 1 << 20), &[]).await;
         }
-        rude.push((prober, stop));
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
     let held = reads.load(Relaxed);
     assert!(held <= 6 << 20, "{held} bytes are held for clients that take nothing");
-    let mut good = rig.attach(ReplyStyle::Simple).await;
+    let (mut good, _stop) = rig.connect_as(another_client(), 1 << 20);
+    good.attach(ReplyStyle::Simple).await;
     let read = request(command::READ, 0, 0, 4096);
     let small = good.ask(&read, &[]);
     let small = tokio::time::timeout(Duration::from_secs(1), small).await;
@@ -224,7 +228,8 @@ async fn a_client_that_holds_much_memory_and_sends_little_gives_way_to_others() 
     let mut rig = Rig::with(Memory::new(LARGE), limits);
     let mut rude = rig.attach(ReplyStyle::Simple).await;
     rude.post(&request(command::WRITE, 0, 0, LARGE), &[]).await;
-    let mut good = rig.attach(ReplyStyle::Simple).await;
+    let (mut good, _stop) = rig.connect_as(another_client(), 1 << 20);
+    good.attach(ReplyStyle::Simple).await;
     let trickle = async {
         // More than 64 KiB a second, and a minute for all of it.
         loop {
@@ -251,8 +256,10 @@ async fn one_client_leaves_half_of_the_memory_to_others_at_once() {
     for _ in 0..4 {
         let (mut prober, stop) = rig.connect_as(peer(1), 64 << 10);
         prober.attach(ReplyStyle::Simple).await;
-        prober.post(&request(command::WRITE, 0, 0, SIZE), &[]).await;
         rude.push((prober, stop));
+    }
+    for (prober, _stop) in &mut rude {
+        prober.post(&request(command::WRITE, 0, 0, SIZE), &[]).await;
     }
     let (mut good, _stop) = rig.connect_as(peer(2), 64 << 10);
     good.attach(ReplyStyle::Simple).await;
@@ -365,55 +372,6 @@ async fn many_payloads_at_once_stay_within_the_limit_and_all_arrive() {
     let most = most.load(Relaxed);
     assert!(most <= 300_000, "{most} bytes in flight");
     assert!(most > 100_000, "requests run side by side");
-}
-
-/// A server on real sockets.
-struct Daemon {
-    server: Server,
-    address: Address,
-    stop: Option<oneshot::Sender<()>>,
-    tasks: JoinSet<Result<()>>,
-    _dir: tempfile::TempDir,
-}
-
-impl Daemon {
-    async fn start(tcp: bool, limits: Limits) -> Self {
-        let mut shelf = Shelf::default();
-        shelf.devices.insert("disk".into(), Arc::new(Memory::from(vec![3; SIZE as usize])));
-        Self::serve(tcp, limits, shelf).await
-    }
-
-    async fn serve(tcp: bool, limits: Limits, exports: impl Exports + 'static) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let address = match tcp {
-            true => Address::Tcp("127.0.0.1".into(), 0),
-            false => Address::unix(dir.path().join("s")).unwrap(),
-        };
-        let server = Server::new(Arc::new(exports), limits);
-        let listener = Listener::bind(&address, 4096).await.unwrap();
-        let address = listener.address().clone();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let mut tasks = JoinSet::new();
-        let serving = server.clone();
-        tasks.spawn(async move {
-            serving
-                .serve(listener, async {
-                    let _ = stopped.await;
-                })
-                .await
-        });
-        Self { server, address, stop: Some(stop), tasks, _dir: dir }
-    }
-
-    async fn remote(&self) -> Result<Remote> {
-        let options = ClientOptions { reconnect: Duration::ZERO, ..ClientOptions::default() };
-        Remote::connect(&Uri::new(self.address.clone(), "disk"), options).await
-    }
-
-    async fn stop(&mut self) {
-        self.stop.take().unwrap().send(()).unwrap();
-        self.tasks.join_next().await.unwrap().unwrap().unwrap();
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,6 @@
 //! A server under a client that speaks the raw protocol, over a stream in memory.
 
+mod attaching;
 mod hostility;
 mod limits;
 mod negotiation;

@@ -7,9 +7,12 @@ use crate::codec::option::{
 use crate::codec::reply::ReplyHeader;
 use crate::codec::request::Request;
 use crate::codec::{Parsed, ReplyStyle, reply};
-use crate::server::{Ending, ExportSummary, Exports, Limits, Peer, Purpose, Server, Session};
+use crate::server::{
+    Ending, ExportSummary, Exports, Limits, Listener, Peer, Purpose, Server, Session,
+};
+use crate::{Address, ClientOptions, Remote, Uri};
 use async_trait::async_trait;
-use block::{Device, Error, Result};
+use block::{Device, Error, Memory, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -128,6 +131,60 @@ impl Rig {
     pub(crate) async fn ended(&mut self) -> Result<()> {
         let ended = tokio::time::timeout(Duration::from_secs(20), self.clients.join_next());
         ended.await.expect("the connection does not end").unwrap().expect("a panic")
+    }
+}
+
+/// A server on real sockets.
+pub(crate) struct Daemon {
+    pub(crate) server: Server,
+    pub(crate) address: Address,
+    stop: Option<oneshot::Sender<()>>,
+    tasks: JoinSet<Result<()>>,
+    _dir: tempfile::TempDir,
+}
+
+impl Daemon {
+    pub(crate) async fn start(tcp: bool, limits: Limits) -> Self {
+        Self::of(tcp, limits, Memory::from(vec![3; 1 << 20])).await
+    }
+
+    /// A server of one device, called `disk`.
+    pub(crate) async fn of(tcp: bool, limits: Limits, device: impl Device + 'static) -> Self {
+        let mut shelf = Shelf::default();
+        shelf.devices.insert("disk".into(), Arc::new(device));
+        Self::serve(tcp, limits, shelf).await
+    }
+
+    pub(crate) async fn serve(tcp: bool, limits: Limits, exports: impl Exports + 'static) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let address = match tcp {
+            true => Address::Tcp("127.0.0.1".into(), 0),
+            false => Address::unix(dir.path().join("s")).unwrap(),
+        };
+        let server = Server::new(Arc::new(exports), limits);
+        let listener = Listener::bind(&address, 4096).await.unwrap();
+        let address = listener.address().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let mut tasks = JoinSet::new();
+        let serving = server.clone();
+        tasks.spawn(async move {
+            serving
+                .serve(listener, async {
+                    let _ = stopped.await;
+                })
+                .await
+        });
+        Self { server, address, stop: Some(stop), tasks, _dir: dir }
+    }
+
+    pub(crate) async fn remote(&self) -> Result<Remote> {
+        let options = ClientOptions { reconnect: Duration::ZERO, ..ClientOptions::default() };
+        Remote::connect(&Uri::new(self.address.clone(), "disk"), options).await
+    }
+
+    pub(crate) async fn stop(&mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+        self.tasks.join_next().await.unwrap().unwrap().unwrap();
     }
 }
 

@@ -1,0 +1,202 @@
+//! A client that attaches anew, and what its older connection left behind.
+
+use super::rig::{Daemon, Prober, request};
+use crate::Address;
+use crate::codec::ReplyStyle;
+use crate::codec::constants::command;
+use crate::server::{Limits, Rates};
+use async_trait::async_trait;
+use block::{Device, Durability, Extent, Memory, Result, Span, ZeroMode};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Semaphore;
+
+const SIZE: u64 = 1 << 20;
+const BLOCK: usize = 512;
+const WRITES: u64 = 40;
+
+trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Socket for S {}
+
+/// A connection of this process, behind its negotiation.
+async fn attach(daemon: &Daemon) -> Prober<Box<dyn Socket>> {
+    let stream: Box<dyn Socket> = match &daemon.address {
+        Address::Tcp(_, port) => {
+            let stream = TcpStream::connect(("127.0.0.1", *port)).await.unwrap();
+            stream.set_nodelay(true).unwrap();
+            Box::new(stream)
+        }
+        Address::Unix(path) => Box::new(UnixStream::connect(path).await.unwrap()),
+    };
+    let mut prober = Prober { stream, style: ReplyStyle::Simple };
+    prober.attach(ReplyStyle::Simple).await;
+    prober
+}
+
+fn slow() -> Limits {
+    Limits { client_rates: Rates { requests: 40, bytes: 0 }, ..Limits::default() }
+}
+
+/// Writes `byte` to every block.
+async fn post_writes(prober: &mut Prober<Box<dyn Socket>>, byte: u8) {
+    let mut all = Vec::new();
+    for number in 0..WRITES {
+        let write = request(command::WRITE, 0, number * BLOCK as u64, BLOCK as u64);
+        write.put(ReplyStyle::Simple, &mut all);
+        all.resize(all.len() + BLOCK, byte);
+    }
+    prober.send(&all).await;
+}
+
+async fn write_and_flush(prober: &mut Prober<Box<dyn Socket>>, byte: u8) {
+    post_writes(prober, byte).await;
+    for _ in 0..WRITES {
+        assert_eq!(prober.reply(0).await.error, 0);
+    }
+    assert_eq!(prober.ask(&request(command::FLUSH, 0, 0, 0), &[]).await.error, 0);
+}
+
+fn assert_all(device: &Memory, byte: u8) {
+    let bytes = device.to_vec();
+    let old = bytes[..WRITES as usize * BLOCK].iter().filter(|b| **b != byte).count();
+    assert_eq!(old, 0, "bytes that older requests have replaced");
+}
+
+#[tokio::test]
+async fn what_a_half_closed_connection_left_does_not_land_behind_newer_writes() {
+    for tcp in [false, true] {
+        let device = Arc::new(Memory::new(SIZE));
+        let daemon = Daemon::of(tcp, slow(), Arc::clone(&device)).await;
+        let mut old = attach(&daemon).await;
+        for _ in 0..3 {
+            post_writes(&mut old, 1).await;
+        }
+        old.stream.shutdown().await.unwrap();
+        let mut new = attach(&daemon).await;
+        write_and_flush(&mut new, 2).await;
+        assert!(old.is_closed().await);
+        assert_all(&device, 2);
+    }
+}
+
+#[tokio::test]
+async fn what_a_silent_connection_left_does_not_land_behind_newer_writes() {
+    for tcp in [false, true] {
+        let device = Arc::new(Memory::new(SIZE));
+        let daemon = Daemon::of(tcp, slow(), Arc::clone(&device)).await;
+        let mut old = attach(&daemon).await;
+        for _ in 0..5 {
+            post_writes(&mut old, 1).await;
+        }
+        let mut new = attach(&daemon).await;
+        write_and_flush(&mut new, 2).await;
+        assert!(old.is_closed().await, "what it left is dropped");
+        assert_all(&device, 2);
+    }
+}
+
+#[tokio::test]
+async fn the_rest_of_a_request_that_comes_after_newer_writes_is_not_taken() {
+    const LEN: usize = 300_000;
+    for (tcp, sent) in [(false, 10), (false, 100_000), (true, 1000), (true, LEN - 1)] {
+        let device = Arc::new(Memory::new(SIZE));
+        let daemon = Daemon::of(tcp, Limits::default(), Arc::clone(&device)).await;
+        let mut old = attach(&daemon).await;
+        let mut bytes = Vec::new();
+        request(command::WRITE, 0, 0, LEN as u64).put(ReplyStyle::Simple, &mut bytes);
+        bytes.resize(bytes.len() + LEN, 1);
+        old.send(&bytes[..sent]).await;
+        let mut new = attach(&daemon).await;
+        write_and_flush(&mut new, 2).await;
+        let _ = old.stream.write_all(&bytes[sent..]).await;
+        let mut answers = Vec::new();
+        let end =
+            tokio::time::timeout(Duration::from_secs(20), old.stream.read_to_end(&mut answers));
+        assert!(end.await.is_ok() && answers.is_empty(), "it was answered");
+        assert_all(&device, 2);
+    }
+}
+
+/// A device whose writes of ones wait until they are let in.
+struct Gated(Arc<Memory>, Arc<Semaphore>);
+
+#[async_trait]
+impl Device for Gated {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        self.0.read(span, buf).await
+    }
+    async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
+        if data[0] == 1 {
+            self.1.acquire().await.unwrap().forget();
+        }
+        self.0.write(span, data, durability).await
+    }
+    async fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    async fn discard(&self, _: Span, _: Durability) -> Result<()> {
+        Ok(())
+    }
+    async fn zero(&self, _: Span, _: ZeroMode, _: Durability) -> Result<()> {
+        Ok(())
+    }
+    async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
+        self.0.extents(span, limit).await
+    }
+}
+
+#[tokio::test]
+async fn a_new_connection_waits_for_what_the_device_still_does_for_a_lost_one() {
+    for tcp in [false, true] {
+        let (device, gate) = (Arc::new(Memory::new(SIZE)), Arc::new(Semaphore::new(0)));
+        let gated = Gated(Arc::clone(&device), Arc::clone(&gate));
+        let daemon = Daemon::of(tcp, Limits::default(), gated).await;
+        let mut old = attach(&daemon).await;
+        old.post(&request(command::WRITE, 0, 0, SIZE / 2), &[1; SIZE as usize / 2]).await;
+        while daemon.server.counters().total.waited == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        drop(old);
+        let mut new = attach(&daemon).await;
+        let writes = write_and_flush(&mut new, 2);
+        let early = tokio::time::timeout(Duration::from_millis(300), writes);
+        assert!(early.await.is_err(), "the old write would land behind them");
+        gate.add_permits(1);
+        for _ in 0..WRITES {
+            assert_eq!(new.reply(0).await.error, 0);
+        }
+        assert_all(&device, 2);
+    }
+}
+
+#[tokio::test]
+async fn connections_that_are_used_side_by_side_all_go_on() {
+    for tcp in [false, true] {
+        let daemon = Daemon::of(tcp, slow(), Memory::new(SIZE)).await;
+        let mut first = attach(&daemon).await;
+        let write = |number: u64| request(command::WRITE, 0, number * 512, BLOCK as u64);
+        for number in 0..8 {
+            first.post(&write(number), &[1; BLOCK]).await;
+        }
+        let mut second = None;
+        // Held back by its limits for longer than a silent one would live, with eight under way.
+        for number in 8..140 {
+            assert_eq!(first.reply(0).await.error, 0);
+            first.post(&write(number), &[1; BLOCK]).await;
+            if number == 20 {
+                second = Some(attach(&daemon).await);
+            }
+        }
+        let second = second.as_mut().unwrap();
+        assert_eq!(second.ask(&write(1), &[2; BLOCK]).await.error, 0);
+        for _ in 0..8 {
+            assert_eq!(first.reply(0).await.error, 0);
+        }
+        assert_eq!(first.ask(&write(1), &[3; BLOCK]).await.error, 0);
+    }
+}
