@@ -27,7 +27,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
-use transient::{HostDisk, Key, Kind, Layout, Lent, Level, Member, Options, Stitched, Window};
+use transient::{
+    HostDisk, Key, Kind, Layout, Lent, Level, Member, Options, Stitched, Watch, Window,
+};
 
 /// Bytes of the disk whose reads and writes are measured: it fits into the page cache.
 const SIZE: u64 = 256 << 20;
@@ -101,7 +103,9 @@ fn key() -> Key {
 fn member(path: &Path, size: u64) -> Arc<dyn Device> {
     let file = std::fs::File::create(path).unwrap();
     file.set_len(size).unwrap();
-    Arc::new(Member::open(Arc::new(HostDisk::open(path).unwrap())).unwrap())
+    let watch = Watch::new(&[]).unwrap();
+    watch.look().unwrap(); // it does not expire here
+    Arc::new(Member::open(Arc::new(HostDisk::open(path).unwrap()), watch).unwrap())
 }
 
 /// Reads or writes spans on the caller's thread, as the server's fast path does.

@@ -1,17 +1,21 @@
 //! A disk of this machine, or an image file: opened for reading only, and held against others from
 //! before the first byte is read.
 
+use crate::around::Surroundings;
 use crate::refusal::refuse;
-use crate::{Code, Refusal, Source, sys};
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use crate::{Code, Refusal, Source};
+use block::ErrorKind;
+use block::image_lock::{self, Usage};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-/// An open disk. As long as it lives, nobody can mount it (a block device is held exclusively) and
-/// nobody who asks for the lock can use it (an image file).
+/// An open disk. As long as it lives, nobody can mount it (a block device is held exclusively), and
+/// nobody who locks images as we or QEMU do can use it.
 #[derive(Debug)]
 pub struct HostDisk {
     file: File,
@@ -19,13 +23,14 @@ pub struct HostDisk {
     size: u64,
     sector_size: u32,
     sysfs: Option<PathBuf>,
+    around: Arc<Surroundings>,
 }
 
 impl HostDisk {
     /// Opens a block device or an image file. Nothing is ever written through it.
     ///
     /// # Errors
-    /// [`Code::InUse`] when somebody has it; [`Code::ReadError`].
+    /// [`Code::InUse`] when somebody has it, or can reach its bytes; [`Code::ReadError`].
     pub fn open(path: &Path) -> Result<Self, Refusal> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let meta = std::fs::metadata(path).map_err(|e| unreadable(path, &e))?;
@@ -53,17 +58,19 @@ impl HostDisk {
                 (rustix::fs::major(opened.rdev()), rustix::fs::minor(opened.rdev()));
             PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
         });
-        if !is_device {
-            lock(&file, path)?;
-            loop_devices(&opened, path)?;
-        }
+        lock(&file, path, is_device)?;
+        let around = match is_device {
+            true => Surroundings::of_device(path, &opened),
+            false => Surroundings::of_file(path, &opened),
+        };
+        let around = Arc::new(around.inspect_err(|_| image_lock::unlock(&file))?);
         let sector_size = match is_device {
             true => rustix::fs::ioctl_blksszget(&file).map_err(|e| unreadable(path, &e.into()))?,
             false => 512,
         };
         let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))
             .map_err(|e| unreadable(path, &e.into()))?;
-        Ok(Self { file, path: path.to_owned(), size, sector_size, sysfs })
+        Ok(Self { file, path: path.to_owned(), size, sector_size, sysfs, around })
     }
 
     /// The path that it was opened by.
@@ -85,12 +92,33 @@ impl HostDisk {
     pub fn sysfs(&self) -> Option<&Path> {
         self.sysfs.as_deref()
     }
+
+    /// Refuses a read-only device. The kernel may open it for writing all the same, and then fails
+    /// every write.
+    ///
+    /// # Errors
+    /// [`Denied`](ErrorKind::Denied).
+    pub fn must_be_writable(&self) -> block::Result<()> {
+        let read_only = self.sysfs.as_ref().map(|sysfs| std::fs::read_to_string(sysfs.join("ro")));
+        match read_only {
+            Some(Ok(text)) if text.trim() != "0" => Err(block::Error::denied(format!(
+                "{} is read-only; make it writable (blockdev --setrw), or leave it out",
+                self.path.display()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// What shares bytes with it.
+    pub(crate) fn around(&self) -> &Arc<Surroundings> {
+        &self.around
+    }
 }
 
 impl Drop for HostDisk {
     fn drop(&mut self) {
         // A child process that is just being started may hold the file a moment longer.
-        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        image_lock::unlock(&self.file);
     }
 }
 
@@ -125,17 +153,13 @@ fn unreadable(path: &Path, error: &io::Error) -> Refusal {
     Refusal::new(Code::ReadError, format!("cannot open {}: {error}", path.display()))
 }
 
-fn lock(file: &File, path: &Path) -> Result<(), Refusal> {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+fn lock(file: &File, path: &Path, is_device: bool) -> Result<(), Refusal> {
+    match image_lock::lock(file, path, Usage::Exclusive) {
         Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => refuse!(InUse, "another program has locked {}", path.display()),
-        Err(e) => Err(unreadable(path, &e.into())),
-    }?;
-    // QEMU locks ranges of an image, which is another kind of lock.
-    match sys::has_locked_ranges(file) {
-        Ok(false) => Ok(()),
-        Ok(true) => refuse!(InUse, "another program has locked a part of {}", path.display()),
-        Err(e) => Err(unreadable(path, &e)),
+        Err(e) if e.kind() == ErrorKind::Conflict => Err(Refusal::new(Code::InUse, e.message())),
+        // Where a device's node has no locks, nobody has one; the kernel's own claim holds.
+        Err(e) if is_device && e.kind() == ErrorKind::Unsupported => Ok(()),
+        Err(e) => Err(Refusal::new(Code::ReadError, e.message())),
     }
 }
 
@@ -153,11 +177,6 @@ impl Unheld {
         let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?;
         Ok(Self { file, size })
     }
-
-    /// Forgets what was cached of it before others could write.
-    pub(crate) fn refresh(&self) {
-        let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
-    }
 }
 
 impl Source for Unheld {
@@ -168,30 +187,4 @@ impl Source for Unheld {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(buf, offset)
     }
-}
-
-/// Refuses an image file that a loop device stands on: whatever is mounted there is invisible from
-/// here.
-fn loop_devices(file: &std::fs::Metadata, path: &Path) -> Result<(), Refusal> {
-    let Ok(devices) = std::fs::read_dir("/sys/block") else { return Ok(()) };
-    for device in devices.flatten() {
-        let Ok(backing) = std::fs::read_to_string(device.path().join("loop/backing_file")) else {
-            continue;
-        };
-        let backing = backing.trim_end_matches('\n');
-        let same = match std::fs::metadata(backing) {
-            Ok(other) => other.dev() == file.dev() && other.ino() == file.ino(),
-            // It may have been renamed, or lie where this process sees nothing.
-            Err(_) => Path::new(backing).file_name() == path.file_name(),
-        };
-        if same {
-            refuse!(
-                InUse,
-                "{} is behind /dev/{}; detach that first (losetup --detach)",
-                path.display(),
-                device.file_name().to_string_lossy()
-            );
-        }
-    }
-    Ok(())
 }

@@ -21,6 +21,11 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Whether its files can be looked at.
+    pub(crate) const fn is_ext(self) -> bool {
+        matches!(self, Self::Ext2 | Self::Ext3 | Self::Ext4)
+    }
+
     /// Its name as `blkid` writes it, but for swap and the FATs.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -57,7 +62,7 @@ pub enum Level {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
     /// The level; `None` leaves it to the file system: fast where checksums cover the map of free
-    /// space, else deep.
+    /// space and nothing else tells of it, else deep.
     pub level: Option<Level>,
     /// Also btrfs, which has no mark of being mounted.
     pub btrfs: bool,
@@ -81,6 +86,8 @@ pub struct Found {
     pub kind: Kind,
     /// How it was proven.
     pub level: Level,
+    /// How it would have been, had the caller left it to the reader.
+    pub usual: Level,
     /// Bytes of the smallest thing that can be free: a block, a cluster, a page.
     pub unit: u32,
     /// Bytes that the file system says it has; at most the window's size.

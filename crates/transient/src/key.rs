@@ -1,11 +1,10 @@
 //! The key of a borrowed disk: random, in locked memory, gone with the process.
 //!
 //! Pages that hold a key are never swapped out, are left out of core dumps, and are wiped when they
-//! are dropped. What the compiler leaves on the stack for a moment while a key is expanded is
-//! not covered.
+//! are dropped. So is what expanding and using it leaves on a stack ([`stack`]), but for the wiping.
 
-use crate::sys;
-use crate::xts::{KEY, Xts};
+use crate::xts::{KEY, SECTOR, Xts};
+use crate::{stack, sys};
 use block::{Error, Result};
 use zeroize::Zeroize;
 
@@ -82,7 +81,7 @@ impl Key {
     /// The expanded key, in locked memory too.
     pub(crate) fn expand(&self) -> Result<Cipher> {
         let bytes = self.bytes()?;
-        Ok(Cipher(Locked::new(|| Xts::new(bytes))?))
+        Ok(Cipher(stack::guarded(|| Locked::new(|| Xts::new(bytes)))?))
     }
 }
 
@@ -96,9 +95,29 @@ impl std::fmt::Debug for Key {
 pub(crate) struct Cipher(Locked<Xts>);
 
 impl Cipher {
-    /// The cipher.
+    /// The expanded key itself.
     pub(crate) fn xts(&self) -> Result<&Xts> {
         self.0.get().ok_or_else(missing)
+    }
+
+    /// Encrypts whole sectors in place; `first` is the number of the first one.
+    pub(crate) fn encrypt(&self, first: u64, bytes: &mut [u8]) -> Result<()> {
+        let xts = self.xts()?;
+        stack::guarded(|| each_sector(first, bytes, |number, unit| xts.encrypt(number, unit)));
+        Ok(())
+    }
+
+    /// Decrypts what [`encrypt`](Self::encrypt) made.
+    pub(crate) fn decrypt(&self, first: u64, bytes: &mut [u8]) -> Result<()> {
+        let xts = self.xts()?;
+        stack::guarded(|| each_sector(first, bytes, |number, unit| xts.decrypt(number, unit)));
+        Ok(())
+    }
+}
+
+fn each_sector(first: u64, bytes: &mut [u8], mut each: impl FnMut(u64, &mut [u8])) {
+    for (i, unit) in bytes.chunks_exact_mut(SECTOR).enumerate() {
+        each(first + i as u64, unit);
     }
 }
 

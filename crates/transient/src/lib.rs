@@ -10,13 +10,15 @@
 //! |---|---|
 //! | [`source`] | [`Source`], read-only bytes of a disk; [`Window`], a part of them with bounded work |
 //! | [`disk`] | [`HostDisk`], a device or image file, held and read only |
+//! | `around`, `direct` | who else can reach its bytes; what is on it, past the page cache |
 //! | [`refusal`] | [`Refusal`]: a stable [`Code`] and a sentence |
 //! | [`found`] | [`Found`], what a reader proved free; [`Stamp`], what is re-read before writing |
 //! | [`Table`], [`probe()`] | what a disk is divided into, and what each part holds, by name |
 //! | [`read`](fn@read) | the readers, one per file system |
 //! | [`Scan`] | from disks and images to a report, with the rules for the whole machine |
 //! | [`policy`] | [`Policy`], which of the free ranges are taken |
-//! | [`Plan`], [`Member`] | what is lent of which disks, held, looked at again, opened for writing |
+//! | [`Plan`], [`Member`] | what is lent of which disks, held, opened for writing |
+//! | [`Watch`] | looks at the lenders again before the first write, and from then on |
 //! | [`Layout`], [`Stitched`], [`Key`] | the one map from logical to physical, the encrypted disk on it |
 //! | [`State`] | state from elsewhere on a borrowed disk, copied in and written back; or the shadow of a base |
 //! | [`Pool`], [`Thin`] | one borrowed disk shared by devices that take room as they are written |
@@ -24,10 +26,12 @@
 //! | [`dm`] | the same disk in the kernel's device-mapper |
 //! | `sys` | the only unsafe code: locked memory, the kernel's keyring, one ioctl |
 
+mod around;
 mod bits;
 mod btrfs;
 mod bytes;
 mod clusters;
+mod direct;
 pub mod disk;
 pub mod dm;
 mod exfat;
@@ -49,10 +53,14 @@ pub mod refusal;
 mod region;
 mod scan;
 pub mod source;
+mod stack;
 mod state;
 mod stitched;
+mod suspended;
 mod swap;
+mod swap_files;
 mod sys;
+mod watch;
 mod xfs;
 mod xts;
 
@@ -73,6 +81,7 @@ pub use scan::{Accepted, DiskReport, Part, Scan, ScanOptions};
 pub use source::{Source, Window};
 pub use state::State;
 pub use stitched::Stitched;
+pub use watch::Watch;
 
 /// Reads what the file system of `kind` in `window` proves free.
 ///

@@ -14,6 +14,7 @@ use block::{
 use parking_lot::RwLock;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use std::sync::Arc;
 mod tests;
 
 /// Says how many bytes are free beside a file.
-type Free = Box<dyn Fn(&File) -> Result<u64> + Send + Sync>;
+type Free = Box<dyn Fn(BorrowedFd<'_>) -> Result<u64> + Send + Sync>;
 
 /// What is given back at a time, in bytes.
 const PIECE: u64 = 16 << 20;
@@ -89,7 +90,7 @@ impl Live {
         let flags = OFlags::TMPFILE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         let file =
             File::from(rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR).map_err(named)?);
-        let there = free(&file)?;
+        let there = free(file.as_fd())?;
         if there < size.saturating_add(floor) {
             return Err(Error::no_space(format!(
                 "{}: {there} bytes are free, and {floor} of them are to stay so; borrow less, or \
@@ -135,7 +136,7 @@ impl Live {
 
     /// How many bytes too few are free, were `more` used.
     fn short(&self, more: u64) -> Result<u64> {
-        let free = (self.free)(self.file.file())?;
+        let free = (self.free)(self.file.file().as_fd())?;
         Ok(self.floor.saturating_add(more).saturating_sub(free))
     }
 
@@ -196,7 +197,7 @@ impl Live {
     }
 }
 
-fn free_bytes(file: &File) -> Result<u64> {
+fn free_bytes(file: BorrowedFd<'_>) -> Result<u64> {
     let stat = rustix::fs::fstatvfs(file)
         .map_err(|e| Error::io("cannot see how much space is free", e.into()))?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))

@@ -2,6 +2,7 @@
 
 use crate::refusal::refuse;
 use crate::{Code, Kind, Refusal};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Where a suspended system was found.
@@ -40,6 +41,26 @@ impl Node {
         let sysfs = sysfs.canonicalize().ok()?;
         let name = sysfs.file_name()?.to_str()?.replace('!', "/");
         Some(Self { path: PathBuf::from(format!("/dev/{name}")), sysfs })
+    }
+
+    /// The disk or partition with this number.
+    pub(crate) fn of_device(device: u64) -> Option<Self> {
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        Self::at(Path::new(&format!("/sys/dev/block/{major}:{minor}")))
+    }
+
+    /// Its number.
+    pub(crate) fn device(&self) -> Option<u64> {
+        let text = self.text("dev")?;
+        let (major, minor) = text.split_once(':')?;
+        Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+    }
+
+    /// The file that it stands on, if it is a loop device that is attached: where it was then.
+    pub(crate) fn loop_file(&self) -> Option<PathBuf> {
+        let path = std::fs::read(self.sysfs.join("loop/backing_file")).ok()?;
+        let path = path.strip_suffix(b"\n").unwrap_or(&path);
+        Some(PathBuf::from(std::ffi::OsStr::from_bytes(path)))
     }
 
     /// Its partitions: number, start and size in bytes.
@@ -154,12 +175,14 @@ pub(crate) fn sleeper(place: &str, refusal: &Refusal) -> Option<Sleeper> {
 }
 
 /// Whether a suspended system could hide in what was refused like this: its swap space or swap file
-/// was not seen.
+/// was not seen, or this is what it has mounted.
 pub(crate) fn may_hide(kind: Option<Kind>, code: Code) -> bool {
     match code {
         Code::Encrypted | Code::VolumeManager | Code::RaidMember | Code::CacheMember => true,
         Code::OtherFileSystem | Code::Ambiguous | Code::PartitionTable => true,
         Code::ReadError | Code::OutsideDisk | Code::OutsideFileSystem | Code::TooMuchWork => true,
+        // A suspended system leaves what it has mounted like that.
+        Code::Unclean | Code::NeedsReplay | Code::Orphans => true,
         Code::InUse | Code::Hibernated | Code::NothingFree => false,
         _ => match kind {
             // No files are read there; one that is clean was unmounted, so nothing sleeps on it.

@@ -1,15 +1,13 @@
 //! A lent disk, opened for writing while it is still held against others.
 
-use crate::HostDisk;
+use crate::{HostDisk, Watch};
 use async_trait::async_trait;
 use block::{
     Attempt, Device, Durability, Error, Extent, ExtentKind, RandomFile, Result, Span, ZeroMode,
-    extent,
+    extent, image_lock,
 };
-use rustix::fs::{Advice, FallocateFlags};
-use std::fs::OpenOptions;
+use rustix::fs::{Advice, FallocateFlags, OFlags};
 use std::num::NonZeroU64;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 /// A disk or image file of the owner, whole. What is above it ([`Stitched`](crate::Stitched))
@@ -22,25 +20,25 @@ pub struct Member {
     size: u64,
     /// Keeps others away for as long as this lives.
     held: Arc<HostDisk>,
+    /// Looks whether they kept away.
+    watch: Arc<Watch>,
 }
 
 impl Member {
     /// Opens for writing what `held` holds: the very same device or file, whatever its path leads
-    /// to by now.
+    /// to by now. Nothing is written but while a look of `watch` holds.
     ///
     /// # Errors
     /// [`Denied`](block::ErrorKind::Denied) when it cannot be written, and others of opening.
-    pub fn open(held: Arc<HostDisk>) -> Result<Self> {
-        let again = format!("/proc/self/fd/{}", held.file().as_raw_fd());
-        let file =
-            OpenOptions::new().read(true).write(true).open(again).map_err(|e| {
-                Error::io(format_args!("cannot write {}", held.path().display()), e)
-            })?;
+    pub fn open(held: Arc<HostDisk>, watch: Arc<Watch>) -> Result<Self> {
+        let failed = |e| Error::io(format_args!("cannot write {}", held.path().display()), e);
+        let file = image_lock::open_again(held.file(), OFlags::RDWR).map_err(failed)?;
+        held.must_be_writable()?;
         let file = RandomFile::from_file(file, held.path());
         let size = file.len()?;
         // Only advice: a system that reads ahead all the same reads, but writes nothing.
         let _ = rustix::fs::fadvise(file.file(), 0, NonZeroU64::new(size), Advice::Random);
-        Ok(Self { file, size, held })
+        Ok(Self { file, size, held, watch })
     }
 
     /// The disk that is held.
@@ -77,19 +75,25 @@ impl Device for Member {
     }
 
     fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
+        self.watch.intact()?;
         self.file.try_read(span.offset(), buf)
     }
 
     fn try_write(&self, span: Span, data: &[u8]) -> Result<Attempt> {
+        if !self.watch.is_fresh() {
+            return Ok(Attempt::WouldWait);
+        }
         self.file.write(span.offset(), data)?;
         Ok(Attempt::Done)
     }
 
     async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        self.watch.intact()?;
         self.file.read(span.offset(), buf).await
     }
 
     async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
+        self.watch.pass().await?;
         match durability {
             Durability::Buffered => self.file.write(span.offset(), data),
             Durability::Durable => self.file.write_durable(span.offset(), data).await,

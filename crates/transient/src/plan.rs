@@ -1,13 +1,11 @@
 //! What is lent of which disks, held from the first look until the end.
 
-use crate::disk::Unheld;
+use crate::direct::Direct;
 use crate::{
     Code, HostDisk, Key, Kind, Layout, Lent, Level, Member, Options, Refusal, Source, Stamp,
-    Stitched, Window,
+    Stitched, Watch, Window,
 };
 use block::{BLOCK, Device, Error, Result, Span};
-use std::os::fd::AsRawFd;
-use std::path::Path;
 use std::sync::Arc;
 
 /// What one file system lends.
@@ -37,14 +35,18 @@ pub struct Claim {
 }
 
 impl Loan {
-    /// Reads the owner's file system once more, as if nothing were known of it, after its loan has
-    /// been used: it must be accepted again, and all that was lent must still be free.
+    /// Reads the owner's file system once more from the disk itself, as if nothing were known of it,
+    /// after its loan has been used: it must be accepted again, and all that was lent must still be
+    /// free.
     ///
     /// # Errors
     /// What is wrong with it now.
     pub fn recheck(&self) -> Result<(), Refusal> {
         let claim = &self.claim;
-        let window = Window::part(&*self.disk, claim.base, claim.size)?;
+        // What is on the disk, and not what the page cache kept of it.
+        let disk = Direct::open(self.disk.file())
+            .map_err(|e| Refusal::new(Code::ReadError, format!("cannot read it again: {e}")))?;
+        let window = Window::part(&disk, claim.base, claim.size)?;
         let options = Options { level: Some(claim.level), btrfs: true, shadow_copies: true };
         let found = crate::read(claim.kind, &window, &options)?;
         let mut free = found.free.iter().peekable();
@@ -62,19 +64,18 @@ impl Loan {
         }
         Ok(())
     }
-
-    fn check(&self, disk: &dyn Source) -> Result<()> {
-        let path = self.disk.path().display();
-        self.claim.check(disk).map_err(|e| e.context(path))
-    }
 }
 
 impl Claim {
-    fn check(&self, disk: &dyn Source) -> Result<()> {
+    /// Looks whether the file system is as it was when its free blocks were found.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when it is not.
+    pub(crate) fn check(&self, disk: &dyn Source) -> Result<()> {
         let changed = |why: String| {
             Error::conflict(format!(
-                "the file system at {} {why} since its free blocks were found; nothing was \
-                 written, try again",
+                "the file system at {} {why} since its free blocks were found: somebody else uses \
+                 it; nothing is written to it from now on",
                 self.base
             ))
         };
@@ -88,22 +89,6 @@ impl Claim {
     }
 }
 
-/// File systems whose disks are not held by us any more.
-pub(crate) struct Released {
-    checks: Vec<(Unheld, Claim)>,
-}
-
-impl Released {
-    /// Looks again whether every file system is as it was; see [`Plan::check`].
-    pub(crate) fn check(&self) -> Result<()> {
-        for (disk, claim) in &self.checks {
-            disk.refresh();
-            claim.check(disk)?;
-        }
-        Ok(())
-    }
-}
-
 /// Loans that make up one disk.
 ///
 /// A plan is made and used by one process and never saved: what was free before a reboot need not
@@ -113,6 +98,7 @@ pub struct Plan {
     loans: Vec<Loan>,
     disks: Vec<Arc<HostDisk>>,
     lent: Vec<Lent>,
+    watch: Arc<Watch>,
 }
 
 impl Plan {
@@ -120,7 +106,8 @@ impl Plan {
     /// no page holds lent and kept bytes.
     ///
     /// # Errors
-    /// [`NoSpace`](block::ErrorKind::NoSpace) when nothing is left of them.
+    /// [`NoSpace`](block::ErrorKind::NoSpace) when nothing is left of them; those of opening the
+    /// disks another time.
     pub fn new(loans: Vec<Loan>) -> Result<Self> {
         let mut disks: Vec<Arc<HostDisk>> = Vec::new();
         let mut lent = Vec::new();
@@ -149,7 +136,8 @@ impl Plan {
                 "nothing can be borrowed; see `sojourn borrow scan --why` for the reasons",
             ));
         }
-        Ok(Self { loans, disks, lent })
+        let watch = Watch::new(&loans)?;
+        Ok(Self { loans, disks, lent, watch })
     }
 
     /// Bytes lent in all.
@@ -172,43 +160,39 @@ impl Plan {
         &self.lent
     }
 
-    /// Looks again whether every file system is as it was when its free blocks were found. To be
-    /// called right before the first write.
-    ///
-    /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) naming the one that is not.
-    pub fn check(&self) -> Result<()> {
-        self.loans.iter().try_for_each(|loan| loan.check(&*loan.disk))
+    /// The watch over the file systems that lend: every write to a member waits for it.
+    pub fn watch(&self) -> &Arc<Watch> {
+        &self.watch
     }
 
-    /// Gives up the hold of the disks, but keeps what is needed to look again whether their file
-    /// systems are as they were.
+    /// Gives up the hold of the disks, but keeps the watch over their file systems.
+    pub(crate) fn release(self) -> Arc<Watch> {
+        self.watch
+    }
+
+    /// The disks, opened for writing.
     ///
     /// # Errors
-    /// Those of opening the disks another time.
-    pub(crate) fn release(self) -> Result<Released> {
-        let open = |disk: &Arc<HostDisk>| -> Result<Unheld> {
-            let again = format!("/proc/self/fd/{}", disk.file().as_raw_fd());
-            Unheld::open(Path::new(&again)).map_err(|e| Error::io(disk.path().display(), e))
+    /// Those of [`Member::open`].
+    pub fn members(&self) -> Result<Vec<Arc<Member>>> {
+        let open = |disk: &Arc<HostDisk>| {
+            Member::open(Arc::clone(disk), Arc::clone(&self.watch)).map(Arc::new)
         };
-        let mut checks = Vec::new();
-        for loan in self.loans {
-            checks.push((open(&loan.disk)?, loan.claim));
-        }
-        Ok(Released { checks })
+        self.disks.iter().map(open).collect()
     }
 
-    /// Checks once more and makes a disk of `size` bytes of the loans, encrypted with `key`. Nothing
-    /// is written yet. Returns it with its members, which hold the owner's disks.
+    /// Looks at the file systems once more and makes a disk of `size` bytes of the loans, encrypted
+    /// with `key`. Nothing is written yet; each is looked at again before anything is. Returns it with
+    /// its members, which hold the owner's disks.
     ///
     /// # Errors
-    /// Those of [`check`](Self::check), [`Member::open`] and [`Stitched::new`].
+    /// Those of [`Watch::look`], [`Member::open`] and [`Stitched::new`].
     pub fn stitch(&self, size: u64, key: &Key) -> Result<(Stitched, Vec<Arc<Member>>)> {
-        let open = |disk: &Arc<HostDisk>| Member::open(Arc::clone(disk)).map(Arc::new);
-        let members = self.disks.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let members = self.members()?;
         let sizes: Vec<u64> = members.iter().map(|member| member.size()).collect();
         let layout = Layout::new(&self.lent, &sizes)?;
-        self.check()?;
+        self.watch.look()?;
+        self.watch.expire();
         let devices = members.iter().map(|member| Arc::clone(member) as Arc<dyn Device>).collect();
         Ok((Stitched::new(devices, layout, size, Some(key))?, members))
     }
@@ -217,7 +201,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use block::{Durability, ErrorKind};
+    use block::{Attempt, Durability, ErrorKind};
     use std::io::Write;
     use std::os::unix::fs::FileExt;
     use std::path::PathBuf;
@@ -282,12 +266,62 @@ mod tests {
         let path = image(&dir);
         let disk = Arc::new(HostDisk::open(&path).unwrap());
         let plan = Plan::new(vec![loan(&disk, vec![Span::between(128 << 10, 256 << 10)])]).unwrap();
-        plan.check().unwrap();
+        plan.watch().look().unwrap();
+        plan.watch().expire();
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(b"x", (64 << 10) + 4095).unwrap();
         let error = plan.stitch(4096, &key()).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Conflict);
         assert!(error.message().contains("changed"), "{error}");
+    }
+
+    /// A disk of 4 KiB on an image, and what is written to the image behind its back.
+    fn disturbed() -> (tempfile::TempDir, Plan, Stitched, impl Fn(&[u8])) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = image(&dir);
+        let disk = Arc::new(HostDisk::open(&path).unwrap());
+        let plan = Plan::new(vec![loan(&disk, vec![Span::between(128 << 10, 256 << 10)])]).unwrap();
+        let (stitched, _) = plan.stitch(4096, &key()).unwrap();
+        let write = move |bytes: &[u8]| {
+            let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+            file.write_all_at(bytes, 64 << 10).unwrap();
+        };
+        (dir, plan, stitched, write)
+    }
+
+    #[tokio::test]
+    async fn a_file_system_that_was_used_between_up_and_the_first_write_is_not_written() {
+        let (dir, _plan, stitched, disturb) = disturbed();
+        disturb(b"mounted");
+        let before = std::fs::read(dir.path().join("image")).unwrap();
+        let block = Span::whole(4096);
+        let now = stitched.try_write(block, &[1; 4096]);
+        assert!(matches!(now, Ok(Attempt::WouldWait)), "nothing is written without a look");
+        let error = stitched.write(block, &[1; 4096], Durability::Buffered).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert!(std::fs::read(dir.path().join("image")).unwrap() == before, "it was written");
+        // For good, also when it looks as before again.
+        disturb(&[0xee; 7]);
+        let error = stitched.write(block, &[1; 4096], Durability::Buffered).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+    }
+
+    #[tokio::test]
+    async fn a_file_system_that_is_used_while_it_lends_is_not_written_after_the_next_look() {
+        let (dir, plan, stitched, disturb) = disturbed();
+        let block = Span::whole(4096);
+        stitched.write(block, &[1; 4096], Durability::Buffered).await.unwrap();
+        assert_eq!(stitched.try_write(block, &[2; 4096]).unwrap(), Attempt::Done, "it holds");
+        disturb(b"mounted");
+        plan.watch().expire();
+        let before = std::fs::read(dir.path().join("image")).unwrap();
+        assert_eq!(stitched.try_write(block, &[3; 4096]).unwrap(), Attempt::WouldWait);
+        let error = stitched.write(block, &[3; 4096], Durability::Buffered).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert!(std::fs::read(dir.path().join("image")).unwrap() == before, "it was written");
+        // What is read there may be the owner's by now.
+        assert!(stitched.try_read(block, &mut [0; 4096]).is_err());
+        assert!(stitched.read(block, &mut [0; 4096]).await.is_err());
     }
 
     #[test]

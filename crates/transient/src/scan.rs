@@ -1,13 +1,15 @@
 //! From disks and images to a report: what each part holds, and what of it can be borrowed.
 
+use crate::bytes::{le32, le64};
 use crate::disk::Unheld;
 use crate::machine::{Node, Sleeper, firmware, may_hide, sleeper};
 use crate::policy::without_margins;
 use crate::probe::refused_purpose;
 use crate::refusal::refuse;
+use crate::suspended::{Look, in_swap_files};
 use crate::{
-    Claim, Code, HostDisk, Kind, Loan, Offer, Options, Policy, Refusal, Source, Table, Volume,
-    Window, ext, probe, read, swap,
+    Claim, Code, HostDisk, Kind, Level, Loan, Offer, Options, Policy, Refusal, Source, Table,
+    Volume, Window, probe, read, swap,
 };
 use block::Span;
 use std::path::{Path, PathBuf};
@@ -50,6 +52,10 @@ pub struct Part {
     pub kind: Option<Kind>,
     /// What can be borrowed, or why nothing.
     pub verdict: Result<Accepted, Refusal>,
+    /// Where swap files are looked for.
+    look: Option<Look>,
+    /// The size of the file system whose every block the hashes here cover, in bytes.
+    hashes: Option<u64>,
 }
 
 /// A file system with space to borrow.
@@ -59,6 +65,10 @@ pub struct Accepted {
     pub disk: Arc<HostDisk>,
     /// Where it is, how its free blocks were proven free, and how to tell that it was not used since.
     pub claim: Claim,
+    /// How it would have been proven, had nothing else been asked for.
+    pub usual: Level,
+    /// Bytes that the file system says it has.
+    pub size: u64,
     /// Bytes of the smallest thing that can be free.
     pub unit: u32,
     /// Free bytes in all, before margins.
@@ -90,44 +100,51 @@ impl Scan {
         // Whoever borrows from one disk of a machine must know about all of them.
         let devices = targets.is_empty() || targets.iter().any(|target| is_device(target));
         let mut others = Vec::new();
-        let mut hidden = None;
+        let mut hidden: Vec<Hidden> = Vec::new();
         if devices {
             let named: Vec<PathBuf> =
                 targets.iter().map(|t| t.canonicalize().unwrap_or_else(|_| t.clone())).collect();
             for node in Node::disks() {
                 if node.is_held_somewhere() {
-                    hidden.get_or_insert_with(|| node.path.display().to_string());
+                    hidden.push(Hidden::unseen(&node.path.display().to_string()));
                 }
                 let report = DiskReport::of_node(&node, &named, options);
                 if targets.is_empty() { &mut scan.disks } else { &mut others }.push(report);
             }
             scan.sleepers.extend(firmware());
         }
+        look_into_files(scan.disks.iter_mut().chain(&mut others));
         for disk in scan.disks.iter().chain(&others) {
             if disk.may_hide() {
-                hidden.get_or_insert_with(|| disk.path.display().to_string());
+                hidden.push(Hidden::unseen(&disk.path.display().to_string()));
             }
             for part in &disk.parts {
+                hidden.extend(part.hides());
                 if let Err(refusal) = &part.verdict {
                     scan.sleepers.extend(sleeper(&part.name, refusal));
-                    if may_hide(part.kind, refusal.code) {
-                        hidden.get_or_insert_with(|| part.name.clone());
-                    }
                 }
             }
         }
+        let parts = scan.disks.iter().chain(&others).flat_map(|disk| &disk.parts);
+        let hashes: Vec<(String, u64)> =
+            parts.filter_map(|part| Some((part.name.clone(), part.hashes?))).collect();
         drop(others);
-        scan.apply_rules(hidden.filter(|_| !options.nothing_hidden).as_deref());
+        if options.nothing_hidden {
+            hidden.clear();
+        }
+        scan.apply_rules(&hidden, &hashes);
         scan
     }
 
-    /// Takes back what was accepted when the machine as a whole does not allow it. `hidden` is a
-    /// place that could not be looked into.
-    fn apply_rules(&mut self, hidden: Option<&str>) {
+    /// Takes back what was accepted when the machine as a whole does not allow it. `hidden` are
+    /// places where a suspended system may be, `hashes` partitions that cover others of so many bytes.
+    fn apply_rules(&mut self, hidden: &[Hidden], hashes: &[(String, u64)]) {
         for part in self.disks.iter_mut().flat_map(|disk| &mut disk.parts) {
-            if part.verdict.is_err() {
-                continue;
-            }
+            let Ok(accepted) = &part.verdict else { continue };
+            let sizes = [accepted.size, accepted.claim.size];
+            let covered = hashes.iter().find(|(_, size)| sizes.contains(size));
+            let shows = part.kind.is_some_and(shows_that_it_is_mounted);
+            let beside = hidden.iter().find(|hidden| !shows && hidden.place != part.name);
             if let Some(sleeper) = self.sleepers.first() {
                 part.verdict = Err(Refusal::new(
                     Code::Hibernated,
@@ -136,19 +153,38 @@ impl Scan {
                         sleeper.place, sleeper.sentence
                     ),
                 ));
-            } else if let Some(place) = hidden
-                && !part.kind.is_some_and(shows_that_it_is_mounted)
-            {
+            } else if let Some((place, _)) = covered {
+                part.verdict = Err(Refusal::new(
+                    Code::UnsupportedFeature,
+                    format!("dm-verity has hashes of all its blocks, free ones too, in {place}"),
+                ));
+            } else if let Some(Hidden { place, why }) = beside {
                 part.verdict = Err(Refusal::new(
                     Code::HiddenState,
                     format!(
-                        "a suspended system may be stored in {place}, which is not looked into, and \
-                         this one does not show whether it is mounted; shut that system down and \
-                         say --nothing-suspended"
+                        "a suspended system may be behind {place}, which {why}, and this one does not \
+                         show whether it is mounted; shut that system down and say \
+                         --nothing-suspended"
                     ),
                 ));
             }
         }
+    }
+
+    /// What the caller should tell people before they borrow: file systems whose free blocks were
+    /// proven less thoroughly than by default.
+    pub fn warnings(&self) -> Vec<String> {
+        let weak = self.accepted().filter(|(_, _, accepted)| {
+            accepted.claim.level == Level::Fast && accepted.usual == Level::Deep
+        });
+        let warning = |(_, part, accepted): (&DiskReport, &Part, &Accepted)| {
+            format!(
+                "{}: damage to the map of free space of {} may go unseen with --proof fast, and files \
+                 may be overwritten; leave the option out",
+                part.name, accepted.claim.kind
+            )
+        };
+        weak.map(warning).collect()
     }
 
     /// The accepted parts, with the disk that each is on.
@@ -177,6 +213,48 @@ impl Scan {
         };
         let pairs = self.accepted().map(|(_, _, accepted)| accepted).zip(taken);
         pairs.filter(|(_, spans)| !spans.is_empty()).map(lend).collect()
+    }
+}
+
+/// A place where a suspended system may be, and why nobody knows.
+#[derive(Debug)]
+struct Hidden {
+    place: String,
+    why: &'static str,
+}
+
+impl Hidden {
+    fn unseen(place: &str) -> Self {
+        Self { place: place.to_owned(), why: "is not looked into" }
+    }
+}
+
+/// Looks for suspended systems in the swap files of all file systems together. Disks that lend nothing
+/// keep those parts that tell something of the machine.
+fn look_into_files<'d>(reports: impl Iterator<Item = &'d mut DiskReport>) {
+    let mut reports: Vec<&mut DiskReport> = reports.collect();
+    let mut parts: Vec<&mut Part> = reports
+        .iter_mut()
+        .flat_map(|report| &mut report.parts)
+        .filter(|part| part.look.is_some())
+        .collect();
+    let looks: Vec<Look> = parts.iter_mut().filter_map(|part| part.look.take()).collect();
+    for (number, path) in in_swap_files(&looks) {
+        if let Some(part) = parts.get_mut(number) {
+            part.verdict = Err(Refusal::new(
+                Code::Hibernated,
+                format!(
+                    "a suspended system is stored in its swap file {}; start it and shut it down",
+                    path.escape_debug()
+                ),
+            ));
+        }
+    }
+    for report in reports.into_iter().filter(|report| report.refusal.is_some()) {
+        report.parts.retain(|part| {
+            let code = part.verdict.as_ref().err().map(|refusal| refusal.code);
+            code == Some(Code::Hibernated) || part.hides().is_some() || part.hashes.is_some()
+        });
     }
 }
 
@@ -246,13 +324,12 @@ impl DiskReport {
         }
         let mut report = Self::of_device(node, options);
         if let Err(refusal) = node.judge(false) {
-            // It lends nothing; but a suspended system may be stored there all the same.
-            let looked = report.parts.into_iter().filter(|part| {
-                let why = part.verdict.as_ref().err().map(|refusal| refusal.code);
-                why.is_some_and(|code| code == Code::Hibernated || may_hide(part.kind, code))
-            });
-            let parts = looked.collect();
-            return Self { parts, ..Self::refused(&node.path, refusal) };
+            // It lends nothing; but a suspended system may be stored there all the same. Its other
+            // parts are dropped once their swap files were looked at.
+            for part in &mut report.parts {
+                part.refuse_for(Err(refusal.clone()));
+            }
+            return Self { parts: report.parts, ..Self::refused(&node.path, refusal) };
         }
         // The running system's own disk.
         let used = report.parts.iter().find_map(|part| match &part.verdict {
@@ -306,7 +383,7 @@ impl DiskReport {
                     found.span = span;
                     found
                 }
-                Err(refusal) => Part { name, span, kind: None, verdict: Err(refusal) },
+                Err(refusal) => Part::refused(name, span, refusal),
             });
         }
         let around = around(node);
@@ -356,9 +433,7 @@ impl DiskReport {
         for part in table.partitions() {
             let name = format!("{}#{}", path.display(), part.number);
             report.parts.push(match &managed {
-                Some(refusal) => {
-                    Part { name, span: part.span, kind: None, verdict: Err(refusal.clone()) }
-                }
+                Some(refusal) => Part::refused(name, part.span, refusal.clone()),
                 None => Part::new(name, disk, part.span, Some(part.span.offset()), options),
             });
         }
@@ -413,12 +488,28 @@ fn around(disk: &Node) -> Result<(), Refusal> {
 
 fn device_node(path: &Path) -> Option<Node> {
     use std::os::unix::fs::MetadataExt;
-    let device = std::fs::metadata(path).ok()?.rdev();
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    Node::at(Path::new(&format!("/sys/dev/block/{major}:{minor}")))
+    Node::of_device(std::fs::metadata(path).ok()?.rdev())
 }
 
 impl Part {
+    fn refused(name: String, span: Span, refusal: Refusal) -> Self {
+        Self { name, span, kind: None, verdict: Err(refusal), look: None, hashes: None }
+    }
+
+    /// Whether a suspended system may be here without being seen.
+    fn hides(&self) -> Option<Hidden> {
+        let place = self.name.clone();
+        match &self.verdict {
+            Err(refusal) if !may_hide(self.kind, refusal.code) => None,
+            Err(Refusal { code: Code::Unclean | Code::NeedsReplay | Code::Orphans, .. }) => {
+                Some(Hidden { place, why: "was not unmounted" })
+            }
+            Err(_) => Some(Hidden::unseen(&place)),
+            // No files are read there, and it does not show whether it is mounted.
+            Ok(_) => (self.kind == Some(Kind::Btrfs)).then(|| Hidden::unseen(&place)),
+        }
+    }
+
     /// Judges the bytes `span` of a disk. `partition` is where they start when they are not all of
     /// it.
     fn new(
@@ -442,7 +533,11 @@ impl Part {
             Ok((kind, Err(refusal))) => (Some(kind), Err(refusal)),
             Err((kind, refusal)) => (kind, Err(refusal)),
         };
-        Self { name, span, kind, verdict }
+        let size = span.len();
+        let look =
+            kind.is_some_and(Kind::is_ext).then(|| Look { disk: Arc::clone(disk), base, size });
+        let hashes = Window::part(&**disk, base, size).ok().and_then(|window| verity(&window, 0));
+        Self { name, span, kind, verdict, look, hashes }
     }
 
     /// Takes back what was accepted, for what is wrong around it.
@@ -460,10 +555,13 @@ impl Accepted {
         window: &Window<'_>,
         options: &ScanOptions,
     ) -> Result<Self, Refusal> {
-        if matches!(kind, Kind::Ext2 | Kind::Ext3 | Kind::Ext4) {
-            suspended_swap_file(window)?;
-        }
         let found = read(kind, window, &options.reader)?;
+        if verity(window, found.size).is_some() {
+            refuse!(
+                UnsupportedFeature,
+                "dm-verity has hashes of all its blocks, free ones too, behind its end"
+            );
+        }
         let usable = without_margins(&found.free, window.base(), window.size(), disk.size());
         if usable.is_empty() {
             refuse!(NothingFree, "nothing is free but for the first and the last MiB, which stay");
@@ -477,6 +575,8 @@ impl Accepted {
                 size: window.size(),
                 stamp: found.stamp,
             },
+            usual: found.usual,
+            size: found.size,
             unit: found.unit,
             free: found.free.iter().map(|span| span.len()).sum::<u64>() + found.dropped,
             usable,
@@ -485,18 +585,11 @@ impl Accepted {
     }
 }
 
-/// Refuses a file system with a swap file in which a system is suspended. Whatever cannot be read
-/// on the way is no evidence, and the reader will say what is wrong.
-fn suspended_swap_file(window: &Window<'_>) -> Result<(), Refusal> {
-    match ext::suspended_swap_files(window) {
-        Ok(paths) => match paths.first() {
-            Some(path) => refuse!(
-                Hibernated,
-                "a suspended system is stored in its swap file {}; start it and shut it down",
-                path.escape_debug()
-            ),
-            None => Ok(()),
-        },
-        Err(_) => Ok(()),
-    }
+/// How many bytes the hashes of dm-verity cover whose superblock is at `at`, if there is one.
+///
+/// Layout (`struct verity_sb` of cryptsetup): size of data blocks at 64, their number at 72.
+fn verity(window: &Window<'_>, at: u64) -> Option<u64> {
+    let head = window.bytes(at, 80).ok()?;
+    let (size, count) = (le32(&head, 64), le64(&head, 72));
+    head.starts_with(b"verity\0\0").then(|| count.saturating_mul(u64::from(size)))
 }

@@ -18,7 +18,6 @@ use crate::bits::Bits;
 use crate::key::{Cipher, Key};
 use crate::layout::{Layout, Place};
 use crate::region::Region;
-use crate::xts::Xts;
 use async_trait::async_trait;
 use block::{
     Attempt, BLOCK, Device, Durability, Error, Extent, ExtentKind, Limits, Result, Span, ZeroMode,
@@ -102,10 +101,6 @@ impl Stitched {
         &self.regions[(offset / REGION) as usize % REGIONS]
     }
 
-    fn xts(&self) -> Result<Option<&Xts>> {
-        self.cipher.as_ref().map(Cipher::xts).transpose()
-    }
-
     /// Where the parts of `span` are, in order: each with its place on a member.
     fn places(&self, span: Span) -> impl Iterator<Item = Result<(Span, Place)>> {
         let mut at = span.offset();
@@ -139,21 +134,21 @@ impl Stitched {
     /// Reads written blocks, or parts of them, if no member has to wait.
     #[inline]
     fn get_now(&self, span: Span, out: &mut [u8]) -> Result<Attempt> {
-        let Some(xts) = self.xts()? else { return self.fetch_now(span, out) };
+        let Some(cipher) = &self.cipher else { return self.fetch_now(span, out) };
         for part in cut(span) {
             let out = &mut out[part.index_in(span)];
             if part.is_aligned(BLOCK) {
                 if self.fetch_now(part, out)? == Attempt::WouldWait {
                     return Ok(Attempt::WouldWait);
                 }
-                for_each_block(part, out, |number, bytes| xts.decrypt(number, bytes));
+                cipher.decrypt(part.offset() / BLOCK, out)?;
             } else {
                 let around = part.align_outward(BLOCK);
                 let mut bytes = [0; BLOCK as usize];
                 if self.fetch_now(around, &mut bytes)? == Attempt::WouldWait {
                     return Ok(Attempt::WouldWait);
                 }
-                xts.decrypt(around.offset() / BLOCK, &mut bytes);
+                cipher.decrypt(around.offset() / BLOCK, &mut bytes)?;
                 out.copy_from_slice(&bytes[part.index_in(around)]);
             }
         }
@@ -203,8 +198,8 @@ impl Stitched {
                 member.read(place.physical, out).await?;
             }
         }
-        if let Some(xts) = self.xts()? {
-            for_each_block(span, out, |number, bytes| xts.decrypt(number, bytes));
+        if let Some(cipher) = &self.cipher {
+            cipher.decrypt(span.offset() / BLOCK, out)?;
         }
         Ok(())
     }
@@ -212,11 +207,11 @@ impl Stitched {
     /// Writes whole blocks of a region that the caller holds alone, if no member has to wait.
     #[inline]
     fn put_now(&self, span: Span, data: &[u8], scratch: &mut Vec<u8>) -> Result<Attempt> {
-        let Some(xts) = self.xts()? else { return self.store_now(span, data) };
+        let Some(cipher) = &self.cipher else { return self.store_now(span, data) };
         for chunk in span.pieces(CHUNK) {
             scratch.clear();
             scratch.extend_from_slice(&data[chunk.index_in(span)]);
-            for_each_block(chunk, scratch, |number, bytes| xts.encrypt(number, bytes));
+            cipher.encrypt(chunk.offset() / BLOCK, scratch)?;
             if self.store_now(chunk, scratch)? == Attempt::WouldWait {
                 return Ok(Attempt::WouldWait);
             }
@@ -258,8 +253,8 @@ impl Stitched {
                 }
             }
             scratch[chunk.index_in(whole)].copy_from_slice(&data[chunk.index_in(span)]);
-            if let Some(xts) = self.xts()? {
-                for_each_block(whole, scratch, |number, bytes| xts.encrypt(number, bytes));
+            if let Some(cipher) = &self.cipher {
+                cipher.encrypt(whole.offset() / BLOCK, scratch)?;
             }
             for place in self.places(whole) {
                 let (here, place) = place?;
@@ -315,14 +310,6 @@ fn cut(span: Span) -> impl Iterator<Item = Span> {
             .map(|(from, to)| (from < to).then(|| Span::between(from, to)))
     };
     parts.into_iter().flatten()
-}
-
-/// Calls `each` with every block of `span`: its number and its bytes.
-fn for_each_block(span: Span, bytes: &mut [u8], mut each: impl FnMut(u64, &mut [u8])) {
-    let first = span.offset() / BLOCK;
-    for (i, block) in bytes.chunks_exact_mut(BLOCK as usize).enumerate() {
-        each(first + i as u64, block);
-    }
 }
 
 #[async_trait]

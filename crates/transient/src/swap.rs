@@ -114,6 +114,7 @@ pub(crate) fn read(window: &Window<'_>, _options: &Options) -> Result<Found, Ref
     Ok(Found {
         kind: Kind::Swap,
         level: Level::Fast,
+        usual: Level::Fast,
         unit: page as u32,
         size,
         free,

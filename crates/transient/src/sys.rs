@@ -1,10 +1,11 @@
-//! System calls that need `unsafe`: locking memory, the kernel's keyring, device-mapper's ioctl,
-//! asking for locks (rustix cannot be told of one that belongs to no process).
+//! System calls that need `unsafe`: locking memory, the kernel's keyring, the ioctls of
+//! device-mapper and loop devices.
 //!
 //! Why each is sound is written at its call. Nothing else in this crate is unsafe.
 
 #![allow(unsafe_code)]
 
+use crate::around::Identity;
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
@@ -26,6 +27,20 @@ pub(crate) fn lock<T>(value: &T) -> io::Result<()> {
     Ok(())
 }
 
+/// Keeps pages of this thread's own stack in memory, and out of core dumps.
+pub(crate) fn lock_stack(start: usize, len: usize) -> io::Result<()> {
+    let start = std::ptr::without_provenance_mut(start);
+    // SAFETY: neither call reads or changes a byte through the pointer. A range that is not mapped,
+    // or that this process may not lock, makes them fail.
+    unsafe {
+        check(libc::mlock(start, len))?;
+        let page = 4096;
+        let aligned = start.map_addr(|at| at / page * page);
+        let _ = libc::madvise(aligned, len + (start.addr() - aligned.addr()), libc::MADV_DONTDUMP);
+    }
+    Ok(())
+}
+
 /// Undoes [`lock`].
 pub(crate) fn unlock<T>(value: &T) {
     let (start, len) = (std::ptr::from_ref(value).cast_mut().cast(), size_of::<T>());
@@ -36,14 +51,27 @@ pub(crate) fn unlock<T>(value: &T) {
     }
 }
 
-/// Whether somebody else has locked a range of the file, for a process or for an open file.
-pub(crate) fn has_locked_ranges(file: &File) -> io::Result<bool> {
-    // SAFETY: `flock` is integers only, for which zero is a value: from the start to the end.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::F_WRLCK as libc::c_short;
-    // SAFETY: F_GETLK reads and writes one `flock`, which is live, and changes no lock.
-    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) })?;
-    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+/// What a loop device stands on; `None` when it is not attached.
+pub(crate) fn loop_backing(device: &File) -> io::Result<Option<Identity>> {
+    /// `LOOP_GET_STATUS64` of `linux/loop.h`.
+    const STATUS: u32 = 0x4C05;
+    /// `struct loop_info64`: the numbers of the file system, the file, and the device if it is one.
+    #[repr(C)]
+    struct Info {
+        device: u64,
+        inode: u64,
+        rdevice: u64,
+        rest: [u8; 208],
+    }
+    let mut info = Info { device: 0, inode: 0, rdevice: 0, rest: [0; 208] };
+    // SAFETY: a loop device writes one `loop_info64`, which `info` has the size and layout of. Other
+    // devices do not know the request, and fail.
+    match check(unsafe { libc::ioctl(device.as_raw_fd(), STATUS.into(), &raw mut info) }) {
+        Ok(()) if info.rdevice != 0 => Ok(Some(Identity::Device(info.rdevice))),
+        Ok(()) => Ok(Some(Identity::File(info.device, info.inode))),
+        Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 /// A key of type `logon` in this process's keyring: the kernel can use it, nobody can read it.

@@ -7,6 +7,7 @@
 mod common;
 
 use block::{BLOCK, Device, Durability, Span};
+use common::guest::Guest;
 use common::{must, run};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -166,6 +167,98 @@ fn a_partition_that_is_mounted_where_nobody_sees_it_is_refused_and_no_other() {
     let refused = run(20, "unshare", &["--mount", "mount", node.to_str().unwrap(), "/mnt"]);
     assert!(!refused.status.success(), "it was mounted while it was held");
     drop(scan);
+}
+
+#[test]
+fn a_device_that_a_virtual_machine_has_is_refused_and_it_gets_none_that_is_held() {
+    let Some(device) = Loop::new(&partitioned(), &STARTS) else { return };
+    let whole = Guest::start(&device.node).unwrap();
+    assert_eq!(device.codes(), [Some(Code::InUse); 2], "it has the whole disk");
+    drop(whole);
+    let part = Guest::start(&device.part(1)).unwrap();
+    assert_eq!(device.codes(), [Some(Code::InUse), None], "it has one partition");
+    drop(part);
+    let file = Guest::start(&device.image).unwrap();
+    assert_eq!(device.codes(), [Some(Code::InUse); 2], "it has the file behind the disk");
+    drop(file);
+    let scan = device.scan();
+    assert_eq!(scan.accepted().count(), 2, "{scan:?}");
+    for disk in [&device.node, &device.part(1), &device.part(2), &device.image] {
+        assert!(Guest::start(disk).is_none(), "it got {}", disk.display());
+    }
+    drop(scan);
+    assert!(Guest::start(&device.node).is_some());
+}
+
+#[test]
+fn a_device_whose_bytes_another_device_shows_is_refused() {
+    let Some(device) = Loop::new(&partitioned(), &STARTS) else { return };
+    // By another name of the same file, with its first partition mounted.
+    let link = device.dir.path().join("link");
+    std::fs::hard_link(&device.image, &link).unwrap();
+    for (file, options) in [(&link, &["--offset", "2097152"][..]), (&device.node, &[][..])] {
+        let args = [&["--find", "--show"], options, &[file.to_str().unwrap()]].concat();
+        let other = must(20, "losetup", &args).trim().to_owned();
+        let codes = device.codes();
+        must(20, "losetup", &["--detach", &other]);
+        assert_eq!(codes, [Some(Code::InUse); 2], "{}", file.display());
+        assert_eq!(device.codes(), [None; 2]);
+    }
+}
+
+#[tokio::test]
+async fn a_loop_device_that_is_made_while_a_disk_lends_stops_it() {
+    let Some(device) = Loop::new(&partitioned(), &STARTS) else { return };
+    let policy = Policy { want: Some(1 << 20), ..Policy::default() };
+    let plan = Plan::new(device.scan().loans(&policy)).unwrap();
+    let key = Key::generate(|bytes| {
+        bytes[0] = 1;
+        Ok(())
+    });
+    let (stitched, _members) = plan.stitch(1 << 20, &key.unwrap()).unwrap();
+    let block = Span::whole(BLOCK);
+    stitched.write(block, &[1; BLOCK as usize], Durability::Buffered).await.unwrap();
+    let image = device.image.to_str().unwrap();
+    let other = must(20, "losetup", &["--find", "--show", image]).trim().to_owned();
+    plan.watch().expire();
+    let written = stitched.write(block, &[2; BLOCK as usize], Durability::Buffered).await;
+    must(20, "losetup", &["--detach", &other]);
+    let error = written.unwrap_err();
+    assert!(error.message().contains(&other), "{error}");
+}
+
+#[test]
+fn the_last_look_sees_what_changed_behind_the_page_cache_of_a_device() {
+    let Some(device) = Loop::new(&partitioned(), &STARTS) else { return };
+    let scan = device.scan();
+    let loans = scan.loans(&Policy::default());
+    loans[0].recheck().unwrap();
+    // The state of the first file system: not unmounted.
+    let file = std::fs::File::options().write(true).open(&device.image).unwrap();
+    file.write_all_at(&[0], STARTS[0] + 1024 + 0x3A).unwrap();
+    let mut cached = [1];
+    let node = std::fs::File::open(device.part(1)).unwrap();
+    node.read_exact_at(&mut cached, 1024 + 0x3A).unwrap();
+    assert_eq!(cached, [1], "the device's page cache is not stale, so this shows nothing");
+    loans[0].recheck().unwrap_err();
+    loans[1].recheck().unwrap();
+}
+
+#[test]
+fn a_read_only_device_is_looked_at_and_never_lent() {
+    let Some(device) = Loop::new(&partitioned(), &STARTS) else { return };
+    let part = device.part(1);
+    let set = |how: &str| must(20, "blockdev", &[how, part.to_str().unwrap()]);
+    set("--setro");
+    let scan = Scan::run(std::slice::from_ref(&part), &ScanOptions::default());
+    assert_eq!(scan.accepted().count(), 1, "{scan:?}");
+    let plan = Plan::new(scan.loans(&Policy::default())).unwrap();
+    let refused = plan.members().err();
+    set("--setrw");
+    let error = refused.expect("it was opened for writing");
+    assert_eq!(error.kind(), block::ErrorKind::Denied);
+    assert!(error.message().contains("read-only"), "{error}");
+    plan.members().unwrap();
 }
 
 #[test]

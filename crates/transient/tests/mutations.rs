@@ -6,8 +6,8 @@
 mod common;
 
 use common::make;
-use common::mutate::{Outcome, Seam, count};
-use common::sparse::Sparse;
+use common::mutate::{Dice, Outcome, Seam, count, is_subset};
+use common::sparse::{Changed, Recording, Sparse};
 use std::path::Path;
 use std::time::Duration;
 use transient::{Kind, Level, Options, Window};
@@ -76,4 +76,50 @@ fn damaged_xfs_yields_nothing_in_use() {
 fn damaged_btrfs_yields_nothing_in_use() {
     let dir = tempfile::tempdir().unwrap();
     damage("btrfs", Kind::Btrfs, &make::btrfs(dir.path(), &[]));
+}
+
+/// Flips bits in the tree blocks of a btrfs and makes their checksums right again: a file system that
+/// was written wrong, not one that was damaged later. Returns how many such images yield blocks in use.
+fn resealed_btrfs(level: Option<Level>, count: u64) -> usize {
+    const NODE: u64 = 16 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    let image = Sparse::load(&make::btrfs(dir.path(), &[]));
+    let options = Options { btrfs: true, level, ..Options::default() };
+    let recording = Recording::new(&image);
+    let found = transient::read(Kind::Btrfs, &Window::whole(&recording), &options).unwrap();
+    let blocks: Vec<u64> = recording
+        .finish()
+        .into_iter()
+        .flat_map(|range| (range.start..range.end).step_by(4096))
+        // Each tree block carries the file system's identity.
+        .filter(|at| *at > 68 << 10 && image.bytes(at + 32, 16) == image.bytes(0x1_0020, 16))
+        .collect();
+    assert!(blocks.len() > 5, "{blocks:?}");
+    let unsafe_one = |number: &u64| {
+        let mut dice = Dice(*number);
+        let at = blocks[dice.below(blocks.len() as u64) as usize];
+        let mut block = image.bytes(at, NODE as usize);
+        // Mostly where there is something.
+        let byte = (0..20)
+            .map(|_| 32 + dice.below(NODE - 32) as usize)
+            .find(|byte| block[*byte] != 0)
+            .unwrap_or(100);
+        block[byte] ^= 1 << dice.below(8);
+        let sum = crc32c::crc32c(&block[32..]);
+        block[..4].copy_from_slice(&sum.to_le_bytes());
+        let changed = Changed { image: &image, changes: vec![(at, block)] };
+        let now = transient::read(Kind::Btrfs, &Window::whole(&changed), &options);
+        now.is_ok_and(|now| !is_subset(&now.free, &found.free))
+    };
+    (0..count).filter(unsafe_one).count()
+}
+
+#[test]
+fn btrfs_that_was_sealed_with_wrong_content_yields_nothing_in_use() {
+    assert_eq!(resealed_btrfs(None, count(4_000)), 0);
+}
+
+#[test]
+fn without_the_other_tree_to_compare_with_wrong_content_of_btrfs_goes_unseen() {
+    assert!(resealed_btrfs(Some(Level::Fast), 4_000) > 0);
 }

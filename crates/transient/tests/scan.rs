@@ -71,6 +71,168 @@ fn a_suspended_system_in_a_swap_file_refuses_everything() {
     assert_eq!(verdicts(&[other, root], &options), [None; 2]);
 }
 
+/// An ext4 image to which a script of debugfs was done. `@NAME` in it is a file beside the image.
+fn filled(dir: &Path, name: &str, features: &str, script: &str) -> PathBuf {
+    let image = dir.join(name);
+    let path = image.to_str().unwrap();
+    must(60, "mke2fs", &["-q", "-F", "-t", "ext4", "-O", features, path, "16M"]);
+    let commands = dir.join(format!("{name}.script"));
+    std::fs::write(&commands, script.replace('@', &format!("{}/", dir.display()))).unwrap();
+    let done = run(60, "debugfs", &["-w", "-f", commands.to_str().unwrap(), path]);
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(said.lines().count() <= 1, "{name}: {said}");
+    assert!(run(60, "e2fsck", &["-fy", path]).status.code().unwrap() < 4);
+    image
+}
+
+#[test]
+fn a_suspended_system_is_found_in_a_swap_file_however_the_system_names_it() {
+    let root = "mkdir etc\nmkdir var\nmkdir var/lib\n";
+    // What the table or the unit says; what is done beside it; where the file is.
+    let cases = [
+        (
+            "escapes",
+            "^inline_data",
+            "/my\\040swap none swap sw 0 0",
+            "write @t etc/fstab\n",
+            "\"my swap\"",
+        ),
+        (
+            "table by a link",
+            "^inline_data",
+            "/var/s none swap",
+            "mkdir conf\nwrite @t conf/tab\nsymlink etc/fstab ../conf/tab\n",
+            "var/s",
+        ),
+        (
+            "directory by a link",
+            "^inline_data",
+            "/link/s none swap",
+            "write @t etc/fstab\nsymlink link /var/lib\n",
+            "var/lib/s",
+        ),
+        (
+            "file by a link",
+            "^inline_data",
+            "/s none swap",
+            "write @t etc/fstab\nsymlink s var/lib/real\n",
+            "var/lib/real",
+        ),
+        (
+            "inline directories",
+            "inline_data",
+            "/var/lib/s none swap",
+            "write @t etc/fstab\n",
+            "var/lib/s",
+        ),
+        (
+            "unit",
+            "^inline_data",
+            "[Swap]\nWhat=/var/s",
+            "mkdir etc/systemd\nmkdir etc/systemd/system\nwrite @t etc/systemd/system/var-s.swap\n",
+            "var/s",
+        ),
+    ];
+    for (name, features, table, script, file) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("t"), format!("{table}\n")).unwrap();
+        let mut swap = vec![0; 1 << 20];
+        for (mark, expected) in [(b"S1SUSPEND\0", Some(Code::Hibernated)), (b"SWAPSPACE2", None)] {
+            swap[4086..4096].copy_from_slice(mark);
+            std::fs::write(dir.path().join("f"), &swap).unwrap();
+            let script = format!("{root}{script}write @f {file}\n");
+            let image = filled(dir.path(), "root", features, &script);
+            let clean = ext4(dir.path(), "clean");
+            let verdicts = verdicts(&[image, clean], &ScanOptions::default());
+            assert_eq!(verdicts, [expected; 2], "{name}: {expected:?}");
+        }
+    }
+}
+
+#[test]
+fn a_suspended_system_is_found_in_a_swap_file_of_another_file_system_than_the_table() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("t"), "/data/most/s none swap sw 0 0\n").unwrap();
+    let mut swap = vec![0; 1 << 20];
+    swap[4086..4095].copy_from_slice(b"S1SUSPEND");
+    std::fs::write(dir.path().join("f"), &swap).unwrap();
+    // It is mounted at /data there.
+    let data = filled(dir.path(), "data", "^inline_data", "mkdir most\nwrite @f most/s\n");
+    assert_eq!(verdicts(std::slice::from_ref(&data), &ScanOptions::default()), [None]);
+    let table = "mkdir etc\nwrite @t etc/fstab\n";
+    let linked = "mkdir etc\nwrite @l etc/fstab\nsymlink swap /data/most/s\n";
+    std::fs::write(dir.path().join("l"), "/swap none swap sw 0 0\n").unwrap();
+    for (name, script) in [("root", table), ("linked", linked)] {
+        let root = filled(dir.path(), name, "^inline_data", script);
+        let all = verdicts(&[root, data.clone()], &ScanOptions::default());
+        assert_eq!(all, [Some(Code::Hibernated); 2], "{name}");
+    }
+}
+
+#[test]
+fn what_was_not_unmounted_may_be_what_a_suspended_system_has_mounted() {
+    let dir = tempfile::tempdir().unwrap();
+    let fat = make::fat(dir.path(), 16, &[]);
+    let (clean, unclean) = (ext4(dir.path(), "clean"), ext4(dir.path(), "unclean"));
+    // Its journal is to be replayed.
+    must(60, "debugfs", &["-w", "-R", "feature needs_recovery", unclean.to_str().unwrap()]);
+    let all = [fat, clean, unclean];
+    let mut options = ScanOptions::default();
+    let replay = Some(Code::NeedsReplay);
+    assert_eq!(verdicts(&all, &options), [Some(Code::HiddenState), None, replay]);
+    options.nothing_hidden = true;
+    assert_eq!(verdicts(&all, &options), [None, None, replay]);
+}
+
+#[test]
+fn a_btrfs_that_is_lent_may_hide_a_suspended_system_from_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = [make::btrfs(dir.path(), &[]), make::fat(&sub(&dir), 16, &[])];
+    let mut options = ScanOptions::default();
+    options.reader.btrfs = true;
+    assert_eq!(verdicts(&all, &options), [None, Some(Code::HiddenState)]);
+}
+
+/// A new directory in a test's own.
+fn sub(dir: &tempfile::TempDir) -> PathBuf {
+    let path = dir.path().join("sub");
+    std::fs::create_dir(&path).unwrap();
+    path
+}
+
+#[test]
+fn what_dm_verity_has_hashes_of_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = ext4(dir.path(), "root");
+    let mut hashes = vec![0; 1 << 20];
+    hashes[..8].copy_from_slice(b"verity\0\0");
+    hashes[64..68].copy_from_slice(&4096u32.to_le_bytes());
+    hashes[72..80].copy_from_slice(&4096u64.to_le_bytes());
+    let beside = dir.path().join("hashes");
+    std::fs::write(&beside, &hashes).unwrap();
+    let (covered, other) = (Some(Code::UnsupportedFeature), Some(Code::OtherFileSystem));
+    let options = ScanOptions::default();
+    assert_eq!(verdicts(&[image.clone(), beside], &options), [covered, other]);
+    assert_eq!(verdicts(std::slice::from_ref(&image), &options), [None]);
+    // Behind the file system itself.
+    let appended = dir.path().join("appended");
+    let all = [std::fs::read(&image).unwrap(), hashes].concat();
+    std::fs::write(&appended, all).unwrap();
+    assert_eq!(verdicts(&[appended], &options), [covered]);
+}
+
+#[test]
+fn a_proof_without_checksums_that_is_not_deep_is_warned_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = [ext4(dir.path(), "sealed"), make::fat(dir.path(), 16, &[])];
+    let mut options = ScanOptions::default();
+    assert_eq!(Scan::run(&all, &options).warnings(), [""; 0]);
+    options.reader.level = Some(Level::Fast);
+    let warnings = Scan::run(&all, &options).warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("fat16") && warnings[0].contains("--proof"), "{warnings:?}");
+}
+
 #[test]
 fn what_does_not_show_that_it_is_mounted_is_refused_beside_what_cannot_be_looked_into() {
     let dir = tempfile::tempdir().unwrap();

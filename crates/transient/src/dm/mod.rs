@@ -147,9 +147,10 @@ impl Mapper {
     ) -> Result<Mapped> {
         // The kernel takes the disks for itself: until it has, nobody holds them. So the stamps are
         // read again after that, and before anything can be written.
-        let released = plan.release()?;
+        let watch = plan.release();
+        watch.expire();
         self.call(Command::Load, Message::with_table(below, 0, table)?)?;
-        released.check()?;
+        watch.look()?;
         let lent = self.call(Command::Suspend, Message::new(below, 0, 0)?)?;
 
         self.make(name)?;
@@ -323,6 +324,7 @@ fn linear(plan: &Plan, size: u64) -> Result<Vec<Target>> {
         .map(|disk| {
             let meta = disk.file().metadata().map_err(|e| Error::io(disk.path().display(), e))?;
             if meta.file_type().is_block_device() {
+                disk.must_be_writable()?;
                 return Ok(format!(
                     "{}:{}",
                     rustix::fs::major(meta.rdev()),

@@ -74,6 +74,7 @@ pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refu
     Ok(Found {
         kind: Kind::Exfat,
         level,
+        usual: Level::Deep,
         unit: volume.boot.cluster as u32,
         size: volume.boot.size,
         free,

@@ -8,52 +8,80 @@ use super::inode::{Inode, Piece};
 use super::superblock::Superblock;
 use crate::bytes::{le16, le32};
 use crate::refusal::refuse;
+use crate::swap_files::{is_unit, listed_in_table, listed_in_unit};
 use crate::{Refusal, Window, swap};
+use std::collections::VecDeque;
 
 const ROOT: u32 = 2;
-/// Directories and `/etc/fstab` are read up to this many bytes.
+/// Directories and configuration files are read up to this many bytes.
 const MAX_FILE: u64 = 4 << 20;
-/// More swap files than this are not looked at.
-const MAX_SWAP_FILES: usize = 16;
-/// Where installers put swap files, whatever `/etc/fstab` says.
-const USUAL: [&str; 4] = ["/swapfile", "/swap.img", "/swap/swapfile", "/swapfile1"];
+/// More units of systemd, or symbolic links on the way to a file, are not looked at.
+const MAX_UNITS: usize = 64;
+const MAX_LINKS: usize = 16;
+/// Where systemd's units are.
+const UNITS: [&str; 3] = ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
 
-/// The swap files, listed in `/etc/fstab` or in the usual places, that hold a suspended system.
-pub(crate) fn suspended_swap_files(window: &Window<'_>) -> Result<Vec<String>, Refusal> {
-    let sb = Superblock::read_in_any_state(window)?;
-    let files = Files { window, groups: Groups::read(window, &sb)?, sb: &sb };
-    let mut paths: Vec<String> = USUAL.iter().map(|path| (*path).to_owned()).collect();
-    if let Ok(Some(number)) = files.find("/etc/fstab") {
-        let text = String::from_utf8_lossy(&files.content(number, MAX_FILE)?).into_owned();
-        paths.extend(listed(&text).take(MAX_SWAP_FILES));
-    }
-    paths.sort_unstable();
-    paths.dedup();
-    paths.retain(|path| files.is_suspended(path).unwrap_or(false));
-    Ok(paths)
+/// Where a path leads.
+#[derive(Debug, PartialEq, Eq)]
+enum Led {
+    /// To this inode.
+    Inode(u32),
+    /// To nothing here; to this path once symbolic links were followed, perhaps of another file
+    /// system that is mounted on the way.
+    Elsewhere(String),
 }
 
-/// The swap files of a file system table.
-fn listed(table: &str) -> impl Iterator<Item = String> + '_ {
-    table.lines().filter_map(|line| {
-        let mut fields = line.split_ascii_whitespace();
-        let (device, kind) = (fields.next()?, fields.nth(1)?);
-        let is_file = device.starts_with('/') && !device.starts_with("/dev/");
-        (is_file && kind == "swap").then(|| device.to_owned())
-    })
-}
-
-struct Files<'a> {
+/// A file system whose files can be looked at.
+pub(crate) struct Files<'a> {
     window: &'a Window<'a>,
-    sb: &'a Superblock,
+    sb: Superblock,
     groups: Groups,
 }
 
-impl Files<'_> {
-    fn is_suspended(&self, path: &str) -> Result<bool, Refusal> {
-        let Some(number) = self.find(path)? else { return Ok(false) };
-        let head = self.content(number, swap::HEAD as u64)?;
-        Ok(swap::is_suspended(&head))
+impl<'a> Files<'a> {
+    /// The files of a file system in any state.
+    ///
+    /// # Errors
+    /// When its superblock or descriptors are damaged.
+    pub(crate) fn open(window: &'a Window<'a>) -> Result<Self, Refusal> {
+        let sb = Superblock::read_in_any_state(window)?;
+        let groups = Groups::read(window, &sb)?;
+        Ok(Self { window, sb, groups })
+    }
+
+    /// The swap files that its `/etc/fstab` and units of systemd name, as paths of the running system.
+    pub(crate) fn listed(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        if let Some(table) = self.text("/etc/fstab") {
+            paths.extend(listed_in_table(&table));
+        }
+        for directory in UNITS {
+            let names = self.names(directory).unwrap_or_default();
+            for name in names.iter().filter(|name| is_unit(name)).take(MAX_UNITS) {
+                let unit = self.text(&format!("{directory}/{name}"));
+                paths.extend(unit.as_deref().and_then(listed_in_unit));
+            }
+        }
+        paths
+    }
+
+    /// Whether a suspended system is stored in the file at `path`; else where else its symbolic links
+    /// lead, if anywhere.
+    pub(crate) fn is_suspended(&self, path: &str) -> Result<bool, Option<String>> {
+        match self.find(path) {
+            Ok(Led::Inode(number)) => {
+                let head = self.content(number, swap::HEAD as u64);
+                Ok(head.is_ok_and(|head| swap::is_suspended(&head)))
+            }
+            Ok(Led::Elsewhere(other)) if other != path => Err(Some(other)),
+            _ => Err(None),
+        }
+    }
+
+    fn text(&self, path: &str) -> Option<String> {
+        let Ok(Led::Inode(number)) = self.find(path) else { return None };
+        let bytes = self.content(number, MAX_FILE).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     fn raw(&self, number: u32) -> Result<Vec<u8>, Refusal> {
@@ -75,11 +103,17 @@ impl Files<'_> {
     fn content(&self, number: u32, most: u64) -> Result<Vec<u8>, Refusal> {
         let raw = self.raw(number)?;
         let size = u64::from(le32(&raw, 4)) | u64::from(le32(&raw, 0x6C)) << 32;
-        let inode = Inode::new(self.window, self.sb, number, &raw);
-        if let Some(inline) = inode.inline() {
-            return Ok(inline[..inline.len().min(size as usize)].to_vec());
-        }
+        let inode = Inode::new(self.window, &self.sb, number, &raw);
         let size = size.min(most);
+        // A short symbolic link lies where others have their list of blocks.
+        let mut within = inode.inline().map(|(first, rest)| [first, rest].concat());
+        if is_link(&raw) && size < 60 && inode.has_no_extents() {
+            within = Some(raw[0x28..0x64].to_vec());
+        }
+        if let Some(mut bytes) = within {
+            bytes.truncate(size as usize);
+            return Ok(bytes);
+        }
         let mut bytes = vec![0; size as usize];
         let block = u64::from(self.sb.block_size);
         inode.pieces(&mut |piece: Piece| {
@@ -96,50 +130,104 @@ impl Files<'_> {
         Ok(bytes)
     }
 
-    /// The inode that a path leads to, without following links.
-    fn find(&self, path: &str) -> Result<Option<u32>, Refusal> {
-        let mut number = ROOT;
-        for name in path.split('/').filter(|name| !name.is_empty()) {
-            let entries = self.content(number, MAX_FILE)?;
-            // Each block holds whole entries; what a tree of hashes keeps in blocks of its own
-            // looks like entries that are not in use.
-            let found = entries
-                .chunks(self.sb.block_size as usize)
-                .find_map(|block| entry(block, name.as_bytes()));
-            match found {
-                Some(inode) => number = inode,
-                None => return Ok(None),
+    /// Calls `visit` with each name in a directory and its inode, until it says that it is enough.
+    fn entries(
+        &self,
+        directory: u32,
+        mut visit: impl FnMut(&[u8], u32) -> bool,
+    ) -> Result<(), Refusal> {
+        let raw = self.raw(directory)?;
+        if let Some((first, rest)) = Inode::new(self.window, &self.sb, directory, &raw).inline() {
+            // The parent's number comes first, and no entry crosses from one part into the other.
+            let _ = each_entry(&first[4..], &mut visit) || each_entry(rest, &mut visit);
+            return Ok(());
+        }
+        // Each block holds whole entries; what a tree of hashes keeps in blocks of its own looks like
+        // entries that are not in use.
+        let bytes = self.content(directory, MAX_FILE)?;
+        let _ =
+            bytes.chunks(self.sb.block_size as usize).any(|block| each_entry(block, &mut visit));
+        Ok(())
+    }
+
+    fn names(&self, directory: &str) -> Result<Vec<String>, Refusal> {
+        let mut names = Vec::new();
+        if let Led::Inode(number) = self.find(directory)? {
+            self.entries(number, |name, _| {
+                names.push(String::from_utf8_lossy(name).into_owned());
+                false
+            })?;
+        }
+        Ok(names)
+    }
+
+    /// Follows a path and the symbolic links on it.
+    fn find(&self, path: &str) -> Result<Led, Refusal> {
+        let split = |path: &str| -> Vec<String> {
+            path.split('/')
+                .filter(|part| !part.is_empty() && *part != ".")
+                .map(Into::into)
+                .collect()
+        };
+        let mut left: VecDeque<String> = split(path).into();
+        let mut trail: Vec<(String, u32)> = Vec::new();
+        let mut links = 0;
+        while let Some(name) = left.pop_front() {
+            if name == ".." {
+                trail.pop();
+                continue;
+            }
+            let directory = trail.last().map_or(ROOT, |(_, number)| *number);
+            let mut found = None;
+            self.entries(directory, |entry, number| {
+                found = (entry == name.as_bytes()).then_some(number);
+                found.is_some()
+            })?;
+            let Some(number) = found else {
+                let names = trail.into_iter().map(|(name, _)| name).chain([name]).chain(left);
+                let path: String = names.map(|name| format!("/{name}")).collect();
+                return Ok(Led::Elsewhere(path));
+            };
+            if !is_link(&self.raw(number)?) {
+                trail.push((name, number));
+                continue;
+            }
+            links += 1;
+            if links > MAX_LINKS {
+                refuse!(Structure, "symbolic links lead round and round");
+            }
+            let target = self.content(number, 4096)?;
+            let target = String::from_utf8_lossy(&target);
+            if target.starts_with('/') {
+                trail.clear();
+            }
+            for part in split(&target).into_iter().rev() {
+                left.push_front(part);
             }
         }
-        Ok(Some(number))
+        Ok(Led::Inode(trail.last().map_or(ROOT, |(_, number)| *number)))
     }
 }
 
-/// The inode of a name in a block of a directory.
-fn entry(block: &[u8], name: &[u8]) -> Option<u32> {
+fn is_link(raw: &[u8]) -> bool {
+    le16(raw, 0) >> 12 == 0xA
+}
+
+/// Calls `visit` with each entry in a block of a directory; whether it said that it is enough.
+fn each_entry(block: &[u8], visit: &mut impl FnMut(&[u8], u32) -> bool) -> bool {
     let mut at = 0;
     while at + 8 <= block.len() {
         let (inode, step) = (le32(block, at), usize::from(le16(block, at + 4)));
         if step < 8 {
-            return None;
+            return false;
         }
-        let bytes = block.get(at + 8..at + 8 + usize::from(block[at + 6]));
-        if inode != 0 && bytes == Some(name) {
-            return Some(inode);
+        let name = block.get(at + 8..at + 8 + usize::from(block[at + 6]));
+        if let Some(name) = name.filter(|_| inode != 0)
+            && visit(name, inode)
+        {
+            return true;
         }
         at += step;
     }
-    None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn swap_files_are_those_lines_whose_type_is_swap_and_which_name_no_device() {
-        let table = "# comment\nUUID=1 / ext4 defaults 0 1\n/swapfile none swap sw 0 0\n\
-                     /dev/sda2 none swap sw 0 0\n/a/b\tswap\tswap\n/x\n";
-        assert_eq!(listed(table).collect::<Vec<_>>(), ["/swapfile", "/a/b"]);
-    }
+    false
 }

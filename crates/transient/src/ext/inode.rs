@@ -55,9 +55,43 @@ impl<'a> Inode<'a> {
         self.raw.iter().all(|byte| *byte == 0)
     }
 
-    /// What lies in the inode itself instead of in blocks; its first part only.
-    pub(super) fn inline(&self) -> Option<&[u8]> {
-        (le32(self.raw, 0x20) & FLAG_INLINE != 0).then(|| &self.raw[0x28..0x64])
+    /// What lies in the inode itself instead of in blocks: its first part, and the rest, which is an
+    /// extended attribute.
+    pub(super) fn inline(&self) -> Option<(&[u8], &[u8])> {
+        let inline = le32(self.raw, 0x20) & FLAG_INLINE != 0;
+        inline.then(|| (&self.raw[0x28..0x64], self.inline_rest().unwrap_or_default()))
+    }
+
+    /// The value of the attribute `system.data` behind the inode's fields.
+    fn inline_rest(&self) -> Option<&[u8]> {
+        const MAGIC: u32 = 0xEA02_0000;
+        const SYSTEM: u8 = 7;
+        const ENTRY: usize = 16;
+        let extra = usize::from(le16(self.raw.get(128..130)?, 0));
+        let attributes = self.raw.get(128 + extra..)?;
+        if le32(attributes.get(..4)?, 0) != MAGIC {
+            return None;
+        }
+        let values = &attributes[4..];
+        let mut at = 0;
+        loop {
+            let entry = values.get(at..at + ENTRY)?;
+            let len = usize::from(entry[0]);
+            if le32(entry, 0) == 0 {
+                return None;
+            }
+            let name = values.get(at + ENTRY..at + ENTRY + len)?;
+            if entry[1] == SYSTEM && name == b"data" {
+                let start = usize::from(le16(entry, 2));
+                return values.get(start..start.checked_add(le32(entry, 8) as usize)?);
+            }
+            at += (ENTRY + len).next_multiple_of(4);
+        }
+    }
+
+    /// Whether its blocks, or its short content, are not a tree of extents.
+    pub(super) fn has_no_extents(&self) -> bool {
+        le32(self.raw, 0x20) & FLAG_EXTENTS == 0
     }
 
     /// Verifies its checksum, where inodes have one.

@@ -20,7 +20,7 @@ use block::Span;
 use groups::Groups;
 use superblock::{Checksums, Superblock};
 
-pub(crate) use files::suspended_swap_files;
+pub(crate) use files::Files;
 pub(crate) use superblock::MAGIC;
 
 /// Reads what is free.
@@ -45,6 +45,7 @@ pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refu
     Ok(Found {
         kind: sb.kind,
         level,
+        usual: default,
         unit: sb.block_size * sb.ratio,
         size: sb.blocks * u64::from(sb.block_size),
         free,

@@ -73,6 +73,9 @@ pub(super) fn read(window: &Window<'_>) -> Result<Boot, Refusal> {
         refuse!(Geometry, "{fats} tables of {fat_sectors} sectors leave no room for data");
     }
     let clusters = (sectors - data) / per_cluster;
+    if !wide && &head[54..62] == b"FAT12   " && clusters >= MIN_FAT16 {
+        refuse!(UnsupportedFeature, "it says FAT12, and has as many clusters as a FAT16");
+    }
     let kind = match (wide, clusters) {
         (_, ..MIN_FAT16) => {
             refuse!(

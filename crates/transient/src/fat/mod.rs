@@ -112,6 +112,7 @@ pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refu
     Ok(Found {
         kind: boot.kind,
         level,
+        usual: Level::Deep,
         unit: boot.cluster as u32,
         size: boot.size,
         free,

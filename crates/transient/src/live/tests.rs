@@ -2,7 +2,6 @@ use super::*;
 use crate::{Key, Layout, Lent, Stitched};
 use block::BLOCK;
 use block::conformance;
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const SIZE: u64 = 8 << 20;
@@ -13,7 +12,7 @@ fn host(policy: GiveBack) -> (tempfile::TempDir, Arc<Live>, Arc<AtomicU64>) {
     let dir = tempfile::tempdir().unwrap();
     let free = Arc::new(AtomicU64::new(2 * FLOOR));
     let asked = Arc::clone(&free);
-    let ask = Box::new(move |_: &File| Ok(asked.load(Ordering::Relaxed)));
+    let ask = Box::new(move |_: BorrowedFd<'_>| Ok(asked.load(Ordering::Relaxed)));
     let live = Live::with_free(dir.path(), SIZE, FLOOR, policy, ask).unwrap();
     (dir, Arc::new(live), free)
 }
@@ -29,7 +28,7 @@ fn stitched(live: &Arc<Live>) -> Stitched {
 
 /// Bytes that the file takes on its file system.
 fn room(live: &Live) -> u64 {
-    live.file.file().metadata().unwrap().blocks() * 512
+    live.file.file().metadata().unwrap().room
 }
 
 async fn write(disk: &Stitched, offset: u64, len: u64) -> Result<()> {

@@ -85,6 +85,7 @@ fn prove(volume: &Ntfs<'_>, options: &Options) -> Result<Found, Refusal> {
     Ok(Found {
         kind: Kind::Ntfs,
         level: Level::Deep,
+        usual: Level::Deep,
         unit: unit as u32,
         size: volume.boot.size,
         free,

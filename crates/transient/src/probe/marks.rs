@@ -23,8 +23,8 @@ pub(super) struct Mark {
     pub(super) name: &'static str,
     pub(super) place: Place,
     pub(super) magic: &'static [u8],
-    /// Two bytes that a file system of another kind may hold by chance: counts only where nothing
-    /// else was recognised.
+    /// Two bytes that a file system of another kind may hold by chance: beside one, they count only
+    /// when what is around them is right as well.
     pub(super) weak: bool,
 }
 
@@ -98,6 +98,7 @@ pub(super) const MARKS: &[Mark] = &[
     mark(VolumeManager, "VMFS volume", 0x10_0000, b"\x0d\xd0\x01\xc0"),
     mark(VolumeManager, "Stratis", 0x204, b"!Stra0tis\x86\xff\x02^\x41rh"),
     mark(VolumeManager, "Stratis", 0x1204, b"!Stra0tis\x86\xff\x02^\x41rh"),
+    mark(VolumeManager, "dm-integrity", 0, b"integrt\0"),
     mark(VolumeManager, "VDO", 0, b"dmvdo001"),
     mark(VolumeManager, "Ceph BlueStore", 0, b"bluestore block device"),
     mark(VolumeManager, "Oracle ASM", 32, b"ORCLDISK"),
@@ -158,8 +159,9 @@ pub(super) const MARKS: &[Mark] = &[
     mark(OtherFileSystem, "ReFS", 0, b"\0\0\0ReFS\0"),
     mark(OtherFileSystem, "APFS", 32, b"NXSB"),
     mark(OtherFileSystem, "HFS", 1024, b"BD"),
-    mark(OtherFileSystem, "HFS+", 1024, b"H+"),
-    mark(OtherFileSystem, "HFS+", 1024, b"HX"),
+    mark(OtherFileSystem, "HFS+", 1024, b"H+\0\x04"),
+    mark(OtherFileSystem, "HFS+", 1024, b"HX\0\x05"),
+    mark(OtherFileSystem, "hashes of dm-verity", 0, b"verity\0\0"),
     mark(OtherFileSystem, "F2FS", 1024, b"\x10\x20\xf5\xf2"),
     mark(OtherFileSystem, "EROFS", 1024, b"\xe2\xe1\xf5\xe0"),
     mark(OtherFileSystem, "NILFS2", 1030, b"\x34\x34"),

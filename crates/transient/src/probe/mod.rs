@@ -4,11 +4,14 @@
 //! what bears the marks of two things is refused.
 
 mod marks;
+mod weak;
 
 use crate::bytes::{le16, le32, le64};
 use crate::refusal::refuse;
 use crate::{Code, Kind, Refusal, Window, ext};
 use marks::{ANYWHERE, MARKS, Mark, Place};
+use std::cell::OnceCell;
+use weak::{Around, confirmed};
 
 /// Recognises what is in `window`.
 ///
@@ -19,10 +22,12 @@ pub fn probe(window: &Window<'_>) -> Result<Kind, Refusal> {
     let kinds = kinds(&head);
     let mut others: Vec<(Code, &str)> = Vec::new();
     for mark in MARKS {
-        if mark.weak && !(kinds.is_empty() && others.is_empty()) {
+        if !bears(window, &head, mark)? || others.iter().any(|(_, name)| *name == mark.name) {
             continue;
         }
-        if bears(window, &head, mark)? && !others.iter().any(|(_, name)| *name == mark.name) {
+        // Beside something else, two bytes alone may be there by chance.
+        let alone = kinds.is_empty() && others.is_empty();
+        if !mark.weak || alone || confirmed(mark.name, &head.around(window)?) {
             others.push((mark.code, mark.name));
         }
     }
@@ -71,16 +76,36 @@ fn sentence(code: Code, name: &str) -> String {
 }
 
 /// The first bytes, where most marks are.
-struct Head(Vec<u8>);
+struct Head {
+    bytes: Vec<u8>,
+    /// The last whole sector of 512 bytes.
+    tail: OnceCell<Vec<u8>>,
+}
 
 impl Head {
     fn read(window: &Window<'_>) -> Result<Self, Refusal> {
         let len = window.size().min(68 << 10) as usize;
-        window.bytes(0, len).map(Self)
+        Ok(Self { bytes: window.bytes(0, len)?, tail: OnceCell::new() })
+    }
+
+    fn tail(&self, window: &Window<'_>) -> Result<&[u8], Refusal> {
+        if let Some(tail) = self.tail.get() {
+            return Ok(tail);
+        }
+        let tail = match window.size().checked_sub(512) {
+            Some(at) => window.bytes(at / 512 * 512, 512)?,
+            None => Vec::new(),
+        };
+        Ok(self.tail.get_or_init(|| tail))
+    }
+
+    fn around(&self, window: &Window<'_>) -> Result<Around<'_>, Refusal> {
+        let head = &self.bytes[..self.bytes.len().min(2048)];
+        Ok(Around { head, tail: self.tail(window)? })
     }
 
     fn at(&self, offset: usize, len: usize) -> Option<&[u8]> {
-        self.0.get(offset..offset.checked_add(len)?)
+        self.bytes.get(offset..offset.checked_add(len)?)
     }
 
     fn has(&self, offset: usize, magic: &[u8]) -> bool {
@@ -100,7 +125,7 @@ fn bears(window: &Window<'_>, head: &Head, mark: &Mark) -> Result<bool, Refusal>
     else {
         return Ok(false);
     };
-    if offset + len <= head.0.len() as u64 {
+    if offset + len <= head.bytes.len() as u64 {
         return Ok(head.has(offset as usize, mark.magic));
     }
     Ok(window.bytes(offset, mark.magic.len())? == mark.magic)
@@ -159,17 +184,14 @@ fn computed(window: &Window<'_>, head: &Head) -> Result<Vec<(Code, &'static str)
     if head.has(424, &marks::BITLOCKER_TO_GO) || head.has(424, &marks::BITLOCKER_USED_SPACE) {
         found.push((Code::Encrypted, "BitLocker To Go"));
     }
-    if fat(head).is_some() && head.has(54, b"FAT12   ") {
-        found.push((Code::OtherFileSystem, "FAT12"));
-    }
     if zfs(window)? {
         found.push((Code::VolumeManager, "ZFS"));
     }
     // VIA's RAID has only a sum over its last sector.
-    if let Some(at) = window.size().checked_sub(512) {
-        let raw = window.bytes(at / 512 * 512, 512)?;
+    let raw = head.tail(window)?;
+    if raw.len() == 512 {
         let sum = raw[..50].iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
-        if le16(&raw, 0) == 0xAA55 && raw[2] <= 2 && raw[50] == sum {
+        if le16(raw, 0) == 0xAA55 && raw[2] <= 2 && raw[50] == sum {
             found.push((Code::RaidMember, "VIA RAID"));
         }
     }

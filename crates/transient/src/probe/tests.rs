@@ -54,6 +54,45 @@ fn two_bytes_by_chance_do_not_make_a_file_system_ambiguous() {
 }
 
 #[test]
+fn a_mark_of_two_bytes_counts_beside_another_one_when_what_is_around_it_is_right() {
+    // What mkfs of NILFS2, HFS+ and Minix leave of a FAT: its boot sector.
+    let mut boot = vec![0; 512];
+    boot[..14].copy_from_slice(b"\xEB\x3C\x90MSDOS5.0\0\x02\x04");
+    boot[14..22].copy_from_slice(b"\x01\0\x02\0\x02\0\x80\xF8");
+    boot[22] = 32;
+    boot[510..].copy_from_slice(&[0x55, 0xAA]);
+    let stale = |marks: &[(usize, &[u8])]| {
+        let all = [&[(0, boot.as_slice())], marks].concat();
+        code(&with(1 << 20, &all))
+    };
+    assert_eq!(stale(&[]), Ok(Kind::Fat16));
+    let nilfs: (usize, &[u8]) = (1024, b"\x02\0\0\0\0\0\x34\x34\x18\x01");
+    assert_eq!(stale(&[nilfs]), Err(Code::Ambiguous));
+    assert_eq!(stale(&[(1024, b"H+\0\x04")]), Err(Code::Ambiguous));
+    let minix: (usize, &[u8]) =
+        (1024, b"\x40\x01\xE8\x03\x01\0\x01\0\x0E\0\0\0\0\x1C\x08\x10\x7f\x13\x01\0");
+    assert_eq!(stale(&[minix]), Err(Code::Ambiguous));
+    // The same two bytes in a table of clusters.
+    assert_eq!(stale(&[(1030, b"\x34\x34")]), Ok(Kind::Fat16));
+    assert_eq!(stale(&[(1040, b"\x7f\x13")]), Ok(Kind::Fat16));
+}
+
+#[test]
+fn a_fat12_is_left_to_its_reader_which_does_not_read_it() {
+    let mut boot = vec![0; 512];
+    boot[..14].copy_from_slice(b"\xEB\x3C\x90MSDOS5.0\0\x02\x04");
+    boot[14..22].copy_from_slice(b"\x01\0\x02\0\x02\0\x08\xF8");
+    boot[22] = 2;
+    boot[54..62].copy_from_slice(b"FAT12   ");
+    boot[510..].copy_from_slice(&[0x55, 0xAA]);
+    let disk = with(1 << 20, &[(0, &boot)]);
+    assert_eq!(code(&disk), Ok(Kind::Fat16));
+    let refusal = crate::fat::read(&Window::whole(&disk), &crate::Options::default()).unwrap_err();
+    assert_eq!(refusal.code, Code::UnsupportedFeature);
+    assert!(refusal.sentence.contains("FAT12"), "{refusal}");
+}
+
+#[test]
 fn an_ntfs_without_its_first_sector_is_known_by_the_copy_of_it() {
     for sector in [512u16, 4096] {
         let size = 8 << 20;

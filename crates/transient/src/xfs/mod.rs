@@ -34,6 +34,7 @@ pub(crate) fn read(window: &Window<'_>, _options: &Options) -> Result<Found, Ref
     Ok(Found {
         kind: Kind::Xfs,
         level: Level::Fast,
+        usual: Level::Fast,
         unit: superblock.block as u32,
         size: superblock.blocks * superblock.block,
         free,

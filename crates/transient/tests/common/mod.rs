@@ -5,6 +5,7 @@
 #![allow(clippy::print_stderr)] // says what was skipped and what was counted
 
 pub(crate) mod exfat;
+pub(crate) mod guest;
 pub(crate) mod make;
 pub(crate) mod mutate;
 pub(crate) mod oracle;
