@@ -1,0 +1,180 @@
+//! CATS, the cache-aware table scheduler ("Predicting Disk Scheduling Performance with Virtual
+//! Machines", 2010, section 3). Its rules, in order, each of which can be switched off:
+//!
+//! 1. The oldest read that the shadow cache predicts to be a hit goes at once.
+//! 2. The bus driver: after a request no seek begins for `hold`, in case a near one arrives.
+//! 3. While the oldest read has waited longer than `read-delay`: C-LOOK.
+//! 4. The static-optimal table.
+//!
+//! Writes go in C-LOOK order while no read waits. The seed has no guard against reads that never
+//! end; here a write that has waited `write-delay` starts a batch of 16.
+
+use super::table::{Plan, clook};
+use super::{Decision, Kind, Parameters, Scheduler, View, sorted::Sorted, sstf::nothing};
+use crate::hits::Pending;
+use crate::model::disk::Travel;
+use crate::{Nanos, Op, Request, SegmentCache};
+use block::Result;
+use std::collections::VecDeque;
+
+pub(super) const KIND: Kind = Kind {
+    name: "cats",
+    about: "the seed's: predicted hits, then the table, C-LOOK while reads are late",
+    make: |parameters| make(parameters, true),
+};
+
+pub(super) const PLAIN: Kind = Kind {
+    name: "cats-no-cache",
+    about: "CATS without its shadow cache",
+    make: |parameters| make(parameters, false),
+};
+
+/// Writes that go together once one of them has waited too long.
+const WRITE_BATCH: u32 = 16;
+
+fn make(parameters: &mut Parameters, hits: bool) -> Result<Box<dyn Scheduler>> {
+    Ok(Box::new(Cats {
+        hits_first: parameters.switch("hits", hits)?,
+        use_table: parameters.switch("table", true)?,
+        hold: parameters.time("hold", 0.0)?,
+        hold_below: parameters.number("hold-below", f64::INFINITY, 1.0, 1e9)? as usize,
+        read_delay: parameters.time("read-delay", 100.0)?,
+        write_delay: parameters.time("write-delay", 500.0)?,
+        reads: Pending::default(),
+        writes: Writes::default(),
+        plan: Plan::default(),
+        none: nothing(),
+        last_done: None,
+        counted: Counted::default(),
+    }))
+}
+
+/// How often each rule decided.
+#[derive(Debug, Default)]
+struct Counted {
+    hits: u64,
+    late: u64,
+    planned: u64,
+    held: u64,
+}
+
+/// Waiting writes.
+#[derive(Debug, Default)]
+struct Writes {
+    sorted: Sorted,
+    fifo: VecDeque<Request>,
+    batch: u32,
+}
+
+impl Writes {
+    /// The next write, if writes are to go now.
+    fn next(&mut self, no_reads: bool, delay: Nanos, view: &View<'_>) -> Option<Request> {
+        while self.fifo.front().is_some_and(|first| !self.sorted.has(first)) {
+            self.fifo.pop_front();
+        }
+        let oldest = self.fifo.front()?;
+        if self.batch == 0 && !no_reads && view.now.saturating_sub(oldest.arrived) > delay {
+            self.batch = WRITE_BATCH;
+        }
+        if self.batch == 0 && !no_reads {
+            return None;
+        }
+        self.batch = self.batch.saturating_sub(1);
+        let request = self.sorted.circular(view.head)?;
+        self.sorted.remove(&request);
+        Some(request)
+    }
+}
+
+#[derive(Debug)]
+struct Cats {
+    hits_first: bool,
+    use_table: bool,
+    hold: Nanos,
+    /// Hold only while fewer reads than this wait.
+    hold_below: usize,
+    read_delay: Nanos,
+    write_delay: Nanos,
+    reads: Pending,
+    writes: Writes,
+    plan: Plan,
+    none: SegmentCache,
+    last_done: Option<Nanos>,
+    counted: Counted,
+}
+
+impl Cats {
+    /// Until when the bus driver waits.
+    fn held(&self, now: Nanos) -> Option<Nanos> {
+        let until = self.last_done?.saturating_add(self.hold);
+        (now < until && self.reads.len() < self.hold_below).then_some(until)
+    }
+
+    /// The index of the next read by the rules for seeks.
+    fn seek(&mut self, view: &View<'_>) -> Option<usize> {
+        let oldest = self.reads.all().iter().map(|r| r.arrived).min()?;
+        if view.now.saturating_sub(oldest) > self.read_delay {
+            self.counted.late += 1;
+            self.plan.spoil();
+            return clook(&self.reads, view.head);
+        }
+        self.counted.planned += 1;
+        match self.use_table {
+            true => self.plan.next(&self.reads, view.head),
+            false => clook(&self.reads, view.head),
+        }
+    }
+}
+
+impl Scheduler for Cats {
+    fn add(&mut self, request: Request, view: &View<'_>) {
+        if request.op == Op::Write {
+            self.writes.sorted.add(request);
+            self.writes.fifo.push_back(request);
+            return;
+        }
+        self.reads.add(request, if self.hits_first { view.shadow } else { &self.none });
+        self.plan.spoil();
+    }
+
+    fn next(&mut self, view: &View<'_>) -> Decision {
+        let no_reads = self.reads.len() == 0;
+        if let Some(request) = self.writes.next(no_reads, self.write_delay, view) {
+            return Decision::Go(request, Travel::Direct);
+        }
+        if no_reads {
+            return Decision::Idle;
+        }
+        if self.hits_first
+            && let Some(index) = self.reads.oldest_hit(view.shadow)
+        {
+            self.counted.hits += 1;
+            return Decision::Go(self.reads.take(index), Travel::Direct);
+        }
+        if let Some(until) = self.held(view.now) {
+            self.counted.held += 1;
+            return Decision::Wait(until);
+        }
+        let index = self.seek(view);
+        index.map_or(Decision::Idle, |i| Decision::Go(self.reads.take(i), Travel::Direct))
+    }
+
+    fn done(&mut self, _: &Request, view: &View<'_>) {
+        self.last_done = Some(view.now);
+    }
+
+    fn waiting(&self) -> usize {
+        self.reads.len() + self.writes.sorted.len()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let c = &self.counted;
+        vec![
+            ("predicted_hits", c.hits),
+            ("late", c.late),
+            ("planned", c.planned),
+            ("plans", self.plan.made),
+            ("held", c.held),
+        ]
+    }
+}

@@ -1,0 +1,189 @@
+//! A queue for each client, served in turn: what CFQ and BFQ have in common. The client in turn may
+//! keep the disk idle for a moment, because its next request is likely near its last one (Iyer and
+//! Druschel, "Anticipatory scheduling", 2001).
+
+use super::{Decision, Scheduler, View};
+use crate::{Nanos, Op, Request, model::disk::Travel};
+use std::collections::{HashMap, VecDeque};
+
+/// The client whose queue all writes share: nobody waits for them.
+const WRITES: u32 = u32::MAX;
+
+/// How long a turn is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    /// How long the disk waits for the next request of a client.
+    pub(super) idle: Nanos,
+    /// The time of a turn.
+    pub(super) slice: Nanos,
+    /// The sectors of a turn.
+    pub(super) budget: u64,
+    /// How long the disk waits for a client whose requests lie far apart.
+    pub(super) seeky_idle: Nanos,
+    /// Whether they do.
+    pub(super) seeky: fn(&Seeks) -> bool,
+}
+
+/// How far the requests of a client lie apart.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seeks {
+    /// Where the last one ended.
+    last: Option<u64>,
+    /// The mean distance in sectors, of late; a single far one does not count in full.
+    pub(super) mean: f64,
+    /// The last 32, a bit set for each that was far.
+    pub(super) far: u32,
+    samples: u32,
+}
+
+/// Requests farther apart than this, in sectors, are far for BFQ.
+const FAR: u64 = 800;
+
+impl Seeks {
+    fn add(&mut self, request: &Request) {
+        if let Some(last) = self.last {
+            let distance = request.start.abs_diff(last);
+            self.far = self.far << 1 | u32::from(distance > FAR);
+            self.samples = self.samples.saturating_add(1);
+            let slack = if self.samples <= 60 { 2 << 20 } else { 128 << 10 };
+            let distance = (distance as f64).min(self.mean * 4.0 + f64::from(slack));
+            self.mean += (distance - self.mean) / 8.0;
+        }
+        self.last = Some(request.end());
+    }
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    requests: VecDeque<Request>,
+    in_turn: bool,
+    /// When its last request was done.
+    done: Option<Nanos>,
+    /// The mean time from there to its next request, at most twice the idle time.
+    think: f64,
+    seeks: Seeks,
+}
+
+#[derive(Debug)]
+pub(super) struct Fair {
+    turn: Turn,
+    index: HashMap<u32, usize>,
+    queues: Vec<Queue>,
+    order: VecDeque<usize>,
+    active: Option<usize>,
+    slice_end: Nanos,
+    idle_until: Nanos,
+    used: u64,
+    in_flight: usize,
+    waiting: usize,
+}
+
+impl Fair {
+    pub(super) fn new(turn: Turn) -> Self {
+        Self {
+            turn,
+            index: HashMap::new(),
+            queues: Vec::new(),
+            order: VecDeque::new(),
+            active: None,
+            slice_end: 0,
+            idle_until: 0,
+            used: 0,
+            in_flight: 0,
+            waiting: 0,
+        }
+    }
+
+    fn queue(&mut self, request: &Request) -> usize {
+        let client = if request.op == Op::Write { WRITES } else { request.client };
+        let next = self.queues.len();
+        let index = *self.index.entry(client).or_insert(next);
+        if index == next {
+            self.queues.push(Queue::default());
+        }
+        index
+    }
+
+    fn line_up(&mut self, index: usize) {
+        if !std::mem::replace(&mut self.queues[index].in_turn, true) {
+            self.order.push_back(index);
+        }
+    }
+
+    /// What the active client does next; `None` when its turn is over.
+    fn go_on(&mut self, active: usize, now: Nanos) -> Option<Decision> {
+        if now < self.slice_end && self.used < self.turn.budget {
+            if let Some(request) = self.queues[active].requests.pop_front() {
+                self.idle_until = 0;
+                self.used += u64::from(request.sectors);
+                self.in_flight += 1;
+                self.waiting -= 1;
+                return Some(Decision::Go(request, Travel::Direct));
+            }
+            if self.in_flight > 0 {
+                return Some(Decision::Idle);
+            }
+            return (self.idle_until > now).then_some(Decision::Wait(self.idle_until));
+        }
+        let drained = self.queues[active].requests.is_empty();
+        (drained && self.in_flight > 0).then_some(Decision::Idle)
+    }
+}
+
+impl Scheduler for Fair {
+    fn add(&mut self, request: Request, view: &View<'_>) {
+        let index = self.queue(&request);
+        let most = self.turn.idle.saturating_mul(2);
+        let queue = &mut self.queues[index];
+        if let (true, true, Some(done)) = (request.awaited, queue.requests.is_empty(), queue.done) {
+            let think = view.now.saturating_sub(done).min(most) as f64;
+            queue.think = queue.think * 0.875 + think * 0.125;
+        }
+        queue.seeks.add(&request);
+        let at = queue.requests.partition_point(|r| r.start <= request.start);
+        queue.requests.insert(at, request);
+        self.waiting += 1;
+        if self.active != Some(index) {
+            self.line_up(index);
+        }
+    }
+
+    fn next(&mut self, view: &View<'_>) -> Decision {
+        loop {
+            if let Some(active) = self.active {
+                if let Some(decision) = self.go_on(active, view.now) {
+                    return decision;
+                }
+                self.active = None;
+                if !self.queues[active].requests.is_empty() {
+                    self.line_up(active);
+                }
+            }
+            let Some(index) = self.order.pop_front() else { return Decision::Idle };
+            self.queues[index].in_turn = false;
+            self.active = Some(index);
+            self.slice_end = view.now.saturating_add(self.turn.slice);
+            self.used = 0;
+            self.idle_until = 0;
+        }
+    }
+
+    fn done(&mut self, request: &Request, view: &View<'_>) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        let index = self.queue(request);
+        let queue = &mut self.queues[index];
+        queue.done = Some(view.now);
+        let soon = request.op == Op::Read && queue.think <= self.turn.idle as f64;
+        if self.active == Some(index) && queue.requests.is_empty() && soon {
+            let idle = match (self.turn.seeky)(&queue.seeks) {
+                true => self.turn.idle.min(self.turn.seeky_idle),
+                false => self.turn.idle,
+            };
+            self.idle_until = view.now.saturating_add(idle).min(self.slice_end);
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting
+    }
+}
