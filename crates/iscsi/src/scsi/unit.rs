@@ -1,0 +1,192 @@
+//! A logical unit as all its initiators share it, and one initiator's use of it.
+
+use super::identity::Identity;
+use super::reservations::{Notice, Reservations};
+use super::{Outcome, Sense};
+use block::Device;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
+use tokio::sync::{Notify, RwLock};
+
+/// The smallest block of a unit, in bytes: what firmware and Windows need.
+pub const BLOCK: u32 = 512;
+/// The largest one.
+const LARGEST_BLOCK: u32 = 64 << 10;
+
+/// Conditions that an initiator has not been told of, at the most.
+const MOST_ATTENTIONS: usize = 8;
+
+/// What the initiators of a logical unit share.
+#[derive(Debug)]
+pub struct Unit {
+    /// Who it is.
+    pub identity: Identity,
+    /// Whether there is any reservation, for a look without a lock.
+    reserved: AtomicBool,
+    reservations: Mutex<Reservations>,
+    nexuses: Mutex<Vec<Weak<Nexus>>>,
+    /// Held shared by what changes blocks, alone by what must see none of that.
+    pub(super) changes: Arc<RwLock<()>>,
+}
+
+impl Unit {
+    /// A unit of its own.
+    pub fn new(identity: Identity) -> Arc<Self> {
+        Arc::new(Self {
+            identity,
+            reserved: AtomicBool::new(false),
+            reservations: Mutex::default(),
+            nexuses: Mutex::default(),
+            changes: Arc::default(),
+        })
+    }
+
+    /// Lets an initiator port use the unit through `device`.
+    pub fn attach(self: &Arc<Self>, port: String, device: Arc<dyn Device>) -> Arc<Nexus> {
+        let nexus = Arc::new(Nexus {
+            block: BLOCK.max(device.limits().minimum).min(LARGEST_BLOCK),
+            size: AtomicU64::new(device.size()),
+            unit: Arc::clone(self),
+            port,
+            device,
+            attentions: Mutex::new(VecDeque::from([Sense::POWER_ON])),
+            attention: AtomicBool::new(true),
+            resets: Notify::new(),
+        });
+        let mut nexuses = self.nexuses.lock();
+        nexuses.retain(|nexus| nexus.strong_count() > 0);
+        nexuses.push(Arc::downgrade(&nexus));
+        nexus
+    }
+
+    /// Whether anybody uses it, or has reserved something of it.
+    pub fn is_in_use(&self) -> bool {
+        let used = self.nexuses.lock().iter().any(|nexus| nexus.strong_count() > 0);
+        used || self.reserved.load(SeqCst)
+    }
+
+    /// Looks at or changes the reservations.
+    pub(super) fn reservations<T>(&self, with: impl FnOnce(&mut Reservations) -> T) -> T {
+        let mut reservations = self.reservations.lock();
+        let result = with(&mut reservations);
+        self.reserved.store(!reservations.is_empty(), SeqCst);
+        result
+    }
+
+    /// Whether there is any reservation.
+    pub(super) fn is_reserved(&self) -> bool {
+        self.reserved.load(SeqCst)
+    }
+
+    /// Tells initiators of conditions.
+    pub(super) fn tell(&self, notices: Vec<Notice>) {
+        let nexuses: Vec<_> = self.nexuses.lock().iter().filter_map(Weak::upgrade).collect();
+        for (port, sense) in notices {
+            nexuses.iter().filter(|nexus| nexus.port == port).for_each(|nexus| nexus.attend(sense));
+        }
+    }
+
+    /// Resets the unit on behalf of `by`: other initiators' commands are aborted and they are told, an
+    /// SPC-2 reservation ends. Ready when nothing that was begun before changes anything any more.
+    pub async fn reset(&self, by: &Nexus) {
+        self.reservations(Reservations::reset);
+        let nexuses: Vec<_> = self.nexuses.lock().iter().filter_map(Weak::upgrade).collect();
+        for nexus in nexuses.iter().filter(|nexus| !std::ptr::eq(nexus.as_ref(), by)) {
+            nexus.attend(Sense::RESET);
+            nexus.resets.notify_one();
+        }
+        drop(self.changes.write().await);
+    }
+}
+
+/// One initiator's use of a unit.
+pub struct Nexus {
+    /// The unit.
+    pub unit: Arc<Unit>,
+    /// The initiator port.
+    pub(super) port: String,
+    /// What it reads and writes.
+    pub device: Arc<dyn Device>,
+    /// The length of a block, in bytes.
+    pub block: u32,
+    /// The size that the initiator knows, in bytes.
+    size: AtomicU64,
+    attentions: Mutex<VecDeque<Sense>>,
+    /// Whether there are any, for a look without a lock.
+    attention: AtomicBool,
+    /// Another initiator reset the unit.
+    pub resets: Notify,
+}
+
+impl Nexus {
+    /// How many blocks there are; the rest of the device that is no whole block is left out.
+    pub fn blocks(&self) -> u64 {
+        self.device.size() / u64::from(self.block)
+    }
+
+    /// Notes a condition that the initiator is to be told of.
+    fn attend(&self, sense: Sense) {
+        let mut attentions = self.attentions.lock();
+        if attentions.len() < MOST_ATTENTIONS && !attentions.contains(&sense) {
+            attentions.push_back(sense);
+        }
+        self.attention.store(true, SeqCst);
+    }
+
+    /// Takes the oldest condition that the initiator was not told of.
+    pub(super) fn attention(&self) -> Option<Sense> {
+        let size = self.device.size();
+        if self.size.load(Relaxed) != size {
+            self.size.store(size, Relaxed);
+            self.attend(Sense::CAPACITY_CHANGED);
+        }
+        if !self.attention.load(SeqCst) {
+            return None;
+        }
+        let mut attentions = self.attentions.lock();
+        let sense = attentions.pop_front();
+        self.attention.store(!attentions.is_empty(), SeqCst);
+        sense
+    }
+
+    /// Whether a command may use the fast path: nobody has anything to be told, or reserved anything.
+    pub(super) fn is_plain(&self) -> bool {
+        let same = self.size.load(Relaxed) == self.device.size();
+        same && !self.attention.load(SeqCst) && !self.unit.is_reserved()
+    }
+
+    /// Ends what does not outlive the session.
+    pub fn leave(&self) {
+        if self.unit.is_reserved() {
+            self.unit.reservations(|all| all.forget(&self.port));
+        }
+    }
+
+    /// What a command to a unit that is not there is answered.
+    pub fn absent(command: Result<super::Command, Sense>) -> Outcome {
+        use super::Command;
+        match command {
+            Ok(Command::Inquiry { page: None, room }) => {
+                let mut data = Identity::standard();
+                data[0] = 0x7f;
+                data.truncate(room as usize);
+                Outcome::Good(data)
+            }
+            Ok(Command::RequestSense { descriptors, room }) => {
+                Outcome::Good(super::execute::sense_data(&Sense::NO_UNIT, descriptors, room))
+            }
+            Ok(Command::ReportLuns { select, room }) => {
+                super::execute::report_luns(select, room).into()
+            }
+            _ => Outcome::Failed(Sense::NO_UNIT),
+        }
+    }
+}
+
+impl std::fmt::Debug for Nexus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Nexus").field("port", &self.port).finish_non_exhaustive()
+    }
+}

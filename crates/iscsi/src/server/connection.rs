@@ -1,0 +1,288 @@
+//! One connection from its login to its end.
+
+use super::input::Input;
+use super::registry::{Key, Order};
+use super::session::{Phase, Session};
+use super::{Counted, Inner};
+use crate::chap::CHALLENGE;
+use crate::codec::response::{self, Counts, Output};
+use crate::codec::{Cut, Digests, Request, cut};
+use crate::login::{Agreed, Login, Refusal, Session as Wanted};
+use crate::targets::{Attachment, Client, Ending};
+use crate::{codec, name};
+use block::{Error, ErrorKind, Result};
+use rustix::net::sockopt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+/// The longest data segment of a login request, in bytes: that of every connection before it is
+/// negotiated.
+const LOGIN_SEGMENT: usize = 8192;
+
+/// How long an initiator is asked to take until it logs out, in seconds.
+const LEAVE_SECONDS: u16 = 3;
+
+/// A login on its way, with the numbers that its answers carry.
+struct Answering {
+    tag: u32,
+    isid: [u8; 6],
+    counts: Counts,
+}
+
+impl Answering {
+    async fn send(
+        &mut self,
+        stream: &mut TcpStream,
+        flags: u8,
+        tsih: u16,
+        status: (u8, u8),
+        text: &[u8],
+    ) -> Result<()> {
+        let mut output = Output::new(Digests::default());
+        output.put(response::login(flags, self.isid, tsih, self.tag, status, self.counts), text);
+        self.counts.stat_sn = self.counts.stat_sn.wrapping_add(1);
+        stream.write_all(output.unsent()).await.map_err(|e| Error::io("the connection", e))
+    }
+}
+
+/// Serves an initiator.
+///
+/// # Errors
+/// Why the connection ended, unless the initiator ended it.
+pub(super) async fn serve(
+    inner: &Arc<Inner>,
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    stop: watch::Receiver<Order>,
+) -> Result<()> {
+    prepare(inner, &stream).map_err(|e| Error::io("the connection", e))?;
+    let mut input = Input::new();
+    let deadline = tokio::time::Instant::now() + inner.limits.login_deadline;
+    let late = || Error::unavailable("the login took too long");
+    let mut answering = Answering { tag: 0, isid: [0; 6], counts: Counts::default() };
+    let logged_in = {
+        let mut stopped = stop.clone();
+        let login = log_in(inner, &mut stream, &mut input, &mut answering);
+        tokio::select! {
+            biased;
+            _ = stopped.wait_for(|order| *order != Order::Go) => return Ok(()),
+            done = tokio::time::timeout_at(deadline, login) => done.map_err(|_| late())?,
+        }
+    };
+    let (agreed, flags, text) = match logged_in? {
+        Ok(done) => done,
+        Err(refusal) => return refuse(inner, &mut stream, &mut answering, peer, refusal).await,
+    };
+    let client = Client {
+        address: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
+        initiator: agreed.initiator.clone(),
+        user: agreed.user.clone(),
+    };
+    let local = stream.local_addr().map_err(|e| Error::io("the connection", e))?;
+    let Wanted::Normal(target) = &agreed.session else {
+        answering.send(&mut stream, flags, inner.registry.handle(), (0, 0), &text).await?;
+        let phase = Phase::Discovery;
+        let mut session = Session::new(inner, &agreed, client, local, answering.counts, phase);
+        let ended = session.run(&mut stream, &mut input, stop, None).await;
+        return ended.map(drop);
+    };
+    let Some(export) = name::to_export(target) else {
+        let refusal = Refusal::not_found("no target of this name");
+        return refuse(inner, &mut stream, &mut answering, peer, refusal).await;
+    };
+    let target = target.to_ascii_lowercase();
+    let attach = async {
+        let key = Key {
+            client: match &client.user {
+                Some(user) => format!("chap:{user}"),
+                None => client.address.ip().to_string(),
+            },
+            initiator: client.initiator.clone(),
+            isid: agreed.isid,
+            target: target.clone(),
+        };
+        let place = inner.registry.take_place(key).await;
+        let attachment = inner.targets.attach(&export, &client).await?;
+        Ok((place, attachment))
+    };
+    let attached = tokio::time::timeout_at(deadline, attach).await.unwrap_or_else(|_| Err(late()));
+    let (place, attachment) = match attached {
+        Ok(attached) => attached,
+        Err(error) => {
+            let refusal = refusal_of(&error);
+            return refuse(inner, &mut stream, &mut answering, peer, refusal).await;
+        }
+    };
+    if attachment.device().size() < attachment.device().limits().minimum.max(512).into() {
+        attachment.close(Ending::Clean).await;
+        let refusal = Refusal::unavailable("it is smaller than a block");
+        return refuse(inner, &mut stream, &mut answering, peer, refusal).await;
+    }
+    let _counted = Counted::new(&inner.counts.sessions);
+    tracing::info!(%client, target, "iSCSI session begins");
+    let unit = inner.registry.unit(&target, &attachment.identity());
+    let port = port(&agreed);
+    let nexus = unit.attach(port, Arc::clone(attachment.device()));
+    drop(unit);
+    let answered = answering.send(&mut stream, flags, inner.registry.handle(), (0, 0), &text).await;
+    let observer = attachment.observer();
+    let phase = Phase::Normal { nexus: Arc::clone(&nexus), observer };
+    let shown = client.to_string();
+    let mut session = Session::new(inner, &agreed, client, local, answering.counts, phase);
+    let ended = match answered {
+        Ok(()) => session.run(&mut stream, &mut input, stop, Some(place.orders.clone())).await,
+        Err(error) => Err(error),
+    };
+    session.settle().await;
+    drop(session);
+    nexus.leave();
+    close(attachment, &ended, &shown, &target).await;
+    drop((nexus, place));
+    ended.map(drop)
+}
+
+/// How a session came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// The initiator logged out.
+    LoggedOut,
+    /// It closed its connection.
+    Closed,
+    /// It began the session anew.
+    Reinstated,
+    /// The server stops.
+    Stopped,
+}
+
+async fn close(attachment: Box<dyn Attachment>, ended: &Result<End>, client: &str, target: &str) {
+    if matches!(ended, Ok(End::Stopped))
+        && !attachment.device().read_only()
+        && let Err(error) = attachment.device().flush().await
+    {
+        tracing::error!(target, %error, "cannot flush");
+    }
+    let ending = if matches!(ended, Ok(End::LoggedOut)) { Ending::Clean } else { Ending::Lost };
+    attachment.close(ending).await;
+    match ended {
+        Ok(end) => tracing::info!(client, target, ?end, "iSCSI session ended"),
+        Err(error) => {
+            tracing::info!(client, target, error = error.message(), "iSCSI session ended");
+        }
+    }
+}
+
+/// The name of an initiator port, by which reservations know it.
+fn port(agreed: &Agreed) -> String {
+    let isid: String = agreed.isid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{},i,0x{isid}", agreed.initiator.to_ascii_lowercase())
+}
+
+fn prepare(inner: &Inner, stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = inner.limits.keepalive;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, keepalive)?;
+    sockopt::set_tcp_keepintvl(stream, keepalive / 4)?;
+    sockopt::set_tcp_keepcnt(stream, 4)?;
+    let milliseconds = u32::try_from(keepalive.as_millis() * 2).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(stream, milliseconds)?;
+    Ok(())
+}
+
+fn refusal_of(error: &Error) -> Refusal {
+    let why = error.message();
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::Invalid => Refusal::not_found(why),
+        ErrorKind::Denied => Refusal::denied(why),
+        ErrorKind::NoSpace => Refusal::out_of_resources(why),
+        _ => Refusal::unavailable(why),
+    }
+}
+
+async fn refuse(
+    inner: &Inner,
+    stream: &mut TcpStream,
+    answering: &mut Answering,
+    peer: SocketAddr,
+    refusal: Refusal,
+) -> Result<()> {
+    inner.counts.refused.fetch_add(1, Relaxed);
+    let why: String = refusal.why.chars().take(300).collect();
+    tracing::warn!(%peer, status = ?refusal.status, why, "iSCSI login refused");
+    let sent = answering.send(stream, 0, 0, refusal.status, &[]);
+    let _ = tokio::time::timeout(inner.limits.login_deadline, sent).await;
+    Ok(())
+}
+
+/// Goes through the login up to its last answer, which is not sent: what was agreed, and the flags and
+/// the text of that answer.
+///
+/// # Errors
+/// When the connection breaks, or what comes is no login.
+async fn log_in(
+    inner: &Inner,
+    stream: &mut TcpStream,
+    input: &mut Input,
+    answering: &mut Answering,
+) -> Result<std::result::Result<(Agreed, u8, Vec<u8>), Refusal>> {
+    let broken = |e| Error::io("the connection", e);
+    let mut random = [0; CHALLENGE + 1];
+    inner.targets.random(&mut random)?;
+    let mut login = Login::new(inner.targets.secrets(), random);
+    let mut first = true;
+    loop {
+        let step = match cut(input.bytes(), Digests::default(), LOGIN_SEGMENT) {
+            Ok(Cut::Short(whole)) => {
+                input.make_room(whole);
+                let count = stream.read(input.room()).await.map_err(broken)?;
+                if count == 0 {
+                    return Err(Error::unavailable("it was closed in the login"));
+                }
+                input.came(count);
+                continue;
+            }
+            Ok(Cut::Whole(pdu, length)) => match Request::decode(pdu.header) {
+                Request::Login(request) => (request, login.receive(&request, pdu.data), length),
+                _ => return Err(Error::invalid("something else than a login comes first")),
+            },
+            Err(fault) => return Err(Error::invalid(fault.to_string())),
+        };
+        let (request, received, length) = step;
+        input.consume(length);
+        if std::mem::take(&mut first) {
+            answering.tag = request.tag;
+            answering.isid = request.isid;
+            answering.counts.exp_cmd_sn = request.cmd_sn;
+        }
+        answering.counts.max_cmd_sn =
+            answering.counts.exp_cmd_sn.wrapping_add(super::session::WINDOW - 1);
+        match received {
+            Err(refusal) => return Ok(Err(refusal)),
+            Ok(answer) if answer.done => {
+                let nothing = || Refusal::not_found("no target is named");
+                return Ok(login
+                    .agreed()
+                    .ok_or_else(nothing)
+                    .map(|agreed| (agreed, answer.flags, answer.text)));
+            }
+            Ok(answer) => {
+                answering.send(stream, answer.flags, 0, (0, 0), &answer.text).await?;
+            }
+        }
+    }
+}
+
+/// For how long an initiator that was asked to log out may stay.
+pub(super) const fn leave_seconds() -> u16 {
+    LEAVE_SECONDS
+}
+
+/// What a connection takes at a time, in bytes.
+pub(super) const SEGMENT: usize = crate::login::RECEIVE as usize;
+
+/// The tag of nothing.
+pub(super) const NO_TAG: u32 = codec::NO_TAG;

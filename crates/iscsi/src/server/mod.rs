@@ -1,0 +1,213 @@
+//! The server: listening, logins, sessions.
+//!
+//! | module | concept |
+//! |---|---|
+//! | `connection` | one connection from its login to its end |
+//! | `session` | the full feature phase: the flow of commands and data |
+//! | `tasks` | commands whose data is on its way |
+//! | `text` | discovery |
+//! | `input` | the bytes that came |
+//! | `registry` | which sessions and units there are; reinstatement |
+
+mod connection;
+mod input;
+mod registry;
+mod session;
+mod tasks;
+mod text;
+
+use crate::Targets;
+use block::{Error, Result};
+use registry::{Order, Registry};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// How long accepting rests after it failed, for want of descriptors for example.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often it is logged that clients are refused.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
+
+/// Bounds on what initiators may take from a server. Each connection also has fixed ones: 64 commands
+/// at a time with 256 KiB of unsolicited data each, and 16 MiB of data that was asked for or is on its
+/// way back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at a time; more are closed at once.
+    pub connections: usize,
+    /// From the connection to the end of the login.
+    pub login_deadline: Duration,
+    /// Silence until the peer is probed; one that then stays silent for as long again is dropped.
+    pub keepalive: Duration,
+    /// How long a stop waits for initiators to log out and for their commands.
+    pub stop_deadline: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            login_deadline: Duration::from_secs(30),
+            keepalive: Duration::from_secs(60),
+            stop_deadline: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What was counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Connections now.
+    pub connections: u64,
+    /// Sessions now that use a target.
+    pub sessions: u64,
+    /// Logins that were refused.
+    pub refused: u64,
+    /// Commands that were answered.
+    pub commands: u64,
+    /// Bytes that initiators read.
+    pub read_bytes: u64,
+    /// Bytes that they sent to be written.
+    pub written_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    connections: AtomicU64,
+    sessions: AtomicU64,
+    refused: AtomicU64,
+    commands: AtomicU64,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+}
+
+/// A server of some targets. Cheap to clone.
+#[derive(Clone)]
+pub struct Server {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    targets: Arc<dyn Targets>,
+    limits: Limits,
+    registry: Registry,
+    counts: Counts,
+}
+
+impl Server {
+    /// A server of `targets`.
+    pub fn new(targets: Arc<dyn Targets>, limits: Limits) -> Self {
+        let (registry, counts) = (Registry::default(), Counts::default());
+        Self { inner: Arc::new(Inner { targets, limits, registry, counts }) }
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> Counters {
+        let counts = &self.inner.counts;
+        Counters {
+            connections: counts.connections.load(Relaxed),
+            sessions: counts.sessions.load(Relaxed),
+            refused: counts.refused.load(Relaxed),
+            commands: counts.commands.load(Relaxed),
+            read_bytes: counts.read_bytes.load(Relaxed),
+            written_bytes: counts.written_bytes.load(Relaxed),
+        }
+    }
+
+    /// Serves every initiator that connects to `listener` until `stop` is ready; then asks all to log
+    /// out, finishes what they have begun, flushes, and closes their sessions, within
+    /// [`Limits::stop_deadline`].
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when sessions were cut off by the deadline.
+    pub async fn serve(&self, listener: TcpListener, stop: impl Future<Output = ()>) -> Result<()> {
+        let (order, orders) = watch::channel(Order::Go);
+        let mut clients = JoinSet::new();
+        let mut told = None;
+        let mut stop = std::pin::pin!(stop);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut stop => break,
+                Some(ended) = clients.join_next() => note_panic(&ended),
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, peer)) => {
+                        self.admit(stream, peer, &orders, &mut clients, &mut told);
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "accepting an iSCSI connection failed");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        }
+        drop(listener);
+        order.send_replace(Order::LogOut);
+        let all = async {
+            while let Some(ended) = clients.join_next().await {
+                note_panic(&ended);
+            }
+        };
+        if tokio::time::timeout(self.inner.limits.stop_deadline, all).await.is_err() {
+            let left = clients.len();
+            clients.shutdown().await;
+            let why = format!("{left} iSCSI sessions did not end in time and were cut off");
+            return Err(Error::unavailable(why));
+        }
+        Ok(())
+    }
+
+    fn admit(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        orders: &watch::Receiver<Order>,
+        clients: &mut JoinSet<()>,
+        told: &mut Option<Instant>,
+    ) {
+        let now = Instant::now();
+        if clients.len() >= self.inner.limits.connections {
+            self.inner.counts.refused.fetch_add(1, Relaxed);
+            if told.is_none_or(|told| now - told >= TELL_AGAIN) {
+                *told = Some(now); // a storm must not fill the log
+                tracing::warn!(%peer, "refused: too many iSCSI connections");
+            }
+            return;
+        }
+        let (inner, orders) = (Arc::clone(&self.inner), orders.clone());
+        clients.spawn(async move {
+            let _counted = Counted::new(&inner.counts.connections);
+            if let Err(why) = connection::serve(&inner, stream, peer, orders).await {
+                tracing::debug!(%peer, %why, "iSCSI connection ended");
+            }
+        });
+    }
+}
+
+fn note_panic(ended: &std::result::Result<(), tokio::task::JoinError>) {
+    if ended.as_ref().is_err_and(tokio::task::JoinError::is_panic) {
+        tracing::error!("an iSCSI connection was lost by a fault of the program");
+    }
+}
+
+/// Counted while it lives.
+struct Counted<'a>(&'a AtomicU64);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
