@@ -2,8 +2,8 @@
 //! beside its code in [`commands`](crate::commands).
 
 use crate::commands::{
-    borrow, cache, cert, completions, disk, drain, gc, image, init, man, model, predict, reload,
-    repair, replay, serve, simulate, status, store, top, trace, verify,
+    borrow, cache, calibrate, cert, completions, disk, drain, gc, image, init, man, model, predict,
+    reload, repair, replay, serve, simulate, status, store, top, trace, verify,
 };
 use crate::logging::LogFormat;
 use clap::{Parser, Subcommand};
@@ -98,9 +98,11 @@ pub(crate) enum Command {
     /// How a server behaves under load, by arithmetic
     #[command(subcommand, arg_required_else_help = true)]
     Model(model::Model),
-    /// What caches would do under the load of a trace
+    /// What caches would do under the load of a trace, and disks and their schedulers
     #[command(subcommand, arg_required_else_help = true)]
     Simulate(Box<simulate::Simulate>),
+    /// Measure a disk by reading it, and write a profile for simulate disk
+    Calibrate(calibrate::Args),
     /// How many clients a server holds, and what to buy next
     Predict(Box<predict::Args>),
     /// Print the completion script of a shell

@@ -34,6 +34,8 @@ pub(crate) struct Config {
     pub(crate) serve: Serve,
     pub(crate) tls: Tls,
     pub(crate) trace: Trace,
+    /// What exports are to be as slow as, or how they fail.
+    pub(crate) throttle: Vec<crate::serve::throttle::Rule>,
     pub(crate) limits: Limits,
     pub(crate) log: Log,
 }
@@ -66,6 +68,10 @@ pub(crate) struct Pieces {
 pub(crate) struct Serve {
     /// NBD listeners: `unix:PATH` (relative to the home) or `HOST:PORT`.
     pub(crate) nbd: Vec<Place>,
+    /// iSCSI listeners: `HOST:PORT`.
+    pub(crate) iscsi: Vec<String>,
+    /// The file of iSCSI clients' secrets (relative to the home).
+    pub(crate) iscsi_chap: Option<String>,
     /// Whether TCP listeners that do not say it themselves are encrypted.
     pub(crate) tls: TlsMode,
     /// The HTTP listener for metrics and status; none when absent.
@@ -166,6 +172,7 @@ impl Default for Config {
             serve: Serve::default(),
             tls: Tls::default(),
             trace: Trace::default(),
+            throttle: Vec::new(),
             limits: Limits::default(),
             log: Log::default(),
         }
@@ -188,6 +195,8 @@ impl Default for Serve {
     fn default() -> Self {
         Self {
             nbd: vec!["unix:nbd.sock".into()],
+            iscsi: Vec::new(),
+            iscsi_chap: None,
             tls: TlsMode::Off,
             http: None,
             insecure: false,
@@ -242,6 +251,21 @@ impl Default for Log {
 }
 
 impl Config {
+    /// That of a server of one file, where none was named. The command line names the file and the
+    /// certificates: where every client shows one, it may use the file.
+    pub(crate) fn of_a_file(tls: Option<TlsMode>) -> Self {
+        let certified = || Rule {
+            certificate: Some("*".to_owned()),
+            write: vec!["*".to_owned()],
+            ..Rule::default()
+        };
+        let access = match tls {
+            Some(TlsMode::Required) => vec![certified()],
+            _ => Vec::new(),
+        };
+        Self { access, ..Self::default() }
+    }
+
     /// Reads the file at `path`.
     ///
     /// # Errors
@@ -406,6 +430,9 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # required somewhere: then none may.
 # access = [{ certificate = "alice", write = ["alice"], read = ["debian", "debian:*"] }]
 
+# Exports that are as slow, or as faulty, as another disk; docs/disk-lab.md.
+# throttle = [{ exports = ["alice"], profile = "hdd-7200" }]
+
 [cache]
 # size = "256MiB"
 # policy = "s3fifo"         # or arc, fbr, fmpq, lirs, lru, mq, twoq, wtinylfu
@@ -419,6 +446,8 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 [serve]
 # nbd = ["unix:nbd.sock"]   # unix:PATH (relative to the home) or HOST:PORT
 # tls = "off"               # of HOST:PORT: "optional" or "required" need certificates
+# iscsi = ["127.0.0.1:3260"]  # off unless set: every export as an iSCSI target
+# iscsi_chap = "chap"       # lines of USER:SECRET; off unless set: nobody is asked for a secret
 # http = "127.0.0.1:9180"   # off unless set: /metrics, /healthz, /v1/status
 # insecure = false          # true allows addresses that other machines reach
 # idle_seconds = 30         # a disk without clients is closed after this
@@ -495,9 +524,15 @@ mod tests {
             read: vec!["debian".into(), "debian:*".into()],
             ..Rule::default()
         }];
+        expected.throttle = vec![crate::serve::throttle::Rule {
+            exports: vec!["alice".into()],
+            ..crate::serve::throttle::Rule::for_all(Some("hdd-7200".into()), None, None)
+        }];
         expected.trace.dir = Some("traces".into());
         expected.serve.http = Some("127.0.0.1:9180".into());
         expected.serve.busy_poll_us = Some(200);
+        expected.serve.iscsi = vec!["127.0.0.1:3260".into()];
+        expected.serve.iscsi_chap = Some("chap".into());
         assert_eq!(Config::parse(&uncommented).unwrap(), expected);
     }
 

@@ -131,22 +131,31 @@ impl Home {
         )))
     }
 
-    /// Fails when root works on another user's home: the server, which runs as that user, could not
-    /// read what root makes.
+    /// The user and the group whose home it is, when it is another user's than root's; `None` also where
+    /// there is no home. The directory says, or that of the disks where root made the one around it.
+    pub(crate) fn other_owner(&self) -> Option<(u32, u32)> {
+        [self.dir.clone(), self.disks()].into_iter().find_map(|dir| {
+            let metadata = dir.metadata().ok()?;
+            (metadata.uid() != 0).then_some((metadata.uid(), metadata.gid()))
+        })
+    }
+
+    /// Fails when root, who [needs to stay root](crate::owner), works on another user's home: the
+    /// user's server could not read what root makes.
     ///
     /// # Errors
     /// [`ErrorKind::Denied`] with the remedy.
     pub(crate) fn must_be_ours(&self) -> Result<()> {
-        let Ok(disks) = self.disks().metadata() else { return Ok(()) };
-        let (own, owner) = (rustix::process::geteuid(), disks.uid());
-        if !own.is_root() || owner == own.as_raw() {
-            return Ok(());
+        match self.other_owner() {
+            Some((owner, _)) if rustix::process::geteuid().is_root() => {
+                let dir = self.dir.display();
+                Err(Error::denied(format!(
+                    "the home {dir} is of user {owner}, whose server could not read what root makes in \
+                     it; borrowing needs root, so use a home of root's"
+                )))
+            }
+            _ => Ok(()),
         }
-        let dir = self.dir.display();
-        Err(Error::denied(format!(
-            "the home {dir} is of user {owner}, whose server could not read what root makes in it; run \
-             this as that user: sudo -u '#{owner}' sojourn --home {dir} ...",
-        )))
     }
 
     /// Makes the directories. Others may not look in: disks hold private data.
@@ -189,7 +198,7 @@ impl Home {
     /// # Errors
     /// [`ErrorKind::Conflict`] naming the process that has it.
     pub(crate) fn lock(&self) -> Result<LockFile> {
-        match LockFile::take(&self.dir.join("lock"))? {
+        match LockFile::take(self.dir.join("lock"))? {
             Taking::Ours(lock) => Ok(lock),
             Taking::Held(holder) => Err(Error::conflict(format!(
                 "{} is served by {holder} already; stop that server or use another --home",

@@ -18,6 +18,31 @@ pub(crate) struct Shares(pub(crate) Vec<f64>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sizes(pub(crate) Vec<u64>);
 
+/// Sizes, or parts of a whole that is known later: `64M,1G-4G`, `10%`, `1%-40%` for 1, 2, 4, 8, 16, 32 and
+/// 40 %.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Amounts {
+    sizes: Vec<u64>,
+    /// Above 0, up to 1.
+    shares: Vec<f64>,
+}
+
+impl Amounts {
+    /// All of them in bytes, ascending, each once.
+    pub(crate) fn of(&self, whole: u64) -> Vec<u64> {
+        let parts = self.shares.iter().map(|share| (whole as f64 * share).round() as u64);
+        let mut all: Vec<u64> = self.sizes.iter().copied().chain(parts).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// All of them, when none is a part.
+    pub(crate) fn sizes(&self) -> Option<&[u64]> {
+        self.shares.is_empty().then_some(&self.sizes)
+    }
+}
+
 impl std::str::FromStr for Numbers {
     type Err = Error;
 
@@ -82,6 +107,37 @@ impl std::str::FromStr for Shares {
         all.sort_by(f64::total_cmp);
         all.dedup();
         Ok(Self(all))
+    }
+}
+
+impl std::str::FromStr for Amounts {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (mut sizes, mut shares) = (Vec::new(), Vec::new());
+        for item in text.split(',') {
+            if !item.contains('%') {
+                sizes.extend(item.parse::<Sizes>()?.0);
+                continue;
+            }
+            let bad =
+                || Error::invalid(format!("{item:?} is no part of a whole: write 10%, or 1%-50%"));
+            let share = |text: &str| {
+                let percent =
+                    text.trim().strip_suffix('%').and_then(|text| text.parse::<f64>().ok());
+                percent.filter(|part| *part > 0.0 && *part <= 100.0).ok_or_else(bad)
+            };
+            let (from, to) = item.split_once('-').unwrap_or((item, item));
+            let (from, to) = (share(from)?, share(to)?);
+            if from > to || from < to * 1e-6 {
+                return Err(bad());
+            }
+            let doubled = std::iter::successors(Some(from), |part| Some(part * 2.0));
+            shares.extend(doubled.take_while(|part| *part < to).map(|part| part / 100.0));
+            shares.push(to / 100.0);
+        }
+        limit(sizes.len() + shares.len())?;
+        Ok(Self { sizes, shares })
     }
 }
 
@@ -172,12 +228,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn amounts_are_sizes_or_parts_of_a_whole() {
+        let amounts = |text: &str| text.parse::<Amounts>().unwrap();
+        assert_eq!(amounts("1%-5%").of(1000), [10, 20, 40, 50]);
+        assert_eq!(amounts("4K,50%,100%").of(1000), [500, 1000, 4096]);
+        assert_eq!(amounts("1K-4K").sizes(), Some(&[1024, 2048, 4096][..]));
+        assert_eq!(amounts("4K,10%").sizes(), None);
+        for bad in ["0%", "101%", "-1%", "nan%", "x%", "5%-1%", "1e-9%-100%", "10%-20"] {
+            assert!(bad.parse::<Amounts>().unwrap_err().message().contains("10%"), "{bad}");
+        }
+    }
+
     proptest! {
         #[test]
         fn no_text_panics(text in "[-0-9.,:%KMGsmh]{0,24}") {
             let _ = text.parse::<Numbers>();
             let _ = text.parse::<Shares>();
             let _ = text.parse::<Sizes>();
+            let _ = text.parse::<Amounts>();
             let _ = duration(&text);
         }
     }

@@ -7,6 +7,7 @@
 //! | [`cli`] | the command line |
 //! | [`commands`] | one module per noun or verb |
 //! | [`home`] | the directory that one server lives in |
+//! | [`owner`] | root on another user's home becomes that user |
 //! | [`key`] | the passphrase or key file of an encrypted store |
 //! | [`config`] | `sojourn.toml` |
 //! | [`borrow`] | borrowed disks in use |
@@ -14,6 +15,7 @@
 //! | [`control`] | how commands reach the disks that a server has open |
 //! | [`serve`](mod@serve) | exports, listeners, HTTP, signals |
 //! | [`remote`] | exports of other servers |
+//! | [`interrupt`] | what an interrupted command leaves in a store |
 //! | [`descriptors`] | how many files and sockets may be open |
 //! | [`names`] | the names of metrics and log fields |
 //! | [`lists`] | lists, ranges and times on the command line |
@@ -29,11 +31,13 @@ mod control;
 mod descriptors;
 mod engine;
 mod home;
+mod interrupt;
 mod key;
 mod lists;
 mod logging;
 mod names;
 mod output;
+mod owner;
 mod place;
 mod progress;
 mod remote;
@@ -45,6 +49,7 @@ use clap::Parser;
 use cli::{Cli, Command};
 use home::Home;
 use output::Output;
+use owner::Owner;
 use parking_lot::Mutex;
 use std::process::ExitCode;
 
@@ -90,10 +95,21 @@ fn main() -> ExitCode {
 /// Prints the one line that says why a command failed.
 fn complain(message: &str) {
     use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "sojourn: {message}");
+    // Names of files are in it, which may hold what a terminal obeys.
+    let _ = writeln!(std::io::stderr(), "sojourn: {}", output::visible(message));
 }
 
-fn run(cli: Cli) -> Result<ExitCode> {
+/// Carries the command out, on another user's home as that user.
+fn run(mut cli: Cli) -> Result<ExitCode> {
+    let owner = Owner::become_of(&mut cli)?;
+    let done = carry_out(&cli);
+    match owner {
+        Some(owner) => done.map_err(|e| owner.explain(e)),
+        None => done,
+    }
+}
+
+fn carry_out(cli: &Cli) -> Result<ExitCode> {
     let output = if cli.global.json { Output::Json } else { Output::Text };
     if let Command::Serve(args) = &cli.command {
         allocator::give_back();
@@ -104,13 +120,13 @@ fn run(cli: Cli) -> Result<ExitCode> {
     let home = || Home::of(&cli.global);
     match &cli.command {
         Command::Init(args) => block_on(commands::init::run(args, &home()?, output))?,
-        Command::Image(verb) => block_on(commands::image::run(verb, &home()?, output))?,
-        Command::Disk(verb) => block_on(commands::disk::run(verb, &home()?, output))?,
-        Command::Gc(args) => block_on(commands::gc::run(args, &home()?, output))?,
-        Command::Store(verb) => block_on(commands::store::run(verb, &home()?, output))?,
+        Command::Image(verb) => return writes(commands::image::run(verb, &home()?, output)),
+        Command::Disk(verb) => return writes(commands::disk::run(verb, &home()?, output)),
+        Command::Gc(args) => return writes(commands::gc::run(args, &home()?, output)),
+        Command::Store(verb) => return writes(commands::store::run(verb, &home()?, output)),
         Command::Borrow(verb) => return block_on(commands::borrow::run(verb, home, output))?,
         Command::Verify(args) => block_on(commands::verify::run(args, &home()?, output))?,
-        Command::Repair(args) => block_on(commands::repair::run(args, &home()?, output))?,
+        Command::Repair(args) => return writes(commands::repair::run(args, &home()?, output)),
         Command::Status(_) => block_on(commands::status::run(&home()?, output))?,
         Command::Reload(_) => block_on(commands::reload::run(&home()?, output))?,
         Command::Cache(verb) => block_on(commands::cache::run(verb, &home()?, output))?,
@@ -124,12 +140,18 @@ fn run(cli: Cli) -> Result<ExitCode> {
             commands::model::run(verb, given.as_ref(), output)
         }
         Command::Simulate(verb) => commands::simulate::run(verb, output),
+        Command::Calibrate(args) => commands::calibrate::run(args, output),
         Command::Predict(args) => commands::predict::run(args, output),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args, output),
         Command::Serve(_) => Ok(()),
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs a command that may write to a store.
+fn writes(work: impl Future<Output = Result<()>>) -> Result<ExitCode> {
+    block_on(interrupt::unless_interrupted(work))?
 }
 
 /// Runs the program's one runtime. What still blocks on a terminal or a pipe a second after the end

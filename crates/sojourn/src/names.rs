@@ -46,6 +46,14 @@ pub(crate) mod metric {
     pub(crate) const DISK_FULL: &str = "disk_full";
     pub(crate) const DISK_SLOW: &str = "disk_slow";
     pub(crate) const STORE_SLOW: &str = "store_slow";
+    pub(crate) const THROTTLE_LATE: &str = "throttle_late";
+    pub(crate) const THROTTLE_LATE_SECONDS: &str = "throttle_late_seconds";
+    pub(crate) const ISCSI_CONNECTIONS: &str = "iscsi_connections";
+    pub(crate) const ISCSI_SESSIONS: &str = "iscsi_sessions";
+    pub(crate) const ISCSI_REFUSED: &str = "iscsi_logins_refused";
+    pub(crate) const ISCSI_COMMANDS: &str = "iscsi_commands";
+    pub(crate) const ISCSI_READ_BYTES: &str = "iscsi_read_bytes";
+    pub(crate) const ISCSI_WRITTEN_BYTES: &str = "iscsi_written_bytes";
 
     /// The label that says which export.
     pub(crate) const EXPORT: &str = "export";

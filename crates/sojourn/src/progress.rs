@@ -32,6 +32,11 @@ impl Bar {
         Self::new(what, total, template)
     }
 
+    /// A bar from 0 to 100 percent.
+    pub(crate) fn percent(what: &str) -> Self {
+        Self::new(what, Some(100), "{prefix} {wide_bar} {pos} % {eta}")
+    }
+
     fn new(what: &str, total: Option<u64>, template: &str) -> Self {
         if !std::io::stderr().is_terminal() {
             return Self(ProgressBar::hidden());

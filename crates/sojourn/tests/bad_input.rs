@@ -5,6 +5,8 @@
 mod common;
 
 use common::{Lab, MIB, content, listing};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Command;
 
 #[test]
 fn wrong_commands_fail_with_the_thing_the_remedy_and_the_code() {
@@ -55,7 +57,12 @@ fn wrong_commands_fail_with_the_thing_the_remedy_and_the_code() {
         ("init", 4, &["sojourn.toml"]),
         ("--log =?= image list", 2, &["=?=", "debug"]),
     ];
-    let before = listing(&lab.home());
+    // A lock has the number of the process that held it last.
+    let files = || -> Vec<_> {
+        let all = listing(&lab.home()).into_iter();
+        all.filter(|(path, _)| !path.ends_with("lock")).collect()
+    };
+    let before = files();
     for (line, code, words) in cases {
         let done = lab.line(line);
         println!("{line}: {} {}", done.code, done.stderr.trim());
@@ -63,7 +70,7 @@ fn wrong_commands_fail_with_the_thing_the_remedy_and_the_code() {
         done.fails(*code, words);
     }
     // Lock files and sockets of servers that did not start are no change.
-    let after: Vec<_> = listing(&lab.home())
+    let after: Vec<_> = files()
         .into_iter()
         .filter(|(p, _)| {
             before.iter().any(|(b, _)| b == p) || p.starts_with(lab.home().join("store/refs"))
@@ -170,19 +177,42 @@ fn a_damaged_disk_is_named_and_disturbs_no_other() {
 }
 
 #[test]
-fn root_is_refused_on_the_home_of_another_user() {
+fn root_works_on_the_home_of_another_user_as_that_user() {
+    const USER: u32 = 54_321; // of no name
     if !rustix::process::geteuid().is_root() {
         println!("skipped: only root may give a directory away");
         return;
     }
     let (lab, _) = Lab::with_image();
-    let disks = lab.home().join("disks");
-    std::os::unix::fs::chown(&disks, Some(1), Some(1)).unwrap();
-    let home = lab.home().display().to_string();
-    let remedy = format!("sudo -u '#1' sojourn --home {home}");
-    lab.line("image list").fails(9, &[&home, "user 1", &remedy]);
-    lab.line("disk create alice --from debian").fails(9, &[&remedy]);
-    assert_eq!(std::fs::read_dir(&disks).unwrap().count(), 0, "nothing was made");
-    std::os::unix::fs::chown(&disks, Some(0), Some(0)).unwrap();
+    // What is around the home lets the user through.
+    std::fs::set_permissions(lab.path(""), std::fs::Permissions::from_mode(0o711)).unwrap();
+    let secret = lab.file("secret.raw", &content(MIB, 7));
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let mut give = Command::new("chown");
+    give.args(["-R", &format!("{USER}:{USER}")]).arg(lab.home());
+    assert!(give.status().unwrap().success());
     lab.line("disk create alice --from debian").ok();
+    lab.line("disk snapshot alice s").ok();
+    lab.line("gc").ok();
+    let server = lab.serve(&[]);
+    lab.line("disk create bob --from debian").ok();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    for ids in ["Uid:", "Gid:", "Groups:"] {
+        let line = status.lines().find_map(|line| line.strip_prefix(ids)).unwrap();
+        let all = line.split_whitespace().all(|id| id == USER.to_string());
+        assert!(all && !line.trim().is_empty(), "{ids}{line}");
+    }
+    assert_eq!(server.stop(), 0);
+    let mut todo = vec![lab.home()];
+    while let Some(path) = todo.pop() {
+        let metadata = path.symlink_metadata().unwrap();
+        assert_eq!((metadata.uid(), metadata.gid()), (USER, USER), "{}", path.display());
+        if metadata.is_dir() {
+            todo.extend(std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    // Nor does it read what the user may not read.
+    lab.line("image import secret.raw stolen").fails(9, &["secret.raw", "works as user 54321"]);
+    lab.line("serve --shadow borrowed --borrow /dev/null --borrow-size 1M")
+        .fails(9, &["user 54321", "borrowing needs root"]);
 }

@@ -76,7 +76,9 @@ fn a_key_file_is_remembered_and_keys_come_and_go() {
     run(&lab, "image list", &[("SOJOURN_PASSPHRASE", "one")]).fails(9, &["wrong passphrase"]);
     run(&lab, "image list", &[("SOJOURN_PASSPHRASE", "two")]).ok();
 
-    run(&lab, "store key rotate first --new-key-file b.key", &[]).ok();
+    // A variable does not turn a key file into a passphrase.
+    run(&lab, "store key rotate first", &new).fails(2, &["first", "--new-key-file"]);
+    run(&lab, "store key rotate first --new-key-file b.key", &new).ok();
     run(&lab, "image list", &[]).fails(9, &["wrong key file"]);
     let b = [("SOJOURN_KEY_FILE", "b.key")];
     let slots = run(&lab, "--json store key list", &b).json();

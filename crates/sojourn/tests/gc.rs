@@ -60,6 +60,91 @@ fn disks_and_snapshots_keep_what_they_stand_on() {
 }
 
 #[test]
+fn a_removed_version_can_be_brought_back_until_it_was_collected() {
+    let (lab, golden) = Lab::with_image();
+    lab.line("image restore debian:1").fails(4, &["debian:1"]);
+    lab.line("image remove debian:1").ok();
+    lab.line("gc").ok();
+    lab.line("image restore debian").fails(2, &["debian:TAG"]);
+    lab.line("image restore debian:1").ok();
+    lab.line("gc --grace 0s").ok();
+    lab.line("image export debian out.raw").ok();
+    assert!(std::fs::read(lab.path("out.raw")).unwrap() == golden);
+    lab.line("image remove debian:1").ok();
+    lab.line("gc --grace 0s").ok();
+    lab.line("image restore debian:1").fails(3, &["debian:1", "deleted"]);
+}
+
+#[test]
+fn old_versions_and_snapshots_are_pruned_but_not_what_a_disk_stands_on() {
+    let (lab, _) = Lab::with_image();
+    for _ in 0..3 {
+        // Identical, all of them.
+        lab.line("image import golden.raw debian").ok();
+    }
+    lab.line("disk create alice --from debian:2").ok();
+    assert_eq!(lab.line("image prune debian").code, 2, "nothing says what stays");
+    lab.line("image prune debian --keep 0").fails(2, &["at least 1"]);
+    let dry = lab.json("image prune debian --keep 1 --dry-run");
+    assert_eq!(dry["removed"], serde_json::json!(["debian:1", "debian:3"]));
+    assert_eq!(dry["in_use"][0]["image"], "debian:2");
+    assert_eq!(lab.json("image list").as_array().unwrap().len(), 4);
+    assert_eq!(lab.json("image prune debian --keep 1"), dry);
+    let left = lab.json("image list");
+    let left: Vec<_> =
+        left.as_array().unwrap().iter().map(|image| image["image"].as_str().unwrap()).collect();
+    assert_eq!(left, ["debian:2", "debian:4"]);
+    assert!(lab.line("image prune debian --within 1d").ok().contains("nothing to remove"));
+    for name in ["one", "two", "three"] {
+        lab.line(&format!("disk snapshot alice {name}")).ok();
+    }
+    let removed = lab.json("disk prune alice --keep 2");
+    assert_eq!(removed.as_array().unwrap().len(), 1);
+    assert_eq!(lab.json("disk show alice")["snapshots"].as_array().unwrap().len(), 2);
+}
+
+/// The pins that are in a lab's store.
+fn pins(lab: &Lab) -> usize {
+    std::fs::read_dir(lab.home().join("store/pins")).map_or(0, |pins| pins.count())
+}
+
+/// An import that waits for more of its image.
+#[allow(clippy::disallowed_methods)] // another process is waited for
+fn waiting_import(lab: &Lab) -> std::process::Child {
+    let mut command = lab.command(["image", "import", "-", "slow"]);
+    command.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
+    let child = command.spawn().unwrap();
+    while pins(lab) == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child
+}
+
+fn signal(child: &std::process::Child, name: &str) {
+    let sent = std::process::Command::new("kill").arg(name).arg(child.id().to_string()).status();
+    assert!(sent.unwrap().success());
+}
+
+#[test]
+fn an_interrupted_command_leaves_no_session_and_a_killed_one_can_be_ended() {
+    let (lab, _) = Lab::with_image();
+    let mut import = waiting_import(&lab);
+    signal(&import, "-INT");
+    assert_eq!(import.wait().unwrap().code(), Some(130));
+    assert_eq!(pins(&lab), 0);
+
+    let mut import = waiting_import(&lab);
+    signal(&import, "-KILL");
+    import.wait().unwrap();
+    let sessions = lab.json("store sessions list");
+    assert_eq!(sessions[0]["what"], "import of slow");
+    lab.line("store sessions break 0000000000000000").fails(3, &["sessions list"]);
+    let id = sessions[0]["id"].as_str().unwrap();
+    lab.line(&format!("store sessions break {}", &id[..8])).ok();
+    assert_eq!(pins(&lab), 0);
+}
+
+#[test]
 fn damage_is_named_and_stops_what_it_concerns() {
     let (lab, _) = Lab::with_image();
     lab.file("second.raw", &content(8 * MIB, 2));

@@ -79,6 +79,10 @@ fn a_trace_is_replayed_against_private_disks_and_what_it_wrote_is_verified() {
     assert_eq!((&report["errors"], &report["complete"]), (&0.into(), &true.into()));
     assert!(report["verified"]["grains"].as_u64().unwrap() > 100, "{report}");
     assert_eq!(report["verified"]["wrong"], 0);
+    // Reads of other places than those that are written.
+    let apart = self::trace(&lab, "a.csv", &[(0, 0, 'W', 1), (1, 0, 'R', 9)]);
+    lab.run(["replay", &apart, &uri, "--allow-writes", "--verify"])
+        .fails(2, &["nothing was verified"]);
     let image = server.uri("debian");
     let args =
         ["--json", "replay", &trace, &image, "--reads-only", "--speed", "1", "--connections", "1"];
@@ -113,6 +117,10 @@ fn more_memory_holds_more_clients_and_the_backend_is_what_to_buy() {
     assert_eq!(cases[3]["next"][0]["twice"], "network");
     assert!(std::fs::read_to_string(lab.path("p.html")).unwrap().contains("<svg"));
     assert!(lab.line(&line).ok().contains("asked for is 8.0000 ms"));
+    // Nobody looked whether there may be more.
+    let few = lab.line(&format!("{line} --clients 1-2")).ok();
+    assert!(few.contains("2 or more") && few.contains("2 clients are the most"), "{few}");
+    assert!(few.contains("disk 2 or more"), "{few}");
     // Each with its own data: two clients' caches for hundreds.
     let private = lab.json(&format!("{line} --data private --clients 1-300"));
     let last = |view: &Value| view["cases"][3]["clients"].as_u64().unwrap();
@@ -145,6 +153,7 @@ fn a_running_servers_demands_are_measured_into_a_profile() {
             "3",
             "--time",
             "300ms",
+            "--force", // a busy machine
         ])
         .json();
     let runs = fitted["runs"].as_array().unwrap();

@@ -196,6 +196,8 @@ async fn the_cache_changes_while_a_client_reads() {
         () = changing => {}
     }
     lab.line("cache set --policy sieve").fails(2, &["sieve", "fmpq"]);
+    lab.line("cache set --size 8").fails(2, &["8", "holds no chunk", "1MiB"]);
+    lab.line("cache set --size 1000TiB").fails(2, &["1000 TiB", "more than this machine's"]);
     assert!(lab.line("cache show").ok().contains("arc"));
     assert!(lab.line("status").ok().contains("1 GiB"));
     drop(remote);

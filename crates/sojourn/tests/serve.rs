@@ -103,6 +103,22 @@ fn a_server_that_starts_sweeps_what_crashes_left_of_disks() {
 }
 
 #[test]
+fn what_is_no_socket_at_a_sockets_place_is_named_and_left_alone() {
+    let lab = Lab::new();
+    for name in ["control.sock", "control.new", "nbd.sock"] {
+        let path = lab.home().join(name);
+        std::fs::create_dir(&path).unwrap();
+        lab.line("serve").fails(4, &[name, "not a socket", "move it away"]);
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::write(&path, "somebody's").unwrap();
+        lab.line("serve").fails(4, &[name]);
+        assert_eq!(std::fs::read(&path).unwrap(), b"somebody's");
+        std::fs::remove_file(&path).unwrap();
+    }
+    assert_eq!(lab.serve(&[]).stop(), 0);
+}
+
+#[test]
 fn the_control_socket_is_for_its_owner_alone() {
     use std::os::unix::fs::PermissionsExt;
     let lab = Lab::new();
@@ -455,4 +471,13 @@ fn garbage_from_clients_harms_nobody() {
     lab.run(["image", "import", &server.uri("debian"), "copy"]).ok();
     assert_eq!(lab.json("status")["panics"], 0);
     assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn a_command_is_not_run_for_an_export_that_is_not_there() {
+    let (lab, _) = Lab::with_image();
+    lab.run(["serve", "--export", "nosuch", "--run", "touch ran"]).fails(3, &["nosuch"]);
+    assert!(!lab.path("ran").exists());
+    lab.run(["serve", "--export", "debian", "--run", "touch ran"]).ok();
+    assert!(lab.path("ran").exists());
 }

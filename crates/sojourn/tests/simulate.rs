@@ -147,3 +147,79 @@ fn what_cannot_be_simulated_is_refused_with_the_remedy() {
     let twice = "simulate tune - --memory 1M,2M --split";
     lab.line(twice).fails(2, &["give a file"]);
 }
+
+#[test]
+fn sizes_may_be_parts_of_all_that_is_asked_for_and_policies_stand_beside_each_other() {
+    let lab = lab();
+    let json = lab.json("simulate cache loop.csv --policy lru,lirs --size 50%,100%");
+    let bytes: Vec<u64> =
+        json["rows"].as_array().unwrap().iter().map(|row| row["bytes"].as_u64().unwrap()).collect();
+    assert_eq!(bytes, [16 << 20, 32 << 20, 16 << 20, 32 << 20]);
+    let text = lab.line("simulate cache loop.csv --policy lru,lirs --size 50%,100%").ok();
+    let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("hit %")).collect();
+    assert_eq!(table[0].split_whitespace().collect::<Vec<_>>()[2..], ["16", "MiB", "32", "MiB"]);
+    assert_eq!(table[1].split_whitespace().collect::<Vec<_>>(), ["lru", "0.00", "91.67"]);
+    let curve = lab.json("simulate curve loop.csv --size 25%");
+    assert_eq!(curve["points"][0]["bytes"], 8 << 20);
+    assert_eq!(lab.json("simulate tune loop.csv --memory 75%")[0]["bytes"], 24 << 20);
+    assert_eq!(lab.line("simulate cache loop.csv --size 110%").code, 2);
+    lab.line("simulate tune loop.csv --memory 10% --split").fails(2, &["in bytes"]);
+}
+
+#[test]
+fn where_nothing_is_gained_nothing_is_recommended() {
+    let lab = Lab::empty();
+    let mut csv = String::from("op,offset,length\n");
+    (0..4096).for_each(|at| writeln!(csv, "R,{},65536", at * 65_536).unwrap());
+    lab.file("once.csv", csv.as_bytes());
+    let tuned = lab.json("simulate tune once.csv --memory 64M");
+    assert_eq!((&tuned[0]["policy"], &tuned[0]["saved"]), (&serde_json::Value::Null, &0.0.into()));
+    assert_eq!(tuned[0]["config"], "[cache]\nsize = \"64 MiB\"\n");
+    let text = lab.line("simulate tune once.csv --memory 64M").ok();
+    assert!(text.contains("leave the policy as it is"), "{text}");
+}
+
+/// Reads and writes of two guests with disks of one image, hot at the beginning of it.
+fn guests() -> String {
+    let mut random = block::conformance::Sequence::new(5);
+    let mut csv = String::from("time_us,client,op,offset,length\n");
+    for at in 0..6000 {
+        let part = (random.number() % 1000) as f64 / 1000.0;
+        let offset = ((part * part * part * 48.0 * 1024.0 * 1024.0) as u64) / 4096 * 4096;
+        let op = if random.number().is_multiple_of(10) { 'W' } else { 'R' };
+        let length = [4096, 16_384, 65_536][(random.number() % 3) as usize];
+        writeln!(csv, "{at},{},{op},{offset},{length}", at % 2).unwrap();
+    }
+    csv
+}
+
+#[test]
+fn a_recording_tells_the_hits_that_its_server_had() {
+    let lab = Lab::new();
+    let config = "[cache]\nsize = \"8MiB\"\n[serve]\nread_ahead = 0\nboot_lists = false\n";
+    std::fs::write(lab.home().join("sojourn.toml"), config).unwrap();
+    let mut content = vec![0; 49 << 20];
+    let mut random = block::conformance::Sequence::new(3);
+    content.chunks_mut(8).for_each(|word| word.copy_from_slice(&random.number().to_le_bytes()));
+    lab.file("golden.raw", &content);
+    lab.line("image import golden.raw debian").ok();
+    lab.line("disk create vm1 --from debian").ok();
+    lab.line("disk create vm2 --from debian").ok();
+    lab.file("guests.csv", guests().as_bytes());
+    let server = lab.serve(&["--trace", "day.sjt"]);
+    let uri = server.uri("vm{client}");
+    lab.run(["replay", "guests.csv", &uri, "--allow-writes"]).ok();
+    let cache = &lab.json("status")["cache"];
+    let [hits, misses] = ["hits", "misses"].map(|field| cache[field].as_f64().unwrap());
+    assert_eq!(server.stop(), 0);
+    let live = hits / (hits + misses);
+    let row = &lab.json("simulate cache day.sjt --policy s3fifo --size 8M")["rows"][0];
+    let simulated = row["hit_ratio"].as_f64().unwrap();
+    let case = &lab.json("predict --profile transcom --trace day.sjt --memory 8M")["cases"][0];
+    assert_eq!(case["cache_hit"].as_f64().unwrap(), simulated, "{case}");
+    // Where the image was cut the trace does not tell.
+    assert!((0.2..0.95).contains(&live), "{live} says nothing");
+    assert!((live - simulated).abs() < 0.05, "the server hit {live}, and {simulated} is simulated");
+    let disks = "simulate cache day.sjt --policy s3fifo --size 8M --share disk --block 4K";
+    assert!(lab.json(disks)["rows"][0]["hit_ratio"].as_f64().unwrap() < live);
+}

@@ -8,6 +8,8 @@ mod common;
 use block::{Device, Durability, Span};
 use common::{Done, Lab, MIB};
 use nbd::{ClientOptions, Remote, Uri};
+use std::fmt::Write;
+use std::io::Read;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -275,4 +277,66 @@ fn merging_more_traces_than_files_may_be_open_says_what_to_do() {
     };
     merge(40).fails(6, &["60 traces", "40 files", "ulimit -n", "merge some of them first"]);
     merge(100).ok();
+}
+
+#[test]
+fn nothing_is_recorded_of_a_server_that_is_not_there() {
+    let (lab, _) = Lab::with_image();
+    // A port that was free a moment ago.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    drop(taken);
+    let to = format!("nbd://127.0.0.1:{port}/disk");
+    lab.run(["trace", "record", "t.sjt", "--listen", "unix:tap.sock", "--to", &to])
+        .fails(6, &[&port.to_string()]);
+    let server = lab.serve(&[]);
+    let to = server.uri("nosuch");
+    lab.run(["trace", "record", "t.sjt", "--listen", "unix:tap.sock", "--to", &to])
+        .fails(3, &["nosuch"]);
+    assert!(!lab.path("t.sjt").exists());
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn a_part_that_holds_nothing_is_refused_and_no_file_is_made() {
+    let lab = Lab::empty();
+    lab.file("t.csv", b"time_us,op,offset,length\n0,R,4096,4096\n5,R,8192,4096\n");
+    lab.line("trace cut t.csv x.sjt --op write").fails(2, &["t.csv", "nothing in it"]);
+    lab.line("trace cut t.csv x.sjt --from 1h").fails(2, &["nothing in it"]);
+    lab.line("trace sample t.csv x.sjt --one-in 1000000").fails(2, &["is empty", "--one-in"]);
+    assert!(!lab.path("x.sjt").exists());
+    lab.line("trace cut t.csv x.sjt --first 1").ok();
+}
+
+#[test]
+fn what_a_file_is_called_is_never_obeyed_by_the_terminal() {
+    let lab = Lab::empty();
+    let name = "\x1b]0;mine\x07.csv";
+    lab.run(["trace", "info", name]).fails(3, &["u{1b}", "mine"]);
+    lab.file(name, b"op,offset,length\nR,0,4096\n");
+    for line in [vec!["trace", "convert", name, "\x1b[31m.sjt"], vec!["simulate", "curve", name]] {
+        let done = lab.run(&line);
+        assert!(!done.stderr.contains('\x1b'), "{}", done.stderr);
+        assert!(!done.ok().contains('\x1b'), "{line:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_enough_is_no_error() {
+    let lab = Lab::empty();
+    let mut csv = String::from("op,offset,length\n");
+    (0..100_000).for_each(|at| writeln!(csv, "R,{},4096", at * 4096).unwrap());
+    lab.file("t.csv", csv.as_bytes());
+    let mut child = lab
+        .command(["trace", "convert", "t.csv", "-", "--to", "csv"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0; 8];
+    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    drop(child.stdout.take());
+    let done = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && said.is_empty(), "{} {said}", done.status);
 }

@@ -5,24 +5,41 @@ use block::{ByteSize, Error, ErrorKind, Result, Span};
 use std::path::Path;
 use transient::{Code, Loan, Options, Plan, Policy, Refusal, Scan, ScanOptions};
 
-/// Looks at the selected disks and takes `wanted` bytes of what is free there.
+/// How many bytes are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Amount {
+    /// No more than this; `None` for all that can be lent.
+    pub(crate) most: Option<u64>,
+    /// Less is of no use.
+    pub(crate) least: u64,
+}
+
+impl Amount {
+    /// No more and no less.
+    pub(crate) const fn exactly(bytes: u64) -> Self {
+        Self { most: Some(bytes), least: bytes }
+    }
+}
+
+/// Looks at the selected disks and takes as much as is wanted of what is free there. Returns the plan
+/// and the size of the disk that it makes, in bytes.
 ///
 /// # Errors
 /// [`ErrorKind::NoSpace`] when there is less; when nothing at all, the first reason.
-pub(crate) async fn plan(selection: &Selection, wanted: u64) -> Result<Plan> {
+pub(crate) async fn plan(selection: &Selection, amount: Amount) -> Result<(Plan, u64)> {
     let scan = selection.scan().await?;
-    let loans = scan.loans(&Policy { want: Some(wanted), ..selection.policy() });
+    let loans = scan.loans(&Policy { want: amount.most, ..selection.policy() });
     if loans.is_empty()
         && let Some((name, refusal)) = reasons(&scan).next()
     {
         return Err(refused(&name, refusal));
     }
     let plan = Plan::new(loans)?;
-    if plan.capacity() < wanted {
+    if plan.capacity() < amount.least {
         let mut message = format!(
-            "{} are wanted and only {} can be borrowed; ask for less, name more disks, or lower \
-             --min-extent",
-            ByteSize(wanted),
+            "{} are wanted and only {} can be borrowed; ask for less, or for as much as there is \
+             (--size all), name more disks, or lower --min-extent",
+            ByteSize(amount.least),
             ByteSize(plan.capacity())
         );
         for (name, refusal) in reasons(&scan) {
@@ -30,7 +47,8 @@ pub(crate) async fn plan(selection: &Selection, wanted: u64) -> Result<Plan> {
         }
         return Err(Error::no_space(message));
     }
-    Ok(plan)
+    let size = plan.capacity().min(amount.most.unwrap_or(u64::MAX));
+    Ok((plan, size))
 }
 
 /// What is refused, and why.

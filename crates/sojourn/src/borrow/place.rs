@@ -7,10 +7,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use transient::{GiveBack, Key, Layout, Lent, Live, Loan, Member, Plan, Stitched};
+use transient::{GiveBack, Key, Layout, Lent, Live, Loan, Member, Plan, Stitched, Watch};
 
-/// How often a running host's free space is looked at.
+/// How often a running host's free space is looked at, and how long a look at the file systems that
+/// lend allows writes to them.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// After so many [`LOOK`]s the file systems are looked at although nothing was written.
+const IDLE_LOOKS: u32 = 30;
 
 /// Room, and the disk on it.
 pub(crate) struct Place {
@@ -20,7 +24,7 @@ pub(crate) struct Place {
 
 enum From {
     /// Disks whose system is not running.
-    Disks { plan: Plan, members: Vec<Arc<Member>> },
+    Disks { plan: Plan, members: Vec<Arc<Member>>, _watch: JoinSet<()> },
     /// A file without a name.
     Host { live: Arc<Live>, directory: String, _watch: JoinSet<()> },
 }
@@ -47,7 +51,9 @@ impl Place {
     /// Those of [`Plan::stitch`].
     pub(crate) fn on_disks(plan: Plan, size: u64) -> Result<Self> {
         let (disk, members) = plan.stitch(size, &key()?)?;
-        Ok(Self { disk: Arc::new(disk), from: From::Disks { plan, members } })
+        let mut watch = JoinSet::new();
+        watch.spawn(keep_looking(Arc::clone(plan.watch())));
+        Ok(Self { disk: Arc::new(disk), from: From::Disks { plan, members, _watch: watch } })
     }
 
     /// A disk of `size` bytes in `directory`, whose file system keeps `floor` bytes free.
@@ -96,26 +102,34 @@ impl Place {
         }
     }
 
-    /// Drops the key; then tells the disks of the owner, if wanted, that the lent ranges hold
-    /// nothing, and looks at the file systems again. Returns the bytes discarded.
+    /// Drops the key and looks at the file systems again; then tells the disks of the owner, if wanted,
+    /// that the lent ranges hold nothing. Returns the bytes discarded: none when a file system is not
+    /// as it was, whose files may lie there by now.
     pub(crate) fn end(self, discard: bool) -> (u64, Vec<CheckView>) {
         drop(self.disk);
-        let From::Disks { plan, members } = self.from else { return (0, Vec::new()) };
-        let mut discarded = 0;
-        if discard {
-            for lent in plan.lent() {
-                match members.get(lent.member).map(|member| member.trim(lent.span)) {
-                    Some(Ok(())) => discarded += lent.span.len(),
-                    Some(Err(e)) => {
-                        tracing::warn!(error = e.message(), "a disk was not told of free ranges");
-                        break;
-                    }
-                    None => {}
-                }
-            }
+        let From::Disks { plan, members, _watch } = self.from else { return (0, Vec::new()) };
+        let checked: Vec<CheckView> = plan.loans().iter().map(check).collect();
+        if !discard || checked.iter().any(|check| !check.good) {
+            return (0, checked);
         }
-        (discarded, plan.loans().iter().map(check).collect())
+        let discarded = discard_lent(&plan, &members).unwrap_or_else(|e| {
+            tracing::warn!(error = e.message(), "a disk was not told of all free ranges");
+            0
+        });
+        (discarded, checked)
     }
+}
+
+/// Tells the disks that the lent ranges hold nothing. Returns their bytes.
+fn discard_lent(plan: &Plan, members: &[Arc<Member>]) -> Result<u64> {
+    let mut discarded = 0;
+    for lent in plan.lent() {
+        if let Some(member) = members.get(lent.member) {
+            member.trim(lent.span)?;
+            discarded += lent.span.len();
+        }
+    }
+    Ok(discarded)
 }
 
 /// What each disk of a plan lends.
@@ -146,8 +160,8 @@ fn check(loan: &Loan) -> CheckView {
     }
 }
 
-/// Looks at disks that the kernel held for a borrowed disk: discards the lent ranges, if wanted, and
-/// reads the file systems again. Returns the bytes discarded.
+/// Looks at disks that the kernel held for a borrowed disk: reads the file systems again and, when all
+/// of a disk is as it was, discards the lent ranges, if wanted. Returns the bytes discarded.
 ///
 /// # Errors
 /// Those of opening the disks.
@@ -176,16 +190,34 @@ pub(crate) fn recheck_devices(
                 continue;
             }
         };
-        checked.extend(loans.iter().map(check));
-        if let (true, Some(first)) = (discard, loans.first()) {
-            let member = Member::open(Arc::clone(&first.disk))?;
-            for span in loans.iter().flat_map(|loan| &loan.spans) {
-                member.trim(*span)?;
-                discarded += span.len();
-            }
+        let views: Vec<CheckView> = loans.iter().map(check).collect();
+        let good = views.iter().all(|check| check.good);
+        checked.extend(views);
+        if discard && good {
+            let plan = Plan::new(loans)?;
+            discarded += discard_lent(&plan, &plan.members()?)?;
         }
     }
     Ok((discarded, checked))
+}
+
+/// Lets each look at the lenders expire after a while, so that the next write waits for another one;
+/// looks itself when nothing is written for long.
+async fn keep_looking(watch: Arc<Watch>) {
+    let mut ticks = tokio::time::interval(LOOK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    for tick in 1u32.. {
+        ticks.tick().await;
+        watch.expire();
+        if tick.is_multiple_of(IDLE_LOOKS) {
+            let watch = Arc::clone(&watch);
+            let looked = block::offload(move || watch.look()).await;
+            if let Err(e) = looked {
+                tracing::error!(error = e.message(), "the borrowed disk cannot be used any more");
+                return;
+            }
+        }
+    }
 }
 
 async fn keep_floor(live: Arc<Live>) {

@@ -1,6 +1,6 @@
 //! Borrowed room for the private blocks of a server's ephemeral disks: `serve --shadow borrowed`.
 
-use super::find;
+use super::find::{self, Amount};
 use super::place::{Place, leave_no_core};
 use super::session::complain;
 use crate::commands::borrow::Selection;
@@ -48,7 +48,7 @@ impl Shadows {
             }
             targets => {
                 let selection = Selection::of(targets, wanted.size, wanted.nothing_suspended);
-                let plan = find::plan(&selection, size).await?;
+                let (plan, size) = find::plan(&selection, Amount::exactly(size)).await?;
                 block::offload(move || Place::on_disks(plan, size)).await?
             }
         };

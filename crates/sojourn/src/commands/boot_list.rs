@@ -2,7 +2,6 @@
 
 use super::image::Which;
 use crate::engine::boot_list;
-use crate::engine::images;
 use crate::output::Output;
 use block::{ByteSize, Error, Result, Span};
 use clap::Subcommand;
@@ -11,7 +10,7 @@ use std::fmt::Write;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use store::bootlist::{self, Located};
-use store::{ChunkId, ImageName, Manifest, RefRecord, Store, bootcopy};
+use store::{ChunkId, ImageName, Manifest, RefRecord, Store, bootcopy, images};
 
 /// The longest file of ranges that is read, in bytes.
 const LONGEST: u64 = 64 << 20;

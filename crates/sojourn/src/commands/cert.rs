@@ -123,6 +123,19 @@ struct Revoked {
     serials: Vec<String>,
 }
 
+impl Cert {
+    /// Whether it is about the certificates of the home.
+    pub(crate) fn in_home(&self) -> bool {
+        let place = match self {
+            Self::Ca(args) => &args.place,
+            Self::Server(args) => &args.place,
+            Self::Client(args) => &args.place,
+            Self::Revoke(args) => &args.place,
+        };
+        place.dir.is_none()
+    }
+}
+
 impl Place {
     fn resolve(&self, home: impl FnOnce() -> Result<Home>) -> Result<PathBuf> {
         match &self.dir {

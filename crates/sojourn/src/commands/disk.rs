@@ -1,5 +1,6 @@
 //! `sojourn disk`: private disks.
 
+use super::prune::Retain;
 use crate::config::Config;
 use crate::control::api::{DiskReply, DiskRequest, DiskView, ElsewhereView, RebaseView};
 use crate::control::client::Client;
@@ -7,6 +8,7 @@ use crate::engine::{Engine, Use, verbs};
 use crate::home::Home;
 use crate::output::{Output, Table, fields, moment};
 use crate::progress::Bar;
+use crate::world;
 use block::{ByteSize, Result};
 use clap::Subcommand;
 
@@ -73,6 +75,12 @@ Examples:
   sojourn disk remove --lost alice    its directory is gone, and no other home has it")]
     #[command(aliases = ["rm", "delete"])]
     Remove(Remove),
+    /// Remove all but the newest snapshots of a disk
+    #[command(after_help = "\
+Examples:
+  sojourn disk prune alice --keep 7
+  sojourn disk prune alice --within 30d --dry-run")]
+    Prune(Prune),
     /// Publish all of a disk and give it up, so that another server can take it
     #[command(after_help = "\
 Examples:
@@ -90,6 +98,15 @@ Examples:
 Examples:
   sojourn disk keep alice alice-from-lab3")]
     Keep(Keep),
+}
+
+/// Arguments of `sojourn disk prune`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Prune {
+    /// The disk's name
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) keep: Retain,
 }
 
 /// Arguments of `sojourn disk list`.
@@ -211,7 +228,9 @@ impl Disk {
             Self::Keep(Keep { name, new }) => {
                 DiskRequest::Keep { name: name.clone(), new: new.clone() }
             }
-            Self::Show(Name { name }) => DiskRequest::Show { name: name.clone() },
+            Self::Prune(Prune { name, .. }) | Self::Show(Name { name }) => {
+                DiskRequest::Show { name: name.clone() }
+            }
             Self::Snapshot(Snapshot { name, snapshot }) => {
                 DiskRequest::Snapshot { name: name.clone(), snapshot: snapshot.clone() }
             }
@@ -246,19 +265,54 @@ pub(crate) async fn run(verb: &Disk, home: &Home, output: Output) -> Result<()> 
     home.must_exist()?;
     let request = verb.request();
     let bar = Bar::waiting("working");
-    let reply = match Client::connect(home).await? {
-        Some(client) => client.disk(&request).await?,
-        None => {
-            let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
-            let reply = verbs::perform(&engine, request).await;
-            let closed = engine.open.close_all().await;
-            let reply = reply?;
-            closed?;
-            reply
-        }
-    };
+    let reply = ask(request, home).await?;
+    if let (Disk::Prune(args), DiskReply::Disk(disk)) = (verb, &reply) {
+        let removed = prune(args, disk, home).await?;
+        drop(bar);
+        return output.print(&removed, || pruned(&removed, args.keep.dry_run));
+    }
     drop(bar);
     print(verb, &reply, output)
+}
+
+/// Has a request carried out: by the server when one runs on this home, else right here.
+async fn ask(request: DiskRequest, home: &Home) -> Result<DiskReply> {
+    if let Some(client) = Client::connect(home).await? {
+        return client.disk(&request).await;
+    }
+    let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
+    let reply = verbs::perform(&engine, request).await;
+    let closed = engine.open.close_all().await;
+    let reply = reply?;
+    closed?;
+    Ok(reply)
+}
+
+/// Removes the old snapshots of a disk; returns their names. Damaged ones stay: nobody can tell how old
+/// they are.
+async fn prune(args: &Prune, disk: &DiskView, home: &Home) -> Result<Vec<String>> {
+    let sound = disk.snapshots.iter().filter(|snapshot| snapshot.error.is_none());
+    let mut sound: Vec<_> = sound.collect();
+    sound.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+    let created: Vec<u64> = sound.iter().map(|snapshot| snapshot.created).collect();
+    let old = args.keep.superseded(&created, world::system().clock.now())?;
+    let mut removed = Vec::new();
+    for snapshot in &sound[..old] {
+        if !args.keep.dry_run {
+            let (name, snapshot) = (disk.name.clone(), snapshot.name.clone());
+            ask(DiskRequest::RemoveSnapshot { name, snapshot }, home).await?;
+        }
+        removed.push(format!("{}@{}", disk.name, snapshot.name));
+    }
+    Ok(removed)
+}
+
+fn pruned(snapshots: &[String], dry_run: bool) -> String {
+    let removed = if dry_run { "would be removed" } else { "removed" };
+    match snapshots {
+        [] => "nothing to remove".to_owned(),
+        some => some.iter().map(|name| format!("snapshot {name} {removed}\n")).collect(),
+    }
 }
 
 fn print(verb: &Disk, reply: &DiskReply, output: Output) -> Result<()> {

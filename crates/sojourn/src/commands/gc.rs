@@ -136,7 +136,7 @@ fn span(seconds: u64) -> String {
 }
 
 /// Reads a time such as `90s`, `30m`, `24h` or `7d`.
-fn time(text: &str) -> Result<Duration> {
+pub(super) fn time(text: &str) -> Result<Duration> {
     let wrong = || {
         Error::invalid(format!(
             "{text:?} is not a time: write a number and s, m, h or d, as in 24h"

@@ -4,10 +4,12 @@ pub(super) mod target;
 
 use self::target::{Replacement, Target};
 use super::boot_list::{self, BootList};
+use super::prune::Retain;
 use crate::config::Config;
 use crate::control::api::ImageView;
 use crate::engine::boot_list::give;
-use crate::engine::{self, images, sources};
+use crate::engine::image_views::{self, Users};
+use crate::engine::{self, sources};
 use crate::home::Home;
 use crate::output::{Output, Table, fields, moment};
 use crate::progress::Bar;
@@ -26,7 +28,7 @@ use std::sync::Arc;
 use store::chunker::MAX_CHUNK;
 use store::verify::VerifyReport;
 use store::{
-    ImageName, ImportStats, Imported, RefBody, RefKind, RefRecord, Session, Store, import,
+    ImageName, ImportStats, Imported, RefBody, RefKind, RefRecord, Session, Store, images, import,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -88,6 +90,18 @@ Examples:
   sojourn image remove debian:1")]
     #[command(aliases = ["rm", "delete"])]
     Remove(Which),
+    /// Bring back an image version that was removed, while a collection has not deleted it
+    #[command(after_help = "\
+Examples:
+  sojourn image restore debian:1")]
+    Restore(Which),
+    /// Remove all but the newest versions of an image, and those that a disk or a snapshot stands on
+    #[command(after_help = "\
+Examples:
+  sojourn image prune debian --keep 5
+  sojourn image prune debian --within 30d --dry-run
+  sojourn image prune debian --keep 3 --within 7d     what either keeps stays")]
+    Prune(Prune),
     /// What a boot of an image version reads, so that it can be loaded ahead
     #[command(subcommand, name = "boot-list")]
     BootList(BootList),
@@ -115,6 +129,15 @@ pub(crate) struct Import {
 pub(crate) struct Which {
     /// NAME[:TAG]; the newest version without a tag
     pub(crate) name: String,
+}
+
+/// Arguments of `sojourn image prune`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Prune {
+    /// The image's name
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) keep: Retain,
 }
 
 /// Arguments of `sojourn image export`.
@@ -171,6 +194,22 @@ struct ExportView {
     data_bytes: u64,
 }
 
+/// What was removed of an image.
+#[derive(Serialize)]
+struct PruneView {
+    /// Versions that were removed, or would be.
+    removed: Vec<String>,
+    /// Older ones that stay, because something stands on them.
+    in_use: Vec<InUse>,
+}
+
+/// A version that cannot be removed.
+#[derive(Serialize)]
+struct InUse {
+    image: String,
+    used_by: Vec<String>,
+}
+
 /// What a verification found.
 #[derive(Serialize)]
 struct VerifyView {
@@ -196,6 +235,8 @@ pub(crate) async fn run(verb: &Image, home: &Home, output: Output) -> Result<()>
         }
         Image::Verify(args) => verify(args, &store, output).await,
         Image::Remove(args) => remove(args, &store, output).await,
+        Image::Restore(args) => restore(args, &store, output).await,
+        Image::Prune(args) => prune(args, &store, output).await,
         Image::BootList(verb) => {
             let copies = Config::of(home)?.serve.boot_copies;
             boot_list::run(verb, &store, copies, output).await
@@ -209,7 +250,7 @@ async fn import_image(args: &Import, home: &Home, store: &Store, output: Output)
     let session = store.session(&format!("import of {name}")).await?;
     let imported = import_version(args, &name, home, &session).await;
     let (record, stats) = session.close(imported).await?;
-    let view = ImportView { image: images::view(&record)?, stats };
+    let view = ImportView { image: image_views::view(&record)?, stats };
     output.print(&view, || {
         let stats = &view.stats;
         format!(
@@ -327,7 +368,7 @@ fn is_packed(source: &str, packed: Packed, file: &str, name: &str) -> Error {
 }
 
 async fn list(store: &Store, output: Output) -> Result<()> {
-    let views = images::views(store).await?;
+    let views = image_views::views(store).await?;
     output.print(&views, || {
         let mut table = Table::new(&["IMAGE", ">SIZE", "CREATED", "SOURCE"]);
         for view in &views {
@@ -348,12 +389,12 @@ async fn show(args: &Which, store: &Store, output: Output) -> Result<()> {
     let manifest = store.manifest(&images::manifest_of(&record)?).await?;
     let chunks = manifest.chunks().await?;
     let view = ShowView {
-        image: images::view(&record)?,
+        image: image_views::view(&record)?,
         chunks: chunks.len() as u64,
         data_bytes: chunks.iter().map(|chunk| u64::from(chunk.len)).sum(),
         stored_bytes: chunks.iter().map(|chunk| u64::from(chunk.stored)).sum(),
         boot_list: boot_list::View::of(store, &record, &manifest).await?,
-        used_by: images::users(store, &record).await?,
+        used_by: Users::load(store).await?.of(&record),
     };
     output.print(&view, || {
         let image = &view.image;
@@ -515,7 +556,7 @@ async fn remove(args: &Which, store: &Store, output: Output) -> Result<()> {
         )));
     }
     let record = images::resolve(store, &name).await?;
-    let users = images::users(store, &record).await?;
+    let users = Users::load(store).await?.of(&record);
     if !users.is_empty() {
         return Err(Error::conflict(format!(
             "image {name} is used by {}; remove or rebase them first",
@@ -524,6 +565,54 @@ async fn remove(args: &Which, store: &Store, output: Output) -> Result<()> {
     }
     store.refs().remove(RefKind::Image, &record.name, record.sequence).await?;
     output.done(&format!("image {name} removed"))
+}
+
+async fn restore(args: &Which, store: &Store, output: Output) -> Result<()> {
+    let name: ImageName = args.name.parse()?;
+    if name.tag.is_none() {
+        return Err(Error::invalid(format!("say which version of {name} to restore: {name}:TAG")));
+    }
+    images::restore(store, RefKind::Image, &name.to_string()).await?;
+    output.done(&format!("image {name} is there again"))
+}
+
+async fn prune(args: &Prune, store: &Store, output: Output) -> Result<()> {
+    let name: ImageName = args.name.parse()?;
+    if name.tag.is_some() {
+        return Err(Error::invalid("all versions of an image are looked at; give its name alone"));
+    }
+    let versions = images::versions(store, &name.name).await?;
+    if versions.is_empty() {
+        return Err(Error::not_found(format!(
+            "no image {name}; see `sojourn image list` for what there is"
+        )));
+    }
+    let created: Vec<u64> = versions.iter().map(|version| version.body.created).collect();
+    let old = args.keep.superseded(&created, world::system().clock.now())?;
+    let users = Users::load(store).await?;
+    let mut view = PruneView { removed: Vec::new(), in_use: Vec::new() };
+    for version in &versions[..old] {
+        let used_by = users.of(version);
+        if !used_by.is_empty() {
+            view.in_use.push(InUse { image: version.name.clone(), used_by });
+            continue;
+        }
+        if !args.keep.dry_run {
+            store.refs().remove(RefKind::Image, &version.name, version.sequence).await?;
+        }
+        view.removed.push(version.name.clone());
+    }
+    output.print(&view, || pruned(&view, args.keep.dry_run))
+}
+
+fn pruned(view: &PruneView, dry_run: bool) -> String {
+    let removed = if dry_run { "would be removed" } else { "removed" };
+    let mut text: String =
+        view.removed.iter().map(|image| format!("image {image} {removed}\n")).collect();
+    for InUse { image, used_by } in &view.in_use {
+        text.push_str(&format!("image {image} stays: used by {}\n", used_by.join(", ")));
+    }
+    if text.is_empty() { "nothing to remove".to_owned() } else { text }
 }
 
 async fn connect(uri: &str) -> Result<Remote> {

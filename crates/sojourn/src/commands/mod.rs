@@ -3,6 +3,7 @@
 pub(crate) mod boot_list;
 pub(crate) mod borrow;
 pub(crate) mod cache;
+pub(crate) mod calibrate;
 pub(crate) mod cert;
 pub(crate) mod completions;
 pub(crate) mod disk;
@@ -13,6 +14,7 @@ pub(crate) mod init;
 pub(crate) mod man;
 pub(crate) mod model;
 pub(crate) mod predict;
+mod prune;
 pub(crate) mod reload;
 pub(crate) mod repair;
 pub(crate) mod replay;

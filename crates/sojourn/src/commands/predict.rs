@@ -1,6 +1,5 @@
 //! `sojourn predict`: how many clients a server holds, and what to buy next.
 
-mod chunks;
 mod curve;
 mod load;
 mod plots;
@@ -90,6 +89,9 @@ struct Case {
     memory: u64,
     /// Requests answered without the backend, at so many clients as it holds.
     hit: f64,
+    /// Look-ups in the cache that are hits, as the server counts them, for the clients of the trace; null
+    /// with a curve from elsewhere.
+    cache_hit: Option<f64>,
     /// How many clients get the response asked for.
     clients: u32,
     /// Whether more clients than were looked for would get it.
@@ -113,6 +115,8 @@ struct Next {
     twice: String,
     /// How many clients it then holds.
     clients: u32,
+    /// Whether more clients than were looked for would get the response.
+    at_least: bool,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -131,12 +135,14 @@ struct View {
     think_ms: f64,
     target_ms: f64,
     data: Data,
+    /// The most clients that were looked for.
+    most: u32,
     cases: Vec<Case>,
 }
 
 pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
     let profile = profile(&args.profile)?.profile;
-    let (load, curve) = curve::of(args)?;
+    let (load, curve, cached) = curve::of(args)?;
     let most = args.clients.0.last().copied().unwrap_or(0);
     if args.clients.0.first() == Some(&0) || most > most_clients(&profile) {
         return Err(Error::invalid(format!(
@@ -170,8 +176,11 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
                 Change::Centre(name) => name,
             },
             clients: purchase.clients,
+            at_least: purchase.clients == most,
         });
-        cases.push(case(args, *memory, &profile, &now, &holding, next.collect()));
+        let cache_hit = cached.iter().find(|point| point.size == *memory).map(|point| point.hits);
+        let case = case(args, *memory, &profile, &now, &holding, next.collect());
+        cases.push(Case { cache_hit, ..case });
     }
     let view = View {
         profile: profile.name,
@@ -179,6 +188,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
         think_ms: question.think * 1e3,
         target_ms: question.target * 1e3,
         data: args.data,
+        most,
         trace: load,
         cases,
     };
@@ -219,6 +229,7 @@ fn case(
     Case {
         memory,
         hit: holding.hit,
+        cache_hit: None,
         clients: holding.clients,
         at_least: holding.clients as usize == holding.solutions.len(),
         knee: holding.network.bounds().knee(),
@@ -232,9 +243,10 @@ fn case(
 }
 
 /// The columns of what is said of a case.
-const COLUMNS: [&str; 8] = [
+const COLUMNS: [&str; 9] = [
     ">memory",
-    ">hits",
+    ">cache hits",
+    ">no backend",
     ">clients held",
     ">requests/s",
     ">response ms",
@@ -243,14 +255,23 @@ const COLUMNS: [&str; 8] = [
     "twice as much brings",
 ];
 
+/// A number of clients, which may be the most that was looked for.
+fn held(clients: u32, at_least: bool) -> String {
+    format!("{clients}{}", if at_least { " or more" } else { "" })
+}
+
 /// What is said of a case, on the terminal and on the page.
-fn row(case: &Case) -> [String; 8] {
-    let next: Vec<String> =
-        case.next.iter().map(|next| format!("{} {}", next.twice, next.clients)).collect();
+fn row(case: &Case) -> [String; 9] {
+    let next = case
+        .next
+        .iter()
+        .map(|next| format!("{} {}", next.twice, held(next.clients, next.at_least)));
+    let next: Vec<String> = next.collect();
     [
         ByteSize(case.memory).to_string(),
+        case.cache_hit.map_or("-".to_owned(), |hit| format!("{:.1} %", hit * 100.0)),
         format!("{:.1} %", case.hit * 100.0),
-        format!("{}{}", case.clients, if case.at_least { " or more" } else { "" }),
+        held(case.clients, case.at_least),
         format!("{:.1}", case.throughput),
         format!("{:.3}", case.response_ms),
         case.bottleneck.clone().unwrap_or_else(|| "none".to_owned()),
@@ -273,6 +294,13 @@ fn text(view: &View) -> String {
     let mut table = Table::new(&COLUMNS);
     view.cases.iter().for_each(|case| table.row(row(case)));
     text.push_str(&table.render());
+    if view.cases.iter().any(|case| case.at_least) {
+        let _ = writeln!(
+            text,
+            "\n{} clients are the most that was looked for; --clients 1-N looks further",
+            view.most
+        );
+    }
     if view.cases.iter().any(|case| case.clients == 0) {
         let _ = writeln!(text, "\nwhere 0 clients are held, the figures are those of a single one");
     }

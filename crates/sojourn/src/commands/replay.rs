@@ -8,7 +8,7 @@ use crate::remote;
 use block::{ByteSize, Error, Result};
 use clap::builder::RangedU64ValueParser;
 use nbd::Uri;
-use replay::{Hub, Lateness, Pace, Plan, Report, Script, Selection, Summary};
+use replay::{Answers, Hub, Lateness, Pace, Plan, Report, Script, Selection, Summary};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::fmt::Write;
@@ -75,6 +75,12 @@ pub(crate) struct Args {
     /// Check what is read of what was written; needs an export for each client
     #[arg(long, requires = "allow_writes")]
     pub(crate) verify: bool,
+    /// Also say what each client got
+    #[arg(long)]
+    pub(crate) by_client: bool,
+    /// Also say what was answered in each stretch of so long
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) interval: Option<Duration>,
     /// Move requests beyond the end of an export into it
     #[arg(long)]
     pub(crate) wrap: bool,
@@ -133,6 +139,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
     plan.allow_writes = args.allow_writes;
     plan.verify = args.verify;
     plan.wrap = args.wrap;
+    plan.by_client = args.by_client;
+    plan.interval = args.interval;
     let (report, cpu) = drive(Arc::new(script), plan, args.threads)?;
     let cpu_us_per_request = cpu.as_secs_f64() * 1e6 / (report.answers.max(1)) as f64;
     let view = View { report, skipped, cpu_us_per_request };
@@ -211,6 +219,11 @@ fn failure(report: &Report) -> Result<()> {
         )));
     }
     match &report.first_error {
+        None if report.complete && report.verified.as_ref().is_some_and(|v| v.grains == 0) => {
+            Err(Error::invalid(
+                "nothing was verified: no read of the trace meets what it wrote before; leave out --verify",
+            ))
+        }
         None => Ok(()),
         Some(first) => Err(Error::unavailable(format!(
             "{} requests were answered with an error, the first: {first}",
@@ -277,7 +290,30 @@ fn text(view: &View) -> String {
     }
     text.push('\n');
     text.push_str(&table.render());
+    let by_client = report.by_client.iter().map(|one| (one.client.to_string(), one.answers));
+    text.push_str(&answers("CLIENT", by_client));
+    let intervals = report.intervals.iter().map(|one| (format!("{:.3}", one.from), one.answers));
+    text.push_str(&answers("FROM SECOND", intervals));
     text
+}
+
+/// Answers by what they are told apart by; nothing when they are not.
+fn answers(what: &str, all: impl Iterator<Item = (String, Answers)>) -> String {
+    let what = format!(">{what}");
+    let mut table = Table::new(&[&what, ">COUNT", ">ERRORS", ">BYTES", ">MEAN US", ">MAX US"]);
+    let mut rows = 0;
+    for (name, Answers { requests, bytes, errors, mean_us, max_us }) in all {
+        rows += 1;
+        table.row([
+            name,
+            requests.to_string(),
+            errors.to_string(),
+            ByteSize(bytes).to_string(),
+            format!("{mean_us:.1}"),
+            format!("{max_us:.1}"),
+        ]);
+    }
+    if rows > 0 { format!("\n{}", table.render()) } else { String::new() }
 }
 
 fn cells(summary: &Summary) -> [String; 6] {

@@ -8,6 +8,7 @@ use crate::home::Home;
 use crate::logging;
 use crate::place::TlsMode;
 use crate::serve::boots::BootHelps;
+use crate::serve::brief::Single;
 use crate::serve::daemon::Options;
 use crate::serve::exports::HomeExports;
 use crate::serve::file::FileExports;
@@ -15,7 +16,8 @@ use crate::serve::lease::Lease;
 use crate::serve::listen::Asked;
 use crate::serve::record::{Recording, recorded};
 use crate::serve::security::Security;
-use crate::serve::{brief, daemon, listen, plain};
+use crate::serve::throttle::{Rule, Throttles, throttled};
+use crate::serve::{brief, daemon, plain};
 use block::{ByteSize, Device, Error, Result};
 use formats::Format;
 use nbd::Address;
@@ -31,9 +33,11 @@ Examples:
   sojourn serve                                     unix socket nbd.sock in the home
   sojourn serve --nbd 127.0.0.1:10809 --http 127.0.0.1:9180
   sojourn serve --nbd 0.0.0.0:10809 --tls required  after sojourn cert ca, server, client
+  sojourn serve --iscsi 127.0.0.1:3260              iqn.2026-11.io.sojourn:DISK by iSCSI, too
   sojourn serve --take-over                         in the place of the one that runs
   sojourn serve --export alice --run 'nbdcopy $uri alice.raw'
   sojourn serve --file disk.qcow2 --run 'nbdinfo $uri'
+  sojourn serve --throttle hdd-7200                 as slow as that disk; docs/disk-lab.md
   sojourn serve --shadow borrowed --borrow /dev/sda --borrow-size 100G
   nbdinfo -- [ sojourn serve --export alice ]       by socket activation
   nbdsh -c 'h.connect_command([\"sojourn\", \"serve\", \"--export\", \"alice\", \"--single\"])'
@@ -48,6 +52,14 @@ pub(crate) struct Args {
     /// Listen here for NBD: unix:PATH or HOST:PORT; may be repeated
     #[arg(long, value_name = "ADDR")]
     pub(crate) nbd: Vec<Address>,
+    /// Listen here for iSCSI: HOST:PORT, of which 3260 is the usual one; may be repeated. Every disk and
+    /// every image version is a target (docs/iscsi.md)
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) iscsi: Vec<String>,
+    /// Ask iSCSI clients for a secret of this file, which has lines of USER:SECRET and is its owner's
+    /// alone to read
+    #[arg(long, value_name = "FILE")]
+    pub(crate) iscsi_chap: Option<PathBuf>,
     /// Listen here for /metrics, /healthz and /v1/status: IP:PORT
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) http: Option<std::net::SocketAddr>,
@@ -55,8 +67,9 @@ pub(crate) struct Args {
     /// must)
     #[arg(long, value_enum, value_name = "MODE", hide_possible_values = true, requires = "http")]
     pub(crate) http_tls: Option<TlsMode>,
-    /// Whether TCP listeners are encrypted: off, optional or required. Needs certificates (sojourn
-    /// cert), and access rules in the configuration [default: serve.tls of the configuration]
+    /// Whether connections are encrypted, by TCP and by unix sockets: off, optional or required. Needs
+    /// certificates (sojourn cert), and access rules in the configuration, where a listener can have a
+    /// mode of its own [default: by TCP as serve.tls of the configuration says, else off]
     #[arg(long, value_enum, value_name = "MODE", hide_possible_values = true)]
     pub(crate) tls: Option<TlsMode>,
     /// Where the certificates are [default: tls.dir of the configuration, which is tls in the home]
@@ -66,11 +79,11 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) insecure: bool,
     /// Serve one client on stdin and stdout, or on a socket from LISTEN_FDS, then end
-    #[arg(long, conflicts_with_all = ["nbd", "http", "run"])]
+    #[arg(long, conflicts_with_all = ["nbd", "iscsi", "http", "run"])]
     pub(crate) single: bool,
     /// Serve on a private socket, run CMD with $uri, $unixsocket and $exportname, and end with its
     /// exit code
-    #[arg(long, value_name = "CMD", conflicts_with_all = ["nbd", "http"])]
+    #[arg(long, value_name = "CMD", conflicts_with_all = ["nbd", "iscsi", "http"])]
     pub(crate) run: Option<String>,
     /// The export that $uri, and a client that names none, get
     #[arg(long, value_name = "NAME", conflicts_with = "file")]
@@ -88,6 +101,15 @@ pub(crate) struct Args {
     /// records every run
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
+    /// Have every export behave like this disk: a shipped profile, or a file
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) throttle: Option<String>,
+    /// As --throttle, but everything takes so many times as long
+    #[arg(long, value_name = "TIMES", requires = "throttle")]
+    pub(crate) throttle_times: Option<f64>,
+    /// Have this part of reads and writes fail, such as 1e-6
+    #[arg(long, value_name = "PART")]
+    pub(crate) fail: Option<f64>,
     /// Refuse writes to --file
     #[arg(long, requires = "file")]
     pub(crate) read_only: bool,
@@ -129,13 +151,20 @@ pub(crate) async fn run(args: &Args, global: &Global) -> Result<ExitCode> {
     if args.shadow == Place::Home && !args.borrow.is_empty() {
         return Err(Error::invalid("--borrow is for --shadow borrowed; say that too"));
     }
+    if args.run.is_some() && args.tls.is_some_and(|tls| tls != TlsMode::Off) {
+        return Err(Error::invalid(
+            "--tls is not for --run, whose socket is the command's alone and plain; leave --tls out, or \
+             serve at an address (--nbd ADDR --tls MODE) and run the command yourself",
+        ));
+    }
     let home = Home::of(global)?;
     let path = args.config.clone().unwrap_or_else(|| home.config());
     let config = match (&args.file, &args.config) {
-        (Some(_), None) => Config::default(),
+        (Some(_), None) => Config::of_a_file(args.tls),
         (Some(_), Some(path)) => Config::load(path)?,
         (None, _) => {
             home.must_exist()?;
+            home.must_be_ours()?;
             Config::load(&path)?
         }
     };
@@ -155,13 +184,22 @@ impl Args {
         self.single || self.run.is_some()
     }
 
+    /// The throttle of the command line: for what no rule of the configuration is.
+    fn throttle(&self) -> Option<Rule> {
+        let rule = Rule::for_all(self.throttle.clone(), self.throttle_times, self.fail);
+        (self.throttle.is_some() || self.fail.is_some()).then_some(rule)
+    }
+
     /// Where to listen.
     fn listen(&self) -> Asked {
         Asked {
             nbd: self.nbd.clone(),
             tls: self.tls,
+            tcp_tls: TlsMode::Off,
             tls_dir: self.tls_dir.clone(),
             insecure: self.insecure,
+            iscsi: self.iscsi.clone(),
+            iscsi_chap: self.iscsi_chap.clone(),
         }
     }
 
@@ -178,6 +216,7 @@ impl Args {
             default_export: self.export.clone(),
             trace: self.trace.clone(),
             borrow: self.wanted(),
+            throttle: self.throttle(),
             take_over: self.take_over,
         }
     }
@@ -219,6 +258,8 @@ async fn serve_home(
     ));
     let name = args.export.as_deref().unwrap_or_default();
     let recording = Recording::wanted(args.trace.as_deref(), &config, Some(home))?;
+    let throttles = Throttles::new(&config.throttle, args.throttle().as_ref())?;
+    let exports = throttled(throttles.as_ref(), exports);
     let result = brief(args, recorded(recording.as_ref(), exports), home, &config, name).await;
     if let Some(recording) = &recording {
         recording.finish().await;
@@ -249,7 +290,9 @@ async fn serve_file(args: &Args, path: &Path, home: &Home, config: &Config) -> R
     let exports = FileExports::new(Arc::clone(&device), path);
     let name = exports.name().to_owned();
     let recording = Recording::wanted(args.trace.as_deref(), config, None)?;
-    let exports = recorded(recording.as_ref(), Arc::new(exports));
+    let throttles = Throttles::new(&config.throttle, args.throttle().as_ref())?;
+    let exports = throttled(throttles.as_ref(), Arc::new(exports));
+    let exports = recorded(recording.as_ref(), exports);
     let result = if args.brief() {
         brief(args, exports, home, config, &name).await
     } else {
@@ -276,10 +319,10 @@ async fn brief(
         Some(command) => brief::run(exports, limits, command, name).await,
         None => {
             let asked = args.listen().under(config);
-            let bound = listen::inherited(&asked).await?;
-            let (security, listeners) = Security::new(home.dir(), config, &asked, bound)?;
+            let client = Single::find(&asked).await?;
+            let security = Security::of(home.dir(), config, &asked, &[client.tls], false)?;
             let default = Some(name.to_owned()).filter(|name| !name.is_empty());
-            brief::single(security.guard(exports, default), limits, listeners).await
+            client.serve(security.guard(exports, default), limits, &security).await
         }
     }
 }

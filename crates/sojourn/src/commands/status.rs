@@ -73,6 +73,14 @@ fn describe(status: &StatusView) -> String {
         let line = format!("{}, {} requests, {size}, {state}", trace.file, trace.requests);
         rows.push(("recording", line));
     }
+    for one in &status.throttles {
+        let late = &one.counters;
+        let line = format!(
+            "{} as {}, {} requests, {} failed, {} late, {:.0} us on the mean",
+            one.export, one.profile, late.requests, late.failed, late.late, late.late_mean_us
+        );
+        rows.push(("throttle", line));
+    }
     let mut text = fields(&rows);
     if !status.exports.is_empty() {
         let mut table = Table::new(&[

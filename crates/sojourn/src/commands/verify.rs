@@ -1,14 +1,14 @@
 //! `sojourn verify`: everything in the store, a sample of it, or what some names need.
 
 use crate::config::Config;
-use crate::engine::{self, images, sources};
+use crate::engine::{self, sources};
 use crate::home::Home;
 use crate::output::Output;
 use crate::progress::Bar;
 use block::{ByteSize, Error, Result};
 use std::fmt::Write;
 use store::verify::{Fault, Options, Report, State, Touched};
-use store::{ImageName, RefKind, Store};
+use store::{ImageName, RefKind, Store, images};
 
 /// Parts of an image that are printed of one fault.
 const SHOWN: usize = 4;

@@ -15,34 +15,104 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use block::fs::FsPath;
 use block::{Error, ErrorKind, Result};
 use serde::Serialize;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 
-/// Listens on the home's control socket, for its owner alone. The caller holds the home's lock, so
-/// what is left of an earlier server may be replaced.
+/// The control socket of a home, for its owner alone, open beside its place: an earlier server may
+/// still be reached there.
+pub(crate) struct Control {
+    listener: UnixListener,
+    fresh: Fresh,
+    path: PathBuf,
+}
+
+/// A socket that is not at its place yet.
+struct Fresh {
+    path: PathBuf,
+    moved: bool,
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        if !self.moved {
+            let _ = FsPath::from(&*self.path).remove_synced();
+        }
+    }
+}
+
+impl Control {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when something else than a socket is at its place;
+    /// [`Invalid`](block::ErrorKind::Invalid) for a path that is too long for a socket; that of the
+    /// system call.
+    pub(crate) fn bind(home: &Home) -> Result<Self> {
+        let path = home.control();
+        if path.as_os_str().len() > 100 {
+            return Err(Error::invalid(format!(
+                "{} is too long for a unix socket; use a shorter --home",
+                path.display()
+            )));
+        }
+        must_be_socket(&path)?;
+        let fresh = path.with_extension("new");
+        let listener = listen_alone(&fresh)?;
+        Ok(Self { listener, fresh: Fresh { path: fresh, moved: false }, path })
+    }
+
+    /// Puts it to its place: commands that come from now on wait for this server. The caller holds the
+    /// home's lock, or was told that the home is its own.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub(crate) fn publish(&mut self) -> Result<()> {
+        let moved = std::fs::rename(&self.fresh.path, &self.path);
+        moved.map_err(|e| Error::io(self.path.display(), e))?;
+        self.fresh.moved = true;
+        // As `FsPath::remove_synced`, of what was there.
+        let _ = FsPath::from(&*self.path).above().sync_directory();
+        Ok(())
+    }
+
+    /// The socket.
+    pub(crate) fn into_listener(self) -> UnixListener {
+        self.listener
+    }
+}
+
+/// Listens at a path that is this process's to use, for the owner alone.
 ///
 /// # Errors
-/// That of the system call; a path that is too long for a socket is named.
-pub(crate) fn bind(home: &Home) -> Result<UnixListener> {
-    let path = home.control();
-    let fresh = path.with_extension("new");
+/// [`Conflict`](block::ErrorKind::Conflict) when something else than a socket is there; that of the
+/// system call.
+pub(crate) fn listen_alone(path: &Path) -> Result<UnixListener> {
     let io = |e| Error::io(path.display(), e);
-    if path.as_os_str().len() > 100 {
-        return Err(Error::invalid(format!(
-            "{} is too long for a unix socket; use a shorter --home",
-            path.display()
-        )));
-    }
-    let _ = std::fs::remove_file(&fresh);
-    let listener = UnixListener::bind(&fresh).map_err(io)?;
-    std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o600)).map_err(io)?;
-    std::fs::rename(&fresh, &path).map_err(io)?;
+    must_be_socket(path)?;
+    let _ = FsPath::from(path).remove_synced(); // of a process that was killed
+    let listener = UnixListener::bind(path).map_err(io)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(io)?;
     Ok(listener)
+}
+
+/// Fails when there is something that no server left there: a file system that was damaged, as by a
+/// power cut, may give a name to what is another's.
+fn must_be_socket(path: &Path) -> Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => Err(Error::conflict(format!(
+            "{} is not a socket, and a server needs its place: move it away, and after a power cut \
+             check the file system (fsck) first",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Answers until `stop`, and finishes what it began.

@@ -1,11 +1,10 @@
 //! Boot lists of image versions: reading them, and giving one to a version, with a boot copy.
 
-use super::images;
 use block::{Error, ErrorKind, Result};
 use std::collections::{BTreeMap, HashSet};
 use store::{
     BootListId, ChunkId, ManifestId, RefBody, RefKind, RefRecord, Session, Store, bootcopy,
-    bootlist,
+    bootlist, images,
 };
 
 /// How often a version whose ref was changed by somebody else is tried again.

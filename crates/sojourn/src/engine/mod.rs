@@ -6,27 +6,27 @@
 //! | [`sources`] | other stores that heal this one |
 //! | [`verbs`] | what a [`DiskRequest`](crate::control::api::DiskRequest) does |
 //! | [`boot_list`] | what a boot of an image version reads |
-//! | [`images`] | image versions: finding and describing them |
+//! | [`image_views`] | image versions as commands show them, and who stands on them |
 
 pub(crate) mod boot_list;
-pub(crate) mod images;
+pub(crate) mod image_views;
 pub(crate) mod open;
 pub(crate) mod sources;
 pub(crate) mod verbs;
 
 use crate::config::Config;
 use crate::home::Home;
-use block::{Error, Result};
+use block::{ByteSize, Error, Result};
 use cache::{Cache, PolicyKind};
 use disk::{Disks, Image, LoadOptions, Loader, Room};
 use open::OpenDisks;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use store::backend::{Link, OpenOptions, Opened, Patience, PieceOptions};
-use store::{ManifestId, RefRecord, Store};
+use store::{ManifestId, RefRecord, Store, images};
 use tokio::task::JoinSet;
 
 /// What a home holds, ready to use. The same for a command and for the server.
@@ -40,6 +40,17 @@ pub(crate) struct Engine {
     pub(crate) open: OpenDisks,
     images: Mutex<HashMap<ManifestId, Weak<Image>>>,
     _sweeping: JoinSet<()>,
+}
+
+/// What can fail of an [`Engine`], done. Another server may use the home meanwhile: nothing in it was
+/// changed.
+pub(crate) struct Prepared {
+    store: Store,
+    link: Link,
+    what_for: Use,
+    disks: PathBuf,
+    cache: cache::Config,
+    loads: LoadOptions,
 }
 
 impl Engine {
@@ -61,36 +72,39 @@ impl Engine {
         what_for: Use,
         room: Option<Arc<dyn Room>>,
     ) -> Result<Arc<Self>> {
+        Ok(Self::prepare(home, config, what_for).await?.open(room))
+    }
+
+    /// Opens the store of a home, and nothing else yet.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) async fn prepare(home: &Home, config: &Config, what_for: Use) -> Result<Prepared> {
+        if what_for == Use::Server {
+            cache_size(config.cache.size.0).map_err(|e| e.context("cache.size"))?;
+        }
         let (store, link) = open_store_for(home, config, what_for).await?;
         let mut seed = [0; 8];
         crate::world::system().entropy.fill(&mut seed)?;
-        let cache = Arc::new(Cache::new(cache::Config {
+        let cache = cache::Config {
             capacity: config.cache.size.0,
             policy: config.cache.policy,
             seed: u64::from_le_bytes(seed),
-        }));
-        let options = LoadOptions {
+        };
+        let loads = LoadOptions {
             most: config.serve.loads as usize,
             share: config.cache.single_flight,
             ahead: config.serve.read_ahead.0,
         };
-        let loader = Loader::new(store.clone(), Arc::clone(&cache), options);
-        let disks = Disks::through(home.disks(), Arc::clone(&loader));
-        let disks = Arc::new(match room {
-            Some(room) => disks.with_room(room),
-            None => disks,
-        });
-        let open = OpenDisks::new(Arc::clone(&disks));
-        let images = Mutex::default();
-        let _sweeping = sweeping(&disks, what_for);
-        Ok(Arc::new(Self { store, link, cache, loader, disks, open, images, _sweeping }))
+        Ok(Prepared { store, link, what_for, disks: home.disks(), cache, loads })
     }
 
     /// Gives the cache another size, in bytes, and another policy, while it is used; what is `None`
     /// stays.
     ///
     /// # Errors
-    /// [`Invalid`](block::ErrorKind::Invalid) for a policy that is for comparisons only.
+    /// [`Invalid`](block::ErrorKind::Invalid) for a policy that is for comparisons only, and for a size
+    /// that holds no chunk or that the machine has not got.
     pub(crate) async fn change_cache(
         &self,
         size: Option<u64>,
@@ -102,6 +116,7 @@ impl Engine {
                  docs/simulate.md names"
             )));
         }
+        size.map_or(Ok(()), cache_size)?;
         let cache = Arc::clone(&self.cache);
         block::offload(move || {
             cache.change(size, policy);
@@ -139,6 +154,25 @@ impl Engine {
         }
         images.insert(id, Arc::downgrade(&image));
         Ok(image)
+    }
+}
+
+impl Prepared {
+    /// Opens the disks' directory, too. Ephemeral disks keep their private blocks in `room`, if there is
+    /// one.
+    pub(crate) fn open(self, room: Option<Arc<dyn Room>>) -> Arc<Engine> {
+        let Self { store, link, what_for, disks, cache, loads } = self;
+        let cache = Arc::new(Cache::new(cache));
+        let loader = Loader::new(store.clone(), Arc::clone(&cache), loads);
+        let disks = Disks::through(disks, Arc::clone(&loader));
+        let disks = Arc::new(match room {
+            Some(room) => disks.with_room(room),
+            None => disks,
+        });
+        let open = OpenDisks::new(Arc::clone(&disks));
+        let images = Mutex::default();
+        let _sweeping = sweeping(&disks, what_for);
+        Arc::new(Engine { store, link, cache, loader, disks, open, images, _sweeping })
     }
 }
 
@@ -211,6 +245,9 @@ pub(crate) async fn open_store_for(
     let store = Store::open_with(opened.backend, crate::world::system(), secret)
         .await
         .map_err(|e| e.context(format!("store {place}")))?;
+    if what_for != Use::Server {
+        crate::interrupt::remember(&store);
+    }
     sources::add_configured(&store, home, config).await;
     Ok((store, opened.link))
 }
@@ -224,9 +261,22 @@ pub(crate) fn place(home: &Home, store: &str) -> String {
     }
 }
 
-/// The error of an image version whose ref points nowhere.
-fn no_manifest(name: &str) -> Error {
-    Error::corrupt(format!(
-        "the ref of image {name} names no manifest; remove the version and import it again"
-    ))
+/// The least memory of a cache: a few chunks of the largest size.
+const LEAST_CACHE: u64 = 1 << 20;
+
+/// Refuses a size of the cache that is of no use: one that is neither nothing nor room for chunks, or more
+/// than the machine's memory.
+fn cache_size(bytes: u64) -> Result<()> {
+    let system = rustix::system::sysinfo();
+    let memory = (system.totalram as u64).saturating_mul(system.mem_unit.into());
+    let what = match bytes {
+        0 => return Ok(()),
+        _ if bytes < LEAST_CACHE => "holds no chunk".to_owned(),
+        _ if bytes > memory => format!("is more than this machine's {}", ByteSize(memory)),
+        _ => return Ok(()),
+    };
+    Err(Error::invalid(format!(
+        "a cache of {} {what}; give 0 to switch it off, or 1MiB up to what the machine has",
+        ByteSize(bytes)
+    )))
 }

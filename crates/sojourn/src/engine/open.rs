@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedMutexGuard, oneshot};
+use tokio::sync::{OwnedMutexGuard, Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -18,6 +18,15 @@ const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Idle disks that are closed at the same time.
 const CLOSINGS: usize = 4;
+/// Disks that are closed at the same time when the server ends.
+const LAST_CLOSINGS: usize = 32;
+/// Disks that are opened at the same time: hundreds of clients that come at once are not to have
+/// hundreds of threads.
+const OPENINGS: usize = 32;
+/// How long an opening waits for its turn: those before it may hang with their storage.
+const TURN: Duration = Duration::from_secs(3);
+/// Disks of which is noted at the same time what was written.
+const NOTINGS: usize = 8;
 
 /// All open disks of a home.
 pub(crate) struct OpenDisks {
@@ -26,6 +35,7 @@ pub(crate) struct OpenDisks {
     /// Openings under way. Each is finished even when the client that asked goes away: what is left
     /// of one must not work on the files beside the next one.
     opening: Mutex<JoinSet<()>>,
+    turns: Arc<Semaphore>,
 }
 
 /// The place of one disk. It is in the map while it has users or an open disk.
@@ -135,7 +145,8 @@ impl Drop for Entry {
 impl OpenDisks {
     /// None is open yet.
     pub(crate) fn new(disks: Arc<Disks>) -> Self {
-        Self { disks, slots: Mutex::default(), opening: Mutex::default() }
+        let turns = Arc::new(Semaphore::new(OPENINGS));
+        Self { disks, slots: Mutex::default(), opening: Mutex::default(), turns }
     }
 
     /// Opens a disk, or joins those who have it open.
@@ -185,6 +196,7 @@ impl OpenDisks {
         let (send, receive) = oneshot::channel();
         {
             let (disks, name) = (Arc::clone(&self.disks), name.to_owned());
+            let turns = Arc::clone(&self.turns);
             let mut opening = self.opening.lock();
             while opening.try_join_next().is_some() {}
             opening.spawn(async move {
@@ -193,7 +205,9 @@ impl OpenDisks {
                     // What is wrong with it was said when it failed.
                     let _ = failed.close().await;
                 }
+                let turn = tokio::time::timeout(TURN, turns.acquire()).await;
                 let opened = disks.open(&name).await;
+                drop(turn);
                 if let Ok(disk) = &opened {
                     *place = Some(Opened::new(Arc::clone(disk)));
                 }
@@ -246,24 +260,42 @@ impl OpenDisks {
         futures::stream::iter(idle).for_each_concurrent(CLOSINGS, close).await;
     }
 
-    /// Closes every disk. All are tried; the first error is returned.
+    /// Notes what was written to the open disks and not flushed, for the next server should this one be
+    /// killed; what cannot be noted is in the log, and tried again the next time.
+    pub(crate) async fn note_all(&self) {
+        let to_note = |opened: &Opened| opened.disk.has_to_note().then(|| Arc::clone(&opened.disk));
+        let slots: Vec<_> = self.slots.lock().values().map(Arc::clone).collect();
+        let disks =
+            slots.iter().filter_map(|slot| slot.disk.try_lock().ok()?.as_ref().and_then(to_note));
+        let disks: Vec<_> = disks.collect();
+        let note = async |disk: Arc<Disk>| {
+            if let Err(e) = disk.note().await {
+                tracing::warn!(
+                    disk = disk.name(),
+                    error = e.message(),
+                    "cannot note what was written"
+                );
+            }
+        };
+        futures::stream::iter(disks).for_each_concurrent(NOTINGS, note).await;
+    }
+
+    /// Closes every disk, many at a time. All are tried; the first error is returned.
     ///
     /// # Errors
     /// Those of [`Disk::close`].
     pub(crate) async fn close_all(&self) -> Result<()> {
         let slots: Vec<_> = self.slots.lock().values().map(Arc::clone).collect();
-        let mut result = Ok(());
-        for slot in slots {
+        let close = async |slot: Arc<Slot>| {
             let place = Arc::clone(&slot.disk).lock_owned().await;
-            if let Err(e) = self.close(&slot, place, true).await {
+            self.close(&slot, place, true).await.map_err(|e| {
                 let e = e.context(format!("closing disk {}", slot.name));
                 tracing::error!(disk = slot.name, error = e.message(), "closing the disk failed");
-                if result.is_ok() {
-                    result = Err(e);
-                }
-            }
-        }
-        result
+                e
+            })
+        };
+        let closed = futures::stream::iter(slots).map(close).buffer_unordered(LAST_CLOSINGS);
+        closed.fold(Ok(()), async |first, closed| first.and(closed)).await
     }
 
     /// Removes a disk, closing it first when it is idle.

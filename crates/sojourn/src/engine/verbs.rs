@@ -1,14 +1,14 @@
 //! What the verbs on disks do: the same for a command on its own and for the server.
 
 use super::Engine;
-use super::images;
+use super::image_views;
 use super::open::Held;
 use crate::control::api::{
     DiskReply, DiskRequest, DiskView, ElsewhereView, Range, RebaseView, SnapshotView,
 };
 use block::{Error, ErrorKind, Result};
 use disk::{CreateOptions, Disk, DiskInfo, Elsewhere, Mode, Rebase, SnapshotInfo};
-use store::ImageName;
+use store::{ImageName, images};
 
 /// Refuses to call a disk what clients call an image: they would get a disk in place of that.
 ///
@@ -55,7 +55,7 @@ pub(crate) async fn perform(engine: &Engine, request: DiskRequest) -> Result<Dis
         DiskRequest::Commit { name, image } => {
             let image: ImageName = image.parse()?;
             let record = open.hold(&name).await?.commit(&image, &()).await?;
-            Ok(DiskReply::Image(images::view(&record)?))
+            Ok(DiskReply::Image(image_views::view(&record)?))
         }
         DiskRequest::Rebase { name, image, keep_mine } => {
             let image: ImageName = image.parse()?;

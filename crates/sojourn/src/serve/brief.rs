@@ -1,53 +1,109 @@
 //! Servers that end by themselves: `--single` for one client, `--run` for one command.
 
+use super::listen::{self, Asked, Bound};
+use super::security::Security;
 use super::signals::{Signals, Switch};
 use super::spare;
+use crate::place::TlsMode;
 use block::{Error, Result};
 use nbd::server::DEFAULT_BACKLOG;
-use nbd::{Address, Exports, Limits, Listener, Peer, Server, Uri};
+use nbd::{Address, Ending, Exports, Limits, Listener, Peer, Purpose, Server, Tls, Uri};
 use rustix::net::AddressFamily;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
-/// Serves one client: on the socket that was passed by socket activation if there is one, else on
-/// standard input and output.
-///
-/// # Errors
-/// When the client breaks the protocol.
-pub(crate) async fn single(
-    exports: Arc<dyn Exports>,
-    limits: Limits,
-    inherited: Vec<Listener>,
-) -> Result<ExitCode> {
-    let mut signals = Signals::listen()?;
-    let server = Server::new(exports, limits);
-    let mut beside = JoinSet::new(); // ends with this
-    beside.spawn(spare::follow(server.processors(), Switch::new()));
-    let stop = async move { signals.stop().await };
-    if let Some(listener) = inherited.into_iter().next() {
-        server.serve_next(listener, stop).await?;
-        return Ok(ExitCode::SUCCESS);
+/// The one client of `--single`: how it comes, and what is asked of it.
+pub(crate) struct Single {
+    way: Way,
+    pub(crate) tls: TlsMode,
+}
+
+enum Way {
+    /// The next one on a socket that was passed by socket activation.
+    Next(Listener),
+    /// Standard input is its socket: then both directions go through it.
+    Unix(UnixStream),
+    Tcp(TcpStream),
+    /// Standard input and output.
+    Pipes,
+}
+
+impl Single {
+    /// On the socket that was passed by socket activation if there is one, else on standard input and
+    /// output.
+    ///
+    /// # Errors
+    /// [`Denied`](block::ErrorKind::Denied) for a socket that other machines reach without TLS;
+    /// [`Invalid`](block::ErrorKind::Invalid) for a socket that is neither a unix nor a TCP one.
+    pub(crate) async fn find(asked: &Asked) -> Result<Self> {
+        if let Some(Bound { listener, tls, .. }) =
+            listen::inherited(asked).await?.into_iter().next()
+        {
+            return Ok(Self { way: Way::Next(listener), tls });
+        }
+        let way = stdin_socket()?.unwrap_or(Way::Pipes);
+        let tls = asked.mode(matches!(way, Way::Tcp(_)));
+        Ok(Self { way, tls })
     }
-    match stdin_socket()? {
-        Some(Socket::Unix(stream)) => {
-            let peer = unix_peer(&stream)?;
-            server.serve_one(stream, peer, stop).await?;
+
+    /// Serves the client.
+    ///
+    /// # Errors
+    /// When the client breaks the protocol.
+    pub(crate) async fn serve(
+        self,
+        exports: Arc<dyn Exports>,
+        limits: Limits,
+        security: &Security,
+    ) -> Result<ExitCode> {
+        let mut signals = Signals::listen()?;
+        let server = Server::new(exports, limits);
+        let mut beside = JoinSet::new(); // ends with this
+        beside.spawn(spare::follow(server.processors(), Switch::new()));
+        let stop = async move { signals.stop().await };
+        let tls = security.tls(self.tls)?;
+        match self.way {
+            Way::Next(listener) => {
+                server.serve_next(security.secure(listener, self.tls)?, stop).await?;
+            }
+            Way::Unix(stream) => {
+                let peer = unix_peer(&stream)?;
+                one(&server, stream, peer, tls, stop).await?;
+            }
+            Way::Tcp(stream) => {
+                let from = stream.peer_addr().map_err(|e| Error::io("standard input", e))?;
+                one(&server, stream, Peer::tcp(from), tls, stop).await?;
+            }
+            Way::Pipes => {
+                let stream = tokio::io::join(tokio::io::stdin(), tokio::io::stdout());
+                one(&server, stream, Peer::stdio(), tls, stop).await?;
+            }
         }
-        Some(Socket::Tcp(stream)) => {
-            let from = stream.peer_addr().map_err(|e| Error::io("standard input", e))?;
-            server.serve_one(stream, Peer::tcp(from), stop).await?;
-        }
-        None => {
-            let stream = tokio::io::join(tokio::io::stdin(), tokio::io::stdout());
-            server.serve_one(stream, Peer::stdio(), stop).await?;
-        }
+        Ok(ExitCode::SUCCESS)
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+/// Serves the client on `stream`, which with `tls` may, or must, encrypt.
+async fn one<S>(
+    server: &Server,
+    stream: S,
+    peer: Peer,
+    tls: Option<Tls>,
+    stop: impl Future<Output = ()>,
+) -> Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    match tls {
+        Some(tls) => server.serve_one_with_tls(stream, peer, tls, stop).await,
+        None => server.serve_one(stream, peer, stop).await,
+    }
 }
 
 /// Who is at the other end of standard input. Our own user could have started us, and may do all;
@@ -60,25 +116,19 @@ fn unix_peer(stream: &UnixStream) -> Result<Peer> {
     }
 }
 
-/// A connected socket.
-enum Socket {
-    Unix(UnixStream),
-    Tcp(TcpStream),
-}
-
-/// Standard input as a socket, when it is one: then both directions go through it.
-fn stdin_socket() -> Result<Option<Socket>> {
+/// Standard input, when it is a socket.
+fn stdin_socket() -> Result<Option<Way>> {
     let stdin = std::io::stdin();
     let Ok(family) = rustix::net::sockopt::socket_domain(&stdin) else { return Ok(None) };
     let io = |e| Error::io("standard input", e);
     let socket = stdin.as_fd().try_clone_to_owned().map_err(io)?;
     rustix::io::ioctl_fionbio(&socket, true).map_err(|e| io(e.into()))?;
     match family {
-        AddressFamily::UNIX => UnixStream::from_std(socket.into()).map(Socket::Unix),
+        AddressFamily::UNIX => UnixStream::from_std(socket.into()).map(Way::Unix),
         AddressFamily::INET | AddressFamily::INET6 => {
             let stream = std::net::TcpStream::from(socket);
             let _ = stream.set_nodelay(true); // an answer must not wait for the next one
-            TcpStream::from_std(stream).map(Socket::Tcp)
+            TcpStream::from_std(stream).map(Way::Tcp)
         }
         _ => return Err(Error::invalid("standard input is a socket of another family")),
     }
@@ -90,7 +140,7 @@ fn stdin_socket() -> Result<Option<Socket>> {
 /// `uri`, `unixsocket` and `exportname` in its environment.
 ///
 /// # Errors
-/// When the socket or the command cannot be made.
+/// When the export cannot be opened, or the socket or the command cannot be made.
 pub(crate) async fn run(
     exports: Arc<dyn Exports>,
     limits: Limits,
@@ -98,6 +148,10 @@ pub(crate) async fn run(
     export: &str,
 ) -> Result<ExitCode> {
     let mut signals = Signals::listen()?;
+    // A command that never looks at the export would hide that it is not there.
+    if !export.is_empty() {
+        exports.open(export, &Peer::stdio(), Purpose::Info).await?.close(Ending::Clean).await;
+    }
     let dir = tempfile::Builder::new()
         .prefix("sojourn-")
         .tempdir()

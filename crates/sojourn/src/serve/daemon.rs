@@ -4,24 +4,28 @@ use super::boots::BootHelps;
 use super::exports::HomeExports;
 use super::handover::{self, Estate, Succession};
 use super::http::Port;
+use super::iscsi::{Front, Plan};
 use super::lease::Lease;
 use super::listeners::Listeners;
 use super::notify::notify;
+use super::prepared::Prepared;
 use super::record::{Recording, recorded};
 use super::reload::Changeable;
 use super::returning::Returning;
-use super::security::Security;
 use super::signals::{Asked, Signals, Switch};
+use super::throttle::{Rule, Throttles, throttled};
 use super::{forecast, head_room, limits, listen, spare, strain};
 use crate::borrow::shadow::{Shadows, Wanted};
 use crate::config::Config;
 use crate::control::{
     self,
     api::{Draining, Reloaded},
+    client::Client,
 };
 use crate::engine::{Engine, Use};
 use crate::home::Home;
 use crate::place::Place;
+use block::fs::FsPath;
 use block::{Error, Result};
 use nbd::Server;
 use parking_lot::Mutex;
@@ -65,6 +69,8 @@ pub(crate) struct Options {
     pub(crate) trace: Option<PathBuf>,
     /// Where ephemeral disks keep their private blocks, when not in the home.
     pub(crate) borrow: Option<Wanted>,
+    /// What exports are as slow as that no rule of the configuration is for.
+    pub(crate) throttle: Option<Rule>,
     /// Follow the server that runs, if one does.
     pub(crate) take_over: bool,
 }
@@ -74,9 +80,12 @@ pub(crate) struct Running {
     pub(crate) home: Home,
     pub(crate) engine: Arc<Engine>,
     pub(crate) nbd: Server,
+    /// When it serves iSCSI, too.
+    pub(crate) iscsi: Option<iscsi::Server>,
     pub(crate) places: Mutex<Places>,
     pub(crate) started: Instant,
     pub(crate) recording: Option<Recording>,
+    pub(crate) throttles: Option<Arc<Throttles>>,
     pub(crate) head_room: head_room::Meter,
     /// Full and slow disks.
     pub(crate) troubles: Arc<strain::Troubles>,
@@ -114,6 +123,11 @@ impl Running {
     /// Whether a verb is being carried out.
     pub(crate) fn is_busy(&self) -> bool {
         self.verbs.lock().is_busy()
+    }
+
+    /// Has the status tell where iSCSI is served.
+    pub(crate) fn tell_iscsi(&self, front: Option<&Front>) {
+        self.places.lock().iscsi = front.map(Front::addresses).unwrap_or_default();
     }
 
     /// Carries out a verb, in a task of its own.
@@ -160,6 +174,7 @@ impl Running {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Places {
     pub(crate) nbd: Vec<String>,
+    pub(crate) iscsi: Vec<String>,
     pub(crate) http: Option<SocketAddr>,
 }
 
@@ -192,54 +207,69 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
             path.display()
         )));
     }
-    let (estate, control_listener, lock) = match options.take_over {
-        true => handover::take_over(home).await?,
-        false => {
-            let lock = home.lock()?;
-            (Estate::default(), control::server::bind(home)?, lock)
+    let follows = options.take_over && Client::connect(home).await?.is_some();
+    let lock = if follows { None } else { Some(home.lock()?) };
+    // What can fail comes before an earlier server lets go of everything.
+    let engine = Engine::prepare(home, &config, Use::Server).await?;
+    let throttles = Throttles::new(&config.throttle, options.throttle.as_ref())?;
+    let plan = Plan::new(home.dir(), &config, &options.listen.under(&config)).await?;
+    let prepare = async |estate: &mut Estate| {
+        Prepared::new(home, &config, &options, estate).await //
+    };
+    let borrow = async || match &options.borrow {
+        Some(wanted) => Shadows::borrow(wanted).await.map(Some),
+        None => Ok(None),
+    };
+    let taken = match follows {
+        true => handover::take_over(home, prepare).await?,
+        false => None,
+    };
+    let (prepared, clients, lock, shadows) = match taken {
+        Some((prepared, clients, lock)) => (prepared, clients, lock, borrow().await?),
+        None => {
+            let lock = match lock {
+                Some(lock) => lock,
+                None => home.lock()?, // the one to follow has ended
+            };
+            let shadows = borrow().await?;
+            let mut prepared = prepare(&mut Estate::default()).await?;
+            prepared.control.publish()?;
+            (prepared, Vec::new(), lock, shadows)
         }
     };
-    let Estate { listeners: had, http: had_http, clients } = estate;
-    let shadows = match &options.borrow {
-        Some(wanted) => Some(Shadows::borrow(wanted).await?),
-        None => None,
-    };
-    let room = shadows.as_ref().map(Shadows::room);
-    let engine = Engine::open_with(home, &config, Use::Server, room).await?;
-    let lease = Duration::from_secs(config.serve.lease_seconds);
-    let asked = options.listen.under(&config);
-    let bound = listen::bind(home.dir(), &config.serve.nbd, &asked, had).await?;
-    if bound.is_empty() {
-        return Err(Error::invalid("nothing to listen on; set serve.nbd or give --nbd"));
-    }
-    let http = match options.http.as_ref().or(config.serve.http.as_ref()) {
-        Some(place) => {
-            let had = had_http.filter(|(address, _)| *address == place.address);
-            let had = had.map(|(_, socket)| socket);
-            Some(Port::open(place.clone(), asked.insecure, had).await?)
-        }
-        None => None,
-    };
-    let modes: Vec<_> = bound.iter().map(|bound| bound.tls).collect();
-    let https = http.as_ref().is_some_and(Port::is_encrypted);
-    let security = Security::of(home.dir(), &config, &asked, &modes, https)?;
+    let Prepared { bound, http, security, control, recording, reserve } = prepared;
+    let engine = engine.open(shadows.as_ref().map(Shadows::room));
     let exports = HomeExports::new(
         Arc::clone(&engine),
         options.default_export.clone(),
         BootHelps::of(&config.serve),
     );
-    let recording = Recording::wanted(options.trace.as_deref(), &config, Some(home))?;
-    let exports = recorded(recording.as_ref(), Arc::new(exports));
+    let exports = throttled(throttles.as_ref(), Arc::new(exports));
+    let exports = recorded(recording.as_ref(), exports);
     let returning = Arc::new(Returning::new(exports));
     let exports = security.guard(Arc::clone(&returning) as _, options.default_export.clone());
+    let mut iscsi = match plan {
+        Some(plan) => match plan.open(Arc::clone(&exports)).await {
+            Ok(front) => Some(front),
+            Err(e) if follows => {
+                // The clients that were taken over go on.
+                tracing::error!(error = e.message(), "iSCSI is not served");
+                None
+            }
+            Err(e) => return Err(e),
+        },
+        None => None,
+    };
     let (orders, mut ordered) = mpsc::unbounded_channel();
     let running = Arc::new(Running {
         home: home.clone(),
         engine: Arc::clone(&engine),
         nbd: Server::new(exports, limits(&config)),
+        iscsi: iscsi.as_ref().map(Front::server),
         places: Mutex::default(),
         started: Instant::now(),
         recording,
+        throttles,
         head_room: head_room::Meter::default(),
         troubles: Arc::default(),
         response_ms: AtomicU64::new(config.serve.response_ms),
@@ -250,7 +280,13 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     engine.disks.limit_private_bytes(config.limits.disk_space.0);
     engine.call_slow(Duration::from_millis(config.serve.slow_ms));
 
-    let lease = Lease::start(&engine, lease).await?;
+    let lease = Duration::from_secs(config.serve.lease_seconds);
+    let lease = match follows {
+        true => Lease::go_on(&engine, lease).await,
+        false => Lease::start(&engine, lease).await?,
+    };
+    drop(reserve);
+    let http_socket = http.as_ref().map(Port::listen).transpose()?;
     let stop = Switch::new();
     let mut others: JoinSet<()> = JoinSet::new();
     let listeners = Listeners::start(&running.nbd, bound, &security, &returning, clients)?;
@@ -259,12 +295,12 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         attached.await;
         for_verbs.attached.send_replace(true);
     });
-    if let Some(port) = &http {
-        port.serve(port.listen()?, &running, &security, &mut others)?;
+    if let (Some(port), Some(socket)) = (&http, http_socket) {
+        port.serve(socket, &running, &security, &mut others)?;
     }
     let (for_control, stop_control) = (Arc::clone(&running), stop.clone());
     others.spawn(async move {
-        control::server::serve(control_listener, for_control, stop_control).await;
+        control::server::serve(control.into_listener(), for_control, stop_control).await;
     });
     others.spawn(forecast::follow(Arc::clone(&engine.cache), stop.clone()));
     others.spawn(spare::follow(running.nbd.processors(), stop.clone()));
@@ -283,12 +319,14 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         others,
     };
     server.tell_places();
+    running.tell_iscsi(iscsi.as_ref());
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut draining, mut succession, mut successor) = (None, Succession::default(), None);
     let mut ticks = 0u64;
     // Beside the loop: a disk whose storage hangs keeps neither signals waiting nor other disks open.
     let mut closing = JoinSet::new();
+    let (mut noting, mut taking_room) = (JoinSet::new(), JoinSet::new());
     let failed = loop {
         tokio::select! {
             asked = signals.next() => match asked {
@@ -312,11 +350,16 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
                     let until = Instant::now() + patience.unwrap_or(FOR_EVER);
                     draining = Some(until);
                     server.listeners.close();
+                    stop_iscsi(&running, &mut iscsi).await;
                 }
                 Order::Succeed(answer) => succession.start(answer),
                 Order::HandOver(answer) => {
                     let handed = match shadows {
-                        None => server.hand_over().await,
+                        None => {
+                            // Its sessions hold disks that the successor is to open.
+                            stop_iscsi(&running, &mut iscsi).await;
+                            server.hand_over().await
+                        }
                         Some(_) => Err(Error::conflict(
                             "what this server borrowed ends with it (--shadow borrowed): stop it, \
                              then start the other",
@@ -327,6 +370,15 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
                         successor = Some(handed.successor);
                     }
                     let _ = answer.send(handed);
+                    if successor.is_none()
+                        && draining.is_none()
+                        && let Some(front) = &mut iscsi
+                    {
+                        if let Err(e) = front.start().await {
+                            tracing::error!(error = e.message(), "iSCSI is not served any more");
+                        }
+                        running.tell_iscsi(iscsi.as_ref());
+                    }
                     if successor.is_some() {
                         break None;
                     }
@@ -354,6 +406,15 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
                 if ticks.is_multiple_of(HEAD_ROOM_TICKS) {
                     running.head_room.note(&engine, &running.nbd.counters());
                 }
+                while noting.try_join_next().is_some() {}
+                if noting.len() < CLOSINGS {
+                    let engine = Arc::clone(&engine);
+                    noting.spawn(async move { engine.open.note_all().await });
+                }
+                if taking_room.try_join_next().is_some() || taking_room.is_empty() {
+                    let disks = Arc::clone(&engine.disks);
+                    taking_room.spawn(async move { disks.keep_room().await });
+                }
                 ticks += 1;
             }
         }
@@ -375,12 +436,13 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     let finish = async {
         // Clients that were passed have left already, and are another's.
         listeners.stop();
-        listeners.all_ended().await;
+        tokio::join!(listeners.all_ended(), stop_iscsi(&running, &mut iscsi));
         if successor.is_none() {
             let _ = tokio::time::timeout(LAST_BYTES, listeners.all_carried()).await;
         }
         while others.join_next().await.is_some() {}
         while closing.join_next().await.is_some() {}
+        while noting.join_next().await.is_some() {}
         let closed = finish(&running).await;
         match successor {
             None => lease.end().await,
@@ -396,7 +458,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         }
     };
     if successor.is_none() {
-        let _ = std::fs::remove_file(home.control());
+        let _ = FsPath::from(&*home.control()).remove_synced();
     }
     drop(lock);
     if let Some(failed) = failed {
@@ -424,6 +486,16 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     ended?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Ends iSCSI sessions and listeners; what had to be cut off is in the log.
+async fn stop_iscsi(running: &Running, front: &mut Option<Front>) {
+    if let Some(front) = front
+        && let Err(e) = front.stop().await
+    {
+        tracing::warn!(error = e.message(), "iSCSI sessions were cut off");
+    }
+    running.tell_iscsi(front.as_ref());
 }
 
 /// Ends the recording, finishes the verbs, closes the disks.

@@ -3,8 +3,8 @@
 //! images come and go while the server runs.
 
 use super::boots::{BootHelps, Boots};
+use crate::engine::Engine;
 use crate::engine::open::Held;
-use crate::engine::{Engine, images};
 use access::Refusals;
 use async_trait::async_trait;
 use block::{ByteSize, Device, Error, ErrorKind, Result};
@@ -12,7 +12,7 @@ use disk::Attachment;
 use nbd::{Ending, ExportSummary, Exports, Peer, Purpose, Session};
 use std::sync::Arc;
 use std::time::Duration;
-use store::ImageName;
+use store::{ImageName, images};
 use tokio::time::Instant;
 
 /// How long a client waits for a disk that another one has.
@@ -60,6 +60,7 @@ impl HomeExports {
             name: name.to_owned(),
             description,
             origin: info.image.to_string(),
+            uuid: held.disk().uuid(),
             attachment,
             _held: held,
         }))
@@ -67,9 +68,12 @@ impl HomeExports {
 
     async fn image(&self, name: &str) -> Result<Box<dyn Session>> {
         let record = images::resolve(&self.engine.store, &name.parse::<ImageName>()?).await?;
-        let device: Arc<dyn Device> = self.engine.image(&record).await? as _;
+        let image = self.engine.image(&record).await?;
+        let manifest = image.manifest().id().to_string();
+        let device: Arc<dyn Device> = image as _;
         Ok(Box::new(ImageSession {
             device,
+            manifest,
             description: format!("image {}, read-only", record.name),
             name: record.name,
         }))
@@ -105,7 +109,7 @@ impl Exports for HomeExports {
             list.push(ExportSummary { name: disk.name, description });
         }
         list.sort_by(|a, b| a.name.cmp(&b.name));
-        for record in images::list(&self.engine.store).await? {
+        for record in images::list(&self.engine.store).await?.records {
             let description = format!("image, read-only, {}", ByteSize(record.body.size));
             list.push(ExportSummary { name: record.name, description });
         }
@@ -158,6 +162,7 @@ struct DiskSession {
     name: String,
     description: String,
     origin: String,
+    uuid: [u8; 16],
     attachment: Option<Attachment>,
     _held: Held,
 }
@@ -180,6 +185,10 @@ impl Session for DiskSession {
         Some(&self.origin)
     }
 
+    fn identity(&self) -> String {
+        format!("disk {:032x}", u128::from_be_bytes(self.uuid))
+    }
+
     async fn close(mut self: Box<Self>, ending: Ending) {
         let Some(attachment) = self.attachment.take() else { return };
         let how = match ending {
@@ -196,6 +205,7 @@ impl Session for DiskSession {
 struct ImageSession {
     device: Arc<dyn Device>,
     name: String,
+    manifest: String,
     description: String,
 }
 
@@ -215,6 +225,10 @@ impl Session for ImageSession {
 
     fn origin(&self) -> Option<&str> {
         Some(&self.name)
+    }
+
+    fn identity(&self) -> String {
+        format!("image {} {}", self.name, self.manifest)
     }
 
     async fn close(self: Box<Self>, _ending: Ending) {}

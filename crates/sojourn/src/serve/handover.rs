@@ -5,17 +5,19 @@
 //! server connects there, and sends items: a header of 12 bytes (`SJHO`, the lengths of what
 //! follows, little-endian), to which the descriptor is tied if there is one, JSON, and raw bytes. The
 //! first one comes at once and says how long the server may wait for its disks until it sends the
-//! others. The successor answers one byte when it has all of them, the server one that they are the
-//! successor's now. Until then both can go back to what was. Then the server closes its disks, lets
+//! others. The successor prepares [all that can fail](super::prepared), and answers one byte when it is
+//! done, the server one that they are the successor's now. Until then both can go back to what was. Then the server closes its disks, lets
 //! go of the home's lock, for which the successor waits, and ends; unless it has connections that are
 //! encrypted: their keys are in its memory, so it carries what passes over them to their end.
 
 use super::listen::Had;
+use super::prepared::Prepared;
 use super::reload::Changeable;
 use crate::control;
 use crate::control::api::Draining;
 use crate::control::client::Client;
 use crate::home::Home;
+use block::fs::FsPath;
 use block::lock::LockFile;
 use block::{Error, ErrorKind, Result};
 use nbd::codec::ReplyStyle;
@@ -31,7 +33,6 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -149,35 +150,58 @@ impl Waiting {
     /// Listens at `successor.sock`, for the owner alone.
     ///
     /// # Errors
-    /// That of the system call.
+    /// As [`listen_alone`](control::server::listen_alone).
     pub(crate) fn listen(home: &Home) -> Result<Self> {
         let path = home.successor();
-        let io = |e| Error::io(path.display(), e);
-        let _ = std::fs::remove_file(&path); // of a successor that was killed
-        let listener = UnixListener::bind(&path).map_err(io)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(io)?;
-        Ok(Self { listener, path })
+        Ok(Self { listener: control::server::listen_alone(&path)?, path })
     }
 
-    /// Takes everything that the server sends.
+    /// Takes everything that the server sends. It is the server's until [`Offer::accept`].
     ///
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) when it sends nothing, or not all.
-    pub(crate) async fn take(self) -> Result<Estate> {
-        let late = || Error::unavailable("the server does not hand over in time; see its log");
+    pub(crate) async fn take(self) -> Result<Offer> {
         let accepted = tokio::time::timeout(PATIENCE, self.listener.accept());
         let accepted = accepted.await.map_err(|_| late())?;
         let (mut stream, _) = accepted.map_err(|e| Error::io(self.path.display(), e))?;
         let greeted = tokio::time::timeout(PATIENCE * 2, greeting(&mut stream));
         let wait = greeted.await.map_err(|_| late())??;
         let estate = tokio::time::timeout(wait + PATIENCE * 2, receive_all(&mut stream));
-        estate.await.map_err(|_| late())?
+        let estate = estate.await.map_err(|_| late())??;
+        Ok(Offer { stream, estate })
+    }
+}
+
+fn late() -> Error {
+    Error::unavailable("the server does not hand over in time; see its log")
+}
+
+/// What a server hands over, and takes back when this is dropped.
+pub(crate) struct Offer {
+    stream: UnixStream,
+    estate: Estate,
+}
+
+impl Offer {
+    /// Says that this server is ready for it; when this returns, it is its own.
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when the server does not let go of it.
+    async fn accept(&mut self) -> Result<()> {
+        let agreed = tokio::time::timeout(PATIENCE * 2, async {
+            self.stream.write_u8(DONE).await.map_err(|e| gone(&e))?;
+            match self.stream.read_u8().await.map_err(|e| gone(&e))? {
+                YOURS => Ok(()),
+                _ => Err(unreadable("it does not let go")),
+            }
+        });
+        agreed.await.map_err(|_| late())?
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        let _ = FsPath::from(&*self.path).remove_synced();
     }
 }
 
@@ -277,16 +301,17 @@ impl Changeable {
     }
 }
 
-/// Takes over from the server of this home, if one runs: what it hands over, where commands reach
-/// this one, and the home itself as soon as that server has let go of it.
+/// Takes over from the server of this home; `None` when none runs. `prepare` does all that can fail with
+/// what that server hands over: when it fails, that server goes on with it. Gives what was prepared, the
+/// clients, and the home itself as soon as that server has let go of it.
 ///
 /// # Errors
-/// When the server refuses, or does not let go of the home.
-pub(crate) async fn take_over(home: &Home) -> Result<(Estate, UnixListener, LockFile)> {
-    let Some(running) = Client::connect(home).await? else {
-        let lock = home.lock()?;
-        return Ok((Estate::default(), control::server::bind(home)?, lock));
-    };
+/// Those of `prepare`, and when the server refuses, or does not let go of the home.
+pub(crate) async fn take_over(
+    home: &Home,
+    prepare: impl AsyncFnOnce(&mut Estate) -> Result<Prepared>,
+) -> Result<Option<(Prepared, Vec<Passed>, LockFile)>> {
+    let Some(running) = Client::connect(home).await? else { return Ok(None) };
     let waiting = Waiting::listen(home)?;
     let refused = async {
         match running.hand_over().await {
@@ -295,22 +320,41 @@ pub(crate) async fn take_over(home: &Home) -> Result<(Estate, UnixListener, Lock
         }
     };
     let mut refused = std::pin::pin!(refused);
-    let estate = tokio::select! {
-        estate = waiting.take() => match estate {
-            Ok(estate) => estate,
+    let mut offer = tokio::select! {
+        offer = waiting.take() => match offer {
+            Ok(offer) => offer,
             // The server knows better why.
             Err(e) => return Err(tokio::time::timeout(REASON, refused).await.unwrap_or(e)),
         },
         e = &mut refused => return Err(e),
     };
-    let (clients, listeners) = (estate.clients.len(), estate.listeners.len());
-    tracing::info!(clients, listeners, "taken over; waiting for the disks");
+    let mut prepared = tokio::select! {
+        prepared = prepare(&mut offer.estate) => prepared.map_err(|e| {
+            e.context("nothing was taken over, and the server that runs goes on")
+        })?,
+        e = &mut refused => return Err(e),
+    };
+    tokio::select! {
+        accepted = offer.accept() => if let Err(e) = accepted {
+            return Err(tokio::time::timeout(REASON, refused).await.unwrap_or(e));
+        },
+        e = &mut refused => return Err(e),
+    }
+    let Offer { estate: Estate { listeners: unwanted, clients, .. }, .. } = offer;
+    // The files of those that are not gone on with are removed, too.
+    let ours = prepared.bound.iter().map(|bound| &bound.listener);
+    ours.chain(unwanted.iter().map(|had| &had.listener)).for_each(Listener::keep_file);
+    tracing::info!(
+        clients = clients.len(),
+        listeners = prepared.bound.len(),
+        "taken over; waiting for the disks"
+    );
     // Commands that come from now on wait for this server.
-    let control = control::server::bind(home)?;
+    prepared.control.publish()?;
     let deadline = Instant::now() + CLOSING;
     loop {
         match home.lock() {
-            Ok(lock) => return Ok((estate, control, lock)),
+            Ok(lock) => return Ok(Some((prepared, clients, lock))),
             Err(e) if e.kind() == ErrorKind::Conflict && Instant::now() < deadline => {
                 tokio::time::sleep(PAUSE).await;
             }
@@ -483,14 +527,17 @@ async fn greeting(stream: &mut UnixStream) -> Result<Duration> {
 /// Receives all other items.
 async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
     let mut estate = Estate::default();
-    let mut files = Vec::new();
     for _ in 0..MOST {
         let (item, mut raw, socket) = receive(stream).await?;
         let socket = || socket.ok_or_else(|| unreadable("a descriptor is missing"));
         match item {
             Item::Listener { asked, file } => {
-                estate.listeners.push(Had { asked, listener: Listener::from_fd(socket()?)? });
-                files.push(file);
+                let mut listener = Listener::from_fd(socket()?)?;
+                if file {
+                    listener = listener.take_file();
+                    listener.leave_file(); // until it is ours
+                }
+                estate.listeners.push(Had { asked, listener });
             }
             Item::Http { asked } => estate.http = Some((asked, socket()?)),
             Item::Client {
@@ -526,18 +573,7 @@ async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
                     Interrupted { peer, export, style, allocation, size, read_only, rest };
                 estate.clients.push(Passed { stream: socket()?, session, carrier: None });
             }
-            Item::End => {
-                stream.write_u8(DONE).await.map_err(|e| gone(&e))?;
-                if stream.read_u8().await.map_err(|e| gone(&e))? != YOURS {
-                    return Err(unreadable("it does not let go"));
-                }
-                let owned = estate.listeners.into_iter().zip(files).map(|(had, file)| match file {
-                    true => Had { listener: had.listener.take_file(), ..had },
-                    false => had,
-                });
-                estate.listeners = owned.collect();
-                return Ok(estate);
-            }
+            Item::End => return Ok(estate),
             Item::Hello { .. } => return Err(unreadable("it begins twice")),
         }
     }
@@ -603,6 +639,34 @@ mod tests {
         (dir, home)
     }
 
+    async fn accepted(waiting: Waiting) -> Result<Estate> {
+        let mut offer = waiting.take().await?;
+        offer.accept().await?;
+        Ok(offer.estate)
+    }
+
+    #[tokio::test]
+    async fn what_was_offered_and_not_accepted_stays_where_it_was() {
+        let (dir, home) = home();
+        let path = dir.path().join("s");
+        let listener = Listener::bind(&nbd::Address::unix(&path).unwrap(), 16).await.unwrap();
+        let had = Had { asked: None, listener: listener.share().unwrap() };
+        let estate = Estate { listeners: vec![had], ..Estate::default() };
+        let waiting = Waiting::listen(&home).unwrap();
+        let give = async {
+            let mut successor = Successor::connect(&home).await.unwrap();
+            successor.greet(Duration::ZERO).await.unwrap();
+            successor.give(&estate).await.unwrap_err()
+        };
+        let refuse = async { drop(waiting.take().await.unwrap()) };
+        let (error, ()) = tokio::join!(give, refuse);
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(path.exists(), "the file is the first server's");
+        listener.keep_file();
+        drop((listener, estate));
+        assert!(!path.exists());
+    }
+
     #[tokio::test]
     async fn sockets_and_what_is_known_of_them_arrive() {
         let (dir, home) = home();
@@ -641,10 +705,11 @@ mod tests {
             successor.greet(Duration::from_secs(7)).await.unwrap();
             successor.give(&estate).await.unwrap();
         };
-        let (taken, ()) = tokio::join!(waiting.take(), give);
+        let (taken, ()) = tokio::join!(accepted(waiting), give);
         let taken = taken.unwrap();
         drop((estate, listener));
         assert!(!home.successor().exists());
+        taken.listeners[0].listener.keep_file();
         assert_eq!(taken.clients[0].session, session);
         let asked = taken.clients[0].session.peer.asked();
         assert_eq!(asked.as_deref(), Some("d\u{e9}bian:latest"));
@@ -689,7 +754,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_secs(comes_after)).await;
                 successor.give(&Estate::default()).await
             };
-            let (taken, given) = tokio::join!(waiting.take(), give);
+            let (taken, given) = tokio::join!(accepted(waiting), give);
             assert_eq!((taken.is_ok(), given.is_ok()), (comes, comes), "{said} {comes_after}");
         }
     }

@@ -23,20 +23,48 @@ impl Lease {
     /// # Errors
     /// Those of the store, and of the directory of the disks.
     pub(crate) async fn start(engine: &Arc<Engine>, time: Duration) -> Result<Self> {
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let host = host();
         let lost = match announce(engine, &host, time).await {
             Ok(()) => false,
             Err(e) if e.kind() == ErrorKind::Denied => {
                 tracing::warn!(error = e.message(), "no lease: only images can be used");
                 true
             }
+            // What is served is what can be freed.
+            Err(e) if e.kind() == ErrorKind::NoSpace => {
+                tracing::warn!(
+                    error = e.message(),
+                    "no lease: the store is full; another server may take the disks"
+                );
+                true
+            }
             Err(e) => return Err(e),
         };
+        Ok(Self::renewed(engine, host, time, lost))
+    }
+
+    /// The same of a server that follows another one, whose lease holds a while: whatever is in the way
+    /// of renewing it now, its clients are there already.
+    pub(crate) async fn go_on(engine: &Arc<Engine>, time: Duration) -> Self {
+        match Self::start(engine, time).await {
+            Ok(lease) => lease,
+            Err(e) => {
+                tracing::warn!(
+                    error = e.message(),
+                    "cannot renew the lease; another server may take the disks when it runs out"
+                );
+                Self::renewed(engine, host(), time, true)
+            }
+        }
+    }
+
+    /// `lost`: there is none now.
+    fn renewed(engine: &Arc<Engine>, host: String, time: Duration, lost: bool) -> Self {
         let mut renewing = JoinSet::new();
         renewing.spawn(renew(Arc::clone(engine), host.clone(), time, lost));
         // Beside it: a store that is slow to say who holds the disks is not in the way of a renewal.
         renewing.spawn(confirm(Arc::clone(engine), time));
-        Ok(Self { engine: Arc::clone(engine), host, renewing })
+        Self { engine: Arc::clone(engine), host, renewing }
     }
 
     /// Renews it no more: a successor does.
@@ -51,6 +79,10 @@ impl Lease {
             tracing::warn!(error = e.message(), "cannot end the lease; it runs out by itself");
         }
     }
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 async fn announce(engine: &Engine, host: &str, time: Duration) -> Result<()> {

@@ -32,22 +32,34 @@ impl clap::ValueEnum for TlsMode {
 pub(crate) struct Asked {
     /// Instead of the listeners of the configuration.
     pub(crate) nbd: Vec<Address>,
-    /// For TCP listeners that have no mode of their own.
+    /// For all clients but those of listeners that have a mode of their own.
     pub(crate) tls: Option<TlsMode>,
+    /// For clients by TCP, where `tls` says nothing.
+    pub(crate) tcp_tls: TlsMode,
     /// The directory of the certificates.
     pub(crate) tls_dir: Option<PathBuf>,
     /// Allow what others reach.
     pub(crate) insecure: bool,
+    /// iSCSI listeners, instead of those of the configuration.
+    pub(crate) iscsi: Vec<String>,
+    /// The secrets of iSCSI clients.
+    pub(crate) iscsi_chap: Option<PathBuf>,
 }
 
 impl Asked {
     /// The same, with what the configuration says where the command line says nothing.
     pub(crate) fn under(&self, config: &Config) -> Self {
         Self {
-            tls: Some(self.tls.unwrap_or(config.serve.tls)),
+            tcp_tls: config.serve.tls,
             insecure: self.insecure || config.serve.insecure,
             ..self.clone()
         }
+    }
+
+    /// What is asked of clients where the listener has no mode of its own. On a unix socket the system
+    /// says who connects, so it is encrypted only if the command line says so.
+    pub(crate) fn mode(&self, by_tcp: bool) -> TlsMode {
+        self.tls.unwrap_or(if by_tcp { self.tcp_tls } else { TlsMode::Off })
     }
 }
 
@@ -79,7 +91,7 @@ pub(crate) struct Had {
 
 /// Opens the listeners: those of the service manager, and those of the command line; else those of
 /// the configuration, whose sockets' paths are relative to the home. Those that an earlier server
-/// `had` are gone on with, as far as they are wanted.
+/// `had` are taken out of there and gone on with, as far as they are wanted, however they were spelled.
 ///
 /// # Errors
 /// [`Denied`](block::ErrorKind::Denied) for an address that other machines reach without TLS; those
@@ -88,7 +100,7 @@ pub(crate) async fn bind(
     home: &Path,
     configured: &[Place],
     asked: &Asked,
-    mut had: Vec<Had>,
+    had: &mut Vec<Had>,
 ) -> Result<Vec<Bound>> {
     let mut bound = inherited(asked).await?;
     for Had { listener, .. } in had.extract_if(.., |had| had.asked.is_none()) {
@@ -97,12 +109,21 @@ pub(crate) async fn bind(
     for Wanted { asked: text, address, tls } in wanted(home, configured, asked, !bound.is_empty())?
     {
         check(&address, tls, asked.insecure).await?;
-        let same = |had: &Had| had.asked.as_deref() == Some(&text);
-        let listener = match had.iter().position(same) {
+        let so_called = had.iter().position(|had| had.asked.as_deref() == Some(&text));
+        let there = || had.iter().position(|had| *had.listener.address() == address);
+        let listener = match so_called.or_else(there) {
             Some(at) => had.swap_remove(at).listener,
             None => Listener::bind(&address, DEFAULT_BACKLOG).await?,
         };
         bound.push(Bound { asked: Some(text), listener, tls });
+    }
+    let is_tcp = |bound: &Bound| matches!(bound.listener.address(), Address::Tcp(..));
+    let of_no_use = asked.tls.is_none() && asked.tcp_tls != TlsMode::Off;
+    if of_no_use && !bound.iter().any(|bound| is_tcp(bound) || bound.tls != TlsMode::Off) {
+        tracing::warn!(
+            "serve.tls is for TCP, and the server listens at unix sockets alone: nothing is encrypted; \
+             give a socket of serve.nbd its own tls, or say --tls"
+        );
     }
     Ok(bound)
 }
@@ -162,13 +183,9 @@ async fn secure(listener: Listener, asked: &Asked) -> Result<Bound> {
     Ok(Bound { asked: None, listener, tls })
 }
 
-/// On a unix socket the system says who connects; so it is encrypted only when it says so itself.
+/// What a listener asks of its clients: by its `own` mode, else as [`Asked::mode`].
 pub(crate) fn mode(address: &Address, own: Option<TlsMode>, asked: &Asked) -> TlsMode {
-    match (own, address) {
-        (Some(own), _) => own,
-        (None, Address::Tcp(..)) => asked.tls.unwrap_or_default(),
-        (None, Address::Unix(_)) => TlsMode::Off,
-    }
+    own.unwrap_or_else(|| asked.mode(matches!(address, Address::Tcp(..))))
 }
 
 /// Fails for an address that other machines reach and where not every client must encrypt, unless
@@ -206,6 +223,28 @@ pub(crate) fn check_http(address: SocketAddr, tls: TlsMode, insecure: bool) -> R
     let remedy = "ask for client certificates (--http-tls required, docs/security.md), listen on \
                   127.0.0.1, or insist with --insecure";
     allow(&address.to_string(), address.ip().is_loopback(), insecure, remedy)
+}
+
+/// The same for an address of iSCSI, where clients may be asked for a `secret`.
+///
+/// # Errors
+/// As [`bind`]; [`Invalid`](block::ErrorKind::Invalid) for what is no address.
+pub(crate) async fn check_iscsi(address: &str, secret: bool, insecure: bool) -> Result<()> {
+    let found: Vec<SocketAddr> = tokio::net::lookup_host(address)
+        .await
+        .map_err(|e| {
+            Error::invalid(format!(
+                "cannot listen for iSCSI at {address}: {e}; write HOST:PORT, such as 127.0.0.1:3260"
+            ))
+        })?
+        .collect();
+    if secret {
+        return Ok(());
+    }
+    let local = !found.is_empty() && found.iter().all(|address| address.ip().is_loopback());
+    let remedy = "ask for secrets (--iscsi-chap FILE, docs/iscsi.md), listen on 127.0.0.1, or insist \
+                  with --insecure";
+    allow(address, local, insecure, remedy)
 }
 
 fn allow(address: &str, local: bool, insecure: bool, remedy: &str) -> Result<()> {
@@ -246,13 +285,18 @@ mod tests {
     }
 
     #[test]
-    fn tcp_listeners_take_the_mode_that_was_asked_for() {
-        let asked = Asked { tls: Some(TlsMode::Required), ..Asked::default() };
+    fn the_command_lines_mode_is_for_all_and_the_configurations_for_tcp() {
         let (tcp, unix) = ("127.0.0.1:1".parse().unwrap(), "unix:/tmp/x".parse().unwrap());
-        assert_eq!(mode(&tcp, None, &asked), TlsMode::Required);
-        assert_eq!(mode(&tcp, Some(TlsMode::Optional), &asked), TlsMode::Optional);
-        assert_eq!(mode(&unix, None, &asked), TlsMode::Off);
-        assert_eq!(mode(&unix, Some(TlsMode::Required), &asked), TlsMode::Required);
-        assert_eq!(mode(&tcp, None, &Asked::default()), TlsMode::Off);
+        let both = |own, asked: &Asked| (mode(&tcp, own, asked), mode(&unix, own, asked));
+        use TlsMode::{Off, Optional, Required};
+        let mut config = Config::default();
+        config.serve.tls = Required;
+        assert_eq!(both(None, &Asked::default()), (Off, Off));
+        assert_eq!(both(None, &Asked::default().under(&config)), (Required, Off));
+        for said in [Off, Optional, Required] {
+            let asked = Asked { tls: Some(said), ..Asked::default() }.under(&config);
+            assert_eq!(both(None, &asked), (said, said));
+            assert_eq!(both(Some(Optional), &asked), (Optional, Optional));
+        }
     }
 }

@@ -97,10 +97,10 @@ impl Listeners {
             attached: watch::channel(true).1,
             carriers: JoinSet::new(),
         };
+        let ready = |bound| Ready::new(bound, |listener, tls| security.secure(listener, tls));
+        let ready = bound.into_iter().map(ready).collect::<Result<Vec<_>>>()?;
         listeners.go_on(passed);
-        for bound in bound {
-            listeners.open(Ready::new(bound, |listener, tls| security.secure(listener, tls))?);
-        }
+        ready.into_iter().for_each(|ready| listeners.open(ready));
         Ok(listeners)
     }
 

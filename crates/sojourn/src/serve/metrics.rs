@@ -101,6 +101,8 @@ impl prometheus_client::collector::Collector for Snapshot {
                 more,
             )?;
         }
+        self.throttles(out)?;
+        self.iscsi(out)?;
         gauge(out, OPEN_DISKS, "Disks open now", s.open_disks)?;
         self.per_export(out)
     }
@@ -120,6 +122,39 @@ impl Snapshot {
             }
         }
         Ok(())
+    }
+
+    fn throttles(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let all = &self.0.throttles;
+        if all.is_empty() {
+            return Ok(());
+        }
+        let help = "Answers of a throttled export that came more than a millisecond late";
+        let mut family = out.encode_descriptor(THROTTLE_LATE, help, None, MetricType::Counter)?;
+        for one in all {
+            let labels = [(EXPORT, one.export.as_str())];
+            ConstCounter::new(one.counters.late).encode(family.encode_family(&labels)?)?;
+        }
+        let help = "How late all answers of a throttled export were together";
+        let mut family =
+            out.encode_descriptor(THROTTLE_LATE_SECONDS, help, None, MetricType::Counter)?;
+        for one in all {
+            let labels = [(EXPORT, one.export.as_str())];
+            let seconds = one.counters.late_mean_us * one.counters.requests as f64 * 1e-6;
+            ConstCounter::new(seconds).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn iscsi(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(iscsi) = &self.0.iscsi else { return Ok(()) };
+        gauge(out, ISCSI_CONNECTIONS, "iSCSI connections now", iscsi.connections)?;
+        gauge(out, ISCSI_SESSIONS, "iSCSI sessions now that use a target", iscsi.sessions)?;
+        counter(out, ISCSI_REFUSED, "iSCSI logins refused", iscsi.logins_refused)?;
+        counter(out, ISCSI_COMMANDS, "iSCSI commands answered", iscsi.commands)?;
+        counter(out, ISCSI_READ_BYTES, "Bytes that iSCSI initiators read", iscsi.read_bytes)?;
+        let help = "Bytes that iSCSI initiators sent to be written";
+        counter(out, ISCSI_WRITTEN_BYTES, help, iscsi.written_bytes)
     }
 
     fn per_export(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {

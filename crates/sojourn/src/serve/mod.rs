@@ -9,6 +9,7 @@
 //! | [`plain`] | listeners without a home: `--file` |
 //! | [`disk_io`] | how reads of files wait for the disk |
 //! | [`boots`] | what boots read is recorded, and loaded ahead of the next ones |
+//! | [`iscsi`](mod@iscsi) | the same exports by iSCSI |
 //! | [`listen`] | where the server listens, and what is asked of clients there |
 //! | [`listeners`] | how that changes while it runs |
 //! | [`security`] | TLS and access rules |
@@ -18,12 +19,14 @@
 //! | [`lease`] | the others on the store learn that the server is at work |
 //! | [`lease_questions`] | a store that hangs is asked about few disks at a time, and about none twice |
 //! | [`handover`] | one server follows another, and no client notices |
+//! | [`prepared`] | what of a server can fail, done before an earlier one lets go |
 //! | [`returning`] | who wants the disk of a client that was passed waits for it |
 //! | [`reserve`] | descriptors for what must not fail |
 //! | [`signals`] | what stops and reloads a server |
 //! | [`reload`] | the configuration is read again |
 //! | [`forecast`] | what other caches would do is followed |
 //! | [`spare`] | how many processors there are to spare for busy polling |
+//! | [`throttle`] | exports as slow, or as faulty, as a modelled disk |
 //! | [`strain`] | full and slow disks, and a slow store, are noticed |
 //! | [`http`], [`https`], [`metrics`], [`status`], [`latency`], [`head_room`] | what the server tells of itself |
 
@@ -40,6 +43,7 @@ pub(crate) mod head_room;
 pub(crate) mod http;
 pub(crate) mod https;
 pub(crate) mod inherit;
+pub(crate) mod iscsi;
 pub(crate) mod latency;
 pub(crate) mod lease;
 mod lease_questions;
@@ -48,6 +52,7 @@ pub(crate) mod listeners;
 pub(crate) mod metrics;
 pub(crate) mod notify;
 pub(crate) mod plain;
+pub(crate) mod prepared;
 pub(crate) mod record;
 pub(crate) mod recordings;
 pub(crate) mod reload;
@@ -58,6 +63,7 @@ pub(crate) mod signals;
 pub(crate) mod spare;
 pub(crate) mod status;
 pub(crate) mod strain;
+pub(crate) mod throttle;
 
 use crate::config::Config;
 use std::time::Duration;

@@ -25,7 +25,7 @@ pub(crate) async fn run(
     asked: &listen::Asked,
 ) -> Result<ExitCode> {
     let mut signals = Signals::listen()?;
-    let bound = listen::bind(home, &[], asked, Vec::new()).await?;
+    let bound = listen::bind(home, &[], asked, &mut Vec::new()).await?;
     if bound.is_empty() {
         return Err(Error::invalid("say where to serve the file: --nbd ADDR, --run or --single"));
     }

@@ -108,6 +108,8 @@ impl Changeable {
             loads: self.config.serve.loads,
             read_ahead: self.config.serve.read_ahead,
             store_seconds: self.config.serve.store_seconds,
+            iscsi: self.config.serve.iscsi.clone(),
+            iscsi_chap: self.config.serve.iscsi_chap.clone(),
             boot_lists: self.config.serve.boot_lists,
             boot_copies: self.config.serve.boot_copies,
             ..new.serve
@@ -155,6 +157,9 @@ impl Changeable {
             ("cache.single_flight", new.cache.single_flight != old.cache.single_flight),
             ("pieces", new.pieces != old.pieces),
             ("trace", new.trace != old.trace),
+            ("throttle", new.throttle != old.throttle),
+            ("serve.iscsi", new.serve.iscsi != old.serve.iscsi),
+            ("serve.iscsi_chap", new.serve.iscsi_chap != old.serve.iscsi_chap),
             ("serve.store_seconds", new.serve.store_seconds != old.serve.store_seconds),
             ("serve.boot_lists", new.serve.boot_lists != old.serve.boot_lists),
             ("serve.boot_copies", new.serve.boot_copies != old.serve.boot_copies),

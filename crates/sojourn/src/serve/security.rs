@@ -41,13 +41,20 @@ impl Fresh {
 fn secured(
     credentials: Option<Arc<ServerCredentials>>,
     listener: Listener,
-    tls: TlsMode,
+    mode: TlsMode,
 ) -> Result<Listener> {
-    if tls == TlsMode::Off {
-        return Ok(listener);
+    Ok(match tls(credentials, mode)? {
+        Some(tls) => listener.with_tls(tls),
+        None => listener,
+    })
+}
+
+fn tls(credentials: Option<Arc<ServerCredentials>>, mode: TlsMode) -> Result<Option<Tls>> {
+    if mode == TlsMode::Off {
+        return Ok(None);
     }
     let Some(credentials) = credentials else { return Err(no_credentials()) };
-    Ok(listener.with_tls(Tls { required: tls == TlsMode::Required, credentials }))
+    Ok(Some(Tls { required: mode == TlsMode::Required, credentials }))
 }
 
 fn no_credentials() -> Error {
@@ -148,6 +155,14 @@ impl Security {
     /// [`Internal`](block::ErrorKind::Internal) when no certificates were read for it.
     pub(crate) fn secure(&self, listener: Listener, tls: TlsMode) -> Result<Listener> {
         secured(self.credentials.lock().clone(), listener, tls)
+    }
+
+    /// The TLS of a client that comes by no listener.
+    ///
+    /// # Errors
+    /// As [`secure`](Self::secure).
+    pub(crate) fn tls(&self, mode: TlsMode) -> Result<Option<Tls>> {
+        tls(self.credentials.lock().clone(), mode)
     }
 
     /// The certificates.

@@ -4,9 +4,11 @@
 use super::daemon::Running;
 use super::disk_io::DiskIo;
 use super::head_room::HeadRoomView;
+use super::iscsi::IscsiView;
 use super::latency::{self, LatencyView};
 use super::record::{Recording, RecordingView};
 use super::strain::TroubleView;
+use super::throttle::ThrottleView;
 use crate::control::api::{DiskReply, DiskRequest};
 use crate::engine::verbs;
 use block::Result;
@@ -26,6 +28,9 @@ pub(crate) struct StatusView {
     pub(crate) uptime_seconds: u64,
     /// Where it listens for NBD.
     pub(crate) listeners: Vec<String>,
+    /// iSCSI; null when it is not served.
+    #[serde(default)]
+    pub(crate) iscsi: Option<IscsiView>,
     /// Where it listens for HTTP, if it does.
     pub(crate) http: Option<String>,
     /// Connections now.
@@ -46,6 +51,9 @@ pub(crate) struct StatusView {
     pub(crate) total: TrafficView,
     /// The recording of what clients ask; null when there is none.
     pub(crate) trace: Option<RecordingView>,
+    /// Counters of exports that behave like a modelled disk.
+    #[serde(default)]
+    pub(crate) throttles: Vec<ThrottleView>,
     /// Disks open now.
     pub(crate) open_disks: u64,
     /// How reads of files wait for the disk: `ring` or `portable`.
@@ -247,6 +255,7 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
         home: running.home.dir().display().to_string(),
         uptime_seconds: running.started.elapsed().as_secs(),
         listeners: places.nbd,
+        iscsi: running.iscsi.as_ref().map(|server| IscsiView::of(places.iscsi, &server.counters())),
         http: places.http.map(|address| address.to_string()),
         connections: counters.connections,
         connections_accepted: counters.accepted,
@@ -267,6 +276,7 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
         pieces: engine.link.pieces(),
         total: TrafficView::from(&counters.total),
         trace: running.recording.as_ref().map(Recording::view),
+        throttles: running.throttles.as_ref().map(|all| all.view()).unwrap_or_default(),
         open_disks: open.len() as u64,
         io: DiskIo::now().to_owned(),
         exports: exports.into_values().collect(),

@@ -5,7 +5,8 @@
 use nbd::{ClientOptions, Remote, Uri};
 use serde_json::Value;
 use std::ffi::OsStr;
-use std::os::unix::fs::FileExt;
+use std::fs::Permissions;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -137,6 +138,8 @@ impl Lab {
         let notices = self.path("notify.sock");
         let _ = std::fs::remove_file(&notices);
         let socket = UnixDatagram::bind(&notices).unwrap();
+        // Of a server that works as another user, too.
+        std::fs::set_permissions(&notices, Permissions::from_mode(0o777)).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let log = std::fs::File::create(self.path("serve.log")).unwrap();
         let child = self

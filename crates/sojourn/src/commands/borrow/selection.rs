@@ -2,6 +2,7 @@
 
 use block::{ByteSize, Error, Result, offload};
 use std::path::PathBuf;
+use std::str::FromStr;
 use transient::{Level, Options, Policy, Scan, ScanOptions};
 
 /// How much is read to prove that a block is free.
@@ -13,15 +14,45 @@ pub(crate) enum Proof {
     Deep,
 }
 
+/// How much is to be borrowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// All that can be.
+    All,
+    /// So many bytes.
+    Bytes(ByteSize),
+}
+
+impl Wanted {
+    /// How many bytes; `None` for all.
+    pub(crate) fn bytes(self) -> Option<u64> {
+        match self {
+            Self::All => None,
+            Self::Bytes(size) => Some(size.0),
+        }
+    }
+}
+
+impl FromStr for Wanted {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "all" => Ok(Self::All),
+            size => size.parse().map(Self::Bytes),
+        }
+    }
+}
+
 /// Disks, consent and policy.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Selection {
     /// Disks, partitions or image files [default: all disks of this machine]
     #[arg(value_name = "DEVICE|IMAGE")]
     pub(crate) targets: Vec<PathBuf>,
-    /// Take no more than this, from the largest free ranges on
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) size: Option<ByteSize>,
+    /// Take exactly this, from the largest free ranges on, or all that can be lent
+    #[arg(long, value_name = "SIZE|all")]
+    pub(crate) size: Option<Wanted>,
     /// How thoroughly to check [default: fast where checksums protect the map of free space, else
     /// deep]
     #[arg(long, value_enum, value_name = "LEVEL")]
@@ -51,7 +82,7 @@ impl Selection {
     pub(crate) fn of(targets: &[PathBuf], size: ByteSize, nothing_suspended: bool) -> Self {
         Self {
             targets: targets.to_vec(),
-            size: Some(size),
+            size: Some(Wanted::Bytes(size)),
             proof: None,
             min_extent: None,
             max_extents: transient::policy::MOST,
@@ -65,7 +96,7 @@ impl Selection {
     /// The policy that was asked for.
     pub(crate) fn policy(&self) -> Policy {
         Policy {
-            want: self.size.map(u64::from),
+            want: self.size.and_then(Wanted::bytes),
             floor: self.min_extent.map(u64::from),
             most: self.max_extents,
             reserve: self.reserve,
@@ -92,6 +123,10 @@ impl Selection {
             nothing_hidden: self.nothing_suspended,
         };
         let targets = self.targets.clone();
-        offload(move || Ok(Scan::run(&targets, &options))).await
+        let scan = offload(move || Ok(Scan::run(&targets, &options))).await?;
+        for warning in scan.warnings() {
+            tracing::warn!("{warning}");
+        }
+        Ok(scan)
     }
 }

@@ -1,8 +1,8 @@
 //! `sojourn borrow up`.
 
-use super::selection::Selection;
+use super::selection::{Selection, Wanted};
 use crate::borrow::control::{Paths, directory};
-use crate::borrow::find;
+use crate::borrow::find::{self, Amount};
 use crate::borrow::kernel::{self, FileSystem, Setup, StateRecord};
 use crate::borrow::place::{Place, leave_no_core, lent};
 use crate::borrow::report::StatusView;
@@ -40,6 +40,7 @@ pub(crate) enum Form {
 #[command(after_help = "\
 Examples:
   sojourn borrow up /dev/sda --size 20G
+  sojourn borrow up /dev/sda --size all --at-least 10G
   sojourn borrow up /dev/sda /dev/sdb --size 100G --as dm
   sojourn borrow up /dev/sda --state nbd://server/alice --prefetch
   sojourn borrow up disk.img --size 1G --run 'nbdcopy $uri - | wc -c'
@@ -51,6 +52,9 @@ is only in memory: when the process ends, however it ends, nothing can be read a
 pub(crate) struct Args {
     #[command(flatten)]
     selection: Selection,
+    /// With --size, take less too when there is less, but no less than this
+    #[arg(long, value_name = "SIZE", requires = "size")]
+    at_least: Option<ByteSize>,
     /// The borrowed disk's name
     #[arg(long, default_value = "borrowed")]
     name: String,
@@ -112,17 +116,12 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<Exit
         Some(state) => Some(open_state(state, args.no_write_back).await?),
         None => None,
     };
-    let wanted = args.selection.size.map(|size| size.0);
-    let swap = args.swap.map_or(0, |swap| swap.0.next_multiple_of(BLOCK));
-    let needed = base.as_ref().map(|base| base.size().next_multiple_of(BLOCK) + swap);
-    let Some(size) = wanted.or(needed) else {
-        return Err(Error::invalid("say how large the borrowed disk is to be: --size SIZE"));
-    };
+    let amount = args.amount(base.as_deref())?;
     if args.form == Form::Dm {
-        map(args, home, size, base, output).await?;
+        map(args, home, amount, base, output).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    let place = make_place(args, size).await?;
+    let place = make_place(args, amount).await?;
     let carried = match base {
         Some(base) => Some(carry(args, base, place.disk())?),
         None => None,
@@ -135,6 +134,30 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<Exit
 }
 
 impl Args {
+    /// How much is to be borrowed: what was asked for, or what the state needs.
+    fn amount(&self, base: Option<&dyn Device>) -> Result<Amount> {
+        let swap = self.swap.map_or(0, |swap| swap.0.next_multiple_of(BLOCK));
+        let needed = base.map(|base| base.size().next_multiple_of(BLOCK) + swap);
+        let least = self.at_least.map(|least| least.0);
+        match (self.selection.size, needed) {
+            (Some(Wanted::All), _) => {
+                let least = least.unwrap_or(0).max(needed.unwrap_or(0)).max(BLOCK);
+                Ok(Amount { most: None, least })
+            }
+            (Some(Wanted::Bytes(size)), _) if least.is_some_and(|least| least > size.0) => {
+                Err(Error::invalid("--at-least is more than --size; give the larger one to --size"))
+            }
+            (Some(Wanted::Bytes(size)), _) => {
+                let least = least.map_or(size.0, |least| least.max(needed.unwrap_or(0)));
+                Ok(Amount { most: Some(size.0), least })
+            }
+            (None, Some(needed)) => Ok(Amount::exactly(needed)),
+            (None, None) => Err(Error::invalid(
+                "say how large the borrowed disk is to be: --size SIZE, or --size all",
+            )),
+        }
+    }
+
     /// What the option parser cannot know.
     fn check(&self) -> Result<()> {
         let writes_back = self.state.is_some() && !self.no_write_back;
@@ -209,12 +232,17 @@ pub(crate) async fn open_state(state: &str, read_only: bool) -> Result<Arc<dyn D
     })
 }
 
-async fn make_place(args: &Args, size: u64) -> Result<Place> {
+async fn make_place(args: &Args, amount: Amount) -> Result<Place> {
     let policy = if args.give_up_data { GiveBack::Anything } else { GiveBack::Unwritten };
     match &args.live {
-        Some(dir) => Place::on_host(dir, size, args.floor.0, policy),
+        Some(dir) => match amount.most {
+            Some(size) if size == amount.least => Place::on_host(dir, size, args.floor.0, policy),
+            _ => Err(Error::invalid(
+                "a running system lends an exact size: say --size SIZE, without --at-least",
+            )),
+        },
         None => {
-            let plan = find::plan(&args.selection, size).await?;
+            let (plan, size) = find::plan(&args.selection, amount).await?;
             block::offload(move || Place::on_disks(plan, size)).await
         }
     }
@@ -243,11 +271,14 @@ fn carry(args: &Args, base: Arc<dyn Device>, disk: &Arc<transient::Stitched>) ->
 async fn map(
     args: &Args,
     home: &Home,
-    size: u64,
+    amount: Amount,
     base: Option<Arc<dyn Device>>,
     output: Output,
 ) -> Result<()> {
-    let size = size.next_multiple_of(BLOCK);
+    let in_blocks = |bytes: u64| bytes.next_multiple_of(BLOCK);
+    let amount = Amount { most: amount.most.map(in_blocks), least: in_blocks(amount.least) };
+    Mapper::open()?;
+    let (plan, size) = find::plan(&args.selection, amount).await?;
     let swap = args.swap.map(|swap| swap.0.next_multiple_of(BLOCK));
     let room = size.saturating_sub(swap.unwrap_or(0));
     if let Some(base) = &base {
@@ -261,8 +292,6 @@ async fn map(
             must_be_writable(&**base)?;
         }
     }
-    Mapper::open()?;
-    let plan = find::plan(&args.selection, size).await?;
     let lent = lent(&plan);
     // What an earlier disk of this name left, when the machine stopped under it.
     StateRecord::remove(home, &args.name)?;

@@ -25,6 +25,8 @@ const READS: u32 = 400_000;
 const WARM_UP: u32 = 5;
 /// A model whose throughput differs by more from that of loads with misses is measured again.
 const GOOD: f64 = 0.15;
+/// A model that is off by more is of no use.
+const WRONG: f64 = 0.5;
 /// A hidden queue below this share of the whole response is none.
 const NOTHING: f64 = 0.005;
 
@@ -82,6 +84,9 @@ pub(crate) struct Args {
     /// The interface's speed in bits a second [default: what it says]
     #[arg(long, value_name = "BITS", requires = "network")]
     pub(crate) speed: Option<u64>,
+    /// Write the profile even if the check says that it is wrong
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 /// One measured load.
@@ -146,9 +151,26 @@ pub(super) fn run(args: &Args, home: Option<&Home>, output: Output) -> Result<()
         args.check.0,
         worst * 100.0
     );
+    must_be_right(worst, args.force)?;
     write_file(&args.out, &model::file::render(&profile, &notes)?)?;
     let view = View { profile: args.out.display().to_string(), worst_error: worst, runs };
     output.print(&view, || text(&view))
+}
+
+/// Refuses a model that its own check contradicts.
+///
+/// # Errors
+/// [`Unavailable`](block::ErrorKind::Unavailable): the machine was disturbed, or nothing of this kind fits.
+fn must_be_right(worst: f64, force: bool) -> Result<()> {
+    // Also what is no number.
+    if worst <= WRONG || force {
+        return Ok(());
+    }
+    Err(Error::unavailable(format!(
+        "the model differs from what was measured by {:.0} % where it was checked, so it is not written: \
+         measure again on a quiet machine, longer (--time) or at other loads, or give --force",
+        worst * 100.0
+    )))
 }
 
 /// The largest difference at loads of a kind that are not used for the fit.
@@ -510,6 +532,16 @@ fn text(view: &View) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_that_its_check_contradicts_is_refused() {
+        must_be_right(0.49, false).unwrap();
+        must_be_right(0.74, true).unwrap();
+        for wrong in [0.74, f64::INFINITY, f64::NAN] {
+            let error = must_be_right(wrong, false).unwrap_err();
+            assert!(error.message().contains("--force"), "{error}");
+        }
+    }
 
     #[test]
     fn block_sizes_come_together_in_one_profile() {

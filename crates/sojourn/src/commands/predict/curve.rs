@@ -1,7 +1,7 @@
 //! The hit ratios of a trace by size of the cache.
 
 use super::load::{Counter, TraceLoad};
-use super::server::{Keys, Reads};
+use super::server::{Cached, Keys, Reads};
 use super::{Args, Data};
 use block::{Error, Result};
 use model::predict::HitCurve;
@@ -12,12 +12,12 @@ const LONGEST: u64 = 16 << 20;
 /// Caches of fewer entries than this say nothing.
 const FEWEST: u64 = 16;
 
-/// The load of the trace, and the share of its reads that a server answers without its backend, by
-/// size of its cache.
+/// The load of the trace, the share of its reads that a server answers without its backend, by size of
+/// its cache, and what the cache itself does, unless the curve comes from a file.
 ///
 /// # Errors
 /// Those of the files.
-pub(super) fn of(args: &Args) -> Result<(TraceLoad, HitCurve)> {
+pub(super) fn of(args: &Args) -> Result<(TraceLoad, HitCurve, Vec<Cached>)> {
     let mut source = args.reading.open(&args.trace)?;
     let mut counter = Counter::default();
     let mut keys = Keys::new(args.grain.0, args.data == Data::Private)?;
@@ -39,11 +39,12 @@ pub(super) fn of(args: &Args) -> Result<(TraceLoad, HitCurve)> {
     if load.requests == 0 {
         return Err(Error::invalid(format!("{}: holds no requests", args.trace.display())));
     }
-    let curve = match &args.curve {
-        Some(path) => read(path)?,
-        None => HitCurve::new(reads.curve(args.policy, &sizes(args), args.grain.0))?,
-    };
-    Ok((load, curve))
+    if let Some(path) = &args.curve {
+        return Ok((load, read(path)?, Vec::new()));
+    }
+    let cached = reads.curve(args.policy, &sizes(args), args.grain.0);
+    let points = cached.iter().map(|point| (point.size, point.answered)).collect();
+    Ok((load, HitCurve::new(points)?, cached))
 }
 
 /// The sizes to simulate: those asked for and twice as much; where clients divide the cache among

@@ -3,17 +3,16 @@
 //! A cache holds chunks of images. A read of blocks that its client has written before is answered
 //! from the disk's own file, and changes go there too: neither comes near the cache.
 
-use super::chunks::Chunks;
 use block::{BLOCK, Error, Result};
 use cache::PolicyKind;
-use simulate::Stream;
+use simulate::{Chunks, Policy, Stream};
 use std::collections::{HashMap, HashSet};
 use trace::{Header, Op, Request};
 
 /// The most private blocks that are followed: about 1 GB.
 const MOST_PRIVATE: usize = 50_000_000;
-/// Disks that are told apart.
-const MOST_DISKS: u64 = 1 << 16;
+/// Disks, and pairs of a client and a disk, that are told apart.
+const MOST_DISKS: u64 = 1 << 20;
 
 /// Which chunks requests touch.
 pub(super) struct Keys {
@@ -21,6 +20,10 @@ pub(super) struct Keys {
     private: bool,
     /// What each disk shares with others: the first disk of the same base, or all of them one.
     bases: Vec<u64>,
+    /// Whether the trace says what each disk was made from.
+    based: Vec<bool>,
+    /// Who has private blocks: pairs of a client and a disk, or a disk alone.
+    owners: HashMap<(Option<u32>, u32), u64>,
     /// Blocks that are private by now.
     written: HashSet<u64>,
     chunks: Vec<u64>,
@@ -32,15 +35,12 @@ impl Keys {
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for a grain below a block or above 1 GiB.
     pub(super) fn new(grain: u64, private: bool) -> Result<Self> {
-        if !(BLOCK..=1 << 30).contains(&grain) {
-            return Err(Error::invalid(format!(
-                "a cache of pieces of {grain} bytes: give a grain from 4K to 1G"
-            )));
-        }
         Ok(Self {
-            cuts: Chunks::new(grain),
+            cuts: crate::commands::simulate::chunks(grain)?,
             private,
             bases: Vec::new(),
+            based: Vec::new(),
+            owners: HashMap::new(),
             written: HashSet::new(),
             chunks: Vec::new(),
         })
@@ -52,6 +52,7 @@ impl Keys {
             let same = |other: &trace::Disk| other.base == disk.base;
             let first = header.disks.iter().position(same);
             self.bases.push(first.unwrap_or(0) as u64);
+            self.based.push(!disk.base.is_empty());
         }
     }
 
@@ -64,11 +65,11 @@ impl Keys {
         if request.length == 0 {
             return Ok(None);
         }
-        let owner = disk(request) << 44;
+        let owner = self.owner(request)?;
         let blocks = request.offset / BLOCK..=(request.end() - 1) / BLOCK;
         if request.op != Op::Read {
             // A block that is written in part is read first; that is left out.
-            self.written.extend(blocks.map(|block| owner | block));
+            self.written.extend(blocks.map(|block| owner << 44 | block));
             if self.written.len() > MOST_PRIVATE {
                 return Err(Error::unsupported(format!(
                     "the trace writes more than {MOST_PRIVATE} blocks: take a part of it with \
@@ -78,7 +79,7 @@ impl Keys {
             return Ok(None);
         }
         let base = match self.private {
-            true => disk(request),
+            true => owner,
             false => self.bases.get(request.disk as usize).copied().unwrap_or(0),
         };
         self.chunks.clear();
@@ -87,7 +88,7 @@ impl Keys {
             if block * BLOCK >= next {
                 (chunk, next) = self.cuts.at(block * BLOCK);
             }
-            if self.written.is_empty() || !self.written.contains(&(owner | block)) {
+            if self.written.is_empty() || !self.written.contains(&(owner << 44 | block)) {
                 let chunk = (base << 44) | chunk;
                 if self.chunks.last() != Some(&chunk) {
                     self.chunks.push(chunk);
@@ -96,11 +97,22 @@ impl Keys {
         }
         Ok(Some(&self.chunks))
     }
-}
 
-/// A number for the disk of a client.
-fn disk(request: &Request) -> u64 {
-    (u64::from(request.client) * 31 + u64::from(request.disk)) % MOST_DISKS
+    /// A number for who has written what a request writes: the disk, whoever is its client by now; where
+    /// the trace does not say what disks are made from, each of its clients may have one of its own.
+    fn owner(&mut self, request: &Request) -> Result<u64> {
+        let based = self.based.get(request.disk as usize).copied().unwrap_or(false);
+        let key = ((!based).then_some(request.client), request.disk);
+        let next = self.owners.len() as u64;
+        let owner = *self.owners.entry(key).or_insert(next);
+        if owner >= MOST_DISKS {
+            return Err(Error::unsupported(format!(
+                "the trace has more than {MOST_DISKS} disks: take a part of it with `sojourn trace cut`, \
+                 or give --curve"
+            )));
+        }
+        Ok(owner)
+    }
 }
 
 /// The reads of a trace, as references to chunks with dense numbers.
@@ -132,22 +144,37 @@ impl Reads {
         Ok(())
     }
 
-    /// The share of the reads that caches of these sizes answer, each with chunks of `grain` bytes.
-    pub(super) fn curve(self, policy: PolicyKind, sizes: &[u64], grain: u64) -> Vec<(u64, f64)> {
+    /// What caches of these sizes do, each with chunks of `grain` bytes.
+    pub(super) fn curve(self, policy: PolicyKind, sizes: &[u64], grain: u64) -> Vec<Cached> {
         let stream = Stream::of_reads(self.references);
         let reads = self.ends.len().max(1) as f64;
         let point = |size: &u64| {
             let chunks =
                 u32::try_from(size / grain).unwrap_or(u32::MAX).clamp(1, stream.blocks().max(1));
-            (*size, simulate::whole(policy, chunks, &stream, &self.ends) as f64 / reads)
+            Cached {
+                size: *size,
+                answered: simulate::whole(policy, chunks, &stream, &self.ends) as f64 / reads,
+                hits: simulate::run(Policy::Kind(policy), chunks, &stream, false).hit_ratio(),
+            }
         };
         sizes.iter().map(point).collect()
     }
 }
 
+/// What a cache of a size does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Cached {
+    pub(super) size: u64,
+    /// The share of the reads that need nothing but the cache and their disk's own blocks.
+    pub(super) answered: f64,
+    /// The share of look-ups of chunks that are hits, as the server itself counts them.
+    pub(super) hits: f64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::simulate::chunks;
 
     fn request(client: u32, op: Op, offset: u64, length: u32) -> Request {
         Request { client, op, offset, length, ..Request::default() }
@@ -156,8 +183,8 @@ mod tests {
     #[test]
     fn what_a_client_wrote_never_needs_the_cache_again() {
         let grain = 120 << 10;
-        let (_, next) = Chunks::new(grain).at(0);
-        let (second, _) = Chunks::new(grain).at(next);
+        let (_, next) = chunks(grain).unwrap().at(0);
+        let (second, _) = chunks(grain).unwrap().at(next);
         let mut keys = Keys::new(grain, false).unwrap();
         let mut of = |client, op, offset, length: u64| {
             let request = request(client, op, offset, length as u32);
@@ -187,6 +214,17 @@ mod tests {
     }
 
     #[test]
+    fn what_a_disk_wrote_stays_private_when_its_guest_comes_back_as_another_client() {
+        let disk = |base: &str| trace::Disk { base: base.to_owned(), ..trace::Disk::default() };
+        for (base, chunks) in [("debian:1", 0), ("", 1)] {
+            let mut keys = Keys::new(65536, false).unwrap();
+            keys.learn(&Header { disks: vec![disk(base)], ..Header::default() });
+            keys.of(&request(0, Op::Write, 0, 4096)).unwrap();
+            assert_eq!(keys.of(&request(1, Op::Read, 0, 4096)).unwrap().unwrap().len(), chunks);
+        }
+    }
+
+    #[test]
     fn a_read_is_answered_when_all_its_chunks_are_there() {
         let mut reads = Reads::default();
         for chunks in [&[7, 8][..], &[8], &[], &[9, 7], &[7, 9]] {
@@ -194,6 +232,9 @@ mod tests {
         }
         // Of two chunks: 8 hits, nothing hits, and 7 and 9 hit at the end.
         let curve = reads.curve(PolicyKind::Lru, &[8192, 1 << 40], 4096);
-        assert_eq!(curve, [(8192, 0.6), (1 << 40, 0.6)]);
+        let answered: Vec<f64> = curve.iter().map(|point| point.answered).collect();
+        assert_eq!(answered, [0.6, 0.6]);
+        // 8, 7 and 9 again, of 7 look-ups: in a cache of two, 7 is gone when it is read again.
+        assert_eq!(curve[1].hits, 4.0 / 7.0);
     }
 }

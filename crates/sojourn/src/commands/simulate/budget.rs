@@ -66,26 +66,32 @@ struct Case {
 
 /// Tunes blocks, division and policy.
 pub(super) fn run(args: &Args, output: Output) -> Result<()> {
-    if args.memory.0.len() > 1 && args.load.trace.as_os_str() == "-" {
+    let memory = args.memory.sizes().ok_or_else(|| {
+        Error::invalid("what a part of the memory is depends on the block: give --memory in bytes")
+    })?;
+    if memory.len() > 1 && args.load.trace.as_os_str() == "-" {
         return Err(Error::invalid(
             "the trace is read once for each size of --memory: give a file, or one size",
         ));
     }
-    let sizes = args.choice.blocks.as_ref().map_or(vec![args.load.block.0], |list| list.0.clone());
-    let options = args.load.options(1)?;
+    let sizes = args
+        .choice
+        .blocks
+        .as_ref()
+        .map_or_else(|| args.load.one_size(), |list| Ok(list.0.clone()))?;
     let mut cases = Vec::new();
-    for bytes in &args.memory.0 {
+    for bytes in memory {
+        let mut source = args.load.reading.open(&args.load.trace)?;
         let blocks = sizes.iter().map(|size| u32::try_from(*size).unwrap_or(u32::MAX));
         let budget = Budget {
             memory: *bytes,
             blocks: blocks.collect(),
             shares: if args.choice.split { SHARES.to_vec() } else { vec![0.0] },
-            options: options.clone(),
+            options: args.load.options_of_blocks(source.header())?,
             costs: args.choice.costs()?,
             one_in: args.one_in,
             samples: 4,
         };
-        let mut source = args.load.reading.open(&args.load.trace)?;
         let spending = budget.spend(&mut *source)?;
         cases.push(Case { bytes: *bytes, config: lines(&spending), spending });
     }
@@ -105,7 +111,7 @@ fn lines(spending: &Spending) -> String {
     format!(
         "# each client: {client}; blocks of {}\n{}",
         ByteSize(best.block.into()),
-        config(best.server, &best.policy.to_string())
+        config(best.server, Some(&best.policy.to_string()))
     )
 }
 

@@ -1,7 +1,7 @@
 //! `sojourn simulate cache`: hit ratios of policies at sizes.
 
-use super::{Load, percent, write_page};
-use crate::lists::Sizes;
+use super::{Load, percent, sizes, write_page};
+use crate::lists::Amounts;
 use crate::output::{Output, Table, raw};
 use block::{ByteSize, Error, Result};
 use report::{Axis, Plot, Report, Series, Unit};
@@ -15,6 +15,7 @@ use std::path::PathBuf;
 Examples:
   sojourn simulate cache day.trace --policy lru,fmpq,lirs,opt --size 64M-1G
   sojourn simulate cache boots.trace --share image --size 16M,64M --html boots.html
+  sojourn simulate cache day.trace --size 1%-40%
   sojourn simulate cache day.trace --client 16M --policy fmpq:lifetime=8 --size 256M --split 32768
 
 A policy is a name, or a name with parameters: fmpq:lifetime=8,history=1. docs/simulate.md lists
@@ -25,9 +26,9 @@ pub(crate) struct Args {
     /// A policy, or several without parameters after commas; may be repeated [default: all]
     #[arg(long, value_name = "POLICY")]
     policy: Vec<String>,
-    /// Sizes of the cache; 1G-16G is 1, 2, 4, 8 and 16 GiB
+    /// Sizes of the cache; 1G-16G is 1, 2, 4, 8 and 16 GiB, 10% a tenth of all that is asked for
     #[arg(long, value_name = "LIST")]
-    size: Sizes,
+    size: Amounts,
     /// Split hits and misses at this distance: references since the block was last used (a power
     /// of two)
     #[arg(long, value_name = "N", value_parser = power)]
@@ -97,13 +98,8 @@ struct View {
 /// Simulates.
 pub(super) fn run(args: &Args, output: Output) -> Result<()> {
     let policies = policies(&args.policy)?;
-    let sizes: Vec<(u64, u32)> = args
-        .size
-        .0
-        .iter()
-        .map(|size| Ok((*size, args.load.blocks(*size)?)))
-        .collect::<Result<_>>()?;
     let stream = args.load.read(1)?;
+    let sizes = sizes(&args.size, &stream)?;
     let mut rows = Vec::new();
     for policy in policies {
         for (bytes, blocks) in &sizes {
@@ -134,8 +130,26 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
     if args.csv {
         return raw(csv(&view).as_bytes());
     }
-    output
-        .print(&view, || format!("{}\n\n{}", args.load.describe(&stream), text(&view, args.split)))
+    output.print(&view, || {
+        let title = args.load.describe(&stream);
+        format!("{title}\n\n{}{}", text(&view, args.split), matrix(&view))
+    })
+}
+
+/// Hit ratios with a row for each policy and a column for each size, where there are several of both.
+fn matrix(view: &View) -> String {
+    let of_policy: Vec<&[Row]> = view.rows.chunk_by(|a, b| a.policy == b.policy).collect();
+    let Some(first) = of_policy.first().filter(|rows| of_policy.len() > 1 && rows.len() > 1) else {
+        return String::new();
+    };
+    let mut columns = vec!["hit %".to_owned()];
+    columns.extend(first.iter().map(|row| format!(">{}", ByteSize(row.bytes))));
+    let mut table = Table::new(&columns.iter().map(String::as_str).collect::<Vec<_>>());
+    for rows in of_policy {
+        let ratios = rows.iter().map(|row| percent(row.hit_ratio));
+        table.row([rows[0].policy.clone()].into_iter().chain(ratios));
+    }
+    format!("\n{}", table.render())
 }
 
 fn text(view: &View, split: Option<u32>) -> String {

@@ -1,7 +1,7 @@
 //! `sojourn simulate curve`: LRU at all sizes in one pass.
 
 use super::{Load, describe_estimate, percent, write_page};
-use crate::lists::Sizes;
+use crate::lists::Amounts;
 use crate::output::{Output, Table, raw};
 use block::{ByteSize, Result};
 use report::{Axis, Plot, Report, Series, Unit};
@@ -9,7 +9,7 @@ use serde::Serialize;
 use simulate::{Curve, Estimate};
 use std::path::PathBuf;
 
-/// Sizes that are shown when none are given.
+/// Amounts that are shown when none are given.
 const POINTS: u64 = 24;
 
 /// Arguments of `sojourn simulate curve`.
@@ -28,9 +28,9 @@ touches: about 100 bytes of memory for each.")]
 pub(crate) struct Args {
     #[command(flatten)]
     load: Load,
-    /// Sizes of the cache [default: steps up to all blocks of the trace]
+    /// Amounts of the cache [default: steps up to all blocks of the trace]
     #[arg(long, value_name = "LIST")]
-    size: Option<Sizes>,
+    size: Option<Amounts>,
     /// Look at one block of N only
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     one_in: u32,
@@ -100,21 +100,20 @@ impl Line {
 
 /// Computes the curve.
 pub(super) fn run(args: &Args, output: Output) -> Result<()> {
-    let (line, title) = match args.samples {
+    let (line, title, block) = match args.samples {
         None => {
             let stream = args.load.read(args.one_in)?;
-            (Line::Whole(Curve::of(&stream)), args.load.describe(&stream))
+            (Line::Whole(Curve::of(&stream)), args.load.describe(&stream), u64::from(stream.block))
         }
         Some(samples) => {
             let (estimate, stream) = args.load.estimate(samples)?;
             let title = describe_estimate(&args.load, &estimate, &stream);
-            (Line::Bounded(estimate), title)
+            (Line::Bounded(estimate), title, stream.block.into())
         }
     };
     let mut view = line.view(Vec::new());
-    let block = args.load.block.0;
     let sizes = match &args.size {
-        Some(sizes) => sizes.0.clone(),
+        Some(sizes) => sizes.of(view.distinct_blocks.saturating_mul(block)),
         None => steps(view.distinct_blocks.saturating_mul(block), block),
     };
     let blocks: Vec<u64> = sizes.iter().map(|size| size / block).collect();
@@ -142,7 +141,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
     })
 }
 
-/// Sizes from small to all, each a half more or a third more than the one before: powers of two and
+/// Amounts from small to all, each a half more or a third more than the one before: powers of two and
 /// the middle between them.
 fn steps(all: u64, block: u64) -> Vec<u64> {
     let top = all.max(block).checked_next_power_of_two().unwrap_or(1 << 63);

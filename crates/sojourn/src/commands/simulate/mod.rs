@@ -1,4 +1,5 @@
-//! `sojourn simulate`: what a cache would do under the load of a trace.
+//! `sojourn simulate`: what a cache would do under the load of a trace, and what a disk and its
+//! scheduler would.
 //!
 //! | module | verbs |
 //! |---|---|
@@ -6,19 +7,31 @@
 //! | [`curve`] | `curve`: LRU at all sizes in one pass |
 //! | [`tune`] | `tune`: the best policy for a size |
 //! | [`budget`] | `tune` with `--blocks` or `--split`: how to spend memory |
+//! | [`disk`] | `disk`: schedulers on models of disks |
+//! | [`profiles`] | `profiles`: the disks that there are models of |
 
 mod budget;
 mod cache;
 mod curve;
+mod disk;
+mod profiles;
 mod tune;
 
 use crate::commands::trace::Reading;
-use crate::output::Output;
+use crate::lists::Amounts;
+use crate::output::{Output, visible};
 use ::cache::PolicyKind;
+use ::trace::Header;
 use block::{ByteSize, Error, Result};
 use clap::{Subcommand, ValueEnum};
-use simulate::{Estimate, Options, Sharing, Stream};
+use simulate::{Chunks, Estimate, Law, Options, Sharing, Stream};
 use std::path::PathBuf;
+use store::chunker::{MAX_PAGES, MEAN_PAGES, MIN_PAGES};
+
+/// Fewer sampled blocks than this tell nothing of a cache.
+const FEWEST: u32 = 64;
+
+pub(crate) use disk::profile;
 
 /// What to find out.
 #[derive(Debug, Subcommand)]
@@ -29,6 +42,10 @@ pub(crate) enum Simulate {
     Curve(curve::Args),
     /// The best policy for a size, blocks and division of memory, and what they are expected to save
     Tune(tune::Args),
+    /// Disk schedulers under a load on models of disks, and which of them wins
+    Disk(disk::Args),
+    /// The disks that there are models of
+    Profiles(profiles::Args),
 }
 
 /// Carries a verb out.
@@ -37,6 +54,8 @@ pub(crate) fn run(verb: &Simulate, output: Output) -> Result<()> {
         Simulate::Cache(args) => cache::run(args, output),
         Simulate::Curve(args) => curve::run(args, output),
         Simulate::Tune(args) => tune::run(args, output),
+        Simulate::Disk(args) => disk::run(args, output),
+        Simulate::Profiles(args) => profiles::run(args, output),
     }
 }
 
@@ -46,9 +65,13 @@ pub(crate) struct Load {
     /// The trace
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    /// Bytes of a cached block
-    #[arg(long, value_name = "SIZE", default_value = "4K")]
-    block: ByteSize,
+    /// What is cached at a time: blocks of so many bytes, or `chunks` as a server of ours has them
+    /// [default: chunks for a recording of such a server that nothing below speaks against, else 4K]
+    #[arg(long, value_name = "SIZE|chunks", value_parser = block_of)]
+    block: Option<Block>,
+    /// The mean length of the chunks in the cache
+    #[arg(long, value_name = "SIZE", default_value = "120K")]
+    grain: ByteSize,
     /// Bytes of a request that count as one reference, to compare blocks of several sizes [default:
     /// the block]
     #[arg(long, value_name = "SIZE")]
@@ -56,9 +79,10 @@ pub(crate) struct Load {
     /// Cache writes too, not only reads
     #[arg(long)]
     writes: bool,
-    /// Which blocks are the same: those of one disk for all its clients; those of one image until a
-    /// client writes them; or none between clients
-    #[arg(long, value_enum, default_value_t = Share::Disk)]
+    /// Which blocks are the same: those of disks made from one image, where the trace names it, until
+    /// a disk writes them; those of one disk for all its clients; those of all disks until a client
+    /// writes them; or none between clients
+    #[arg(long, value_enum, default_value_t = Share::Base)]
     share: Share,
     /// A cache in front of each client, as POLICY:SIZE or SIZE (lru): only its misses go on
     #[arg(long, value_name = "CACHE", value_parser = client)]
@@ -70,9 +94,32 @@ pub(crate) struct Load {
 /// Which blocks are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Share {
+    Base,
     Disk,
     Image,
     Private,
+}
+
+/// What is cached at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Block {
+    Bytes(u64),
+    Chunks,
+}
+
+fn block_of(text: &str) -> Result<Block> {
+    match text {
+        "chunks" => Ok(Block::Chunks),
+        _ => Ok(Block::Bytes(text.parse::<ByteSize>()?.0)),
+    }
+}
+
+/// The chunks that our store cuts images into, as far as requests tell.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) for a grain below a block or above 1 GiB.
+pub(crate) fn chunks(grain: u64) -> Result<Chunks> {
+    Chunks::new(grain, Law { least: MIN_PAGES, mean: MEAN_PAGES, most: MAX_PAGES })
 }
 
 /// Reads a client's cache: the size stands last, as policies have parameters of their own.
@@ -82,29 +129,69 @@ fn client(text: &str) -> Result<(PolicyKind, u64)> {
 }
 
 impl Load {
-    /// How the trace becomes references; only one block of `one_in` is kept.
-    fn options(&self, one_in: u32) -> Result<Options> {
-        let bytes = |size: ByteSize| u32::try_from(size.0).unwrap_or(u32::MAX);
-        let block = bytes(self.block);
-        let per = self.per.map(bytes);
+    /// What is cached of a trace that says this.
+    fn block(&self, header: &Header) -> Block {
+        let recorded = header.disks.iter().any(|disk| !disk.base.is_empty());
+        let plain = self.per.is_none() && self.client.is_none() && !self.writes;
+        self.block.unwrap_or(match recorded && plain && self.share == Share::Base {
+            true => Block::Chunks,
+            false => Block::Bytes(block::BLOCK),
+        })
+    }
+
+    /// How a trace that says this becomes references; only one block of `one_in` is kept.
+    fn options(&self, header: &Header, one_in: u32) -> Result<Options> {
+        let bytes = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
         let sharing = match self.share {
+            Share::Base => Sharing::Base,
             Share::Disk => Sharing::Disk,
             Share::Image => Sharing::Image,
             Share::Private => Sharing::Private,
         };
+        let (size, chunks) = match self.block(header) {
+            Block::Bytes(size) => (size, None),
+            Block::Chunks => (block::BLOCK, Some(chunks(self.grain.0)?)),
+        };
         let client = match self.client {
-            Some((policy, size)) => Some((policy, self.blocks(size)?)),
+            Some((policy, room)) => Some((policy, blocks(room, size)?)),
             None => None,
         };
-        Ok(Options { block, per, writes: self.writes, sharing, client, one_in })
+        let per = self.per.map(|per| bytes(per.0));
+        let writes = self.writes;
+        Ok(Options { block: bytes(size), chunks, per, writes, sharing, client, one_in })
+    }
+
+    /// The size of blocks, where nothing else is asked for.
+    fn one_size(&self) -> Result<Vec<u64>> {
+        match self.block {
+            None => Ok(vec![block::BLOCK]),
+            Some(Block::Bytes(size)) => Ok(vec![size]),
+            Some(Block::Chunks) => {
+                Err(Error::invalid("memory is divided for blocks, not chunks: give --block SIZE"))
+            }
+        }
+    }
+
+    /// As [`options`](Self::options), for blocks whose size is still to be chosen.
+    fn options_of_blocks(&self, header: &Header) -> Result<Options> {
+        let load = Self { block: Some(Block::Bytes(block::BLOCK)), ..self.clone() };
+        load.options(header, 1)
     }
 
     /// Reads the trace; only one block of `one_in` goes into the stream.
     fn read(&self, one_in: u32) -> Result<Stream> {
         let mut source = self.reading.open(&self.trace)?;
-        let stream = Stream::read(&mut *source, &self.options(one_in)?)?;
+        let options = self.options(source.header(), one_in)?;
+        let stream = Stream::read(&mut *source, &options)?;
         if stream.is_empty() {
             return Err(self.nothing());
+        }
+        if stream.blocks() < FEWEST && one_in > 1 {
+            tracing::warn!(
+                blocks = stream.blocks(),
+                one_in,
+                "the sample is too small to tell anything; give a smaller --one-in"
+            );
         }
         Ok(stream)
     }
@@ -112,7 +199,8 @@ impl Load {
     /// Reads the trace for its curve, looking at so many blocks at most.
     fn estimate(&self, samples: u32) -> Result<(Estimate, Stream)> {
         let mut source = self.reading.open(&self.trace)?;
-        let (estimate, stream) = Estimate::read(&mut *source, &self.options(1)?, samples)?;
+        let options = self.options(source.header(), 1)?;
+        let (estimate, stream) = Estimate::read(&mut *source, &options, samples)?;
         if estimate.references == 0 {
             return Err(self.nothing());
         }
@@ -126,35 +214,32 @@ impl Load {
         ))
     }
 
-    /// How many blocks fit in so many bytes.
-    fn blocks(&self, size: u64) -> Result<u32> {
-        match u32::try_from(size / self.block.0.max(1)) {
-            Ok(blocks) if blocks > 0 => Ok(blocks),
-            _ => Err(Error::invalid(format!(
-                "a cache of {} does not hold a block of {}, or more than 2^32 of them; give another size",
-                ByteSize(size),
-                self.block
-            ))),
-        }
-    }
-
     /// What the clients' own caches answer of their reads.
     fn client_hit_ratio(&self, stream: &Stream) -> Option<f64> {
         let ratio = stream.client_hits as f64 / stream.client_reads.max(1) as f64;
         self.client.map(|_| ratio)
     }
 
+    /// What was cached.
+    fn what(&self, stream: &Stream) -> String {
+        let size = ByteSize(stream.block.into());
+        match stream.block.is_power_of_two() {
+            true => format!("blocks of {size}"),
+            false => format!("chunks of {size} on average"),
+        }
+    }
+
     /// The trace and its load in a line.
     fn describe(&self, stream: &Stream) -> String {
-        let distinct = u64::from(stream.blocks()) * self.block.0;
+        let distinct = u64::from(stream.blocks()) * u64::from(stream.block);
         let mut text = format!(
-            "{}: {} requests, {} references of clients, {} simulated, to {} of distinct blocks of {}",
-            self.trace.display(),
+            "{}: {} requests, {} references of clients, {} simulated, to {} of distinct {}",
+            visible(&self.trace.display().to_string()),
             stream.requests,
             stream.before,
             stream.len(),
             ByteSize(distinct),
-            self.block
+            self.what(stream)
         );
         if stream.one_in > 1 {
             text.push_str(&format!(" (one block of {})", stream.one_in));
@@ -166,18 +251,37 @@ impl Load {
     }
 }
 
+/// How many blocks fit in so many bytes.
+fn blocks(size: u64, block: u64) -> Result<u32> {
+    match u32::try_from(size / block.max(1)) {
+        Ok(blocks) if blocks > 0 => Ok(blocks),
+        _ => Err(Error::invalid(format!(
+            "a cache of {} does not hold a block of {}, or more than 2^32 of them; give another size",
+            ByteSize(size),
+            ByteSize(block)
+        ))),
+    }
+}
+
+/// Sizes of a cache, each with the blocks that it holds, for a stream.
+fn sizes(amounts: &Amounts, stream: &Stream) -> Result<Vec<(u64, u32)>> {
+    let block = u64::from(stream.block);
+    let whole = u64::from(stream.blocks()) * u64::from(stream.one_in) * block;
+    amounts.of(whole).into_iter().map(|size| Ok((size, blocks(size, block)?))).collect()
+}
+
 /// A trace of which only a curve was made, in a line.
 fn describe_estimate(load: &Load, estimate: &Estimate, stream: &Stream) -> String {
-    let distinct = estimate.distinct.saturating_mul(load.block.0);
+    let distinct = estimate.distinct.saturating_mul(stream.block.into());
     format!(
-        "{}: {} requests, {} references of clients, {} counted, to about {} of distinct blocks of {} \
+        "{}: {} requests, {} references of clients, {} counted, to about {} of distinct {} \
          ({} of them looked at)",
-        load.trace.display(),
+        visible(&load.trace.display().to_string()),
         stream.requests,
         stream.before,
         estimate.references,
         ByteSize(distinct),
-        load.block,
+        load.what(stream),
         estimate.samples
     )
 }
@@ -188,6 +292,6 @@ fn percent(share: f64) -> String {
 }
 
 /// Writes a page.
-fn write_page(path: &std::path::Path, page: &report::Report) -> Result<()> {
+pub(crate) fn write_page(path: &std::path::Path, page: &report::Report) -> Result<()> {
     std::fs::write(path, page.render()).map_err(|e| Error::io(path.display(), e))
 }

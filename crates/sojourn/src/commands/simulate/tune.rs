@@ -1,7 +1,7 @@
 //! `sojourn simulate tune`: the best policy for a size, by miniature simulation.
 
-use super::{Load, budget, percent, write_page};
-use crate::lists::Sizes;
+use super::{Load, budget, percent, sizes, write_page};
+use crate::lists::Amounts;
 use crate::output::{Output, Table};
 use block::{ByteSize, Result};
 use report::{Axis, Bars, Report, Unit};
@@ -18,16 +18,17 @@ Examples:
   sojourn simulate tune day.trace --memory 4G --blocks 4K-128K --split
   sojourn simulate tune day.trace --memory 4G --split --fetch 20ms --fetch-rate 50M
 
-Every policy that a server can have, many with several parameters, runs in miniature on four
+Every policy that a server can have, many with several parameters, runs in miniature on eight
 samples of one block in 64. What it prints goes into sojourn.toml. With --blocks or --split it
 also chooses the size of blocks, or what part of the memory to give to the clients: then what
 counts is the time of a read, as --trip and --fetch have it.")]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) load: Load,
-    /// Memory of the server's cache, with --split of all caches; of several sizes each is tuned
+    /// Memory of the server's cache, with --split of all caches; of several sizes each is tuned. 10% is
+    /// a tenth of all that is asked for
     #[arg(long, value_name = "LIST")]
-    pub(super) memory: Sizes,
+    pub(super) memory: Amounts,
     /// A sample is one block of N
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) one_in: u32,
@@ -41,7 +42,8 @@ pub(crate) struct Args {
 #[derive(Debug, Serialize)]
 struct Case {
     bytes: u64,
-    policy: String,
+    /// What to configure; null where nothing is gained by it.
+    policy: Option<String>,
     saved: f64,
     saved_error: f64,
     config: String,
@@ -54,16 +56,14 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
     if args.choice.is_any() {
         return budget::run(args, output);
     }
-    let sizes: Vec<(u64, u32)> = (args.memory.0.iter())
-        .map(|size| Ok((*size, args.load.blocks(*size)?)))
-        .collect::<Result<_>>()?;
     let stream = args.load.read(1)?;
+    let sizes = sizes(&args.memory, &stream)?;
     let mut cases = Vec::new();
     for (bytes, blocks) in sizes {
         let question = Question { one_in: args.one_in, ..Question::new(blocks) };
         let advice = tune(&stream, &question)?;
-        let policy = advice.best().policy.to_string();
-        let config = config(bytes, &policy);
+        let policy = advice.recommended().map(|best| best.policy.to_string());
+        let config = config(bytes, policy.as_deref());
         let (saved, saved_error) = (advice.saved(), advice.saved_error());
         cases.push(Case { bytes, policy, saved, saved_error, config, advice });
     }
@@ -78,8 +78,9 @@ pub(super) fn run(args: &Args, output: Output) -> Result<()> {
 }
 
 /// The lines of the configuration for a cache.
-pub(super) fn config(bytes: u64, policy: &str) -> String {
-    format!("[cache]\nsize = \"{}\"\npolicy = \"{policy}\"\n", exact(bytes))
+pub(super) fn config(bytes: u64, policy: Option<&str>) -> String {
+    let policy = policy.map(|policy| format!("policy = \"{policy}\"\n")).unwrap_or_default();
+    format!("[cache]\nsize = \"{}\"\n{policy}", exact(bytes))
 }
 
 /// A size that is read back as the same number of bytes.
@@ -89,19 +90,22 @@ fn exact(bytes: u64) -> String {
     if same { short } else { format!("{bytes}") }
 }
 
-/// A gain with its standard error.
+/// A gain with half of the interval that holds it with 95 %.
 pub(super) fn gain(saved: f64, error: f64) -> String {
     format!("{} % (+- {})", percent(saved), percent(error))
 }
 
 /// What is said of a case above its table.
 fn verdict(case: &Case) -> String {
+    let (bytes, usual) = (ByteSize(case.bytes), case.advice.usual.policy);
+    let Some(policy) = &case.policy else {
+        return format!(
+            "{bytes}: leave the policy as it is: none is expected to hit more often than {usual} by more \
+             than chance"
+        );
+    };
     let saved = gain(case.saved, case.saved_error);
-    format!(
-        "{}: {}, which is expected to miss {saved} less often than lru",
-        ByteSize(case.bytes),
-        case.policy
-    )
+    format!("{bytes}: {policy}, which is expected to miss {saved} less often than lru")
 }
 
 /// The candidates, best first.

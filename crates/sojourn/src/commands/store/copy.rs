@@ -1,7 +1,6 @@
 //! `sojourn store copy`.
 
 use crate::config::Config;
-use crate::engine::images;
 use crate::home::Home;
 use crate::output::Output;
 use crate::progress::Bar;
@@ -14,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use store::backend::OpenOptions;
 use store::copy::Copied;
-use store::{RefKind, RefRecord, Session, Settings, Store};
+use store::{RefKind, RefRecord, Session, Settings, Store, images};
 
 /// Cache of the images that are read, in bytes: a chunk is read once, some in two requests.
 const CACHE: u64 = 32 << 20;

@@ -4,10 +4,10 @@ use crate::config::Config;
 use crate::home::Home;
 use crate::output::{Output, Table, moment};
 use crate::{engine, key};
-use block::Result;
+use block::{Error, Result};
 use clap::Subcommand;
 use std::path::PathBuf;
-use store::{Cost, NewKey};
+use store::{Cost, KeySlot, NewKey, SlotKind};
 
 /// The verbs of `sojourn store key`.
 #[derive(Debug, Subcommand)]
@@ -28,10 +28,11 @@ Examples:
 Examples:
   sojourn store key rotate first
   SOJOURN_NEW_PASSPHRASE=… sojourn store key rotate first
+  sojourn store key rotate server --new-key-file new.key
 
-The old one no longer opens the store. It does open an old copy of the store's keys/ object, and
-with it all that is in the store: the master key stays the same. After a theft of both, make a new
-store and copy the images.")]
+A key file is replaced by a key file: give --new-key-file. The old one no longer opens the store.
+It does open an old copy of the store's keys/ object, and with it all that is in the store: the
+master key stays the same. After a theft of both, make a new store and copy the images.")]
     Rotate(New),
     /// Remove a slot; the last one stays
     #[command(after_help = "\
@@ -83,7 +84,16 @@ pub(crate) async fn run(verb: &Key, home: &Home, output: Output) -> Result<()> {
             output.print(&slot, || format!("key slot {} opens the store too", slot.name))
         }
         Key::Rotate(new) => {
-            keys.list().await?;
+            let slots = keys.list().await?;
+            let is_file = |slot: &KeySlot| slot.name == new.name && slot.kind == SlotKind::KeyFile;
+            // What kind of secret opens the store is nothing that a variable decides.
+            if new.new_key_file.is_none() && slots.iter().any(is_file) {
+                return Err(Error::invalid(format!(
+                    "key slot {} is a key file: give its new one with --new-key-file PATH; for a \
+                     passphrase instead, add another slot (`sojourn store key add`) and remove this one",
+                    new.name
+                )));
+            }
             let secret = key::another(new.new_key_file.as_deref())?;
             let new = NewKey { name: &new.name, secret: &secret, cost: Cost::NORMAL };
             let slot = keys.rotate(&new).await?;

@@ -4,6 +4,7 @@ mod check;
 mod copy;
 mod key;
 mod publish;
+mod sessions;
 mod stats;
 
 use crate::home::Home;
@@ -41,6 +42,9 @@ Examples:
     /// Who may open an encrypted store
     #[command(subcommand, arg_required_else_help = true)]
     Key(key::Key),
+    /// Who writes to the store
+    #[command(subcommand, arg_required_else_help = true)]
+    Sessions(sessions::Sessions),
     /// How much each image, disk and snapshot holds, and how much of it they share
     #[command(after_help = "\
 Examples:
@@ -55,6 +59,7 @@ pub(crate) async fn run(verb: &Store, home: &Home, output: Output) -> Result<()>
         Store::Copy(args) => copy::run(args, home, output).await,
         Store::Publish => publish::run(home, output).await,
         Store::Key(verb) => key::run(verb, home, output).await,
+        Store::Sessions(verb) => sessions::run(verb, home, output).await,
         Store::Stats => stats::run(home, output).await,
     }
 }

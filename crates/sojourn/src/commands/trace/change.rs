@@ -4,7 +4,7 @@ use super::{Reading, kept, must_not_be_read, stem};
 use crate::commands::image::target::exists;
 use crate::descriptors;
 use crate::lists::{Numbers, duration};
-use crate::output::Output;
+use crate::output::{Output, visible};
 use crate::progress::Bar;
 use block::{ByteSize, Error, Result};
 use serde::Serialize;
@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use std::slice::from_ref;
 use std::time::Duration;
 use trace::{
-    Anonymous, ExportOptions, Exported, Format, Merged, Op, Same, Selection, Source, format_for,
+    Anonymous, Begun, ExportOptions, Exported, Format, Merged, Op, Same, Selection, Source,
+    format_for,
 };
 
 /// How a trace is written.
@@ -59,14 +60,25 @@ impl Writing {
     fn write(&self, source: &mut dyn Source, unit: u32, output: Output) -> Result<()> {
         let format = self.format()?;
         let bar = Bar::waiting("writing");
-        let done = trace::export(source, &self.out, &ExportOptions { format, unit })?;
+        let done = trace::export(source, &self.out, &ExportOptions { format, unit });
         drop(bar);
+        let done = match done {
+            // Whoever reads it has enough, as `head` does.
+            Err(e) if self.to_stdout() && is_broken_pipe(&e) => return Ok(()),
+            done => done?,
+        };
         if self.to_stdout() {
             return Ok(());
         }
         let view = View { file: self.out.display().to_string(), format, done };
         output.print(&view, || text(&view))
     }
+}
+
+/// Whether the reader of a pipe went away.
+fn is_broken_pipe(error: &Error) -> bool {
+    let io = std::error::Error::source(error).and_then(|e| e.downcast_ref::<std::io::Error>());
+    io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 /// What is printed.
@@ -80,7 +92,7 @@ struct View {
 
 fn text(view: &View) -> String {
     let Exported { requests, records, left_out } = view.done;
-    let mut text = format!("{}: {requests} requests as {}", view.file, view.format);
+    let mut text = format!("{}: {requests} requests as {}", visible(&view.file), view.format);
     if left_out > 0 {
         text.push_str(&format!("; {left_out} left out, which the format has no word for"));
     }
@@ -178,7 +190,14 @@ pub(super) fn cut(args: &Cut, output: Output) -> Result<()> {
         ops: args.op.clone(),
         requests: args.first,
     };
-    let mut cut = trace::Cut::new(source, selection);
+    let mut cut = Begun::new(trace::Cut::new(source, selection));
+    if cut.is_empty() {
+        return Err(Error::invalid(format!(
+            "{}: nothing in it is asked for, so nothing is written; `sojourn trace stats` shows what it \
+             holds",
+            args.trace.display()
+        )));
+    }
     args.writing.write(&mut cut, args.reading.unit, output)
 }
 
@@ -208,7 +227,14 @@ pub(crate) struct Sample {
 pub(super) fn sample(args: &Sample, output: Output) -> Result<()> {
     args.writing.check(from_ref(&args.trace))?;
     let source = args.reading.open(&args.trace)?;
-    let mut sample = trace::Sample::new(source, args.one_in, args.place.0)?;
+    let mut sample = Begun::new(trace::Sample::new(source, args.one_in, args.place.0)?);
+    if sample.is_empty() {
+        return Err(Error::invalid(format!(
+            "{}: a sample of one place in {} is empty; give a smaller --one-in",
+            args.trace.display(),
+            args.one_in
+        )));
+    }
     args.writing.write(&mut sample, args.reading.unit, output)
 }
 

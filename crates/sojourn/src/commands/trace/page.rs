@@ -84,7 +84,8 @@ fn sizes(stats: &Stats) -> Bars {
         .series("writes", of(writes))
 }
 
-fn timeline(stats: &Stats) -> [Plot; 3] {
+/// What happens in the course of the trace; without times there are as many requests in every stretch.
+fn timeline(stats: &Stats) -> Vec<Plot> {
     let line = &stats.timeline;
     let (unit, label, scale) = match stats.times {
         true => (Unit::Seconds, "time", 1e-9),
@@ -108,16 +109,19 @@ fn timeline(stats: &Stats) -> [Plot; 3] {
         })
         .collect();
     let window = unit.show(width);
-    [
+    let requests =
         Plot::new(format!("Requests {per}"), axis(), Axis::new("requests", Unit::Number))
-            .series(series("", &|bin| bin.requests as f64 / width)),
+            .series(series("", &|bin| bin.requests as f64 / width));
+    let mut plots = if stats.times { vec![requests] } else { Vec::new() };
+    plots.extend([
         Plot::new(format!("Bytes {per}"), axis(), Axis::new("bytes", Unit::Bytes))
             .series(series("read", &|bin| bin.read_bytes as f64 / width))
             .series(series("written", &|bin| bin.written_bytes as f64 / width)),
         Plot::new("Working set", axis(), Axis::new("different blocks", Unit::Bytes))
             .series(Series::new("since the start", grown))
             .series(series(&format!("in each {window}"), &|bin| bin.blocks as f64 * block)),
-    ]
+    ]);
+    plots
 }
 
 fn distances(stats: &Stats) -> Bars {

@@ -8,8 +8,8 @@ use crate::serve::listen::Asked;
 use crate::serve::plain;
 use crate::serve::record::{Recording, RecordingView};
 use crate::serve::recordings::Place;
-use block::{ByteSize, Error, Result};
-use nbd::{Address, Uri};
+use block::{ByteSize, Error, ErrorKind, Result};
+use nbd::{Address, ClientOptions, Remote, Uri};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -44,6 +44,7 @@ pub(crate) struct Args {
 
 pub(super) async fn run(args: &Args, output: Output) -> Result<ExitCode> {
     let to = remote::options(&args.to)?;
+    must_answer(&args.to, to.clone()).await?;
     let notes = format!("recorded between clients and {}", args.to);
     let recording = Recording::start(Place::File(args.out.clone()), args.limit.0, &notes)?;
     let exports = recording.exports(Arc::new(ForwardExports::new(args.to.clone(), to)));
@@ -56,6 +57,20 @@ pub(super) async fn run(args: &Args, output: Output) -> Result<ExitCode> {
         Some(error) => Err(Error::unavailable(format!("the trace ended early: {error}"))),
         None => Ok(code),
     }
+}
+
+/// Fails when the server is not there, or has not got the export: a recorder that nobody can use would
+/// wait for clients in silence.
+async fn must_answer(to: &Uri, options: ClientOptions) -> Result<()> {
+    match Remote::connect(to, options).await {
+        Ok(remote) => remote.close().await,
+        // Another client has the disk now, and may be gone when ours come.
+        Err(e) if e.kind() == ErrorKind::Conflict => {}
+        // Clients may name another export.
+        Err(e) if e.kind() == ErrorKind::NotFound && to.export.is_empty() => {}
+        Err(e) => return Err(e),
+    }
+    Ok(())
 }
 
 fn text(view: &RecordingView) -> String {

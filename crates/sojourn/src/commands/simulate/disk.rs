@@ -1,0 +1,262 @@
+//! `sojourn simulate disk`: schedulers on models of disks under a load, and who wins.
+//!
+//! | module | part |
+//! |---|---|
+//! | [`load`] | the load that was asked for |
+//! | [`show`] | tables and comma-separated values |
+//! | [`page`] | the page with plots |
+
+mod load;
+mod page;
+mod show;
+
+use super::write_page;
+use crate::output::{Output, raw};
+use crate::progress::Bar;
+use block::{Error, Result};
+use load::{Load, Prepared};
+use schedule::compare::{Estimate, Verdict, least};
+use schedule::simulation::{Outcome, Setup, run as simulate};
+use schedule::{Model, Profile, scheduler};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Arguments of `sojourn simulate disk`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn simulate disk
+  sojourn simulate disk --scheduler cats,deadline,cfq --profile cheetah-15k4 --seeds 5
+  sojourn simulate disk --load buffered --scheduler cats --scheduler cats:read-delay=500
+  sojourn simulate disk day.trace --disk alice --profile hdd-7200,my-disk.toml --html day.html
+  sojourn simulate disk --load open --rate 120 --size 4K --profile hdd-7200
+
+docs/disk-lab.md lists schedulers and their parameters; sojourn simulate profiles lists disks.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    load: Load,
+    /// Profiles, shipped ones by name or files, after commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "cheetah-15k4")]
+    profile: Vec<String>,
+    /// A scheduler, or several after commas; may be repeated [default: all]
+    #[arg(long, value_name = "SCHEDULER", value_delimiter = ',')]
+    scheduler: Vec<String>,
+    /// What schedulers believe the disk to be, when it is another one: a profile
+    #[arg(long, value_name = "PROFILE")]
+    believe: Option<String>,
+    /// Requests handed to the driver before it waits for the disk [default: one more than the disk
+    /// works on]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    outstanding: Option<u32>,
+    /// Requests of a run
+    #[arg(long, value_name = "N", default_value_t = 50_000)]
+    requests: u64,
+    /// Requests at the beginning that are not counted [default: a tenth]
+    #[arg(long, value_name = "N")]
+    warm_up: Option<u64>,
+    /// Runs of each scheduler on each disk
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    seeds: u32,
+    /// The first seed
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    seed: u64,
+    /// Print comma-separated values
+    #[arg(long)]
+    csv: bool,
+    /// Also write a page with plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// A shipped profile by its name, or a file.
+pub(crate) fn profile(text: &str) -> Result<Profile> {
+    let path = Path::new(text);
+    let file = text.contains('/') || path.extension().is_some();
+    if !file {
+        return Profile::named(text);
+    }
+    // A device or a pipe without an end is not read for ever.
+    let limit = schedule::profile::LONGEST as u64 + 1;
+    let read = || -> std::io::Result<Vec<u8>> {
+        use std::io::Read;
+        let mut bytes = Vec::new();
+        std::fs::File::open(path)?.take(limit).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().map_err(|e| Error::io(text, e))?;
+    let toml = String::from_utf8(bytes)
+        .map_err(|_| Error::invalid(format!("{text}: not text, so not a profile")))?;
+    Profile::parse(&toml, text)
+}
+
+/// One scheduler on one disk.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    profile: String,
+    scheduler: String,
+    service_ms: Estimate,
+    service_variance: Estimate,
+    device_ms: Estimate,
+    response_ms: Estimate,
+    response_variance: Estimate,
+    p50_ms: Estimate,
+    p90_ms: Estimate,
+    p99_ms: Estimate,
+    p999_ms: Estimate,
+    worst_ms: Estimate,
+    sectors_per_ms: Estimate,
+    requests_per_ms: Estimate,
+    utilisation: Estimate,
+    hit_ratio: Estimate,
+    foreseen: Estimate,
+    in_system: Estimate,
+    counters: Vec<(&'static str, u64)>,
+    #[serde(skip)]
+    first: Outcome,
+}
+
+impl Row {
+    fn new(profile: &str, scheduler: &str, outcomes: Vec<Outcome>) -> Self {
+        let of = |value: fn(&Outcome) -> f64| {
+            Estimate::of(&outcomes.iter().map(value).collect::<Vec<_>>())
+        };
+        Self {
+            profile: profile.to_owned(),
+            scheduler: scheduler.to_owned(),
+            service_ms: of(|o| o.service.mean_ms()),
+            service_variance: of(|o| o.service.variance_ms2()),
+            device_ms: of(|o| o.device.mean_ms()),
+            response_ms: of(|o| o.response.mean_ms()),
+            response_variance: of(|o| o.response.variance_ms2()),
+            p50_ms: of(|o| o.response.quantile_ms(0.5)),
+            p90_ms: of(|o| o.response.quantile_ms(0.9)),
+            p99_ms: of(|o| o.response.quantile_ms(0.99)),
+            p999_ms: of(|o| o.response.quantile_ms(0.999)),
+            worst_ms: of(|o| o.response.most_ms()),
+            sectors_per_ms: of(Outcome::sectors_per_ms),
+            requests_per_ms: of(Outcome::rate_per_ms),
+            utilisation: of(Outcome::utilisation),
+            hit_ratio: of(Outcome::hit_ratio),
+            foreseen: of(Outcome::foreseen),
+            in_system: of(|o| o.in_system),
+            counters: outcomes.first().map(|o| o.counters.clone()).unwrap_or_default(),
+            first: outcomes.into_iter().next().unwrap_or_default(),
+        }
+    }
+}
+
+/// Who wins on one disk.
+#[derive(Debug, Serialize)]
+struct Winner {
+    profile: String,
+    sentence: String,
+    #[serde(flatten)]
+    verdict: Verdict,
+}
+
+#[derive(Debug, Serialize)]
+struct View {
+    load: String,
+    requests: u64,
+    warm_up: u64,
+    seeds: u32,
+    rows: Vec<Row>,
+    winners: Vec<Winner>,
+}
+
+/// Simulates.
+pub(super) fn run(args: &Args, output: Output) -> Result<()> {
+    let profiles = args.profile.iter().map(|p| profile(p)).collect::<Result<Vec<_>>>()?;
+    let believed = args.believe.as_deref().map(|p| profile(p)?.model()).transpose()?;
+    let schedulers: Vec<String> = match args.scheduler.is_empty() {
+        true => scheduler::ALL.iter().map(|kind| kind.name.to_owned()).collect(),
+        false => args.scheduler.clone(),
+    };
+    // A name that is wrong is told before anything takes time.
+    schedulers.iter().try_for_each(|s| scheduler::make(s).map(drop))?;
+    let warm_up = args.warm_up.unwrap_or(args.requests / 10);
+    let mut view = View {
+        load: args.load.describe(),
+        requests: args.requests,
+        warm_up,
+        seeds: args.seeds,
+        rows: Vec::new(),
+        winners: Vec::new(),
+    };
+    let total = profiles.len() as u64 * schedulers.len() as u64 * u64::from(args.seeds);
+    let bar = Bar::requests("runs", Some(total));
+    for profile in &profiles {
+        let prepared = args.load.prepare(profile.sectors()?)?;
+        let from = view.rows.len();
+        for scheduler in &schedulers {
+            let mut outcomes = Vec::new();
+            for number in 0..args.seeds {
+                let one = One { args, profile, scheduler, warm_up, number };
+                outcomes.push(one.run(&prepared, believed.as_deref())?);
+                bar.moved(1);
+            }
+            view.rows.push(Row::new(&profile.name, scheduler, outcomes));
+        }
+        view.winners.push(winner(&profile.name, &view.rows[from..]));
+    }
+    drop(bar);
+    if let Some(path) = &args.html {
+        write_page(path, &page::page(&view))?;
+    }
+    if args.csv {
+        return raw(show::csv(&view).as_bytes());
+    }
+    output.print(&view, || show::text(&view))
+}
+
+/// One run.
+struct One<'a> {
+    args: &'a Args,
+    profile: &'a Profile,
+    scheduler: &'a str,
+    warm_up: u64,
+    number: u32,
+}
+
+impl One<'_> {
+    fn run(&self, prepared: &Prepared, believed: Option<&dyn Model>) -> Result<Outcome> {
+        let seed = self.args.seed.wrapping_add(u64::from(self.number));
+        let model = self.profile.model()?;
+        let outstanding = self.args.outstanding.map_or(model.servers() + 1, |n| n as usize);
+        simulate(Setup {
+            model,
+            believed,
+            shadow: believed.map(Model::cache),
+            scheduler: scheduler::make(self.scheduler)?,
+            load: self.args.load.start(prepared, seed)?,
+            outstanding,
+            requests: self.args.requests,
+            warm_up: self.warm_up,
+            seed,
+            samples: self.args.html.is_some() && self.number == 0,
+        })
+        .map_err(|e| e.context(format!("{} on {}", self.scheduler, self.profile.name)))
+    }
+}
+
+/// Who wins on one disk, in a sentence.
+fn winner(profile: &str, rows: &[Row]) -> Winner {
+    let estimates: Vec<Estimate> = rows.iter().map(|row| row.response_ms).collect();
+    let verdict = least(&estimates);
+    let name = |index: &usize| rows[*index].scheduler.as_str();
+    let sentence = match &verdict {
+        Verdict::Wins { best } => format!(
+            "{profile}: {} has the least mean response; its interval overlaps no other",
+            name(best)
+        ),
+        Verdict::Ties { best, with } => format!(
+            "{profile}: {} has the least mean response, but its interval overlaps that of {}; more \
+             --seeds or --requests tell them apart",
+            name(best),
+            with.iter().map(name).collect::<Vec<_>>().join(", ")
+        ),
+        Verdict::Unknown if rows.len() < 2 => format!("{profile}: nothing to compare with"),
+        Verdict::Unknown => format!("{profile}: one seed says nothing of who wins; give --seeds"),
+    };
+    Winner { profile: profile.to_owned(), sentence, verdict }
+}
