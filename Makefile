@@ -4,14 +4,17 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-mixed test-ceph test-e2fsprogs lint fmt fuzz bench bench-storm bench-store bench-borrow bench-file bench-cache bench-simulate simulate mutate clean
+.PHONY: help build demo test test-mixed test-cuts test-ceph test-e2fsprogs test-iotests test-libnbd lint fmt fuzz bench bench-storm bench-store bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
 	@echo "make test    every check and every test"
 	@echo "make test-mixed  a server's day in small, as long as you like: MIXED_MINUTES=30"
+	@echo "make test-cuts   power cuts on ext4 with and without a journal, XFS and btrfs, CUTS=1000 each (as root; about an hour)"
 	@echo "make test-ceph   the stores' tests on Ceph with three OSDs, one of them killed (some minutes)"
 	@echo "make test-e2fsprogs   finding free blocks on all test images of e2fsprogs, E2FSPROGS=CHECKOUT"
+	@echo "make test-iotests   QEMU's tests of raw images over NBD, beside qemu-nbd, QEMU=SOURCES (some minutes)"
+	@echo "make test-libnbd   libnbd's tests of servers, LIBNBD=SOURCES (half a minute)"
 	@echo "make bench   beside other NBD servers and the physical limit"
 	@echo "make bench-storm   boot storms on a slow disk beside qemu-nbd, a light client beside a storm, many clients (about half an hour)"
 	@echo "make bench-store   importing, storing, exporting and booting images, beside other tools"
@@ -19,9 +22,10 @@ help:
 	@echo "make bench-file   reads from the disk by threads and by io_uring, DIR=. READS=10000"
 	@echo "make bench-cache   CPU time of a hit and a miss of the block cache, and its memory, ENTRIES=262144"
 	@echo "make bench-simulate   simulated requests per second of CPU time, TRACE=FILE BLOCKS=65536, beside libCacheSim when it is installed"
+	@echo "make bench-schedule   simulated disk requests per second of CPU time, and the time of a plan, FILES=1000000"
 	@echo "make lint    formatting, clippy, licences, the repository's own rules"
 	@echo "make fmt     format the code"
-	@echo "make simulate  10,000 lives of a store in simulated time, SEEDS=10000"
+	@echo "make simulate  10,000 lives of a store in simulated time, and of a home on a simulated file system, SEEDS=10000"
 	@echo "make fuzz    the fuzz targets, SECONDS=60 each"
 	@echo "make mutate  a million damaged images of every file system that space is borrowed from (long)"
 	@echo "make clean   remove what was built and cached"
@@ -43,7 +47,7 @@ lint:
 	scripts/check-repo
 
 test: lint
-	@scripts/setup demo fuzz python s3
+	@scripts/setup demo fuzz python s3 clients
 	scripts/test
 
 MIXED_MINUTES ?= 30
@@ -51,6 +55,13 @@ test-mixed:
 	@scripts/setup build test
 	$(CARGO) build --locked -p sojourn
 	MIXED_MINUTES=$(MIXED_MINUTES) $(CARGO) test -p sojourn-tests --locked --test mixed -- --nocapture
+
+CUTS ?= 1000
+CUTS_SEED ?= 1
+test-cuts:
+	@scripts/setup build test
+	$(CARGO) build --locked -p sojourn
+	CUTS=$(CUTS) CUTS_SEED=$(CUTS_SEED) $(CARGO) test -p sojourn-tests --locked --test power_cuts -- --nocapture --include-ignored --test-threads 4
 
 test-ceph:
 	@scripts/setup build ceph
@@ -61,6 +72,18 @@ test-e2fsprogs:
 	@scripts/setup build test
 	@[ -d "$(E2FSPROGS)/tests" ] || { echo "say where e2fsprogs is checked out: E2FSPROGS=DIR" >&2; exit 2; }
 	E2FSPROGS_TESTS="$(abspath $(E2FSPROGS))/tests" $(CARGO) test -p transient --locked --test ext -- --nocapture e2fsprogs
+
+QEMU ?=
+test-iotests:
+	@scripts/setup build suites
+	$(CARGO) build --locked -p sojourn
+	scripts/test-iotests "$(QEMU)"
+
+LIBNBD ?=
+test-libnbd:
+	@scripts/setup build suites
+	$(CARGO) build --locked -p sojourn
+	scripts/test-libnbd "$(LIBNBD)"
 
 bench:
 	@scripts/setup build bench
@@ -107,13 +130,19 @@ bench-simulate:
 	$(CARGO) build --release --locked -p sojourn
 	scripts/bench-simulate "$(TRACE)" $(BLOCKS)
 
+FILES ?= 1000000
+bench-schedule:
+	@scripts/setup build
+	$(CARGO) build --release --locked -p schedule --example bench_schedule
+	target/release/examples/bench_schedule $(FILES)
+
 fmt:
 	$(CARGO) fmt --all
 
 SEEDS ?= 10000
 simulate:
 	@scripts/setup build
-	SIMULATION_SEEDS=$(SEEDS) $(CARGO) test -p store --locked --test simulation any_seed -- --nocapture
+	SIMULATION_SEEDS=$(SEEDS) $(CARGO) test -p store -p disk --locked --test simulation any_seed -- --nocapture
 
 SECONDS ?= 60
 fuzz:

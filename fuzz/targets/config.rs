@@ -11,6 +11,9 @@ mod config;
 #[path = "../../crates/sojourn/src/place.rs"]
 mod place;
 
+#[path = "../../crates/sojourn/src/serve/throttle/rule.rs"]
+mod rule;
+
 mod home {
     use std::path::PathBuf;
 
@@ -38,6 +41,10 @@ mod serve {
             Portable,
             Ring,
         }
+    }
+
+    pub(crate) mod throttle {
+        pub(crate) use crate::rule::Rule;
     }
 }
 

@@ -78,14 +78,15 @@ class Trace:
         *,
         block: Size | None = None,
         writes: bool = False,
-        share: str = "disk",
+        share: str = "base",
         client: str | None = None,
         one_in: int = 1,
     ) -> Load:
         """The trace as a server's cache sees it.
 
-        ``block``: bytes of a cached block (4K). ``writes``: cache writes too. ``share``: "disk", a
-        disk is the same for all its clients; "image", until a client writes a block; "private", never.
+        ``block``: bytes of a cached block (4K). ``writes``: cache writes too. ``share``: "base",
+        disks share the image that the trace says they were made from, until they write; "disk", a disk
+        is the same for all its clients; "image", until a client writes a block; "private", never.
         ``client``: a cache in front of each client, as "1M" or "fmpq:16M". ``one_in``: keep one
         block of so many.
         """

@@ -24,12 +24,13 @@ impl LoadOptions<'_> {
             let bytes = self.block.map_or(4096, |size| size.0);
             let block = u32::try_from(bytes).unwrap_or(u32::MAX);
             let sharing = match self.share {
+                "base" => Sharing::Base,
                 "disk" => Sharing::Disk,
                 "image" => Sharing::Image,
                 "private" => Sharing::Private,
                 other => {
                     return Err(Error::invalid(format!(
-                        "share \"{other}\" is none of disk, image, private"
+                        "share \"{other}\" is none of base, disk, image, private"
                     )));
                 }
             };

@@ -296,7 +296,7 @@ impl Trace {
     }
 
     /// The trace as a cache sees it.
-    #[pyo3(signature = (*, block=None, writes=false, share="disk", client=None, one_in=1))]
+    #[pyo3(signature = (*, block=None, writes=false, share="base", client=None, one_in=1))]
     fn load(
         &self,
         py: Python<'_>,

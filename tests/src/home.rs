@@ -42,6 +42,11 @@ impl Home {
         home
     }
 
+    /// The home that is in `parent` already; sockets, logs and other files are not there.
+    pub fn at(parent: &Path) -> Self {
+        Self { home: parent.join("home"), dir: temporary() }
+    }
+
     /// A directory of the test's own.
     pub fn dir(&self) -> &Path {
         self.dir.path()

@@ -13,6 +13,7 @@
 #![allow(clippy::print_stderr, reason = "a skipped test says so")]
 
 pub mod client;
+pub mod clients;
 pub mod content;
 pub mod home;
 pub mod slow;

@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Where Debian keeps programs, before whatever else is on `PATH`: `nbdsh` needs the Python that
-/// the distribution's module was made for.
-fn path() -> String {
-    format!("/usr/bin:/bin:/usr/sbin:/sbin:{}", std::env::var("PATH").unwrap_or_default())
+/// The `PATH` of programs: where the [clients](crate::clients) of this thread are, then where Debian keeps programs, before
+/// whatever else is on `PATH`: `nbdsh` needs the Python that the distribution's module was made for.
+pub fn path() -> String {
+    let first = crate::clients::current().directory();
+    let first = first.map_or(String::new(), |first| format!("{}:", first.display()));
+    format!("{first}/usr/bin:/bin:/usr/sbin:/sbin:{}", std::env::var("PATH").unwrap_or_default())
 }
 
 /// Whether all of `names` are there. If not, a message says which test is skipped for want of
@@ -68,6 +70,17 @@ pub fn shell(dir: &Path, env: &[(&str, &str)], script: &str) -> String {
         output.status
     );
     out
+}
+
+/// The same, of a script that may fail, as it does without a network: then what it printed on both. It finds
+/// the same programs as every other script.
+///
+/// # Errors
+/// What the script printed.
+pub fn attempt(dir: &Path, env: &[(&str, &str)], script: &str) -> Result<String, String> {
+    let output = try_shell(dir, env, script);
+    let (out, err) = texts(&output);
+    if output.status.success() { Ok(out) } else { Err(out + &err) }
 }
 
 /// The same, of a script that prints JSON.

@@ -4,7 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
 use serde_json::Value;
-use sojourn_tests::{Home, require, tool::shell};
+use sojourn_tests::{Home, clients, require, tool::shell};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
@@ -149,111 +149,151 @@ fn fio_verifies_a_borrowed_disk_and_the_owner_finds_all_as_it_was() {
 
 #[test]
 fn a_killed_borrower_leaves_nothing_to_clean_up() {
-    require!("nbdcopy", "mke2fs", "debugfs");
-    let owner = Owner::new(32 << 20);
-    let mut borrowed = owner.up(&["disk", "--size", "32M"]);
-    let second = owner.home.fails(4, &["borrow", "up", "disk", "--size", "1M"]);
-    assert!(second.contains("in use by process"), "{second}");
-    let held = owner.home.fails(4, &["borrow", "up", "disk", "--size", "1M", "--name", "other"]);
-    assert!(held.contains("in-use"), "{held}");
-    let uri = owner.status().unwrap()["address"].as_str().unwrap().to_owned();
-    let write = r#"head -c 33554432 < <(yes secret) > data; nbdcopy data "$U""#;
-    shell(owner.home.dir(), &[("U", &uri)], write);
-    borrowed.child.kill().unwrap();
-    borrowed.child.wait().unwrap();
-    assert!(owner.status().is_none());
-    assert!(owner.check() > 4000);
-    let bytes = std::fs::read(owner.home.path("disk")).unwrap();
-    assert!(!bytes.windows(14).any(|w| w == b"secret\nsecret\n"), "plain text is left");
-    let again = owner.up(&["disk", "--size", "32M"]);
-    shell(owner.home.dir(), &[("U", &uri)], r#"nbdcopy "$U" - | tr -d '\0' | wc -c | grep -qx 0"#);
-    again.down(&[]);
+    clients::each(|| {
+        require!("nbdcopy", "mke2fs", "debugfs");
+        let owner = Owner::new(32 << 20);
+        let mut borrowed = owner.up(&["disk", "--size", "32M"]);
+        let second = owner.home.fails(4, &["borrow", "up", "disk", "--size", "1M"]);
+        assert!(second.contains("in use by process"), "{second}");
+        let held =
+            owner.home.fails(4, &["borrow", "up", "disk", "--size", "1M", "--name", "other"]);
+        assert!(held.contains("in-use"), "{held}");
+        let uri = owner.status().unwrap()["address"].as_str().unwrap().to_owned();
+        let write = r#"head -c 33554432 < <(yes secret) > data; nbdcopy data "$U""#;
+        shell(owner.home.dir(), &[("U", &uri)], write);
+        borrowed.child.kill().unwrap();
+        borrowed.child.wait().unwrap();
+        assert!(owner.status().is_none());
+        assert!(owner.check() > 4000);
+        let bytes = std::fs::read(owner.home.path("disk")).unwrap();
+        assert!(!bytes.windows(14).any(|w| w == b"secret\nsecret\n"), "plain text is left");
+        let again = owner.up(&["disk", "--size", "32M"]);
+        shell(
+            owner.home.dir(),
+            &[("U", &uri)],
+            r#"nbdcopy "$U" - | tr -d '\0' | wc -c | grep -qx 0"#,
+        );
+        again.down(&[]);
+    });
+}
+
+#[test]
+fn an_image_that_its_owner_changes_while_it_lends_is_neither_written_nor_discarded() {
+    clients::each(|| {
+        require!("mke2fs", "debugfs", "qemu-io");
+        let owner = Owner::new(64 << 20);
+        let home = &owner.home;
+        let mut up = owner.up(&["disk", "--size", "all", "--at-least", "32M"]);
+        let status = owner.status().unwrap();
+        assert!(status["size"].as_u64().unwrap() > 64 << 20, "{status}");
+        // As a mount does: without asking for a lock.
+        let change =
+            r#"head -c 60M /dev/urandom > new; debugfs -w -R "write new new" disk > log 2>&1"#;
+        shell(home.dir(), &[], change);
+        let write =
+            r#"! qemu-io -f raw -c 'write -P 7 0 64k' "$U" > log 2>&1 || grep -i error log"#;
+        shell(home.dir(), &[("U", status["address"].as_str().unwrap())], write);
+        let error = home.fails(7, &["borrow", "down", "--discard"]);
+        assert!(error.contains("not as it was"), "{error}");
+        assert_eq!(up.child.wait().unwrap().code(), Some(7));
+        shell(home.dir(), &[], r#"debugfs -R "dump new back" disk > log 2>&1; cmp new back"#);
+        let error = home.fails(2, &["borrow", "up", "disk", "--size", "1M", "--at-least", "2M"]);
+        assert!(error.contains("--at-least"), "{error}");
+    });
 }
 
 #[test]
 fn state_comes_with_the_disk_and_only_what_changed_goes_back() {
-    require!("nbdcopy", "mke2fs", "debugfs", "qemu-io");
-    let owner = Owner::new(16 << 20);
-    shell(owner.home.dir(), &[], "head -c 16M /dev/urandom > state; cp state old");
-    for (options, written) in [(&["--no-write-back"][..], false), (&["--prefetch"][..], true)] {
-        let up = owner.up(&[&["disk", "--state", "state"], options].concat());
-        let uri = owner.status().unwrap()["address"].as_str().unwrap().to_owned();
-        let change = r#"nbdcopy "$U" now && cmp now old
+    clients::each(|| {
+        require!("nbdcopy", "mke2fs", "debugfs", "qemu-io");
+        let owner = Owner::new(16 << 20);
+        shell(owner.home.dir(), &[], "head -c 16M /dev/urandom > state; cp state old");
+        for (options, written) in [(&["--no-write-back"][..], false), (&["--prefetch"][..], true)] {
+            let up = owner.up(&[&["disk", "--state", "state"], options].concat());
+            let uri = owner.status().unwrap()["address"].as_str().unwrap().to_owned();
+            let change = r#"nbdcopy "$U" now && cmp now old
             qemu-io -f raw -c 'write -P 7 8k 8k' -c 'write -P 9 1000001 3' "$U" > log"#;
-        shell(owner.home.dir(), &[("U", &uri)], change);
-        let view = up.down(&[]);
-        assert_eq!(view["written_back"], if written { 3 * 4096 } else { 0 }, "{view}");
-        let cmp = r#"printf '\11\11\11' | dd of=old bs=1 seek=1000001 conv=notrunc 2>/dev/null
+            shell(owner.home.dir(), &[("U", &uri)], change);
+            let view = up.down(&[]);
+            assert_eq!(view["written_back"], if written { 3 * 4096 } else { 0 }, "{view}");
+            let cmp = r#"printf '\11\11\11' | dd of=old bs=1 seek=1000001 conv=notrunc 2>/dev/null
             head -c 8192 /dev/zero | tr '\0' '\7' | dd of=old bs=4096 seek=2 conv=notrunc 2>/dev/null; cmp state old"#;
-        shell(owner.home.dir(), &[], if written { cmp } else { "cmp state old" });
-    }
-    owner.check();
+            shell(owner.home.dir(), &[], if written { cmp } else { "cmp state old" });
+        }
+        owner.check();
+    });
 }
 
 #[test]
 fn a_running_host_lends_a_file_without_a_name() {
-    require!("nbdcopy");
-    let home = Home::new();
-    let refused =
-        home.fails(8, &["borrow", "up", "--live", ".", "--size", "16M", "--floor", "1000T"]);
-    assert!(refused.contains("floor"), "{refused}");
-    shell(home.dir(), &[], "head -c 8M /dev/urandom > state");
-    let persistent = ["borrow", "up", "--live", ".", "--floor", "1M", "--state", "state"];
-    let refused = home.fails(9, &persistent);
-    assert!(refused.contains("--owner-agrees"), "{refused}");
-    let script = r#"nbdcopy state "$uri" && nbdcopy "$uri" back && cmp -n 8388608 state back; ls"#;
-    let args = ["borrow", "up", "--live", ".", "--floor", "1M", "--size", "8M", "--run", script];
-    let listed = home.run(&args);
-    let names: Vec<&str> = listed.split_whitespace().collect();
-    assert_eq!(names, ["back", "home", "state"], "{listed}");
+    clients::each(|| {
+        require!("nbdcopy");
+        let home = Home::new();
+        let refused =
+            home.fails(8, &["borrow", "up", "--live", ".", "--size", "16M", "--floor", "1000T"]);
+        assert!(refused.contains("floor"), "{refused}");
+        shell(home.dir(), &[], "head -c 8M /dev/urandom > state");
+        let persistent = ["borrow", "up", "--live", ".", "--floor", "1M", "--state", "state"];
+        let refused = home.fails(9, &persistent);
+        assert!(refused.contains("--owner-agrees"), "{refused}");
+        let script =
+            r#"nbdcopy state "$uri" && nbdcopy "$uri" back && cmp -n 8388608 state back; ls"#;
+        let args =
+            ["borrow", "up", "--live", ".", "--floor", "1M", "--size", "8M", "--run", script];
+        let listed = home.run(&args);
+        let names: Vec<&str> = listed.split_whitespace().collect();
+        assert_eq!(names, ["back", "home", "state"], "{listed}");
+    });
 }
 
 #[test]
 fn ephemeral_disks_keep_what_is_written_on_borrowed_blocks_and_nothing_at_home() {
-    require!("fio", "qemu-io", "mke2fs", "debugfs");
-    let owner = Owner::new(64 << 20);
-    let home = &owner.home;
-    shell(home.dir(), &[], "head -c 32M /dev/urandom > golden");
-    home.run(&["image", "import", "golden", "golden"]);
-    home.run(&["disk", "create", "kiosk", "--from", "golden", "--ephemeral"]);
-    home.disk("alice", "golden");
-    let options = ["--shadow", "borrowed", "--borrow", "disk", "--borrow-size", "64M"];
-    let refused = home.fails(2, &["serve", "--borrow", "disk", "--borrow-size", "1M"]);
-    assert!(refused.contains("--shadow borrowed"), "{refused}");
-    let mut server = home.serve_with(&options);
-    assert!(server.log().contains("it is gone when this server ends"), "{}", server.log());
-    let (kiosk, alice) = (server.uri("kiosk"), server.uri("alice"));
-    let held = home.fails(4, &["borrow", "up", "disk", "--size", "1M"]);
-    assert!(held.contains("in-use"), "{held}");
-    // Each client leaves: the next one finds the image, and the room of the one before.
-    for _ in 0..3 {
-        let use_ = r#"nbdcopy "$U" now && cmp now golden
+    clients::each(|| {
+        require!("fio", "qemu-io", "mke2fs", "debugfs");
+        let owner = Owner::new(64 << 20);
+        let home = &owner.home;
+        shell(home.dir(), &[], "head -c 32M /dev/urandom > golden");
+        home.run(&["image", "import", "golden", "golden"]);
+        home.run(&["disk", "create", "kiosk", "--from", "golden", "--ephemeral"]);
+        home.disk("alice", "golden");
+        let options = ["--shadow", "borrowed", "--borrow", "disk", "--borrow-size", "64M"];
+        let refused = home.fails(2, &["serve", "--borrow", "disk", "--borrow-size", "1M"]);
+        assert!(refused.contains("--shadow borrowed"), "{refused}");
+        let mut server = home.serve_with(&options);
+        assert!(server.log().contains("it is gone when this server ends"), "{}", server.log());
+        let (kiosk, alice) = (server.uri("kiosk"), server.uri("alice"));
+        let held = home.fails(4, &["borrow", "up", "disk", "--size", "1M"]);
+        assert!(held.contains("in-use"), "{held}");
+        // Each client leaves: the next one finds the image, and the room of the one before.
+        for _ in 0..3 {
+            let use_ = r#"nbdcopy "$U" now && cmp now golden
             qemu-io -f raw -c 'write -P 7 0 30M' -c 'read -P 7 0 30M' -c 'write -P 8 31M 512' -c flush "$U" > log
             ! grep -i -e error -e fail log"#;
-        shell(home.dir(), &[("U", &kiosk)], use_);
-    }
-    let error = home.fails(9, &["disk", "snapshot", "kiosk", "s"]);
-    assert!(error.contains("keeps nothing"), "{error}");
-    shell(home.dir(), &[("U", &alice)], r#"qemu-io -f raw -c 'write -P 7 0 1M' "$U" > log"#);
-    home.run(&["disk", "snapshot", "alice", "s"]);
-    let files = "home/disks/kiosk/0001.data";
-    assert_eq!(std::fs::metadata(home.path(files)).unwrap().len(), 0, "nothing at home");
-    // It leaves without a goodbye, and is waited for.
-    let fio = r#"fio --output=fio.txt --ioengine=nbd --uri="$U" --thread --verify_fatal=1 --name=job \
+            shell(home.dir(), &[("U", &kiosk)], use_);
+        }
+        let error = home.fails(9, &["disk", "snapshot", "kiosk", "s"]);
+        assert!(error.contains("keeps nothing"), "{error}");
+        shell(home.dir(), &[("U", &alice)], r#"qemu-io -f raw -c 'write -P 7 0 1M' "$U" > log"#);
+        home.run(&["disk", "snapshot", "alice", "s"]);
+        let files = "home/disks/kiosk/0001.data";
+        assert_eq!(std::fs::metadata(home.path(files)).unwrap().len(), 0, "nothing at home");
+        // It leaves without a goodbye, and is waited for.
+        let fio = r#"fio --output=fio.txt --ioengine=nbd --uri="$U" --thread --verify_fatal=1 --name=job \
         --iodepth=16 --verify=crc32c --rw=randwrite --bsrange=4k-64k --size=24m || { cat fio.txt; exit 1; }"#;
-    shell(home.dir(), &[("U", &kiosk)], fio);
-    server.assert_alive();
-    server.stop();
-    assert!(owner.check() > 5000, "the lent blocks were used");
-    let bytes = std::fs::read(home.path("disk")).unwrap();
-    assert!(!bytes.windows(4096).any(|w| w.iter().all(|b| *b == 7)), "plain text is left");
-    let server = home.serve_with(&options);
-    shell(home.dir(), &[("U", &alice)], r#"qemu-io -f raw -c 'read -P 7 0 1M' "$U" > log"#);
-    let gone = r#"! nbdcopy "$U" now"#;
-    shell(home.dir(), &[("U", &kiosk)], gone);
-    assert!(server.log().contains("is gone with the server"), "{}", server.log());
-    server.kill();
-    owner.check();
+        shell(home.dir(), &[("U", &kiosk)], fio);
+        server.assert_alive();
+        server.stop();
+        assert!(owner.check() > 5000, "the lent blocks were used");
+        let bytes = std::fs::read(home.path("disk")).unwrap();
+        assert!(!bytes.windows(4096).any(|w| w.iter().all(|b| *b == 7)), "plain text is left");
+        let server = home.serve_with(&options);
+        shell(home.dir(), &[("U", &alice)], r#"qemu-io -f raw -c 'read -P 7 0 1M' "$U" > log"#);
+        let gone = r#"! nbdcopy "$U" now"#;
+        shell(home.dir(), &[("U", &kiosk)], gone);
+        assert!(server.log().contains("is gone with the server"), "{}", server.log());
+        server.kill();
+        owner.check();
+    });
 }
 
 #[test]

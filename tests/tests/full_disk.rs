@@ -1,8 +1,12 @@
 //! No room left in the middle of things: the guest gets ENOSPC, the daemon lives, nothing that was
 //! there is lost, and all goes on when there is room again.
 
+#![allow(clippy::expect_used, reason = "a failed step is a failed test")]
+
 use sojourn_tests::client::ENOSPC;
 use sojourn_tests::{Client, Home, SmallFileSystem, content};
+use std::io::Write;
+use std::path::Path;
 
 #[test]
 fn an_import_that_finds_no_room_leaves_no_image_and_succeeds_later() {
@@ -77,4 +81,105 @@ fn a_guest_gets_enospc_and_the_disk_goes_on_when_there_is_room() {
     check(&mut client, 60);
     client.detach();
     server.stop();
+}
+
+/// Bytes that are left in the file system of `path`.
+fn free(path: &Path) -> u64 {
+    let found = rustix::fs::statvfs(path).expect("file system");
+    found.f_bavail * found.f_frsize
+}
+
+/// Takes all that is left in the file system of `path`, in a file of somebody else's.
+fn fill(path: &Path) {
+    let mut file = std::fs::File::create(path.join("foreign")).expect("file");
+    let piece = content::random(77, 1 << 20);
+    let mut length = piece.len();
+    while length >= 512 {
+        // Down to the last block.
+        if file.write_all(&piece[..length]).is_err() {
+            length /= 2;
+        }
+    }
+    file.sync_all().expect("sync");
+    assert!(free(path) < 64 << 10, "{}", free(path));
+}
+
+/// Everything that frees room, and what has to be written for it, on a full file system; `disk` holds
+/// nearly all of it.
+fn everything_is_freed(home: &Home, small: &SmallFileSystem, disk: &str) {
+    home.run(&["gc", "--dry-run"]);
+    home.run(&["gc", "--grace", "0s"]);
+    home.run(&["disk", "list"]);
+    let before = free(small.path());
+    home.run(&["disk", "reset", disk]);
+    assert!(free(small.path()) > before + (40 << 20), "{before}: {}", free(small.path()));
+}
+
+#[test]
+fn a_home_that_its_disk_filled_keeps_what_was_answered_and_can_be_emptied() {
+    let here = "a_home_that_its_disk_filled_keeps_what_was_answered_and_can_be_emptied";
+    let Some(small) = SmallFileSystem::mount(here, 96) else { return };
+    let home = Home::within(small.path());
+    home.import("golden", &content::image(61, 8));
+    home.import("other", &content::image(62, 4));
+    home.run(&["disk", "create", "d", "--from", "golden", "--size", "2GiB"]);
+    let server = home.serve();
+    let mut client = Client::attach(server.socket(), "d");
+    let data = |index: u64| content::random(6100 + index, 1 << 20);
+    // Scattered, so that the map is large.
+    let place = |index: u64| (index * 17 % 2000) << 20;
+    let full = (0..96).find(|index| client.write(place(*index), &data(*index)) != 0);
+    let written = full.expect("it never filled up");
+    assert!(written > 40, "{written} MiB");
+    assert_eq!(client.write(place(written), &data(written)), ENOSPC);
+    assert_eq!(client.flush(), 0);
+    client.detach();
+    server.stop();
+
+    let server = home.serve();
+    let mut client = Client::attach(server.socket(), "d");
+    for index in 0..written {
+        content::assert_same("written", &client.read(place(index), 1 << 20), &data(index));
+    }
+    client.detach();
+    everything_is_freed(&home, &small, "d");
+    server.stop();
+    home.run(&["image", "remove", "other:1"]);
+    home.run(&["disk", "remove", "d"]);
+}
+
+#[test]
+fn a_home_that_somebody_else_filled_keeps_what_was_answered_and_can_be_emptied() {
+    let here = "a_home_that_somebody_else_filled_keeps_what_was_answered_and_can_be_emptied";
+    let Some(small) = SmallFileSystem::mount(here, 96) else { return };
+    let home = Home::within(small.path());
+    let image = content::image(63, 8);
+    home.import("golden", &image);
+    home.import("other", &content::image(64, 4));
+    home.run(&["disk", "create", "d", "--from", "golden", "--size", "2GiB"]);
+    home.disk("second", "golden");
+    let server = home.serve();
+    let mut client = Client::attach(server.socket(), "d");
+    let data = |index: u64| content::random(6300 + index, 1 << 20);
+    let place = |index: u64| (index * 17 % 2000) << 20;
+    for index in 0..50 {
+        assert_eq!(client.write(place(index), &data(index)), 0);
+    }
+    fill(small.path());
+    assert_eq!(client.write(place(60), &data(60)), ENOSPC);
+    assert_eq!(client.flush(), 0);
+    client.detach();
+    server.stop();
+
+    let server = home.serve();
+    let mut client = Client::attach(server.socket(), "d");
+    for index in 0..50 {
+        content::assert_same("written", &client.read(place(index), 1 << 20), &data(index));
+    }
+    client.detach();
+    home.run(&["disk", "remove", "second"]);
+    home.run(&["image", "remove", "other:1"]);
+    everything_is_freed(&home, &small, "d");
+    server.stop();
+    home.run(&["disk", "remove", "d"]);
 }

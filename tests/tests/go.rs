@@ -1,8 +1,10 @@
 //! A client in Go on structures that nobody here wrote: those of pojntfx/go-nbd.
 
-use sojourn_tests::tool::{shell, skip};
+use sojourn_tests::tool::{attempt, shell, skip};
 use sojourn_tests::{Home, content, require};
-use std::process::Command;
+
+/// For both steps: a module that one tool chain fetched may not be one that another builds.
+const GO: [(&str, &str); 2] = [("CGO_ENABLED", "0"), ("GOTOOLCHAIN", "local")];
 
 /// Does what `Connect` of the module does, which itself wants a kernel's device: no flags, `GO` without
 /// questions, then requests. (Its `List` takes the descriptions that a server may send for names.)
@@ -98,21 +100,13 @@ fn a_go_client_negotiates_writes_and_reads() {
     let dir = home.path("go");
     std::fs::create_dir(&dir).unwrap();
     std::fs::write(dir.join("main.go"), PROGRAM).unwrap();
-    let fetched = Command::new("timeout")
-        .args(["100", "bash", "-ec"])
-        .arg(
-            "go mod init client
-             go mod edit -require=github.com/pojntfx/go-nbd@v0.3.2
-             go mod tidy",
-        )
-        .current_dir(&dir)
-        .output()
-        .expect("bash");
-    if !fetched.status.success() {
-        let why = String::from_utf8_lossy(&fetched.stderr).into_owned();
+    let fetch = "go mod init client
+                 go mod edit -require=github.com/pojntfx/go-nbd@v0.3.2
+                 go mod tidy";
+    if let Err(why) = attempt(&dir, &GO, fetch) {
         return skip(here, &format!("the module cannot be fetched: {why}"));
     }
-    shell(&dir, &[("CGO_ENABLED", "0")], "go build -o client .");
+    shell(&dir, &GO, "go build -o client .");
     home.import("golden:1", &content::image(3, 16));
     home.disk("d", "golden");
     let server = home.serve();

@@ -6,7 +6,7 @@
 use sojourn_tests::client::{READ, WRITE, connect, header};
 use sojourn_tests::home::free_port;
 use sojourn_tests::tool::shell;
-use sojourn_tests::{Client, Home, Server, content, require};
+use sojourn_tests::{Client, Home, Server, clients, content, require};
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -131,16 +131,81 @@ fn a_program_that_cannot_follow_leaves_the_server_and_its_clients_as_they_were()
 }
 
 #[test]
-fn libnbd_and_qemu_do_not_notice_that_servers_follow_each_other() {
-    require!("nbdsh", "qemu-io");
+fn a_successor_that_cannot_serve_as_it_is_told_to_takes_nothing_over() {
     let home = Home::new();
-    home.import("golden", &content::image(73, MIB));
-    home.disk("a", "golden");
-    home.disk("b", "golden");
-    let server = home.serve();
+    home.import("golden", &content::image(77, MIB));
+    home.disk("d", "golden");
+    let mut server = home.serve();
     let _follower = Follower(&home);
-    // Neither of them is told to connect again.
-    let script = "
+    let mut client = Client::attach(server.socket(), "d");
+    let socket = format!("unix:{}", server.socket().display());
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().to_string();
+    std::fs::create_dir(home.path("certificates")).unwrap();
+    let dir = home.path("certificates").to_string_lossy().into_owned();
+    for file in ["ca-cert.pem", "server-cert.pem", "server-key.pem"] {
+        std::fs::write(home.path("certificates").join(file), "nonsense").unwrap();
+    }
+    let config = home.path("elsewhere.toml");
+    std::fs::write(&config, "store = \"nowhere\"\n").unwrap();
+    let config = config.to_string_lossy().into_owned();
+    let unbindable = format!("unix:{}", home.path("no/such/directory").display());
+    let wrong: [&[&str]; 10] = [
+        &["--nbd", &port],
+        &["--nbd", "192.0.2.1:10809", "--insecure"], // not of this machine
+        &["--nbd", "0.0.0.0:0"],
+        &["--nbd", &unbindable],
+        &["--http", &port],
+        &["--tls", "required"],
+        &["--tls", "optional", "--tls-dir", &dir],
+        &["--throttle", "no-such-disk"],
+        &["--trace", "/no/such/directory/trace"],
+        &["--config", &config],
+    ];
+    for (round, more) in (1..).zip(wrong) {
+        let written = [round; BLOCK];
+        assert_eq!(client.write(0, &written), 0, "{more:?}");
+        let mut command = home.command();
+        command.args(["serve", "--take-over", "--nbd", &socket]).args(more);
+        let output = command.output().unwrap();
+        assert!(!output.status.success(), "{more:?}");
+        server.assert_alive();
+        assert_eq!(client.read(0, BLOCK), written, "{more:?}");
+        // New clients, commands and the socket's file, too.
+        Client::attach(server.socket(), "golden").detach();
+        home.json(&["disk", "list"]);
+    }
+    // And then one that can.
+    let pid = home.json(&["status"])["pid"].as_u64().unwrap();
+    let told = home.json(&["drain", "--to-successor"]);
+    assert_eq!(told["connections"], 1, "{told}");
+    followed(&home, pid);
+    assert_eq!(client.read(0, BLOCK), [10; BLOCK]);
+    // And one that calls the same address by another name.
+    let pid = home.json(&["status"])["pid"].as_u64().unwrap();
+    let other = format!("unix:{}", home.path("./nbd.sock").display());
+    let config = format!("[serve]\nnbd = [\"{other}\"]\n");
+    std::fs::write(home.path("home/sojourn.toml"), config).unwrap();
+    let mut last = home.command().args(["serve", "--take-over"]).spawn().unwrap();
+    followed(&home, pid);
+    assert_eq!(client.read(0, BLOCK), [10; BLOCK]);
+    home.run(&["drain", "--timeout", "0"]);
+    assert!(last.wait().unwrap().success());
+    assert!(!server.socket().exists(), "the last server removes the socket");
+}
+
+#[test]
+fn libnbd_and_qemu_do_not_notice_that_servers_follow_each_other() {
+    clients::each(|| {
+        require!("nbdsh", "qemu-io");
+        let home = Home::new();
+        home.import("golden", &content::image(73, MIB));
+        home.disk("a", "golden");
+        home.disk("b", "golden");
+        let server = home.serve();
+        let _follower = Follower(&home);
+        // Neither of them is told to connect again.
+        let script = "
 import os, time
 from collections import deque
 h.connect_uri(os.environ['uri'])
@@ -163,64 +228,69 @@ for number in range(value - 63, value + 1):
 print('wrote', value)
 h.shutdown()
 ";
-    std::fs::write(home.path("write.py"), script).unwrap();
-    let mut commands = String::new();
-    for i in 0..8 {
-        let (value, at) = (i + 1, i * 64);
-        commands += &format!(
-            " -c 'write -P {value} {at}k 64k' -c flush -c 'sleep 400' -c 'read -P {value} {at}k 64k'"
-        );
-    }
-    let (a, b) = (server.uri("a"), server.uri("b"));
-    std::thread::scope(|scope| {
-        let libnbd =
-            scope.spawn(|| shell(home.dir(), &[("uri", &a)], "exec nbdsh -c - < write.py"));
-        let env = [("uri", b.as_str())];
-        let dir = home.dir();
-        let qemu = scope.spawn(move || shell(dir, &env, &format!("qemu-io -f raw{commands} $uri")));
-        let mut pid = home.json(&["status"])["pid"].as_u64().unwrap();
-        let mut moved = 0;
-        for _ in 0..3 {
-            at_work(&home, || libnbd.is_finished());
-            std::thread::sleep(Duration::from_millis(300));
-            moved += home.json(&["drain", "--to-successor"])["connections"].as_u64().unwrap();
-            pid = followed(&home, pid);
+        std::fs::write(home.path("write.py"), script).unwrap();
+        let mut commands = String::new();
+        for i in 0..8 {
+            let (value, at) = (i + 1, i * 64);
+            commands += &format!(
+                " -c 'write -P {value} {at}k 64k' -c flush -c 'sleep 400' -c 'read -P {value} {at}k 64k'"
+            );
         }
-        std::fs::write(home.path("enough"), "").unwrap();
-        assert!(moved >= 4, "{moved} connections were at work");
-        let libnbd = libnbd.join().unwrap();
-        assert!(libnbd.contains("wrote"), "{libnbd}");
-        let qemu = qemu.join().unwrap();
-        assert!(!qemu.contains("failed") && !qemu.contains("rror"), "{qemu}");
+        let (a, b) = (server.uri("a"), server.uri("b"));
+        std::thread::scope(|scope| {
+            let set = clients::current();
+            let libnbd = scope.spawn(|| {
+                set.run(|| shell(home.dir(), &[("uri", &a)], "exec nbdsh -c - < write.py"))
+            });
+            let env = [("uri", b.as_str())];
+            let dir = home.dir();
+            let script = format!("qemu-io -f raw{commands} $uri");
+            let qemu = scope.spawn(move || set.run(|| shell(dir, &env, &script)));
+            let mut pid = home.json(&["status"])["pid"].as_u64().unwrap();
+            let mut moved = 0;
+            for _ in 0..3 {
+                at_work(&home, || libnbd.is_finished());
+                std::thread::sleep(Duration::from_millis(300));
+                moved += home.json(&["drain", "--to-successor"])["connections"].as_u64().unwrap();
+                pid = followed(&home, pid);
+            }
+            std::fs::write(home.path("enough"), "").unwrap();
+            assert!(moved >= 4, "{moved} connections were at work");
+            let libnbd = libnbd.join().unwrap();
+            assert!(libnbd.contains("wrote"), "{libnbd}");
+            let qemu = qemu.join().unwrap();
+            assert!(!qemu.contains("failed") && !qemu.contains("rror"), "{qemu}");
+        });
+        home.run(&["drain"]);
     });
-    home.run(&["drain"]);
 }
 
 #[test]
 fn an_encrypted_connection_goes_on_over_three_servers_and_their_processes_end_with_it() {
-    require!("nbdsh");
-    let home = Home::new();
-    home.import("golden", &content::image(74, MIB));
-    home.disk("d", "golden");
-    home.run(&["cert", "ca"]);
-    home.run(&["cert", "server", "localhost"]);
-    home.run(&["cert", "client", "alice"]);
-    let config = "access = [{ certificate = \"alice\", write = [\"d\"] }]\n\
+    clients::each(|| {
+        require!("nbdsh");
+        let home = Home::new();
+        home.import("golden", &content::image(74, MIB));
+        home.disk("d", "golden");
+        home.run(&["cert", "ca"]);
+        home.run(&["cert", "server", "localhost"]);
+        home.run(&["cert", "client", "alice"]);
+        let config = "access = [{ certificate = \"alice\", write = [\"d\"] }]\n\
                   [serve]\nnbd = [{ address = \"127.0.0.1:0\", tls = \"required\" }]\n";
-    std::fs::write(home.path("home/sojourn.toml"), config).unwrap();
-    let mut first = home.command().arg("serve").spawn().unwrap();
-    let _follower = Follower(&home);
-    let end = Instant::now() + Duration::from_secs(30);
-    let address = loop {
-        let status = home.json(&["status"]);
-        if let Some(address) = status["listeners"][0].as_str() {
-            break address.to_owned();
-        }
-        assert!(Instant::now() < end, "the server does not listen: {status}");
-        std::thread::sleep(Duration::from_millis(20));
-    };
-    let port = address.rsplit_once(':').unwrap().1;
-    let script = "
+        std::fs::write(home.path("home/sojourn.toml"), config).unwrap();
+        let mut first = home.command().arg("serve").spawn().unwrap();
+        let _follower = Follower(&home);
+        let end = Instant::now() + Duration::from_secs(30);
+        let address = loop {
+            let status = home.json(&["status"]);
+            if let Some(address) = status["listeners"][0].as_str() {
+                break address.to_owned();
+            }
+            assert!(Instant::now() < end, "the server does not listen: {status}");
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        let port = address.rsplit_once(':').unwrap().1;
+        let script = "
 import os, time
 h.set_tls(nbd.TLS_REQUIRE)
 h.set_tls_certificates(os.environ['alice'])
@@ -237,26 +307,29 @@ while not os.path.exists('enough') and time.monotonic() - began < 120:
 print('wrote', n)
 h.shutdown()
 ";
-    std::fs::write(home.path("write.py"), script).unwrap();
-    let alice = home.path("home/tls/clients/alice").to_string_lossy().into_owned();
-    let env = [("port", port), ("alice", alice.as_str())];
-    std::thread::scope(|scope| {
-        let client = scope.spawn(|| shell(home.dir(), &env, "exec nbdsh -c - < write.py"));
-        let mut pid = home.json(&["status"])["pid"].as_u64().unwrap();
-        let mut moved = 0;
-        for _ in 0..2 {
-            at_work(&home, || client.is_finished());
-            moved += home.json(&["drain", "--to-successor"])["connections"].as_u64().unwrap();
-            pid = followed(&home, pid);
-        }
-        std::fs::write(home.path("enough"), "").unwrap();
-        assert_eq!(moved, 2, "one connection, twice");
-        assert!(first.try_wait().unwrap().is_none(), "it carries what is encrypted");
-        let out = client.join().unwrap();
-        assert!(out.contains("wrote"), "{out}");
+        std::fs::write(home.path("write.py"), script).unwrap();
+        let alice = home.path("home/tls/clients/alice").to_string_lossy().into_owned();
+        let env = [("port", port), ("alice", alice.as_str())];
+        std::thread::scope(|scope| {
+            let set = clients::current();
+            let client =
+                scope.spawn(|| set.run(|| shell(home.dir(), &env, "exec nbdsh -c - < write.py")));
+            let mut pid = home.json(&["status"])["pid"].as_u64().unwrap();
+            let mut moved = 0;
+            for _ in 0..2 {
+                at_work(&home, || client.is_finished());
+                moved += home.json(&["drain", "--to-successor"])["connections"].as_u64().unwrap();
+                pid = followed(&home, pid);
+            }
+            std::fs::write(home.path("enough"), "").unwrap();
+            assert_eq!(moved, 2, "one connection, twice");
+            assert!(first.try_wait().unwrap().is_none(), "it carries what is encrypted");
+            let out = client.join().unwrap();
+            assert!(out.contains("wrote"), "{out}");
+        });
+        assert!(first.wait().unwrap().success(), "it ends with the last of its connections");
+        home.run(&["drain"]);
     });
-    assert!(first.wait().unwrap().success(), "it ends with the last of its connections");
-    home.run(&["drain"]);
 }
 
 /// Waits until a client says by a file that it is at work from now on.
@@ -275,17 +348,18 @@ fn encrypted_lab(image: u64, serve: &str) -> (Home, Server, String) {
     home.import("golden", &content::image(image, MIB));
     home.disk("d", "golden");
     home.disk("e", "golden");
+    home.disk("f", "golden");
     home.run(&["cert", "ca"]);
     home.run(&["cert", "server", "localhost"]);
     home.run(&["cert", "client", "alice"]);
     let uid = rustix::process::geteuid().as_raw();
     let config = format!(
         "access = [{{ certificate = \"alice\", write = [\"d\"] }}, \
-         {{ uid = {uid}, write = [\"e\"] }}]\n[serve]\n{serve}"
+         {{ uid = {uid}, write = [\"e\", \"f\"] }}]\n[serve]\ntls = \"required\"\n{serve}"
     );
     std::fs::write(home.path("home/sojourn.toml"), config).unwrap();
     let port = free_port().port().to_string();
-    let server = home.serve_with(&["--nbd", &format!("127.0.0.1:{port}"), "--tls", "required"]);
+    let server = home.serve_with(&["--nbd", &format!("127.0.0.1:{port}")]);
     (home, server, port)
 }
 
@@ -320,7 +394,8 @@ h.shutdown()
         let mut request = header(WRITE, 1, 4096, data.len() as u32).to_vec();
         request.extend(&data[..100_000]);
         writer.send(&request);
-        let mut taker = Client::attach(server.socket(), "e");
+        // On another disk: of a client that attaches anew, a connection that is silent is dropped.
+        let mut taker = Client::attach(server.socket(), "f");
         let greedy: Vec<u8> = (0..8).flat_map(|n| header(READ, n, n << 20, 1 << 20)).collect();
         taker.send(&greedy);
         let mut silent = connect(server.socket());

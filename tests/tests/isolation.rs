@@ -1,7 +1,7 @@
 //! Who sees what: private disks, one client for each, images that nobody writes to.
 
 use sojourn_tests::client::{EPERM, TRIM};
-use sojourn_tests::{Client, Home, content, require, tool::shell, tool::shell_fails};
+use sojourn_tests::{Client, Home, clients, content, require, tool::shell, tool::shell_fails};
 
 const MIB: usize = 16;
 
@@ -50,34 +50,38 @@ fn private_disks_of_one_image_do_not_see_each_others_writes() {
 
 #[test]
 fn a_disk_has_one_client_and_the_second_is_told_who_holds_it() {
-    require!("nbdinfo", "qemu-io");
-    let home = Home::new();
-    home.import("golden", &content::image(22, MIB));
-    home.disk("d", "golden");
-    let server = home.serve();
-    let mut holder = Client::attach(server.socket(), "d");
-    // The same process may connect again; another process may not.
-    Client::attach(server.socket(), "d").detach();
-    let uri = server.uri("d");
-    let said = shell_fails(home.dir(), &[("U", &uri)], r#"qemu-io -f raw -c "write 0 4k" "$U""#);
-    let holder_name = format!("pid:{}", std::process::id());
-    assert!(said.contains(&holder_name), "{said}\nshould name the holder {holder_name}");
-    assert_eq!(holder.write(0, &[7; 4096]), 0);
-    assert_eq!(holder.read(0, 4096), [7; 4096]);
-    holder.detach();
-    shell(home.dir(), &[("U", &uri)], r#"qemu-io -f raw -c "read -P 7 0 4k" "$U""#);
-    server.stop();
+    clients::each(|| {
+        require!("nbdinfo", "qemu-io");
+        let home = Home::new();
+        home.import("golden", &content::image(22, MIB));
+        home.disk("d", "golden");
+        let server = home.serve();
+        let mut holder = Client::attach(server.socket(), "d");
+        // The same process may connect again; another process may not.
+        Client::attach(server.socket(), "d").detach();
+        let uri = server.uri("d");
+        let said =
+            shell_fails(home.dir(), &[("U", &uri)], r#"qemu-io -f raw -c "write 0 4k" "$U""#);
+        let holder_name = format!("pid:{}", std::process::id());
+        assert!(said.contains(&holder_name), "{said}\nshould name the holder {holder_name}");
+        assert_eq!(holder.write(0, &[7; 4096]), 0);
+        assert_eq!(holder.read(0, 4096), [7; 4096]);
+        holder.detach();
+        shell(home.dir(), &[("U", &uri)], r#"qemu-io -f raw -c "read -P 7 0 4k" "$U""#);
+        server.stop();
+    });
 }
 
 #[test]
 fn read_only_exports_refuse_writes_and_stay_as_they_are() {
-    require!("nbdinfo", "nbdsh");
-    let home = Home::new();
-    let bytes = content::image(23, MIB);
-    home.import("golden:1", &bytes);
-    let path = home.path("file.raw");
-    content::write_sparse(&path, &bytes);
-    let script = r#"nbdinfo --is read-only "$U"
+    clients::each(|| {
+        require!("nbdinfo", "nbdsh");
+        let home = Home::new();
+        let bytes = content::image(23, MIB);
+        home.import("golden:1", &bytes);
+        let path = home.path("file.raw");
+        content::write_sparse(&path, &bytes);
+        let script = r#"nbdinfo --is read-only "$U"
         nbdsh -u "$U" -c '
 import errno
 h.set_strict_mode(0)
@@ -89,21 +93,22 @@ assert err(lambda: h.zero(4096, 0)) in (errno.EPERM, errno.EINVAL)
 assert err(lambda: h.trim(4096, 0)) in (errno.EPERM, errno.EINVAL)
 h.flush()
 '"#;
-    let check = |server: &sojourn_tests::Server, export: &str| {
-        shell(home.dir(), &[("U", &server.uri(export))], script);
-        let mut client = Client::attach(server.socket(), export);
-        assert_eq!(client.write(0, &[1; 4096]), EPERM);
-        assert_ne!(client.request(TRIM, 0, 4096, &[]), 0);
-        content::assert_same(export, &client.read(0, 8 << 20), &bytes[..8 << 20]);
-        client.detach();
-    };
-    let server = home.serve();
-    check(&server, "golden:1");
-    check(&server, "golden");
-    server.stop();
-    let server = home.serve_file(&path, &["--read-only"]);
-    check(&server, "");
-    server.stop();
+        let check = |server: &sojourn_tests::Server, export: &str| {
+            shell(home.dir(), &[("U", &server.uri(export))], script);
+            let mut client = Client::attach(server.socket(), export);
+            assert_eq!(client.write(0, &[1; 4096]), EPERM);
+            assert_ne!(client.request(TRIM, 0, 4096, &[]), 0);
+            content::assert_same(export, &client.read(0, 8 << 20), &bytes[..8 << 20]);
+            client.detach();
+        };
+        let server = home.serve();
+        check(&server, "golden:1");
+        check(&server, "golden");
+        server.stop();
+        let server = home.serve_file(&path, &["--read-only"]);
+        check(&server, "");
+        server.stop();
+    });
 }
 
 #[test]

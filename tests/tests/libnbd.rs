@@ -1,7 +1,7 @@
 //! libnbd's tools and bindings: nbdinfo, nbdcopy, nbdsh; nbdkit's sparse-random as the oracle that
 //! answers an error to every byte that is not its own.
 
-use sojourn_tests::{Home, Server, content, require, tool::shell, tool::shell_json};
+use sojourn_tests::{Home, Server, clients, content, require, tool::shell, tool::shell_json};
 
 const MIB: usize = 48;
 /// The same in bytes.
@@ -35,102 +35,116 @@ fn json(home: &Home, server: &Server, export: &str, text: &str) -> serde_json::V
 
 #[test]
 fn nbdinfo_tells_size_abilities_and_map() {
-    require!("nbdinfo");
-    let size = (MIB << 20) as u64;
-    subjects(|home, server, export| {
-        script(home, server, export, r#"[ "$(nbdinfo --size "$U")" = "$SZ" ]"#);
-        let info = json(home, server, export, r#"nbdinfo --json "$U""#);
-        let info = &info["exports"][0];
-        assert_eq!(info["export-size"], size, "{info}");
-        assert_eq!(info["is_read_only"], false, "{info}");
-        assert_eq!(info["contexts"], serde_json::json!(["base:allocation"]), "{info}");
-        for ability in
-            ["write", "flush", "fua", "trim", "zero", "fast-zero", "multi-conn", "cache", "df"]
-        {
-            script(home, server, export, &format!(r#"nbdinfo --can {ability} "$U""#));
-        }
-        let map = json(home, server, export, r#"nbdinfo --map --json "$U""#);
-        let map = map.as_array().unwrap();
-        let bytes = |data: bool| {
-            let extents = map.iter().filter(|extent| (extent["type"] == 0) == data);
-            extents.map(|extent| extent["length"].as_u64().unwrap()).sum::<u64>()
-        };
-        assert_eq!(bytes(true) + bytes(false), size);
-        assert!(bytes(true) > 0 && bytes(false) >= size / 8, "{map:?}");
+    clients::each(|| {
+        require!("nbdinfo");
+        let size = (MIB << 20) as u64;
+        subjects(|home, server, export| {
+            script(home, server, export, r#"[ "$(nbdinfo --size "$U")" = "$SZ" ]"#);
+            let info = json(home, server, export, r#"nbdinfo --json "$U""#);
+            let info = &info["exports"][0];
+            assert_eq!(info["export-size"], size, "{info}");
+            assert_eq!(info["is_read_only"], false, "{info}");
+            assert_eq!(info["contexts"], serde_json::json!(["base:allocation"]), "{info}");
+            for ability in
+                ["write", "flush", "fua", "trim", "zero", "fast-zero", "multi-conn", "cache", "df"]
+            {
+                script(home, server, export, &format!(r#"nbdinfo --can {ability} "$U""#));
+            }
+            let map = json(home, server, export, r#"nbdinfo --map --json "$U""#);
+            let map = map.as_array().unwrap();
+            let bytes = |data: bool| {
+                let extents = map.iter().filter(|extent| (extent["type"] == 0) == data);
+                extents.map(|extent| extent["length"].as_u64().unwrap()).sum::<u64>()
+            };
+            assert_eq!(bytes(true) + bytes(false), size);
+            assert!(bytes(true) > 0 && bytes(false) >= size / 8, "{map:?}");
+        });
     });
 }
 
 #[test]
 fn nbdinfo_lists_disks_and_images() {
-    require!("nbdinfo");
-    let home = Home::new();
-    home.import("golden:1", &content::image(1, MIB));
-    home.disk("alice", "golden");
-    home.disk("bob", "golden:1");
-    let server = home.serve();
-    let list = json(&home, &server, "", r#"nbdinfo --list --json "$U""#);
-    let names: Vec<&str> = list["exports"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|export| export["export-name"].as_str().unwrap())
-        .collect();
-    for name in ["alice", "bob", "golden:1"] {
-        assert!(names.contains(&name), "{names:?}");
-    }
-    script(
-        &home,
-        &server,
-        "golden:1",
-        r#"nbdinfo --is read-only "$U" && ! nbdinfo --can write "$U""#,
-    );
-    script(&home, &server, "alice", r#"nbdinfo --can write "$U""#);
-    server.stop();
+    clients::each(|| {
+        require!("nbdinfo");
+        let home = Home::new();
+        home.import("golden:1", &content::image(1, MIB));
+        home.disk("alice", "golden");
+        home.disk("bob", "golden:1");
+        let server = home.serve();
+        let list = json(&home, &server, "", r#"nbdinfo --list --json "$U""#);
+        let names: Vec<&str> = list["exports"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|export| export["export-name"].as_str().unwrap())
+            .collect();
+        for name in ["alice", "bob", "golden:1"] {
+            assert!(names.contains(&name), "{names:?}");
+        }
+        script(
+            &home,
+            &server,
+            "golden:1",
+            r#"nbdinfo --is read-only "$U" && ! nbdinfo --can write "$U""#,
+        );
+        script(&home, &server, "alice", r#"nbdinfo --can write "$U""#);
+        server.stop();
+    });
 }
 
 #[test]
 fn nbdcopy_carries_every_byte_in_and_out() {
-    require!("nbdcopy", "nbdkit");
-    subjects(|home, server, export| {
-        let oracle = |copy: &str| {
-            let copy = copy.replace('\'', "'\\''");
-            let line = format!(
-                "nbdkit -U - sparse-random size=$SZ seed=7 percent=40 --run 'export uri; {copy}'"
-            );
-            script(home, server, export, &line);
-        };
-        oracle(r#"nbdcopy "$uri" "$U""#);
-        oracle(r#"nbdcopy --allocated "$U" "$uri""#);
-        oracle(
-            "nbdcopy --connections=8 --threads=8 --requests=64 --request-size=65536 --allocated \
+    clients::each(|| {
+        require!("nbdcopy", "nbdkit");
+        subjects(|home, server, export| {
+            let oracle = |copy: &str| {
+                let copy = copy.replace('\'', "'\\''");
+                let line = format!(
+                    "nbdkit -U - sparse-random size=$SZ seed=7 percent=40 --run 'export uri; {copy}'"
+                );
+                script(home, server, export, &line);
+            };
+            oracle(r#"nbdcopy "$uri" "$U""#);
+            oracle(r#"nbdcopy --allocated "$U" "$uri""#);
+            oracle(
+                "nbdcopy --connections=8 --threads=8 --requests=64 --request-size=65536 --allocated \
              \"$U\" \"$uri\"",
-        );
-        oracle(r#"nbdcopy --synchronous --allocated "$U" "$uri""#);
-        oracle(r#"nbdcopy --connections=8 --threads=8 "$uri" "$U""#);
-        oracle(r#"nbdcopy --allocated "$U" "$uri""#);
+            );
+            oracle(r#"nbdcopy --synchronous --allocated "$U" "$uri""#);
+            oracle(r#"nbdcopy --connections=8 --threads=8 "$uri" "$U""#);
+            oracle(r#"nbdcopy --allocated "$U" "$uri""#);
+        });
     });
 }
 
 #[test]
 fn nbdcopy_of_a_file_comes_back_the_same() {
-    require!("nbdcopy");
-    subjects(|home, server, export| {
-        let bytes = content::image(33, MIB);
-        content::write_sparse(&home.path("in.raw"), &bytes);
-        script(home, server, export, r#"rm -f out.raw; nbdcopy in.raw "$U"; nbdcopy "$U" out.raw"#);
-        content::assert_same("copy", &std::fs::read(home.path("out.raw")).unwrap(), &bytes);
+    clients::each(|| {
+        require!("nbdcopy");
+        subjects(|home, server, export| {
+            let bytes = content::image(33, MIB);
+            content::write_sparse(&home.path("in.raw"), &bytes);
+            script(
+                home,
+                server,
+                export,
+                r#"rm -f out.raw; nbdcopy in.raw "$U"; nbdcopy "$U" out.raw"#,
+            );
+            content::assert_same("copy", &std::fs::read(home.path("out.raw")).unwrap(), &bytes);
+        });
     });
 }
 
 #[test]
 fn wrong_requests_get_an_error_and_the_connection_stays_in_step() {
-    require!("nbdsh");
-    subjects(|home, server, export| {
-        script(
-            home,
-            server,
-            export,
-            r#"nbdsh --base-allocation -u "$U" -c '
+    clients::each(|| {
+        require!("nbdsh");
+        subjects(|home, server, export| {
+            script(
+                home,
+                server,
+                export,
+                r#"nbdsh --base-allocation -u "$U" -c '
 import os, errno
 sz = h.get_size(); assert sz == int(os.environ["SZ"])
 h.set_strict_mode(0)                      # send what the library would refuse
@@ -165,19 +179,21 @@ h.block_status(1 << 20, 0, lambda ctx, off, ents, e: one.append(list(ents)), nbd
 assert len(one[0]) == 2 and one[0][0] <= 1 << 20
 assert h.pread_structured(4096, 0, lambda b, off, s, e: 0, nbd.CMD_FLAG_DF) == bytes(4096)
 '"#,
-        );
+            );
+        });
     });
 }
 
 #[test]
 fn sixty_four_requests_are_in_flight_and_each_gets_its_own_bytes() {
-    require!("nbdsh");
-    subjects(|home, server, export| {
-        script(
-            home,
-            server,
-            export,
-            r#"nbdsh -u "$U" -c '
+    clients::each(|| {
+        require!("nbdsh");
+        subjects(|home, server, export| {
+            script(
+                home,
+                server,
+                export,
+                r#"nbdsh -u "$U" -c '
 data = [bytes([i + 1]) * 4096 for i in range(64)]
 w = [h.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(d)), i * 8192) for i, d in enumerate(data)]
 while h.aio_in_flight(): h.poll(-1)
@@ -188,19 +204,21 @@ while h.aio_in_flight(): h.poll(-1)
 assert all(h.aio_command_completed(c) for c in ck)
 assert [bytes(b.to_bytearray()) for b in buf] == data
 '"#,
-        );
+            );
+        });
     });
 }
 
 #[test]
 fn what_one_connection_flushed_another_of_the_same_client_reads() {
-    require!("nbdsh");
-    subjects(|home, server, export| {
-        script(
-            home,
-            server,
-            export,
-            r#"nbdsh -c '
+    clients::each(|| {
+        require!("nbdsh");
+        subjects(|home, server, export| {
+            script(
+                home,
+                server,
+                export,
+                r#"nbdsh -c '
 import os
 a, b = nbd.NBD(), nbd.NBD()
 a.connect_uri(os.environ["U"]); b.connect_uri(os.environ["U"])
@@ -211,6 +229,7 @@ for i in range(200):
     assert b.pread(4096, 4096 * i) == p
 a.shutdown(); b.shutdown()
 '"#,
-        );
+            );
+        });
     });
 }

@@ -1,6 +1,9 @@
 //! A disk's life beside its guest: snapshots under load, rollback, commit, rebase, growth.
 
+#![allow(clippy::disallowed_methods, reason = "threads are looked at while real clients come")]
+
 use sojourn_tests::{Client, Home, content, require, tool::shell};
+use std::time::Duration;
 
 const MIB: usize = 16;
 
@@ -139,4 +142,37 @@ fn a_larger_disk_reads_zeroes_behind_its_image() {
     expected.resize((MIB + 8) << 20, 0);
     assert_disk(&home, "d", &expected);
     home.fails(2, &["disk", "grow", "d", "1M"]);
+}
+
+#[test]
+fn hundreds_of_disks_that_are_opened_and_closed_at_once_take_few_threads() {
+    const DISKS: usize = 400;
+    let home = Home::new();
+    home.import("golden", &content::image(65, 4));
+    let server = home.serve();
+    for index in 0..DISKS {
+        home.disk(&format!("d{index}"), "golden");
+    }
+    let most = std::thread::scope(|scope| {
+        let socket = server.socket();
+        let clients: Vec<_> = (0..DISKS)
+            .map(|index| {
+                scope.spawn(move || {
+                    let mut client = Client::attach(socket, &format!("d{index}"));
+                    assert_eq!(client.write(4096, &[7; 4096]), 0);
+                    client
+                })
+            })
+            .collect();
+        let mut most = 0;
+        while !clients.iter().all(|client| client.is_finished()) {
+            most = most.max(server.threads());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        clients.into_iter().for_each(|client| client.join().expect("a client").detach());
+        most
+    });
+    println!("{most} threads");
+    assert!(most < 120, "{most} threads");
+    server.stop();
 }

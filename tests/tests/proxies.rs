@@ -1,7 +1,7 @@
 //! Servers of others that are clients of ours: nbdkit's nbd plugin and qemu-nbd hand on what they
 //! get, with requests of their own making.
 
-use sojourn_tests::{Home, content, require, tool::shell};
+use sojourn_tests::{Home, clients, content, require, tool::shell};
 
 const MIB: usize = 16;
 
@@ -16,14 +16,15 @@ fn disk() -> (Home, Vec<u8>) {
 
 #[test]
 fn through_nbdkits_nbd_plugin_every_byte_and_every_hole_is_the_same() {
-    require!("nbdkit", "nbdcopy", "nbdinfo", "nbdsh");
-    let (home, bytes) = disk();
-    let server = home.serve();
-    let uri = server.uri("d");
-    shell(
-        home.dir(),
-        &[("U", &uri)],
-        r#"nbdkit -U - nbd uri="$U" shared=true --run '
+    clients::each(|| {
+        require!("nbdkit", "nbdcopy", "nbdinfo", "nbdsh");
+        let (home, bytes) = disk();
+        let server = home.serve();
+        let uri = server.uri("d");
+        shell(
+            home.dir(),
+            &[("U", &uri)],
+            r#"nbdkit -U - nbd uri="$U" shared=true --run '
             nbdcopy "$uri" out.raw
             nbdinfo --map --json "$uri" > through.json
             nbdsh -u "$uri" -c "
@@ -34,50 +35,55 @@ h.flush()
 assert h.pread(65536, 1 << 20) == b\"n\" * 65536
 assert h.pread(65536, 3 << 20) == bytes(65536)
 "'"#,
-    );
-    content::assert_same("copy", &std::fs::read(home.path("out.raw")).unwrap(), &bytes);
-    let direct = home.path("direct.raw");
-    shell(home.dir(), &[("U", &uri)], r#"nbdcopy "$U" direct.raw"#);
-    let direct = std::fs::read(direct).unwrap();
-    assert!(direct[1 << 20..][..65536].iter().all(|byte| *byte == b'n'));
-    assert!(direct[3 << 20..][..65536].iter().all(|byte| *byte == 0));
-    let map = std::fs::read_to_string(home.path("through.json")).unwrap();
-    assert!(map.contains("\"type\": 3"), "holes are told on: {map}");
-    server.stop();
+        );
+        content::assert_same("copy", &std::fs::read(home.path("out.raw")).unwrap(), &bytes);
+        let direct = home.path("direct.raw");
+        shell(home.dir(), &[("U", &uri)], r#"nbdcopy "$U" direct.raw"#);
+        let direct = std::fs::read(direct).unwrap();
+        assert!(direct[1 << 20..][..65536].iter().all(|byte| *byte == b'n'));
+        assert!(direct[3 << 20..][..65536].iter().all(|byte| *byte == 0));
+        let map = std::fs::read_to_string(home.path("through.json")).unwrap();
+        assert!(map.contains("\"type\": 3"), "holes are told on: {map}");
+        server.stop();
+    });
 }
 
 #[test]
 fn through_nbdkits_filters_that_split_retry_and_read_ahead() {
-    require!("nbdkit", "nbdcopy");
-    let (home, bytes) = disk();
-    let server = home.serve();
-    let uri = server.uri("d");
-    shell(
-        home.dir(),
-        &[("U", &uri)],
-        r#"nbdkit -U - --filter=blocksize --filter=retry --filter=readahead nbd uri="$U" \
+    clients::each(|| {
+        require!("nbdkit", "nbdcopy");
+        let (home, bytes) = disk();
+        let server = home.serve();
+        let uri = server.uri("d");
+        shell(
+            home.dir(),
+            &[("U", &uri)],
+            r#"nbdkit -U - --filter=blocksize --filter=retry --filter=readahead nbd uri="$U" \
             maxdata=4k maxlen=64k retries=1 --run 'nbdcopy "$uri" out.raw; nbdcopy out.raw "$uri"'"#,
-    );
-    content::assert_same("copy", &std::fs::read(home.path("out.raw")).unwrap(), &bytes);
-    server.stop();
+        );
+        content::assert_same("copy", &std::fs::read(home.path("out.raw")).unwrap(), &bytes);
+        server.stop();
+    });
 }
 
 #[test]
 fn through_qemu_nbd_in_front() {
-    require!("qemu-nbd", "qemu-io", "qemu-img", "nbdcopy");
-    let (home, bytes) = disk();
-    let server = home.serve();
-    let uri = server.uri("d");
-    shell(
-        home.dir(),
-        &[("U", &uri)],
-        r#"qemu-nbd -f raw -k "$PWD/front" -x d -t "$U" & front=$!
+    clients::each(|| {
+        require!("qemu-nbd", "qemu-io", "qemu-img", "nbdcopy");
+        let (home, bytes) = disk();
+        let server = home.serve();
+        let uri = server.uri("d");
+        shell(
+            home.dir(),
+            &[("U", &uri)],
+            r#"qemu-nbd -f raw -k "$PWD/front" -x d -t "$U" & front=$!
             trap "kill $front" EXIT
             for i in $(seq 200); do [ -S front ] && break; sleep 0.05; done
             F="nbd+unix:///d?socket=$PWD/front"
             nbdcopy "$F" out.raw
             qemu-io -f raw -c "write -P 7 1M 64k" -c flush -c "read -P 7 1M 64k" "$F""#,
-    );
-    content::assert_same("copy", &std::fs::read(home.path("out.raw")).unwrap(), &bytes);
-    server.stop();
+        );
+        content::assert_same("copy", &std::fs::read(home.path("out.raw")).unwrap(), &bytes);
+        server.stop();
+    });
 }

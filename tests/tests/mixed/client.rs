@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
 const BLOCKS: usize = (super::MIB << 20) / BLOCK;
+/// The longest request, in bytes.
+pub(crate) const LONGEST: usize = 1 << 20;
 /// Random bytes that what is written is taken from, so that most of the processors' time goes to
 /// the server and not into making them: bytes.
 pub(crate) const POOL: usize = 4 << 20;
@@ -218,8 +220,8 @@ impl Session<'_> {
 
     /// Reads everything. What it is, and was flushed, it stays.
     fn check_all(&mut self, client: &mut Client) -> io::Result<()> {
-        for first in (0..BLOCKS).step_by(256) {
-            let bytes = self.read(client, first, 256)?;
+        for first in (0..BLOCKS).step_by(LONGEST / BLOCK) {
+            let bytes = self.read(client, first, LONGEST / BLOCK)?;
             self.check(first, &bytes);
         }
         Ok(())

@@ -1,0 +1,188 @@
+//! iSCSI with initiators that nobody here wrote: libiscsi's conformance tests, its tools, and QEMU's driver.
+
+#![allow(clippy::expect_used, reason = "a failed step is a failed test")]
+
+use sojourn_tests::home::free_port;
+use sojourn_tests::tool::{attempt, shell, shell_fails};
+use sojourn_tests::{Home, Server, content, require};
+use std::os::unix::fs::PermissionsExt;
+
+const MIB: usize = 64;
+
+/// A home with the disk `alice`, and a server of it with these options; its port.
+fn serve(home: &Home, more: &[&str]) -> (Server, String) {
+    let address = free_port().to_string();
+    let mut options = vec!["--iscsi", address.as_str()];
+    options.extend(more);
+    (home.serve_with(&options), address)
+}
+
+fn lab() -> Home {
+    let home = Home::new();
+    home.import("golden:1", &content::image(1, MIB));
+    home.disk("alice", "golden");
+    home
+}
+
+/// `$U` is the disk, `$P` the portal.
+fn environment(address: &str) -> [(&'static str, String); 2] {
+    [
+        ("P", format!("iscsi://{address}")),
+        ("U", format!("iscsi://{address}/iqn.2026-11.io.sojourn:alice/0")),
+    ]
+}
+
+fn run(home: &Home, address: &str, script: &str) -> String {
+    let [(p, portal), (u, disk)] = environment(address);
+    shell(home.dir(), &[(p, &portal), (u, &disk)], script)
+}
+
+fn fails(home: &Home, address: &str, script: &str) -> String {
+    let [(p, portal), (u, disk)] = environment(address);
+    shell_fails(home.dir(), &[(p, &portal), (u, &disk)], script)
+}
+
+#[test]
+fn conformance_tests_pass_and_few_are_skipped() {
+    require!("iscsi-test-cu");
+    let home = lab();
+    let (server, address) = serve(&home, &[]);
+    let [_, (u, disk)] = environment(&address);
+    let script = "iscsi-test-cu -d -n -t ALL $U 2>&1";
+    let log = attempt(home.dir(), &[(u, &disk)], script).unwrap_or_else(|failed| failed);
+    let tests = log
+        .lines()
+        .find_map(|line| line.trim_start().strip_prefix("tests "))
+        .unwrap_or_else(|| panic!("no summary:\n{log}"));
+    let numbers: Vec<u32> = tests.split_whitespace().filter_map(|n| n.parse().ok()).collect();
+    let [total, ran, passed, failed, ..] = numbers[..] else { panic!("{tests}") };
+    // A skipped test counts as passed there.
+    let skipped = log.matches("[SKIPPED]").count();
+    println!("iscsi-test-cu: {passed} of {total} passed, {skipped} messages of skipped ones");
+    assert!(total >= 230 && ran == total, "{tests}");
+    // One asks for the status from a block on and wants to be told that from another one on, unless physical
+    // blocks are logical ones.
+    let known = log.matches("Test UnmapSingle had failures").count();
+    assert!(failed as usize == known && passed + failed == total, "{log}");
+    assert!(skipped <= 60, "{skipped} skipped:\n{log}");
+    server.stop();
+}
+
+#[test]
+fn qemu_and_libiscsi_see_the_disk_that_nbd_clients_see() {
+    require!("iscsi-ls", "iscsi-inq", "qemu-img", "qemu-io", "nbdcopy");
+    let home = lab();
+    let (server, address) = serve(&home, &[]);
+    let list = run(&home, &address, "iscsi-ls $P");
+    for target in ["iqn.2026-11.io.sojourn:alice ", "iqn.2026-11.io.sojourn:golden:1 "] {
+        assert!(list.contains(target), "{list}");
+    }
+    content::write_sparse(&home.path("golden.raw"), &content::image(1, MIB));
+    run(&home, &address, "qemu-img compare -f raw -F raw golden.raw $U");
+    run(
+        &home,
+        &address,
+        "qemu-io -f raw -c 'write -P 7 1M 3M' -c 'write -z -u 8M 1M' -c 'discard 12M 1M' -c flush \
+         -c 'read -P 7 1M 3M' -c 'read -P 0 8M 1M' -c 'read -P 0 12M 1M' $U",
+    );
+    // A client that leaves is gone in a moment.
+    run(&home, &address, "qemu-img convert -f raw -O raw $U out.raw");
+    let told = &home.json(&["status"])["iscsi"];
+    assert!(told["written_bytes"].as_u64() >= Some(3 << 20), "{told}");
+    assert!(told["read_bytes"].as_u64() >= Some((MIB as u64) << 20), "{told}");
+    assert_eq!(told["logins_refused"], 0, "{told}");
+    let uri = server.uri("alice");
+    shell(home.dir(), &[("N", &uri)], "nbdcopy \"$N\" nbd.raw; cmp out.raw nbd.raw");
+    server.stop();
+}
+
+#[test]
+fn a_disk_that_an_nbd_client_has_is_refused() {
+    require!("iscsi-inq", "qemu-img");
+    let home = lab();
+    let (server, address) = serve(&home, &[]);
+    let client = sojourn_tests::client::Client::attach(server.socket(), "alice");
+    fails(&home, &address, "iscsi-inq $U");
+    assert!(server.log().contains("iSCSI login refused"), "the log says why");
+    client.detach();
+    run(&home, &address, "iscsi-inq $U");
+    server.stop();
+}
+
+#[test]
+fn who_does_not_know_the_secret_gets_nothing() {
+    require!("iscsi-ls", "iscsi-inq");
+    let home = lab();
+    let secrets = home.path("chap");
+    std::fs::write(&secrets, "bob:correct horse\nbetty:battery staple:server:another secret\n")
+        .expect("secrets");
+    std::fs::set_permissions(&secrets, std::fs::Permissions::from_mode(0o600)).expect("mode");
+    let path = secrets.to_str().expect("path");
+    let (server, address) = serve(&home, &["--iscsi-chap", path]);
+    fails(&home, &address, "iscsi-inq $U");
+    fails(&home, &address, "iscsi-ls $P");
+    let disk = "iqn.2026-11.io.sojourn:alice/0";
+    let url = |login: &str, end: &str| format!("'iscsi://{login}@{address}{end}'");
+    fails(&home, &address, &format!("iscsi-inq {}", url("bob%wrong horse!!", &format!("/{disk}"))));
+    fails(&home, &address, &format!("iscsi-inq {}", url("eve%correct horse", &format!("/{disk}"))));
+    let good = url("bob%correct horse", &format!("/{disk}"));
+    run(&home, &address, &format!("iscsi-inq {good}"));
+    let mutual = format!("/{disk}?target_user=server&target_password=another secret");
+    run(&home, &address, &format!("iscsi-inq {}", url("betty%battery staple", &mutual)));
+    let wrong = format!("/{disk}?target_user=server&target_password=yet another one");
+    fails(&home, &address, &format!("iscsi-inq {}", url("betty%battery staple", &wrong)));
+    server.stop();
+}
+
+#[test]
+fn an_address_that_others_reach_needs_a_secret() {
+    let home = lab();
+    let port = free_port().port();
+    let refused = home.fails(9, &["serve", "--iscsi", &format!("0.0.0.0:{port}")]);
+    assert!(refused.contains("--iscsi-chap"), "{refused}");
+}
+
+#[test]
+fn what_was_flushed_is_there_after_the_server_was_killed() {
+    require!("qemu-io");
+    let home = lab();
+    for round in 0..5u32 {
+        let (server, address) = serve(&home, &[]);
+        let first = 1 + round * 4;
+        // Each flush is answered before the next write begins; then writes go on until the kill.
+        let wrote = format!(
+            "qemu-io -f raw -c 'write -P {p} {first}M 2M' -c flush -c 'write -f -P {q} {more}M 1M' $U",
+            p = 10 + round,
+            q = 100 + round,
+            more = first + 2,
+        );
+        run(&home, &address, &wrote);
+        let busy = std::thread::scope(|scope| {
+            let load = scope.spawn(|| {
+                let [_, (u, disk)] = environment(&address);
+                let script = "for i in $(seq 200); do timeout 20 qemu-io -f raw -c 'write -P 3 40M 4M' \
+                              $U || exit 1; done";
+                attempt(home.dir(), &[(u, &disk)], script)
+            });
+            while !server.log().contains("iSCSI session begins") {
+                std::thread::yield_now();
+            }
+            server.kill();
+            load.join().expect("load")
+        });
+        assert!(busy.is_err(), "the load was cut off");
+        let (server, address) = serve(&home, &[]);
+        for past in 0..=round {
+            let first = 1 + past * 4;
+            let check = format!(
+                "qemu-io -f raw -c 'read -P {p} {first}M 2M' -c 'read -P {q} {more}M 1M' $U | tee check; \
+                 ! grep -q -i verification check",
+                p = 10 + past,
+                q = 100 + past,
+                more = first + 2,
+            );
+            run(&home, &address, &check);
+        }
+        server.stop();
+    }
+}
