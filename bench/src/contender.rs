@@ -29,6 +29,8 @@ pub(crate) enum Role {
     Limit,
     /// Sojourn.
     Ours,
+    /// Another build of Sojourn, which ours is compared with.
+    Before,
     /// A server that people run today.
     Peer,
 }
@@ -56,6 +58,17 @@ enum Kind {
     QemuRaw,
     QemuQcow2,
 }
+
+/// The same servers as ours, of another build (`--before`): each beside the one of ours that it is
+/// compared with.
+const BEFORE: [(&str, Contender); 3] = [
+    ("sojourn-file", contender("before-file", Role::Before, Kind::SojournFile, ALL[1].what)),
+    ("sojourn-disk", contender("before-disk", Role::Before, Kind::SojournDisk, ALL[2].what)),
+    (
+        "sojourn-private",
+        contender("before-private", Role::Before, Kind::SojournPrivate, ALL[3].what),
+    ),
+];
 
 const fn contender(name: &'static str, role: Role, kind: Kind, what: &'static str) -> Contender {
     Contender { name, role, what, kind }
@@ -85,6 +98,11 @@ pub(crate) const ALL: [Contender; 9] = [
 ];
 
 impl Contender {
+    /// The same server of the other build; `None` for those that are not ours.
+    pub(crate) fn before(&self) -> Option<Self> {
+        BEFORE.iter().find(|(ours, _)| *ours == self.name).map(|(_, before)| *before)
+    }
+
     /// The program it needs.
     fn program(&self) -> &'static str {
         match self.kind {
@@ -113,7 +131,8 @@ impl Contender {
         let output = Command::new(&program).arg(flag).output().map_err(|error| {
             let remedy = match self.role {
                 Role::Ours => "; build it with `cargo build --release -p sojourn`",
-                _ => "",
+                Role::Before => "; --before takes the path of a sojourn binary",
+                Role::Limit | Role::Peer => "",
             };
             anyhow!("cannot run {}: {error}{remedy}", program.display())
         })?;
@@ -166,7 +185,7 @@ impl Contender {
                 let mut command = Command::new(&bench.sojourn);
                 command.arg("--home").arg(dir.join("home")).arg("serve");
                 command.arg("--nbd").arg(nbd_address(place));
-                command.arg("--file").arg(bench.plain()?);
+                command.arg("--file").arg(bench.plain("sojourn")?);
                 command
             }
             Kind::SojournDisk | Kind::SojournPrivate => {
@@ -199,11 +218,12 @@ impl Contender {
                         &at.port().to_string(),
                     ]),
                 };
-                command.arg("file").arg(bench.plain()?);
+                command.arg("file").arg(bench.plain("nbdkit")?);
                 command
             }
             Kind::NbdServer { copy_on_write } => {
-                let export = if copy_on_write { bench.image.clone() } else { bench.plain()? };
+                let export =
+                    if copy_on_write { bench.image.clone() } else { bench.plain("nbd-server")? };
                 let config = dir.join("config");
                 fs::write(&config, nbd_server_config(place, &export, copy_on_write)?)?;
                 exports = Exports::Same("disk".to_owned());
@@ -227,7 +247,7 @@ impl Contender {
                     ]),
                 };
                 if self.kind == Kind::QemuRaw {
-                    command.args(["--format", "raw"]).arg(bench.plain()?);
+                    command.args(["--format", "raw"]).arg(bench.plain("qemu")?);
                 } else {
                     let overlay = dir.join("overlay.qcow2");
                     run(Command::new("qemu-img")
@@ -269,7 +289,6 @@ pub(crate) struct Bench {
     tcp: bool,
     /// A raw file that nobody writes to: what overlays stand on and images are imported from.
     image: PathBuf,
-    plain: OnceCell<PathBuf>,
     home: OnceCell<PathBuf>,
     /// How many servers were started.
     starts: Cell<usize>,
@@ -291,7 +310,6 @@ impl Bench {
             sojourn,
             tcp: false,
             image,
-            plain: OnceCell::new(),
             home: OnceCell::new(),
             starts: Cell::new(0),
         })
@@ -302,15 +320,15 @@ impl Bench {
         Self { tcp: true, ..self }
     }
 
-    /// A raw file with the same content that servers write to.
-    fn plain(&self) -> Result<PathBuf> {
-        if let Some(path) = self.plain.get() {
-            return Ok(path.clone());
+    /// A raw file with the same content that the server `name` writes to. Each has its own: those that
+    /// lock it let no other writer in.
+    fn plain(&self, name: &str) -> Result<PathBuf> {
+        let path = self.dir.join(format!("plain-{name}.raw"));
+        if !path.exists() {
+            fs::copy(&self.image, &path)
+                .with_context(|| format!("cannot copy the image to {}", path.display()))?;
         }
-        let path = self.dir.join("plain.raw");
-        fs::copy(&self.image, &path)
-            .with_context(|| format!("cannot copy the image to {}", path.display()))?;
-        Ok(self.plain.get_or_init(|| path).clone())
+        Ok(path)
     }
 
     /// A Sojourn home into which the image was imported.
@@ -500,5 +518,18 @@ mod tests {
         let error = ALL[1].version(&bench).unwrap_err().to_string();
         assert!(error.contains("cargo build --release -p sojourn"), "{error}");
         assert!(ALL[1].start(&bench).is_err());
+        let error = ALL[1].before().unwrap().version(&bench).unwrap_err().to_string();
+        assert!(error.contains("--before takes the path of a sojourn binary"), "{error}");
+    }
+
+    #[test]
+    fn each_server_of_ours_has_a_twin_of_the_other_build_and_no_peer_has() {
+        for contender in ALL {
+            let twin = contender.before();
+            assert_eq!(twin.is_some(), contender.role == Role::Ours, "{}", contender.name);
+            if let Some(twin) = twin {
+                assert_eq!((twin.kind, twin.role), (contender.kind, Role::Before));
+            }
+        }
     }
 }

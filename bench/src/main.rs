@@ -99,6 +99,10 @@ struct Arguments {
     #[arg(long, value_name = "PATH")]
     sojourn: Option<PathBuf>,
 
+    /// Another build's sojourn binary, measured beside this one: what a change costs or gains.
+    #[arg(long, value_name = "PATH")]
+    before: Option<PathBuf>,
+
     /// All servers and clients talk over TCP on this machine, and not over unix sockets.
     #[arg(long)]
     tcp: bool,
@@ -148,6 +152,8 @@ Examples:
   sojourn-bench                                  the whole table, about five minutes
   sojourn-bench --quick --json /tmp/bench.json   a look, and the figures as data
   sojourn-bench --tcp                            the same over TCP
+  sojourn-bench --only sojourn --before old/sojourn --rounds 9
+                                                 two builds, in turn
   sojourn-bench store A.raw B.raw boot.txt       stores of images; `make bench-store` makes the files
   sojourn-bench storm --image A.raw boot.txt     50 clients boot A from a slow disk
   sojourn-bench fairness                         a light client beside 49 others
@@ -265,6 +271,7 @@ impl Arguments {
             size,
             only: self.only,
             tcp: self.tcp,
+            before: self.before,
             loads,
         };
         let series = series::run(&options, scratch.path(), self.sojourn)?;

@@ -82,6 +82,10 @@ struct Figures {
     of_best_peer: Option<f64>,
     /// `iops` by that of the raw ping-pong.
     of_raw: Option<f64>,
+    /// Rate by that of the other build (`--before`): the median over the rounds.
+    of_before: Option<f64>,
+    /// CPU time per request by that of the other build, over all rounds.
+    cpu_of_before: Option<f64>,
 }
 
 impl Figures {
@@ -103,6 +107,8 @@ impl Figures {
             peak_rss_mib: round(peak as f64 / f64::from(1 << 20), 1),
             of_best_peer: None,
             of_raw: None,
+            of_before: None,
+            cpu_of_before: None,
         }
     }
 }
@@ -166,10 +172,10 @@ impl Report {
 
     /// Whether there is a figure for everything of ours that was asked for.
     pub(crate) fn ours_complete(&self) -> bool {
-        let failed =
-            |row: &Row| row.role == Role::Ours && matches!(row.outcome, Outcome::Failed { .. });
+        let ours = |role| matches!(role, Role::Ours | Role::Before);
+        let failed = |row: &Row| ours(row.role) && matches!(row.outcome, Outcome::Failed { .. });
         !self.loads.iter().any(|table| table.rows.iter().any(failed))
-            && !self.left_out.iter().any(|server| server.role == Role::Ours)
+            && !self.left_out.iter().any(|server| ours(server.role))
     }
 }
 
@@ -185,6 +191,20 @@ fn compare(rows: &mut [Row]) {
             .fold(None, |best: Option<f64>, iops| Some(best.map_or(iops, |best| best.max(iops))))
     };
     let (peer, raw) = (fastest(rows, Role::Peer), fastest(rows, Role::Limit));
+    for index in 1..rows.len() {
+        let (ours, before) = rows.split_at_mut(index);
+        let (ours, before) = (&mut ours[index - 1], &before[0]);
+        if before.role == Role::Before
+            && let (Outcome::Measured(ours), Outcome::Measured(before)) =
+                (&mut ours.outcome, &before.outcome)
+        {
+            let rounds = ours.iops_of_windows.iter().zip(&before.iops_of_windows);
+            let mut ratios: Vec<f64> = rounds.map(|(now, then)| now / then).collect();
+            ours.of_before = Some(round(median(&mut ratios), 3));
+            let cpu = ours.cpu_us_per_request / before.cpu_us_per_request;
+            ours.cpu_of_before = cpu.is_finite().then(|| round(cpu, 3));
+        }
+    }
     for row in rows {
         if let Outcome::Measured(figures) = &mut row.outcome {
             figures.of_best_peer = peer.map(|peer| round(figures.iops / peer, 3));
@@ -243,6 +263,10 @@ impl fmt::Display for Table {
         for column in COLUMNS {
             write!(f, "  {column:>12}")?;
         }
+        let beside_another_build = self.rows.iter().any(|row| row.role == Role::Before);
+        if beside_another_build {
+            write!(f, "  {:>12}  {:>12}", "of before", "CPU of it")?;
+        }
         writeln!(f)?;
         for row in &self.rows {
             write!(f, "{:<16} ", row.server)?;
@@ -254,7 +278,7 @@ impl fmt::Display for Table {
                         Some(ratio) => format!("{ratio:.2}"),
                         None => "-".to_owned(),
                     };
-                    writeln!(
+                    write!(
                         f,
                         "{:>10}  {:>12.2}  {:>12.1}  {:>12.1}  {:>12.1}  {:>12}  {:>12}",
                         thousands(rate),
@@ -265,6 +289,11 @@ impl fmt::Display for Table {
                         ratio(figures.of_best_peer),
                         ratio(figures.of_raw)
                     )?;
+                    if beside_another_build {
+                        let (rate, cpu) = (figures.of_before, figures.cpu_of_before);
+                        write!(f, "  {:>12}  {:>12}", ratio(rate), ratio(cpu))?;
+                    }
+                    writeln!(f)?;
                 }
             }
         }
@@ -324,9 +353,26 @@ mod tests {
             size: 256 << 20,
             only: Vec::new(),
             tcp: false,
+            before: None,
             loads: vec![load::ALL[1]],
         };
         Report::new(&options, &series)
+    }
+
+    #[test]
+    fn another_build_is_compared_round_by_round() {
+        let mut rows = [("sojourn-file", Role::Ours, [900e3, 330e3, 1e6]), {
+            ("before-file", Role::Before, [1e6, 300e3, 1e6])
+        }]
+        .map(|(server, role, rates)| {
+            let figures = Figures::new(&cell(&rates), 4096);
+            Row { server, role, outcome: Outcome::Measured(figures) }
+        });
+        compare(&mut rows);
+        let Outcome::Measured(ours) = &rows[0].outcome else { unreachable!() };
+        assert_eq!((ours.of_before, ours.cpu_of_before), (Some(1.0), Some(1.0)));
+        let Outcome::Measured(before) = &rows[1].outcome else { unreachable!() };
+        assert_eq!(before.of_before, None);
     }
 
     #[test]

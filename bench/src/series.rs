@@ -1,10 +1,11 @@
 //! All windows of a run. Every round starts each server anew, one after the other, and measures
 //! one window of each load, so that a median spans the whole run: a noisy moment of the machine
-//! spoils one window of a few cells and no median.
+//! spoils one window of a few cells and no median. A server of ours and the same server of another
+//! build (`--before`) are measured one right after the other, and change places every round.
 
-use crate::contender::{self, Bench, Contender};
+use crate::contender::{self, Bench, Contender, Role};
 use crate::load::{self, Load, Sample};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub(crate) struct Options {
     pub(crate) only: Vec<String>,
     /// Over TCP on this machine, and not over unix sockets.
     pub(crate) tcp: bool,
+    /// Another build of Sojourn to compare with, its binary.
+    pub(crate) before: Option<PathBuf>,
     /// The loads.
     pub(crate) loads: Vec<Load>,
 }
@@ -52,37 +55,77 @@ pub(crate) struct Series {
 
 /// Runs everything in `dir`.
 pub(crate) fn run(options: &Options, dir: &Path, sojourn: Option<PathBuf>) -> Result<Series> {
-    let mut bench = Bench::new(dir, options.size, sojourn)?;
-    if options.tcp {
-        bench = bench.over_tcp();
-    }
+    let bench_of = |place: &str, sojourn| -> Result<Bench> {
+        let dir = dir.join(place);
+        std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let bench = Bench::new(&dir, options.size, sojourn)?;
+        Ok(if options.tcp { bench.over_tcp() } else { bench })
+    };
+    let benches = Benches {
+        now: bench_of("now", sojourn)?,
+        // A home of its own: builds may differ in their formats.
+        before: options.before.clone().map(|path| bench_of("before", Some(path))).transpose()?,
+    };
     let mut series = Series::default();
     for contender in contender::ALL {
-        let wanted = contender.role == contender::Role::Limit
+        let wanted = contender.role == Role::Limit
             || options.only.is_empty()
             || options.only.iter().any(|name| contender.name.starts_with(name.as_str()));
         if !wanted {
             continue;
         }
-        match contender.version(&bench) {
-            Ok(version) => {
-                let cells = options.loads.iter().map(|_| Cell::default()).collect();
-                series.runs.push(Run { contender, version, cells });
-            }
-            Err(error) => {
-                let why = format!("{error:#}");
-                eprintln!("left out: {}: {why}", contender.name);
-                series.left_out.push((contender, why));
+        let twin = contender.before().filter(|_| benches.before.is_some());
+        for contender in std::iter::once(contender).chain(twin) {
+            match contender.version(benches.of(&contender)) {
+                Ok(version) => {
+                    let cells = options.loads.iter().map(|_| Cell::default()).collect();
+                    series.runs.push(Run { contender, version, cells });
+                }
+                Err(error) => {
+                    let why = format!("{error:#}");
+                    eprintln!("left out: {}: {why}", contender.name);
+                    series.left_out.push((contender, why));
+                }
             }
         }
     }
     for round in 1..=options.rounds {
-        for run in &mut series.runs {
+        for index in order(&series.runs, round) {
+            let run = &mut series.runs[index];
             eprintln!("round {round} of {}: {}", options.rounds, run.contender.name);
-            run_round(options, &bench, run);
+            run_round(options, benches.of(&run.contender), run);
         }
     }
     Ok(series)
+}
+
+/// The files of both builds.
+struct Benches {
+    now: Bench,
+    before: Option<Bench>,
+}
+
+impl Benches {
+    fn of(&self, contender: &Contender) -> &Bench {
+        match (&self.before, contender.role) {
+            (Some(before), Role::Before) => before,
+            _ => &self.now,
+        }
+    }
+}
+
+/// In which order the servers are measured: a server's twin right behind it, and in every other
+/// round right before it.
+fn order(runs: &[Run], round: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..runs.len()).collect();
+    if round.is_multiple_of(2) {
+        for (index, run) in runs.iter().enumerate() {
+            if run.contender.role == Role::Before {
+                order.swap(index - 1, index);
+            }
+        }
+    }
+    order
 }
 
 /// One window of each load on a fresh server; on another one from there where a load wants private disks that
@@ -122,5 +165,20 @@ fn run_round(options: &Options, bench: &Bench, run: &mut Run) {
         if server.as_ref().is_ok_and(|server| !server.alive()) {
             server = Err(format!("not running: the server died in {}", load.name()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn twins_are_measured_side_by_side_and_change_places_every_round() {
+        let run = |contender| Run { contender, version: String::new(), cells: Vec::new() };
+        let file = contender::ALL[1];
+        let runs = [contender::ALL[0], file, file.before().unwrap(), contender::ALL[4]].map(run);
+        assert_eq!(order(&runs, 1), [0, 1, 2, 3]);
+        assert_eq!(order(&runs, 2), [0, 2, 1, 3]);
+        assert_eq!(order(&runs, 3), [0, 1, 2, 3]);
     }
 }
