@@ -101,7 +101,7 @@ impl RandomFile {
     /// Whether the file has no byte.
     ///
     /// # Errors
-    /// As [`len`](Self::len).
+    /// That of the system call.
     pub fn is_empty(&self) -> Result<bool> {
         Ok(self.len()? == 0)
     }

@@ -48,7 +48,7 @@ impl Pending {
         self.least_known(|request, _| key(request))
     }
 
-    /// As [`least`](Self::least), with a key that knows which requests were hits when
+    /// The index of the request with the least key, which may depend on whether the request was a hit when
     /// [`oldest_hit`](Self::oldest_hit) last looked.
     pub(crate) fn least_known<K: PartialOrd>(
         &self,

@@ -163,7 +163,7 @@ impl File {
     /// Whether it has no byte.
     ///
     /// # Errors
-    /// As [`len`](Self::len).
+    /// That of the system call.
     pub fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
@@ -204,7 +204,7 @@ impl File {
     /// Puts everything of it on stable storage, but for its name. Waits for the disk.
     ///
     /// # Errors
-    /// As [`sync_data`](Self::sync_data).
+    /// That of the system call; what could not be written is not tried again.
     pub fn sync_all(&self) -> io::Result<()> {
         match &self.0 {
             Handle::System(file) => file.sync_all(),

@@ -85,8 +85,8 @@ impl Inner {
         self.space.get().map_or(Ok(()), |space| space.take(fresh * BLOCK))
     }
 
-    /// As [`admit`](Self::admit), for what is to be done piece by piece: nothing is counted in yet.
-    /// Waits for the file system.
+    /// Refuses blocks that the limit or the file system has no room for. Nothing is counted in yet: it
+    /// is for what is then done piece by piece. Waits for the file system.
     pub(super) fn check_room(&self, stack: &Stack, blocks: Range<u64>) -> Result<()> {
         let fresh = stack.top().map.fresh(blocks);
         self.limit.check(stack, fresh)?;

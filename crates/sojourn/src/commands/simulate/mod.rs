@@ -172,7 +172,7 @@ impl Load {
         }
     }
 
-    /// As [`options`](Self::options), for blocks whose size is still to be chosen.
+    /// What is read of a trace for blocks whose size is still to be chosen.
     fn options_of_blocks(&self, header: &Header) -> Result<Options> {
         let load = Self { block: Some(Block::Bytes(block::BLOCK)), ..self.clone() };
         load.options(header, 1)
