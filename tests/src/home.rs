@@ -252,10 +252,14 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        let ended = self.child.try_wait();
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
+            if let Ok(Some(status)) = ended {
+                eprintln!("--- the server had ended: {status}");
+            }
             eprintln!("--- server log\n{}", self.log());
         }
     }

@@ -5,7 +5,9 @@
 use sojourn_tests::home::free_port;
 use sojourn_tests::tool::{attempt, shell, shell_fails};
 use sojourn_tests::{Home, Server, content, require};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 
 const MIB: usize = 64;
 
@@ -94,6 +96,25 @@ fn qemu_and_libiscsi_see_the_disk_that_nbd_clients_see() {
     let uri = server.uri("alice");
     shell(home.dir(), &[("N", &uri)], "nbdcopy \"$N\" nbd.raw; cmp out.raw nbd.raw");
     server.stop();
+}
+
+#[test]
+fn whoever_can_connect_by_nbd_can_connect_by_iscsi() {
+    let home = lab();
+    let socket = home.path("nbd.sock");
+    for _ in 0..10 {
+        let address = free_port();
+        let mut server = home.command();
+        server.args(["serve", "--iscsi", &address.to_string(), "--nbd"]);
+        server.arg(format!("unix:{}", socket.display()));
+        let mut server = server.spawn().expect("sojourn");
+        while UnixStream::connect(&socket).is_err() {
+            assert!(server.try_wait().expect("server").is_none(), "the server ended");
+        }
+        let connected = TcpStream::connect(address);
+        server.kill().and_then(|()| server.wait()).expect("server");
+        connected.expect("iSCSI");
+    }
 }
 
 #[test]

@@ -224,17 +224,33 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
         true => handover::take_over(home, prepare).await?,
         false => None,
     };
-    let (prepared, clients, lock, shadows) = match taken {
-        Some((prepared, clients, lock)) => (prepared, clients, lock, borrow().await?),
+    let (prepared, clients, lock, shadows, iscsi) = match taken {
+        Some((prepared, clients, lock)) => {
+            let shadows = borrow().await?;
+            let iscsi = match plan {
+                Some(plan) => plan.bind().await.map(Some).unwrap_or_else(|e| {
+                    // The clients that were taken over go on.
+                    tracing::error!(error = e.message(), "iSCSI is not served");
+                    None
+                }),
+                None => None,
+            };
+            (prepared, clients, lock, shadows, iscsi)
+        }
         None => {
             let lock = match lock {
                 Some(lock) => lock,
                 None => home.lock()?, // the one to follow has ended
             };
             let shadows = borrow().await?;
+            // First: whoever can connect by NBD finds the same server by iSCSI.
+            let iscsi = match plan {
+                Some(plan) => Some(plan.bind().await?),
+                None => None,
+            };
             let mut prepared = prepare(&mut Estate::default()).await?;
             prepared.control.publish()?;
-            (prepared, Vec::new(), lock, shadows)
+            (prepared, Vec::new(), lock, shadows, iscsi)
         }
     };
     let Prepared { bound, http, security, control, recording, reserve } = prepared;
@@ -248,18 +264,7 @@ pub(crate) async fn run(home: &Home, config: Config, options: Options) -> Result
     let exports = recorded(recording.as_ref(), exports);
     let returning = Arc::new(Returning::new(exports));
     let exports = security.guard(Arc::clone(&returning) as _, options.default_export.clone());
-    let mut iscsi = match plan {
-        Some(plan) => match plan.open(Arc::clone(&exports)).await {
-            Ok(front) => Some(front),
-            Err(e) if follows => {
-                // The clients that were taken over go on.
-                tracing::error!(error = e.message(), "iSCSI is not served");
-                None
-            }
-            Err(e) => return Err(e),
-        },
-        None => None,
-    };
+    let mut iscsi = iscsi.map(|bound| bound.serve(Arc::clone(&exports)));
     let (orders, mut ordered) = mpsc::unbounded_channel();
     let running = Arc::new(Running {
         home: home.clone(),

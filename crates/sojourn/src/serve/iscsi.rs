@@ -66,12 +66,26 @@ impl Plan {
         Ok(Some(Self { places: places.clone(), secrets, limits }))
     }
 
-    /// Opens the listeners.
+    /// Opens the listeners. Initiators that connect wait until [`Bound::serve`].
     ///
     /// # Errors
     /// Those of binding.
-    pub(crate) async fn open(self, exports: Arc<dyn Exports>) -> Result<Front> {
-        let Self { places, secrets, limits } = self;
+    pub(crate) async fn bind(self) -> Result<Bound> {
+        let listeners = bind(&self.places).await?;
+        Ok(Bound { plan: self, listeners })
+    }
+}
+
+/// Open listeners that nobody serves yet.
+pub(crate) struct Bound {
+    plan: Plan,
+    listeners: Vec<TcpListener>,
+}
+
+impl Bound {
+    /// Serves them.
+    pub(crate) fn serve(self, exports: Arc<dyn Exports>) -> Front {
+        let Self { plan: Plan { places, secrets, limits }, listeners } = self;
         let entropy = crate::world::system().entropy;
         let targets = ExportTargets { exports, secrets, entropy };
         let mut front = Front {
@@ -81,22 +95,32 @@ impl Plan {
             stop: Switch::new(),
             serving: JoinSet::new(),
         };
-        front.start().await?;
-        Ok(front)
+        front.serve(listeners);
+        front
     }
 }
 
+async fn bind(places: &[String]) -> Result<Vec<TcpListener>> {
+    let mut listeners = Vec::new();
+    for place in places {
+        let failed = |e| Error::io(format_args!("cannot listen for iSCSI at {place}"), e);
+        listeners.push(TcpListener::bind(place.as_str()).await.map_err(failed)?);
+    }
+    Ok(listeners)
+}
+
 impl Front {
-    /// Opens the listeners, again after [`stop`](Self::stop).
+    /// Opens the listeners again after [`stop`](Self::stop), and serves them.
     ///
     /// # Errors
     /// Those of binding.
     pub(crate) async fn start(&mut self) -> Result<()> {
-        let mut listeners = Vec::new();
-        for place in &self.places {
-            let failed = |e| Error::io(format_args!("cannot listen for iSCSI at {place}"), e);
-            listeners.push(TcpListener::bind(place.as_str()).await.map_err(failed)?);
-        }
+        let listeners = bind(&self.places).await?;
+        self.serve(listeners);
+        Ok(())
+    }
+
+    fn serve(&mut self, listeners: Vec<TcpListener>) {
         self.stop = Switch::new();
         self.addresses.clear();
         for listener in listeners {
@@ -107,7 +131,6 @@ impl Front {
             let (server, stop) = (self.server.clone(), self.stop.wait());
             self.serving.spawn(async move { server.serve(listener, stop).await });
         }
-        Ok(())
     }
 
     /// Asks all initiators to log out, and closes all sessions and listeners.
