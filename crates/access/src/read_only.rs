@@ -1,7 +1,7 @@
 //! A device that refuses changes.
 
 use async_trait::async_trait;
-use block::{Attempt, Device, Durability, Error, Extent, Limits, Result, Sink, Span, ZeroMode};
+use block::{Attempt, Device, Durability, Error, Result, Sink, Span, ZeroMode};
 use std::sync::Arc;
 
 /// Another device, which through this one can only be read.
@@ -19,13 +19,11 @@ fn denied() -> Error {
 }
 
 #[async_trait]
-impl Device for ReadOnly {
-    fn size(&self) -> u64 {
-        self.0.size()
-    }
+impl block::Layer for ReadOnly {
+    type Below = dyn Device;
 
-    fn limits(&self) -> Limits {
-        self.0.limits()
+    fn below(&self) -> &Self::Below {
+        &*self.0
     }
 
     fn read_only(&self) -> bool {
@@ -33,19 +31,15 @@ impl Device for ReadOnly {
     }
 
     fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
-        self.0.try_read(span, buf)
+        self.below().try_read(span, buf)
     }
 
     fn try_read_to(&self, span: Span, sink: &mut dyn Sink) -> Result<Attempt> {
-        self.0.try_read_to(span, sink)
+        self.below().try_read_to(span, sink)
     }
 
     fn try_write(&self, _span: Span, _data: &[u8]) -> Result<Attempt> {
         Err(denied())
-    }
-
-    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        self.0.read(span, buf).await
     }
 
     async fn write(&self, _span: Span, _data: &[u8], _durability: Durability) -> Result<()> {
@@ -62,14 +56,6 @@ impl Device for ReadOnly {
 
     async fn zero(&self, _span: Span, _mode: ZeroMode, _durability: Durability) -> Result<()> {
         Err(denied())
-    }
-
-    async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
-        self.0.extents(span, limit).await
-    }
-
-    async fn prefetch(&self, span: Span) -> Result<()> {
-        self.0.prefetch(span).await
     }
 }
 

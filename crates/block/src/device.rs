@@ -2,7 +2,6 @@
 
 use crate::{Extent, Result, Sink, Span};
 use async_trait::async_trait;
-use std::sync::Arc;
 
 /// Whether a fast path did the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +66,8 @@ impl Default for Limits {
 /// * `try_*` never wait for a disk or a network, and never block on a lock that is held across
 ///   such a wait.
 ///
-/// [`conformance`](crate::conformance) checks the contract; every implementation runs it.
+/// [`conformance`](crate::conformance) checks the contract; every implementation runs it. A device that
+/// stands on one other and changes some of its calls is a [`Layer`](crate::Layer).
 #[async_trait]
 pub trait Device: Send + Sync {
     /// The size in bytes. It may grow while the device is in use; it never shrinks.
@@ -160,48 +160,5 @@ pub trait Device: Send + Sync {
     async fn prefetch(&self, span: Span) -> Result<()> {
         let _ = span;
         Ok(())
-    }
-}
-
-#[async_trait]
-impl<D: Device + ?Sized> Device for Arc<D> {
-    fn size(&self) -> u64 {
-        (**self).size()
-    }
-    fn limits(&self) -> Limits {
-        (**self).limits()
-    }
-    fn read_only(&self) -> bool {
-        (**self).read_only()
-    }
-    fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
-        (**self).try_read(span, buf)
-    }
-    fn try_read_to(&self, span: Span, sink: &mut dyn Sink) -> Result<Attempt> {
-        (**self).try_read_to(span, sink)
-    }
-    fn try_write(&self, span: Span, data: &[u8]) -> Result<Attempt> {
-        (**self).try_write(span, data)
-    }
-    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        (**self).read(span, buf).await
-    }
-    async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
-        (**self).write(span, data, durability).await
-    }
-    async fn flush(&self) -> Result<()> {
-        (**self).flush().await
-    }
-    async fn discard(&self, span: Span, durability: Durability) -> Result<()> {
-        (**self).discard(span, durability).await
-    }
-    async fn zero(&self, span: Span, mode: ZeroMode, durability: Durability) -> Result<()> {
-        (**self).zero(span, mode, durability).await
-    }
-    async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
-        (**self).extents(span, limit).await
-    }
-    async fn prefetch(&self, span: Span) -> Result<()> {
-        (**self).prefetch(span).await
     }
 }

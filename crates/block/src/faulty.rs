@@ -1,8 +1,6 @@
 //! A layer that fails, delays and tears on request.
 
-use crate::{
-    Attempt, Device, Durability, Error, ErrorKind, Extent, Limits, Result, Span, ZeroMode,
-};
+use crate::{Attempt, Device, Durability, Error, ErrorKind, Extent, Result, Sink, Span, ZeroMode};
 use async_trait::async_trait;
 use std::time::Duration;
 
@@ -72,21 +70,23 @@ impl<D: Device, P: Fn(Operation) -> Fault + Send + Sync> Faulty<D, P> {
 }
 
 #[async_trait]
-impl<D: Device, P: Fn(Operation) -> Fault + Send + Sync> Device for Faulty<D, P> {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
+impl<D: Device, P: Fn(Operation) -> Fault + Send + Sync> crate::Layer for Faulty<D, P> {
+    type Below = D;
 
-    fn limits(&self) -> Limits {
-        self.inner.limits()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
+    fn below(&self) -> &D {
+        &self.inner
     }
 
     // The plan must see every call, and may want it to wait: no fast path.
     fn try_read(&self, _: Span, _: &mut [u8]) -> Result<Attempt> {
+        Ok(Attempt::WouldWait)
+    }
+
+    fn try_read_to(&self, _: Span, _: &mut dyn Sink) -> Result<Attempt> {
+        Ok(Attempt::WouldWait)
+    }
+
+    fn try_write(&self, _: Span, _: &[u8]) -> Result<Attempt> {
         Ok(Attempt::WouldWait)
     }
 
@@ -124,6 +124,11 @@ impl<D: Device, P: Fn(Operation) -> Fault + Send + Sync> Device for Faulty<D, P>
     async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
         self.meet(Operation::Extents(span)).await?;
         self.inner.extents(span, limit).await
+    }
+
+    // No operation of the plan: nothing that it does not see goes through.
+    async fn prefetch(&self, _: Span) -> Result<()> {
+        Ok(())
     }
 }
 

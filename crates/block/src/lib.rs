@@ -7,6 +7,7 @@
 //! | module | concept |
 //! |---|---|
 //! | [`device`] | [`Device`], its fast path, limits and durability |
+//! | [`layer`] | [`Layer`], a device over another one that says only what it changes |
 //! | [`sink`] | [`Sink`], where a read's bytes go, without a copy where they are in memory |
 //! | [`span`] | [`Span`], a byte range that is known to be inside a device |
 //! | [`extent`] | [`Extent`], what a range holds: data, zeroes, nothing |
@@ -35,6 +36,7 @@ pub mod faulty;
 pub mod file;
 pub mod fs;
 pub mod image_lock;
+pub mod layer;
 pub mod lock;
 pub mod memory;
 pub mod observe;
@@ -53,6 +55,7 @@ pub use extent::{Extent, ExtentKind};
 pub use faulty::{Fault, Faulty, Operation};
 pub use file::RandomFile;
 pub use fs::FsPath;
+pub use layer::Layer;
 pub use memory::Memory;
 pub use observe::{Action, Answered, Observer};
 pub use offload::offload;

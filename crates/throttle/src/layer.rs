@@ -4,7 +4,7 @@ use crate::clock::Clock;
 use crate::faults::Faults;
 use crate::tally::{Counters, Tally};
 use async_trait::async_trait;
-use block::{Attempt, Device, Durability, Error, Extent, Limits, Result, Span, ZeroMode};
+use block::{Attempt, Device, Durability, Error, Result, Sink, Span, ZeroMode};
 use parking_lot::Mutex;
 use schedule::model::disk::Travel;
 use schedule::{Disk, Model, Nanos, Op, Random, Request, SECTOR};
@@ -132,27 +132,29 @@ pub struct Throttled {
 }
 
 #[async_trait]
-impl Device for Throttled {
-    fn size(&self) -> u64 {
-        self.inner.size()
+impl block::Layer for Throttled {
+    type Below = dyn Device;
+
+    fn below(&self) -> &Self::Below {
+        &*self.inner
     }
 
-    fn limits(&self) -> Limits {
-        self.inner.limits()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
-    }
-
-    // Every read waits for its deadline.
+    // Every read and write waits for its deadline.
     fn try_read(&self, _: Span, _: &mut [u8]) -> Result<Attempt> {
+        Ok(Attempt::WouldWait)
+    }
+
+    fn try_read_to(&self, _: Span, _: &mut dyn Sink) -> Result<Attempt> {
+        Ok(Attempt::WouldWait)
+    }
+
+    fn try_write(&self, _: Span, _: &[u8]) -> Result<Attempt> {
         Ok(Attempt::WouldWait)
     }
 
     async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
         let fate = self.throttle.enter(Op::Read, span);
-        let result = self.inner.read(span, buf).await;
+        let result = self.below().read(span, buf).await;
         self.throttle.answer(fate, span, result).await
     }
 
@@ -161,30 +163,18 @@ impl Device for Throttled {
         // A write that fails leaves what was there.
         let result = match fate.fails {
             true => Ok(()),
-            false => self.inner.write(span, data, durability).await,
+            false => self.below().write(span, data, durability).await,
         };
         self.throttle.answer(fate, span, result).await
-    }
-
-    async fn flush(&self) -> Result<()> {
-        self.inner.flush().await
-    }
-
-    async fn discard(&self, span: Span, durability: Durability) -> Result<()> {
-        self.inner.discard(span, durability).await
     }
 
     async fn zero(&self, span: Span, mode: ZeroMode, durability: Durability) -> Result<()> {
         let fate = self.throttle.enter(Op::Write, span);
         let result = match fate.fails {
             true => Ok(()),
-            false => self.inner.zero(span, mode, durability).await,
+            false => self.below().zero(span, mode, durability).await,
         };
         self.throttle.answer(fate, span, result).await
-    }
-
-    async fn extents(&self, span: Span, limit: usize) -> Result<Vec<Extent>> {
-        self.inner.extents(span, limit).await
     }
 
     // Reading ahead would move the head of a disk that is not asked yet.
@@ -197,7 +187,7 @@ impl Device for Throttled {
 mod tests {
     use super::*;
     use crate::faults::Stall;
-    use block::{ErrorKind, Memory};
+    use block::{ErrorKind, Extent, Memory};
     use schedule::Profile;
     use std::sync::atomic::{AtomicU64, Ordering};
 
