@@ -32,6 +32,7 @@ mod directory;
 mod environment;
 mod fault;
 mod gathered;
+pub(crate) mod layer;
 mod local_disk;
 mod patient;
 mod pieces;

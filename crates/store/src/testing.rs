@@ -1,6 +1,7 @@
 //! A fixed world, failing backends and the bare readers of the formats, for the tests and fuzzers of
 //! this and other crates.
 
+use crate::backend::layer::object_layer;
 use crate::gc::{Pin, condemned};
 use crate::moved::Moved;
 use crate::object::{self, ObjectKind};
@@ -12,12 +13,8 @@ use crate::{
 use async_trait::async_trait;
 use block::Result;
 use block::conformance::Sequence;
-use futures::stream::BoxStream;
 use object_store::path::Path;
-use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result as BackendResult,
-};
+use object_store::{ObjectStore, PutOptions, PutPayload, PutResult, Result as BackendResult};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -143,8 +140,16 @@ impl fmt::Display for Failing {
     }
 }
 
+object_layer!(Failing);
+
 #[async_trait]
-impl ObjectStore for Failing {
+impl crate::backend::layer::ObjectLayer for Failing {
+    type Below = dyn ObjectStore;
+
+    fn below(&self) -> &Self::Below {
+        &*self.inner
+    }
+
     async fn put_opts(
         &self,
         location: &Path,
@@ -158,35 +163,12 @@ impl ObjectStore for Failing {
         self.inner.put_opts(location, payload, opts).await
     }
 
-    async fn put_multipart_opts(
+    async fn get_ranges(
         &self,
         location: &Path,
-        opts: PutMultipartOptions,
-    ) -> BackendResult<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(location, opts).await
-    }
-
-    async fn get_opts(&self, location: &Path, options: GetOptions) -> BackendResult<GetResult> {
-        self.inner.get_opts(location, options).await
-    }
-
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, BackendResult<Path>>,
-    ) -> BoxStream<'static, BackendResult<Path>> {
-        self.inner.delete_stream(locations)
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, BackendResult<ObjectMeta>> {
-        self.inner.list(prefix)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> BackendResult<ListResult> {
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> BackendResult<()> {
-        self.inner.copy_opts(from, to, options).await
+        ranges: &[std::ops::Range<u64>],
+    ) -> BackendResult<Vec<bytes::Bytes>> {
+        self.inner.get_ranges(location, ranges).await
     }
 }
 

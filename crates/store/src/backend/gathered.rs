@@ -1,18 +1,15 @@
 //! Reads that come at nearly the same time and lie near each other become one request: on a
 //! network a request costs a round trip, and money.
 
+use super::layer::object_layer;
 use crate::stretch::GAP;
 use crate::trip::Trip;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::{BoxFuture, Shared};
-use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
-use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
-};
+use object_store::{Error, ObjectStore, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;
@@ -207,27 +204,14 @@ impl fmt::Debug for Gathered {
     }
 }
 
+object_layer!(Gathered);
+
 #[async_trait]
-impl ObjectStore for Gathered {
-    async fn put_opts(
-        &self,
-        location: &Path,
-        payload: PutPayload,
-        opts: PutOptions,
-    ) -> Result<PutResult> {
-        self.inner.put_opts(location, payload, opts).await
-    }
+impl super::layer::ObjectLayer for Gathered {
+    type Below = dyn ObjectStore;
 
-    async fn put_multipart_opts(
-        &self,
-        location: &Path,
-        opts: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(location, opts).await
-    }
-
-    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.inner.get_opts(location, options).await
+    fn below(&self) -> &Self::Below {
+        &*self.inner
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
@@ -238,25 +222,6 @@ impl ObjectStore for Gathered {
         let part = |range: &Range<u64>| pick(Arc::clone(&plan), range.clone());
         let parts: Vec<_> = ranges.iter().map(part).collect();
         stream::iter(parts).buffered(CONCURRENCY).try_collect().await
-    }
-
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
-        self.inner.delete_stream(locations)
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list(prefix)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.inner.copy_opts(from, to, options).await
     }
 }
 

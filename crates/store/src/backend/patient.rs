@@ -6,14 +6,14 @@
 //! that was carried out after all is not mistaken for another writer's.
 
 use super::fault::{self, Verdict};
+use super::layer::object_layer;
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
-    ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload,
-    PutResult, Result,
+    Error, GetOptions, GetResult, GetResultPayload, ListResult, ObjectMeta, ObjectStore,
+    ObjectStoreExt, PutOptions, PutPayload, PutResult, Result,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -178,8 +178,16 @@ impl fmt::Debug for Patient {
     }
 }
 
+object_layer!(Patient);
+
 #[async_trait]
-impl ObjectStore for Patient {
+impl super::layer::ObjectLayer for Patient {
+    type Below = dyn ObjectStore;
+
+    fn below(&self) -> &Self::Below {
+        &*self.inner
+    }
+
     async fn put_opts(
         &self,
         location: &Path,
@@ -190,14 +198,6 @@ impl ObjectStore for Patient {
             self.inner.put_opts(location, payload.clone(), opts.clone())
         })
         .await
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        location: &Path,
-        opts: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(location, opts).await
     }
 
     /// The body is read here, so that one which breaks off is asked for again.
@@ -214,7 +214,8 @@ impl ObjectStore for Patient {
         let mut parts = Vec::with_capacity(ranges.len());
         for range in ranges {
             let options = GetOptions { range: Some(range.clone().into()), ..Default::default() };
-            parts.push(self.get_opts(location, options).await?.bytes().await?);
+            let found = ObjectStore::get_opts(self, location, options).await?;
+            parts.push(found.bytes().await?);
         }
         Ok(parts)
     }
@@ -256,10 +257,6 @@ impl ObjectStore for Patient {
         let what = prefix.map_or("", |prefix| prefix.as_ref());
         let limit = self.patience.read;
         self.persist(what, limit, || self.inner.list_with_delimiter(prefix)).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.inner.copy_opts(from, to, options).await
     }
 }
 

@@ -13,17 +13,17 @@
 //! | 40 | … | the part |
 
 use super::gathered::again;
+use super::layer::object_layer;
 use super::{Hint, local_disk::LocalDisk};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::{BoxFuture, Shared, WeakShared, try_join_all};
-use futures::stream::{self, BoxStream};
+use futures::stream;
 use futures::{FutureExt, StreamExt};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetRange, GetResult, GetResultPayload, ListResult,
-    MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload,
-    PutResult, Result,
+    Error, GetOptions, GetRange, GetResult, GetResultPayload, ObjectMeta, ObjectStore, PutOptions,
+    PutPayload, PutResult, Result,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -260,8 +260,16 @@ impl fmt::Debug for Pieces {
     }
 }
 
+object_layer!(Pieces);
+
 #[async_trait]
-impl ObjectStore for Pieces {
+impl super::layer::ObjectLayer for Pieces {
+    type Below = dyn ObjectStore;
+
+    fn below(&self) -> &Self::Below {
+        &*self.inner
+    }
+
     async fn put_opts(
         &self,
         location: &Path,
@@ -274,14 +282,6 @@ impl ObjectStore for Pieces {
             self.forget(location, len).await;
         }
         result
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        location: &Path,
-        opts: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(location, opts).await
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
@@ -309,25 +309,6 @@ impl ObjectStore for Pieces {
             return self.inner.get_ranges(location, ranges).await;
         }
         try_join_all(ranges.iter().map(|range| self.range(location, range))).await
-    }
-
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
-        self.inner.delete_stream(locations)
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list(prefix)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.inner.copy_opts(from, to, options).await
     }
 }
 

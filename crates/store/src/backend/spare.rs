@@ -6,18 +6,15 @@
 //! segments, manifests) is not written while that room is not there.
 
 use super::io_cause;
+use super::layer::object_layer;
 use super::turns::Turns;
 use async_trait::async_trait;
 use block::fs::FsPath;
 use block::offload;
 use block::reserve::Reserve;
 use bytes::Bytes;
-use futures::stream::BoxStream;
 use object_store::path::Path;
-use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
-};
+use object_store::{Error, ObjectStore, PutOptions, PutPayload, PutResult, Result};
 use std::fmt;
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -84,8 +81,16 @@ impl fmt::Display for Spare {
     }
 }
 
+object_layer!(Spare);
+
 #[async_trait]
-impl ObjectStore for Spare {
+impl super::layer::ObjectLayer for Spare {
+    type Below = dyn ObjectStore;
+
+    fn below(&self) -> &Self::Below {
+        &self.inner
+    }
+
     async fn put_opts(
         &self,
         location: &Path,
@@ -95,63 +100,20 @@ impl ObjectStore for Spare {
         let kept = self.keep().await;
         if !is_record(location) {
             return match kept {
-                true => self.inner.put_opts(location, payload, opts).await,
+                true => self.below().put_opts(location, payload, opts).await,
                 false => Err(full()),
             };
         }
-        match self.inner.put_opts(location, payload.clone(), opts.clone()).await {
+        match self.below().put_opts(location, payload.clone(), opts.clone()).await {
             Err(e) if is_full(&e) && self.give_up().await => {
-                self.inner.put_opts(location, payload, opts).await
+                self.below().put_opts(location, payload, opts).await
             }
             other => other,
         }
     }
 
-    async fn put_multipart_opts(
-        &self,
-        location: &Path,
-        opts: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(location, opts).await
-    }
-
-    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.inner.get_opts(location, options).await
-    }
-
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.inner.get_ranges(location, ranges).await
-    }
-
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
-        self.inner.delete_stream(locations)
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list(prefix)
-    }
-
-    fn list_with_offset(
-        &self,
-        prefix: Option<&Path>,
-        offset: &Path,
-    ) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list_with_offset(prefix, offset)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.inner.copy_opts(from, to, options).await
-    }
-
-    async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
-        self.inner.rename_opts(from, to, options).await
+        self.below().get_ranges(location, ranges).await
     }
 }
 

@@ -5,15 +5,14 @@
 //! others are not to hang with it. So does one that nobody waits for any more.
 
 use super::directory::Directory;
+use super::layer::object_layer;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryFutureExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
-    ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions,
-    Result,
+    Error, GetOptions, GetResult, GetResultPayload, ListResult, ObjectMeta, ObjectStore, Result,
 };
 use std::fmt;
 use std::ops::Range;
@@ -79,23 +78,14 @@ impl fmt::Display for Turns {
     }
 }
 
-#[async_trait]
-impl ObjectStore for Turns {
-    async fn put_opts(
-        &self,
-        location: &Path,
-        payload: PutPayload,
-        opts: PutOptions,
-    ) -> Result<PutResult> {
-        self.inner.put_opts(location, payload, opts).await
-    }
+object_layer!(Turns);
 
-    async fn put_multipart_opts(
-        &self,
-        location: &Path,
-        opts: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(location, opts).await
+#[async_trait]
+impl super::layer::ObjectLayer for Turns {
+    type Below = Directory;
+
+    fn below(&self) -> &Self::Below {
+        &self.inner
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
@@ -118,35 +108,12 @@ impl ObjectStore for Turns {
         in_turn(&self.reads, self.inner.get_ranges(location, ranges)).await
     }
 
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
-        self.inner.delete_stream(locations)
-    }
-
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         self.listing(self.inner.list(prefix))
     }
 
-    fn list_with_offset(
-        &self,
-        prefix: Option<&Path>,
-        offset: &Path,
-    ) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.listing(self.inner.list_with_offset(prefix, offset))
-    }
-
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         in_turn(&self.listings, self.inner.list_with_delimiter(prefix)).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.inner.copy_opts(from, to, options).await
-    }
-
-    async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
-        self.inner.rename_opts(from, to, options).await
     }
 }
 

@@ -1,13 +1,11 @@
 use super::*;
+use crate::backend::layer::{object_layer, ranges_by_get};
 use crate::backend::{Patience, patient};
 use crate::testing::{self, Faults, Unreliable};
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use object_store::memory::InMemory;
-use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, PutMultipartOptions,
-    PutPayload, PutResult,
-};
+use object_store::{GetOptions, GetResult, PutPayload, PutResult};
 use std::fmt;
 
 /// What is wrong with a fake.
@@ -37,8 +35,16 @@ impl fmt::Display for Fake {
     }
 }
 
+object_layer!(Fake);
+
 #[async_trait]
-impl ObjectStore for Fake {
+impl crate::backend::layer::ObjectLayer for Fake {
+    type Below = InMemory;
+
+    fn below(&self) -> &Self::Below {
+        &self.inner
+    }
+
     async fn put_opts(
         &self,
         location: &Path,
@@ -63,14 +69,6 @@ impl ObjectStore for Fake {
         self.inner.put_opts(location, payload, opts).await
     }
 
-    async fn put_multipart_opts(
-        &self,
-        location: &Path,
-        opts: PutMultipartOptions,
-    ) -> object_store::Result<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(location, opts).await
-    }
-
     async fn get_opts(
         &self,
         location: &Path,
@@ -83,13 +81,6 @@ impl ObjectStore for Fake {
         Ok(found)
     }
 
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, object_store::Result<Path>>,
-    ) -> BoxStream<'static, object_store::Result<Path>> {
-        self.inner.delete_stream(locations)
-    }
-
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
         let late = self.last.lock().clone().filter(|_| self.flaw == Flaw::ListsLate);
         let found = self.inner.list(prefix);
@@ -98,17 +89,12 @@ impl ObjectStore for Fake {
         )
     }
 
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> object_store::Result<ListResult> {
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(
+    async fn get_ranges(
         &self,
-        from: &Path,
-        to: &Path,
-        options: CopyOptions,
-    ) -> object_store::Result<()> {
-        self.inner.copy_opts(from, to, options).await
+        location: &Path,
+        ranges: &[std::ops::Range<u64>],
+    ) -> object_store::Result<Vec<bytes::Bytes>> {
+        ranges_by_get(self, location, ranges).await
     }
 }
 

@@ -1,14 +1,12 @@
 use super::*;
+use crate::backend::layer::object_layer;
 use crate::testing;
 use async_trait::async_trait;
 use block::ErrorKind;
-use futures::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult,
-    Result as BackendResult,
+    ObjectStore, ObjectStoreExt, PutOptions, PutPayload, PutResult, Result as BackendResult,
 };
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -27,8 +25,16 @@ impl std::fmt::Display for Sleepy {
     }
 }
 
+object_layer!(Sleepy);
+
 #[async_trait]
-impl ObjectStore for Sleepy {
+impl crate::backend::layer::ObjectLayer for Sleepy {
+    type Below = InMemory;
+
+    fn below(&self) -> &Self::Below {
+        &self.inner
+    }
+
     async fn put_opts(
         &self,
         location: &Path,
@@ -40,35 +46,12 @@ impl ObjectStore for Sleepy {
         self.inner.put_opts(location, payload, opts).await
     }
 
-    async fn put_multipart_opts(
+    async fn get_ranges(
         &self,
         location: &Path,
-        opts: PutMultipartOptions,
-    ) -> BackendResult<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(location, opts).await
-    }
-
-    async fn get_opts(&self, location: &Path, options: GetOptions) -> BackendResult<GetResult> {
-        self.inner.get_opts(location, options).await
-    }
-
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, BackendResult<Path>>,
-    ) -> BoxStream<'static, BackendResult<Path>> {
-        self.inner.delete_stream(locations)
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, BackendResult<ObjectMeta>> {
-        self.inner.list(prefix)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> BackendResult<ListResult> {
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> BackendResult<()> {
-        self.inner.copy_opts(from, to, options).await
+        ranges: &[std::ops::Range<u64>],
+    ) -> BackendResult<Vec<bytes::Bytes>> {
+        self.inner.get_ranges(location, ranges).await
     }
 }
 

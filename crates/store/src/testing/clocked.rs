@@ -1,13 +1,13 @@
 //! A backend whose clock stands still until it is set.
 
+use crate::backend::layer::{object_layer, ranges_by_get};
 use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    GetOptions, GetResult, ObjectMeta, ObjectStore, PutOptions, PutPayload, PutResult, Result,
 };
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -61,8 +61,16 @@ impl fmt::Display for Clocked {
     }
 }
 
+object_layer!(Clocked);
+
 #[async_trait]
-impl ObjectStore for Clocked {
+impl crate::backend::layer::ObjectLayer for Clocked {
+    type Below = InMemory;
+
+    fn below(&self) -> &Self::Below {
+        &self.inner
+    }
+
     async fn put_opts(
         &self,
         location: &Path,
@@ -76,26 +84,11 @@ impl ObjectStore for Clocked {
         Ok(result)
     }
 
-    async fn put_multipart_opts(
-        &self,
-        location: &Path,
-        opts: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(location, opts).await
-    }
-
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         self.shared.lock().gets += 1;
         let mut found = self.inner.get_opts(location, options).await?;
         found.meta = Self::date(&self.shared, found.meta);
         Ok(found)
-    }
-
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
-        self.inner.delete_stream(locations)
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
@@ -104,11 +97,11 @@ impl ObjectStore for Clocked {
         listed.map(move |meta| meta.map(|meta| Self::date(&shared, meta))).boxed()
     }
 
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.inner.copy_opts(from, to, options).await
+    async fn get_ranges(
+        &self,
+        location: &Path,
+        ranges: &[std::ops::Range<u64>],
+    ) -> Result<Vec<bytes::Bytes>> {
+        ranges_by_get(self, location, ranges).await
     }
 }

@@ -1,5 +1,6 @@
 //! A backend that behaves as networks do: slow, busy, silent, sometimes after the work was done.
 
+use crate::backend::layer::{object_layer, ranges_by_get};
 use async_trait::async_trait;
 use block::conformance::Sequence;
 use futures::stream::{self, BoxStream};
@@ -163,8 +164,16 @@ impl fmt::Debug for Unreliable {
     }
 }
 
+object_layer!(Unreliable);
+
 #[async_trait]
-impl ObjectStore for Unreliable {
+impl crate::backend::layer::ObjectLayer for Unreliable {
+    type Below = dyn ObjectStore;
+
+    fn below(&self) -> &Self::Below {
+        &*self.inner
+    }
+
     async fn put_opts(
         &self,
         location: &Path,
@@ -244,6 +253,14 @@ impl ObjectStore for Unreliable {
         self.shared.enter().await?;
         self.inner.copy_opts(from, to, options).await?;
         self.shared.leave()
+    }
+
+    async fn get_ranges(
+        &self,
+        location: &Path,
+        ranges: &[std::ops::Range<u64>],
+    ) -> Result<Vec<bytes::Bytes>> {
+        ranges_by_get(self, location, ranges).await
     }
 }
 

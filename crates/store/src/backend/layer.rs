@@ -1,0 +1,168 @@
+//! [`ObjectLayer`], an object store over another one that says only what it changes.
+
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, OBJECT_STORE_COALESCE_DEFAULT,
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload,
+    PutResult, Result, coalesce_ranges,
+};
+use std::ops::Range;
+
+/// Asynchronous calls, in the form that `async_trait` gives them, passed on to the same call of
+/// another trait: the future that this gives is handed out as it is.
+macro_rules! pass_on {
+    ($how:tt: $(
+        $(#[$doc:meta])*
+        $name:ident <$($life:lifetime),+> ($($arg:ident: $type:ty),*) -> $out:ty;
+    )*) => {$(
+        $(#[$doc])*
+        fn $name<'a, $($life,)+ 'async_trait>(
+            &'a self,
+            $($arg: $type),*
+        ) -> futures::future::BoxFuture<'async_trait, object_store::Result<$out>>
+        where
+            'a: 'async_trait,
+            $($life: 'async_trait,)+
+            Self: 'async_trait,
+        {
+            $crate::backend::layer::pass_on!($how self, $name, $($arg),*)
+        }
+    )*};
+    ((to the store below) $self:ident, $name:ident, $($arg:ident),*) => {
+        ObjectStore::$name($self.below(), $($arg),*)
+    };
+    ((to the layer) $self:ident, $name:ident, $($arg:ident),*) => {
+        $crate::backend::layer::ObjectLayer::$name($self, $($arg),*)
+    };
+}
+pub(crate) use pass_on;
+
+/// An object store that stands on one other and changes some of its calls; every call that it does not
+/// name is the lower one's. [`object_layer`] makes it an [`ObjectStore`].
+///
+/// Reading several ranges has no default: it is a second way to read. A layer that changes `get_opts`
+/// and left this to the lower store would be passed by ([`ranges_by_get`] goes through the layer), and
+/// one that left it out would take from the lower store what it does better for many ranges at once.
+///
+/// Listing from an offset and renaming are no calls of a layer, as nothing here asks for them: they are
+/// made of its own listing, copying and deleting.
+pub(crate) trait ObjectLayer: ObjectStore {
+    /// The store below.
+    type Below: ObjectStore + ?Sized;
+
+    /// The store below.
+    fn below(&self) -> &Self::Below;
+
+    pass_on! { (to the store below):
+        /// See [`ObjectStore::put_opts`].
+        put_opts<'b>(location: &'b Path, payload: PutPayload, opts: PutOptions) -> PutResult;
+        /// See [`ObjectStore::put_multipart_opts`].
+        put_multipart_opts<'b>(
+            location: &'b Path,
+            opts: PutMultipartOptions
+        ) -> Box<dyn MultipartUpload>;
+        /// See [`ObjectStore::get_opts`].
+        get_opts<'b>(location: &'b Path, options: GetOptions) -> GetResult;
+        /// See [`ObjectStore::list_with_delimiter`].
+        list_with_delimiter<'b>(prefix: Option<&'b Path>) -> ListResult;
+        /// See [`ObjectStore::copy_opts`].
+        copy_opts<'b, 'c>(from: &'b Path, to: &'c Path, options: CopyOptions) -> ();
+    }
+
+    /// See [`ObjectStore::get_ranges`].
+    fn get_ranges<'a, 'b, 'c, 'async_trait>(
+        &'a self,
+        location: &'b Path,
+        ranges: &'c [Range<u64>],
+    ) -> futures::future::BoxFuture<'async_trait, Result<Vec<Bytes>>>
+    where
+        'a: 'async_trait,
+        'b: 'async_trait,
+        'c: 'async_trait,
+        Self: 'async_trait;
+
+    /// See [`ObjectStore::delete_stream`].
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        self.below().delete_stream(locations)
+    }
+
+    /// See [`ObjectStore::list`].
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.below().list(prefix)
+    }
+}
+
+/// Ranges of an object by [`get_opts`](ObjectStore::get_opts) of `store` itself, where ranges that lie
+/// near each other are one request.
+///
+/// # Errors
+/// Those of the requests.
+pub(crate) async fn ranges_by_get(
+    store: &dyn ObjectStore,
+    location: &Path,
+    ranges: &[Range<u64>],
+) -> Result<Vec<Bytes>> {
+    let get = |range| store.get_range(location, range);
+    coalesce_ranges(ranges, get, OBJECT_STORE_COALESCE_DEFAULT).await
+}
+
+/// Makes an [`ObjectLayer`] an [`ObjectStore`]. (Rust lets no crate implement another's trait for
+/// whatever implements its own.)
+macro_rules! object_layer {
+    ($layer:ty) => {
+        impl object_store::ObjectStore for $layer {
+            $crate::backend::layer::pass_on! { (to the layer):
+                put_opts<'b>(
+                    location: &'b object_store::path::Path,
+                    payload: object_store::PutPayload,
+                    opts: object_store::PutOptions
+                ) -> object_store::PutResult;
+                put_multipart_opts<'b>(
+                    location: &'b object_store::path::Path,
+                    opts: object_store::PutMultipartOptions
+                ) -> Box<dyn object_store::MultipartUpload>;
+                get_opts<'b>(
+                    location: &'b object_store::path::Path,
+                    options: object_store::GetOptions
+                ) -> object_store::GetResult;
+                get_ranges<'b, 'c>(
+                    location: &'b object_store::path::Path,
+                    ranges: &'c [std::ops::Range<u64>]
+                ) -> Vec<bytes::Bytes>;
+                list_with_delimiter<'b>(
+                    prefix: Option<&'b object_store::path::Path>
+                ) -> object_store::ListResult;
+                copy_opts<'b, 'c>(
+                    from: &'b object_store::path::Path,
+                    to: &'c object_store::path::Path,
+                    options: object_store::CopyOptions
+                ) -> ();
+            }
+
+            fn delete_stream(
+                &self,
+                locations: futures::stream::BoxStream<
+                    'static,
+                    object_store::Result<object_store::path::Path>,
+                >,
+            ) -> futures::stream::BoxStream<'static, object_store::Result<object_store::path::Path>>
+            {
+                $crate::backend::layer::ObjectLayer::delete_stream(self, locations)
+            }
+
+            fn list(
+                &self,
+                prefix: Option<&object_store::path::Path>,
+            ) -> futures::stream::BoxStream<'static, object_store::Result<object_store::ObjectMeta>>
+            {
+                $crate::backend::layer::ObjectLayer::list(self, prefix)
+            }
+        }
+    };
+}
+pub(crate) use object_layer;
