@@ -138,7 +138,10 @@ impl Peer {
                 (import, Some(command::run(&mut convert)?))
             }
         };
-        Ok(Outcome { import, stored_bytes: command::room_of(&store)?, export })
+        // Kept free for a full disk, whatever is stored: docs/gc.md.
+        let reserve = store.join("reserve#0");
+        let reserved = if reserve.exists() { command::room_of(&reserve)? } else { 0 };
+        Ok(Outcome { import, stored_bytes: command::room_of(&store)? - reserved, export })
     }
 }
 
