@@ -1,5 +1,6 @@
 //! iSCSI with initiators that nobody here wrote: libiscsi's conformance tests, its tools, and QEMU's driver.
 
+#![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 #![allow(clippy::expect_used, reason = "a failed step is a failed test")]
 
 use sojourn_tests::home::free_port;
@@ -8,8 +9,11 @@ use sojourn_tests::{Home, Server, content, require};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 const MIB: usize = 64;
+/// How long a server may take to listen.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A home with the disk `alice`, and a server of it with these options; its port.
 fn serve(home: &Home, more: &[&str]) -> (Server, String) {
@@ -108,7 +112,8 @@ fn whoever_can_connect_by_nbd_can_connect_by_iscsi() {
         server.args(["serve", "--iscsi", &address.to_string(), "--nbd"]);
         server.arg(format!("unix:{}", socket.display()));
         let mut server = server.spawn().expect("sojourn");
-        while UnixStream::connect(&socket).is_err() {
+        let end = Instant::now() + PATIENCE;
+        while UnixStream::connect(&socket).is_err() && Instant::now() < end {
             assert!(server.try_wait().expect("server").is_none(), "the server ended");
         }
         let connected = TcpStream::connect(address);
