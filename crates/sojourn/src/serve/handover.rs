@@ -6,9 +6,10 @@
 //! follows, little-endian), to which the descriptor is tied if there is one, JSON, and raw bytes. The
 //! first one comes at once and says how long the server may wait for its disks until it sends the
 //! others. The successor prepares [all that can fail](super::prepared), and answers one byte when it is
-//! done, the server one that they are the successor's now. Until then both can go back to what was. Then the server closes its disks, lets
-//! go of the home's lock, for which the successor waits, and ends; unless it has connections that are
-//! encrypted: their keys are in its memory, so it carries what passes over them to their end.
+//! done, the server one that they are the successor's now. Until then both can go back to what was. Then
+//! the server closes its disks, lets go of the home's lock, for which the successor waits, and ends;
+//! unless it has connections that are encrypted: their keys are in its memory, so it carries what passes
+//! over them to their end.
 //!
 //! | module | role |
 //! |---|---|

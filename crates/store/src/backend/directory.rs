@@ -40,8 +40,8 @@ use std::time::SystemTime;
 
 /// What errors call this backend.
 const NAME: &str = "directory";
-/// Bytes of an object that are read at once: as many as a pack has, so that who reads whole packs gets
-/// each in one buffer, without a copy.
+/// Bytes of an object that are read at once. A full pack has 8 MiB: whoever reads whole packs gets each
+/// in one buffer, and copies nothing to join pieces.
 const PIECE: u64 = 16 << 20;
 /// Directories below each other that a listing goes into: more than a store has, fewer than a link that
 /// leads back up would make.

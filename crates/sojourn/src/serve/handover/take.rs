@@ -33,7 +33,8 @@ impl Waiting {
     /// Listens at `successor.sock`, for the owner alone.
     ///
     /// # Errors
-    /// As [`listen_alone`](control::server::listen_alone).
+    /// [`Conflict`](ErrorKind::Conflict) when something other than a socket is at that path; an I/O
+    /// error when the socket cannot be made.
     pub(crate) fn listen(home: &Home) -> Result<Self> {
         let path = home.successor();
         Ok(Self { listener: control::server::listen_alone(&path)?, path })
