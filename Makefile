@@ -71,7 +71,7 @@ E2FSPROGS ?=
 test-e2fsprogs:
 	@scripts/setup build test
 	@[ -d "$(E2FSPROGS)/tests" ] || { echo "say where e2fsprogs is checked out: E2FSPROGS=DIR" >&2; exit 2; }
-	E2FSPROGS_TESTS="$(abspath $(E2FSPROGS))/tests" $(CARGO) test -p transient --locked --test ext -- --nocapture e2fsprogs
+	E2FSPROGS_TESTS="$(abspath $(E2FSPROGS))/tests" $(CARGO) test -p freespace --locked --test ext -- --nocapture e2fsprogs
 
 QEMU ?=
 test-iotests:
@@ -152,7 +152,7 @@ fuzz:
 MUTATIONS ?= 1000000
 mutate:
 	@scripts/setup build test
-	TRANSIENT_MUTATIONS=$(MUTATIONS) $(CARGO) test --release --locked -p transient --test mutations --test ext_mutations -- --nocapture
+	FREESPACE_MUTATIONS=$(MUTATIONS) $(CARGO) test --release --locked -p freespace --test mutations --test ext_mutations -- --nocapture
 
 clean:
 	$(CARGO) clean

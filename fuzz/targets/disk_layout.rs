@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use transient::{Table, Window, probe};
+use freespace::{Table, Window, probe};
 
 const SIZE: usize = 1 << 20;
 const SECTOR: usize = 512;

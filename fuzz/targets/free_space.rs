@@ -7,7 +7,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::collections::HashMap;
-use transient::{Kind, Level, Options, Source, Window};
+use freespace::{Kind, Level, Options, Source, Window};
 
 const PAGE: usize = 4096;
 const UNIT: u64 = 64;
@@ -124,7 +124,7 @@ fuzz_target!(|data: &[u8]| {
     let sealed = kind & 128 == 0;
     let kind = kinds[usize::from(kind & 7)];
     let image = Image::new(size, sealed.then_some(kind), pieces);
-    let Ok(found) = transient::read(kind, &Window::whole(&image), &options) else { return };
+    let Ok(found) = freespace::read(kind, &Window::whole(&image), &options) else { return };
     assert!(found.size <= size);
     assert!(found.free.iter().all(|span| !span.is_empty() && span.end() <= found.size));
     assert!(found.free.windows(2).all(|pair| pair[0].end() < pair[1].offset()));

@@ -22,14 +22,13 @@
 
 use block::conformance::Sequence;
 use block::{Attempt, BLOCK, Device, Memory, Span};
+use freespace::{Kind, Level, Options, Window};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
-use transient::{
-    HostDisk, Key, Kind, Layout, Lent, Level, Member, Options, Stitched, Watch, Window,
-};
+use transient::{HostDisk, Key, Layout, Lent, Member, Stitched, Watch};
 
 /// Bytes of the disk whose reads and writes are measured: it fits into the page cache.
 const SIZE: u64 = 256 << 20;
@@ -195,7 +194,7 @@ fn discovery(image: &Path) -> bool {
     let look = |level| {
         let disk = HostDisk::open(image).unwrap();
         let options = Options { level: Some(level), ..Options::default() };
-        let found = transient::read(Kind::Ext4, &Window::whole(&disk), &options).unwrap();
+        let found = freespace::read(Kind::Ext4, &Window::whole(&disk), &options).unwrap();
         assert!(!found.free.is_empty());
         black_box(found.free.len());
     };

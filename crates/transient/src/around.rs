@@ -7,10 +7,10 @@
 //! disk is held.
 
 use crate::machine::Node;
-use crate::refusal::refuse;
-use crate::{Code, Refusal, sys};
+use crate::sys;
 use block::ErrorKind;
 use block::image_lock::{self, Usage};
+use freespace::{Code, Refusal, refuse};
 use rustix::fs::{Mode, OFlags};
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -3,8 +3,8 @@
 //! The page cache of a block device keeps what was read once, also while somebody writes to the same
 //! bytes by another device (the file behind a loop device, the whole disk beside its partition).
 
-use crate::Source;
 use block::image_lock::open_again;
+use freespace::Source;
 use parking_lot::Mutex;
 use rustix::fs::{Advice, OFlags};
 use std::collections::VecDeque;

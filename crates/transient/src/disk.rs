@@ -2,10 +2,9 @@
 //! before the first byte is read.
 
 use crate::around::Surroundings;
-use crate::refusal::refuse;
-use crate::{Code, Refusal, Source};
 use block::ErrorKind;
 use block::image_lock::{self, Usage};
+use freespace::{Code, Refusal, Source, refuse};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -160,31 +159,5 @@ fn lock(file: &File, path: &Path, is_device: bool) -> Result<(), Refusal> {
         // Where a device's node has no locks, nobody has one; the kernel's own claim holds.
         Err(e) if is_device && e.kind() == ErrorKind::Unsupported => Ok(()),
         Err(e) => Err(Refusal::new(Code::ReadError, e.message())),
-    }
-}
-
-/// A disk that is not held: others may have it, and write to it.
-pub(crate) struct Unheld {
-    file: File,
-    size: u64,
-}
-
-impl Unheld {
-    /// Opens it for reading.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-        let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?;
-        Ok(Self { file, size })
-    }
-}
-
-impl Source for Unheld {
-    fn size(&self) -> u64 {
-        self.size
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(buf, offset)
     }
 }

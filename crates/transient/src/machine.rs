@@ -1,7 +1,6 @@
 //! This machine: its disks, and whether a suspended system waits on it.
 
-use crate::refusal::refuse;
-use crate::{Code, Kind, Refusal};
+use freespace::{Code, Kind, Refusal, refuse};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 

@@ -1,11 +1,9 @@
 //! What is lent of which disks, held from the first look until the end.
 
 use crate::direct::Direct;
-use crate::{
-    Code, HostDisk, Key, Kind, Layout, Lent, Level, Member, Options, Refusal, Source, Stamp,
-    Stitched, Watch, Window,
-};
+use crate::{HostDisk, Key, Layout, Lent, Member, Stitched, Watch};
 use block::{BLOCK, Device, Error, Result, Span};
+use freespace::{Code, Kind, Level, Options, Refusal, Source, Stamp, Window};
 use std::sync::Arc;
 
 /// What one file system lends.
@@ -48,7 +46,7 @@ impl Loan {
             .map_err(|e| Refusal::new(Code::ReadError, format!("cannot read it again: {e}")))?;
         let window = Window::part(&disk, claim.base, claim.size)?;
         let options = Options { level: Some(claim.level), btrfs: true, shadow_copies: true };
-        let found = crate::read(claim.kind, &window, &options)?;
+        let found = freespace::read(claim.kind, &window, &options)?;
         let mut free = found.free.iter().peekable();
         for span in &self.spans {
             let span = span.relative_to(claim.base);

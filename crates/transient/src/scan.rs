@@ -1,17 +1,14 @@
 //! From disks and images to a report: what each part holds, and what of it can be borrowed.
 
-use crate::bytes::{le32, le64};
-use crate::disk::Unheld;
 use crate::machine::{Node, Sleeper, firmware, may_hide, sleeper};
 use crate::policy::without_margins;
-use crate::probe::refused_purpose;
-use crate::refusal::refuse;
-use crate::suspended::{Look, in_swap_files};
-use crate::{
-    Claim, Code, HostDisk, Kind, Level, Loan, Offer, Options, Policy, Refusal, Source, Table,
-    Volume, Window, probe, read, swap,
-};
+use crate::{Claim, HostDisk, Loan, Offer, Policy};
 use block::Span;
+use freespace::probe::{probe, refused_purpose, verity};
+use freespace::suspended::{Look, awake, in_swap_files};
+use freespace::{
+    Code, Kind, Level, Options, Refusal, Source, Table, UnheldDisk, Volume, Window, read, refuse,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -464,8 +461,7 @@ fn managed(table: &Table) -> Option<Refusal> {
 /// not held: its partitions are.
 fn around(disk: &Node) -> Result<(), Refusal> {
     let path = disk.path.display();
-    let source = Unheld::open(&disk.path)
-        .map_err(|e| Refusal::new(Code::ReadError, format!("cannot open {path}: {e}")))?;
+    let source = UnheldDisk::open(&disk.path)?;
     nothing_beside(probe(&Window::whole(&source)))?;
     let mut spans: Vec<Span> = disk
         .partitions()
@@ -525,7 +521,7 @@ impl Part {
             .and_then(|window| {
                 // The mark of a suspended system is believed whatever else is there.
                 let kind = probe(&window)
-                    .map_err(|refusal| (None, swap::awake(&window).err().unwrap_or(refusal)))?;
+                    .map_err(|refusal| (None, awake(&window).err().unwrap_or(refusal)))?;
                 Ok((kind, Accepted::read(kind, disk, &window, options)))
             });
         let (kind, verdict) = match judged {
@@ -534,8 +530,11 @@ impl Part {
             Err((kind, refusal)) => (kind, Err(refusal)),
         };
         let size = span.len();
-        let look =
-            kind.is_some_and(Kind::is_ext).then(|| Look { disk: Arc::clone(disk), base, size });
+        let look = kind.is_some_and(Kind::is_ext).then(|| Look {
+            disk: Arc::clone(disk) as Arc<dyn Source>,
+            base,
+            size,
+        });
         let hashes = Window::part(&**disk, base, size).ok().and_then(|window| verity(&window, 0));
         Self { name, span, kind, verdict, look, hashes }
     }
@@ -583,13 +582,4 @@ impl Accepted {
             volume: found.volume,
         })
     }
-}
-
-/// How many bytes the hashes of dm-verity cover whose superblock is at `at`, if there is one.
-///
-/// Layout (`struct verity_sb` of cryptsetup): size of data blocks at 64, their number at 72.
-fn verity(window: &Window<'_>, at: u64) -> Option<u64> {
-    let head = window.bytes(at, 80).ok()?;
-    let (size, count) = (le32(&head, 64), le64(&head, 72));
-    head.starts_with(b"verity\0\0").then(|| count.saturating_mul(u64::from(size)))
 }

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // a test speaks by panicking
 
+#[path = "../../freespace/tests/common/mod.rs"]
 mod common;
 
 use block::Span;
@@ -10,10 +11,11 @@ use common::mutate::{is_subset, processor_time, well_formed};
 use common::oracle::{btrfs_in_use, clear_bits, clusters_of_files, joined, numbers, xfs_db};
 use common::sparse::Sparse;
 use common::{dumpe2fs, each, hash, images, must, run, unpack};
+use freespace::{Found, Kind, Options, Window};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use transient::{Found, HostDisk, Kind, Options, Scan, ScanOptions, Window};
+use transient::{HostDisk, Scan, ScanOptions};
 
 const KINDS: [Kind; 8] = [
     Kind::Ext4,
@@ -135,7 +137,7 @@ fn folder(name: &str) -> usize {
         for kind in KINDS {
             let disk = HostDisk::open(&image).unwrap();
             let start = processor_time();
-            let result = transient::read(kind, &Window::whole(&disk), &reader);
+            let result = freespace::read(kind, &Window::whole(&disk), &reader);
             let took = processor_time().saturating_sub(start);
             assert!(took < LIMIT, "{}: {kind} took {took:?}", image.display());
             results.extend(result);

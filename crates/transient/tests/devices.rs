@@ -4,17 +4,19 @@
 #![allow(clippy::unwrap_used)] // a test speaks by panicking
 #![allow(clippy::print_stderr)] // says what was skipped
 
+#[path = "../../freespace/tests/common/mod.rs"]
 mod common;
 
 use block::{BLOCK, Device, Durability, Span};
 use common::guest::Guest;
 use common::{must, run};
+use freespace::Code;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
-use transient::{Code, HostDisk, Key, Plan, Policy, Scan, ScanOptions};
+use transient::{HostDisk, Key, Plan, Policy, Scan, ScanOptions};
 
 static ALONE: Mutex<()> = Mutex::new(());
 

@@ -3,12 +3,14 @@
 
 #![allow(clippy::unwrap_used)] // a test speaks by panicking
 
+#[path = "../../freespace/tests/common/mod.rs"]
 mod common;
 
 use common::{each, hash, images, unpack};
+use freespace::{Code, Options};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use transient::{Code, Options, Scan, ScanOptions};
+use transient::{Scan, ScanOptions};
 
 fn all_consent() -> ScanOptions {
     ScanOptions {

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // a test speaks by panicking
 
+#[path = "../../freespace/tests/common/mod.rs"]
 mod common;
 
 use common::{images, make, must, run, unpack};
+use freespace::{Code, Level, Options, Source};
 use std::path::{Path, PathBuf};
-use transient::{Code, HostDisk, Level, Options, Policy, Scan, ScanOptions, Source};
+use transient::{HostDisk, Policy, Scan, ScanOptions};
 
 fn ext4(dir: &Path, name: &str) -> PathBuf {
     let image = dir.join(name);

@@ -2,8 +2,9 @@
 
 use crate::commands::borrow::Selection;
 use block::{ByteSize, Error, ErrorKind, Result, Span};
+use freespace::{Code, Options, Refusal};
 use std::path::Path;
-use transient::{Code, Loan, Options, Plan, Policy, Refusal, Scan, ScanOptions};
+use transient::{Loan, Plan, Policy, Scan, ScanOptions};
 
 /// How many bytes are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -204,11 +204,15 @@ fn broken() -> Error {
 }
 
 fn le32(bytes: &[u8], at: usize) -> u32 {
-    crate::bytes::le32(bytes, at)
+    let mut raw = [0; 4];
+    raw.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(raw)
 }
 
 fn le64(bytes: &[u8], at: usize) -> u64 {
-    crate::bytes::le64(bytes, at)
+    let mut raw = [0; 8];
+    raw.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(raw)
 }
 
 /// The text up to the first zero byte.

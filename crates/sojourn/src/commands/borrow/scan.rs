@@ -4,12 +4,13 @@ use super::map::{Map, legend, svg};
 use super::selection::Selection;
 use crate::output::{Output, Table};
 use block::{ByteSize, Error, Result, Span};
+use freespace::{Code, Level, Refusal};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
-use transient::{Accepted, Code, Level, Part, Refusal, Scan};
+use transient::{Accepted, Part, Scan};
 
 /// Arguments of `sojourn borrow scan`.
 #[derive(Debug, clap::Args)]

@@ -1,9 +1,10 @@
 //! Which disks are borrowed from and how much: what `scan` and `up` have in common.
 
 use block::{ByteSize, Error, Result, offload};
+use freespace::{Level, Options};
 use std::path::PathBuf;
 use std::str::FromStr;
-use transient::{Level, Options, Policy, Scan, ScanOptions};
+use transient::{Policy, Scan, ScanOptions};
 
 /// How much is read to prove that a block is free.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]

@@ -7,10 +7,10 @@ mod common;
 
 use common::mutate::is_subset;
 use common::{dumpe2fs, must};
+use freespace::{Code, Kind, Level, Options, Window, read};
 use proptest::prelude::*;
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use transient::{Code, Kind, Level, Options, Window, read};
 
 /// An ext2 of 8 MiB without checksums: every change reaches the check that it is meant for.
 fn image() -> &'static (Vec<u8>, Vec<block::Span>) {

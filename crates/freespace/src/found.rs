@@ -22,7 +22,7 @@ pub enum Kind {
 
 impl Kind {
     /// Whether its files can be looked at.
-    pub(crate) const fn is_ext(self) -> bool {
+    pub const fn is_ext(self) -> bool {
         matches!(self, Self::Ext2 | Self::Ext3 | Self::Ext4)
     }
 
@@ -169,7 +169,7 @@ impl FreeList {
         }
         if let Some(last) = self.spans.last_mut() {
             if start < last.end() {
-                crate::refusal::refuse!(Structure, "free ranges overlap at offset {start}");
+                crate::refuse!(Structure, "free ranges overlap at offset {start}");
             }
             if start == last.end() {
                 *last = Span::between(last.offset(), end);

@@ -3,11 +3,11 @@
 
 use super::sparse::{Changed, Recording, Sparse};
 use block::Span;
+use freespace::{Found, Kind, Options, Source, Window};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
-use transient::{Found, Kind, Options, Source, Window};
 
 /// One file system to damage: an undamaged image, and how it is read.
 pub(crate) struct Seam {
@@ -28,9 +28,9 @@ pub(crate) struct Outcome {
     pub(crate) slowest: Duration,
 }
 
-/// Mutations per seam: `TRANSIENT_MUTATIONS`, else `usual`.
+/// Mutations per seam: `FREESPACE_MUTATIONS`, else `usual`.
 pub(crate) fn count(usual: u64) -> u64 {
-    let wanted = std::env::var("TRANSIENT_MUTATIONS").ok();
+    let wanted = std::env::var("FREESPACE_MUTATIONS").ok();
     wanted.map_or(usual, |text| text.parse().unwrap())
 }
 
@@ -86,7 +86,7 @@ impl Seam {
     /// The bytes that a reader looks at, and that hence can mislead it.
     fn what_is_read(&self) -> Vec<Range<u64>> {
         let recording = Recording::new(&self.image);
-        let found = transient::read(self.kind, &Window::whole(&recording), &self.options).unwrap();
+        let found = freespace::read(self.kind, &Window::whole(&recording), &self.options).unwrap();
         assert!(found.free == self.free, "{}: the undamaged image reads differently", self.name);
         recording.finish()
     }
@@ -95,7 +95,7 @@ impl Seam {
         let changed = Changed { image: &self.image, changes: self.damage(number, read) };
         let window = Window::whole(&changed);
         let start = processor_time();
-        let result = transient::read(self.kind, &window, &self.options);
+        let result = freespace::read(self.kind, &window, &self.options);
         outcome.slowest = outcome.slowest.max(processor_time().saturating_sub(start));
         match result {
             Err(_) => outcome.refused += 1,

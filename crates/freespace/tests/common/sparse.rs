@@ -1,5 +1,6 @@
 //! A disk image in memory, with holes; and the same with a few bytes changed.
 
+use freespace::Source;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -7,7 +8,6 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Mutex;
-use transient::Source;
 
 const PAGE: u64 = 4096;
 

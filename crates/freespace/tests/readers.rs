@@ -12,8 +12,8 @@ use common::oracle::{
 };
 use common::sparse::{Changed, Sparse};
 use common::{each, hash, images, make, must, run, unpack};
+use freespace::{Code, Found, Kind, Level, Options, Refusal, UnheldDisk, Window};
 use std::path::Path;
-use transient::{Code, Found, HostDisk, Kind, Level, Options, Refusal, Window};
 
 /// All that a caller can allow.
 const CONSENT: Options = Options { level: None, btrfs: true, shadow_copies: true };
@@ -21,8 +21,8 @@ const CONSENT: Options = Options { level: None, btrfs: true, shadow_copies: true
 /// What an image yields; it must not have been written.
 fn read(kind: Kind, image: &Path, options: &Options) -> Result<Found, Refusal> {
     let before = hash(image);
-    let disk = HostDisk::open(image)?;
-    let found = transient::read(kind, &Window::whole(&disk), options);
+    let disk = UnheldDisk::open(image)?;
+    let found = freespace::read(kind, &Window::whole(&disk), options);
     assert_eq!(hash(image), before, "{} was written", image.display());
     if let Ok(found) = &found {
         assert!(well_formed(found, image.metadata().unwrap().len()), "{}", image.display());
@@ -38,7 +38,7 @@ fn code(kind: Kind, image: &Path) -> Code {
 /// What an image yields after some of its bytes were changed.
 fn with(kind: Kind, image: &Sparse, changes: &[(u64, &[u8])]) -> Result<Found, Refusal> {
     let changes = changes.iter().map(|(at, bytes)| (*at, bytes.to_vec())).collect();
-    transient::read(kind, &Window::whole(&Changed { image, changes }), &CONSENT)
+    freespace::read(kind, &Window::whole(&Changed { image, changes }), &CONSENT)
 }
 
 fn bytes(list: &[Span]) -> u64 {
@@ -120,7 +120,7 @@ fn fat_in_doubt_is_refused() {
     assert_eq!(refused(&both(at, &[0, 0, 0, 0])), Code::Conflict);
     assert_eq!(refused(&both(260_000, &[0xFF, 0xFF, 0xFF, 0x0F])), Code::Counts);
     let short = wide.clone().resized(20 << 20);
-    let cut = transient::read(Kind::Fat32, &Window::whole(&short), &CONSENT);
+    let cut = freespace::read(Kind::Fat32, &Window::whole(&short), &CONSENT);
     assert_eq!(cut.unwrap_err().code, Code::Geometry);
 }
 
@@ -223,11 +223,11 @@ fn ntfs_in_doubt_is_refused() {
     let id =
         [0x6B, 0x87, 0x08, 0x38, 0x76, 0xC1, 0x48, 0x4E, 0xB7, 0xAE, 4, 4, 0x6E, 0x6C, 0xC7, 0x52];
     let shadow = Changed { image: &image, changes: vec![(0x1E00, id.to_vec()), (0x1E30, vec![1])] };
-    let strict = transient::read(Kind::Ntfs, &Window::whole(&shadow), &Options::default());
+    let strict = freespace::read(Kind::Ntfs, &Window::whole(&shadow), &Options::default());
     assert_eq!(strict.unwrap_err().code, Code::Snapshots);
-    assert!(transient::read(Kind::Ntfs, &Window::whole(&shadow), &CONSENT).is_ok());
+    assert!(freespace::read(Kind::Ntfs, &Window::whole(&shadow), &CONSENT).is_ok());
     let short = image.clone().resized((8 << 20) - 512);
-    let cut = transient::read(Kind::Ntfs, &Window::whole(&short), &CONSENT);
+    let cut = freespace::read(Kind::Ntfs, &Window::whole(&short), &CONSENT);
     assert_eq!(cut.unwrap_err().code, Code::Geometry);
 }
 

@@ -7,10 +7,10 @@ mod common;
 use common::mutate::{Seam, count};
 use common::sparse::Sparse;
 use common::{dumpe2fs, must};
+use freespace::{Kind, Level, Options};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use transient::{Kind, Level, Options};
 
 /// A file system of 24 MiB with files of many sizes, some of them deleted again.
 fn make(dir: &Path, arguments: &[&str]) -> PathBuf {

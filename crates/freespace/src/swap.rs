@@ -50,7 +50,7 @@ pub(crate) fn is_suspended(head: &[u8]) -> bool {
 ///
 /// # Errors
 /// [`Code::Hibernated`](crate::Code::Hibernated), and those of reading.
-pub(crate) fn awake(window: &Window<'_>) -> Result<(), Refusal> {
+pub fn awake(window: &Window<'_>) -> Result<(), Refusal> {
     if is_suspended(&window.bytes(0, HEAD.min(window.size() as usize))?) {
         refuse!(
             Hibernated,

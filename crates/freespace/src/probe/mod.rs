@@ -234,9 +234,18 @@ fn zfs(window: &Window<'_>) -> Result<bool, Refusal> {
 }
 
 /// Why a partition of this purpose is refused, whatever it holds.
-pub(crate) fn refused_purpose(purpose: &str) -> Option<Refusal> {
+pub fn refused_purpose(purpose: &str) -> Option<Refusal> {
     let (_, code, name) = marks::PURPOSES.iter().find(|(known, ..)| *known == purpose)?;
     Some(Refusal::new(*code, sentence(*code, name)))
+}
+
+/// How many bytes the hashes of dm-verity cover whose superblock is at `at`, if there is one.
+///
+/// Layout (`struct verity_sb` of cryptsetup): size of data blocks at 64, their number at 72.
+pub fn verity(window: &Window<'_>, at: u64) -> Option<u64> {
+    let head = window.bytes(at, 80).ok()?;
+    let (size, count) = (le32(&head, 64), le64(&head, 72));
+    head.starts_with(b"verity\0\0").then(|| count.saturating_mul(u64::from(size)))
 }
 
 #[cfg(test)]

@@ -1,26 +1,38 @@
 //! Suspended systems in the swap files of a machine.
 
 use crate::ext::Files;
+pub use crate::swap::awake;
 use crate::swap_files::SwapFiles;
-use crate::{HostDisk, Window};
+use crate::{Source, Window};
+use std::fmt;
 use std::sync::Arc;
 
 /// So often paths that symbolic links lead to are looked for as well.
 const ROUNDS: usize = 4;
 
 /// A file system whose files can be looked at, whatever else is said of it.
-#[derive(Debug)]
-pub(crate) struct Look {
-    pub(crate) disk: Arc<HostDisk>,
-    /// Where it starts on the disk, and its size, in bytes.
-    pub(crate) base: u64,
-    pub(crate) size: u64,
+pub struct Look {
+    /// The disk that it is on.
+    pub disk: Arc<dyn Source>,
+    /// Where it starts on the disk, in bytes.
+    pub base: u64,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+impl fmt::Debug for Look {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Look")
+            .field("base", &self.base)
+            .field("size", &self.size)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The swap files in which a system is suspended: the number of the file system among `looks`, and
 /// the path there. The file systems are one machine's: what the configuration on one of them names
 /// may lie on any.
-pub(crate) fn in_swap_files(looks: &[Look]) -> Vec<(usize, String)> {
+pub fn in_swap_files(looks: &[Look]) -> Vec<(usize, String)> {
     let windows: Vec<Option<Window<'_>>> =
         looks.iter().map(|look| Window::part(&*look.disk, look.base, look.size).ok()).collect();
     let files: Vec<(usize, Files<'_>)> = windows

@@ -26,13 +26,14 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Shorthand for a refusal with a formatted sentence: `refuse!(Counts, "group {n} says ...")`.
+/// Returns a [`Refusal`] with a formatted sentence: `refuse!(Counts, "group {n} says ...")`.
+#[macro_export]
 macro_rules! refuse {
     ($code:ident, $($sentence:tt)+) => {
         return Err($crate::Refusal::new($crate::Code::$code, format!($($sentence)+)))
     };
 }
-pub(crate) use refuse;
+pub use refuse;
 
 macro_rules! codes {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)*) => {

@@ -1,5 +1,5 @@
 //! Random damage to swap, FAT, exFAT, NTFS, XFS and btrfs: 20,000 times each, and
-//! `TRANSIENT_MUTATIONS` times when that is set.
+//! `FREESPACE_MUTATIONS` times when that is set.
 
 #![allow(clippy::unwrap_used)] // a test speaks by panicking
 
@@ -8,9 +8,9 @@ mod common;
 use common::make;
 use common::mutate::{Dice, Outcome, Seam, count, is_subset};
 use common::sparse::{Changed, Recording, Sparse};
+use freespace::{Kind, Level, Options, Window};
 use std::path::Path;
 use std::time::Duration;
-use transient::{Kind, Level, Options, Window};
 
 const USUAL: u64 = 20_000;
 
@@ -18,7 +18,7 @@ const USUAL: u64 = 20_000;
 fn damage(name: &'static str, kind: Kind, image: &Path) -> Outcome {
     let image = Sparse::load(image);
     let options = Options { btrfs: true, ..Options::default() };
-    let found = transient::read(kind, &Window::whole(&image), &options).unwrap();
+    let found = freespace::read(kind, &Window::whole(&image), &options).unwrap();
     let seam = Seam { name, kind, options, image, free: found.free };
     let outcome = seam.run(count(USUAL));
     assert!(outcome.slowest < Duration::from_secs(2), "{outcome:?}");
@@ -56,7 +56,7 @@ fn without_the_walk_over_its_files_damage_to_exfat_goes_unseen() {
     let dir = tempfile::tempdir().unwrap();
     let image = Sparse::load(&make::exfat(dir.path(), &[]));
     let options = Options { level: Some(Level::Fast), ..Options::default() };
-    let found = transient::read(Kind::Exfat, &Window::whole(&image), &options).unwrap();
+    let found = freespace::read(Kind::Exfat, &Window::whole(&image), &options).unwrap();
     Seam { name: "exfat", kind: Kind::Exfat, options, image, free: found.free }.run(20_000);
 }
 
@@ -86,7 +86,7 @@ fn resealed_btrfs(level: Option<Level>, count: u64) -> usize {
     let image = Sparse::load(&make::btrfs(dir.path(), &[]));
     let options = Options { btrfs: true, level, ..Options::default() };
     let recording = Recording::new(&image);
-    let found = transient::read(Kind::Btrfs, &Window::whole(&recording), &options).unwrap();
+    let found = freespace::read(Kind::Btrfs, &Window::whole(&recording), &options).unwrap();
     let blocks: Vec<u64> = recording
         .finish()
         .into_iter()
@@ -108,7 +108,7 @@ fn resealed_btrfs(level: Option<Level>, count: u64) -> usize {
         let sum = crc32c::crc32c(&block[32..]);
         block[..4].copy_from_slice(&sum.to_le_bytes());
         let changed = Changed { image: &image, changes: vec![(at, block)] };
-        let now = transient::read(Kind::Btrfs, &Window::whole(&changed), &options);
+        let now = freespace::read(Kind::Btrfs, &Window::whole(&changed), &options);
         now.is_ok_and(|now| !is_subset(&now.free, &found.free))
     };
     (0..count).filter(unsafe_one).count()
