@@ -1,0 +1,304 @@
+//! The server: both ports, who is answered how often, leases that are kept.
+
+use super::address::{self, Network};
+use super::client::BootClient;
+use super::leases::{Lease, Leases};
+use super::{CLIENT_PORT, Here, Kind, Message, answer};
+use crate::datagram::LONGEST;
+use crate::{Datagrams, MacAddress, Machines, Verdict};
+use parking_lot::Mutex;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Slots of the limit on how often a card is answered; cards share them by chance.
+const SLOTS: usize = 1024;
+/// Answers for the cards of one slot in a second.
+const ANSWERS: u32 = 20;
+/// How long reading rests after a socket failed.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Unix seconds now.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// What hands out addresses, where this is the only DHCP server.
+pub struct Addresses {
+    /// What is told of the network.
+    pub network: Network,
+    /// Who has what.
+    pub leases: Leases,
+}
+
+/// A DHCP server that tells machines what to boot.
+pub struct DhcpServer {
+    here: Here,
+    machines: Arc<dyn Machines>,
+    addresses: Option<Mutex<Addresses>>,
+    clock: Clock,
+    slots: Mutex<Box<[(u64, u32)]>>,
+    counters: Counters,
+}
+
+/// What a server counted.
+#[derive(Debug, Default)]
+struct Counters {
+    answered: AtomicU64,
+    ignored: AtomicU64,
+    held_back: AtomicU64,
+}
+
+impl DhcpServer {
+    /// A server. Without `addresses` it stands beside another one and hands out none.
+    pub fn new(
+        here: Here,
+        machines: Arc<dyn Machines>,
+        addresses: Option<Addresses>,
+        clock: Clock,
+    ) -> Self {
+        let slots = Mutex::new(vec![(0, 0); SLOTS].into_boxed_slice());
+        let addresses = addresses.map(Mutex::new);
+        Self { here, machines, addresses, clock, slots, counters: Counters::default() }
+    }
+
+    /// Answers at port 67 until the future is dropped.
+    pub async fn serve(&self, socket: &dyn Datagrams) {
+        answer_all(socket, |bytes, from| self.answer(bytes, from)).await;
+    }
+
+    /// Answers at port 4011 until the future is dropped.
+    pub async fn serve_boot(&self, socket: &dyn Datagrams) {
+        answer_all(socket, |bytes, from| Some((self.boot_answer(bytes)?, from))).await;
+    }
+
+    /// Answers that were sent, requests that were nobody's business, and answers that were held back.
+    pub fn counters(&self) -> (u64, u64, u64) {
+        let Counters { answered, ignored, held_back } = &self.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (get(answered), get(ignored), get(held_back))
+    }
+
+    /// The leases that clients took; `None` where no addresses are handed out.
+    pub fn leases(&self) -> Option<Vec<Lease>> {
+        Some(self.addresses.as_ref()?.lock().leases.list())
+    }
+
+    /// The answer to what came to port 67, and where it goes.
+    pub fn answer(&self, bytes: &[u8], from: SocketAddrV4) -> Option<Addressed> {
+        let request = self.wanted(bytes)?;
+        let boots = self.ours(&request);
+        let answer = match &self.addresses {
+            None => answer::proxy(&request, boots.as_ref()?, self.here),
+            Some(addresses) => {
+                let Addresses { network, leases } = &mut *addresses.lock();
+                let now = (self.clock)();
+                address::answer(&request, boots.as_ref(), (leases, network, self.here), now)
+            }
+        };
+        let Some(answer) = answer else {
+            self.counters.ignored.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        let answer = self.in_turn(answer)?;
+        Some((answer.encode(), destination(&request, &answer, from)))
+    }
+
+    /// The answer to what came to port 4011; it goes back to where that came from.
+    pub fn boot_answer(&self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let request = self.wanted(bytes)?;
+        let client = self.ours(&request)?;
+        let answer = answer::boot_server(&request, &client, self.here)?;
+        Some(self.in_turn(answer)?.encode())
+    }
+
+    /// A request of the network that this server stands in. What comes by a relay is of another one.
+    fn wanted(&self, bytes: &[u8]) -> Option<Message> {
+        let request = Message::decode(bytes).filter(|m| m.request && m.relay.is_unspecified());
+        if request.is_none() {
+            self.counters.ignored.fetch_add(1, Ordering::Relaxed);
+        }
+        request
+    }
+
+    /// Who asks, if it is a machine that is to start from here.
+    fn ours(&self, request: &Message) -> Option<BootClient> {
+        let client = BootClient::of(request)?;
+        let ours = self.machines.judge(&client.machine) == Verdict::Boot;
+        if !ours {
+            self.counters.ignored.fetch_add(1, Ordering::Relaxed);
+        }
+        ours.then_some(client)
+    }
+
+    /// Holds answers back that a card gets more often than any honest one asks.
+    fn in_turn(&self, answer: Message) -> Option<Message> {
+        let second = (self.clock)();
+        let mut slots = self.slots.lock();
+        let slot = &mut slots[slot_of(answer.mac)];
+        if slot.0 != second {
+            *slot = (second, 0);
+        }
+        slot.1 += 1;
+        let counter = match slot.1 <= ANSWERS {
+            true => &self.counters.answered,
+            false => &self.counters.held_back,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        (slot.1 <= ANSWERS).then_some(answer)
+    }
+}
+
+/// An answer and where it goes.
+type Addressed = (Vec<u8>, SocketAddrV4);
+
+async fn answer_all(
+    socket: &dyn Datagrams,
+    answer: impl Fn(&[u8], SocketAddrV4) -> Option<Addressed>,
+) {
+    let mut buffer = [0; LONGEST];
+    loop {
+        match socket.receive(&mut buffer).await {
+            Ok((length, from)) => {
+                if let Some((answer, to)) = answer(&buffer[..length], from)
+                    && let Err(error) = socket.send(&answer, to).await
+                {
+                    tracing::debug!(%error, %to, "cannot send a DHCP answer");
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot receive DHCP requests");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        // One that is flooded lets others have their turn.
+        tokio::task::yield_now().await;
+    }
+}
+
+fn slot_of(mac: MacAddress) -> usize {
+    mac.0.iter().fold(0usize, |hash, byte| hash.wrapping_mul(31).wrapping_add(usize::from(*byte)))
+        % SLOTS
+}
+
+/// Where an answer goes (RFC 2131, 4.1): to the client's address if it has one, else to all, as a
+/// client without one hears nothing else from an ordinary socket.
+fn destination(request: &Message, answer: &Message, from: SocketAddrV4) -> SocketAddrV4 {
+    let refused = answer.kind() == Some(Kind::Nak);
+    let proven = request.client == *from.ip() && !request.client.is_unspecified();
+    match proven && !refused {
+        true => SocketAddrV4::new(request.client, from.port()),
+        false => SocketAddrV4::new(Ipv4Addr::BROADCAST, CLIENT_PORT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dhcp::option;
+    use crate::kernel::BootFile;
+    use crate::machines::Claim;
+    use crate::script::Script;
+    use async_trait::async_trait;
+    use bytes::Bytes;
+
+    struct Only(MacAddress);
+
+    #[async_trait]
+    impl Machines for Only {
+        fn judge(&self, machine: &Claim) -> Verdict {
+            if machine.mac == self.0 { Verdict::Boot } else { Verdict::Ignore }
+        }
+
+        async fn script(&self, _: &Claim) -> Option<Script> {
+            None
+        }
+
+        async fn file(&self, _: &Claim, _: BootFile) -> block::Result<Bytes> {
+            Err(block::Error::not_found("nothing"))
+        }
+    }
+
+    const MINE: MacAddress = MacAddress([0x52, 0x54, 0, 0, 0, 1]);
+    const NOBODY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 68);
+
+    fn server(addresses: Option<Addresses>) -> (DhcpServer, Arc<AtomicU64>) {
+        let time = Arc::new(AtomicU64::new(1000));
+        let clock = Arc::clone(&time);
+        let here = Here { address: Ipv4Addr::new(10, 0, 0, 1), http: 80 };
+        let clock: Clock = Arc::new(move || clock.load(Ordering::Relaxed));
+        (DhcpServer::new(here, Arc::new(Only(MINE)), addresses, clock), time)
+    }
+
+    fn discover(mac: MacAddress) -> Message {
+        let mut bytes = vec![0; 236];
+        (bytes[0], bytes[1], bytes[2]) = (1, 1, 6);
+        bytes[28..34].copy_from_slice(&mac.0);
+        bytes.extend([99, 130, 83, 99, 255]);
+        let blank = Message::decode(&bytes).unwrap();
+        blank.with(option::KIND, [1]).with(option::VENDOR_CLASS, *b"PXEClient:Arch:00000")
+    }
+
+    #[test]
+    fn a_foreign_card_gets_nothing() {
+        let (server, _) = server(None);
+        assert!(server.answer(&discover(MINE).encode(), NOBODY).is_some());
+        let foreign = MacAddress([0x52, 0x54, 0, 0, 0, 2]);
+        assert_eq!(server.answer(&discover(foreign).encode(), NOBODY), None);
+        let mut again = discover(foreign).encode();
+        again[242] = 3; // a request
+        assert_eq!(server.boot_answer(&again), None);
+        assert_eq!(server.counters(), (1, 2, 0));
+    }
+
+    #[test]
+    fn what_a_relay_forwards_is_not_answered() {
+        let (server, _) = server(None);
+        let mut relayed = discover(MINE);
+        relayed.relay = Ipv4Addr::new(10, 9, 9, 9);
+        assert_eq!(server.answer(&relayed.encode(), NOBODY), None);
+    }
+
+    #[test]
+    fn ten_thousand_requests_of_a_second_get_few_answers() {
+        let (server, time) = server(None);
+        let request = discover(MINE).encode();
+        let answers = (0..10_000).filter(|_| server.answer(&request, NOBODY).is_some()).count();
+        assert_eq!(answers, ANSWERS as usize);
+        time.fetch_add(1, Ordering::Relaxed);
+        assert!(server.answer(&request, NOBODY).is_some(), "the next second is another one");
+    }
+
+    #[test]
+    fn an_answer_goes_to_all_unless_the_sender_has_the_address() {
+        let (server, _) = server(None);
+        let mut request = discover(MINE);
+        let (_, to) = server.answer(&request.encode(), NOBODY).unwrap();
+        assert_eq!(to, SocketAddrV4::new(Ipv4Addr::BROADCAST, CLIENT_PORT));
+        // Somebody claims the address of a victim.
+        request.client = Ipv4Addr::new(10, 0, 0, 66);
+        let (_, to) = server.answer(&request.encode(), NOBODY).unwrap();
+        assert_eq!(*to.ip(), Ipv4Addr::BROADCAST);
+        let from = SocketAddrV4::new(request.client, 68);
+        assert_eq!(server.answer(&request.encode(), from).unwrap().1, from);
+    }
+
+    #[test]
+    fn foreign_machines_get_addresses_and_no_boot_file_where_this_is_the_only_server() {
+        let range = "10.0.0.10-10.0.0.20".parse().unwrap();
+        let network = Network {
+            mask: Ipv4Addr::new(255, 255, 255, 0),
+            router: None,
+            name_servers: Vec::new(),
+        };
+        let leases = Leases::new(range, Ipv4Addr::new(10, 0, 0, 1), 60, Vec::new());
+        let (server, _) = server(Some(Addresses { network, leases }));
+        let read = |mac| {
+            let (bytes, _) = server.answer(&discover(mac).encode(), NOBODY).unwrap();
+            Message::decode(&bytes).unwrap()
+        };
+        assert_eq!(read(MINE).file, b"undionly.kpxe");
+        let foreign = read(MacAddress([2, 0, 0, 0, 0, 9]));
+        assert!(foreign.file.is_empty() && !foreign.yours.is_unspecified());
+        assert_eq!(server.leases(), Some(Vec::new()), "it was offered and not taken");
+    }
+}

@@ -1,0 +1,44 @@
+//! What the caller decides about machines.
+
+use crate::kernel::BootFile;
+use crate::script::Script;
+use crate::{MacAddress, MachineUuid};
+use async_trait::async_trait;
+use block::Result;
+use bytes::Bytes;
+
+/// Whether a machine gets an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is not ours: nothing is sent.
+    Ignore,
+    /// It is to start from here.
+    Boot,
+}
+
+/// A machine, as far as it said who it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// The card that it asks from.
+    pub mac: MacAddress,
+    /// The number of its board, when it told a useful one.
+    pub uuid: Option<MachineUuid>,
+}
+
+/// Who decides what machines do.
+#[async_trait]
+pub trait Machines: Send + Sync {
+    /// Whether a machine that wants to boot is answered. Called for every request: it must not wait.
+    fn judge(&self, machine: &Claim) -> Verdict;
+
+    /// What iPXE is to do on a machine; `None` when the machine is not to be answered. What goes
+    /// wrong is a script, too, so that the machine's screen tells it.
+    async fn script(&self, machine: &Claim) -> Option<Script>;
+
+    /// A file that the script of a machine named.
+    ///
+    /// # Errors
+    /// [`NotFound`](block::ErrorKind::NotFound) when the machine is to have no such file, and those
+    /// of its disk.
+    async fn file(&self, machine: &Claim, which: BootFile) -> Result<Bytes>;
+}

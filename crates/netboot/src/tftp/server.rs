@@ -1,0 +1,244 @@
+//! The server.
+
+use super::packet::{self, ReadRequest, Request};
+use super::transfer::{Step, Transfer};
+use crate::Datagrams;
+use crate::datagram::{LONGEST, Ports};
+use crate::firmware::Files;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+/// Transfers at a time.
+const MOST: usize = 256;
+/// Transfers at a time to one address.
+const MOST_EACH: usize = 4;
+/// How long one may take in all: firmware is small.
+const LONGEST_TRANSFER: Duration = Duration::from_secs(300);
+/// How long reading rests after the socket failed.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A TFTP server of a table of files.
+#[derive(Debug)]
+pub struct TftpServer {
+    files: Files,
+    running: Arc<Mutex<HashMap<Ipv4Addr, usize>>>,
+}
+
+/// A place among the transfers of an address.
+struct Place {
+    running: Arc<Mutex<HashMap<Ipv4Addr, usize>>>,
+    address: Ipv4Addr,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut running = self.running.lock();
+        if let Some(count) = running.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                running.remove(&self.address);
+            }
+        }
+    }
+}
+
+impl TftpServer {
+    /// A server of these files.
+    pub fn new(files: Files) -> Self {
+        Self { files, running: Arc::default() }
+    }
+
+    /// Answers at port 69 until the future is dropped, and with it all transfers.
+    pub async fn serve(&self, socket: &dyn Datagrams, ports: Arc<dyn Ports>) {
+        let mut transfers = JoinSet::new();
+        let mut buffer = [0; LONGEST];
+        loop {
+            let (length, from) = match socket.receive(&mut buffer).await {
+                Ok(received) => received,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot receive TFTP requests");
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            while transfers.try_join_next().is_some() {}
+            let refusal = match Request::decode(&buffer[..length]) {
+                Some(Request::Read(request)) => match self.begin(&request, from) {
+                    Ok((transfer, place)) => {
+                        transfers.spawn(run(transfer, place, from, Arc::clone(&ports)));
+                        None
+                    }
+                    Err(refusal) => refusal,
+                },
+                Some(Request::Write) => Some(packet::error(2, "nothing can be written here")),
+                _ => None,
+            };
+            if let Some(refusal) = refusal {
+                let _ = socket.send(&refusal, from).await;
+            }
+        }
+    }
+
+    /// The transfer of a file and its place, or what is answered instead.
+    fn begin(
+        &self,
+        request: &ReadRequest<'_>,
+        from: SocketAddrV4,
+    ) -> Result<(Transfer, Place), Option<Vec<u8>>> {
+        let name = request.name.trim_start_matches('/');
+        let Some(file) = self.files.get(name) else {
+            tracing::info!(peer = %from, "TFTP: a file that is not there");
+            return Err(Some(packet::error(1, "no such file")));
+        };
+        if !request.binary {
+            return Err(Some(packet::error(0, "only octet mode is offered")));
+        }
+        let mut running = self.running.lock();
+        let all: usize = running.values().sum();
+        let own = running.get(from.ip()).copied().unwrap_or(0);
+        if all >= MOST || own >= MOST_EACH {
+            return Err(None); // it asks again
+        }
+        running.insert(*from.ip(), own + 1);
+        let place = Place { running: Arc::clone(&self.running), address: *from.ip() };
+        Ok((Transfer::new(file.clone(), request), place))
+    }
+}
+
+async fn run(mut transfer: Transfer, _place: Place, client: SocketAddrV4, ports: Arc<dyn Ports>) {
+    let socket = match ports.open().await {
+        Ok(socket) => socket,
+        Err(error) => return tracing::warn!(%error, "no port for a TFTP transfer"),
+    };
+    let end = Instant::now() + LONGEST_TRANSFER;
+    let mut buffer = [0; LONGEST];
+    let mut packets = transfer.begin();
+    loop {
+        for packet in packets.drain(..) {
+            let _ = socket.send(&packet, client).await; // what is lost is sent again
+        }
+        let deadline = Instant::now() + transfer.patience();
+        let step = loop {
+            let Ok(received) = timeout_at(deadline, socket.receive(&mut buffer)).await else {
+                break transfer.timed_out();
+            };
+            let Ok((length, from)) = received else { break Step::GivenUp };
+            if from != client {
+                continue; // RFC 1350, 4: it is another transfer's
+            }
+            match Request::decode(&buffer[..length]) {
+                Some(Request::Ack(block)) => match transfer.acknowledged(block) {
+                    Step::Wait => {}
+                    step => break step,
+                },
+                Some(Request::Error) => break Step::GivenUp,
+                _ => {}
+            }
+        };
+        match step {
+            Step::Send(next) if Instant::now() < end => packets = next,
+            _ => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use async_trait::async_trait;
+    use std::io;
+    use tokio::net::UdpSocket;
+
+    struct Loopback;
+
+    #[async_trait]
+    impl Ports for Loopback {
+        async fn open(&self) -> io::Result<Arc<dyn Datagrams>> {
+            Ok(Arc::new(UdpSocket::bind("127.0.0.1:0").await?))
+        }
+    }
+
+    async fn client_of(server: SocketAddrV4, request: &[u8]) -> (UdpSocket, Vec<u8>, SocketAddrV4) {
+        let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        client.send_to(request, server).await.unwrap();
+        let mut buffer = [0; LONGEST];
+        let (length, from) = client.receive(&mut buffer).await.unwrap();
+        (client, buffer[..length].to_vec(), from)
+    }
+
+    async fn with_server<F: Future<Output = ()>>(test: impl FnOnce(SocketAddrV4) -> F) {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let std::net::SocketAddr::V4(address) = socket.local_addr().unwrap() else { panic!() };
+        let server = TftpServer::new(Files::from([("snponly.efi", vec![7; 3000].into())]));
+        tokio::select! {
+            () = server.serve(&socket, Arc::new(Loopback)) => panic!("it ended"),
+            done = tokio::time::timeout(Duration::from_secs(60), test(address)) => done.unwrap(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_of_the_table_arrives_and_nothing_else_does() {
+        with_server(async |server| {
+            let request =
+                b"\0\x01/snponly.efi\0octet\0blksize\x001468\0windowsize\x004\0tsize\x000\0";
+            let (client, answer, from) = client_of(server, request).await;
+            assert_ne!(from, server, "a port of its own");
+            assert_eq!(answer, b"\0\x06blksize\x001468\0windowsize\x004\0tsize\x003000\0");
+            client.send_to(&[0, 4, 0, 0], from).await.unwrap();
+            let mut got = 0;
+            let mut buffer = [0; LONGEST];
+            while got < 3000 {
+                let (length, _) = client.receive(&mut buffer).await.unwrap();
+                got += length - 4;
+            }
+            client.send_to(&[0, 4, 0, 3], from).await.unwrap();
+            for (request, code) in [
+                (&b"\0\x01../../etc/passwd\0octet\0"[..], 1),
+                (b"\0\x01snponly.efi\0netascii\0", 0),
+                (b"\0\x02snponly.efi\0octet\0", 2),
+            ] {
+                let (_, answer, _) = client_of(server, request).await;
+                assert_eq!(answer[..4], [0, 5, 0, code]);
+            }
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn one_client_has_few_transfers_at_a_time() {
+        with_server(async |server| {
+            let request = b"\0\x01snponly.efi\0octet\0";
+            let mut clients = Vec::new();
+            for _ in 0..MOST_EACH {
+                clients.push(client_of(server, request).await);
+            }
+            let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            client.send_to(request, server).await.unwrap();
+            // An unknown name is answered after it: the server had its turn.
+            let (_, answer, _) = client_of(server, b"\0\x01x\0octet\0").await;
+            assert_eq!(answer[1], 5);
+            let mut buffer = [0; LONGEST];
+            let none =
+                tokio::time::timeout(Duration::from_millis(50), client.receive(&mut buffer)).await;
+            none.unwrap_err();
+            // One that ends makes room.
+            let (ends, _, from) = clients.pop().unwrap();
+            ends.send_to(&[0, 5, 0, 0, 0], from).await.unwrap();
+            loop {
+                client.send_to(request, server).await.unwrap();
+                let got =
+                    tokio::time::timeout(Duration::from_millis(50), client.receive(&mut buffer))
+                        .await;
+                if got.is_ok() {
+                    break;
+                }
+            }
+        })
+        .await;
+    }
+}
