@@ -34,6 +34,14 @@ impl Sequence {
         z ^ (z >> 31)
     }
 
+    /// `len` bytes that do not compress.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes: Vec<u8> =
+            (0..len.div_ceil(8)).flat_map(|_| self.number().to_le_bytes()).collect();
+        bytes.truncate(len);
+        bytes
+    }
+
     /// The next number below `limit` (which is not 0).
     pub fn below(&mut self, limit: u64) -> u64 {
         self.number() % limit

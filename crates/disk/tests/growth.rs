@@ -8,10 +8,11 @@ use block::Memory;
 use common::{Home, cache};
 use disk::{CreateOptions, Disks, Mode};
 use object_store::ObjectStore;
+use objects::testing::{Faults, Unreliable};
+use objects::{OpenOptions, PieceOptions, layered};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::backend::{OpenOptions, PieceOptions, layered};
-use store::testing::{self, Faults, Unreliable};
+use store::testing;
 use store::{RefBody, RefKind, Store, images, import};
 
 /// How many requests it takes to make a disk of the newest version of an image, and to import another

@@ -8,9 +8,10 @@ use disk::{Image, LoadOptions, Loader};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
+use objects::testing::{Faults, Unreliable};
+use objects::{OpenOptions, layered};
 use std::sync::Arc;
-use store::backend::{OpenOptions, layered};
-use store::testing::{self, Faults, Unreliable};
+use store::testing;
 use store::{ChunkId, ChunkRef, Manifest, Store, bootcopy, bootlist, import};
 
 const SIZE: u64 = 12 << 20;

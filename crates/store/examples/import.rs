@@ -7,7 +7,7 @@
 use block::{Device, Durability, Error, Extent, RandomFile, Result, Span, ZeroMode};
 use std::fs::OpenOptions;
 use std::time::Instant;
-use store::{Store, World, backend, import, testing, verify};
+use store::{Store, World, import, testing, verify};
 
 /// A file to read.
 struct Source(RandomFile, u64);
@@ -68,7 +68,7 @@ async fn main() -> Result<()> {
     let file = RandomFile::open(file, OpenOptions::new().read(true))?;
     let size = file.len()?;
     let world: World = testing::world(1);
-    let backend = backend::create_local(directory.as_str())?;
+    let backend = objects::create_local(directory.as_str())?;
     let store = match Store::open(backend.clone(), world.clone()).await {
         Ok(store) => store,
         Err(_) => Store::create(backend, testing::settings(), world).await?,

@@ -11,7 +11,7 @@ use block::{Device, Durability, Error, Extent, ExtentKind, Result, Span, ZeroMod
 use std::collections::BTreeMap;
 use std::time::Duration;
 use store::gc::{Options, collect};
-use store::{RefBody, RefKind, Settings, Store, backend, import, testing};
+use store::{RefBody, RefKind, Settings, Store, import, testing};
 
 /// Every fifth of these has data.
 const STRIPE: u64 = 64 << 20;
@@ -88,7 +88,7 @@ async fn main() -> Result<()> {
     };
     let settings = Settings::generate(&testing::FixedEntropy::new(1))?;
     let world = testing::world(1);
-    let store = Store::create(backend::create_local(directory.as_str())?, settings, world).await?;
+    let store = Store::create(objects::create_local(directory.as_str())?, settings, world).await?;
     let session = store.session("example").await?;
     let device = Synthetic { size: 5 * (data << 30) };
     let done = import::from_device(&session, &device, &()).await?;

@@ -10,12 +10,12 @@
 
 use crate::bootlist::{self, Located};
 use crate::chunker::{MAX_CHUNK, SEGMENT};
-use crate::stretch::GAP;
 use crate::{
     BootListId, ChunkId, ChunkRef, Manifest, ManifestId, RefBody, RefKind, Session, Store, import,
     manifest, pack,
 };
 use block::{Error, ErrorKind, Result};
+use objects::GAP;
 
 /// The most plain bytes of a copy, 256 MiB: its map is one segment. Of a longer list it has the
 /// beginning.

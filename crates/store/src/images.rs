@@ -5,7 +5,6 @@
 use crate::gc;
 use crate::{
     DamagedRef, ImageName, Listing, ManifestId, RefBody, RefKind, RefRecord, Session, Store,
-    backend,
 };
 use block::{Error, ErrorKind, Result};
 use std::collections::HashSet;
@@ -151,7 +150,7 @@ pub async fn restore(store: &Store, kind: RefKind, name: &str) -> Result<RefReco
 
 /// Whether all that a ref keeps is in the store, by the keys of its packs.
 async fn is_whole(store: &Store, body: &RefBody) -> Result<bool> {
-    let listed = backend::list(store.backend(), crate::pack::PREFIX).await?;
+    let listed = objects::list(store.backend(), crate::pack::PREFIX).await?;
     let packs: HashSet<String> = listed.iter().map(|meta| meta.location.to_string()).collect();
     for id in body.roots()? {
         let chunks = async { store.stored_manifest(&id).await?.chunks().await };

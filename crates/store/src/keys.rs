@@ -4,7 +4,6 @@
 //! passphrase or a key file. All slots are in one document, `keys/<20-digit sequence>`, of which
 //! the newest counts; to change them is to create the next one and to delete those before it.
 
-use crate::backend::{self, Created};
 use crate::document::{self, Form};
 use crate::id::parse_hex;
 use crate::name::check_name;
@@ -14,6 +13,7 @@ use crate::{Store, World};
 use block::{Error, ErrorKind, Result, offload};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
+use objects::Created;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -228,7 +228,7 @@ pub(crate) async fn check(backend: &dyn ObjectStore, key: &str) -> Result<()> {
 }
 
 async fn read(backend: &dyn ObjectStore, key: &str) -> Result<Document> {
-    Document::decode(key, &backend::get(backend, key, document::MAX_LEN).await?)
+    Document::decode(key, &objects::get(backend, key, document::MAX_LEN).await?)
 }
 
 fn key(sequence: u64) -> String {
@@ -237,7 +237,7 @@ fn key(sequence: u64) -> String {
 
 /// The numbers of all documents, the newest first.
 async fn sequences(backend: &dyn ObjectStore) -> Result<Vec<u64>> {
-    let listed = backend::list(backend, PREFIX).await?;
+    let listed = objects::list(backend, PREFIX).await?;
     let number = |key: &str| {
         let digits = key.strip_prefix(PREFIX)?.strip_prefix('/')?;
         let valid = digits.len() == 20 && digits.bytes().all(|c| c.is_ascii_digit());
@@ -336,7 +336,7 @@ pub(crate) async fn create(
     let sequence = sequences(backend).await?.first().map_or(1, |newest| newest + 1);
     let key_id = hex(&key_id_of(master));
     let document = Document { format: FORM.format.into(), version: 1, sequence, key_id, slots };
-    match backend::put_new(backend, &key(sequence), document.encode()?.into()).await? {
+    match objects::put_new(backend, &key(sequence), document.encode()?.into()).await? {
         Created::Ours => Ok(sequence),
         Created::Theirs => Err(Error::conflict(
             "somebody else is making a store in the same place; look at it, and try again",
@@ -349,7 +349,7 @@ pub(crate) async fn delete(backend: &dyn ObjectStore, sequence: u64) -> Result<(
     let key = key(sequence);
     match backend.delete(&Path::from(key.as_str())).await {
         Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-        Err(e) => Err(backend::error(&key, e)),
+        Err(e) => Err(objects::error(&key, e)),
     }
 }
 
@@ -465,7 +465,7 @@ impl Keys {
         // Above all that is there, also what is not of this master key.
         document.sequence = before.first().map_or(1, |newest| newest + 1);
         let bytes = document.encode()?.into();
-        match backend::put_new(&*backend, &key(document.sequence), bytes).await? {
+        match objects::put_new(&*backend, &key(document.sequence), bytes).await? {
             Created::Ours => {}
             Created::Theirs => return Err(changed()),
         }

@@ -1,8 +1,8 @@
 //! The chunk store: what images and snapshots are made of, and where they are kept.
 //!
 //! This crate may know chunks, packs, manifests and refs, how an image becomes them and how they
-//! are checked, over any [`object_store::ObjectStore`]. It must not know a directory (but for
-//! [`backend::local`]), a cache, a disk, a network protocol, the wall clock or a source of
+//! are checked, over any [`object_store::ObjectStore`]. It must not know where that is (`objects` opens
+//! it), a cache, a disk, a network protocol, the wall clock or a source of
 //! randomness: a [`World`] brings the last two.
 //!
 //! | module | concept |
@@ -10,7 +10,6 @@
 //! | [`id`] | [`ChunkId`], [`PackId`], [`SegmentId`], [`ManifestId`], [`WriterId`] |
 //! | [`world`] | [`Clock`] and [`Entropy`], passed in by the caller |
 //! | [`settings`] | [`Settings`], the content of `store.json` |
-//! | [`check`] | whether a backend can be trusted with a store |
 //! | [`chunk`] | [`ChunkRef`]: where a chunk is; how it is stored and verified |
 //! | [`bootcopy`] | the chunks of a boot list once more, side by side |
 //! | [`bootlist`] | the chunks that a boot reads, in order |
@@ -23,7 +22,6 @@
 //! | [`manifest`] | [`Manifest`]: what an image version or snapshot holds |
 //! | [`stats`] | how much names hold and share |
 //! | [`stretch`] | chunks near each other, read in one request |
-//! | `trip` | [`Trip`]: what a request takes before its first byte |
 //! | `shared` | segments in memory, held once by all manifests |
 //! | [`refs`] | [`Refs`]: the only mutable thing, names that point at manifests |
 //! | `roots` | what a ref keeps in the store |
@@ -42,15 +40,12 @@
 //! | [`keys`] | [`Keys`]: who may open an encrypted store |
 //! | [`copy`](mod@copy) | image versions from one store to another |
 //! | [`counters`] | [`Counters`], what was read |
-//! | [`backend`] | opening a backend, and the few operations that the rest needs |
-//! | [`testing`] | a fixed world, a failing backend, bare readers: for tests and fuzzers |
+//! | [`testing`] | a fixed world, bare readers: for tests and fuzzers |
 //!
 //! The formats are described byte by byte in `docs/format.md`.
 
-pub mod backend;
 pub mod bootcopy;
 pub mod bootlist;
-pub mod check;
 pub mod chunk;
 pub mod chunker;
 pub mod copy;
@@ -83,7 +78,6 @@ mod store;
 pub mod stretch;
 pub mod sweep;
 pub mod testing;
-mod trip;
 pub mod verify;
 mod wire;
 pub mod world;
@@ -101,5 +95,4 @@ pub use session::Session;
 pub use settings::Settings;
 pub use store::Store;
 pub use stretch::Stretch;
-pub use trip::Trip;
 pub use world::{Clock, Entropy, World};

@@ -27,7 +27,7 @@
 use crate::chunker::{MAX_PAGES, PAGE};
 use crate::object::{self, ObjectKind};
 use crate::wire::{FRAME, damaged, unknown};
-use crate::{ChunkId, ChunkRef, Encoding, PackId, Store, backend, pack};
+use crate::{ChunkId, ChunkRef, Encoding, PackId, Store, pack};
 use block::{ErrorKind, Result};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
@@ -204,7 +204,7 @@ pub(crate) async fn load(store: &Store, pack: &PackId) -> Result<Option<Moved>> 
 
 /// The packs that were rewritten, as far as objects say where their chunks are.
 pub(crate) async fn packs(store: &Store) -> Result<HashSet<PackId>> {
-    let listed = backend::list(store.backend(), ObjectKind::Moved.prefix()).await?;
+    let listed = objects::list(store.backend(), ObjectKind::Moved.prefix()).await?;
     let names = listed.iter().filter_map(|meta| meta.location.as_ref().rsplit_once('/'));
     Ok(names.filter_map(|(_, name)| name.parse().ok()).collect())
 }
@@ -218,7 +218,7 @@ pub(crate) async fn save(
     let key = key(pack);
     let body = Moved::encode(chunks);
     let bytes = object::encode(store.settings(), ObjectKind::Moved, &key, &body)?;
-    backend::put_over(store.backend(), &key, bytes).await
+    objects::put_over(store.backend(), &key, bytes).await
 }
 
 #[cfg(test)]

@@ -10,13 +10,13 @@
 //!
 //! What is hashed, where a key is the hash of its object, is the body.
 
-use crate::backend::Hint;
 use crate::seal::TAG;
 use crate::wire::{self, FRAME, Frame, SEALED, damaged};
-use crate::{Settings, backend, manifest, segment};
+use crate::{Settings, manifest, segment};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use object_store::ObjectStore;
+use objects::Hint;
 use zerocopy::{FromBytes, IntoBytes};
 
 const VERSION: u16 = 1;
@@ -193,11 +193,11 @@ pub(crate) async fn read(
     kind: ObjectKind,
     key: &str,
 ) -> Result<Bytes> {
-    let bytes = backend::get(backend, key, max_len(kind)).await?;
+    let bytes = objects::get(backend, key, max_len(kind)).await?;
     match decode(settings, kind, key, bytes) {
         // What is kept of the object on a local disk may be older than its repair.
         Err(e) if e.kind() == ErrorKind::Corrupt => {
-            let fresh = backend::get_with(backend, key, max_len(kind), Some(Hint::Fresh)).await;
+            let fresh = objects::get_with(backend, key, max_len(kind), Some(Hint::Fresh)).await;
             decode(settings, kind, key, fresh.map_err(|_| e)?)
         }
         other => other,
@@ -231,7 +231,7 @@ pub(crate) async fn write_content(
     let key = kind.key(&blake3::Hash::from_bytes(id));
     let bytes = encode(settings, kind, &key, body)?;
     let compare = bytes.len();
-    backend::put_content(backend, &key, bytes, compare).await?;
+    objects::put_content(backend, &key, bytes, compare).await?;
     Ok(id)
 }
 

@@ -4,15 +4,15 @@
 //! while their lengths are not known yet; its id is the hash of the index, so that the same chunks
 //! in the same order are the same pack.
 
-use crate::backend::Hint;
 use crate::chunker::{MAX_CHUNK, MAX_PAGES, PAGE};
 use crate::seal::TAG;
 use crate::wire::{self, SEALED, damaged, unknown};
-use crate::{ChunkId, ChunkRef, Encoding, PackId, Settings, backend};
+use crate::{ChunkId, ChunkRef, Encoding, PackId, Settings};
 use block::{Error, ErrorKind, Result};
 use bytes::{Bytes, BytesMut};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
+use objects::Hint;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -243,7 +243,7 @@ impl Index {
         // Without the chunks before it: many packs' indexes are read for an import.
         let end = async |len| {
             let at = size - len;
-            backend::get_range_with(backend, &meta.location, at, len, Hint::Exact).await
+            objects::get_range_with(backend, &meta.location, at, len, Hint::Exact).await
         };
         let tail = end(len).await?;
         let trailer = trailer(key, &tail, size)?;
@@ -366,7 +366,7 @@ pub(crate) async fn check_stored_version(
     if size < len {
         return Ok(());
     }
-    let first = backend::get_range_with(backend, path, 0, len, Hint::Fresh).await?;
+    let first = objects::get_range_with(backend, path, 0, len, Hint::Fresh).await?;
     check_version(path.as_ref(), &first)
 }
 
@@ -383,11 +383,11 @@ pub(crate) async fn put(
     tail: usize,
 ) -> Result<()> {
     let path = path(id);
-    if backend::create_content(backend, path.as_ref(), &bytes, tail).await? {
+    if objects::create_content(backend, path.as_ref(), &bytes, tail).await? {
         return Ok(());
     }
     let found = async {
-        let there = backend::head(backend, path.as_ref()).await?;
+        let there = objects::head(backend, path.as_ref()).await?;
         check_stored_version(backend, &path, there.size).await
     };
     match found.await {
@@ -396,7 +396,7 @@ pub(crate) async fn put(
         Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {}
         Err(e) => return Err(e),
     }
-    backend::replace_damaged(backend, path.as_ref(), bytes).await
+    objects::replace_damaged(backend, path.as_ref(), bytes).await
 }
 
 /// Makes a whole pack one of a newer format, for tests.
@@ -568,8 +568,8 @@ mod tests {
 
     async fn load(settings: &Settings, id: &PackId, bytes: Vec<u8>) -> Result<Index> {
         let backend = object_store::memory::InMemory::new();
-        backend::put_over(&backend, path(id).as_ref(), bytes.into()).await.unwrap();
-        let meta = backend::head(&backend, path(id).as_ref()).await.unwrap();
+        objects::put_over(&backend, path(id).as_ref(), bytes.into()).await.unwrap();
+        let meta = objects::head(&backend, path(id).as_ref()).await.unwrap();
         Index::load(&backend, settings, &meta).await
     }
 
@@ -604,11 +604,11 @@ mod tests {
         let (_, pack) = sample(3);
         let Finished { id, bytes, tail } = pack;
         let there = async || {
-            let found = backend::get(&backend, path(&id).as_ref(), 2 * MAX_LEN).await;
+            let found = objects::get(&backend, path(&id).as_ref(), 2 * MAX_LEN).await;
             found.unwrap().to_vec()
         };
         let is_put = async |found: Vec<u8>| {
-            backend::put_over(&backend, path(&id).as_ref(), found.into()).await.unwrap();
+            objects::put_over(&backend, path(&id).as_ref(), found.into()).await.unwrap();
             put(&backend, &id, bytes.clone(), tail).await
         };
         put(&backend, &id, bytes.clone(), tail).await.unwrap();

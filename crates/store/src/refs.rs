@@ -4,14 +4,14 @@
 //! newest counts. The only operation that changes one is to create the record of the next number,
 //! which one writer alone can do. A removal is a record too.
 
-use crate::backend::{self, Created};
 use crate::id::parse_hex;
 use crate::name::check_name;
-use crate::wire::{HeaderLine, header_line};
 use crate::{ManifestId, Settings, Store, WriterId};
 use block::{Error, Result};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
+use objects::Created;
+use objects::header::{HeaderLine, header_line};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -311,14 +311,14 @@ impl Refs {
     pub(crate) async fn drop_before(&self, kind: RefKind, name: &str, sequence: u64) -> Result<()> {
         let prefix = format!("refs/{kind}/{}", self.place(kind, name));
         let mut keys: Vec<String> = Vec::new();
-        for meta in backend::list(self.store.backend(), &prefix).await? {
+        for meta in objects::list(self.store.backend(), &prefix).await? {
             let key = meta.location.as_ref();
             let found = parse_key(kind, key, self.store.settings().is_encrypted());
             keys.extend(found.filter(|(_, number)| *number < sequence).map(|_| key.to_owned()));
         }
         keys.sort_unstable();
         for key in keys {
-            backend::delete(self.store.backend(), &key).await?;
+            objects::delete(self.store.backend(), &key).await?;
         }
         Ok(())
     }
@@ -348,7 +348,7 @@ impl Refs {
         };
         let key = key(kind, &self.place(kind, name), sequence);
         let bytes = document.encode(self.store.settings(), &key)?;
-        match backend::put_new(self.store.backend(), &key, bytes).await? {
+        match objects::put_new(self.store.backend(), &key, bytes).await? {
             Created::Ours => {}
             Created::Theirs => return Ok(None),
         }
@@ -359,7 +359,7 @@ impl Refs {
         if self.follows(kind, name, sequence).await? {
             return Ok(Some(document));
         }
-        backend::delete(self.store.backend(), &key).await?;
+        objects::delete(self.store.backend(), &key).await?;
         Ok(None)
     }
 
@@ -367,7 +367,7 @@ impl Refs {
     /// written it first, and cleared it away since.
     async fn follows(&self, kind: RefKind, name: &str, sequence: u64) -> Result<bool> {
         let prefix = format!("refs/{kind}/{}", self.place(kind, name));
-        let listed = backend::list(self.store.backend(), &prefix).await?;
+        let listed = objects::list(self.store.backend(), &prefix).await?;
         let numbers: Vec<u64> = listed
             .iter()
             .filter_map(|meta| meta.location.as_ref().rsplit_once('/')?.1.parse().ok())
@@ -425,7 +425,7 @@ impl Refs {
     /// The newest number of each place below a prefix, or what is wrong with its row.
     async fn rows(&self, prefix: &str, kind: RefKind) -> Result<BTreeMap<String, Result<u64>>> {
         let mut rows: BTreeMap<String, Row> = BTreeMap::new();
-        for meta in backend::list(self.store.backend(), prefix).await? {
+        for meta in objects::list(self.store.backend(), prefix).await? {
             let key = meta.location.as_ref();
             match parse_key(kind, key, self.store.settings().is_encrypted()) {
                 Some((name, sequence)) => {
@@ -469,7 +469,7 @@ impl Refs {
 
     async fn read(&self, kind: RefKind, place: &str, sequence: u64) -> Result<Document> {
         let key = key(kind, place, sequence);
-        let bytes = backend::get(self.store.backend(), &key, MAX_LEN).await?;
+        let bytes = objects::get(self.store.backend(), &key, MAX_LEN).await?;
         let document = Document::decode(self.store.settings(), &key, &bytes)?;
         let right = document.kind == kind && self.place(kind, &document.name) == place;
         if !right || document.sequence != sequence {

@@ -21,7 +21,7 @@ use crate::gc::{self, Absent};
 use crate::object::{self, ObjectKind};
 use crate::pack::{self, Builder, Finished, Index};
 use crate::verify::{self, Fault};
-use crate::{ChunkId, ChunkRef, PackId, Progress, Session, Store, backend, heal, moved};
+use crate::{ChunkId, ChunkRef, PackId, Progress, Session, Store, heal, moved};
 use block::{Device, Error, ErrorKind, Result};
 use bytes::Bytes;
 use finder::{Finder, Wanted};
@@ -203,7 +203,7 @@ impl Repair<'_> {
             let Some(body) = self.body_elsewhere(kind, &id).await else { continue };
             if self.session.is_some() {
                 let bytes = object::encode(self.store.settings(), kind, key, &body)?;
-                backend::put_over(self.store.backend(), key, bytes).await?;
+                objects::put_over(self.store.backend(), key, bytes).await?;
             }
             self.report.restored.push(key.clone());
             any = true;
@@ -287,7 +287,7 @@ impl Repair<'_> {
     /// What of a bad pack is sound, and what is lost.
     async fn plan(&self, pack: &PackId, full: &verify::Report) -> Result<Plan> {
         let path = pack::path(pack);
-        let bytes = match backend::get(self.store.backend(), path.as_ref(), pack::MAX_LEN).await {
+        let bytes = match objects::get(self.store.backend(), path.as_ref(), pack::MAX_LEN).await {
             Ok(bytes) => bytes,
             Err(e) if is_loss(&e) => Bytes::new(),
             Err(e) => return Err(e),
@@ -303,7 +303,7 @@ impl Repair<'_> {
         for source in self.sources {
             if let (None, Source::Store(other)) = (&layout, source)
                 && self.store.shares_ids(other)
-                && let Ok(there) = backend::get(other.backend(), path.as_ref(), pack::MAX_LEN).await
+                && let Ok(there) = objects::get(other.backend(), path.as_ref(), pack::MAX_LEN).await
             {
                 layout = layout_in(&there);
             }
@@ -334,7 +334,7 @@ impl Repair<'_> {
             return Ok(false);
         };
         let key = pack::path(&plan.pack).to_string();
-        backend::put_over(self.store.backend(), &key, same.bytes).await?;
+        objects::put_over(self.store.backend(), &key, same.bytes).await?;
         self.report.healed_chunks += plan.lost().count() as u64;
         self.report.restored.push(key);
         Ok(true)
@@ -348,7 +348,7 @@ impl Repair<'_> {
         }
         let (path, settings) = (pack::path(&plan.pack), self.store.settings());
         let (key, backend) = (path.as_ref(), self.store.backend());
-        let bytes = match backend::get(backend, key, pack::MAX_LEN).await {
+        let bytes = match objects::get(backend, key, pack::MAX_LEN).await {
             Ok(bytes) => bytes,
             Err(e) if is_loss(&e) => return Ok(false),
             Err(e) => return Err(e),
@@ -462,7 +462,7 @@ impl Repair<'_> {
         if let [same] = packs.as_slice()
             && same.id == pack
         {
-            backend::put_over(self.store.backend(), &key, same.bytes.clone()).await?;
+            objects::put_over(self.store.backend(), &key, same.bytes.clone()).await?;
             self.report.restored.push(key);
             return Ok(());
         }
@@ -483,7 +483,7 @@ impl Repair<'_> {
                  repair the store again when those are healed"
             );
         } else if plan.there {
-            backend::delete(self.store.backend(), &key).await?;
+            objects::delete(self.store.backend(), &key).await?;
         }
         if into.is_empty() && !plan.there && led {
             self.restored(moved::key(&pack));

@@ -6,7 +6,7 @@
 
 use crate::object::{self, ObjectKind};
 use crate::wire::damaged;
-use crate::{ServerId, Store, backend};
+use crate::{ServerId, Store};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use object_store::ObjectStoreExt;
@@ -87,7 +87,7 @@ impl Servers<'_> {
             .map_err(|e| Error::internal("a server's lease cannot be written").with_source(e))?;
         let key = ObjectKind::Server.key(&server);
         let bytes = object::encode(self.store.settings(), ObjectKind::Server, &key, &body)?;
-        backend::put_over(self.store.backend(), &key, bytes).await
+        objects::put_over(self.store.backend(), &key, bytes).await
     }
 
     /// What is known of a server; `None` when it was never at work, or its object is damaged.
@@ -125,14 +125,14 @@ impl Servers<'_> {
 
     /// As [`clock`](Self::clock), in milliseconds.
     async fn probe(&self) -> Result<i64> {
-        backend::put_over(self.store.backend(), PROBE, Bytes::from_static(b"clock\n")).await?;
+        objects::put_over(self.store.backend(), PROBE, Bytes::from_static(b"clock\n")).await?;
         self.written(PROBE).await
     }
 
     /// When an object was written, in milliseconds of the store's clock.
     async fn written(&self, key: &str) -> Result<i64> {
         let meta = self.store.backend().head(&Path::from(key)).await;
-        meta.map(|meta| meta.last_modified.timestamp_millis()).map_err(|e| backend::error(key, e))
+        meta.map(|meta| meta.last_modified.timestamp_millis()).map_err(|e| objects::error(key, e))
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
         let store = store().await;
         let id = ServerId([1; 16]);
         let key = ObjectKind::Server.key(&id);
-        backend::put_over(store.backend(), &key, Bytes::from_static(b"noise")).await.unwrap();
+        objects::put_over(store.backend(), &key, Bytes::from_static(b"noise")).await.unwrap();
         assert_eq!(store.servers().seen(&id).await.unwrap(), None);
     }
 }

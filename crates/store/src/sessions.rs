@@ -68,8 +68,9 @@ pub async fn end_abandoned(store: &Store) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{self, Clocked};
+    use crate::testing;
     use object_store::ObjectStore;
+    use objects::testing::Clocked;
     use std::sync::Arc;
 
     #[tokio::test]

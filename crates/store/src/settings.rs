@@ -5,7 +5,7 @@ use crate::id::parse_hex;
 use crate::object::ObjectKind;
 use crate::seal::Sealer;
 use crate::world::Entropy;
-use crate::{Store, backend, keys};
+use crate::{Store, keys};
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -259,7 +259,7 @@ impl Settings {
 /// Those of [`Settings::decode`]; [`Corrupt`](block::ErrorKind::Corrupt) when it is another
 /// store's.
 pub(crate) async fn check(store: &Store) -> Result<()> {
-    let bytes = backend::get(store.backend(), KEY, document::MAX_LEN).await?;
+    let bytes = objects::get(store.backend(), KEY, document::MAX_LEN).await?;
     let ours = match Settings::decode(&bytes)? {
         Found::Open(settings) => *settings == *store.settings(),
         Found::Locked(locked) => {

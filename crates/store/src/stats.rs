@@ -4,7 +4,7 @@
 
 use crate::gc::census::{self, Named};
 use crate::gc::mark::{read_root, read_segment};
-use crate::{ManifestId, PackId, Progress, RefKind, Store, backend, chunker, pack};
+use crate::{ManifestId, PackId, Progress, RefKind, Store, chunker, pack};
 use block::{Error, Result};
 use futures::{StreamExt, stream};
 use serde::Serialize;
@@ -147,7 +147,7 @@ pub async fn collect(store: &Store, progress: &dyn Progress) -> Result<Stats> {
         stored_bytes: all.stored_bytes - stats.data.stored_bytes,
     };
     stats.holdings.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
-    for meta in backend::list(store.backend(), "").await? {
+    for meta in objects::list(store.backend(), "").await? {
         if meta.location.as_ref().starts_with(pack::PREFIX) {
             stats.pack_bytes += meta.size;
         } else {

@@ -1,6 +1,5 @@
 //! The store: settings, a backend, and reading chunks.
 
-use crate::backend::Created;
 use crate::chunk::ChunkRef;
 use crate::counters::Tally;
 use crate::heal::{self, Healing};
@@ -12,11 +11,12 @@ use crate::shared::Shared;
 use crate::stretch::Stretch;
 use crate::{
     Counters, Keys, Manifest, ManifestId, NewKey, Refs, Secret, SegmentId, World, WriterId,
-    backend, document, keys, pack,
+    document, keys, pack,
 };
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use object_store::ObjectStore;
+use objects::Created;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -75,7 +75,7 @@ impl Store {
         let Some(master) = settings.master() else {
             return Err(Error::invalid("settings of a store in clear take no key"));
         };
-        if backend::head(&*backend, settings::KEY).await.is_ok() {
+        if objects::head(&*backend, settings::KEY).await.is_ok() {
             return Err(taken(&*backend));
         }
         // A slot before the store: there is never a store that nobody can open.
@@ -94,7 +94,7 @@ impl Store {
         world: World,
     ) -> Result<Self> {
         let bytes = Bytes::from(settings.encode()?);
-        match backend::put_new(&*backend, settings::KEY, bytes).await? {
+        match objects::put_new(&*backend, settings::KEY, bytes).await? {
             Created::Ours => Ok(Self::new(backend, settings, world)),
             Created::Theirs => Err(taken(&*backend)),
         }
@@ -120,7 +120,7 @@ impl Store {
         world: World,
         secret: impl AsyncFnOnce() -> Result<Option<Secret>>,
     ) -> Result<Self> {
-        let found = backend::get(&*backend, settings::KEY, document::MAX_LEN).await;
+        let found = objects::get(&*backend, settings::KEY, document::MAX_LEN).await;
         let bytes = found.map_err(|e| match e.kind() {
             ErrorKind::NotFound => {
                 Error::not_found("there is no store; make one with `sojourn init`").with_source(e)
@@ -228,7 +228,7 @@ impl Store {
     pub(crate) async fn read_at(&self, at: &ChunkRef) -> Result<Bytes> {
         let path = pack::path(&at.pack);
         let (offset, len) = (u64::from(at.offset), u64::from(at.stored));
-        let stored = backend::get_range(self.backend(), &path, offset, len).await;
+        let stored = objects::get_range(self.backend(), &path, offset, len).await;
         let stored = stored.map_err(|e| match e.kind() {
             ErrorKind::NotFound => Error::not_found(format!(
                 "object {path}, which holds chunks of the image, is gone from the store; heal the \
@@ -240,8 +240,8 @@ impl Store {
         let plain = match at.decode(self.settings(), stored) {
             // What is kept of the object on a local disk may be older than its repair.
             Err(e) if e.kind() == ErrorKind::Corrupt => {
-                let hint = backend::Hint::Fresh;
-                let fresh = backend::get_range_with(self.backend(), &path, offset, len, hint).await;
+                let hint = objects::Hint::Fresh;
+                let fresh = objects::get_range_with(self.backend(), &path, offset, len, hint).await;
                 at.decode(self.settings(), fresh.map_err(|_| e)?)?
             }
             other => other?,

@@ -1,7 +1,7 @@
 //! Chunks of one pack that lie near each other, read in one request: a disk moves its arm once for
 //! all of them, and a bucket counts one request.
 
-use crate::{ChunkRef, PackId, Store, backend, pack};
+use crate::{ChunkRef, PackId, Store, pack};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use futures::FutureExt;
@@ -10,11 +10,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-
-/// Bytes between two chunks that are read and thrown away rather than asked around: half of what a
-/// disk of 80 MB/s would read while it moves its arm, for 6 ms, and less than half of what a bucket
-/// would send in the time of a round trip; a good SSD would read about as many.
-pub const GAP: u64 = 256 << 10;
 
 /// A read that failed sooner than this, because the store could not be reached, was not tried again and
 /// again as one of a single chunk is: perhaps one bad place is to blame, that of another chunk.
@@ -49,7 +44,7 @@ impl Store {
         let (backend, path) = (self.shared_backend(), pack::path(&pack));
         let read = async move {
             let began = Instant::now();
-            let parts = backend::get_ranges(&*backend, &path, &ranges).await;
+            let parts = objects::get_ranges(&*backend, &path, &ranges).await;
             Arc::new((parts, began.elapsed()))
         };
         Stretch { pack, places, read: read.boxed().shared() }
@@ -85,13 +80,14 @@ impl fmt::Debug for Stretch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{OpenOptions, layered};
-    use crate::testing::{self, Faults, Unreliable};
+    use crate::testing;
     use crate::{import, moved};
     use block::Memory;
     use futures::future::join_all;
     use object_store::memory::InMemory;
     use object_store::{ObjectStore, ObjectStoreExt};
+    use objects::testing::{Faults, Unreliable};
+    use objects::{OpenOptions, layered};
 
     struct Lab {
         objects: Arc<InMemory>,

@@ -2,7 +2,7 @@
 
 use crate::chunker::{PAGE, SEGMENT};
 use crate::verify::{Group, groups};
-use crate::{ChunkRef, Manifest, Progress, Store, backend, pack};
+use crate::{ChunkRef, Manifest, Progress, Store, pack};
 use block::{Result, Span, offload};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
@@ -69,7 +69,7 @@ async fn group_of(store: &Store, group: Group) -> Result<Vec<(ChunkRef, Result<B
     let Some(pack) = chunks.first().map(|at| at.pack) else { return Ok(Vec::new()) };
     let path = pack::path(&pack);
     let len = u64::from(end - start);
-    let bytes = match backend::get_range(store.backend(), &path, start.into(), len).await {
+    let bytes = match objects::get_range(store.backend(), &path, start.into(), len).await {
         Ok(bytes) => bytes,
         Err(_) => {
             // Each by itself: some may be there.

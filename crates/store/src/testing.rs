@@ -1,7 +1,6 @@
-//! A fixed world, failing backends and the bare readers of the formats, for the tests and fuzzers of
+//! A fixed world and the bare readers of the formats, for the tests and fuzzers of
 //! this and other crates.
 
-use crate::backend::layer::object_layer;
 use crate::gc::{Pin, condemned};
 use crate::moved::Moved;
 use crate::object::{self, ObjectKind};
@@ -10,22 +9,14 @@ use crate::{
     Clock, Entropy, Session, Settings, Store, World, bootlist, chunker, keys, manifest, pack, refs,
     servers, wire,
 };
-use async_trait::async_trait;
 use block::Result;
 use block::conformance::Sequence;
-use object_store::path::Path;
-use object_store::{ObjectStore, PutOptions, PutPayload, PutResult, Result as BackendResult};
 use parking_lot::Mutex;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-mod clocked;
 mod held;
-mod unreliable;
-pub use clocked::Clocked;
 pub use held::held_chunks;
-pub use unreliable::{Faults, Unreliable};
 
 /// The time of a [`FixedClock`] that [`world`] makes: 2026-01-01.
 pub const NOW: u64 = 1_767_225_600;
@@ -101,75 +92,7 @@ pub fn encrypted_settings() -> Settings {
 
 /// `len` bytes that do not compress, the same for the same seed.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut sequence = Sequence::new(seed);
-    let mut bytes: Vec<u8> =
-        (0..len.div_ceil(8)).flat_map(|_| sequence.number().to_le_bytes()).collect();
-    bytes.truncate(len);
-    bytes
-}
-
-/// A backend whose writes begin to fail after a number of them, as when a disk fills up or a
-/// process is killed: a failed write leaves nothing.
-#[derive(Debug)]
-pub struct Failing {
-    inner: Arc<dyn ObjectStore>,
-    puts: AtomicU64,
-    allowed: AtomicU64,
-}
-
-impl Failing {
-    /// Puts itself in front of `inner`; `allowed` writes go through.
-    pub fn new(inner: Arc<dyn ObjectStore>, allowed: u64) -> Self {
-        Self { inner, puts: AtomicU64::new(0), allowed: AtomicU64::new(allowed) }
-    }
-
-    /// Writes tried so far.
-    pub fn puts(&self) -> u64 {
-        self.puts.load(Ordering::Relaxed)
-    }
-
-    /// From now on `more` writes go through.
-    pub fn allow(&self, more: u64) {
-        self.allowed.store(self.puts().saturating_add(more), Ordering::Relaxed);
-    }
-}
-
-impl fmt::Display for Failing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "failing({})", self.inner)
-    }
-}
-
-object_layer!(Failing);
-
-#[async_trait]
-impl crate::backend::layer::ObjectLayer for Failing {
-    type Below = dyn ObjectStore;
-
-    fn below(&self) -> &Self::Below {
-        &*self.inner
-    }
-
-    async fn put_opts(
-        &self,
-        location: &Path,
-        payload: PutPayload,
-        opts: PutOptions,
-    ) -> BackendResult<PutResult> {
-        if self.puts.fetch_add(1, Ordering::Relaxed) >= self.allowed.load(Ordering::Relaxed) {
-            let source = std::io::Error::from(std::io::ErrorKind::StorageFull);
-            return Err(object_store::Error::Generic { store: "failing", source: source.into() });
-        }
-        self.inner.put_opts(location, payload, opts).await
-    }
-
-    async fn get_ranges(
-        &self,
-        location: &Path,
-        ranges: &[std::ops::Range<u64>],
-    ) -> BackendResult<Vec<bytes::Bytes>> {
-        self.inner.get_ranges(location, ranges).await
-    }
+    Sequence::new(seed).bytes(len)
 }
 
 /// The kinds of objects that a store reads.

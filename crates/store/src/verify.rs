@@ -7,7 +7,7 @@ mod scan;
 use crate::chunker::{PAGE, SEGMENT};
 use crate::heal;
 use crate::segment::{self, Placed};
-use crate::{ChunkRef, ManifestId, Progress, Store, backend, pack};
+use crate::{ChunkRef, ManifestId, Progress, Store, pack};
 use block::{Error, ErrorKind, Result, Span, offload};
 use futures::{StreamExt, stream};
 use serde::Serialize;
@@ -193,7 +193,7 @@ async fn check_group(store: &Store, group: Group) -> Result<Vec<(ChunkRef, Resul
     let Some(pack) = chunks.first().map(|at| at.pack) else { return Ok(Vec::new()) };
     let path = pack::path(&pack);
     let len = u64::from(end - start);
-    let bytes = match backend::get_range(store.backend(), &path, start.into(), len).await {
+    let bytes = match objects::get_range(store.backend(), &path, start.into(), len).await {
         Ok(bytes) => bytes,
         Err(_) => {
             // Each by itself: some may be there.

@@ -7,6 +7,9 @@
 use block::{ErrorKind, Memory};
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt};
+use objects::check::{self, CheckOptions};
+use objects::testing::{Faults, Unreliable};
+use objects::{Environment, OpenOptions, Patience, PieceOptions};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,10 +17,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use store::backend::{self, Environment, OpenOptions, Patience, PieceOptions};
-use store::check::{self, CheckOptions};
 use store::copy::{self, Copied};
-use store::testing::{self, Faults, Unreliable};
+use store::testing;
 use store::{ManifestId, RefBody, RefKind, RefRecord, Store, import, verify};
 use tokio::task::JoinSet;
 
@@ -71,7 +72,7 @@ async fn one_wins(outcomes: JoinSet<block::Result<RefRecord>>) -> RefRecord {
 async fn conformance(backend: Arc<dyn ObjectStore>) {
     let pause = Duration::from_secs(2);
     let options = CheckOptions { rounds: 3, large: 9 << 20, pause, ..CheckOptions::default() };
-    let report = check::backend(&backend, &testing::world(9), options).await.unwrap();
+    let report = check::backend(&backend, [9; 16], &|| testing::NOW, options).await.unwrap();
     assert!(report.passed(), "{report:#?}");
 
     let none = Store::open(Arc::clone(&backend), testing::world(1)).await.unwrap_err();
@@ -148,7 +149,7 @@ async fn memory() {
 #[tokio::test]
 async fn a_directory() {
     let dir = tempfile::tempdir().unwrap();
-    conformance(backend::local(dir.path()).unwrap()).await;
+    conformance(objects::local(dir.path()).unwrap()).await;
 }
 
 #[tokio::test]
@@ -160,7 +161,7 @@ async fn a_network_that_fails_all_the_time() {
         let pieces = Some(PieceOptions { dir: dir.path().into(), limit: 64 << 20 });
         let options = OpenOptions { pieces, ..OpenOptions::default() };
         let opened =
-            backend::layered(Arc::new(faulty.clone()), "s3://faulty", &options, |patient| patient);
+            objects::layered(Arc::new(faulty.clone()), "s3://faulty", &options, |patient| patient);
         conformance(opened.backend).await;
         assert!(faulty.injected() > 20, "seed {seed}");
     }
@@ -257,7 +258,7 @@ impl Drop for Gateway {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s3_by_versitygw() {
     let Some(gateway) = Gateway::start() else { return };
-    let opened = backend::open("s3://bucket/some/prefix", &gateway.options(&[])).unwrap();
+    let opened = objects::open("s3://bucket/some/prefix", &gateway.options(&[])).unwrap();
     conformance(opened.backend).await;
 }
 
@@ -280,7 +281,7 @@ async fn s3_says_what_is_wrong_with_bucket_and_credentials() {
         ),
         ("s3://bucket/x", [("AWS_REGION", "us-east-1")], ErrorKind::NotFound, "sojourn init"),
     ] {
-        let opened = backend::open(url, &gateway.options(&more)).unwrap();
+        let opened = objects::open(url, &gateway.options(&more)).unwrap();
         let error = Store::open(opened.backend, testing::world(1)).await.unwrap_err();
         let text = format!("{error:?}");
         assert!(error.kind() == kind && error.message().contains(word), "{url} {more:?}: {text}");
@@ -296,7 +297,7 @@ async fn readers_wait_for_s3_to_come_back_and_what_is_on_the_local_disk_is_read_
         pieces: Some(PieceOptions { dir: dir.path().into(), limit: 1 << 30 }),
         ..gateway.options(&[])
     };
-    let opened = backend::open("s3://bucket", &options).unwrap();
+    let opened = objects::open("s3://bucket", &options).unwrap();
     let store =
         Store::create(opened.backend, testing::settings(), testing::world(1)).await.unwrap();
     let (record, _) = imported(&store, content(1), "a:1").await;
@@ -330,7 +331,7 @@ async fn a_server_that_is_not_there_is_given_up_in_time() {
     ]);
     let patience = Patience::lasting(Duration::from_secs(1));
     let options = OpenOptions { environment, patience, pieces: None };
-    let opened = backend::open("s3://bucket", &options).unwrap();
+    let opened = objects::open("s3://bucket", &options).unwrap();
     let start = tokio::time::Instant::now();
     let error = Store::open(opened.backend, testing::world(1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -397,16 +398,16 @@ fn answer(mut stream: TcpStream, dir: &Path) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_published_store_is_read_through_a_plain_web_server() {
     let dir = tempfile::tempdir().unwrap();
-    let local = backend::local(dir.path()).unwrap();
+    let local = objects::local(dir.path()).unwrap();
     let store =
         Store::create(Arc::clone(&local), testing::settings(), testing::world(1)).await.unwrap();
     let (record, _) = imported(&store, content(1), "a:1").await;
     let url = format!("http://127.0.0.1:{}", web_server(dir.path().into()));
-    let opened = backend::open(&url, &OpenOptions::default()).unwrap();
+    let opened = objects::open(&url, &OpenOptions::default()).unwrap();
     let web = Store::open(Arc::clone(&opened.backend), testing::world(2)).await.unwrap();
     let early = web.refs().list(RefKind::Image).await.unwrap_err();
     assert!(early.message().contains("sojourn store publish"), "{early}");
-    backend::publish::publish(&*local).await.unwrap();
+    objects::publish::publish(&*local).await.unwrap();
     let found = web.refs().get(RefKind::Image, "a:1").await.unwrap().unwrap();
     assert_eq!(found, record);
     holds(&web, &found, &content(1)).await;
@@ -427,7 +428,7 @@ async fn a_store_named_by_the_environment() {
     };
     let patience = Patience::lasting(Duration::from_secs(180));
     let options = OpenOptions { patience, ..OpenOptions::default() };
-    let open = |part: &str| backend::open(&format!("{url}/{part}"), &options).unwrap();
+    let open = |part: &str| objects::open(&format!("{url}/{part}"), &options).unwrap();
     conformance(open("whole").backend).await;
     eprintln!("passed while all was well");
 

@@ -15,8 +15,8 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{
-    Content, Cost, NewKey, RefBody, RefKind, RefRecord, Secret, Store, backend, bootlist, gc,
-    import, testing,
+    Content, Cost, NewKey, RefBody, RefKind, RefRecord, Secret, Store, bootlist, gc, import,
+    testing,
 };
 
 type Objects = BTreeMap<String, Bytes>;
@@ -124,7 +124,7 @@ async fn writing_gives_the_bytes_of_the_golden_stores() {
                 std::fs::write(path, bytes).unwrap();
             }
         }
-        let golden = objects(&*backend::local(folder(name)).unwrap()).await;
+        let golden = objects(&*objects::local(folder(name)).unwrap()).await;
         let keys = |objects: &Objects| objects.keys().cloned().collect::<Vec<_>>();
         assert_eq!(keys(&written), keys(&golden));
         for (key, bytes) in &written {
@@ -145,7 +145,7 @@ async fn the_golden_stores_are_read() {
     for (name, encrypted) in STORES {
         // A copy: nothing may be written to the original.
         let backend = Arc::new(InMemory::new());
-        for (key, bytes) in objects(&*backend::local(folder(name)).unwrap()).await {
+        for (key, bytes) in objects(&*objects::local(folder(name)).unwrap()).await {
             backend.put(&Path::from(key), bytes.into()).await.unwrap();
         }
         let store = open(backend.clone()).await;

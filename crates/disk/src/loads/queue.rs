@@ -12,10 +12,10 @@
 use super::depth::Depth;
 use super::fair::{Fair, FlowId, Ticket};
 use super::reach::{LONGEST, Reach};
+use objects::GAP;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use store::stretch::GAP;
 use store::{ChunkId, ChunkRef, PackId, Stretch};
 use tokio::sync::Semaphore;
 

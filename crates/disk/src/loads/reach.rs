@@ -5,8 +5,8 @@
 //! halved when they take twice that. What a request takes before its first byte does not count: it
 //! would be no less for a short one.
 
+use objects::Trip;
 use std::time::Duration;
-use store::Trip;
 
 /// The longest request that is made of several chunks, in bytes.
 pub(super) const LONGEST: u64 = 1 << 20;

@@ -15,12 +15,13 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result as BackendResult,
 };
+use objects::testing::Failing;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use store::testing::{self, Failing};
+use store::testing;
 use store::{RefBody, RefKind, Store, import};
 
 pub struct Home {

@@ -14,7 +14,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use store::{RefKind, Store, backend, testing};
+use store::{RefKind, Store, testing};
 use writer::{BEGIN, SECTOR, SECTORS};
 
 const KILLS: u64 = 250; // in each of two tests, which run side by side
@@ -138,7 +138,7 @@ async fn snapshot(store: &Store, name: &str) -> Option<Vec<u64>> {
 
 /// Opens what a killed writer left. Returns `None` when it did not get as far as making a disk.
 async fn check(directory: &Path, oracle: &mut Oracle, seed: u64) -> Option<Duration> {
-    let backend = backend::local(directory.join("store")).ok()?;
+    let backend = objects::local(directory.join("store")).ok()?;
     let store = Store::open(backend, testing::world(seed ^ 0x5eed)).await.ok()?;
     let disks = Disks::new(directory.join("disks"), store.clone(), cache());
     if disks.list().await.unwrap().is_empty() {

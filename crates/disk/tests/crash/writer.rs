@@ -25,7 +25,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
-use store::{RefBody, RefKind, Store, backend, import, testing};
+use store::{RefBody, RefKind, Store, import, testing};
 
 /// The line after which a writer says what it does; what comes before is the test harness's.
 pub(crate) const BEGIN: &str = "begin";
@@ -43,7 +43,7 @@ fn say(line: std::fmt::Arguments<'_>) {
 async fn store(directory: &Path, seed: u64) -> Result<Store> {
     let place = directory.join("store");
     let fresh = !place.join("store.json").exists();
-    let backend = backend::create_local(&place)?;
+    let backend = objects::create_local(&place)?;
     if fresh {
         Store::create(backend, testing::settings(), testing::world(seed)).await
     } else {

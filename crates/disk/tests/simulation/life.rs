@@ -9,7 +9,7 @@ use disk::{Attachment, Disk, Disks};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::testing::{self, FixedClock, FixedEntropy, NOW};
-use store::{Store, World, backend};
+use store::{Store, World};
 
 /// Processes that a life has.
 const PROCESSES: u64 = 7;
@@ -137,7 +137,7 @@ impl Life {
     pub(crate) async fn run(mut self) -> Result<u64, Wrong> {
         self.machine.set_now(self.now);
         let store = FsPath::on(Arc::new(self.machine.start()), "/store");
-        let made = backend::create_local(store);
+        let made = objects::create_local(store);
         let world = self.world();
         let made = Store::create(made.map_err(say)?, testing::settings(), world).await;
         made.map_err(say)?;
@@ -195,7 +195,7 @@ impl Life {
         let mut home = Home(Vec::new());
         for own in HOMES {
             let world = self.world();
-            let store = Store::open(backend::local(at("/store"))?, world).await?;
+            let store = Store::open(objects::local(at("/store"))?, world).await?;
             let config = Config { capacity: 1 << 20, policy: PolicyKind::Lru, seed: 1 };
             let cache = Arc::new(Cache::new(config));
             let disks = Disks::new(at(own), store.clone(), cache);

@@ -6,12 +6,13 @@ use crate::home::Home;
 use crate::output::Output;
 use crate::progress::Bar;
 use block::{ByteSize, Error, Result, offload};
+use objects::Amount;
+use objects::{is_remote, sweep_staging};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
-use store::backend::{is_remote, sweep_staging};
-use store::gc::{Amount, Options, Report, collect};
+use store::gc::{Options, Report, collect};
 
 /// Arguments of `sojourn gc`.
 #[derive(Debug, clap::Args)]

@@ -6,11 +6,11 @@ use crate::output::Output;
 use crate::world;
 use crate::{engine, key};
 use block::{Error, ErrorKind, Result};
+use objects::{OpenOptions as OpenStoreOptions, Opened};
 use serde::Serialize;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use store::backend::{OpenOptions as OpenStoreOptions, Opened};
 use store::{Cost, NewKey, Secret, Settings, Store};
 
 /// Arguments of `sojourn init`.
@@ -90,7 +90,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
 /// Makes a store, or finds one there; whether it is new.
 async fn store_at(named: &str, secret: Option<&Secret>, home: &Home) -> Result<bool> {
     let place = engine::place(home, named);
-    let opened = store::backend::create(&place, &OpenStoreOptions::default())?;
+    let opened = objects::create(&place, &OpenStoreOptions::default())?;
     // Nothing can be made by way of a web server.
     let web = ["http://", "https://"].iter().any(|scheme| named.starts_with(scheme));
     if !web {

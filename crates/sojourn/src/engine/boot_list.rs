@@ -213,7 +213,7 @@ mod tests {
     /// The same with an image of so many MiB.
     async fn image_of(mib: usize) -> (tempfile::TempDir, Store, Vec<ChunkId>) {
         let dir = tempfile::tempdir().unwrap();
-        let backend = store::backend::create_local(dir.path()).unwrap();
+        let backend = objects::create_local(dir.path()).unwrap();
         let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
         let session = testing::session(&store).await;
         let bytes = block::Memory::from(testing::noise(3, mib << 20));

@@ -19,13 +19,13 @@ use crate::home::Home;
 use block::{ByteSize, Error, Result};
 use cache::{Cache, PolicyKind};
 use disk::{Disks, Image, LoadOptions, Loader, Room};
+use objects::{Link, OpenOptions, Opened, Patience, PieceOptions};
 use open::OpenDisks;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use store::backend::{Link, OpenOptions, Opened, Patience, PieceOptions};
 use store::{ManifestId, RefRecord, Store, images};
 use tokio::task::JoinSet;
 
@@ -201,10 +201,10 @@ pub(crate) enum Use {
 /// Opens the backend of a home's store. Nothing is asked over the network yet.
 ///
 /// # Errors
-/// As [`store::backend::open`].
+/// As [`objects::open`].
 pub(crate) fn backend(home: &Home, config: &Config, what_for: Use) -> Result<Opened> {
     let options = options(home, config, what_for);
-    store::backend::open(&place(home, &config.store), &options)
+    objects::open(&place(home, &config.store), &options)
 }
 
 /// How a home opens its store.

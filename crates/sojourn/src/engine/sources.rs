@@ -3,8 +3,8 @@
 use crate::config::Config;
 use crate::home::Home;
 use block::{Error, Result};
+use objects::OpenOptions;
 use store::Store;
-use store::backend::OpenOptions;
 
 /// Opens another store, a directory or a URL; an encrypted one with the key of the home's.
 ///
@@ -12,7 +12,7 @@ use store::backend::OpenOptions;
 /// Those of the store, naming the place.
 pub(crate) async fn open(place: &str, home: &Home, config: &Config) -> Result<Store> {
     let opened = async {
-        let backend = store::backend::open(place, &OpenOptions::default())?.backend;
+        let backend = objects::open(place, &OpenOptions::default())?.backend;
         let secret = async || crate::key::given(home, config);
         Store::open_with(backend, crate::world::system(), secret).await
     };

@@ -337,10 +337,10 @@ mod tests {
     }
 
     /// A store that counts what is written, with versions of an image as of [`add_uncopied`].
-    async fn lab(versions: &[&str]) -> (tempfile::TempDir, Arc<testing::Failing>, Store) {
+    async fn lab(versions: &[&str]) -> (tempfile::TempDir, Arc<objects::testing::Failing>, Store) {
         let dir = tempfile::tempdir().unwrap();
-        let backend = store::backend::create_local(dir.path()).unwrap();
-        let failing = Arc::new(testing::Failing::new(backend, u64::MAX));
+        let backend = objects::create_local(dir.path()).unwrap();
+        let failing = Arc::new(objects::testing::Failing::new(backend, u64::MAX));
         let (settings, world) = (testing::settings(), testing::world(1));
         let store = Store::create(failing.clone(), settings, world).await.unwrap();
         add_uncopied(&store, versions).await;
@@ -447,7 +447,7 @@ mod tests {
     async fn recorded(reads: &[(u64, u64)], pause: Duration, most: usize) -> (bool, usize) {
         use block::{Device, Memory, Span};
         let dir = tempfile::tempdir().unwrap();
-        let backend = store::backend::create_local(dir.path()).unwrap();
+        let backend = objects::create_local(dir.path()).unwrap();
         let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
         let session = testing::session(&store).await;
         let bytes = Memory::from(testing::noise(3, 4 << 20));

@@ -13,9 +13,9 @@ use crate::control::api::{DiskReply, DiskRequest};
 use crate::engine::verbs;
 use block::Result;
 use cache::{Cache, Forecast};
+use objects::{PieceCounters, RetryCounters};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use store::backend::{PieceCounters, RetryCounters};
 
 /// A running server.
 #[derive(Debug, Clone, Serialize, Deserialize)]

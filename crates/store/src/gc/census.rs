@@ -7,7 +7,7 @@
 //! would be listed, is of a session that has ended, and what that published the second listing has.
 
 use super::pin::{self, Pin};
-use crate::{RefKind, RefRecord, Store, backend};
+use crate::{RefKind, RefRecord, Store};
 use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, stream};
 use object_store::ObjectMeta;
@@ -155,7 +155,7 @@ pub(crate) async fn take(store: &Store) -> Result<Census> {
 /// Lists all records but those of collections, and the keys that are none.
 async fn rows(store: &Store) -> Result<(Rows, Vec<String>)> {
     let (mut rows, mut strange) = (Rows::new(), Vec::new());
-    for meta in backend::list(store.backend(), REFS).await? {
+    for meta in objects::list(store.backend(), REFS).await? {
         let key = meta.location.to_string();
         let mut parts = key.split('/').skip(1);
         let kind = parts.next().unwrap_or_default();

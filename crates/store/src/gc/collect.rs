@@ -3,15 +3,16 @@
 use super::census::{self, Census, Seen, seconds};
 use super::condemned::{self, Absent, Item, Kind, Name};
 use super::mark::{self, Marks, Packs};
-use super::report::{Amount, Live, Options, Report};
+use super::report::{Live, Options, Report, amount_of};
 use super::state::{List, State};
 use super::sweep::{self, Swept};
 use super::{damage, pin, rewrite, trim};
 use crate::id::CondemnedId;
 use crate::object::ObjectKind;
-use crate::{PackId, Progress, Session, Store, backend, pack};
+use crate::{PackId, Progress, Session, Store, pack};
 use block::{Error, ErrorKind, Result};
 use object_store::ObjectMeta;
+use objects::Amount;
 use std::collections::BTreeMap;
 
 /// What a collection calls itself.
@@ -127,7 +128,7 @@ impl Round<'_> {
     /// The date of the collection's own pin: the store's present time.
     pub(super) async fn now(&self) -> Result<u64> {
         let own = self.session.pin_key().await;
-        Ok(seconds(&backend::head(self.store.backend(), &own).await?))
+        Ok(seconds(&objects::head(self.store.backend(), &own).await?))
     }
 
     /// Deletes the pins of sessions that died; returns them.
@@ -148,7 +149,7 @@ impl Round<'_> {
     pub(super) async fn list(&self) -> Result<Listed> {
         let mut listed = Listed::default();
         for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Moved) {
-            for meta in backend::list(self.store.backend(), kind.prefix()).await? {
+            for meta in objects::list(self.store.backend(), kind.prefix()).await? {
                 // Anything else in there is not ours to delete.
                 let Some(id) = id_in(&meta) else { continue };
                 if kind == Kind::Pack {
@@ -163,7 +164,7 @@ impl Round<'_> {
     /// Lists what says where chunks are now. After the pins: whoever wrote one later has a pin, and
     /// that holds back what could be deleted without knowing of it.
     pub(super) async fn list_moved(&self, listed: &mut Listed) -> Result<()> {
-        for meta in backend::list(self.store.backend(), Kind::Moved.prefix()).await? {
+        for meta in objects::list(self.store.backend(), Kind::Moved.prefix()).await? {
             let Some(id) = id_in(&meta) else { continue };
             listed.packs.rewritten.insert(PackId(id));
             listed.objects.push((Name { kind: Kind::Moved, id }, meta));
@@ -174,7 +175,7 @@ impl Round<'_> {
     /// The lists of condemned objects. After the record: then those that it names and that are not
     /// there are gone.
     async fn lists(&self) -> Result<BTreeMap<CondemnedId, ObjectMeta>> {
-        let listed = backend::list(self.store.backend(), ObjectKind::Condemned.prefix()).await?;
+        let listed = objects::list(self.store.backend(), ObjectKind::Condemned.prefix()).await?;
         Ok(listed.into_iter().filter_map(|meta| Some((CondemnedId(id_in(&meta)?), meta))).collect())
     }
 
@@ -202,7 +203,7 @@ impl Round<'_> {
             let Swept { freed, unjudged, doubts } =
                 sweep::sweep(self.session, list, marks, dry).await?;
             report.doubts.extend(doubts.iter().map(|doubt| doubt.message().to_owned()));
-            let amount = Amount::of(&freed);
+            let amount = amount_of(&freed);
             report.freed.objects += amount.objects;
             report.freed.bytes += amount.bytes;
             if dry || (freed.is_empty() && !unjudged.is_empty()) {
@@ -212,7 +213,7 @@ impl Round<'_> {
             // collection may know better, and be about to delete it. The rest is in use again.
             let mut parts = Vec::new();
             for (items, swept) in [(freed, Some(now)), (unjudged, None)] {
-                let Amount { objects, bytes } = Amount::of(&items);
+                let Amount { objects, bytes } = amount_of(&items);
                 let id = match objects {
                     0 => continue,
                     all if all == list.objects => list.id,

@@ -17,12 +17,13 @@ use super::census;
 use super::collect::{Round, WHAT, item, others};
 use super::condemned::{self, Item, MAX_OBJECTS};
 use super::mark;
-use super::report::{Amount, Options};
+use super::report::{Options, amount_of};
 use super::state::{Contents, List, State};
 use super::sweep;
 use crate::id::CondemnedId;
 use crate::{Progress, Store};
 use block::{Error, Result};
+use objects::Amount;
 
 /// What a damaged record is called.
 const RECORD: &str = "refs/gc/store";
@@ -86,7 +87,7 @@ impl Round<'_> {
             .collect();
         let mut lists = kept.lists;
         for items in unmarked.chunks(MAX_OBJECTS) {
-            let Amount { objects, bytes } = Amount::of(items);
+            let Amount { objects, bytes } = amount_of(items);
             let id = CondemnedId(condemned::write(store, items.to_vec()).await?);
             let sequence = state.sequence + 1;
             lists.push(List { id, sequence, objects, bytes, swept: None });

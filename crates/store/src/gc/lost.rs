@@ -5,7 +5,7 @@
 
 use super::mark::{Doubt, Marks, Packs, Unsure};
 use crate::pack::{self, Index};
-use crate::{ChunkId, PackId, Store, backend, moved};
+use crate::{ChunkId, PackId, Store, moved};
 use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, stream};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -28,7 +28,7 @@ pub(super) async fn find(
     let mut found: HashMap<ChunkId, PackId> = HashMap::new();
     let mut unread = 0u64;
     // Anew, since packs may have been written since the first listing.
-    let listed = backend::list(store.backend(), pack::PREFIX).await?;
+    let listed = objects::list(store.backend(), pack::PREFIX).await?;
     let mut loads = stream::iter(listed)
         .map(|meta| async move { Index::load(store.backend(), store.settings(), &meta).await })
         .buffer_unordered(CONCURRENCY);

@@ -43,7 +43,7 @@ pub(crate) use collect::is_at_work;
 pub(crate) use condemned::Absent;
 pub(crate) use damage::replace_lists;
 pub(crate) use pin::Pin;
-pub use report::{Amount, Live, Options, Report, Waiting};
+pub use report::{Live, Options, Report, Waiting};
 pub(crate) use state::State;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 
 use crate::object::{self, ObjectKind};
 use crate::wire::damaged;
-use crate::{ManifestId, Store, WriterId, backend};
+use crate::{ManifestId, Store, WriterId};
 use block::{Error, ErrorKind, Result};
 use object_store::ObjectMeta;
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,7 @@ impl Pin {
         let bytes = object::encode(store.settings(), ObjectKind::Pin, &key, &body)?;
         store.pins().lock().insert(WriterId(id));
         // The name is random, so that nobody else has it.
-        backend::put_over(store.backend(), &key, bytes).await?;
+        objects::put_over(store.backend(), &key, bytes).await?;
         Ok(WriterId(id))
     }
 
@@ -61,7 +61,7 @@ pub(crate) fn key(id: &WriterId) -> String {
 
 /// Whether a pin is still there.
 pub(crate) async fn exists(store: &Store, id: &WriterId) -> Result<bool> {
-    match backend::head(store.backend(), &key(id)).await {
+    match objects::head(store.backend(), &key(id)).await {
         Ok(_) => Ok(true),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
         Err(e) => Err(e),
@@ -70,12 +70,12 @@ pub(crate) async fn exists(store: &Store, id: &WriterId) -> Result<bool> {
 
 /// Deletes a pin; it may be gone already.
 pub(crate) async fn delete(store: &Store, id: &WriterId) -> Result<()> {
-    backend::delete(store.backend(), &key(id)).await?;
+    objects::delete(store.backend(), &key(id)).await?;
     store.pins().lock().remove(id);
     Ok(())
 }
 
 /// All pins that a listing shows.
 pub(crate) async fn list(store: &Store) -> Result<Vec<ObjectMeta>> {
-    backend::list(store.backend(), ObjectKind::Pin.prefix()).await
+    objects::list(store.backend(), ObjectKind::Pin.prefix()).await
 }

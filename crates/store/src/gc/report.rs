@@ -1,6 +1,7 @@
 //! What a collection did, or would do.
 
 use super::condemned::Item;
+use objects::Amount;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -26,28 +27,6 @@ impl Default for Options {
             rewrite_below: 0.5,
             stale: Duration::from_secs(86_400),
         }
-    }
-}
-
-/// A number of objects and their bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Amount {
-    /// How many.
-    pub objects: u64,
-    /// Their bytes in the store.
-    pub bytes: u64,
-}
-
-impl Amount {
-    pub(crate) fn of(items: &[Item]) -> Self {
-        let mut amount = Self::default();
-        items.iter().for_each(|item| amount.add(item.size.into()));
-        amount
-    }
-
-    pub(crate) fn add(&mut self, bytes: u64) {
-        self.objects += 1;
-        self.bytes += bytes;
     }
 }
 
@@ -102,4 +81,11 @@ pub struct Report {
     pub replaced: Vec<String>,
     /// What could not be read: nothing was deleted that it may refer to.
     pub doubts: Vec<String>,
+}
+
+/// How many `items` there are, and their bytes.
+pub(crate) fn amount_of(items: &[Item]) -> Amount {
+    let mut amount = Amount::default();
+    items.iter().for_each(|item| amount.add(item.size.into()));
+    amount
 }

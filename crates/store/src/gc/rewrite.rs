@@ -4,7 +4,7 @@
 use super::mark::Marks;
 use crate::moved;
 use crate::pack::{self, Builder, Finished, Index};
-use crate::{ChunkRef, PackId, Progress, Session, Store, backend};
+use crate::{ChunkRef, PackId, Progress, Session, Store};
 use block::{ErrorKind, Result, offload};
 use object_store::ObjectMeta;
 use std::collections::HashMap;
@@ -110,7 +110,7 @@ async fn live_chunks(
         }
         let (start, len) = (first.offset, u64::from(end - first.offset));
         let path = &meta.location;
-        let bytes = backend::get_range(store.backend(), path, start.into(), len).await?;
+        let bytes = objects::get_range(store.backend(), path, start.into(), len).await?;
         let (group, store) = (rest[..count].to_vec(), store.clone());
         let verified = offload(move || {
             group

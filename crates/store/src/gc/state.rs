@@ -8,7 +8,7 @@ use super::census::seconds;
 use super::condemned::{self, Absent};
 use crate::id::CondemnedId;
 use crate::object::ObjectKind;
-use crate::{RefBody, RefKind, Store, backend};
+use crate::{RefBody, RefKind, Store};
 use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, stream};
 use object_store::ObjectMeta;
@@ -125,7 +125,7 @@ impl State {
             Err(e) => return Err(e),
         };
         let sequence = Self::newest(store).await?;
-        let mut found = backend::list(store.backend(), ObjectKind::Condemned.prefix()).await?;
+        let mut found = objects::list(store.backend(), ObjectKind::Condemned.prefix()).await?;
         found.sort_by_key(|meta| std::cmp::Reverse(seconds(meta)));
         let list = |meta: &ObjectMeta| {
             let id = crate::id::parse_hex("id", meta.location.as_ref().rsplit_once('/')?.1).ok()?;

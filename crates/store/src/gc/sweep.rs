@@ -4,11 +4,12 @@ use super::census::Seen;
 use super::condemned::{self, Item, Kind, Name};
 use super::copies;
 use super::mark::{Marks, Unsure};
-use super::report::{Amount, Waiting};
+use super::report::Waiting;
 use super::state::{List, State};
-use crate::{ManifestId, PackId, SegmentId, Session, Store, backend};
+use crate::{ManifestId, PackId, SegmentId, Session, Store};
 use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, TryStreamExt, stream};
+use objects::Amount;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -117,7 +118,7 @@ pub(crate) async fn sweep(
                         if looked.elapsed() > BELIEVED {
                             session.check().await?;
                         }
-                        backend::delete(store.backend(), &name.key()).await
+                        objects::delete(store.backend(), &name.key()).await
                     })
                     .await?;
             }
@@ -129,7 +130,7 @@ pub(crate) async fn sweep(
 /// Deletes objects by their keys.
 pub(crate) async fn delete(store: &Store, keys: Vec<String>) -> Result<()> {
     stream::iter(keys)
-        .map(|key| async move { backend::delete(store.backend(), &key).await })
+        .map(|key| async move { objects::delete(store.backend(), &key).await })
         .buffer_unordered(CONCURRENCY)
         .try_for_each(|()| async { Ok(()) })
         .await

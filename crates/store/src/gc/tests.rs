@@ -1,12 +1,14 @@
 use super::*;
-use crate::testing::{self, Clocked, noise};
+use crate::testing::{self, noise};
 use crate::{
-    Content, Cost, Grain, ManifestId, NewKey, RefBody, RefKind, Secret, Session, Store, backend,
-    import, pack, verify,
+    Content, Cost, Grain, ManifestId, NewKey, RefBody, RefKind, Secret, Session, Store, import,
+    pack, verify,
 };
 use block::{ErrorKind, Memory, Span};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
+use objects::Amount;
+use objects::testing::Clocked;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -104,7 +106,7 @@ async fn gc(store: &Store, options: Options) -> Report {
 }
 
 async fn count(backend: &Clocked, prefix: &str) -> usize {
-    backend::list(backend, prefix).await.unwrap().len()
+    objects::list(backend, prefix).await.unwrap().len()
 }
 
 #[tokio::test]
@@ -298,7 +300,7 @@ async fn a_chunk_that_is_damaged_keeps_its_pack_as_it_is() {
     publish(&store, "a:1", &[1, 2, 3, 4, 5, 6]).await;
     publish(&store, "a:2", &[2]).await;
     remove(&store, "a:1").await;
-    let meta = backend::list(&backend, pack::PREFIX).await.unwrap().remove(0);
+    let meta = objects::list(&backend, pack::PREFIX).await.unwrap().remove(0);
     let mut bytes = backend.get(&meta.location).await.unwrap().bytes().await.unwrap().to_vec();
     bytes[16 + 7 * PAGE + 100] ^= 1;
     backend.put(&meta.location, bytes.into()).await.unwrap();
@@ -312,7 +314,7 @@ async fn a_pack_of_a_newer_format_stays_and_the_others_are_rewritten() {
     let (store, backend) = fresh().await;
     publish(&store, "a:1", &[1, 2, 3, 4, 5, 6]).await;
     publish(&store, "a:2", &[2]).await;
-    let newer = backend::list(&backend, pack::PREFIX).await.unwrap().remove(0);
+    let newer = objects::list(&backend, pack::PREFIX).await.unwrap().remove(0);
     publish(&store, "b:1", &[11, 12, 13, 14, 15, 16]).await;
     publish(&store, "b:2", &[12]).await;
     for name in ["a:1", "b:1"] {
@@ -334,9 +336,9 @@ async fn a_rewriting_that_was_stopped_before_the_old_pack_was_condemned_is_finis
     publish(&store, "a:1", &[1, 2, 3, 4, 5, 6]).await;
     publish(&store, "a:2", &[2]).await;
     remove(&store, "a:1").await;
-    let before = backend::list(&backend, "refs/gc").await.unwrap().len();
+    let before = objects::list(&backend, "refs/gc").await.unwrap().len();
     gc(&store, Options::default()).await;
-    for meta in backend::list(&backend, "refs/gc").await.unwrap() {
+    for meta in objects::list(&backend, "refs/gc").await.unwrap() {
         backend.delete(&meta.location).await.unwrap();
     }
     assert_eq!(before, 0);
@@ -352,11 +354,11 @@ async fn a_pack_that_is_in_use_altogether_is_never_rewritten() {
         let (store, backend) = if encrypted { fresh_encrypted().await } else { fresh().await };
         publish(&store, "a:1", &[1, 2, 3]).await;
         publish(&store, "a:2", &[4]).await;
-        let before = backend::list(&backend, pack::PREFIX).await.unwrap();
+        let before = objects::list(&backend, pack::PREFIX).await.unwrap();
         let options = Options { rewrite_below: 1.0, ..now() };
         let report = gc(&store, options).await;
         assert_eq!((report.rewritten, report.found), Default::default());
-        assert_eq!(backend::list(&backend, pack::PREFIX).await.unwrap(), before);
+        assert_eq!(objects::list(&backend, pack::PREFIX).await.unwrap(), before);
         // With any garbage in it, it is: once.
         publish(&store, "b:1", &[5, 6, 7]).await;
         publish(&store, "b:2", &[5, 6]).await;
@@ -372,10 +374,10 @@ async fn a_rewritten_pack_stays_while_the_one_in_its_place_is_condemned() {
     publish(&store, "a:1", &[1, 2, 3, 4, 5, 6]).await;
     publish(&store, "a:2", &[2]).await;
     remove(&store, "a:1").await;
-    let before = backend::list(&backend, pack::PREFIX).await.unwrap();
+    let before = objects::list(&backend, pack::PREFIX).await.unwrap();
     assert_eq!(gc(&store, Options::default()).await.rewritten.objects, 1);
     // Another collection found the new pack before anything led to it.
-    let packs = backend::list(&backend, pack::PREFIX).await.unwrap();
+    let packs = objects::list(&backend, pack::PREFIX).await.unwrap();
     let new = packs.iter().find(|meta| before.iter().all(|old| old.location != meta.location));
     let new = new.unwrap().location.filename().unwrap().parse::<crate::PackId>().unwrap();
     let name = condemned::Name { kind: condemned::Kind::Pack, id: new.0 };
@@ -443,8 +445,11 @@ async fn a_collection_that_is_taken_for_dead_while_it_deletes_soon_stops() {
     const MANY: usize = 600;
     for (asleep, most) in [(0, 256), (120, 64)] {
         let backend = Clocked::new(testing::NOW);
-        let slow =
-            testing::Unreliable::new(Arc::new(backend.clone()), 1, testing::Faults::default());
+        let slow = objects::testing::Unreliable::new(
+            Arc::new(backend.clone()),
+            1,
+            objects::testing::Faults::default(),
+        );
         let shared: Arc<dyn ObjectStore> = Arc::new(slow.clone());
         let store = Store::create(shared, testing::settings(), testing::world(1)).await.unwrap();
         let session = testing::session(&store).await;
@@ -461,7 +466,11 @@ async fn a_collection_that_is_taken_for_dead_while_it_deletes_soon_stops() {
         State::default().replace(&store, vec![list.clone()]).await.unwrap();
 
         let delay = Duration::from_secs(1);
-        slow.set(testing::Faults { delayed: 1000, delay, ..testing::Faults::default() });
+        slow.set(objects::testing::Faults {
+            delayed: 1000,
+            delay,
+            ..objects::testing::Faults::default()
+        });
         let bury = async {
             for _ in 0..10_000 {
                 if count(&backend, pack::PREFIX).await < MANY {
@@ -469,7 +478,7 @@ async fn a_collection_that_is_taken_for_dead_while_it_deletes_soon_stops() {
                 }
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            for meta in backend::list(&backend, "pins").await.unwrap() {
+            for meta in objects::list(&backend, "pins").await.unwrap() {
                 backend.delete(&meta.location).await.unwrap();
             }
             tokio::time::advance(Duration::from_secs(asleep)).await;
@@ -639,7 +648,7 @@ async fn run(steps: Vec<Step>) {
                 }
             }
             Step::Damage(at) => {
-                let lists = backend::list(&backend, "condemned").await.unwrap();
+                let lists = objects::list(&backend, "condemned").await.unwrap();
                 if let Some(meta) = lists.get(at) {
                     backend.put(&meta.location, "damage".into()).await.unwrap();
                     damaged = true;

@@ -7,7 +7,7 @@
 
 use super::census::{Removal, seconds};
 use super::sweep;
-use crate::{Store, backend};
+use crate::Store;
 use block::{Error, Result};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::ObjectMeta;
@@ -41,7 +41,7 @@ pub(crate) async fn forget(
 pub(crate) async fn trim(store: &Store, now: u64, grace: u64, dry: bool) -> Result<u64> {
     let kept = grace.max(KEPT);
     let mut rows: BTreeMap<String, BTreeMap<u64, ObjectMeta>> = BTreeMap::new();
-    for meta in backend::list(store.backend(), "refs").await? {
+    for meta in objects::list(store.backend(), "refs").await? {
         let key = meta.location.to_string();
         // Anything else is somebody else's.
         let Some((row, digits)) = key.rsplit_once('/') else { continue };
@@ -59,7 +59,7 @@ pub(crate) async fn trim(store: &Store, now: u64, grace: u64, dry: bool) -> Resu
         stream::iter(old)
             .map(|row| async move {
                 for key in row {
-                    backend::delete(store.backend(), &key).await?;
+                    objects::delete(store.backend(), &key).await?;
                 }
                 Ok(())
             })

@@ -1,9 +1,10 @@
 use super::*;
-use crate::testing::{self, Clocked};
+use crate::testing;
 use crate::{Cost, NewKey, Secret, import};
 use block::Memory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
+use objects::testing::Clocked;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +36,7 @@ async fn newest(store: &Store, name: &str) -> Result<String> {
 }
 
 async fn damage(backend: &Clocked, number: usize) {
-    let mut listed = backend::list(backend, "refs/image").await.unwrap();
+    let mut listed = objects::list(backend, "refs/image").await.unwrap();
     listed.sort_by(|a, b| a.location.cmp(&b.location));
     backend.put(&listed[number].location, "damage".into()).await.unwrap();
 }
@@ -124,7 +125,7 @@ async fn a_removed_version_comes_back_until_what_it_kept_was_deleted() {
     assert!(gc::collect(&store, &all, &()).await.unwrap().freed.objects > 0);
     let error = restore(&store, RefKind::Image, "a:1").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
-    assert_eq!(backend::list(&backend, "pins").await.unwrap().len(), 0);
+    assert_eq!(objects::list(&backend, "pins").await.unwrap().len(), 0);
 }
 
 #[tokio::test]

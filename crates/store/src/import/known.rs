@@ -3,7 +3,7 @@
 use crate::gc::Absent;
 use crate::pack::{self, Index};
 use crate::verify::pack_id_of;
-use crate::{ChunkId, ChunkRef, Encoding, PackId, Store, backend};
+use crate::{ChunkId, ChunkRef, Encoding, PackId, Store};
 use block::{ErrorKind, Result};
 use futures::{StreamExt, stream};
 use std::collections::HashSet;
@@ -39,7 +39,7 @@ impl Known {
 
     /// As [`load`](Self::load), without the packs that count as absent.
     pub(crate) async fn load_without(store: &Store, absent: &Absent) -> Result<Self> {
-        let listed = backend::list(store.backend(), pack::PREFIX).await?;
+        let listed = objects::list(store.backend(), pack::PREFIX).await?;
         // By value: over references the future would not be `Send` for the compiler.
         let mut loads = stream::iter(listed)
             .map(|meta| async move {

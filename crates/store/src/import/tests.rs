@@ -1,6 +1,6 @@
 use super::*;
 use crate::chunker::{PAGE, SEGMENT};
-use crate::testing::{self, Failing, noise};
+use crate::testing::{self, noise};
 use crate::{Content, Grain, Manifest, Store, verify};
 use async_trait::async_trait;
 use block::conformance::Sequence;
@@ -11,6 +11,7 @@ use block::{
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
+use objects::testing::Failing;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -145,7 +146,7 @@ async fn read_all(store: &Store, id: &ManifestId) -> Vec<u8> {
 }
 
 async fn objects(backend: &InMemory) -> Vec<(String, u64)> {
-    let mut list: Vec<_> = crate::backend::list(backend, "")
+    let mut list: Vec<_> = objects::list(backend, "")
         .await
         .unwrap()
         .into_iter()

@@ -12,7 +12,7 @@ use crate::pack::{self, Finished};
 use crate::segment::{self, Placed, Segment};
 use crate::{
     ChunkId, ChunkRef, Encoding, ImportStats, Imported, ManifestId, PackId, Progress, SegmentId,
-    Session, Store, backend,
+    Session, Store,
 };
 use block::{Error, Result};
 use bytes::{Bytes, BytesMut};
@@ -272,7 +272,7 @@ impl<'a> Writer<'a> {
             self.make_room().await?;
             self.uploads.spawn(async move {
                 let compare = bytes.len();
-                backend::put_content(&*backend, &key, bytes, compare).await?;
+                objects::put_content(&*backend, &key, bytes, compare).await?;
                 Ok(Uploaded::Segment)
             });
         }

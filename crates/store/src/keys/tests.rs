@@ -180,7 +180,7 @@ async fn hostile_slots_are_refused_with_the_right_checksum() {
 /// Everything that a backend has, keys included.
 async fn contents(backend: &InMemory) -> Vec<u8> {
     let mut all = Vec::new();
-    for meta in backend::list(backend, "").await.unwrap() {
+    for meta in objects::list(backend, "").await.unwrap() {
         all.extend_from_slice(meta.location.as_ref().as_bytes());
         all.extend_from_slice(&backend.get(&meta.location).await.unwrap().bytes().await.unwrap());
     }

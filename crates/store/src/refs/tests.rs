@@ -1,5 +1,4 @@
 use super::*;
-use crate::backend::layer::object_layer;
 use crate::testing;
 use async_trait::async_trait;
 use block::ErrorKind;
@@ -8,6 +7,7 @@ use object_store::path::Path;
 use object_store::{
     ObjectStore, ObjectStoreExt, PutOptions, PutPayload, PutResult, Result as BackendResult,
 };
+use objects::layer::object_layer;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
@@ -28,7 +28,7 @@ impl std::fmt::Display for Sleepy {
 object_layer!(Sleepy);
 
 #[async_trait]
-impl crate::backend::layer::ObjectLayer for Sleepy {
+impl objects::layer::ObjectLayer for Sleepy {
     type Below = InMemory;
 
     fn below(&self) -> &Self::Below {
@@ -129,7 +129,7 @@ async fn names_of_the_wrong_form_are_refused() {
 async fn of_32_racing_creators_one_wins_on_every_backend() {
     let dir = tempfile::tempdir().unwrap();
     let backends: [Arc<dyn ObjectStore>; 2] =
-        [Arc::new(InMemory::new()), crate::backend::local(dir.path()).unwrap()];
+        [Arc::new(InMemory::new()), objects::local(dir.path()).unwrap()];
     for backend in backends {
         let store = store(backend).await;
         for round in 0..4 {

@@ -7,8 +7,8 @@
 use super::Repair;
 use crate::verify::pack_id_of;
 use crate::{
-    ChunkRef, Manifest, ManifestId, PackId, RefBody, RefKind, RefRecord, Session, Store, backend,
-    bootcopy, bootlist, manifest, moved, pack, segment,
+    ChunkRef, Manifest, ManifestId, PackId, RefBody, RefKind, RefRecord, Session, Store, bootcopy,
+    bootlist, manifest, moved, pack, segment,
 };
 use block::{Error, ErrorKind, Result};
 use std::collections::{HashMap, HashSet};
@@ -38,7 +38,7 @@ impl Repair<'_> {
         if records.is_empty() {
             return Ok(());
         }
-        let listed = backend::list(self.store.backend(), pack::PREFIX).await?;
+        let listed = objects::list(self.store.backend(), pack::PREFIX).await?;
         let mut packs: HashSet<PackId> =
             listed.iter().filter_map(|meta| pack_id_of(meta.location.as_ref()).ok()).collect();
         // One that came back after it was rewritten goes with the next collection: all of it is elsewhere.

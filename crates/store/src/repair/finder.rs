@@ -1,13 +1,13 @@
 //! Looking for chunks that a store has lost.
 
 use super::Source;
-use crate::backend::Hint;
 use crate::gc::Absent;
 use crate::import::{self, Progress};
 use crate::pack::{self, Index};
-use crate::{ChunkId, ChunkRef, Encoding, PackId, Store, backend, chunk};
+use crate::{ChunkId, ChunkRef, Encoding, PackId, Store, chunk};
 use block::{Device, Error, ErrorKind, Result, Span, offload};
 use bytes::Bytes;
+use objects::Hint;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -98,14 +98,14 @@ impl<'a> Finder<'a> {
         lengths: &Arc<HashMap<ChunkId, u32>>,
         progress: &dyn Progress,
     ) -> Result<()> {
-        for meta in backend::list(other.backend(), pack::PREFIX).await? {
+        for meta in objects::list(other.backend(), pack::PREFIX).await? {
             let index = match Index::load(other.backend(), other.settings(), &meta).await {
                 Ok(index) => index,
                 Err(e) if is_loss(&e) => continue,
                 Err(e) => return Err(e),
             };
             let path = &meta.location;
-            let Ok(bytes) = backend::get_range(other.backend(), path, 0, meta.size).await else {
+            let Ok(bytes) = objects::get_range(other.backend(), path, 0, meta.size).await else {
                 continue;
             };
             let (store, other, lengths) = (self.store.clone(), other.clone(), Arc::clone(lengths));
@@ -209,7 +209,7 @@ impl<'a> Finder<'a> {
 /// Every chunk of every pack whose index can be read.
 async fn chunks_of(store: &Store, without: &HashSet<PackId>) -> Result<Vec<ChunkRef>> {
     let mut chunks = Vec::new();
-    for meta in backend::list(store.backend(), pack::PREFIX).await? {
+    for meta in objects::list(store.backend(), pack::PREFIX).await? {
         match Index::load(store.backend(), store.settings(), &meta).await {
             Ok(index) if without.contains(&index.id) => {}
             Ok(index) => chunks.extend(index.chunks()),
@@ -223,7 +223,7 @@ async fn chunks_of(store: &Store, without: &HashSet<PackId>) -> Result<Vec<Chunk
 /// What is stored of a chunk at a place, as the store itself has it.
 async fn stored_at(store: &Store, at: &ChunkRef) -> Result<Bytes> {
     let (path, hint) = (pack::path(&at.pack), Hint::Fresh);
-    backend::get_range_with(store.backend(), &path, at.offset.into(), at.stored.into(), hint).await
+    objects::get_range_with(store.backend(), &path, at.offset.into(), at.stored.into(), hint).await
 }
 
 fn is_loss(error: &Error) -> bool {

@@ -5,7 +5,7 @@
 
 use super::{Repair, Report};
 use crate::verify::{self, Fault};
-use crate::{PackId, backend, moved, pack};
+use crate::{PackId, moved, pack};
 use block::{ErrorKind, Result};
 
 impl Repair<'_> {
@@ -39,7 +39,7 @@ impl Repair<'_> {
                         && full.unsure.contains_key(&pack)
                         && !is_restored(&self.report, &pack) => {}
                 Err(e) if e.kind() == ErrorKind::Corrupt && !blind => {
-                    backend::delete(self.store.backend(), key).await?;
+                    objects::delete(self.store.backend(), key).await?;
                     self.report.removed.push(key.clone());
                 }
                 // A newer build's, say: it stays as it is.

@@ -49,7 +49,7 @@ impl Lab {
     }
 
     async fn keys(&self, prefix: &str) -> Vec<String> {
-        let all = backend::list(&*self.backend, prefix).await.unwrap();
+        let all = objects::list(&*self.backend, prefix).await.unwrap();
         all.into_iter().map(|meta| meta.location.to_string()).collect()
     }
 

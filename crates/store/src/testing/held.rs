@@ -1,7 +1,7 @@
 //! What packs hold, whoever needs it and wherever maps lead.
 
 use crate::pack::{self, Index};
-use crate::{ChunkId, Store, backend};
+use crate::{ChunkId, Store};
 use block::{ErrorKind, Result};
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 /// Those of the backend that say nothing of a pack.
 pub async fn held_chunks(store: &Store) -> Result<BTreeSet<ChunkId>> {
     let mut held = BTreeSet::new();
-    for meta in backend::list(store.backend(), pack::PREFIX).await? {
+    for meta in objects::list(store.backend(), pack::PREFIX).await? {
         let index = match Index::load(store.backend(), store.settings(), &meta).await {
             Ok(index) => index,
             Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => continue,

@@ -3,7 +3,7 @@
 use super::fingerprint;
 use crate::pack::{self, Index};
 use crate::wire::damaged;
-use crate::{PackId, Store, backend};
+use crate::{PackId, Store};
 use block::{Error, ErrorKind, Result, offload};
 use bytes::Bytes;
 use object_store::ObjectMeta;
@@ -48,7 +48,7 @@ pub(super) async fn whole(store: &Store, meta: &ObjectMeta, deep: bool) -> Resul
         Ok(id) => id,
         Err(e) => return Ok(Some(Read::failed(0, e))),
     };
-    let bytes = match backend::get(store.backend(), &key, pack::MAX_LEN).await {
+    let bytes = match objects::get(store.backend(), &key, pack::MAX_LEN).await {
         Ok(bytes) => bytes,
         // Packs of a newer format may be longer than this build reads.
         Err(e) if e.kind() == ErrorKind::Corrupt => {

@@ -2,20 +2,20 @@
 
 use super::report::{Fault, Faults, Holder, Lost, Report};
 use super::{fingerprint, packs};
-use crate::backend::publish;
 use crate::chunker::{PAGE, SEGMENT, SEGMENT_PAGES};
 use crate::gc;
 use crate::moved::Moved;
 use crate::object::{self, ObjectKind};
 use crate::segment::{self, Placed, Segment};
 use crate::{
-    ChunkRef, ManifestId, PackId, Progress, RefKind, RefRecord, SegmentId, Store, backend,
-    bootlist, heal, keys, manifest, pack, servers, settings,
+    ChunkRef, ManifestId, PackId, Progress, RefKind, RefRecord, SegmentId, Store, bootlist, heal,
+    keys, manifest, pack, servers, settings,
 };
 use block::{ErrorKind, Result, Span};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use object_store::ObjectMeta;
+use objects::publish;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Packs in work at the same time: each is in memory whole.
@@ -162,7 +162,7 @@ impl<'a> Scan<'a> {
         self.whole = true;
         let mut packs = Vec::new();
         let mut others = Vec::new();
-        for meta in backend::list_all(self.store.backend()).await? {
+        for meta in objects::list_all(self.store.backend()).await? {
             match meta.location.as_ref().split_once('/') {
                 Some((pack::PREFIX, _)) => packs.push(meta),
                 _ => others.push(meta),

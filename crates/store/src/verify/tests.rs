@@ -68,7 +68,7 @@ async fn lab(encrypted: bool) -> Lab {
 
 impl Lab {
     async fn keys(&self) -> Vec<String> {
-        let all = backend::list_all(&*self.backend).await.unwrap();
+        let all = objects::list_all(&*self.backend).await.unwrap();
         let mut keys: Vec<_> = all.into_iter().map(|meta| meta.location.to_string()).collect();
         keys.sort();
         keys
@@ -140,7 +140,7 @@ async fn what_servers_and_publishing_write_and_damage_to_condemned_garbage_is_no
     servers.announce(server, "lab-3", Duration::from_secs(60)).await.unwrap();
     servers.seen(&server).await.unwrap().unwrap();
     assert!(lab.keys().await.iter().any(|key| key == "servers/clock"));
-    backend::publish::publish(&*lab.backend).await.unwrap();
+    objects::publish::publish(&*lab.backend).await.unwrap();
     assert_eq!(lab.verify().await.faults, []);
     // The listing itself is looked at.
     let good = lab.get("listing").await;

@@ -8,13 +8,14 @@
 mod victim;
 
 use block::conformance::Sequence;
+use objects::Amount;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use store::gc::{Amount, Options, collect};
-use store::{Content, RefKind, Settings, Store, backend, testing};
+use store::gc::{Options, collect};
+use store::{Content, RefKind, Settings, Store, testing};
 use victim::{PAGE, PIECE};
 
 const KILLS: u64 = 300;
@@ -55,7 +56,7 @@ impl Oracle {
 }
 
 async fn open(directory: &Path) -> Store {
-    Store::open(backend::local(directory).unwrap(), testing::world(1 << 40)).await.unwrap()
+    Store::open(objects::local(directory).unwrap(), testing::world(1 << 40)).await.unwrap()
 }
 
 /// Every name holds what its label says, and all that were reported as made are there.
@@ -104,13 +105,13 @@ async fn clean(directory: &Path) {
     };
     let first = collect(&store, &options, &()).await.unwrap();
     assert!(first.doubts.is_empty(), "{:?}", first.doubts);
-    backend::sweep_staging(directory, Duration::ZERO, false).unwrap();
+    objects::sweep_staging(directory, Duration::ZERO, false).unwrap();
     // New packs of the first one stand in for old ones.
     let second = collect(&store, &options, &()).await.unwrap();
     let third = collect(&store, &options, &()).await.unwrap();
     assert_eq!((third.found, third.freed), (Amount::default(), Amount::default()), "{second:?}");
     assert!(third.waiting.is_empty() && third.pins == 0, "{third:?}");
-    let left = backend::sweep_staging(directory, Duration::ZERO, true).unwrap();
+    let left = objects::sweep_staging(directory, Duration::ZERO, true).unwrap();
     assert_eq!(left, Amount::default());
 }
 
@@ -128,7 +129,7 @@ async fn whatever_is_killed_no_name_is_broken_and_no_garbage_stays() {
     for (place, seed) in places.iter().zip(seed..) {
         let settings = Settings::generate(&testing::FixedEntropy::new(seed)).unwrap();
         std::fs::create_dir(place).unwrap();
-        let backend = backend::local(place).unwrap();
+        let backend = objects::local(place).unwrap();
         Store::create(backend, settings, testing::world(seed)).await.unwrap();
     }
     let mut oracles = [Oracle::default(), Oracle::default()];

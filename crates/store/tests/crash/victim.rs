@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use store::copy::{self, Copied};
 use store::gc::{Options, collect};
-use store::{Grain, RefBody, RefKind, Store, backend, import, sweep, testing};
+use store::{Grain, RefBody, RefKind, Store, import, sweep, testing};
 
 pub(crate) const PAGE: usize = 4096;
 /// Pages of a piece, the last one zero.
@@ -68,10 +68,10 @@ async fn works_until_it_is_killed() {
 }
 
 async fn work(directory: &str, verb: &str, seed: u64) -> Result<()> {
-    let store = Store::open(backend::local(directory)?, testing::world(seed)).await?;
+    let store = Store::open(objects::local(directory)?, testing::world(seed)).await?;
     let mut random = Sequence::new(seed);
     let beside = Path::new(directory).with_file_name("source");
-    let source = Store::open(backend::local(&beside)?, testing::world(seed | 1 << 50)).await?;
+    let source = Store::open(objects::local(&beside)?, testing::world(seed | 1 << 50)).await?;
     println!("ready");
     for number in 0.. {
         let name = format!("{verb}-{seed}:{number}");

@@ -6,11 +6,12 @@ use block::conformance::Sequence;
 use block::{ErrorKind, Memory, Span};
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
+use objects::testing::{Clocked, Faults, Unreliable};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use store::testing::{Clocked, Faults, FixedClock, FixedEntropy, NOW, Unreliable};
+use store::testing::{FixedClock, FixedEntropy, NOW};
 use store::{
     Grain, ManifestId, RefBody, RefKind, RefRecord, Store, World, copy, gc, import, testing, verify,
 };

@@ -10,10 +10,11 @@ use bytes::Bytes;
 use futures::StreamExt;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
+use objects::testing::Clocked;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use store::testing::{self, Clocked, FixedClock, FixedEntropy, NOW, held_chunks};
+use store::testing::{self, FixedClock, FixedEntropy, NOW, held_chunks};
 use store::{ChunkId, Grain, ManifestId, RefBody, RefKind, Store, World, gc, import, repair};
 
 const HOUR: u64 = 3600;

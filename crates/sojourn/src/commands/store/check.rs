@@ -7,9 +7,9 @@ use crate::output::Output;
 use crate::progress::Bar;
 use crate::world;
 use block::{Error, Result};
+use objects::OpenOptions;
+use objects::check::{CheckOptions, CheckReport};
 use serde::Serialize;
-use store::backend::OpenOptions;
-use store::check::{CheckOptions, CheckReport};
 
 /// Arguments of `sojourn store check`.
 #[derive(Debug, clap::Args)]
@@ -35,10 +35,14 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
         Some(url) => url.clone(),
         None => engine::place(home, &Config::of(home)?.store),
     };
-    let opened = store::backend::open(&url, &OpenOptions::default())?;
+    let opened = objects::open(&url, &OpenOptions::default())?;
     let options = CheckOptions { rounds: args.rounds, ..CheckOptions::default() };
     let bar = Bar::waiting("checking");
-    let report = store::check::backend(&opened.backend, &world::system(), options).await;
+    let world = world::system();
+    let mut nonce = [0; 16];
+    world.entropy.fill(&mut nonce)?;
+    let clock = || world.clock.now();
+    let report = objects::check::backend(&opened.backend, nonce, &clock, options).await;
     drop(bar);
     let report = report.map_err(|e| e.context(format!("store {url}")))?;
     let checked = Checked { store: &url, passed: report.passed(), report };

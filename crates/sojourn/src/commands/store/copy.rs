@@ -8,10 +8,10 @@ use crate::{key, world};
 use block::{ByteSize, Error, ErrorKind, Result};
 use cache::{Cache, PolicyKind};
 use disk::Image;
+use objects::OpenOptions;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
-use store::backend::OpenOptions;
 use store::copy::Copied;
 use store::{RefKind, RefRecord, Session, Settings, Store, images};
 
@@ -129,7 +129,7 @@ async fn target(args: &Args, from: &Store, home: &Home) -> Result<Store> {
     }
     let world = world::system();
     let settings = Settings::generate(&*world.entropy)?;
-    let opened = store::backend::create(&args.to, &OpenOptions::default())?;
+    let opened = objects::create(&args.to, &OpenOptions::default())?;
     let made = Store::create(opened.backend, settings, world).await;
     let made = made.map_err(|e| e.context(format!("store {}", args.to)))?;
     tracing::info!(store = args.to, "made, as there was none");
@@ -137,7 +137,7 @@ async fn target(args: &Args, from: &Store, home: &Home) -> Result<Store> {
 }
 
 async fn open(url: &str, key_file: Option<&PathBuf>, home: &Home) -> Result<Store> {
-    let opened = store::backend::open(url, &OpenOptions::default())?;
+    let opened = objects::open(url, &OpenOptions::default())?;
     let secret = async || match key_file {
         Some(path) => key::read(path).map(Some),
         None => {

@@ -17,7 +17,7 @@ struct Published {
 pub(crate) async fn run(home: &Home, output: Output) -> Result<()> {
     let config = Config::of(home)?;
     let backend = engine::backend(home, &config, engine::Use::Command)?.backend;
-    let objects = store::backend::publish::publish(&*backend).await?;
+    let objects = objects::publish::publish(&*backend).await?;
     let done = Published { store: engine::place(home, &config.store), objects };
     output.print(&done, || format!("{}: {} objects are listed", done.store, done.objects))
 }

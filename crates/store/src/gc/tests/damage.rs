@@ -9,7 +9,7 @@ async fn condemned() -> (Store, Clocked, Path) {
     publish(&store, "b:1", &[4, 5]).await;
     remove(&store, "b:1").await;
     assert_eq!(gc(&store, Options::default()).await.found.objects, 3);
-    let list = backend::list(&backend, "condemned").await.unwrap().remove(0).location;
+    let list = objects::list(&backend, "condemned").await.unwrap().remove(0).location;
     (store, backend, list)
 }
 
@@ -42,7 +42,7 @@ async fn a_collection_replaces_a_damaged_list_and_what_it_named_is_not_taken_int
     let report = gc(&store, Options::default()).await;
     assert_eq!(report.replaced, [list.to_string()]);
     assert_eq!((report.found, report.freed), (Amount::default(), Amount::default()));
-    let lists = backend::list(&backend, "condemned").await.unwrap();
+    let lists = objects::list(&backend, "condemned").await.unwrap();
     assert!(lists.len() == 1 && lists[0].location != list);
 
     // What is stored again is not what the list names.
@@ -131,7 +131,7 @@ async fn what_cannot_be_judged_when_a_list_is_replaced_is_kept() {
 async fn a_damaged_record_is_replaced_by_a_collection_or_a_repair_and_nothing_is_lost() {
     for by_repair in [false, true] {
         let (store, backend, _) = condemned().await;
-        let mut records = backend::list(&backend, "refs/gc/store").await.unwrap();
+        let mut records = objects::list(&backend, "refs/gc/store").await.unwrap();
         records.sort_by(|a, b| a.location.cmp(&b.location));
         damage(&backend, &records.last().unwrap().location).await;
         let error = store.session("import").await.unwrap_err();
@@ -162,7 +162,7 @@ async fn a_damaged_record_is_replaced_by_a_collection_or_a_repair_and_nothing_is
 async fn a_damaged_record_stays_while_others_are_at_work() {
     let (store, backend, _) = condemned().await;
     let session = store.session("import of debian").await.unwrap();
-    let record = backend::list(&backend, "refs/gc/store").await.unwrap().pop().unwrap().location;
+    let record = objects::list(&backend, "refs/gc/store").await.unwrap().pop().unwrap().location;
     damage(&backend, &record).await;
     let error = crate::repair::store(&store, &[], false, &()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict);

@@ -11,7 +11,7 @@ async fn rewritten() -> (Store, Clocked, Path) {
     remove(&store, "a:1").await;
     let report = gc(&store, now()).await;
     assert_eq!((report.rewritten.objects, report.doubts.len()), (1, 0));
-    let map = backend::list(&backend, "moved").await.unwrap().remove(0).location;
+    let map = objects::list(&backend, "moved").await.unwrap().remove(0).location;
     assert_eq!(read(&backend, "a:2").await, image(&[2, 9]));
     (store, backend, map)
 }
@@ -68,7 +68,7 @@ async fn nothing_is_deleted_while_nobody_can_tell_where_a_chunk_is() {
     backend.delete(&map).await.unwrap();
     // The index that would tell cannot be read for a while.
     let mut good = Vec::new();
-    for meta in backend::list(&backend, "packs").await.unwrap() {
+    for meta in objects::list(&backend, "packs").await.unwrap() {
         let bytes = backend.get(&meta.location).await.unwrap().bytes().await.unwrap();
         let mut bad = bytes.to_vec();
         let last = bad.len() - 1;
@@ -94,9 +94,9 @@ async fn the_old_pack_stays_until_the_new_copy_was_read() {
     publish(&store, "a:1", &[1, 2, 3, 4, 5, 6]).await;
     publish(&store, "a:2", &[2, 9]).await;
     remove(&store, "a:1").await;
-    let before = backend::list(&backend, "packs").await.unwrap();
+    let before = objects::list(&backend, "packs").await.unwrap();
     assert_eq!(gc(&store, Options::default()).await.rewritten.objects, 1);
-    let packs = backend::list(&backend, "packs").await.unwrap();
+    let packs = objects::list(&backend, "packs").await.unwrap();
     let new =
         packs.into_iter().find(|pack| !before.iter().any(|old| old.location == pack.location));
     let new = new.unwrap().location;

@@ -1,8 +1,8 @@
 use crate::repair::{self, Report, Source};
 use crate::testing::{self, noise};
 use crate::{
-    ChunkId, ChunkRef, Cost, ManifestId, NewKey, PackId, RefBody, RefKind, Secret, Store, backend,
-    bootcopy, bootlist, gc, import, moved, pack, segment, settings, verify, wire,
+    ChunkId, ChunkRef, Cost, ManifestId, NewKey, PackId, RefBody, RefKind, Secret, Store, bootcopy,
+    bootlist, gc, import, moved, pack, segment, settings, verify, wire,
 };
 use block::{Memory, Span};
 use bytes::Bytes;
@@ -110,7 +110,7 @@ impl Lab {
 
     async fn packs(&self) -> BTreeMap<Path, Bytes> {
         let mut packs = BTreeMap::new();
-        for meta in backend::list(&*self.backend, pack::PREFIX).await.unwrap() {
+        for meta in objects::list(&*self.backend, pack::PREFIX).await.unwrap() {
             let bytes = self.backend.get(&meta.location).await.unwrap().bytes().await.unwrap();
             packs.insert(meta.location, bytes);
         }
@@ -200,7 +200,7 @@ async fn a_boot_copy_is_healed_out_of_its_image_as_it_was() {
             assert_eq!((&report.rewritten, &report.boot_copies), (&vec![], &vec![]), "{damage:?}");
             assert!(lab.serves().await && lab.packs().await == before, "{damage:?}");
         }
-        assert!(backend::list(&*lab.backend, "moved").await.unwrap().is_empty());
+        assert!(objects::list(&*lab.backend, "moved").await.unwrap().is_empty());
     }
 }
 

@@ -8,7 +8,7 @@
 //! line `<size> <last modified, Unix seconds> <key>` for each object, sorted by key.
 
 use super::{error, get, list};
-use crate::wire::{HeaderLine, header_line};
+use crate::header::{HeaderLine, header_line};
 use async_trait::async_trait;
 use block::Result;
 use bytes::Bytes;
@@ -56,8 +56,11 @@ pub async fn publish(backend: &dyn ObjectStore) -> Result<u64> {
     Ok(found.len() as u64)
 }
 
-/// Checks the listing of a store.
-pub(crate) async fn check(backend: &dyn ObjectStore) -> Result<()> {
+/// Reads the listing of a store and checks it.
+///
+/// # Errors
+/// `NotFound` when there is none, `Corrupt` when it is damaged; the backend's.
+pub async fn check(backend: &dyn ObjectStore) -> Result<()> {
     decode(&get(backend, KEY, MAX_LEN).await?, None).map(drop)
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::backend::{self, Created};
+use crate::Created;
 use block::fs::simulated::{Faults, Machine, Nature};
 use block::offload::Inline;
 use futures::TryStreamExt;
@@ -14,7 +14,7 @@ fn start(machine: &Machine) -> Directory {
 
 fn machine(nature: Nature, seed: u64) -> Machine {
     let machine = Machine::new(nature, seed);
-    backend::create_local(FsPath::on(Arc::new(machine.start()), "/store")).unwrap();
+    crate::create_local(FsPath::on(Arc::new(machine.start()), "/store")).unwrap();
     machine
 }
 
@@ -23,7 +23,7 @@ fn content() -> Bytes {
 }
 
 async fn is_whole(machine: &Machine) -> bool {
-    let found = backend::get(&start(machine), KEY, 1 << 20).await;
+    let found = crate::get(&start(machine), KEY, 1 << 20).await;
     found.is_ok_and(|found| found == content())
 }
 
@@ -36,8 +36,8 @@ async fn what_exists_already_is_durable_when_that_was_answered() {
             // The first writer is killed at some call, also before it synced what can be seen.
             let first = start(&machine);
             machine.kill_after(seed % 20);
-            let _ = backend::put_content(&first, KEY, content(), 100).await;
-            backend::put_content(&start(&machine), KEY, content(), 100).await.unwrap();
+            let _ = crate::put_content(&first, KEY, content(), 100).await;
+            crate::put_content(&start(&machine), KEY, content(), 100).await.unwrap();
             machine.lose_power();
             assert!(is_whole(&machine).await, "{nature:?}, seed {seed}");
         }
@@ -52,7 +52,7 @@ async fn what_a_listing_of_a_directory_shows_is_durable() {
             let machine = machine(nature, seed);
             let first = start(&machine);
             machine.kill_after(seed % 20);
-            let _ = backend::put_content(&first, KEY, content(), 100).await;
+            let _ = crate::put_content(&first, KEY, content(), 100).await;
             let next = start(&machine);
             let listed: Vec<_> = next.list(Some(&"packs".into())).try_collect().await.unwrap();
             machine.lose_power();
@@ -75,9 +75,9 @@ async fn no_name_that_was_removed_comes_back_after_the_answer() {
         for seed in 0..200 {
             let machine = machine(nature, seed);
             let directory = start(&machine);
-            backend::put_content(&directory, KEY, content(), 100).await.unwrap();
+            crate::put_content(&directory, KEY, content(), 100).await.unwrap();
             // Also when somebody was quicker.
-            backend::put_content(&directory, KEY, content(), 100).await.unwrap();
+            crate::put_content(&directory, KEY, content(), 100).await.unwrap();
             machine.lose_power();
             assert_eq!(names(&machine), ["a"], "{nature:?}, seed {seed}");
             let directory = start(&machine);
@@ -99,10 +99,10 @@ async fn a_name_that_cannot_be_synced_is_no_success() {
             directory.put(&"packs/b".into(), "b".into()).await.unwrap();
             machine.set_faults(Faults { sync_directory: 1000, ..Faults::default() });
             let outcome = match seed % 2 {
-                0 => backend::put_new(&directory, KEY, content()).await.map(|made| {
+                0 => crate::put_new(&directory, KEY, content()).await.map(|made| {
                     assert_eq!(made, Created::Ours);
                 }),
-                _ => backend::put_content(&directory, KEY, content(), 100).await,
+                _ => crate::put_content(&directory, KEY, content(), 100).await,
             };
             let error = outcome.expect_err("it is not durable");
             assert_eq!(error.kind(), Kinds::Unavailable, "{error}");

@@ -1,6 +1,7 @@
 use super::*;
-use crate::backend::{OpenOptions, Opened, get, get_range, get_range_with, layered};
-use crate::testing::{self, Faults, Unreliable};
+use crate::testing::{Faults, Unreliable};
+use crate::{OpenOptions, Opened, get, get_range, get_range_with, layered};
+use block::conformance::Sequence;
 use object_store::ObjectStoreExt;
 use object_store::memory::InMemory;
 use proptest::prelude::*;
@@ -8,7 +9,7 @@ use std::path::Path as FilePath;
 
 /// A remote store with one pack of `len` bytes.
 async fn remote(len: usize) -> (Vec<u8>, Unreliable, Path) {
-    let bytes = testing::noise(5, len);
+    let bytes = Sequence::new(5).bytes(len);
     let memory = InMemory::new();
     let path = Path::from("packs/a");
     memory.put(&path, bytes.clone().into()).await.unwrap();
@@ -159,7 +160,7 @@ async fn an_object_that_is_written_anew_is_read_anew() {
     let (_, counted, path) = remote(300_000).await;
     let opened = open(&counted, dir.path(), 1 << 30);
     get_range(&*opened.backend, &path, 0, 300_000).await.unwrap();
-    let better = testing::noise(6, 300_000);
+    let better = Sequence::new(6).bytes(300_000);
     opened.backend.put(&path, better.clone().into()).await.unwrap();
     assert_eq!(get_range(&*opened.backend, &path, 0, 300_000).await.unwrap(), better);
 }
@@ -170,7 +171,7 @@ async fn what_was_repaired_elsewhere_is_read_anew_when_it_is_asked_for_fresh() {
     let (_, counted, path) = remote(300_000).await;
     let opened = open(&counted, dir.path(), 1 << 30);
     get_range(&*opened.backend, &path, 1000, 5000).await.unwrap();
-    let better = testing::noise(6, 300_000);
+    let better = Sequence::new(6).bytes(300_000);
     counted.put(&path, better.clone().into()).await.unwrap();
     let stale = get_range(&*opened.backend, &path, 1000, 5000).await.unwrap();
     assert_ne!(stale, better[1000..6000]);

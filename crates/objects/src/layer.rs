@@ -12,6 +12,8 @@ use std::ops::Range;
 
 /// Asynchronous calls, in the form that `async_trait` gives them, passed on to the same call of
 /// another trait: the future that this gives is handed out as it is.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! pass_on {
     ($how:tt: $(
         $(#[$doc:meta])*
@@ -27,17 +29,16 @@ macro_rules! pass_on {
             $($life: 'async_trait,)+
             Self: 'async_trait,
         {
-            $crate::backend::layer::pass_on!($how self, $name, $($arg),*)
+            $crate::pass_on!($how self, $name, $($arg),*)
         }
     )*};
     ((to the store below) $self:ident, $name:ident, $($arg:ident),*) => {
         ObjectStore::$name($self.below(), $($arg),*)
     };
     ((to the layer) $self:ident, $name:ident, $($arg:ident),*) => {
-        $crate::backend::layer::ObjectLayer::$name($self, $($arg),*)
+        $crate::layer::ObjectLayer::$name($self, $($arg),*)
     };
 }
-pub(crate) use pass_on;
 
 /// An object store that stands on one other and changes some of its calls; every call that it does not
 /// name is the lower one's. [`object_layer`] makes it an [`ObjectStore`].
@@ -48,7 +49,7 @@ pub(crate) use pass_on;
 ///
 /// Listing from an offset and renaming are no calls of a layer, as nothing here asks for them: they are
 /// made of its own listing, copying and deleting.
-pub(crate) trait ObjectLayer: ObjectStore {
+pub trait ObjectLayer: ObjectStore {
     /// The store below.
     type Below: ObjectStore + ?Sized;
 
@@ -102,7 +103,7 @@ pub(crate) trait ObjectLayer: ObjectStore {
 ///
 /// # Errors
 /// Those of the requests.
-pub(crate) async fn ranges_by_get(
+pub async fn ranges_by_get(
     store: &dyn ObjectStore,
     location: &Path,
     ranges: &[Range<u64>],
@@ -112,11 +113,12 @@ pub(crate) async fn ranges_by_get(
 }
 
 /// Makes an [`ObjectLayer`] an [`ObjectStore`]. (Rust lets no crate implement another's trait for
-/// whatever implements its own.)
+/// whatever implements its own.) The crate that uses it depends on `bytes`, `futures` and `object_store`.
+#[macro_export]
 macro_rules! object_layer {
     ($layer:ty) => {
         impl object_store::ObjectStore for $layer {
-            $crate::backend::layer::pass_on! { (to the layer):
+            $crate::pass_on! { (to the layer):
                 put_opts<'b>(
                     location: &'b object_store::path::Path,
                     payload: object_store::PutPayload,
@@ -152,7 +154,7 @@ macro_rules! object_layer {
                 >,
             ) -> futures::stream::BoxStream<'static, object_store::Result<object_store::path::Path>>
             {
-                $crate::backend::layer::ObjectLayer::delete_stream(self, locations)
+                $crate::layer::ObjectLayer::delete_stream(self, locations)
             }
 
             fn list(
@@ -160,9 +162,9 @@ macro_rules! object_layer {
                 prefix: Option<&object_store::path::Path>,
             ) -> futures::stream::BoxStream<'static, object_store::Result<object_store::ObjectMeta>>
             {
-                $crate::backend::layer::ObjectLayer::list(self, prefix)
+                $crate::layer::ObjectLayer::list(self, prefix)
             }
         }
     };
 }
-pub(crate) use object_layer;
+pub use object_layer;

@@ -120,6 +120,7 @@ impl super::layer::ObjectLayer for Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use block::conformance::Sequence;
     use futures::TryStreamExt;
     use futures::future::{join_all, try_join_all};
     use object_store::ObjectStoreExt;
@@ -142,7 +143,7 @@ mod tests {
             .unwrap();
         let dir = tempfile::tempdir().unwrap();
         let turns = Turns::new(Directory::new(dir.path().into()).unwrap());
-        let (path, bytes) = (Path::from("a"), crate::testing::noise(1, 100_000));
+        let (path, bytes) = (Path::from("a"), Sequence::new(1).bytes(100_000));
         let ranges: Vec<_> = (0..1000).map(|at| at * 100..at * 100 + 100).collect();
         runtime.block_on(async {
             turns.put(&path, bytes.clone().into()).await.unwrap();

@@ -1,55 +1,14 @@
-//! Opening a backend, and the few operations that the store needs of it.
+//! The few operations that a store needs of a backend.
 //!
 //! Only two kinds of write exist: an object whose name is the hash of its content
 //! ([`put_content`]), where overwriting is harmless, and an object that must not exist yet
 //! ([`put_new`]).
 //!
-//! A backend over a network stands behind layers, each of which is a backend again:
-//!
-//! ```text
-//! pieces     what was read before comes from the local disk
-//! gathered   reads that lie near each other become one request
-//! patient    what failed is tried again, until a deadline
-//! the bucket, under its prefix; or published, a web server with a listing
-//! ```
-//!
-//! | module | concept |
-//! |---|---|
-//! | `place` | [`open`]: from a URL to a backend |
-//! | `environment`, `aws` | [`Environment`]: where credentials are |
-//! | `fault` | what a backend's error means |
-//! | `patient` | [`Patience`]: trying again |
-//! | `gathered` | joining reads |
-//! | `pieces`, `local_disk` | [`PieceOptions`]: the piece cache |
-//! | `directory` | a directory as a backend, and what of it is durable |
-//! | `turns` | how many read a directory at the same time |
-//! | `spare` | a directory whose file system is full |
-//! | `staging` | what killed writers leave in a directory |
-//! | [`publish`](mod@publish) | a store behind a plain web server |
+//! All of them fail as [`error`] says: `NotFound`, `Conflict`, `Denied`, `NoSpace`, `Unsupported`,
+//! or `Unavailable` where the backend could not be reached. Reads also fail with `Corrupt`, where an
+//! object is longer or shorter than it can be.
 
-mod aws;
-mod directory;
-mod environment;
-mod fault;
-mod gathered;
-pub(crate) mod layer;
-mod local_disk;
-mod patient;
-mod pieces;
-mod place;
-pub mod publish;
-mod spare;
-mod staging;
-mod turns;
-
-pub use environment::Environment;
-pub use patient::{Patience, RetryCounters};
-pub use pieces::{PieceCounters, PieceOptions};
-pub use place::{Link, OpenOptions, Opened, create, is_remote, layered, open, patient};
-pub use staging::sweep_staging;
-
-use self::directory::Directory;
-use block::fs::{FsPath, Kind};
+use crate::{directory, fault};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use futures::TryStreamExt;
@@ -59,70 +18,10 @@ use object_store::{
 };
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
-/// A backend in a local directory that exists. What it answered is on stable storage.
-///
-/// # Errors
-/// [`NotFound`](ErrorKind::NotFound) when there is no such directory; else that of the file system,
-/// naming it.
-pub fn local(path: impl Into<FsPath>) -> Result<Arc<dyn ObjectStore>> {
-    let path = path.into();
-    match path.metadata() {
-        Ok(found) if found.kind == Kind::Directory => {}
-        Ok(_) => {
-            return Err(Error::invalid(format!(
-                "{} is not a directory; give the directory of a store",
-                path.display()
-            )));
-        }
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return Err(Error::not_found(format!(
-                "there is no directory {}; correct the store's path, or make a store with \
-                 \"sojourn init\"",
-                path.display()
-            )));
-        }
-        Err(e) => return Err(path.error(e)),
-    }
-    let named = path.display().to_string();
-    let reserve = spare::reserve(&path);
-    let backend = Directory::new(path).map_err(|e| Error::io(named, e))?;
-    Ok(Arc::new(spare::Spare::new(turns::Turns::new(backend), reserve)))
-}
-
-/// As [`local`], for a new store: the directory is made if need be.
-///
-/// # Errors
-/// As [`local`].
-pub fn create_local(path: impl Into<FsPath>) -> Result<Arc<dyn ObjectStore>> {
-    let path = path.into();
-    make_durable(&path)?;
-    local(path)
-}
-
-/// Makes a directory and those above it that are missing, each on stable storage. One that is there may
-/// be what somebody left who was killed.
-fn make_durable(path: &FsPath) -> Result<()> {
-    let above = path.above();
-    if path.parent().is_none() {
-        return Ok(());
-    }
-    if !path.is_dir() {
-        if !above.is_dir() {
-            make_durable(&above)?;
-        }
-        match path.create_dir() {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(path.error(e)),
-            _ => {}
-        }
-    }
-    above.sync_directory()
-}
-
 /// Maps a backend's error; `key` names the object.
-pub(crate) fn error(key: &str, source: object_store::Error) -> Error {
+pub fn error(key: &str, source: object_store::Error) -> Error {
     use object_store::Error as Backend;
     if let Some((kind, remedy)) = fault::meaning(&source) {
         return Error::new(kind, format!("object {key}: {remedy}")).with_source(source);
@@ -156,7 +55,7 @@ pub(crate) fn error(key: &str, source: object_store::Error) -> Error {
     Error::new(kind, message).with_source(source)
 }
 
-fn io_cause(error: &object_store::Error) -> Option<io::ErrorKind> {
+pub(crate) fn io_cause(error: &object_store::Error) -> Option<io::ErrorKind> {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(at) = cause {
         if let Some(io) = at.downcast_ref::<io::Error>() {
@@ -168,12 +67,12 @@ fn io_cause(error: &object_store::Error) -> Option<io::ErrorKind> {
 }
 
 /// Reads a whole object of at most `limit` bytes.
-pub(crate) async fn get(backend: &dyn ObjectStore, key: &str, limit: u64) -> Result<Bytes> {
+pub async fn get(backend: &dyn ObjectStore, key: &str, limit: u64) -> Result<Bytes> {
     get_with(backend, key, limit, None).await
 }
 
 /// As [`get`], with a wish.
-pub(crate) async fn get_with(
+pub async fn get_with(
     backend: &dyn ObjectStore,
     key: &str,
     limit: u64,
@@ -196,7 +95,7 @@ pub(crate) async fn get_with(
 }
 
 /// Reads `len` bytes at `offset` of an object.
-pub(crate) async fn get_range(
+pub async fn get_range(
     backend: &dyn ObjectStore,
     path: &Path,
     offset: u64,
@@ -218,7 +117,7 @@ pub(crate) async fn get_range(
 
 /// Reads some ranges of an object in one call; a part is shorter than its range when the object ends
 /// there.
-pub(crate) async fn get_ranges(
+pub async fn get_ranges(
     backend: &dyn ObjectStore,
     path: &Path,
     ranges: &[Range<u64>],
@@ -242,7 +141,7 @@ fn beyond_end(path: &Path, offset: u64, len: u64, source: object_store::Error) -
 
 /// A wish of one read to the layers in front of the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hint {
+pub enum Hint {
     /// From the backend itself, not from what is kept of it.
     Fresh,
     /// Just this range, without its neighbourhood.
@@ -250,7 +149,7 @@ pub(crate) enum Hint {
 }
 
 /// As [`get_range`], with a wish.
-pub(crate) async fn get_range_with(
+pub async fn get_range_with(
     backend: &dyn ObjectStore,
     path: &Path,
     offset: u64,
@@ -274,7 +173,7 @@ pub(crate) async fn get_range_with(
 
 /// What became of a conditional write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Created {
+pub enum Created {
     /// The object is ours.
     Ours,
     /// Another writer's object has the name.
@@ -288,7 +187,7 @@ const CREATIONS: u32 = 8;
 /// Creates an object that must not exist yet. `bytes` hold something only this writer can have
 /// written: when the backend says that the name is taken, or does not know what became of the
 /// write (a time-out, a retried request), the object is read back and compared.
-pub(crate) async fn put_new(backend: &dyn ObjectStore, key: &str, bytes: Bytes) -> Result<Created> {
+pub async fn put_new(backend: &dyn ObjectStore, key: &str, bytes: Bytes) -> Result<Created> {
     let path = Path::from(key);
     let mut pause = Duration::from_millis(20);
     for _ in 0..CREATIONS {
@@ -318,7 +217,7 @@ pub(crate) async fn put_new(backend: &dyn ObjectStore, key: &str, bytes: Bytes) 
 /// Creates an object whose name is the hash of its content. One that is there already is kept when
 /// its last `compare` bytes are the same, and else replaced: it is damaged, and the name says what
 /// it ought to hold. When the backend does not know what became of the write, it is looked at too.
-pub(crate) async fn put_content(
+pub async fn put_content(
     backend: &dyn ObjectStore,
     key: &str,
     bytes: Bytes,
@@ -332,7 +231,7 @@ pub(crate) async fn put_content(
 
 /// As [`put_content`], but what is there already is always kept; says whether the object is there as it
 /// ought to be.
-pub(crate) async fn create_content(
+pub async fn create_content(
     backend: &dyn ObjectStore,
     key: &str,
     bytes: &Bytes,
@@ -355,17 +254,13 @@ pub(crate) async fn create_content(
 }
 
 /// Writes an object whose name is the hash of its content over one that is not what its name says.
-pub(crate) async fn replace_damaged(
-    backend: &dyn ObjectStore,
-    key: &str,
-    bytes: Bytes,
-) -> Result<()> {
+pub async fn replace_damaged(backend: &dyn ObjectStore, key: &str, bytes: Bytes) -> Result<()> {
     tracing::warn!(object = key, "a damaged object is replaced");
     put_over(backend, key, bytes).await
 }
 
 /// Writes an object, in place of what is there: one that is as true, or that is damaged.
-pub(crate) async fn put_over(backend: &dyn ObjectStore, key: &str, bytes: Bytes) -> Result<()> {
+pub async fn put_over(backend: &dyn ObjectStore, key: &str, bytes: Bytes) -> Result<()> {
     let options = PutOptions::from(PutMode::Overwrite);
     backend
         .put_opts(&Path::from(key), PutPayload::from_bytes(bytes), options)
@@ -375,12 +270,12 @@ pub(crate) async fn put_over(backend: &dyn ObjectStore, key: &str, bytes: Bytes)
 }
 
 /// What is known of an object without reading it.
-pub(crate) async fn head(backend: &dyn ObjectStore, key: &str) -> Result<ObjectMeta> {
+pub async fn head(backend: &dyn ObjectStore, key: &str) -> Result<ObjectMeta> {
     backend.head(&Path::from(key)).await.map_err(|e| error(key, e))
 }
 
 /// Deletes an object; that it is gone already is as good.
-pub(crate) async fn delete(backend: &dyn ObjectStore, key: &str) -> Result<()> {
+pub async fn delete(backend: &dyn ObjectStore, key: &str) -> Result<()> {
     match backend.delete(&Path::from(key)).await {
         Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
         Err(e) => Err(error(key, e)),
@@ -403,13 +298,13 @@ async fn holds(backend: &dyn ObjectStore, path: &Path, bytes: &Bytes, compare: u
 }
 
 /// All objects below a prefix, in no order.
-pub(crate) async fn list(backend: &dyn ObjectStore, prefix: &str) -> Result<Vec<ObjectMeta>> {
+pub async fn list(backend: &dyn ObjectStore, prefix: &str) -> Result<Vec<ObjectMeta>> {
     let path = Path::from(prefix);
     backend.list(Some(&path)).try_collect().await.map_err(|e| error(prefix, e))
 }
 
 /// All objects of the store, in no order.
-pub(crate) async fn list_all(backend: &dyn ObjectStore) -> Result<Vec<ObjectMeta>> {
+pub async fn list_all(backend: &dyn ObjectStore) -> Result<Vec<ObjectMeta>> {
     backend.list(None).try_collect().await.map_err(|e| error("listing", e))
 }
 
@@ -418,6 +313,7 @@ mod tests {
     use super::*;
     use crate::testing::{Failing, Faults, Unreliable};
     use object_store::memory::InMemory;
+    use std::sync::Arc;
 
     #[tokio::test]
     async fn a_new_object_has_one_creator() {
@@ -451,7 +347,7 @@ mod tests {
     async fn a_range_beyond_the_end_is_corrupt_on_every_backend() {
         let dir = tempfile::tempdir().unwrap();
         let backends: [Arc<dyn ObjectStore>; 2] =
-            [Arc::new(InMemory::new()), local(dir.path()).unwrap()];
+            [Arc::new(InMemory::new()), crate::local(dir.path()).unwrap()];
         for backend in backends {
             let path = Path::from("short");
             backend.put(&path, "12345".into()).await.unwrap();
@@ -462,18 +358,6 @@ mod tests {
             let gone = get_range(&*backend, &Path::from("gone"), 0, 1).await.unwrap_err();
             assert_eq!(gone.kind(), ErrorKind::NotFound);
         }
-    }
-
-    #[test]
-    fn urls_name_directories() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("s");
-        let options = OpenOptions::default();
-        create(&format!("file://{}", path.display()), &options).unwrap();
-        assert!(path.is_dir());
-        open(path.to_str().unwrap(), &options).unwrap();
-        let error = create_local("/proc/no/such").unwrap_err();
-        assert!(error.message().contains("/proc/no"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -495,20 +379,5 @@ mod tests {
         let bytes = Bytes::from_static(b"content");
         assert_eq!(put_new(&backend, "new", bytes.clone()).await.unwrap(), Created::Ours);
         put_content(&backend, "content", bytes, 4).await.unwrap();
-    }
-
-    #[test]
-    fn opening_a_mistyped_directory_is_not_found_and_leaves_nothing_behind() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("above").join("mistyped");
-        let error = local(&path).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NotFound);
-        assert!(error.message().contains("mistyped") && error.message().contains("sojourn init"));
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-        std::fs::write(dir.path().join("file"), "x").unwrap();
-        let error = local(dir.path().join("file")).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Invalid);
-        create_local(&path).unwrap();
-        assert!(path.is_dir());
     }
 }

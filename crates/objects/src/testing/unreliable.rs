@@ -1,6 +1,6 @@
 //! A backend that behaves as networks do: slow, busy, silent, sometimes after the work was done.
 
-use crate::backend::layer::{object_layer, ranges_by_get};
+use crate::layer::{object_layer, ranges_by_get};
 use async_trait::async_trait;
 use block::conformance::Sequence;
 use futures::stream::{self, BoxStream};
@@ -167,7 +167,7 @@ impl fmt::Debug for Unreliable {
 object_layer!(Unreliable);
 
 #[async_trait]
-impl crate::backend::layer::ObjectLayer for Unreliable {
+impl crate::layer::ObjectLayer for Unreliable {
     type Below = dyn ObjectStore;
 
     fn below(&self) -> &Self::Below {

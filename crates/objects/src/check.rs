@@ -4,8 +4,7 @@
 //! check and then write, some ignore the condition. A store there loses the work of one of two
 //! writers without any error, so this is raced before a backend is trusted.
 
-use crate::backend::Created;
-use crate::{World, backend};
+use crate::Created;
 use block::{Error, Result};
 use bytes::Bytes;
 use futures::TryStreamExt;
@@ -64,20 +63,19 @@ impl CheckReport {
     }
 }
 
-/// Tries out everything that a store needs of a backend, below `check/` and a random name, and
-/// removes what it wrote.
+/// Tries out everything that a store needs of a backend, below `check/` and the name
+/// that `nonce` gives (random bytes), and removes what it wrote. `clock` tells the Unix time in seconds.
 ///
 /// # Errors
 /// Those of a backend that cannot even be reached or written to; what it does wrong is in the
 /// report.
 pub async fn backend(
     backend: &Arc<dyn ObjectStore>,
-    world: &World,
+    nonce: [u8; 16],
+    clock: &(dyn Fn() -> u64 + Sync),
     options: CheckOptions,
 ) -> Result<CheckReport> {
-    let mut random = [0; 16];
-    world.entropy.fill(&mut random)?;
-    let name = random.iter().fold(String::new(), |mut name, byte| {
+    let name = nonce.iter().fold(String::new(), |mut name, byte| {
         let _ = write!(name, "{byte:02x}");
         name
     });
@@ -98,7 +96,7 @@ pub async fn backend(
         finding("list after write", "names, and knowing what is stored", trial.list().await),
         finding("deletion", "collecting garbage", trial.deletion().await),
         finding("modification times", "collecting garbage only when it is old enough", {
-            trial.times(world).await
+            trial.times(clock).await
         }),
     ];
     trial.clean().await;
@@ -131,11 +129,11 @@ impl Trial {
     }
 
     async fn put(&self, path: &Path, bytes: Bytes) -> Result<()> {
-        backend::put_over(&*self.backend, path.as_ref(), bytes).await
+        crate::put_over(&*self.backend, path.as_ref(), bytes).await
     }
 
     async fn get(&self, path: &Path) -> Result<Bytes> {
-        backend::get(&*self.backend, path.as_ref(), 1 << 30).await
+        crate::get(&*self.backend, path.as_ref(), 1 << 30).await
     }
 
     async fn expect(&self, path: &Path, bytes: &[u8], when: &str) -> Result<(), String> {
@@ -209,7 +207,7 @@ impl Trial {
     /// A creation that has to succeed. One that was tried again after it had landed is refused, but
     /// landed.
     async fn must_create(&self, path: &Path, bytes: Bytes) -> Result<(), String> {
-        match backend::put_new(&*self.backend, path.as_ref(), bytes).await {
+        match crate::put_new(&*self.backend, path.as_ref(), bytes).await {
             Ok(Created::Ours) => Ok(()),
             Ok(Created::Theirs) => Err(format!("{path} exists, although nobody made it")),
             Err(e) => Err(text(e)),
@@ -276,7 +274,7 @@ impl Trial {
 
     async fn listed(&self, folder: &str) -> Result<Vec<ObjectMeta>, String> {
         let mut found =
-            backend::list(&*self.backend, self.path(folder).as_ref()).await.map_err(text)?;
+            crate::list(&*self.backend, self.path(folder).as_ref()).await.map_err(text)?;
         found.sort_by(|a, b| a.location.cmp(&b.location));
         Ok(found)
     }
@@ -324,7 +322,7 @@ impl Trial {
     }
 
     /// Ages are measured by the store's own clock, never by ours.
-    async fn times(&self, world: &World) -> Outcome {
+    async fn times(&self, clock: &(dyn Fn() -> u64 + Sync)) -> Outcome {
         let (old, new) = (self.path("times/old"), self.path("times/new"));
         let modified = async |path: &Path| -> Result<i64, String> {
             Ok(self.backend.head(path).await.map_err(text)?.last_modified.timestamp())
@@ -357,7 +355,7 @@ impl Trial {
         }) {
             return Err("a listing says other times than the objects themselves".into());
         }
-        let skew = second - world.clock.now() as i64;
+        let skew = second - clock() as i64;
         let skew = match skew {
             -60..=60 => String::new(),
             skew => {
@@ -369,7 +367,7 @@ impl Trial {
 
     /// Removes everything; what cannot be removed is litter, not an error.
     async fn clean(&self) {
-        let Ok(found) = backend::list(&*self.backend, &self.root).await else { return };
+        let Ok(found) = crate::list(&*self.backend, &self.root).await else { return };
         let paths = futures::stream::iter(found.into_iter().map(|meta| Ok(meta.location)));
         let deleted = self.backend.delete_stream(Box::pin(paths));
         if let Err(e) = deleted.try_for_each(|_| async { Ok(()) }).await {

@@ -5,8 +5,8 @@
 //! by a file of nothing ([`Reserve`]), which is given up when one finds none. What holds content (packs,
 //! segments, manifests) is not written while that room is not there.
 
-use super::io_cause;
 use super::layer::object_layer;
+use super::requests::io_cause;
 use super::turns::Turns;
 use async_trait::async_trait;
 use block::fs::FsPath;

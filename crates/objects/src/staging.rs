@@ -2,7 +2,7 @@
 //! shows.
 
 use super::directory::is_staged;
-use crate::gc::Amount;
+use crate::Amount;
 use block::Result;
 use block::fs::{FsPath, Kind, Open};
 use std::io;

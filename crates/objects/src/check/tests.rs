@@ -1,7 +1,7 @@
 use super::*;
-use crate::backend::layer::{object_layer, ranges_by_get};
-use crate::backend::{Patience, patient};
-use crate::testing::{self, Faults, Unreliable};
+use crate::layer::{object_layer, ranges_by_get};
+use crate::testing::{Failing, Faults, Unreliable};
+use crate::{Patience, patient};
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use object_store::memory::InMemory;
@@ -38,7 +38,7 @@ impl fmt::Display for Fake {
 object_layer!(Fake);
 
 #[async_trait]
-impl crate::backend::layer::ObjectLayer for Fake {
+impl crate::layer::ObjectLayer for Fake {
     type Below = InMemory;
 
     fn below(&self) -> &Self::Below {
@@ -98,6 +98,10 @@ impl crate::backend::layer::ObjectLayer for Fake {
     }
 }
 
+fn now() -> u64 {
+    1_767_225_600
+}
+
 fn quick() -> CheckOptions {
     CheckOptions { rounds: 3, large: 1 << 20, pause: Duration::from_secs(2), ..Default::default() }
 }
@@ -105,7 +109,7 @@ fn quick() -> CheckOptions {
 async fn failed(flaw: Flaw) -> Vec<&'static str> {
     let fake = Fake { inner: InMemory::new(), flaw, last: parking_lot::Mutex::default() };
     let fake: Arc<dyn ObjectStore> = Arc::new(fake);
-    let report = backend(&fake, &testing::world(1), quick()).await.unwrap();
+    let report = backend(&fake, [1; 16], &now, quick()).await.unwrap();
     report.findings.iter().filter(|finding| !finding.passed).map(|finding| finding.name).collect()
 }
 
@@ -113,9 +117,9 @@ async fn failed(flaw: Flaw) -> Vec<&'static str> {
 async fn a_sound_backend_passes_and_is_left_empty() {
     let dir = tempfile::tempdir().unwrap();
     let sound: [Arc<dyn ObjectStore>; 2] =
-        [Arc::new(InMemory::new()), crate::backend::local(dir.path()).unwrap()];
+        [Arc::new(InMemory::new()), crate::local(dir.path()).unwrap()];
     for sound in sound {
-        let report = backend(&sound, &testing::world(1), quick()).await.unwrap();
+        let report = backend(&sound, [1; 16], &now, quick()).await.unwrap();
         assert!(report.passed(), "{report:#?}");
         let left: Vec<_> = sound.list(None).try_collect().await.unwrap();
         assert!(left.is_empty(), "{left:?}");
@@ -148,14 +152,14 @@ async fn a_network_that_fails_for_moments_does_not_condemn_a_backend() {
     let faults = Faults { conflict: 0, delay: Duration::from_millis(2), ..Faults::all(30) };
     let faulty = Unreliable::new(Arc::new(InMemory::new()), 11, faults);
     let sound = patient(Arc::new(faulty.clone()), Patience::COMMAND);
-    let report = backend(&sound, &testing::world(1), quick()).await.unwrap();
+    let report = backend(&sound, [1; 16], &now, quick()).await.unwrap();
     assert!(report.passed(), "{report:#?}");
     assert!(faulty.injected() > 5);
 }
 
 #[tokio::test]
 async fn a_backend_that_cannot_be_written_to_is_an_error_and_not_a_finding() {
-    let full: Arc<dyn ObjectStore> = Arc::new(testing::Failing::new(Arc::new(InMemory::new()), 0));
-    let error = backend(&full, &testing::world(1), quick()).await.unwrap_err();
+    let full: Arc<dyn ObjectStore> = Arc::new(Failing::new(Arc::new(InMemory::new()), 0));
+    let error = backend(&full, [1; 16], &now, quick()).await.unwrap_err();
     assert_eq!(error.kind(), block::ErrorKind::NoSpace);
 }

@@ -1,6 +1,6 @@
 //! A backend whose clock stands still until it is set.
 
-use crate::backend::layer::{object_layer, ranges_by_get};
+use crate::layer::{object_layer, ranges_by_get};
 use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::BoxStream;
@@ -64,7 +64,7 @@ impl fmt::Display for Clocked {
 object_layer!(Clocked);
 
 #[async_trait]
-impl crate::backend::layer::ObjectLayer for Clocked {
+impl crate::layer::ObjectLayer for Clocked {
     type Below = InMemory;
 
     fn below(&self) -> &Self::Below {

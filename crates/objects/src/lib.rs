@@ -1,0 +1,71 @@
+//! Object stores: where they are, how they are opened, and the few operations that are needed of them.
+//!
+//! This crate may know backends ([`object_store::ObjectStore`]), how they fail, what a round trip to
+//! them costs, and what is kept of them on the local disk. It must not know what the objects mean:
+//! chunks, packs, manifests and names are `store`'s.
+//!
+//! A backend over a network stands behind layers, each of which is a backend again:
+//!
+//! ```text
+//! pieces     what was read before comes from the local disk
+//! gathered   reads that lie near each other become one request
+//! patient    what failed is tried again, until a deadline
+//! the bucket, under its prefix; or published, a web server with a listing
+//! ```
+//!
+//! | module | concept |
+//! |---|---|
+//! | `requests` | [`get`], [`put_new`], [`put_content`], [`list`] and the like; what their errors mean |
+//! | `place` | [`open`]: from a URL to a backend |
+//! | `local` | [`local`](fn@local): a directory as a backend |
+//! | `environment`, `aws` | [`Environment`]: where credentials are |
+//! | `fault` | what a backend's error means |
+//! | [`layer`] | [`ObjectLayer`](layer::ObjectLayer): a backend over another one that says only what it changes |
+//! | `patient` | [`Patience`]: trying again |
+//! | `gathered` | joining reads |
+//! | `trip` | [`Trip`]: what a request takes before its first byte |
+//! | `pieces`, `local_disk` | [`PieceOptions`]: the piece cache |
+//! | `directory` | a directory as a backend, and what of it is durable |
+//! | `turns` | how many read a directory at the same time |
+//! | `spare` | a directory whose file system is full |
+//! | `staging` | what killed writers leave in a directory |
+//! | [`publish`](mod@publish), [`header`] | a store behind a plain web server; the first line of text objects |
+//! | [`check`] | whether a backend can be trusted with a store |
+//! | `amount` | [`Amount`]: a number of objects and their bytes |
+//! | [`testing`] | failing backends, for tests |
+
+mod amount;
+mod aws;
+pub mod check;
+mod directory;
+mod environment;
+mod fault;
+mod gathered;
+pub mod header;
+pub mod layer;
+mod local;
+mod local_disk;
+mod patient;
+mod pieces;
+mod place;
+pub mod publish;
+mod requests;
+mod spare;
+mod staging;
+pub mod testing;
+mod trip;
+mod turns;
+
+pub use amount::Amount;
+pub use environment::Environment;
+pub use gathered::GAP;
+pub use local::{create_local, local};
+pub use patient::{Patience, RetryCounters};
+pub use pieces::{PieceCounters, PieceOptions};
+pub use place::{Link, OpenOptions, Opened, create, is_remote, layered, open, patient};
+pub use requests::{
+    Created, Hint, create_content, delete, error, get, get_range, get_range_with, get_ranges,
+    get_with, head, list, list_all, put_content, put_new, put_over, replace_damaged,
+};
+pub use staging::sweep_staging;
+pub use trip::Trip;

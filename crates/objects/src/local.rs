@@ -1,0 +1,102 @@
+//! A local directory as a backend.
+
+use crate::directory::Directory;
+use crate::{spare, turns};
+use block::fs::{FsPath, Kind};
+use block::{Error, Result};
+use object_store::ObjectStore;
+use std::io;
+use std::sync::Arc;
+
+/// A backend in a local directory that exists. What it answered is on stable storage.
+///
+/// # Errors
+/// [`NotFound`](ErrorKind::NotFound) when there is no such directory; else that of the file system,
+/// naming it.
+pub fn local(path: impl Into<FsPath>) -> Result<Arc<dyn ObjectStore>> {
+    let path = path.into();
+    match path.metadata() {
+        Ok(found) if found.kind == Kind::Directory => {}
+        Ok(_) => {
+            return Err(Error::invalid(format!(
+                "{} is not a directory; give the directory of a store",
+                path.display()
+            )));
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(Error::not_found(format!(
+                "there is no directory {}; correct the store's path, or make a store with \
+                 \"sojourn init\"",
+                path.display()
+            )));
+        }
+        Err(e) => return Err(path.error(e)),
+    }
+    let named = path.display().to_string();
+    let reserve = spare::reserve(&path);
+    let backend = Directory::new(path).map_err(|e| Error::io(named, e))?;
+    Ok(Arc::new(spare::Spare::new(turns::Turns::new(backend), reserve)))
+}
+
+/// As [`local`], for a new store: the directory is made if need be.
+///
+/// # Errors
+/// As [`local`].
+pub fn create_local(path: impl Into<FsPath>) -> Result<Arc<dyn ObjectStore>> {
+    let path = path.into();
+    make_durable(&path)?;
+    local(path)
+}
+
+/// Makes a directory and those above it that are missing, each on stable storage. One that is there may
+/// be what somebody left who was killed.
+fn make_durable(path: &FsPath) -> Result<()> {
+    let above = path.above();
+    if path.parent().is_none() {
+        return Ok(());
+    }
+    if !path.is_dir() {
+        if !above.is_dir() {
+            make_durable(&above)?;
+        }
+        match path.create_dir() {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(path.error(e)),
+            _ => {}
+        }
+    }
+    above.sync_directory()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{OpenOptions, create, open};
+    use block::ErrorKind;
+
+    #[test]
+    fn urls_name_directories() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let options = OpenOptions::default();
+        create(&format!("file://{}", path.display()), &options).unwrap();
+        assert!(path.is_dir());
+        open(path.to_str().unwrap(), &options).unwrap();
+        let error = create_local("/proc/no/such").unwrap_err();
+        assert!(error.message().contains("/proc/no"));
+    }
+
+    #[test]
+    fn opening_a_mistyped_directory_is_not_found_and_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("above").join("mistyped");
+        let error = local(&path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.message().contains("mistyped") && error.message().contains("sojourn init"));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        std::fs::write(dir.path().join("file"), "x").unwrap();
+        let error = local(dir.path().join("file")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        create_local(&path).unwrap();
+        assert!(path.is_dir());
+    }
+}
