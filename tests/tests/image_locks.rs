@@ -4,7 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
 use sojourn_tests::tool::{shell, shell_fails, skip};
-use sojourn_tests::{Home, require};
+use sojourn_tests::{Home, clients, require};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -17,7 +17,7 @@ impl Guest {
     fn start(image: &Path, read_only: bool) -> Self {
         let on = if read_only { "on" } else { "off" };
         let image = image.display();
-        let mut child = Command::new("qemu-system-x86_64")
+        let mut child = Command::new(clients::current().program("qemu-system-x86_64"))
             .args(["-S", "-nodefaults", "-display", "none", "-accel", "tcg", "-monitor", "stdio"])
             .args(["-device", "virtio-blk-pci,drive=d", "-drive"])
             .arg(format!("if=none,id=d,format=raw,readonly={on},file={image}"))
@@ -42,49 +42,53 @@ impl Drop for Guest {
 #[test]
 fn an_image_that_a_virtual_machine_has_is_neither_written_nor_read_but_beside_another_reader() {
     require!("qemu-system-x86_64", "mke2fs");
-    let home = Home::new();
-    shell(
-        home.dir(),
-        &[],
-        "truncate -s 16M image; truncate -s 64M disk; mke2fs -q -F -t ext4 disk",
-    );
-    let commands: [&[&str]; 4] = [
-        &["serve", "--file", "image", "--run", "true"],
-        &["image", "import", "image", "golden"],
-        &["borrow", "up", "disk", "--state", "image", "--run", "true"],
-        &["borrow", "up", "disk", "--state", "image", "--no-write-back", "--run", "true"],
-    ];
-    let guest = Guest::start(&home.path("image"), false);
-    for command in commands {
-        let error = home.fails(4, command);
-        assert!(error.contains("in use by QEMU"), "{command:?}: {error}");
-    }
-    drop(guest);
-    let guest = Guest::start(&home.path("image"), true);
-    for command in [commands[0], commands[2]] {
-        let error = home.fails(4, command);
-        assert!(error.contains("in use by QEMU"), "{command:?}: {error}");
-    }
-    for command in [commands[1], commands[3]] {
-        home.run(command);
-    }
-    drop(guest);
-    home.run(commands[0]);
-    home.run(commands[2]);
+    clients::each(|| {
+        let home = Home::new();
+        shell(
+            home.dir(),
+            &[],
+            "truncate -s 16M image; truncate -s 64M disk; mke2fs -q -F -t ext4 disk",
+        );
+        let commands: [&[&str]; 4] = [
+            &["serve", "--file", "image", "--run", "true"],
+            &["image", "import", "image", "golden"],
+            &["borrow", "up", "disk", "--state", "image", "--run", "true"],
+            &["borrow", "up", "disk", "--state", "image", "--no-write-back", "--run", "true"],
+        ];
+        let guest = Guest::start(&home.path("image"), false);
+        for command in commands {
+            let error = home.fails(4, command);
+            assert!(error.contains("in use by QEMU"), "{command:?}: {error}");
+        }
+        drop(guest);
+        let guest = Guest::start(&home.path("image"), true);
+        for command in [commands[0], commands[2]] {
+            let error = home.fails(4, command);
+            assert!(error.contains("in use by QEMU"), "{command:?}: {error}");
+        }
+        for command in [commands[1], commands[3]] {
+            home.run(command);
+        }
+        drop(guest);
+        home.run(commands[0]);
+        home.run(commands[2]);
+    });
 }
 
 #[test]
 fn an_image_that_is_served_gets_no_second_writer() {
     require!("qemu-nbd");
-    let home = Home::new();
-    shell(home.dir(), &[], "truncate -s 16M image");
-    let server = home.serve_file(&home.path("image"), &[]);
-    for options in ["", "--read-only"] {
-        let script = "qemu-nbd $O -f raw -k \"$PWD/socket\" image";
-        let error = shell_fails(home.dir(), &[("O", options)], script);
-        assert!(error.contains("lock"), "{error}");
-    }
-    server.stop();
+    clients::each(|| {
+        let home = Home::new();
+        shell(home.dir(), &[], "truncate -s 16M image");
+        let server = home.serve_file(&home.path("image"), &[]);
+        for options in ["", "--read-only"] {
+            let script = "qemu-nbd $O -f raw -k \"$PWD/socket\" image";
+            let error = shell_fails(home.dir(), &[("O", options)], script);
+            assert!(error.contains("lock"), "{error}");
+        }
+        server.stop();
+    });
 }
 
 #[test]
