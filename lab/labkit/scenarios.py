@@ -6,10 +6,12 @@ Each scenario is a function of a server that raises LabError, or returns facts.
 
 import os
 import shutil
+import time
 
 from . import LabError, owner
 from .golden import build
 from .guest import Guest
+from .link import Link
 from .shell import free_port, run as run_command
 
 SCRATCH = 512 << 20
@@ -80,17 +82,23 @@ def firmware(server, golden):
     return {"boot_seconds": boot}
 
 
+def program_disk(server):
+    """The binary as a disk of its own, for a guest to copy."""
+    program = os.path.join(server.sockets, "program.raw")
+    shutil.copy(server.binary, program)
+    run_command(["strip", program])
+    os.truncate(program, -(-os.path.getsize(program) // 4096) * 4096)
+    return program
+
+
 LENT = ["--size", "160M", "--min-extent", "256K"]
 """What the guest borrows of the owner's disk; QEMU's disks say that they turn, so the floor is given."""
 
 
 def device_mapper(server, golden):
     """The kernel's device-mapper on the free blocks of an owner's ext4: crypt, mkfs, fill, overwrite."""
-    disk, program = (os.path.join(server.sockets, name) for name in ("owner.raw", "program.raw"))
+    disk, program = os.path.join(server.sockets, "owner.raw"), program_disk(server)
     sums = owner.make(disk)
-    shutil.copy(server.binary, program)
-    run_command(["strip", program])
-    os.truncate(program, -(-os.path.getsize(program) // 4096) * 4096)
     report = server.command("borrow", "scan", "--extents", *LENT, disk)
     lent = [tuple(r) for part in report["disks"][0]["parts"] for r in part["ranges"]]
     kept, shorter = owner.kept_hash(disk, lent), [(lent[0][0], lent[0][1] - 4096), *lent[1:]]
@@ -152,7 +160,67 @@ def kernel_state(guest, borrow):
     return down
 
 
-ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, firmware, device_mapper)}
+AWAY = 6.0
+"""Seconds that a server is away, and that a link delivers nothing: longer than the request timeout."""
+
+KEEPER = "--device /dev/nbd0 --connections 2 --request-timeout 3s"
+
+
+def kept_device(server, golden):
+    """A guest's ext4 on a kept NBD device, under load: restart, crash, cuts, a stall, a killed keeper."""
+    blank, program = os.path.join(server.sockets, "blank.raw"), program_disk(server)
+    with open(blank, "wb") as f:
+        f.truncate(SCRATCH)
+    server.command("image", "import", blank, "blank")
+    server.command("disk", "create", "scratch", "--from", "blank")
+    port = free_port()
+    server.start(f"127.0.0.1:{port}")
+    # The guest's own disk is not what is tested: a server that is away must not stop it.
+    own = os.path.join(server.sockets, "box.raw")
+    run_command(["cp", "--sparse=always", os.path.join(golden, "golden.raw"), own])
+    with Link(port) as link, Guest(golden, own, memory=768, cpus=2, network=True, more=[program]) as guest:
+        guest.start().ready()
+        guest.execute("dd if=/dev/vdb of=/run/sojourn bs=1M && chmod +x /run/sojourn && modprobe virtio_net && "
+                      "modprobe nbd && ip link set lo up && ip link set eth0 up && ip addr add 10.0.2.15/24 dev eth0")
+        connect = f"/run/sojourn device connect nbd://10.0.2.2:{link.port}/scratch {KEEPER}"
+        guest.execute(connect)
+        guest.execute("mkfs.ext4 -q /dev/nbd0 && mkdir -p /mnt/x && mount /dev/nbd0 /mnt/x && mkdir /mnt/x/load")
+        # Until it is told to stop: each round begins anew, the last one stays.
+        guest.execute("(until [ -e /run/stop ]; do rm -rf /mnt/x/load/*; "
+                      f"fsload /mnt/x/load {ROUNDS // 5} >/run/load.log 2>&1 || touch /run/failed; done; "
+                      "touch /run/stopped) >/dev/null 2>&1 &")
+        outages = {
+            "restart": lambda: (server.stop(), time.sleep(AWAY), server.start(f"127.0.0.1:{port}")),
+            "crash": lambda: (server.crash(), time.sleep(AWAY), server.start(f"127.0.0.1:{port}")),
+            "cut": link.cut,
+            "stall": lambda: (link.stall(), time.sleep(AWAY), link.go()),
+            "killed keeper": lambda: (guest.execute("pkill -9 sojourn || kill -9 $(pidof sojourn)"), link.cut(),
+                                      guest.execute(connect)),
+        }
+        survived = {}
+        for name, outage in outages.items():
+            made = link.made
+            outage()
+            guest.execute("dd if=/dev/urandom of=/mnt/x/probe bs=64k count=4 conv=fsync", timeout=90)
+            survived[name] = link.made - made
+        guest.execute("touch /run/stop; until [ -e /run/stopped ]; do sleep 0.1; done; [ ! -e /run/failed ]")
+        refused = guest.execute("/run/sojourn device disconnect /dev/nbd0", check=False)
+        if refused["rc"] != 4:
+            raise LabError(f"a mounted device was not refused: {refused}")
+        listed = guest.execute("/run/sojourn device list")["note"]
+        guest.execute("umount /mnt/x && e2fsck -fn /dev/nbd0")
+        guest.execute("mount -o ro /dev/nbd0 /mnt/x")
+        check = guest.execute("fsload --check /mnt/x/load")
+        guest.execute("umount /mnt/x && /run/sojourn device disconnect /dev/nbd0")
+        # The keeper notices, and ends.
+        guest.execute("while pidof sojourn; do sleep 0.1; done")
+        errors = guest.execute("dmesg | grep -ciE 'i/o error|aborting journal|remounting' || true")["note"]
+        guest.poweroff()
+    server.stop()
+    return {"survived": survived, "listed": listed, "checked": check["note"], "errors": int(errors)}
+
+
+ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, kept_device, firmware, device_mapper)}
 
 
 def run(name, server):

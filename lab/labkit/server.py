@@ -60,6 +60,11 @@ class Server:
 
         wait_until("the server to come up", up, 20)
 
+    def crash(self):
+        """Kills the server as a fault of its own would."""
+        self.process.kill()
+        self.process.wait()
+
     def uri(self, export):
         """The NBD address of an export on the unix socket."""
         return f"nbd+unix:///{export}?socket={self.socket}"

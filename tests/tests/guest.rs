@@ -44,6 +44,19 @@ fn the_kernel_nbd_driver_keeps_a_file_system_whole_over_two_connections() {
 }
 
 #[test]
+fn a_file_system_on_a_kept_device_survives_restarts_crashes_cuts_stalls_and_its_keepers_death() {
+    require!("qemu-system-x86_64", "mmdebstrap");
+    // The client is the guest's kernel: the same under any QEMU.
+    let facts = scenario("kept-device");
+    let survived = facts["survived"].as_object().unwrap();
+    assert_eq!(survived.len(), 5, "{facts}");
+    assert!(survived.values().all(|connections| connections.as_u64() >= Some(1)), "{facts}");
+    assert_eq!(facts["errors"], 0, "{facts}");
+    assert!(facts["listed"].as_str().unwrap().contains("/dev/nbd0"), "{facts}");
+    assert!(facts["checked"].as_str().unwrap().starts_with("files "), "{facts}");
+}
+
+#[test]
 fn a_guest_boots_from_its_disk_alone_through_bios_and_grub() {
     require!("qemu-system-x86_64", "mmdebstrap");
     clients::each(|| {

@@ -21,7 +21,9 @@ mod buffered;
 mod socket;
 
 pub use address::Address;
-pub use client::{ClientOptions, ClientTls, Remote, Stream, Terms, negotiate};
+pub use client::{
+    ClientOptions, ClientTls, HandedSocket, Relay, Remote, Stream, Terms, connect_socket, negotiate,
+};
 pub use server::{
     Counters, Credentials, Ending, ExportSummary, Exports, Layered, Limits, Listener, Peer,
     Purpose, Server, Session, Tls, Traffic, Transport,

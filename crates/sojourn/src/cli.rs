@@ -2,8 +2,8 @@
 //! beside its code in [`commands`](crate::commands).
 
 use crate::commands::{
-    borrow, cache, calibrate, cert, completions, disk, drain, gc, image, init, man, model, predict,
-    reload, repair, replay, serve, simulate, status, store, top, trace, verify,
+    borrow, cache, calibrate, cert, completions, device, disk, drain, gc, image, init, man, model,
+    predict, reload, repair, replay, serve, simulate, status, store, top, trace, verify,
 };
 use crate::logging::LogFormat;
 use clap::{Parser, Subcommand};
@@ -62,6 +62,9 @@ pub(crate) enum Command {
     /// Private disks
     #[command(subcommand, arg_required_else_help = true)]
     Disk(disk::Disk),
+    /// NBD exports as block devices of this machine
+    #[command(subcommand, arg_required_else_help = true)]
+    Device(device::Device),
     /// The store as a whole
     #[command(subcommand, arg_required_else_help = true)]
     Store(store::Store),

@@ -115,13 +115,18 @@ fn carry_out(cli: &Cli) -> Result<ExitCode> {
         allocator::give_back();
         return block_on(commands::serve::run(args, &cli.global))?;
     }
-    let level = cli.global.log.as_deref().unwrap_or(COMMAND_LOG);
+    let default = match &cli.command {
+        Command::Device(verb) => verb.default_log().unwrap_or(COMMAND_LOG),
+        _ => COMMAND_LOG,
+    };
+    let level = cli.global.log.as_deref().unwrap_or(default);
     logging::start(level, cli.global.log_format.unwrap_or(logging::LogFormat::Human))?;
     let home = || Home::of(&cli.global);
     match &cli.command {
         Command::Init(args) => block_on(commands::init::run(args, &home()?, output))?,
         Command::Image(verb) => return writes(commands::image::run(verb, &home()?, output)),
         Command::Disk(verb) => return writes(commands::disk::run(verb, &home()?, output)),
+        Command::Device(verb) => block_on(commands::device::run(verb, output))?,
         Command::Gc(args) => return writes(commands::gc::run(args, &home()?, output)),
         Command::Store(verb) => return writes(commands::store::run(verb, &home()?, output)),
         Command::Borrow(verb) => return block_on(commands::borrow::run(verb, home, output))?,

@@ -68,6 +68,7 @@ fn works_in_home(command: &Command) -> bool {
         // Other disks are borrowed from by root alone.
         Command::Serve(args) => args.file.is_none() && args.shadow == Place::Home,
         Command::Borrow(_)
+        | Command::Device(_)
         | Command::Trace(_)
         | Command::Replay(_)
         | Command::Model(_)

@@ -41,18 +41,48 @@ pub(super) struct Link {
 /// See [`Remote::connect`](super::Remote::connect).
 pub(super) async fn open(uri: &Uri, options: &ClientOptions) -> Result<Link> {
     let attempt = async {
-        let stream: Box<dyn Stream> = match &uri.address {
-            Address::Unix(path) => Box::new(UnixStream::connect(path).await.map_err(unreachable)?),
-            Address::Tcp(host, port) => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await;
-                let stream = stream.map_err(unreachable)?;
-                socket::tune(&stream, options.keepalive);
-                Box::new(stream)
-            }
-        };
+        let stream = dial(uri, options).await?.boxed();
         let (stream, terms) = negotiate(stream, uri, options).await?;
         Ok::<Link, Error>(Link { stream, terms })
     };
+    in_time(uri, options, attempt).await
+}
+
+/// A connected socket.
+pub(super) enum Dialed {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Dialed {
+    pub(super) fn boxed(self) -> Box<dyn Stream> {
+        match self {
+            Self::Unix(stream) => Box::new(stream),
+            Self::Tcp(stream) => Box::new(stream),
+        }
+    }
+}
+
+/// Connects to the server of `uri`; nothing is said yet.
+pub(super) async fn dial(uri: &Uri, options: &ClientOptions) -> Result<Dialed> {
+    match &uri.address {
+        Address::Unix(path) => {
+            UnixStream::connect(path).await.map(Dialed::Unix).map_err(unreachable)
+        }
+        Address::Tcp(host, port) => {
+            let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(unreachable)?;
+            socket::tune(&stream, options.keepalive);
+            Ok(Dialed::Tcp(stream))
+        }
+    }
+}
+
+/// What `attempt` gives, if it ends within the time that an attempt to connect may take.
+pub(super) async fn in_time<T>(
+    uri: &Uri,
+    options: &ClientOptions,
+    attempt: impl Future<Output = Result<T>>,
+) -> Result<T> {
     match tokio::time::timeout(options.connect, attempt).await {
         Ok(result) => result.map_err(|e| e.context(uri)),
         Err(_) => Err(Error::unavailable(format!(

@@ -3,10 +3,12 @@
 //! | module | concept |
 //! |---|---|
 //! | `negotiate` | agreeing with the server |
+//! | `handed` | a negotiated socket for the kernel's driver |
 //! | `tls` | encryption |
 //! | `link` | the connection: sending, receiving, connecting again |
 //! | `table` | the requests that wait for their answer |
 
+mod handed;
 mod link;
 mod negotiate;
 mod table;
@@ -30,6 +32,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
+pub use handed::{HandedSocket, Relay, connect_socket};
 pub use negotiate::{Terms, negotiate};
 pub use tls::ClientTls;
 

@@ -39,8 +39,9 @@ impl Terms {
         self.flags & flag != 0
     }
 
-    /// Whether requests made under these terms can go on under `new` ones.
-    pub(super) fn continues_as(&self, new: &Self) -> bool {
+    /// Whether requests made under these terms can go on under `new` ones: the export has not
+    /// shrunk, and can all that it could.
+    pub fn continues_as(&self, new: &Self) -> bool {
         new.size >= self.size
             && new.flags & self.flags == self.flags
             && new.has(export_flags::READ_ONLY) == self.has(export_flags::READ_ONLY)
@@ -57,9 +58,28 @@ impl Terms {
 /// # Errors
 /// The server's refusal, or what is wrong with its answers.
 pub async fn negotiate(
+    stream: Box<dyn Stream>,
+    uri: &Uri,
+    options: &ClientOptions,
+) -> Result<(Box<dyn Stream>, Terms)> {
+    encrypt_and_choose(stream, uri, options, Features::All).await
+}
+
+/// What is asked of a server beyond what every server has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Features {
+    /// Extended headers or structured replies, and block status.
+    All,
+    /// Nothing: the connection is for somebody who knows simple replies only.
+    None,
+}
+
+/// As [`negotiate`], asking for these features.
+pub(super) async fn encrypt_and_choose(
     mut stream: Box<dyn Stream>,
     uri: &Uri,
     options: &ClientOptions,
+    features: Features,
 ) -> Result<(Box<dyn Stream>, Terms)> {
     let no_zeroes = greet(&mut stream).await?;
     if uri.tls.is_some() {
@@ -75,8 +95,18 @@ pub async fn negotiate(
         }
         stream = tls.connect(stream, uri).await?;
     }
-    let terms = choose(&mut stream, &uri.export, no_zeroes).await?;
+    let terms = choose(&mut stream, &uri.export, no_zeroes, features).await?;
     Ok((stream, terms))
+}
+
+/// Agrees on an export over a connection that is not encrypted, with no features. Takes not one byte
+/// more than the negotiation has.
+pub(super) async fn choose_plain<S>(stream: &mut S, export: &str) -> Result<Terms>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let no_zeroes = greet(stream).await?;
+    choose(stream, export, no_zeroes, Features::None).await
 }
 
 /// Takes the greeting and answers it; whether the server leaves out the zeroes behind the answer to
@@ -98,17 +128,26 @@ where
 }
 
 /// Agrees on an export and on how to use it.
-async fn choose<S>(stream: &mut S, export: &str, no_zeroes: bool) -> Result<Terms>
+async fn choose<S>(
+    stream: &mut S,
+    export: &str,
+    no_zeroes: bool,
+    features: Features,
+) -> Result<Terms>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut style = ReplyStyle::Simple;
-    for (option, agreed) in [
-        (OptionRequest::ExtendedHeaders, ReplyStyle::Extended),
-        (OptionRequest::StructuredReply, ReplyStyle::Structured),
-    ] {
-        if ask(stream, &option, |_| Ok(())).await?.is_ok() {
-            style = agreed;
+    let styles: &[_] = match features {
+        Features::None => &[],
+        Features::All => &[
+            (OptionRequest::ExtendedHeaders, ReplyStyle::Extended),
+            (OptionRequest::StructuredReply, ReplyStyle::Structured),
+        ],
+    };
+    for (option, agreed) in styles {
+        if ask(stream, option, |_| Ok(())).await?.is_ok() {
+            style = *agreed;
             break;
         }
     }

@@ -6,6 +6,7 @@ pub(crate) mod cache;
 pub(crate) mod calibrate;
 pub(crate) mod cert;
 pub(crate) mod completions;
+pub(crate) mod device;
 pub(crate) mod disk;
 pub(crate) mod drain;
 pub(crate) mod gc;

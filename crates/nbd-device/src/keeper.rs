@@ -1,0 +1,350 @@
+//! Keeps a device connected: makes it, and puts a new connection in the place of each that dies.
+
+use crate::driver::{DeviceSettings, Driver};
+use crate::sysfs;
+use async_trait::async_trait;
+use block::{Error, ErrorKind, Result};
+use nbd::codec::constants::export_flags;
+use nbd::{ClientOptions, HandedSocket, Terms, Uri, connect_socket};
+use std::os::fd::AsFd;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// The sectors of the device, in bytes: what partition tables count in.
+const SECTOR: u64 = 512;
+/// The largest logical block that every kernel takes, in bytes.
+const LARGEST_BLOCK: u64 = 4096;
+/// Connections of a device at the most.
+pub const MOST_CONNECTIONS: usize = 16;
+/// Pauses between attempts to reach a server: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// How often it is looked at whether somebody ended the device: the driver reports that to nobody.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// How a device is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeeperOptions {
+    /// The N of `/dev/nbdN`; `None`: the driver takes a free one.
+    pub index: Option<u32>,
+    /// Connections, 1 to [`MOST_CONNECTIONS`]; one with a server that does not allow more.
+    pub connections: usize,
+    /// A request that is not answered for this long makes its connection count as dead.
+    pub request_timeout: Duration,
+    /// How long requests wait for a server that is away; they fail then.
+    pub dead_timeout: Duration,
+    /// What pauses are spread by, so that machines that lost one server do not come back in one
+    /// instant: any number that others do not have.
+    pub seed: u64,
+}
+
+impl Default for KeeperOptions {
+    fn default() -> Self {
+        Self {
+            index: None,
+            connections: 2,
+            request_timeout: Duration::from_secs(10),
+            dead_timeout: Duration::from_secs(86_400),
+            seed: 0,
+        }
+    }
+}
+
+/// How the server is reached.
+#[async_trait]
+pub trait Dial: Send + Sync {
+    /// Connects once and chooses the export.
+    ///
+    /// # Errors
+    /// [`Unavailable`](ErrorKind::Unavailable) when nobody answers, and the server's refusals.
+    async fn dial(&mut self) -> Result<HandedSocket>;
+
+    /// What the device is called for people.
+    fn name(&self) -> String;
+}
+
+/// One export at one or several addresses: a server, and those that take over from it.
+#[derive(Debug)]
+pub struct Servers {
+    name: String,
+    /// Never empty.
+    addresses: Vec<(Uri, ClientOptions)>,
+    /// The one to try first: the last that answered.
+    first: usize,
+}
+
+impl Servers {
+    /// The servers of one export, in the order in which they are tried. `name` is what the device is
+    /// known by: the same for whoever takes it up again.
+    ///
+    /// # Errors
+    /// [`Invalid`](ErrorKind::Invalid) when there is none.
+    pub fn new(name: String, addresses: Vec<(Uri, ClientOptions)>) -> Result<Self> {
+        if addresses.is_empty() {
+            return Err(Error::invalid("no server was named; give nbd://HOST/EXPORT"));
+        }
+        Ok(Self { name, addresses, first: 0 })
+    }
+}
+
+#[async_trait]
+impl Dial for Servers {
+    async fn dial(&mut self) -> Result<HandedSocket> {
+        let mut failure = None;
+        for turn in 0..self.addresses.len() {
+            let number = (self.first + turn) % self.addresses.len();
+            let (uri, options) = &self.addresses[number];
+            match connect_socket(uri, options).await {
+                Ok(socket) => {
+                    self.first = number;
+                    return Ok(socket);
+                }
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        Err(failure.unwrap_or_else(|| Error::internal("a device without a server")))
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}
+
+/// A device that is kept connected.
+#[derive(Debug)]
+pub struct Keeper<D, S> {
+    driver: D,
+    servers: S,
+    index: u32,
+    connections: usize,
+    settings: DeviceSettings,
+    terms: Terms,
+    pauses: Pauses,
+    /// What carries encrypted connections.
+    relays: JoinSet<()>,
+}
+
+impl<D: Driver, S: Dial> Keeper<D, S> {
+    /// Makes the device. One of this number and server that lost its keeper is taken up again.
+    ///
+    /// # Errors
+    /// [`Conflict`](ErrorKind::Conflict) when the device is in use, [`Denied`](ErrorKind::Denied)
+    /// without the rights, [`Invalid`](ErrorKind::Invalid) for settings or a size that cannot be; the
+    /// server's refusals.
+    pub async fn connect(mut driver: D, mut servers: S, options: &KeeperOptions) -> Result<Self> {
+        if !(1..=MOST_CONNECTIONS).contains(&options.connections) {
+            return Err(Error::invalid(format!(
+                "a device has 1 to {MOST_CONNECTIONS} connections, not {}",
+                options.connections
+            )));
+        }
+        if options.request_timeout < Duration::from_secs(1) {
+            return Err(Error::invalid("a request needs a second to be answered at least"));
+        }
+        let mut relays = JoinSet::new();
+        let first = servers.dial().await?;
+        let terms = first.terms.clone();
+        let settings = settings(&terms, servers.name(), options)?;
+        let several = terms.has(export_flags::CAN_MULTI_CONN);
+        let connections = if several { options.connections } else { 1 };
+        let mut sockets = vec![carried(&mut relays, first)];
+        if let Some(index) = options.index
+            && driver.backend(index)?.as_ref() == Some(&settings.backend)
+        {
+            let pauses = Pauses::new(options.seed);
+            let mut keeper =
+                Self { driver, servers, index, connections, settings, terms, pauses, relays };
+            drop(sockets);
+            tracing::info!(device = %sysfs::path(index).display(), "is taken up again");
+            keeper.mend_all().await?;
+            return Ok(keeper);
+        }
+        while sockets.len() < connections {
+            let next = servers.dial().await?;
+            if next.terms != terms {
+                return Err(Error::conflict(
+                    "the export changed while it was connected; try again",
+                ));
+            }
+            sockets.push(carried(&mut relays, next));
+        }
+        let handed: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+        let index = driver.connect(options.index, &settings, &handed).await?;
+        let pauses = Pauses::new(options.seed);
+        Ok(Self { driver, servers, index, connections, settings, terms, pauses, relays })
+    }
+
+    /// The N of `/dev/nbdN`.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// How many connections it has.
+    pub fn connections(&self) -> usize {
+        self.connections
+    }
+
+    /// The size of the device, in bytes.
+    pub fn size(&self) -> u64 {
+        self.settings.size
+    }
+
+    /// Replaces connections that die, until somebody ends the device, or it becomes another server's.
+    ///
+    /// # Errors
+    /// [`Conflict`](ErrorKind::Conflict) when the device became another server's; when the driver
+    /// cannot be reached any more. It stays as it is then.
+    pub async fn keep(&mut self) -> Result<()> {
+        loop {
+            while self.relays.try_join_next().is_some() {}
+            let mended = match tokio::time::timeout(LOOK, self.driver.died()).await {
+                Ok(died) => match died? {
+                    Some(index) if index == self.index => {
+                        tracing::warn!(device = self.index, "a connection is lost");
+                        self.mend().await.map(|_| ())
+                    }
+                    Some(_) => Ok(()),
+                    None => self.mend_all().await,
+                },
+                Err(_) if !self.driver.is_connected(self.index)? => return Ok(()),
+                Err(_) => Ok(()),
+            };
+            match mended {
+                Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+                other => other?,
+            }
+        }
+    }
+
+    /// Ends the device: what waits for an answer fails. Unmount what is on it before.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub async fn disconnect(mut self) -> Result<()> {
+        self.driver.disconnect(self.index).await
+    }
+
+    /// Replaces every connection that is dead.
+    async fn mend_all(&mut self) -> Result<()> {
+        for _ in 0..self.connections {
+            if !self.mend().await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces a dead connection, for as long as it takes to reach a server; `false` when none is dead.
+    async fn mend(&mut self) -> Result<bool> {
+        self.pauses.reset();
+        let mut said = None;
+        loop {
+            match self.replace().await {
+                Ok(was_dead) => {
+                    if was_dead {
+                        tracing::info!(device = self.index, "is connected again");
+                    }
+                    return Ok(was_dead);
+                }
+                Err(Mending::Over(error)) => return Err(error),
+                Err(Mending::Later(error)) => {
+                    let message = error.to_string();
+                    // Once for each cause: where this is written may be on the device.
+                    if said.as_ref() != Some(&message) {
+                        tracing::warn!(device = self.index, error = message, "no server yet");
+                        said = Some(message);
+                    }
+                }
+            }
+            tokio::time::sleep(self.pauses.next()).await;
+            if !self.driver.is_connected(self.index)? {
+                return Err(Error::not_found("the device was ended"));
+            }
+        }
+    }
+
+    async fn replace(&mut self) -> std::result::Result<bool, Mending> {
+        let handed = self.servers.dial().await.map_err(Mending::Later)?;
+        if !self.terms.continues_as(&handed.terms) {
+            return Err(Mending::Later(Error::conflict(format!(
+                "{}: is another export than the one that the device was made of, smaller or with less \
+                 rights; the device waits for the old one",
+                self.settings.backend
+            ))));
+        }
+        let settings = DeviceSettings { size: handed.terms.size, ..self.settings.clone() };
+        let (socket, relay) = (handed.socket, handed.relay);
+        // Before the driver uses the socket.
+        let relay = relay.map(|relay| self.relays.spawn(relay.run()));
+        let replaced = self.driver.replace(self.index, &settings, socket.as_fd()).await;
+        match replaced {
+            Ok(true) => self.settings = settings,
+            Ok(false) | Err(_) => {
+                relay.inspect(|relay| relay.abort());
+            }
+        }
+        replaced.map_err(Mending::Over)
+    }
+}
+
+/// Why a connection was not replaced.
+enum Mending {
+    /// It can be tried again.
+    Later(Error),
+    /// The device is not ours any more, or the driver cannot be reached.
+    Over(Error),
+}
+
+/// Starts what has to run beside a socket.
+fn carried(relays: &mut JoinSet<()>, handed: HandedSocket) -> std::os::fd::OwnedFd {
+    if let Some(relay) = handed.relay {
+        relays.spawn(relay.run());
+    }
+    handed.socket
+}
+
+fn settings(terms: &Terms, backend: String, options: &KeeperOptions) -> Result<DeviceSettings> {
+    let block_size = u64::from(terms.limits.minimum).max(SECTOR);
+    if block_size > LARGEST_BLOCK || !terms.size.is_multiple_of(block_size) || terms.size == 0 {
+        return Err(Error::invalid(format!(
+            "{backend}: {} bytes in blocks of {block_size} cannot be a device of the kernel",
+            terms.size
+        )));
+    }
+    Ok(DeviceSettings {
+        size: terms.size,
+        block_size,
+        server_flags: terms.flags,
+        request_timeout: options.request_timeout,
+        dead_timeout: options.dead_timeout,
+        backend,
+    })
+}
+
+/// Exponential back-off, spread by a seed.
+#[derive(Debug)]
+struct Pauses {
+    next: Duration,
+    state: u64,
+}
+
+impl Pauses {
+    fn new(seed: u64) -> Self {
+        Self { next: PAUSES.0, state: seed }
+    }
+
+    fn reset(&mut self) {
+        self.next = PAUSES.0;
+    }
+
+    /// The next pause: half to all of a time that doubles.
+    fn next(&mut self) -> Duration {
+        let whole = self.next;
+        self.next = (whole * 2).min(PAUSES.1);
+        // Knuth's MMIX generator: good enough to keep machines apart.
+        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        whole / 2 + (whole / 2).mul_f64((self.state >> 40) as f64 / f64::from(1 << 24))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,283 @@
+use super::*;
+use nbd::codec::ReplyStyle;
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use tokio::sync::mpsc;
+
+/// A driver with one device; tests have connections die.
+#[derive(Debug)]
+struct Fake {
+    world: Arc<Mutex<World>>,
+    reports: mpsc::UnboundedReceiver<Option<u32>>,
+}
+
+#[derive(Debug, Default)]
+struct World {
+    /// `None`: the device is not connected.
+    device: Option<DeviceSettings>,
+    live: usize,
+    dead: usize,
+    replaced: usize,
+}
+
+const INDEX: u32 = 3;
+
+#[async_trait]
+impl Driver for Fake {
+    async fn connect(
+        &mut self,
+        index: Option<u32>,
+        settings: &DeviceSettings,
+        sockets: &[BorrowedFd<'_>],
+    ) -> Result<u32> {
+        let mut world = self.world.lock().unwrap();
+        world.device = Some(settings.clone());
+        world.live = sockets.len();
+        Ok(index.unwrap_or(INDEX))
+    }
+
+    async fn replace(
+        &mut self,
+        _: u32,
+        settings: &DeviceSettings,
+        _: BorrowedFd<'_>,
+    ) -> Result<bool> {
+        let mut world = self.world.lock().unwrap();
+        if world.device.is_none() {
+            return Err(Error::not_found("not connected"));
+        }
+        if world.dead == 0 {
+            return Ok(false);
+        }
+        world.device = Some(settings.clone());
+        (world.dead, world.live, world.replaced) =
+            (world.dead - 1, world.live + 1, world.replaced + 1);
+        Ok(true)
+    }
+
+    async fn disconnect(&mut self, _: u32) -> Result<()> {
+        self.world.lock().unwrap().device = None;
+        Ok(())
+    }
+
+    fn is_connected(&self, _: u32) -> Result<bool> {
+        Ok(self.world.lock().unwrap().device.is_some())
+    }
+
+    fn backend(&self, _: u32) -> Result<Option<String>> {
+        Ok(self.world.lock().unwrap().device.as_ref().map(|device| device.backend.clone()))
+    }
+
+    async fn died(&mut self) -> Result<Option<u32>> {
+        self.reports.recv().await.ok_or_else(|| Error::unavailable("the driver is gone"))
+    }
+}
+
+/// A server that answers as the test says, and well when the test says nothing.
+#[derive(Debug, Clone)]
+struct Server {
+    answers: Arc<Mutex<VecDeque<Result<Terms>>>>,
+    dials: Arc<Mutex<usize>>,
+}
+
+fn terms(size: u64) -> Terms {
+    Terms {
+        size,
+        flags: export_flags::HAS_FLAGS | export_flags::CAN_MULTI_CONN,
+        style: ReplyStyle::Simple,
+        allocation: None,
+        limits: block::Limits::default(),
+    }
+}
+
+#[async_trait]
+impl Dial for Server {
+    async fn dial(&mut self) -> Result<HandedSocket> {
+        *self.dials.lock().unwrap() += 1;
+        let answer = self.answers.lock().unwrap().pop_front();
+        let terms = answer.unwrap_or_else(|| Ok(terms(1 << 20)))?;
+        Ok(HandedSocket { socket: UnixStream::pair().unwrap().0.into(), terms, relay: None })
+    }
+
+    fn name(&self) -> String {
+        "nbd://lab/alice".into()
+    }
+}
+
+struct Rig {
+    world: Arc<Mutex<World>>,
+    server: Server,
+    reports: mpsc::UnboundedSender<Option<u32>>,
+}
+
+impl Rig {
+    fn new() -> (Self, Fake) {
+        let world = Arc::new(Mutex::new(World::default()));
+        let (reports, receiver) = mpsc::unbounded_channel();
+        let server = Server { answers: Arc::default(), dials: Arc::default() };
+        (Self { world: Arc::clone(&world), server, reports }, Fake { world, reports: receiver })
+    }
+
+    /// Connections die, and so many reports of it come through.
+    fn kill(&self, number: usize, reported: usize) {
+        let mut world = self.world.lock().unwrap();
+        (world.dead, world.live) = (world.dead + number, world.live - number);
+        for _ in 0..reported {
+            self.reports.send(Some(INDEX)).unwrap();
+        }
+    }
+
+    fn answer(&self, answers: impl IntoIterator<Item = Result<Terms>>) {
+        self.server.answers.lock().unwrap().extend(answers);
+    }
+
+    fn alive(&self) -> usize {
+        self.world.lock().unwrap().live
+    }
+}
+
+async fn connected(options: &KeeperOptions) -> (Rig, Keeper<Fake, Server>) {
+    let (rig, driver) = Rig::new();
+    let keeper = Keeper::connect(driver, rig.server.clone(), options).await.unwrap();
+    (rig, keeper)
+}
+
+/// Keeps the device until `done`, or for a minute.
+async fn keep_until(keeper: &mut Keeper<Fake, Server>, done: impl Fn() -> bool) {
+    let waiting = async {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        ended = keeper.keep() => panic!("{ended:?}"),
+        () = waiting => {}
+        () = tokio::time::sleep(Duration::from_secs(60)) => panic!("not in time"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_connection_that_dies_is_replaced() {
+    let (rig, mut keeper) = connected(&KeeperOptions::default()).await;
+    assert_eq!((keeper.index(), keeper.connections(), rig.alive()), (INDEX, 2, 2));
+    rig.kill(1, 1);
+    keep_until(&mut keeper, || rig.alive() == 2).await;
+    rig.kill(2, 2);
+    keep_until(&mut keeper, || rig.alive() == 2).await;
+    assert_eq!(rig.world.lock().unwrap().replaced, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reports_that_were_lost_are_made_up_for() {
+    let (rig, mut keeper) = connected(&KeeperOptions::default()).await;
+    rig.kill(2, 0);
+    rig.reports.send(None).unwrap();
+    keep_until(&mut keeper, || rig.alive() == 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn reports_about_other_devices_are_passed_over() {
+    let (rig, mut keeper) = connected(&KeeperOptions::default()).await;
+    rig.reports.send(Some(INDEX + 1)).unwrap();
+    rig.kill(1, 1);
+    let dials = *rig.server.dials.lock().unwrap();
+    keep_until(&mut keeper, || rig.alive() == 2).await;
+    assert_eq!(*rig.server.dials.lock().unwrap(), dials + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_gets_the_size_that_its_export_has_grown_to() {
+    let (rig, mut keeper) = connected(&KeeperOptions::default()).await;
+    rig.answer([Ok(terms(2 << 20))]);
+    rig.kill(1, 1);
+    keep_until(&mut keeper, || rig.alive() == 2).await;
+    let size = rig.world.lock().unwrap().device.as_ref().map(|device| device.size);
+    assert_eq!((size, keeper.size()), (Some(2 << 20), 2 << 20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_smaller_export_is_never_put_under_a_device_and_the_old_one_is_waited_for() {
+    let (rig, mut keeper) = connected(&KeeperOptions::default()).await;
+    let missing = || Err(Error::not_found("no such export"));
+    rig.answer([Ok(terms(4096)), Err(Error::unavailable("away")), missing(), missing()]);
+    rig.kill(1, 1);
+    keep_until(&mut keeper, || rig.alive() == 2).await;
+    let world = rig.world.lock().unwrap();
+    assert_eq!(world.device.as_ref().unwrap().size, 1 << 20);
+    assert_eq!(*rig.server.dials.lock().unwrap(), 2 + 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_keeper_ends_when_somebody_ends_the_device_with_a_server_and_without() {
+    let (rig, mut keeper) = connected(&KeeperOptions::default()).await;
+    rig.world.lock().unwrap().device = None;
+    keeper.keep().await.unwrap();
+    let (rig, mut keeper) = connected(&KeeperOptions::default()).await;
+    rig.answer((0..100).map(|_| Err(Error::unavailable("away"))));
+    rig.kill(2, 2);
+    let world = Arc::clone(&rig.world);
+    let ends = async {
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        world.lock().unwrap().device = None;
+    };
+    let (kept, ()) = tokio::join!(keeper.keep(), ends);
+    kept.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_whose_keeper_was_killed_is_taken_up_again() {
+    let options = KeeperOptions { index: Some(INDEX), ..KeeperOptions::default() };
+    let (rig, keeper) = connected(&options).await;
+    let Keeper { driver, servers, .. } = keeper;
+    rig.kill(2, 0); // while nobody listens
+    let mut keeper = Keeper::connect(driver, servers, &options).await.unwrap();
+    assert_eq!((rig.alive(), keeper.index()), (2, INDEX));
+    rig.kill(1, 1);
+    keep_until(&mut keeper, || rig.alive() == 2).await;
+}
+
+#[tokio::test]
+async fn one_connection_is_made_where_the_server_allows_no_more() {
+    let (rig, driver) = Rig::new();
+    let flags = export_flags::HAS_FLAGS;
+    rig.answer([Ok(Terms { flags, ..terms(1 << 20) })]);
+    let options = KeeperOptions { connections: 4, ..KeeperOptions::default() };
+    let keeper = Keeper::connect(driver, rig.server.clone(), &options).await.unwrap();
+    assert_eq!((keeper.connections(), rig.alive()), (1, 1));
+}
+
+#[tokio::test]
+async fn settings_and_sizes_that_cannot_be_are_refused() {
+    let bad = [
+        KeeperOptions { connections: 0, ..KeeperOptions::default() },
+        KeeperOptions { connections: 17, ..KeeperOptions::default() },
+        KeeperOptions { request_timeout: Duration::ZERO, ..KeeperOptions::default() },
+    ];
+    for options in bad {
+        let (rig, driver) = Rig::new();
+        let error = Keeper::connect(driver, rig.server.clone(), &options).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
+    for size in [0, 1000] {
+        let (rig, driver) = Rig::new();
+        rig.answer([Ok(terms(size))]);
+        let options = KeeperOptions::default();
+        let error = Keeper::connect(driver, rig.server.clone(), &options).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
+}
+
+#[test]
+fn pauses_double_to_a_limit_and_are_spread() {
+    let (mut one, mut other) = (Pauses::new(1), Pauses::new(2));
+    let pauses: Vec<_> = std::iter::repeat_with(|| one.next()).take(10).collect();
+    for (number, pause) in pauses.iter().enumerate() {
+        let whole = (PAUSES.0 * (1 << number)).min(PAUSES.1);
+        assert!(*pause >= whole / 2 && *pause <= whole, "{number}: {pause:?} of {whole:?}");
+    }
+    assert_ne!(pauses[9], std::iter::repeat_with(|| other.next()).take(10).last().unwrap());
+    one.reset();
+    assert!(one.next() <= PAUSES.0);
+}

@@ -1,0 +1,247 @@
+//! `sojourn device`: NBD exports as block devices of this machine's kernel.
+
+mod background;
+
+use crate::lists::duration;
+use crate::output::Output;
+use crate::remote;
+use crate::serve::notify::notify;
+use block::{ByteSize, Error, Result};
+use nbd::Uri;
+use nbd_device::keeper::Servers;
+use nbd_device::{Driver, Keeper, KeeperOptions, Netlink, resident, sysfs};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// `sojourn device …`.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Device {
+    /// Make an NBD export a block device, and keep it through restarts and cuts
+    Connect(Connect),
+    /// List the NBD devices of this machine that are connected
+    #[command(
+        visible_alias = "ls",
+        after_help = "\
+Examples:
+  sojourn device list
+  sojourn --json device list"
+    )]
+    List,
+    /// End a device that nothing uses
+    Disconnect(Disconnect),
+}
+
+/// Arguments of `sojourn device connect`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn device connect nbd://lab/alice
+  sojourn device connect nbds://lab/alice --device /dev/nbd0 --connections 4
+  sojourn device connect nbd://lab/alice nbd://lab2/alice    the second when the first is away
+
+Prints the device. Its keeper stays in the background, or here with --foreground: when the server
+is restarted or hangs, or the link is cut, whatever uses the device waits until the server is there
+again. The keeper is locked in memory, so that the root file system may be on the device; what it
+has to say is in the kernel's log. SIGTERM ends the keeper and leaves the device as it is: the same
+command takes it up again. Needs root, and the kernel's NBD driver (modprobe nbd).")]
+pub(crate) struct Connect {
+    /// The export: nbd://HOST[:PORT]/NAME, nbds:// with TLS, nbd+unix:///NAME?socket=PATH. Several are
+    /// the same export at several servers
+    #[arg(value_name = "URI", required = true)]
+    servers: Vec<Uri>,
+    /// The device [default: a free one]
+    #[arg(long, value_name = "PATH", value_parser = device)]
+    device: Option<u32>,
+    /// Connections, where the server allows more than one
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    connections: usize,
+    /// A request that is not answered for this long makes its connection count as dead
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
+    request_timeout: Duration,
+    /// How long requests wait for a server that is away; they fail then, and what is on the device
+    /// with them
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "24h")]
+    give_up_after: Duration,
+    /// Stay here: for systemd and other supervisors
+    #[arg(long)]
+    foreground: bool,
+    /// Go to the background when the device is there.
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    detach: bool,
+}
+
+/// Arguments of `sojourn device disconnect`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn device disconnect /dev/nbd0
+
+A device that is mounted, swapped to or held otherwise is refused. With --force it ends all the
+same: what waits for an answer fails, and what was not written is lost.")]
+pub(crate) struct Disconnect {
+    /// The device
+    #[arg(value_name = "PATH", value_parser = device)]
+    device: u32,
+    /// Though something uses it
+    #[arg(long)]
+    force: bool,
+}
+
+/// A device as this command shows it.
+#[derive(Debug, Serialize)]
+struct DeviceView {
+    device: PathBuf,
+    size: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connections: Option<usize>,
+    server: Option<String>,
+}
+
+impl DeviceView {
+    fn line(&self) -> String {
+        let server = self.server.as_deref().unwrap_or("(unknown)");
+        format!("{}  {}  {server}", self.device.display(), ByteSize(self.size))
+    }
+}
+
+impl Device {
+    /// What is logged unless the user says: a keeper tells what happens to its device.
+    pub(crate) fn default_log(&self) -> Option<&'static str> {
+        matches!(self, Self::Connect(_)).then_some("warn,nbd_device=info,panic=off")
+    }
+}
+
+fn device(text: &str) -> Result<u32> {
+    sysfs::index_of(Path::new(text))
+}
+
+/// Carries the verb out.
+pub(crate) async fn run(verb: &Device, output: Output) -> Result<()> {
+    match verb {
+        Device::Connect(args) if args.foreground || args.detach => connect(args, output).await,
+        Device::Connect(_) => background::start().await,
+        Device::List => list(output),
+        Device::Disconnect(args) => disconnect(args, output).await,
+    }
+}
+
+async fn connect(args: &Connect, output: Output) -> Result<()> {
+    let mut servers = Vec::new();
+    for uri in &args.servers {
+        servers.extend(resolved(uri).await?);
+    }
+    let mut seed = [0; 8];
+    crate::world::system().entropy.fill(&mut seed)?;
+    let options = KeeperOptions {
+        index: args.device,
+        connections: args.connections,
+        request_timeout: args.request_timeout,
+        dead_timeout: args.give_up_after,
+        seed: u64::from_le_bytes(seed),
+    };
+    let servers = Servers::new(args.servers[0].to_string(), servers)?;
+    let mut keeper = Keeper::connect(Netlink::open().await?, servers, &options).await?;
+    resident::stay()?;
+    let view = DeviceView {
+        device: sysfs::path(keeper.index()),
+        size: keeper.size(),
+        connections: Some(keeper.connections()),
+        server: Some(args.servers[0].to_string()),
+    };
+    look_for_partitions(view.device.clone()).await;
+    output.print(&view, || view.device.display().to_string())?;
+    notify("READY=1");
+    if args.detach {
+        background::leave()?;
+    }
+    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
+        return Err(Error::unavailable("cannot listen to signals"));
+    };
+    tokio::select! {
+        kept = keeper.keep() => kept,
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+    }
+}
+
+/// The servers of a URI, by number: while the root file system is away nobody can be asked for a
+/// name.
+async fn resolved(uri: &Uri) -> Result<Vec<(Uri, nbd::ClientOptions)>> {
+    let options = remote::options(uri)?;
+    let nbd::Address::Tcp(host, port) = &uri.address else {
+        return Ok(vec![(uri.clone(), options)]);
+    };
+    let found = tokio::net::lookup_host((host.as_str(), *port)).await.map_err(|e| {
+        Error::not_found(format!("{uri}: the name {host} has no address: {e}")).with_source(e)
+    })?;
+    let numbered = found.map(|address| {
+        let mut uri = uri.clone();
+        // The certificate has the name.
+        if let Some(tls) = &mut uri.tls {
+            tls.hostname.get_or_insert_with(|| host.clone());
+        }
+        uri.address = nbd::Address::Tcp(address.ip().to_string(), address.port());
+        (uri, options.clone())
+    });
+    Ok(numbered.collect())
+}
+
+/// Has the kernel look for partitions, which it does when the device is opened.
+async fn look_for_partitions(path: PathBuf) {
+    let opened = block::offload(move || {
+        std::fs::File::open(&path).map(drop).map_err(|e| Error::io(path.display(), e))
+    });
+    if let Err(error) = opened.await {
+        tracing::warn!(%error, "cannot look for partitions");
+    }
+}
+
+fn list(output: Output) -> Result<()> {
+    let devices: Vec<_> = sysfs::connected()?
+        .into_iter()
+        .map(|device| DeviceView {
+            device: device.path(),
+            size: device.size,
+            connections: None,
+            server: device.backend,
+        })
+        .collect();
+    output.print(&devices, || match devices.is_empty() {
+        true => "no NBD device is connected".to_owned(),
+        false => devices.iter().map(DeviceView::line).collect::<Vec<_>>().join("\n"),
+    })
+}
+
+async fn disconnect(args: &Disconnect, output: Output) -> Result<()> {
+    let path = sysfs::path(args.device);
+    let mut driver = Netlink::open().await?;
+    if !driver.is_connected(args.device)? {
+        return Err(Error::not_found(format!(
+            "{} is not connected; `sojourn device list` shows those that are",
+            path.display()
+        )));
+    }
+    if !args.force {
+        let at = path.clone();
+        block::offload(move || must_be_free(&at)).await?;
+    }
+    driver.disconnect(args.device).await?;
+    output.done(&format!("disconnected {}", path.display()))
+}
+
+/// Refuses a device that is mounted, swapped to, or held by another device.
+fn must_be_free(path: &Path) -> Result<()> {
+    match rustix::fs::open(path, OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(_) => Ok(()),
+        Err(Errno::BUSY) => Err(Error::conflict(format!(
+            "{} is in use (mounted, swapped to, or part of another device); give that up first",
+            path.display()
+        ))),
+        Err(e) => Err(Error::io(path.display(), e.into())),
+    }
+}
