@@ -5,8 +5,10 @@ use crate::commands::{
     borrow, cache, calibrate, cert, completions, device, disk, drain, gc, image, init, man, model,
     predict, reload, repair, replay, serve, simulate, status, store, top, trace, verify,
 };
-use crate::logging::LogFormat;
+use crate::values::LogFormat;
+use block::Result;
 use clap::{Parser, Subcommand};
+use engine::Home;
 use std::path::PathBuf;
 
 /// Streams machines' disks from golden images: every machine gets its own private disk, over NBD.
@@ -49,6 +51,16 @@ pub(crate) struct Global {
     /// How log lines look
     #[arg(long, global = true, value_enum, value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
+}
+
+impl Global {
+    /// The home that the command line means.
+    ///
+    /// # Errors
+    /// As [`Home::with_key_file`].
+    pub(crate) fn home(&self) -> Result<Home> {
+        Home::with_key_file(self.home.as_deref(), self.key_file.as_deref())
+    }
 }
 
 /// What to do.

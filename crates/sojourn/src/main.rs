@@ -1,53 +1,38 @@
-//! `sojourn`: the command line and the server. It wires the libraries together and decides
-//! nothing that belongs in them.
+//! `sojourn`: the command line. It parses, calls the libraries, and prints what they give.
+//!
+//! This crate may know every other one. It must not decide what belongs in one of them: what a store,
+//! a disk or a server does is theirs, and nothing here is imported by them.
 //!
 //! | module | concept |
 //! |---|---|
 //! | [`allocator`] | memory goes back to the system |
 //! | [`cli`] | the command line |
 //! | [`commands`] | one module per noun or verb |
-//! | [`home`] | the directory that one server lives in |
 //! | [`owner`] | root on another user's home becomes that user |
-//! | [`key`] | the passphrase or key file of an encrypted store |
-//! | [`config`] | `sojourn.toml` |
-//! | [`borrow`] | borrowed disks in use |
-//! | [`engine`] | store, cache and disks of a home, and the verbs on disks |
-//! | [`control`] | how commands reach the disks that a server has open |
-//! | [`serve`](mod@serve) | exports, listeners, HTTP, signals |
 //! | [`remote`] | exports of other servers |
+//! | [`stores`] | the stores that commands open |
+//! | [`values`] | values of options that several commands take |
 //! | [`interrupt`] | what an interrupted command leaves in a store |
-//! | [`descriptors`] | how many files and sockets may be open |
-//! | [`names`] | the names of metrics and log fields |
 //! | [`lists`] | lists, ranges and times on the command line |
-//! | [`world`] | the system's clock and randomness |
 //! | [`output`], [`progress`], [`logging`] | what people and programs see |
 
 mod allocator;
-mod borrow;
 mod cli;
 mod commands;
-mod config;
-mod control;
-mod descriptors;
-mod engine;
-mod home;
 mod interrupt;
-mod key;
 mod lists;
 mod logging;
-mod names;
 mod output;
 mod owner;
-mod place;
 mod progress;
 mod remote;
-mod serve;
-mod world;
+mod stores;
+mod values;
 
 use block::{Error, Result};
 use clap::Parser;
 use cli::{Cli, Command};
-use home::Home;
+use engine::config::log::LogFormat;
 use output::Output;
 use owner::Owner;
 use parking_lot::Mutex;
@@ -70,7 +55,7 @@ fn main() -> ExitCode {
         tracing::error!(target: "panic", "{text}");
         *PANIC.lock() = text;
     }));
-    descriptors::raise();
+    server::descriptors::raise();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
@@ -120,8 +105,9 @@ fn carry_out(cli: &Cli) -> Result<ExitCode> {
         _ => COMMAND_LOG,
     };
     let level = cli.global.log.as_deref().unwrap_or(default);
-    logging::start(level, cli.global.log_format.unwrap_or(logging::LogFormat::Human))?;
-    let home = || Home::of(&cli.global);
+    let format = cli.global.log_format.map_or(LogFormat::Human, Into::into);
+    logging::start(level, format)?;
+    let home = || cli.global.home();
     match &cli.command {
         Command::Init(args) => block_on(commands::init::run(args, &home()?, output))?,
         Command::Image(verb) => return writes(commands::image::run(verb, &home()?, output)),

@@ -3,8 +3,8 @@
 
 use crate::cli::{Cli, Command};
 use crate::commands::serve::Place;
-use crate::home::Home;
 use block::{Error, ErrorKind, Result};
+use engine::Home;
 use nix::unistd::{Gid, Uid, User, initgroups, setgid, setgroups, setuid};
 use std::ffi::CString;
 

@@ -1,10 +1,10 @@
 //! `sojourn image boot-list`: what a boot of an image version reads.
 
 use super::image::Which;
-use crate::engine::boot_list;
 use crate::output::Output;
 use block::{ByteSize, Error, Result, Span};
 use clap::Subcommand;
+use engine::boot_list;
 use serde::Serialize;
 use std::fmt::Write;
 use std::io::Read;

@@ -1,12 +1,12 @@
 //! `sojourn cache`: the block cache of the running server.
 
 use super::reload::server;
-use crate::control::api::CacheRequest;
-use crate::home::Home;
 use crate::output::{Output, Table, fields};
-use crate::serve::status::CacheView;
 use ::cache::{Forecast, PolicyKind};
 use block::{ByteSize, Result};
+use engine::Home;
+use server::control::api::CacheRequest;
+use server::status::CacheView;
 
 /// Verbs of `sojourn cache`.
 #[derive(Debug, clap::Subcommand)]

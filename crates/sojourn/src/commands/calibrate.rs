@@ -8,7 +8,7 @@
 mod page;
 mod probe;
 
-use crate::commands::simulate::{profile, write_page};
+use crate::commands::simulate::write_page;
 use crate::output::{Output, Table, raw};
 use crate::progress::Bar;
 use block::{Error, Result};
@@ -20,6 +20,7 @@ use schedule::calibrate::rotating::{self, Rotating};
 use schedule::calibrate::simulated::Simulated;
 use schedule::calibrate::{FitError, Probe};
 use serde::Serialize;
+use server::throttle::profile;
 use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;

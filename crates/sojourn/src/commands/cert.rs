@@ -1,10 +1,10 @@
 //! `sojourn cert`: the certificates of a server and its clients.
 
-use crate::home::Home;
 use crate::output::{Output, fields, moment};
-use crate::world;
 use access::{Authority, Issued};
 use block::{Error, Result};
+use engine::Home;
+use engine::world;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -144,7 +144,7 @@ impl Place {
             None => {
                 let home = home()?;
                 home.must_exist()?;
-                let config = crate::config::Config::of(&home)?;
+                let config = engine::Config::of(&home)?;
                 Ok(home.resolve(config.tls.dir.as_ref()))
             }
         }

@@ -5,7 +5,6 @@ mod background;
 use crate::lists::duration;
 use crate::output::Output;
 use crate::remote;
-use crate::serve::notify::notify;
 use block::{ByteSize, Error, Result};
 use nbd::Uri;
 use nbd_device::keeper::Servers;
@@ -13,6 +12,7 @@ use nbd_device::{Driver, Keeper, KeeperOptions, Netlink, resident, sysfs};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
+use server::notify::notify;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -135,7 +135,7 @@ async fn connect(args: &Connect, output: Output) -> Result<()> {
         servers.extend(resolved(uri).await?);
     }
     let mut seed = [0; 8];
-    crate::world::system().entropy.fill(&mut seed)?;
+    engine::world::system().entropy.fill(&mut seed)?;
     let options = KeeperOptions {
         index: args.device,
         connections: args.connections,

@@ -1,16 +1,17 @@
 //! `sojourn disk`: private disks.
 
 use super::prune::Retain;
-use crate::config::Config;
-use crate::control::api::{DiskReply, DiskRequest, DiskView, ElsewhereView, RebaseView};
-use crate::control::client::Client;
-use crate::engine::{Engine, Use, verbs};
-use crate::home::Home;
+use crate::interrupt;
 use crate::output::{Output, Table, fields, moment};
 use crate::progress::Bar;
-use crate::world;
 use block::{ByteSize, Result};
 use clap::Subcommand;
+use engine::Config;
+use engine::Home;
+use engine::api::{DiskReply, DiskRequest, DiskView, ElsewhereView, RebaseView};
+use engine::world;
+use engine::{Engine, Use, verbs};
+use server::control::client::Client;
 
 /// The verbs of `sojourn disk`.
 #[derive(Debug, Subcommand)]
@@ -281,6 +282,7 @@ async fn ask(request: DiskRequest, home: &Home) -> Result<DiskReply> {
         return client.disk(&request).await;
     }
     let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
+    interrupt::remember(&engine.store);
     let reply = verbs::perform(&engine, request).await;
     let closed = engine.open.close_all().await;
     let reply = reply?;

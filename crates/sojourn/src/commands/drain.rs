@@ -1,13 +1,13 @@
 //! `sojourn drain`.
 
 use super::reload::server;
-use crate::control::api::DrainRequest;
-use crate::home::Home;
 use crate::lists::duration;
 use crate::output::Output;
 use block::{Error, Result};
+use engine::Home;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
+use server::control::api::DrainRequest;
 
 /// Arguments of `sojourn drain`.
 #[derive(Debug, clap::Args)]

@@ -1,11 +1,11 @@
 //! `sojourn gc`: deleting what no name needs any more.
 
-use crate::config::Config;
-use crate::engine;
-use crate::home::Home;
 use crate::output::Output;
 use crate::progress::Bar;
+use crate::stores;
 use block::{ByteSize, Error, Result, offload};
+use engine::Config;
+use engine::Home;
 use objects::Amount;
 use objects::{is_remote, sweep_staging};
 use serde::Serialize;
@@ -54,7 +54,7 @@ struct View {
 /// Collects.
 pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
     let config = Config::of(home)?;
-    let store = engine::open_store(home, &config).await?;
+    let store = stores::open(home, &config).await?;
     let Args { dry_run, grace, rewrite_below, stale } = *args;
     let bar = Bar::bytes("collecting", None);
     let report = collect(&store, &Options { dry_run, grace, rewrite_below, stale }, &bar).await?;

@@ -5,19 +5,20 @@ pub(super) mod target;
 use self::target::{Replacement, Target};
 use super::boot_list::{self, BootList};
 use super::prune::Retain;
-use crate::config::Config;
-use crate::control::api::ImageView;
-use crate::engine::boot_list::give;
-use crate::engine::image_views::{self, Users};
-use crate::engine::{self, sources};
-use crate::home::Home;
 use crate::output::{Output, Table, fields, moment};
 use crate::progress::Bar;
 use crate::remote;
-use crate::world;
+use crate::stores;
 use block::copy::{CopyOptions, copy};
 use block::{ByteSize, Device, Durability, Error, Result, Span, offload};
 use clap::Subcommand;
+use engine::Config;
+use engine::Home;
+use engine::api::ImageView;
+use engine::boot_list::give;
+use engine::image_views::{self, Users};
+use engine::world;
+use engine::{self, sources};
 use formats::{Format, OpenOptions, Packed};
 use nbd::Remote;
 use serde::Serialize;
@@ -224,7 +225,7 @@ pub(crate) async fn run(verb: &Image, home: &Home, output: Output) -> Result<()>
         Image::Verify(_) => engine::Use::Inspection,
         _ => engine::Use::Command,
     };
-    let (store, _) = engine::open_store_for(home, &Config::of(home)?, what_for).await?;
+    let store = stores::open_for(home, &Config::of(home)?, what_for).await?;
     match verb {
         Image::Import(args) => import_image(args, home, &store, output).await,
         Image::List => list(&store, output).await,

@@ -1,11 +1,11 @@
 //! `sojourn init`.
 
-use crate::config::Config;
-use crate::home::Home;
 use crate::output::Output;
-use crate::world;
-use crate::{engine, key};
 use block::{Error, ErrorKind, Result};
+use engine::Config;
+use engine::Home;
+use engine::key;
+use engine::world;
 use objects::{OpenOptions as OpenStoreOptions, Opened};
 use serde::Serialize;
 use std::fs::OpenOptions;

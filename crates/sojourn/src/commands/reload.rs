@@ -1,9 +1,9 @@
 //! `sojourn reload`.
 
-use crate::control::client::Client;
-use crate::home::Home;
 use crate::output::Output;
 use block::{Error, Result};
+use engine::Home;
+use server::control::client::Client;
 
 /// Arguments of `sojourn reload`.
 #[derive(Debug, clap::Args)]

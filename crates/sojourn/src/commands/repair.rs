@@ -1,13 +1,14 @@
 //! `sojourn repair`: what is missing or damaged comes from elsewhere, by hash.
 
 use super::verify::describe;
-use crate::config::Config;
-use crate::engine::{self, sources};
-use crate::home::Home;
 use crate::output::Output;
 use crate::progress::Bar;
 use crate::remote;
+use crate::stores;
 use block::{Device, Error, Result};
+use engine::Config;
+use engine::Home;
+use engine::{self, sources};
 use std::path::Path;
 use std::sync::Arc;
 use store::repair::{Report, Source};
@@ -38,7 +39,7 @@ pub(crate) struct Args {
 /// Repairs.
 pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
     let config = Config::of(home)?;
-    let store = engine::open_store(home, &config).await?;
+    let store = stores::open(home, &config).await?;
     let mut from = Vec::with_capacity(args.from.len());
     for place in &args.from {
         from.push(source(place, home, &config).await?);

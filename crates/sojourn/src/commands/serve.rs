@@ -1,30 +1,21 @@
 //! `sojourn serve`.
 
-use crate::borrow::shadow::{Shadows, Wanted};
 use crate::cli::Global;
-use crate::config::Config;
-use crate::engine::{Engine, Use};
-use crate::home::Home;
 use crate::logging;
-use crate::place::TlsMode;
-use crate::serve::boots::BootHelps;
-use crate::serve::brief::Single;
-use crate::serve::daemon::Options;
-use crate::serve::exports::HomeExports;
-use crate::serve::file::FileExports;
-use crate::serve::lease::Lease;
-use crate::serve::listen::Asked;
-use crate::serve::record::{Recording, recorded};
-use crate::serve::security::Security;
-use crate::serve::throttle::{Rule, Throttles, throttled};
-use crate::serve::{brief, daemon, plain};
-use block::{ByteSize, Device, Error, Result};
+use crate::values::TlsMode;
+use block::{ByteSize, Error, Result};
+use engine::config::place;
+use engine::config::throttle::ThrottleRule;
+use engine::{Config, Home};
 use formats::Format;
 use nbd::Address;
+use server::borrow::shadow::Wanted;
+use server::brief::{self, Until};
+use server::daemon::{self, Options};
+use server::file;
+use server::listen::Asked;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::Duration;
 
 /// Arguments of `sojourn serve`.
 #[derive(Debug, clap::Args)]
@@ -157,10 +148,10 @@ pub(crate) async fn run(args: &Args, global: &Global) -> Result<ExitCode> {
              serve at an address (--nbd ADDR --tls MODE) and run the command yourself",
         ));
     }
-    let home = Home::of(global)?;
+    let home = global.home()?;
     let path = args.config.clone().unwrap_or_else(|| home.config());
     let config = match (&args.file, &args.config) {
-        (Some(_), None) => Config::of_a_file(args.tls),
+        (Some(_), None) => Config::of_a_file(args.tls.map(Into::into)),
         (Some(_), Some(path)) => Config::load(path)?,
         (None, _) => {
             home.must_exist()?;
@@ -168,9 +159,12 @@ pub(crate) async fn run(args: &Args, global: &Global) -> Result<ExitCode> {
             Config::load(&path)?
         }
     };
-    let level =
-        global.log.as_deref().unwrap_or(if args.brief() { "warn" } else { &config.log.level });
-    logging::start(level, global.log_format.unwrap_or(config.log.format))?;
+    let level = global.log.as_deref().unwrap_or(if args.until().is_some() {
+        "warn"
+    } else {
+        &config.log.level
+    });
+    logging::start(level, global.log_format.map_or(config.log.format, Into::into))?;
     let _completing = config.serve.io.start();
     match &args.file {
         Some(file) => serve_file(args, file, &home, &config).await,
@@ -179,14 +173,17 @@ pub(crate) async fn run(args: &Args, global: &Global) -> Result<ExitCode> {
 }
 
 impl Args {
-    /// Whether the server ends by itself.
-    fn brief(&self) -> bool {
-        self.single || self.run.is_some()
+    /// What the server serves, if it ends by itself.
+    fn until(&self) -> Option<Until> {
+        match &self.run {
+            Some(command) => Some(Until::Command(command.clone())),
+            None => self.single.then_some(Until::OneClient),
+        }
     }
 
     /// The throttle of the command line: for what no rule of the configuration is.
-    fn throttle(&self) -> Option<Rule> {
-        let rule = Rule::for_all(self.throttle.clone(), self.throttle_times, self.fail);
+    fn throttle(&self) -> Option<ThrottleRule> {
+        let rule = ThrottleRule::for_all(self.throttle.clone(), self.throttle_times, self.fail);
         (self.throttle.is_some() || self.fail.is_some()).then_some(rule)
     }
 
@@ -194,8 +191,8 @@ impl Args {
     fn listen(&self) -> Asked {
         Asked {
             nbd: self.nbd.clone(),
-            tls: self.tls,
-            tcp_tls: TlsMode::Off,
+            tls: self.tls.map(Into::into),
+            tcp_tls: place::TlsMode::Off,
             tls_dir: self.tls_dir.clone(),
             insecure: self.insecure,
             iscsi: self.iscsi.clone(),
@@ -204,13 +201,13 @@ impl Args {
     }
 
     fn options(&self, config_path: PathBuf, log_fixed: bool) -> Options {
-        let http = self.http.map(|address| crate::place::Place {
+        let http = self.http.map(|address| place::Place {
             address: address.to_string(),
-            tls: self.http_tls,
+            tls: self.http_tls.map(Into::into),
         });
         Options {
             config_path,
-            log_fixed,
+            change_log_level: (!log_fixed).then_some(logging::change),
             http,
             listen: self.listen(),
             default_export: self.export.clone(),
@@ -239,36 +236,21 @@ async fn serve_home(
     for source in &args.source {
         config.sources.push(in_working_directory(source)?);
     }
-    if !args.brief() {
-        let options = args.options(path, global.log.is_some());
-        return daemon::run(home, config, options).await;
+    let options = args.options(path, global.log.is_some());
+    match args.until() {
+        Some(until) => brief::serve_home(home, &config, &options, &until).await,
+        None => daemon::run(home, config, options).await,
     }
-    let shadows = match args.wanted() {
-        Some(wanted) => Some(Shadows::borrow(&wanted).await?),
-        None => None,
+}
+
+async fn serve_file(args: &Args, file: &Path, home: &Home, config: &Config) -> Result<ExitCode> {
+    let opening = formats::OpenOptions {
+        format: args.format,
+        read_only: args.read_only,
+        scratch: std::env::temp_dir(),
     };
-    let room = shadows.as_ref().map(Shadows::room);
-    let engine = Engine::open_with(home, &config, Use::Server, room).await?;
-    // Not ended with this server: there may be others of this home. It runs out by itself.
-    let _lease = Lease::start(&engine, Duration::from_secs(config.serve.lease_seconds)).await?;
-    let exports = Arc::new(HomeExports::new(
-        Arc::clone(&engine),
-        args.export.clone(),
-        BootHelps::of(&config.serve),
-    ));
-    let name = args.export.as_deref().unwrap_or_default();
-    let recording = Recording::wanted(args.trace.as_deref(), &config, Some(home))?;
-    let throttles = Throttles::new(&config.throttle, args.throttle().as_ref())?;
-    let exports = throttled(throttles.as_ref(), exports);
-    let result = brief(args, recorded(recording.as_ref(), exports), home, &config, name).await;
-    if let Some(recording) = &recording {
-        recording.finish().await;
-    }
-    engine.open.close_all().await?;
-    if let Some(shadows) = shadows {
-        shadows.end().await?;
-    }
-    result
+    let options = args.options(home.config(), true);
+    file::serve(file, opening, home, config, &options, args.until().as_ref()).await
 }
 
 /// A source that the user named, so that it does not depend on where we are.
@@ -278,51 +260,4 @@ fn in_working_directory(source: &str) -> Result<String> {
     }
     let path = std::path::absolute(source).map_err(|e| block::Error::io(source, e))?;
     Ok(path.display().to_string())
-}
-
-async fn serve_file(args: &Args, path: &Path, home: &Home, config: &Config) -> Result<ExitCode> {
-    let options = formats::OpenOptions {
-        format: args.format,
-        read_only: args.read_only,
-        scratch: std::env::temp_dir(),
-    };
-    let device = formats::open(path, options).await?;
-    let exports = FileExports::new(Arc::clone(&device), path);
-    let name = exports.name().to_owned();
-    let recording = Recording::wanted(args.trace.as_deref(), config, None)?;
-    let throttles = Throttles::new(&config.throttle, args.throttle().as_ref())?;
-    let exports = throttled(throttles.as_ref(), Arc::new(exports));
-    let exports = recorded(recording.as_ref(), exports);
-    let result = if args.brief() {
-        brief(args, exports, home, config, &name).await
-    } else {
-        plain::run(exports, Some(name), home.dir(), config, &args.listen().under(config)).await
-    };
-    if let Some(recording) = &recording {
-        recording.finish().await;
-    }
-    if !device.read_only() {
-        device.flush().await?;
-    }
-    result
-}
-
-async fn brief(
-    args: &Args,
-    exports: Arc<dyn nbd::Exports>,
-    home: &Home,
-    config: &Config,
-    name: &str,
-) -> Result<ExitCode> {
-    let limits = crate::serve::limits(config);
-    match &args.run {
-        Some(command) => brief::run(exports, limits, command, name).await,
-        None => {
-            let asked = args.listen().under(config);
-            let client = Single::find(&asked).await?;
-            let security = Security::of(home.dir(), config, &asked, &[client.tls], false)?;
-            let default = Some(name.to_owned()).filter(|name| !name.is_empty());
-            client.serve(security.guard(exports, default), limits, &security).await
-        }
-    }
 }

@@ -1,12 +1,12 @@
 //! `sojourn status`.
 
 use super::cache::in_short;
-use crate::control::client::Client;
-use crate::home::Home;
 use crate::output::{Output, Table, fields};
-use crate::serve::status::StatusView;
 use block::{ByteSize, Result};
+use engine::Home;
 use serde::Serialize;
+use server::control::client::Client;
+use server::status::StatusView;
 
 /// Arguments of `sojourn status`.
 #[derive(Debug, clap::Args)]

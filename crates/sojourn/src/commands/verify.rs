@@ -1,11 +1,12 @@
 //! `sojourn verify`: everything in the store, a sample of it, or what some names need.
 
-use crate::config::Config;
-use crate::engine::{self, sources};
-use crate::home::Home;
 use crate::output::Output;
 use crate::progress::Bar;
+use crate::stores;
 use block::{ByteSize, Error, Result};
+use engine::Config;
+use engine::Home;
+use engine::{self, sources};
 use std::fmt::Write;
 use store::verify::{Fault, Options, Report, State, Touched};
 use store::{ImageName, RefKind, Store, images};
@@ -52,7 +53,7 @@ fn permille(text: &str) -> Result<u32> {
 /// Verifies.
 pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
     let config = Config::of(home)?;
-    let store = engine::open_store(home, &config).await?;
+    let store = stores::open(home, &config).await?;
     sources::add(&store, &args.source, home, &config).await?;
     let mut names = Vec::with_capacity(args.names.len());
     for name in &args.names {

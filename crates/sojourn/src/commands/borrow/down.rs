@@ -1,14 +1,14 @@
 //! `sojourn borrow down`.
 
 use super::up::open_state;
-use crate::borrow::control::{Reply, Request, ask};
-use crate::borrow::kernel::{self, StateRecord};
-use crate::borrow::place::recheck_devices;
-use crate::borrow::report::{DownRequest, DownView};
-use crate::borrow::session::complain;
-use crate::home::Home;
 use crate::output::Output;
-use block::{Error, ErrorKind, Result};
+use block::{ByteSize, Error, ErrorKind, Result};
+use engine::Home;
+use server::borrow::control::{Reply, Request, ask};
+use server::borrow::kernel::{self, StateRecord};
+use server::borrow::place::recheck_devices;
+use server::borrow::report::{DownRequest, DownView};
+use server::borrow::session::complain;
 use transient::dm::{Mapped, Mapper};
 
 /// Arguments of `sojourn borrow down`.
@@ -46,7 +46,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
         Some(_) => return Err(Error::internal("the borrowed disk gave another answer")),
         None => unmap(args, home).await?,
     };
-    output.print(&view, || view.describe())?;
+    output.print(&view, || describe(&view))?;
     complain(&view.checked)
 }
 
@@ -97,4 +97,23 @@ async fn write_back(args: &Args, home: &Home, mapped: &Mapped) -> Result<u64> {
             ),
         )
     })
+}
+
+/// How the end was, for people.
+fn describe(view: &DownView) -> String {
+    let mut text = format!("{} is down; its key is gone\n", view.name);
+    if view.written_back > 0 {
+        text += &format!("written back: {}\n", ByteSize(view.written_back));
+    }
+    if view.discarded > 0 {
+        text += &format!("discarded: {}\n", ByteSize(view.discarded));
+    }
+    for check in &view.checked {
+        let verdict = match &check.why {
+            None => "as it was before".to_owned(),
+            Some(why) => format!("NOT AS IT WAS: {why}"),
+        };
+        text += &format!("{} at {} on {}: {verdict}\n", check.kind, check.offset, check.disk);
+    }
+    text
 }

@@ -7,12 +7,10 @@ mod selection;
 mod status;
 mod up;
 
-pub(crate) use selection::Selection;
-
-use crate::home::Home;
 use crate::output::Output;
 use block::Result;
 use clap::Subcommand;
+use engine::Home;
 use std::process::ExitCode;
 
 /// The verbs of `sojourn borrow`.

@@ -109,8 +109,8 @@ struct AcceptedView {
 }
 
 pub(crate) async fn run(args: &Args, output: Output) -> Result<()> {
-    let scan = args.selection.scan().await?;
-    let lent = scan.choose(&args.selection.policy());
+    let scan = args.selection.plain().scan().await?;
+    let lent = scan.choose(&args.selection.plain().policy);
     let view = View::new(&scan, &lent, args.extents);
     if let Some(path) = &args.svg {
         // A file that exists may be a disk.

@@ -1,10 +1,10 @@
 //! Which disks are borrowed from and how much: what `scan` and `up` have in common.
 
-use block::{ByteSize, Error, Result, offload};
+use block::{ByteSize, Error, Result};
 use freespace::{Level, Options};
 use std::path::PathBuf;
 use std::str::FromStr;
-use transient::{Policy, Scan, ScanOptions};
+use transient::{Policy, ScanOptions};
 
 /// How much is read to prove that a block is free.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -79,55 +79,25 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// `size` bytes of these disks, with the usual policy.
-    pub(crate) fn of(targets: &[PathBuf], size: ByteSize, nothing_suspended: bool) -> Self {
-        Self {
-            targets: targets.to_vec(),
-            size: Some(Wanted::Bytes(size)),
-            proof: None,
-            min_extent: None,
-            max_extents: transient::policy::MOST,
-            reserve: 0,
-            btrfs: false,
-            shadow_copies: false,
-            nothing_suspended,
-        }
-    }
-
-    /// The policy that was asked for.
-    pub(crate) fn policy(&self) -> Policy {
-        Policy {
-            want: self.size.and_then(Wanted::bytes),
-            floor: self.min_extent.map(u64::from),
-            most: self.max_extents,
-            reserve: self.reserve,
-        }
-    }
-
-    /// Looks at the disks. What is accepted stays held as long as the scan lives.
-    ///
-    /// # Errors
-    /// [`NotFound`](block::ErrorKind::NotFound) when a disk or image that was named does not exist.
-    pub(crate) async fn scan(&self) -> Result<Scan> {
-        for target in &self.targets {
-            std::fs::metadata(target).map_err(|e| Error::io(target.display(), e))?;
-        }
-        let options = ScanOptions {
-            reader: Options {
-                level: self.proof.map(|proof| match proof {
-                    Proof::Fast => Level::Fast,
-                    Proof::Deep => Level::Deep,
-                }),
-                btrfs: self.btrfs,
-                shadow_copies: self.shadow_copies,
-            },
-            nothing_hidden: self.nothing_suspended,
+    /// The same for the server.
+    pub(crate) fn plain(&self) -> server::borrow::selection::Selection {
+        let reader = Options {
+            level: self.proof.map(|proof| match proof {
+                Proof::Fast => Level::Fast,
+                Proof::Deep => Level::Deep,
+            }),
+            btrfs: self.btrfs,
+            shadow_copies: self.shadow_copies,
         };
-        let targets = self.targets.clone();
-        let scan = offload(move || Ok(Scan::run(&targets, &options))).await?;
-        for warning in scan.warnings() {
-            tracing::warn!("{warning}");
+        server::borrow::selection::Selection {
+            targets: self.targets.clone(),
+            policy: Policy {
+                want: self.size.and_then(Wanted::bytes),
+                floor: self.min_extent.map(u64::from),
+                most: self.max_extents,
+                reserve: self.reserve,
+            },
+            options: ScanOptions { reader, nothing_hidden: self.nothing_suspended },
         }
-        Ok(scan)
     }
 }

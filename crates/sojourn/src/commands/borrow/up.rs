@@ -1,22 +1,19 @@
 //! `sojourn borrow up`.
 
 use super::selection::{Selection, Wanted};
-use crate::borrow::control::{Paths, directory};
-use crate::borrow::find::{self, Amount};
-use crate::borrow::kernel::{self, FileSystem, Setup, StateRecord};
-use crate::borrow::place::{Place, leave_no_core, lent};
-use crate::borrow::report::StatusView;
-use crate::borrow::serve::{self, Options};
-use crate::borrow::session::{Carried, Session, complain};
-use crate::config::Config;
-use crate::home::Home;
 use crate::output::{Output, fields};
 use crate::remote;
-use crate::serve::brief;
-use crate::serve::file::FileExports;
 use block::lock::{LockFile, Taking};
 use block::{BLOCK, ByteSize, Device, Error, Result};
+use engine::Home;
 use nbd::{Address, Uri};
+use server::borrow::control::{Paths, directory};
+use server::borrow::find::{self, Amount};
+use server::borrow::kernel::{self, FileSystem, Setup, StateRecord};
+use server::borrow::place::{Place, leave_no_core, lent};
+use server::borrow::report::StatusView;
+use server::borrow::serve::{self, Options};
+use server::borrow::session::{Carried, Session, complain};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -33,6 +30,23 @@ pub(crate) enum Form {
     Nbd,
     /// A block device of this machine's kernel
     Dm,
+}
+
+/// The file system that is made on a borrowed disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum FileSystemKind {
+    /// Without reserved blocks, its tables made ready in the background
+    Ext4,
+    Xfs,
+}
+
+impl From<FileSystemKind> for FileSystem {
+    fn from(kind: FileSystemKind) -> Self {
+        match kind {
+            FileSystemKind::Ext4 => Self::Ext4,
+            FileSystemKind::Xfs => Self::Xfs,
+        }
+    }
 }
 
 /// Arguments of `sojourn borrow up`.
@@ -84,7 +98,7 @@ pub(crate) struct Args {
     swap: Option<ByteSize>,
     /// With --as dm, make a file system on the disk, or on what swap space leaves of it
     #[arg(long, value_enum, value_name = "KIND", conflicts_with = "state")]
-    mkfs: Option<FileSystem>,
+    mkfs: Option<FileSystemKind>,
     /// With --as dm, mount that file system, or the one that the state holds, here
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
@@ -128,7 +142,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<Exit
     };
     let session = Session { name: args.name.clone(), place, carried };
     match &args.run {
-        Some(command) => run_command(session, command).await,
+        Some(command) => serve::run_command(session, command).await,
         None => serve(args, paths, session, output).await,
     }
 }
@@ -242,7 +256,7 @@ async fn make_place(args: &Args, amount: Amount) -> Result<Place> {
             )),
         },
         None => {
-            let (plan, size) = find::plan(&args.selection, amount).await?;
+            let (plan, size) = find::plan(&args.selection.plain(), amount).await?;
             block::offload(move || Place::on_disks(plan, size)).await
         }
     }
@@ -278,7 +292,7 @@ async fn map(
     let in_blocks = |bytes: u64| bytes.next_multiple_of(BLOCK);
     let amount = Amount { most: amount.most.map(in_blocks), least: in_blocks(amount.least) };
     Mapper::open()?;
-    let (plan, size) = find::plan(&args.selection, amount).await?;
+    let (plan, size) = find::plan(&args.selection.plain(), amount).await?;
     let swap = args.swap.map(|swap| swap.0.next_multiple_of(BLOCK));
     let room = size.saturating_sub(swap.unwrap_or(0));
     if let Some(base) = &base {
@@ -295,7 +309,7 @@ async fn map(
     let lent = lent(&plan);
     // What an earlier disk of this name left, when the machine stopped under it.
     StateRecord::remove(home, &args.name)?;
-    let setup = Setup { swap, make: args.mkfs, mount: args.mount.clone() };
+    let setup = Setup { swap, make: args.mkfs.map(Into::into), mount: args.mount.clone() };
     let mapped = kernel::up(&args.name, plan, size, &setup, base.as_deref()).await?;
     if let (Some(source), false, Some(base)) = (&args.state, args.no_write_back, &base)
         && let Err(error) = record(home, args, source, base.size())
@@ -351,19 +365,6 @@ async fn serve(args: &Args, paths: Paths, session: Session, output: Output) -> R
     let down = serve::run(session, options, || print(&view, output)).await?;
     complain(&down.checked)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Serves while a command runs.
-async fn run_command(session: Session, command: &str) -> Result<ExitCode> {
-    let exports = FileExports::new(session.device(), Path::new(&session.name));
-    let limits = crate::serve::limits(&Config::default());
-    let ended = brief::run(Arc::new(exports), limits, command, &session.name).await;
-    let asked = crate::borrow::report::DownRequest::default();
-    let written = session.write_back(&asked).await;
-    let down = session.end(&asked, *written.as_ref().unwrap_or(&0)).await;
-    written?;
-    complain(&down.checked)?;
-    ended
 }
 
 fn print(view: &StatusView, output: Output) -> Result<()> {

@@ -6,10 +6,10 @@ mod measure;
 mod plots;
 mod solve;
 
-use crate::home::Home;
 use crate::output::Output;
 use block::{Error, Result};
 use clap::Subcommand;
+use engine::Home;
 use model::Profile;
 use model::file::{Contents, LONGEST};
 use std::path::Path;

@@ -13,13 +13,14 @@ mod show;
 use super::write_page;
 use crate::output::{Output, raw};
 use crate::progress::Bar;
-use block::{Error, Result};
+use block::Result;
 use load::{Load, Prepared};
 use schedule::compare::{Estimate, Verdict, least};
 use schedule::simulation::{Outcome, Setup, run as simulate};
 use schedule::{Model, Profile, scheduler};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use server::throttle::profile;
+use std::path::PathBuf;
 
 /// Arguments of `sojourn simulate disk`.
 #[derive(Debug, clap::Args)]
@@ -66,27 +67,6 @@ pub(crate) struct Args {
     /// Also write a page with plots
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-}
-
-/// A shipped profile by its name, or a file.
-pub(crate) fn profile(text: &str) -> Result<Profile> {
-    let path = Path::new(text);
-    let file = text.contains('/') || path.extension().is_some();
-    if !file {
-        return Profile::named(text);
-    }
-    // A device or a pipe without an end is not read for ever.
-    let limit = schedule::profile::LONGEST as u64 + 1;
-    let read = || -> std::io::Result<Vec<u8>> {
-        use std::io::Read;
-        let mut bytes = Vec::new();
-        std::fs::File::open(path)?.take(limit).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes = read().map_err(|e| Error::io(text, e))?;
-    let toml = String::from_utf8(bytes)
-        .map_err(|_| Error::invalid(format!("{text}: not text, so not a profile")))?;
-    Profile::parse(&toml, text)
 }
 
 /// One scheduler on one disk.

@@ -31,8 +31,6 @@ use store::chunker::{MAX_PAGES, MEAN_PAGES, MIN_PAGES};
 /// Fewer sampled blocks than this tell nothing of a cache.
 const FEWEST: u32 = 64;
 
-pub(crate) use disk::profile;
-
 /// What to find out.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Simulate {

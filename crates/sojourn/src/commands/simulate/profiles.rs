@@ -1,10 +1,10 @@
 //! `sojourn simulate profiles`: the disks that are shipped; one as TOML; a file checked.
 
-use super::disk::profile;
 use crate::output::{Output, Table, raw};
 use block::{ByteSize, Result};
 use schedule::{Profile, SECTOR};
 use serde::Serialize;
+use server::throttle::profile;
 
 /// Arguments of `sojourn simulate profiles`.
 #[derive(Debug, clap::Args)]

@@ -1,12 +1,11 @@
 //! `sojourn store check`.
 
-use crate::config::Config;
-use crate::engine;
-use crate::home::Home;
 use crate::output::Output;
 use crate::progress::Bar;
-use crate::world;
 use block::{Error, Result};
+use engine::Config;
+use engine::Home;
+use engine::world;
 use objects::OpenOptions;
 use objects::check::{CheckOptions, CheckReport};
 use serde::Serialize;

@@ -1,13 +1,13 @@
 //! `sojourn store copy`.
 
-use crate::config::Config;
-use crate::home::Home;
 use crate::output::Output;
 use crate::progress::Bar;
-use crate::{key, world};
 use block::{ByteSize, Error, ErrorKind, Result};
 use cache::{Cache, PolicyKind};
 use disk::Image;
+use engine::Config;
+use engine::Home;
+use engine::{key, world};
 use objects::OpenOptions;
 use serde::Serialize;
 use std::path::PathBuf;

@@ -1,11 +1,12 @@
 //! `sojourn store key`: who may open an encrypted store.
 
-use crate::config::Config;
-use crate::home::Home;
 use crate::output::{Output, Table, moment};
-use crate::{engine, key};
+use crate::stores;
 use block::{Error, Result};
 use clap::Subcommand;
+use engine::Config;
+use engine::Home;
+use engine::key;
 use std::path::PathBuf;
 use store::{Cost, KeySlot, NewKey, SlotKind};
 
@@ -62,7 +63,7 @@ pub(crate) struct Which {
 }
 
 pub(crate) async fn run(verb: &Key, home: &Home, output: Output) -> Result<()> {
-    let keys = engine::open_store(home, &Config::of(home)?).await?.keys();
+    let keys = stores::open(home, &Config::of(home)?).await?.keys();
     match verb {
         Key::List => {
             let slots = keys.list().await?;

@@ -7,10 +7,10 @@ mod publish;
 mod sessions;
 mod stats;
 
-use crate::home::Home;
 use crate::output::Output;
 use block::Result;
 use clap::Subcommand;
+use engine::Home;
 
 /// The verbs of `sojourn store`.
 #[derive(Debug, Subcommand)]

@@ -1,10 +1,9 @@
 //! `sojourn store publish`.
 
-use crate::config::Config;
-use crate::engine;
-use crate::home::Home;
 use crate::output::Output;
 use block::Result;
+use engine::Config;
+use engine::Home;
 use serde::Serialize;
 
 /// What was published.

@@ -1,11 +1,11 @@
 //! `sojourn store sessions`: who writes to the store, and ending what died.
 
-use crate::config::Config;
-use crate::engine;
-use crate::home::Home;
 use crate::output::{Output, Table};
+use crate::stores;
 use block::{Error, Result};
 use clap::Subcommand;
+use engine::Config;
+use engine::Home;
 use store::sessions::{self, PinInfo};
 
 /// The verbs of `sojourn store sessions`.
@@ -39,7 +39,7 @@ pub(crate) struct Break {
 }
 
 pub(crate) async fn run(verb: &Sessions, home: &Home, output: Output) -> Result<()> {
-    let store = engine::open_store(home, &Config::of(home)?).await?;
+    let store = stores::open(home, &Config::of(home)?).await?;
     let pins = sessions::list(&store).await?;
     let Sessions::Break(args) = verb else {
         return output.print(&pins, || table(&pins));

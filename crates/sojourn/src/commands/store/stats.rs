@@ -1,16 +1,16 @@
 //! `sojourn store stats`: how much names hold, and how much of it they share.
 
-use crate::config::Config;
-use crate::engine;
-use crate::home::Home;
 use crate::output::{Output, Table, fields};
 use crate::progress::Bar;
+use crate::stores;
 use block::{ByteSize, Error, Result};
+use engine::Config;
+use engine::Home;
 use store::stats::{Stats, collect};
 
 /// Counts everything in the store.
 pub(crate) async fn run(home: &Home, output: Output) -> Result<()> {
-    let store = engine::open_store(home, &Config::of(home)?).await?;
+    let store = stores::open(home, &Config::of(home)?).await?;
     let bar = Bar::bytes("counting", None);
     let stats = collect(&store, &bar).await?;
     drop(bar);

@@ -4,13 +4,13 @@ mod rates;
 mod screen;
 
 use super::reload::server;
-use crate::home::Home;
 use crate::output::Output;
-use crate::serve::signals::Signals;
-use crate::serve::status::StatusView;
 use block::{Error, Result};
+use engine::Home;
 use rates::{Now, SortKey};
 use screen::{Page, Screen};
+use server::signals::Signals;
+use server::status::StatusView;
 use std::io::IsTerminal;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;

@@ -1,10 +1,10 @@
 //! From two states of a server to what happened between them.
 
-use crate::serve::head_room::HeadRoomView;
-use crate::serve::latency::LatencyView;
-use crate::serve::status::{ExportView, StatusView, TrafficView};
 use cache::Forecast;
 use serde::Serialize;
+use server::head_room::HeadRoomView;
+use server::latency::LatencyView;
+use server::status::{ExportView, StatusView, TrafficView};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::Duration;

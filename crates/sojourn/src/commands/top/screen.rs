@@ -3,11 +3,11 @@
 use super::super::cache::in_short;
 use super::rates::{DiskNow, Now, Rates, SortKey};
 use crate::output::{Table, raw};
-use crate::serve::head_room::HeadRoomView;
 use block::{ByteSize, Error, Result};
 use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
 };
+use server::head_room::HeadRoomView;
 
 /// What is full or slow is told in so many lines at most.
 const TROUBLES: usize = 5;
@@ -208,7 +208,7 @@ impl Drop for Screen {
 mod tests {
     use super::super::rates::tests::state;
     use super::*;
-    use crate::serve::strain::TroubleView;
+    use server::strain::TroubleView;
     use std::time::Duration;
 
     #[test]

@@ -2,12 +2,12 @@
 
 use super::{Reading, kept, must_not_be_read, stem};
 use crate::commands::image::target::exists;
-use crate::descriptors;
 use crate::lists::{Numbers, duration};
 use crate::output::{Output, visible};
 use crate::progress::Bar;
 use block::{ByteSize, Error, Result};
 use serde::Serialize;
+use server::descriptors;
 use std::path::PathBuf;
 use std::slice::from_ref;
 use std::time::Duration;
@@ -328,7 +328,7 @@ pub(super) fn anonymize(args: &Anonymize, output: Output) -> Result<()> {
 /// A random number.
 fn key() -> Result<u64> {
     let mut bytes = [0; 8];
-    crate::world::system().entropy.fill(&mut bytes)?;
+    engine::world::system().entropy.fill(&mut bytes)?;
     Ok(u64::from_le_bytes(bytes))
 }
 

@@ -1,18 +1,14 @@
 //! `sojourn trace record`: between clients and any NBD server.
 
-use crate::config::Config;
 use crate::output::Output;
 use crate::remote;
-use crate::serve::forward::ForwardExports;
-use crate::serve::listen::Asked;
-use crate::serve::plain;
-use crate::serve::record::{Recording, RecordingView};
-use crate::serve::recordings::Place;
 use block::{ByteSize, Error, ErrorKind, Result};
 use nbd::{Address, ClientOptions, Remote, Uri};
-use std::path::{Path, PathBuf};
+use server::forward;
+use server::listen::Asked;
+use server::record::RecordingView;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 /// Arguments of `sojourn trace record`.
 #[derive(Debug, clap::Args)]
@@ -45,12 +41,9 @@ pub(crate) struct Args {
 pub(super) async fn run(args: &Args, output: Output) -> Result<ExitCode> {
     let to = remote::options(&args.to)?;
     must_answer(&args.to, to.clone()).await?;
-    let notes = format!("recorded between clients and {}", args.to);
-    let recording = Recording::start(Place::File(args.out.clone()), args.limit.0, &notes)?;
-    let exports = recording.exports(Arc::new(ForwardExports::new(args.to.clone(), to)));
     let asked = Asked { nbd: args.listen.clone(), insecure: args.insecure, ..Asked::default() };
-    let served = plain::run(exports, None, Path::new("."), &Config::default(), &asked).await;
-    let view = recording.finish().await;
+    let (served, view) =
+        forward::record(&args.to, to, &asked, args.out.clone(), args.limit.0).await?;
     let code = served?;
     output.print(&view, || text(&view))?;
     match &view.error {

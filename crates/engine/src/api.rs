@@ -1,0 +1,223 @@
+//! Verbs on disks, and what they give: what travels over the control socket, and what `--json` prints.
+//! The field names are documented in docs/cli.md and do not change.
+
+use serde::{Deserialize, Serialize};
+
+/// A verb on disks.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "snake_case", deny_unknown_fields)]
+pub enum DiskRequest {
+    /// Make a disk on an image version.
+    Create {
+        /// The disk.
+        name: String,
+        /// The image, as `name` or `name:tag`.
+        from: String,
+        /// Whether it starts anew with every client.
+        ephemeral: bool,
+        /// Bytes; as large as the image when there is none.
+        size: Option<u64>,
+    },
+    /// All disks of the home.
+    List,
+    /// One disk.
+    Show {
+        /// The disk.
+        name: String,
+    },
+    /// Freeze the state of a disk.
+    Snapshot {
+        /// The disk.
+        name: String,
+        /// The snapshot.
+        snapshot: String,
+    },
+    /// Return a disk to a snapshot.
+    Rollback {
+        /// The disk.
+        name: String,
+        /// The snapshot.
+        snapshot: String,
+    },
+    /// Publish the state of a disk as an image version.
+    Commit {
+        /// The disk.
+        name: String,
+        /// The image, as `name` or `name:tag`.
+        image: String,
+    },
+    /// Move a disk to another version of its image.
+    Rebase {
+        /// The disk.
+        name: String,
+        /// The image, as `name` or `name:tag`.
+        image: String,
+        /// Where both the disk and the image changed, keep what the disk has.
+        keep_mine: bool,
+    },
+    /// Drop the private blocks of a disk.
+    Reset {
+        /// The disk.
+        name: String,
+    },
+    /// Make a disk larger.
+    Grow {
+        /// The disk.
+        name: String,
+        /// Bytes.
+        size: u64,
+    },
+    /// Remove a disk.
+    Remove {
+        /// The disk.
+        name: String,
+        /// Only the store knows it any more.
+        #[serde(default)]
+        lost: bool,
+    },
+    /// Remove a snapshot.
+    RemoveSnapshot {
+        /// The disk.
+        name: String,
+        /// The snapshot.
+        snapshot: String,
+    },
+    /// Take a disk that another server held.
+    Take {
+        /// The disk.
+        name: String,
+        /// Also from a server that is at work.
+        force: bool,
+    },
+    /// Publish a disk and give it up.
+    Release {
+        /// The disk.
+        name: String,
+    },
+    /// Make what is here of a disk that was taken a disk of its own.
+    Keep {
+        /// The disk.
+        name: String,
+        /// The name of the new disk.
+        new: String,
+    },
+    /// The disks of the store that other servers hold, or nobody.
+    Elsewhere,
+}
+
+/// What a verb on disks gives.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DiskReply {
+    /// A disk as it is now.
+    Disk(DiskView),
+    /// All disks, by name.
+    Disks(Vec<DiskView>),
+    /// The snapshot that was made.
+    Snapshot(SnapshotView),
+    /// The version that was published.
+    Image(ImageView),
+    /// The disk, and what both had changed.
+    Rebase(RebaseView),
+    /// What was removed.
+    Removed(String),
+    /// What was given up.
+    Released(String),
+    /// The disks of the store that are not here.
+    Elsewhere(Vec<ElsewhereView>),
+}
+
+/// A disk.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DiskView {
+    /// Its name.
+    pub name: String,
+    /// The image version it stands on, as `name:tag`.
+    pub image: String,
+    /// `persistent` or `ephemeral`.
+    pub mode: String,
+    /// Bytes.
+    pub size: u64,
+    /// Unix seconds.
+    pub created: u64,
+    /// Bytes of its private blocks.
+    pub private_bytes: u64,
+    /// Its snapshots.
+    pub snapshots: Vec<SnapshotView>,
+    /// Why the disk cannot be used, if so.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<String>,
+}
+
+/// A disk of the store that another server holds, or nobody.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ElsewhereView {
+    /// Its name.
+    pub name: String,
+    /// The image version it stands on, as `name:tag`.
+    pub image: String,
+    /// Bytes.
+    pub size: u64,
+    /// Unix seconds.
+    pub created: u64,
+    /// The id of the server that holds it; nobody does when it was released.
+    pub holder: Option<String>,
+    /// The host of that server.
+    pub host: Option<String>,
+    /// Whether that server is at work.
+    pub alive: bool,
+    /// Why nothing but the name is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<String>,
+}
+
+/// A snapshot of a disk.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SnapshotView {
+    /// Its name.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    /// Unix seconds.
+    pub created: u64,
+    /// Why nothing but the name is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<String>,
+}
+
+/// An image version.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ImageView {
+    /// `name:tag`.
+    pub image: String,
+    /// Bytes.
+    pub size: u64,
+    /// Unix seconds.
+    pub created: u64,
+    /// The id of its manifest, in hex.
+    pub manifest: String,
+    /// Where it came from.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub source: Option<String>,
+    /// Why nothing but the name is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<String>,
+}
+
+/// What a rebase found.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RebaseView {
+    /// The disk after it.
+    pub disk: DiskView,
+    /// Ranges that both the disk and the image changed; the disk's content was kept.
+    pub both_changed: Vec<Range>,
+}
+
+/// A range of bytes.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Range {
+    /// The first byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+}

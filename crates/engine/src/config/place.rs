@@ -1,0 +1,77 @@
+//! A place to listen at, as the configuration has it.
+
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use std::fmt;
+
+/// Whether a listener's connections are encrypted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TlsMode {
+    /// They are not.
+    #[default]
+    Off,
+    /// If the client wants it.
+    Optional,
+    /// Always: a client that does not encrypt gets nothing.
+    Required,
+}
+
+impl fmt::Display for TlsMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Optional => "optional",
+            Self::Required => "required",
+        })
+    }
+}
+
+/// A listener of the configuration: an address, or a table of `address` and `tls`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Place {
+    /// As the user wrote it.
+    pub address: String,
+    /// `None`: as all TCP listeners; a unix socket is not encrypted.
+    pub tls: Option<TlsMode>,
+}
+
+impl Place {
+    /// Whether its connections may or must be encrypted, by what it says itself.
+    pub fn is_encrypted(&self) -> bool {
+        self.tls.unwrap_or_default() != TlsMode::Off
+    }
+}
+
+impl From<&str> for Place {
+    fn from(address: &str) -> Self {
+        Self { address: address.to_owned(), tls: None }
+    }
+}
+
+impl<'de> Deserialize<'de> for Place {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Table {
+            address: String,
+            tls: Option<TlsMode>,
+        }
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Place;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an address, or a table such as {address = \"0.0.0.0:10809\", tls = \"required\"}")
+            }
+            fn visit_str<E>(self, address: &str) -> Result<Place, E> {
+                Ok(Place::from(address))
+            }
+            fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Place, M::Error> {
+                let Table { address, tls } = Table::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(Place { address, tls })
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}

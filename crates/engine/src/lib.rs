@@ -1,0 +1,294 @@
+//! A home opened: its configuration, and its store, cache and disks ready to use together. The same for
+//! a command and for a server.
+//!
+//! This crate may know where things lie in a home, what the configuration says, and how a store, a
+//! cache and disks are put together. It must not know the command line, sockets, or who asks: it prints
+//! nothing, and but for a passphrase it asks nobody. It is the one crate that asks the system for the
+//! time and for random bytes ([`world`]), for those above and below it.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`home`] | the directory that one server lives in |
+//! | [`config`] | `sojourn.toml` |
+//! | [`key`] | the passphrase or key file of an encrypted store |
+//! | [`world`] | the system's clock and randomness |
+//! | [`disk_io`] | how reads of files wait for the disk |
+//! | [`open`] | the disks that are open now, and who holds them |
+//! | [`sources`] | other stores that heal this one |
+//! | [`api`] | verbs on disks as they travel over the control socket |
+//! | [`verbs`] | what a [`DiskRequest`](api::DiskRequest) does |
+//! | [`boot_list`] | what a boot of an image version reads |
+//! | [`image_views`] | image versions as commands show them, and who stands on them |
+
+pub mod api;
+pub mod boot_list;
+pub mod config;
+pub mod disk_io;
+pub mod home;
+pub mod image_views;
+pub mod key;
+pub mod open;
+pub mod sources;
+pub mod verbs;
+pub mod world;
+
+pub use config::Config;
+pub use home::Home;
+
+use block::{ByteSize, Error, Result};
+use cache::{Cache, PolicyKind};
+use disk::{Disks, Image, LoadOptions, Loader, Room};
+use objects::{Link, OpenOptions, Opened, Patience, PieceOptions};
+use open::OpenDisks;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use store::{ManifestId, RefRecord, Store, images};
+use tokio::task::JoinSet;
+
+/// What a home holds, ready to use. The same for a command and for the server.
+pub struct Engine {
+    /// The store of the home.
+    pub store: Store,
+    /// The way to it.
+    pub link: Link,
+    /// The block cache that all disks and images share.
+    pub cache: Arc<Cache>,
+    loader: Arc<Loader>,
+    /// The disks of the home, open or not.
+    pub disks: Arc<Disks>,
+    /// Those that are open now.
+    pub open: OpenDisks,
+    images: Mutex<HashMap<ManifestId, Weak<Image>>>,
+    _sweeping: JoinSet<()>,
+}
+
+/// What can fail of an [`Engine`], done. Another server may use the home meanwhile: nothing in it was
+/// changed.
+pub struct Prepared {
+    store: Store,
+    link: Link,
+    what_for: Use,
+    disks: PathBuf,
+    cache: cache::Config,
+    loads: LoadOptions,
+}
+
+impl Engine {
+    /// Opens the store and the disks' directory of a home.
+    ///
+    /// # Errors
+    /// Those of [`open_store`], and of the entropy source.
+    pub async fn open(home: &Home, config: &Config, what_for: Use) -> Result<Arc<Self>> {
+        Self::open_with(home, config, what_for, None).await
+    }
+
+    /// The same; ephemeral disks keep their private blocks in `room`, if there is one.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_with(
+        home: &Home,
+        config: &Config,
+        what_for: Use,
+        room: Option<Arc<dyn Room>>,
+    ) -> Result<Arc<Self>> {
+        Ok(Self::prepare(home, config, what_for).await?.open(room))
+    }
+
+    /// Opens the store of a home, and nothing else yet.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn prepare(home: &Home, config: &Config, what_for: Use) -> Result<Prepared> {
+        if what_for == Use::Server {
+            cache_size(config.cache.size.0).map_err(|e| e.context("cache.size"))?;
+        }
+        let (store, link) = open_store_for(home, config, what_for).await?;
+        let mut seed = [0; 8];
+        crate::world::system().entropy.fill(&mut seed)?;
+        let cache = cache::Config {
+            capacity: config.cache.size.0,
+            policy: config.cache.policy,
+            seed: u64::from_le_bytes(seed),
+        };
+        let loads = LoadOptions {
+            most: config.serve.loads as usize,
+            share: config.cache.single_flight,
+            ahead: config.serve.read_ahead.0,
+        };
+        Ok(Prepared { store, link, what_for, disks: home.disks(), cache, loads })
+    }
+
+    /// Gives the cache another size, in bytes, and another policy, while it is used; what is `None`
+    /// stays.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) for a policy that is for comparisons only, and for a size
+    /// that holds no chunk or that the machine has not got.
+    pub async fn change_cache(&self, size: Option<u64>, policy: Option<PolicyKind>) -> Result<()> {
+        if let Some(policy) = policy.filter(|policy| !policy.serves()) {
+            return Err(Error::invalid(format!(
+                "cache policy {policy} is for comparisons only; use fmpq or another that \
+                 docs/simulate.md names"
+            )));
+        }
+        size.map_or(Ok(()), cache_size)?;
+        let cache = Arc::clone(&self.cache);
+        block::offload(move || {
+            cache.change(size, policy);
+            Ok(())
+        })
+        .await
+    }
+
+    /// From now on a disk or the store is called slow when somebody has to wait for longer than this;
+    /// 0 is never.
+    pub fn call_slow(&self, bound: Duration) {
+        self.loader.call_slow(bound);
+    }
+
+    /// What took long of the reads of the store since this was asked last.
+    pub fn slow_store(&self) -> Option<disk::Slow> {
+        self.loader.slow()
+    }
+
+    /// The read-only device of an image version; one for all who use it.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn image(&self, record: &RefRecord) -> Result<Arc<Image>> {
+        let id = images::manifest_of(record)?;
+        if let Some(image) = self.images.lock().get(&id).and_then(Weak::upgrade) {
+            return Ok(image);
+        }
+        let manifest = self.store.manifest(&id).await?;
+        let image = Arc::new(Image::through(&self.loader, manifest));
+        let mut images = self.images.lock();
+        images.retain(|_, image| image.strong_count() > 0);
+        if let Some(other) = images.get(&id).and_then(Weak::upgrade) {
+            return Ok(other);
+        }
+        images.insert(id, Arc::downgrade(&image));
+        Ok(image)
+    }
+}
+
+impl Prepared {
+    /// Opens the disks' directory, too. Ephemeral disks keep their private blocks in `room`, if there is
+    /// one.
+    pub fn open(self, room: Option<Arc<dyn Room>>) -> Arc<Engine> {
+        let Self { store, link, what_for, disks, cache, loads } = self;
+        let cache = Arc::new(Cache::new(cache));
+        let loader = Loader::new(store.clone(), Arc::clone(&cache), loads);
+        let disks = Disks::through(disks, Arc::clone(&loader));
+        let disks = Arc::new(match room {
+            Some(room) => disks.with_room(room),
+            None => disks,
+        });
+        let open = OpenDisks::new(Arc::clone(&disks));
+        let images = Mutex::default();
+        let _sweeping = sweeping(&disks, what_for);
+        Arc::new(Engine { store, link, cache, loader, disks, open, images, _sweeping })
+    }
+}
+
+/// Has a server clear away what crashes left of disks. Nobody waits for it. Others may be at work in
+/// the home, as the lock of the home is not needed to make a disk: the disks have a lock for that.
+fn sweeping(disks: &Arc<Disks>, what_for: Use) -> JoinSet<()> {
+    let mut sweeping = JoinSet::new();
+    if what_for == Use::Server {
+        let disks = Arc::clone(disks);
+        sweeping.spawn(async move { disks.sweep().await });
+    }
+    sweeping
+}
+
+/// What a store is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// A command that somebody waits for.
+    Command,
+    /// As a command, but everything is read from the store itself and not from what is kept of it.
+    Inspection,
+    /// A server, whose clients rather wait than fail.
+    Server,
+}
+
+/// Opens the backend of a home's store. Nothing is asked over the network yet.
+///
+/// # Errors
+/// As [`objects::open`].
+pub fn backend(home: &Home, config: &Config, what_for: Use) -> Result<Opened> {
+    let options = options(home, config, what_for);
+    objects::open(&place(home, &config.store), &options)
+}
+
+/// How a home opens its store.
+pub fn options(home: &Home, config: &Config, what_for: Use) -> OpenOptions {
+    let patience = match what_for {
+        Use::Command | Use::Inspection => Patience::COMMAND,
+        Use::Server => Patience::lasting(Duration::from_secs(config.serve.store_seconds)),
+    };
+    let pieces = PieceOptions {
+        dir: home.resolve(Path::new(&config.pieces.dir)),
+        limit: config.pieces.size.0,
+    };
+    let pieces = (what_for != Use::Inspection).then_some(pieces);
+    OpenOptions { patience, pieces, ..OpenOptions::default() }
+}
+
+/// Opens the store of a home for a command.
+///
+/// # Errors
+/// [`NotFound`](block::ErrorKind::NotFound) with the remedy when there is none,
+/// [`Unsupported`](block::ErrorKind::Unsupported) when its format is newer.
+pub async fn open_store(home: &Home, config: &Config) -> Result<Store> {
+    Ok(open_store_for(home, config, Use::Command).await?.0)
+}
+
+/// Opens the store of a home.
+///
+/// # Errors
+/// As [`open_store`].
+pub async fn open_store_for(home: &Home, config: &Config, what_for: Use) -> Result<(Store, Link)> {
+    let place = place(home, &config.store);
+    let opened = backend(home, config, what_for)?;
+    let secret = async || crate::key::given(home, config);
+    let store = Store::open_with(opened.backend, crate::world::system(), secret)
+        .await
+        .map_err(|e| e.context(format!("store {place}")))?;
+    sources::add_configured(&store, home, config).await;
+    Ok((store, opened.link))
+}
+
+/// The store's place as an absolute path or a URL.
+pub fn place(home: &Home, store: &str) -> String {
+    if store.contains("://") {
+        store.to_owned()
+    } else {
+        home.resolve(Path::new(store)).display().to_string()
+    }
+}
+
+/// The least memory of a cache: a few chunks of the largest size.
+const LEAST_CACHE: u64 = 1 << 20;
+
+/// Refuses a size of the cache that is of no use: one that is neither nothing nor room for chunks, or more
+/// than the machine's memory.
+fn cache_size(bytes: u64) -> Result<()> {
+    let system = rustix::system::sysinfo();
+    let memory = (system.totalram as u64).saturating_mul(system.mem_unit.into());
+    let what = match bytes {
+        0 => return Ok(()),
+        _ if bytes < LEAST_CACHE => "holds no chunk".to_owned(),
+        _ if bytes > memory => format!("is more than this machine's {}", ByteSize(memory)),
+        _ => return Ok(()),
+    };
+    Err(Error::invalid(format!(
+        "a cache of {} {what}; give 0 to switch it off, or 1MiB up to what the machine has",
+        ByteSize(bytes)
+    )))
+}

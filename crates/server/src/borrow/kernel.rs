@@ -1,0 +1,324 @@
+//! A borrowed disk in the kernel, made ready for use: swap space, a file system, a place to mount it,
+//! the state of a disk; and all of that undone.
+
+use super::place::key;
+use block::{CopyOptions, Device, Durability, Error, Result, Span};
+use engine::home::Home;
+use formats::{Format, OpenOptions};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use tokio::process::Command;
+use transient::Plan;
+use transient::dm::{Carved, Mapped, Mapper, Purpose};
+
+/// What is compared at a time when state is written back, in bytes.
+const PIECE: u64 = 1 << 20;
+
+/// The file systems that can be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileSystem {
+    /// Without reserved blocks, its tables made ready in the background
+    Ext4,
+    /// XFS
+    Xfs,
+}
+
+/// What is to become of a borrowed disk.
+#[derive(Debug, Default)]
+pub struct Setup {
+    /// Bytes of swap space.
+    pub swap: Option<u64>,
+    /// The file system that is made.
+    pub make: Option<FileSystem>,
+    /// Where it is mounted.
+    pub mount: Option<PathBuf>,
+}
+
+/// What `borrow down` must know of the state of a disk that the kernel holds: `borrow/NAME.state` in
+/// the home.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct StateRecord {
+    /// Where it came from, and goes back to.
+    pub source: String,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+impl StateRecord {
+    fn path(home: &Home, name: &str) -> PathBuf {
+        super::control::directory(home).join(format!("{name}.state"))
+    }
+
+    /// That of the borrowed disk `name`, if it has one.
+    ///
+    /// # Errors
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when it cannot be read.
+    pub fn load(home: &Home, name: &str) -> Result<Option<Self>> {
+        let path = Self::path(home, name);
+        let bytes = match std::fs::read(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(|e| Error::io(path.display(), e))?,
+        };
+        serde_json::from_slice(&bytes).map(Some).map_err(|e| {
+            Error::corrupt(format!(
+                "{} does not say where the state goes back to ({e}); copy it by hand, then give \
+                 --drop-changes",
+                path.display()
+            ))
+        })
+    }
+
+    /// # Errors
+    /// Those of the home.
+    pub fn save(&self, home: &Home, name: &str) -> Result<()> {
+        let path = Self::path(home, name);
+        let bytes = serde_json::to_vec(self)
+            .map_err(|e| Error::internal("cannot write a record as JSON").with_source(e))?;
+        std::fs::write(&path, bytes).map_err(|e| Error::io(path.display(), e))
+    }
+
+    /// Removes what there is of one.
+    ///
+    /// # Errors
+    /// Those of the home.
+    pub fn remove(home: &Home, name: &str) -> Result<()> {
+        let path = Self::path(home, name);
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path.display(), e)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Gives a disk of `size` bytes to the kernel and makes it ready. Nothing is left of it when that
+/// fails.
+///
+/// # Errors
+/// Those of the kernel and of the tools.
+pub async fn up(
+    name: &str,
+    plan: Plan,
+    size: u64,
+    setup: &Setup,
+    state: Option<&dyn Device>,
+) -> Result<Mapped> {
+    let (own, swap) = (name.to_owned(), setup.swap);
+    let mapped = block::offload(move || {
+        let mapper = Mapper::open()?;
+        let mapped = mapper.create(&own, plan, size, &key()?)?;
+        match swap {
+            Some(swap) => mapper.carve(&own, swap).inspect_err(|_| {
+                let _ = mapper.remove(&own);
+            }),
+            None => Ok(mapped),
+        }
+    })
+    .await?;
+    if let Err(error) = prepare(&mapped, setup, state).await {
+        // What was mounted or switched on is taken back; a disk that stays all the same shows in
+        // `borrow status`.
+        let _ = stop_users(&mapped).await;
+        let _ = Mapper::open().and_then(|mapper| mapper.remove(name));
+        return Err(error);
+    }
+    Ok(mapped)
+}
+
+async fn prepare(mapped: &Mapped, setup: &Setup, state: Option<&dyn Device>) -> Result<()> {
+    let (files, _) = files(mapped);
+    if let Some(state) = state {
+        let place = open(files).await?;
+        block::copy(state, &*place, CopyOptions::default(), &|_| {}).await?;
+    }
+    if let Some(part) = swap(mapped) {
+        tool("mkswap", &[part.node.as_os_str()]).await?;
+        tool("swapon", &[part.node.as_os_str()]).await?;
+    }
+    if let Some(kind) = setup.make {
+        let (program, options) = match kind {
+            // What is left for later needs no care: after a crash nobody can read any of it.
+            FileSystem::Ext4 => {
+                ("mkfs.ext4", "-q -F -m 0 -E nodiscard,lazy_itable_init=1,lazy_journal_init=1")
+            }
+            FileSystem::Xfs => ("mkfs.xfs", "-q -f -K"),
+        };
+        let mut args: Vec<&OsStr> = options.split(' ').map(OsStr::new).collect();
+        args.push(files.as_os_str());
+        tool(program, &args).await?;
+    }
+    if let Some(place) = &setup.mount {
+        tool("mount", &[files.as_os_str(), place.as_os_str()]).await?;
+    }
+    Ok(())
+}
+
+/// The block device for files or state, and its size.
+pub(crate) fn files(mapped: &Mapped) -> (&Path, u64) {
+    let part = mapped.parts.iter().find(|part| part.purpose == Purpose::Files);
+    part.map_or((&mapped.node, mapped.size), |part| (&part.node, part.size))
+}
+
+fn swap(mapped: &Mapped) -> Option<&Carved> {
+    mapped.parts.iter().find(|part| part.purpose == Purpose::Swap)
+}
+
+/// Switches swap space off and unmounts, wherever it is mounted.
+///
+/// # Errors
+/// [`Conflict`](block::ErrorKind::Conflict) when a file there is in use.
+pub async fn stop_users(mapped: &Mapped) -> Result<()> {
+    let devices: BTreeSet<u64> =
+        mapped.parts.iter().map(|part| part.device).chain(std::iter::once(mapped.device)).collect();
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    for path in swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()) {
+        if number(Path::new(path)).is_some_and(|device| devices.contains(&device)) {
+            tool("swapoff", &[OsStr::new(path)]).await?;
+        }
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // What is mounted on top goes first.
+    for (device, place) in mounts.lines().rev().filter_map(mounted) {
+        if devices.contains(&device) {
+            tool("umount", &[place.as_os_str()])
+                .await
+                .map_err(|e| Error::conflict(format!("{e}; end what uses it, then try again")))?;
+        }
+    }
+    Ok(())
+}
+
+/// The device and the place of a line of mountinfo.
+fn mounted(line: &str) -> Option<(u64, PathBuf)> {
+    let mut fields = line.split(' ');
+    let (major, minor) = fields.nth(2)?.split_once(':')?;
+    let device = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
+    Some((device, PathBuf::from(unescape(fields.nth(1)?))))
+}
+
+/// Undoes the kernel's `\040` and the like.
+fn unescape(text: &str) -> std::ffi::OsString {
+    use std::os::unix::ffi::OsStringExt;
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, behind)) = rest.split_first() {
+        let digits = behind.get(..3).filter(|_| *first == b'\\');
+        let code = digits
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(code.unwrap_or(*first));
+        rest = if code.is_some() { &behind[3..] } else { behind };
+    }
+    std::ffi::OsString::from_vec(bytes)
+}
+
+fn number(path: &Path) -> Option<u64> {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    let meta = std::fs::metadata(path).ok()?;
+    meta.file_type().is_block_device().then(|| meta.rdev())
+}
+
+/// Writes to `state` what is different on the borrowed disk; returns the bytes written.
+///
+/// The kernel does not say what was changed, so both are read.
+///
+/// # Errors
+/// Those of either; the borrowed disk still has all of it.
+pub async fn write_back(mapped: &Mapped, state: &dyn Device) -> Result<u64> {
+    let place = open(files(mapped).0).await?;
+    let mut written = 0;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for piece in Span::whole(state.size()).pieces(PIECE) {
+        ours.resize(piece.len() as usize, 0);
+        theirs.resize(piece.len() as usize, 0);
+        place.read(piece, &mut ours).await?;
+        state.read(piece, &mut theirs).await?;
+        for changed in differences(piece, &ours, &theirs) {
+            let data = &ours[changed.index_in(piece)];
+            state.write(changed, data, Durability::Buffered).await?;
+            written += changed.len();
+        }
+    }
+    state.flush().await?;
+    Ok(written)
+}
+
+/// Runs of blocks of `piece` that differ.
+fn differences(piece: Span, ours: &[u8], theirs: &[u8]) -> Vec<Span> {
+    let mut runs: Vec<Span> = Vec::new();
+    for block in piece.pieces(block::BLOCK) {
+        let place = block.index_in(piece);
+        if ours[place.clone()] != theirs[place] {
+            match runs.last_mut() {
+                Some(last) if last.end() == block.offset() => {
+                    *last = Span::between(last.offset(), block.end());
+                }
+                _ => runs.push(block),
+            }
+        }
+    }
+    runs
+}
+
+async fn open(node: &Path) -> Result<Arc<dyn Device>> {
+    let options =
+        OpenOptions { format: Some(Format::Raw), read_only: false, scratch: std::env::temp_dir() };
+    formats::open(node, options).await
+}
+
+/// Runs another program to its end.
+async fn tool(program: &str, args: &[&OsStr]) -> Result<()> {
+    // Where they are installed does not depend on who calls.
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = Command::new(program);
+    command.args(args).env("PATH", format!("{path}:/usr/sbin:/sbin")).stdin(Stdio::null());
+    let output = command.output().await.map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => {
+            Error::not_found(format!("there is no {program}; install it"))
+        }
+        _ => Error::io(program, e),
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr).trim().chars().take(300).collect::<String>();
+    Err(Error::unavailable(format!("{program} failed ({}): {text}", output.status)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_mountinfo_gives_the_device_and_the_place() {
+        let line = r"36 35 253:5 / /mnt/a\040b rw,noatime shared:1 - ext4 /dev/mapper/x rw";
+        let (device, place) = mounted(line).unwrap();
+        assert_eq!(device, rustix::fs::makedev(253, 5));
+        assert_eq!(place, Path::new("/mnt/a b"));
+        for broken in ["", "36 35", "36 35 x:y / /mnt", "36 35 253 / /mnt"] {
+            assert_eq!(mounted(broken), None);
+        }
+        assert_eq!(unescape(r"a\04"), r"a\04");
+        assert_eq!(unescape(r"a\134b"), r"a\b");
+    }
+
+    #[test]
+    fn only_blocks_that_differ_are_written_back() {
+        let piece = Span::between(1 << 20, (1 << 20) + 5 * 4096 + 100);
+        let ours = vec![1; piece.len() as usize];
+        let mut theirs = ours.clone();
+        assert_eq!(differences(piece, &ours, &theirs), []);
+        for at in [4096, 8191, 8192, 5 * 4096 + 99] {
+            theirs[at] = 2;
+        }
+        let start = piece.offset();
+        let expected = [
+            Span::between(start + 4096, start + 3 * 4096),
+            Span::between(start + 5 * 4096, piece.end()),
+        ];
+        assert_eq!(differences(piece, &ours, &theirs), expected);
+    }
+}

@@ -1,0 +1,23 @@
+//! Borrowed disks in use: from `borrow up` to `borrow down`.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`place`] | where the room comes from: lent disks, or a directory of a running host |
+//! | [`selection`] | which disks are borrowed from |
+//! | [`find`] | which free blocks of which disks are taken |
+//! | [`session`] | one borrowed disk, and what is done when it ends |
+//! | [`control`] | how other commands reach it |
+//! | [`serve`](mod@serve) | the NBD server around it |
+//! | [`kernel`] | swap space, file systems and state on a disk in the kernel |
+//! | [`report`] | what is told of it |
+//! | [`shadow`] | borrowed room for the disks of a server |
+
+pub mod control;
+pub mod find;
+pub mod kernel;
+pub mod place;
+pub mod report;
+pub mod selection;
+pub mod serve;
+pub mod session;
+pub mod shadow;

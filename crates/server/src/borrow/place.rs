@@ -1,0 +1,232 @@
+//! Where a borrowed disk's room comes from: lent disks, or a directory of a running host.
+
+use super::find;
+use super::report::{CheckView, LentView, device_path};
+use block::{Device, Result, Span};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use transient::{GiveBack, Key, Layout, Lent, Live, Loan, Member, Plan, Stitched, Watch};
+
+/// How often a running host's free space is looked at, and how long a look at the file systems that
+/// lend allows writes to them.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// After so many [`LOOK`]s the file systems are looked at although nothing was written.
+const IDLE_LOOKS: u32 = 30;
+
+/// Room, and the disk on it.
+pub struct Place {
+    disk: Arc<Stitched>,
+    from: From,
+}
+
+enum From {
+    /// Disks whose system is not running.
+    Disks { plan: Plan, members: Vec<Arc<Member>>, _watch: JoinSet<()> },
+    /// A file without a name.
+    Host { live: Arc<Live>, directory: String, _watch: JoinSet<()> },
+}
+
+/// A key from the system's randomness.
+///
+/// # Errors
+/// Those of locking memory.
+pub(crate) fn key() -> Result<Key> {
+    let entropy = engine::world::system().entropy;
+    Key::generate(|bytes| entropy.fill(bytes))
+}
+
+/// Keeps core dumps away: what is in the memory of this process is private.
+pub fn leave_no_core() {
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+}
+
+impl Place {
+    /// A disk of `size` bytes on the loans of a plan.
+    ///
+    /// # Errors
+    /// Those of [`Plan::stitch`].
+    pub fn on_disks(plan: Plan, size: u64) -> Result<Self> {
+        let (disk, members) = plan.stitch(size, &key()?)?;
+        let mut watch = JoinSet::new();
+        watch.spawn(keep_looking(Arc::clone(plan.watch())));
+        Ok(Self { disk: Arc::new(disk), from: From::Disks { plan, members, _watch: watch } })
+    }
+
+    /// A disk of `size` bytes in `directory`, whose file system keeps `floor` bytes free.
+    ///
+    /// # Errors
+    /// Those of [`Live::create`].
+    pub fn on_host(directory: &Path, size: u64, floor: u64, policy: GiveBack) -> Result<Self> {
+        let room = size.next_multiple_of(block::BLOCK);
+        let live = Arc::new(Live::create(directory, room, floor, policy)?);
+        let layout = Layout::new(&[Lent { member: 0, span: Span::whole(room) }], &[room])?;
+        let members = vec![Arc::clone(&live) as Arc<dyn Device>];
+        let disk = Stitched::new(members, layout, size, Some(&key()?))?;
+        let mut watch = JoinSet::new();
+        watch.spawn(keep_floor(Arc::clone(&live)));
+        let directory = directory.display().to_string();
+        Ok(Self { disk: Arc::new(disk), from: From::Host { live, directory, _watch: watch } })
+    }
+
+    /// The disk.
+    pub fn disk(&self) -> &Arc<Stitched> {
+        &self.disk
+    }
+
+    /// What each disk lends.
+    pub(crate) fn lent(&self) -> Vec<LentView> {
+        match &self.from {
+            From::Disks { plan, .. } => lent(plan),
+            From::Host { directory, .. } => vec![LentView {
+                disk: directory.clone(),
+                bytes: self.disk.layout().capacity(),
+                extents: 1,
+            }],
+        }
+    }
+
+    /// Bytes given back to a running host.
+    pub(crate) fn given_back(&self) -> u64 {
+        match &self.from {
+            From::Disks { .. } => 0,
+            From::Host { live, .. } => live.given(),
+        }
+    }
+
+    /// Drops the key and looks at the file systems again; then tells the disks of the owner, if wanted,
+    /// that the lent ranges hold nothing. Returns the bytes discarded: none when a file system is not
+    /// as it was, whose files may lie there by now.
+    pub(crate) fn end(self, discard: bool) -> (u64, Vec<CheckView>) {
+        drop(self.disk);
+        let From::Disks { plan, members, _watch } = self.from else { return (0, Vec::new()) };
+        let checked: Vec<CheckView> = plan.loans().iter().map(check).collect();
+        if !discard || checked.iter().any(|check| !check.good) {
+            return (0, checked);
+        }
+        let discarded = discard_lent(&plan, &members).unwrap_or_else(|e| {
+            tracing::warn!(error = e.message(), "a disk was not told of all free ranges");
+            0
+        });
+        (discarded, checked)
+    }
+}
+
+/// Tells the disks that the lent ranges hold nothing. Returns their bytes.
+fn discard_lent(plan: &Plan, members: &[Arc<Member>]) -> Result<u64> {
+    let mut discarded = 0;
+    for lent in plan.lent() {
+        if let Some(member) = members.get(lent.member) {
+            member.trim(lent.span)?;
+            discarded += lent.span.len();
+        }
+    }
+    Ok(discarded)
+}
+
+/// What each disk of a plan lends.
+pub fn lent(plan: &Plan) -> Vec<LentView> {
+    let mut views: Vec<LentView> = plan
+        .disks()
+        .iter()
+        .map(|disk| LentView { disk: disk.path().display().to_string(), bytes: 0, extents: 0 })
+        .collect();
+    for lent in plan.lent() {
+        if let Some(view) = views.get_mut(lent.member) {
+            view.bytes += lent.span.len();
+            view.extents += 1;
+        }
+    }
+    views
+}
+
+/// Looks at a file system of the owner again.
+fn check(loan: &Loan) -> CheckView {
+    let why = loan.recheck().err().map(|refusal| refusal.to_string());
+    CheckView {
+        disk: loan.disk.path().display().to_string(),
+        offset: loan.claim.base,
+        kind: loan.claim.kind.to_string(),
+        good: why.is_none(),
+        why,
+    }
+}
+
+/// Looks at disks that the kernel held for a borrowed disk: reads the file systems again and, when all
+/// of a disk is as it was, discards the lent ranges, if wanted. Returns the bytes discarded.
+///
+/// # Errors
+/// Those of opening the disks.
+pub fn recheck_devices(lent: &[(u64, Span)], discard: bool) -> Result<(u64, Vec<CheckView>)> {
+    let mut devices: Vec<u64> = lent.iter().map(|(device, _)| *device).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    let (mut discarded, mut checked) = (0, Vec::new());
+    for device in devices {
+        let spans: Vec<Span> =
+            lent.iter().filter(|(on, _)| *on == device).map(|(_, span)| *span).collect();
+        let path = device_path(device);
+        let loans = match find::again(&path, &spans) {
+            Ok(loans) => loans,
+            Err(e) => {
+                checked.push(CheckView {
+                    disk: path.display().to_string(),
+                    offset: 0,
+                    kind: "disk".to_owned(),
+                    good: false,
+                    why: Some(e.message().to_owned()),
+                });
+                continue;
+            }
+        };
+        let views: Vec<CheckView> = loans.iter().map(check).collect();
+        let good = views.iter().all(|check| check.good);
+        checked.extend(views);
+        if discard && good {
+            let plan = Plan::new(loans)?;
+            discarded += discard_lent(&plan, &plan.members()?)?;
+        }
+    }
+    Ok((discarded, checked))
+}
+
+/// Lets each look at the lenders expire after a while, so that the next write waits for another one;
+/// looks itself when nothing is written for long.
+async fn keep_looking(watch: Arc<Watch>) {
+    let mut ticks = tokio::time::interval(LOOK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    for tick in 1u32.. {
+        ticks.tick().await;
+        watch.expire();
+        if tick.is_multiple_of(IDLE_LOOKS) {
+            let watch = Arc::clone(&watch);
+            let looked = block::offload(move || watch.look()).await;
+            if let Err(e) = looked {
+                tracing::error!(error = e.message(), "the borrowed disk cannot be used any more");
+                return;
+            }
+        }
+    }
+}
+
+async fn keep_floor(live: Arc<Live>) {
+    let mut ticks = tokio::time::interval(LOOK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let live = Arc::clone(&live);
+        match block::offload(move || live.keep_floor()).await {
+            Ok(given) if given.lost > 0 => {
+                tracing::warn!(bytes = given.lost, "gave data up: the host needs the room");
+            }
+            Ok(given) if given.unwritten > 0 => {
+                tracing::info!(bytes = given.unwritten, "gave room back to the host");
+            }
+            Ok(_) => {}
+            Err(e) => tracing::warn!(error = e.message(), "cannot look at the host's free space"),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Borrowed room for the private blocks of a server's ephemeral disks: `serve --shadow borrowed`.
+
+use super::find::{self, Amount};
+use super::place::{Place, leave_no_core};
+use super::selection::Selection;
+use super::session::complain;
+use block::{ByteSize, Device, Error, Result};
+use disk::{Kept, Room};
+use std::path::PathBuf;
+use std::sync::Arc;
+use transient::{GiveBack, Pool, State};
+
+/// What stays free of the file system of a running host.
+const FLOOR: u64 = 1 << 30;
+
+/// What is to be borrowed.
+#[derive(Debug)]
+pub struct Wanted {
+    /// Disks and images whose system is not running, or one directory of this host.
+    pub targets: Vec<PathBuf>,
+    /// Bytes.
+    pub size: ByteSize,
+    /// No system is suspended where nobody can look.
+    pub nothing_suspended: bool,
+}
+
+/// Borrowed room.
+pub(crate) struct Shadows {
+    place: Place,
+    pool: Arc<Pool>,
+}
+
+impl Shadows {
+    /// Borrows it, and says aloud what that means.
+    ///
+    /// # Errors
+    /// Why nothing can be borrowed.
+    pub(crate) async fn borrow(wanted: &Wanted) -> Result<Self> {
+        leave_no_core();
+        let size = wanted.size.0;
+        let place = match wanted.targets.as_slice() {
+            [directory] if directory.is_dir() => {
+                Place::on_host(directory, size, FLOOR, GiveBack::Unwritten)?
+            }
+            targets if targets.iter().any(|target| target.is_dir()) => {
+                return Err(Error::invalid(
+                    "borrow from disks or from one directory of this system, not from both",
+                ));
+            }
+            targets => {
+                let selection = Selection::of(targets, wanted.size, wanted.nothing_suspended);
+                let (plan, size) = find::plan(&selection, Amount::exactly(size)).await?;
+                block::offload(move || Place::on_disks(plan, size)).await?
+            }
+        };
+        let pool = Pool::new(Arc::clone(place.disk()) as _)?;
+        tracing::warn!(
+            room = %ByteSize(pool.size()),
+            "what clients of ephemeral disks write lies in borrowed room: it is gone when this \
+             server ends, however it ends, flushed or not"
+        );
+        Ok(Self { place, pool })
+    }
+
+    /// The room, for the disks of a home.
+    pub(crate) fn room(&self) -> Arc<dyn Room> {
+        Arc::new(Borrowed(Arc::clone(&self.pool)))
+    }
+
+    /// Drops the key and looks at the owner's file systems again, when all disks are closed.
+    ///
+    /// # Errors
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when one is not as it was.
+    pub(crate) async fn end(self) -> Result<()> {
+        drop(self.pool);
+        let checked = block::offload(move || Ok(self.place.end(false).1)).await?;
+        complain(&checked)
+    }
+}
+
+struct Borrowed(Arc<Pool>);
+
+impl Room for Borrowed {
+    fn over(&self, base: Arc<dyn Device>) -> Result<Kept> {
+        let thin = Arc::new(self.0.device(base.size())?);
+        let counted = Arc::clone(&thin);
+        let device = Arc::new(State::shadow(base, thin)?);
+        Ok(Kept { device, bytes: Box::new(move || counted.room()) })
+    }
+}

@@ -1,0 +1,293 @@
+//! Servers that end by themselves: `--single` for one client, `--run` for one command.
+
+use super::boots::BootHelps;
+use super::daemon::Options;
+use super::exports::HomeExports;
+use super::lease::Lease;
+use super::listen::{self, Asked, Bound};
+use super::record::{Recording, recorded};
+use super::security::Security;
+use super::signals::{Signals, Switch};
+use super::throttle::{Throttles, throttled};
+use super::{limits, spare};
+use crate::borrow::shadow::Shadows;
+use block::{Error, Result};
+use engine::config::place::TlsMode;
+use engine::{Config, Engine, Home, Use};
+use nbd::server::DEFAULT_BACKLOG;
+use nbd::{Address, Ending, Exports, Limits, Listener, Peer, Purpose, Server, Tls, Uri};
+use rustix::net::AddressFamily;
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::process::Command;
+use tokio::task::JoinSet;
+
+/// What a server serves until it ends by itself.
+#[derive(Debug, Clone)]
+pub enum Until {
+    /// One client, on standard input and output or on a socket from `LISTEN_FDS`, until it leaves.
+    OneClient,
+    /// A shell command, which finds the export in its environment.
+    Command(String),
+}
+
+impl Until {
+    /// Serves `exports`, of which `name` is the default one. Certificates are looked for in `home`,
+    /// unless the command line says where they are.
+    ///
+    /// # Errors
+    /// When the export cannot be opened, when the client breaks the protocol, or when the command
+    /// cannot be run.
+    pub(crate) async fn serve(
+        &self,
+        exports: Arc<dyn Exports>,
+        home: &Path,
+        config: &Config,
+        asked: &Asked,
+        name: &str,
+    ) -> Result<ExitCode> {
+        let limits = limits(config);
+        match self {
+            Self::Command(command) => run(exports, limits, command, name).await,
+            Self::OneClient => {
+                let asked = asked.under(config);
+                let client = Single::find(&asked).await?;
+                let security = Security::of(home, config, &asked, &[client.tls], false)?;
+                let default = Some(name.to_owned()).filter(|name| !name.is_empty());
+                client.serve(security.guard(exports, default), limits, &security).await
+            }
+        }
+    }
+}
+
+/// Serves a home for one client or one command.
+///
+/// # Errors
+/// When the home cannot be opened; as [`Until::serve`]; when a disk could not be closed properly.
+pub async fn serve_home(
+    home: &Home,
+    config: &Config,
+    options: &Options,
+    until: &Until,
+) -> Result<ExitCode> {
+    let shadows = match &options.borrow {
+        Some(wanted) => Some(Shadows::borrow(wanted).await?),
+        None => None,
+    };
+    let room = shadows.as_ref().map(Shadows::room);
+    let engine = Engine::open_with(home, config, Use::Server, room).await?;
+    // Not ended with this server: there may be others of this home. It runs out by itself.
+    let _lease = Lease::start(&engine, Duration::from_secs(config.serve.lease_seconds)).await?;
+    let default = options.default_export.clone();
+    let helps = BootHelps::of(&config.serve);
+    let exports = Arc::new(HomeExports::new(Arc::clone(&engine), default, helps));
+    let name = options.default_export.as_deref().unwrap_or_default();
+    let recording = Recording::wanted(options.trace.as_deref(), config, Some(home))?;
+    let throttles = Throttles::new(&config.throttle, options.throttle.as_ref())?;
+    let exports = throttled(throttles.as_ref(), exports);
+    let exports = recorded(recording.as_ref(), exports);
+    let result = until.serve(exports, home.dir(), config, &options.listen, name).await;
+    if let Some(recording) = &recording {
+        recording.finish().await;
+    }
+    engine.open.close_all().await?;
+    if let Some(shadows) = shadows {
+        shadows.end().await?;
+    }
+    result
+}
+
+/// The one client of `--single`: how it comes, and what is asked of it.
+struct Single {
+    way: Way,
+    tls: TlsMode,
+}
+
+enum Way {
+    /// The next one on a socket that was passed by socket activation.
+    Next(Listener),
+    /// Standard input is its socket: then both directions go through it.
+    Unix(UnixStream),
+    Tcp(TcpStream),
+    /// Standard input and output.
+    Pipes,
+}
+
+impl Single {
+    /// On the socket that was passed by socket activation if there is one, else on standard input and
+    /// output.
+    ///
+    /// # Errors
+    /// [`Denied`](block::ErrorKind::Denied) for a socket that other machines reach without TLS;
+    /// [`Invalid`](block::ErrorKind::Invalid) for a socket that is neither a unix nor a TCP one.
+    async fn find(asked: &Asked) -> Result<Self> {
+        if let Some(Bound { listener, tls, .. }) =
+            listen::inherited(asked).await?.into_iter().next()
+        {
+            return Ok(Self { way: Way::Next(listener), tls });
+        }
+        let way = stdin_socket()?.unwrap_or(Way::Pipes);
+        let tls = asked.mode(matches!(way, Way::Tcp(_)));
+        Ok(Self { way, tls })
+    }
+
+    /// Serves the client.
+    ///
+    /// # Errors
+    /// When the client breaks the protocol.
+    async fn serve(
+        self,
+        exports: Arc<dyn Exports>,
+        limits: Limits,
+        security: &Security,
+    ) -> Result<ExitCode> {
+        let mut signals = Signals::listen()?;
+        let server = Server::new(exports, limits);
+        let mut beside = JoinSet::new(); // ends with this
+        beside.spawn(spare::follow(server.processors(), Switch::new()));
+        let stop = async move { signals.stop().await };
+        let tls = security.tls(self.tls)?;
+        match self.way {
+            Way::Next(listener) => {
+                server.serve_next(security.secure(listener, self.tls)?, stop).await?;
+            }
+            Way::Unix(stream) => {
+                let peer = unix_peer(&stream)?;
+                one(&server, stream, peer, tls, stop).await?;
+            }
+            Way::Tcp(stream) => {
+                let from = stream.peer_addr().map_err(|e| Error::io("standard input", e))?;
+                one(&server, stream, Peer::tcp(from), tls, stop).await?;
+            }
+            Way::Pipes => {
+                let stream = tokio::io::join(tokio::io::stdin(), tokio::io::stdout());
+                one(&server, stream, Peer::stdio(), tls, stop).await?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Serves the client on `stream`, which with `tls` may, or must, encrypt.
+async fn one<S>(
+    server: &Server,
+    stream: S,
+    peer: Peer,
+    tls: Option<Tls>,
+    stop: impl Future<Output = ()>,
+) -> Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    match tls {
+        Some(tls) => server.serve_one_with_tls(stream, peer, tls, stop).await,
+        None => server.serve_one(stream, peer, stop).await,
+    }
+}
+
+/// Who is at the other end of standard input. Our own user could have started us, and may do all;
+/// another one came by a socket that a service manager accepted for us.
+fn unix_peer(stream: &UnixStream) -> Result<Peer> {
+    let io = |e| Error::io("standard input", e);
+    match stream.peer_cred().map_err(io)?.uid() == rustix::process::geteuid().as_raw() {
+        true => Ok(Peer::stdio()),
+        false => Peer::at_socket(stream).map_err(io),
+    }
+}
+
+/// Standard input, when it is a socket.
+fn stdin_socket() -> Result<Option<Way>> {
+    let stdin = std::io::stdin();
+    let Ok(family) = rustix::net::sockopt::socket_domain(&stdin) else { return Ok(None) };
+    let io = |e| Error::io("standard input", e);
+    let socket = stdin.as_fd().try_clone_to_owned().map_err(io)?;
+    rustix::io::ioctl_fionbio(&socket, true).map_err(|e| io(e.into()))?;
+    match family {
+        AddressFamily::UNIX => UnixStream::from_std(socket.into()).map(Way::Unix),
+        AddressFamily::INET | AddressFamily::INET6 => {
+            let stream = std::net::TcpStream::from(socket);
+            let _ = stream.set_nodelay(true); // an answer must not wait for the next one
+            TcpStream::from_std(stream).map(Way::Tcp)
+        }
+        _ => return Err(Error::invalid("standard input is a socket of another family")),
+    }
+    .map(Some)
+    .map_err(io)
+}
+
+/// Serves on a private socket while `command` runs, and gives its exit code. The command finds
+/// `uri`, `unixsocket` and `exportname` in its environment.
+///
+/// # Errors
+/// When the export cannot be opened, or the socket or the command cannot be made.
+pub(crate) async fn run(
+    exports: Arc<dyn Exports>,
+    limits: Limits,
+    command: &str,
+    export: &str,
+) -> Result<ExitCode> {
+    let mut signals = Signals::listen()?;
+    // A command that never looks at the export would hide that it is not there.
+    if !export.is_empty() {
+        exports.open(export, &Peer::stdio(), Purpose::Info).await?.close(Ending::Clean).await;
+    }
+    let dir = tempfile::Builder::new()
+        .prefix("sojourn-")
+        .tempdir()
+        .map_err(|e| Error::io("cannot make a private directory; set TMPDIR", e))?;
+    let path = dir.path().join("nbd.sock");
+    let address = Address::unix(&path)?;
+    let listener = Listener::bind(&address, DEFAULT_BACKLOG).await?;
+    let server = Server::new(exports, limits);
+    let stop = Switch::new();
+    let mut beside = JoinSet::new(); // ends with this
+    beside.spawn(spare::follow(server.processors(), stop.clone()));
+    let serving = server.serve(listener, stop.wait());
+    let running = async {
+        let mut child = Command::new("/bin/sh")
+            .arg("-c")
+            .arg(command)
+            .env("uri", Uri::new(address, export).to_string())
+            .env("unixsocket", &path)
+            .env("exportname", export)
+            .env_remove("LISTEN_FDS")
+            .env_remove("LISTEN_PID")
+            .env_remove("NOTIFY_SOCKET")
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|e| Error::io("cannot run /bin/sh", e))?;
+        let status = tokio::select! {
+            status = child.wait() => status,
+            () = signals.stop() => {
+                terminate(&child);
+                child.wait().await
+            }
+        };
+        stop.throw();
+        status.map_err(|e| Error::io("cannot wait for the command", e))
+    };
+    let (served, status) = tokio::join!(serving, running);
+    served?;
+    Ok(code(status?))
+}
+
+/// Asks a command to stop.
+fn terminate(child: &tokio::process::Child) {
+    let pid =
+        child.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
+    if let Some(pid) = pid {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+}
+
+/// The exit code of a command, as a shell gives it.
+fn code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}

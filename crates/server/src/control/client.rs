@@ -1,0 +1,192 @@
+//! One request to a running server: a minimal HTTP/1.1 client on a unix socket.
+
+use super::api::{
+    CACHE_PATH, CacheRequest, DISK_PATH, DRAIN_PATH, DrainRequest, Draining, HAND_OVER_PATH,
+    Problem, RELOAD_PATH, Reloaded, STATUS_PATH,
+};
+use crate::status::{CacheView, StatusView};
+use block::{Error, Result};
+use engine::Home;
+use engine::api::{DiskReply, DiskRequest};
+use rustix::process::{PidfdFlags, pidfd_open};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::ErrorKind as IoKind;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+/// The longest answer that is read, in bytes.
+const MAXIMUM: u64 = 64 << 20;
+
+/// A running server.
+#[derive(Debug)]
+pub struct Client {
+    path: PathBuf,
+    stream: UnixStream,
+}
+
+impl Client {
+    /// Connects to the server of a home; `None` when none runs.
+    ///
+    /// # Errors
+    /// That of the connection, when a server runs and this user may not talk to it.
+    pub async fn connect(home: &Home) -> Result<Option<Self>> {
+        let path = home.control();
+        match UnixStream::connect(&path).await {
+            Ok(stream) => Ok(Some(Self { path, stream })),
+            Err(e) if matches!(e.kind(), IoKind::NotFound | IoKind::ConnectionRefused) => Ok(None),
+            Err(e) => Err(Error::io(path.display(), e)),
+        }
+    }
+
+    /// Carries out a disk verb.
+    ///
+    /// # Errors
+    /// What the verb gives, or [`Unavailable`](block::ErrorKind::Unavailable) when the server
+    /// went away.
+    pub async fn disk(self, request: &DiskRequest) -> Result<DiskReply> {
+        self.call("POST", DISK_PATH, Some(request)).await
+    }
+
+    /// Asks for the server's state.
+    ///
+    /// # Errors
+    /// As [`disk`](Self::disk).
+    pub async fn status(self) -> Result<StatusView> {
+        self.call::<(), _>("GET", STATUS_PATH, None).await
+    }
+
+    /// Has the server read its configuration again.
+    ///
+    /// # Errors
+    /// As [`disk`](Self::disk).
+    pub async fn reload(self) -> Result<Reloaded> {
+        self.call::<(), _>("POST", RELOAD_PATH, None).await
+    }
+
+    /// Has the server take no new clients and end after the last one.
+    ///
+    /// # Errors
+    /// As [`disk`](Self::disk).
+    pub async fn drain(self, request: &DrainRequest) -> Result<Draining> {
+        self.call("POST", DRAIN_PATH, Some(request)).await
+    }
+
+    /// Has the server hand everything over to a successor, which waits.
+    ///
+    /// # Errors
+    /// As [`disk`](Self::disk).
+    pub(crate) async fn hand_over(self) -> Result<Draining> {
+        self.call::<(), _>("POST", HAND_OVER_PATH, None).await
+    }
+
+    /// A handle on the server's process, which becomes readable when that has ended.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn process(&self) -> Result<OwnedFd> {
+        let io = |e: std::io::Error| Error::io(format!("the server at {}", self.path.display()), e);
+        let pid = self.stream.peer_cred().map_err(io)?.pid();
+        let pid = pid.and_then(rustix::process::Pid::from_raw);
+        let pid =
+            pid.ok_or_else(|| Error::unavailable("the server's process is not to be seen"))?;
+        pidfd_open(pid, PidfdFlags::empty()).map_err(|e| io(e.into()))
+    }
+
+    /// Changes the block cache; gives its state.
+    ///
+    /// # Errors
+    /// As [`disk`](Self::disk).
+    pub async fn change_cache(self, request: &CacheRequest) -> Result<CacheView> {
+        self.call("POST", CACHE_PATH, Some(request)).await
+    }
+
+    async fn call<B: Serialize, R: DeserializeOwned>(
+        mut self,
+        method: &str,
+        path: &str,
+        body: Option<&B>,
+    ) -> Result<R> {
+        let body = match body {
+            Some(body) => serde_json::to_vec(body)
+                .map_err(|e| Error::internal("cannot write the request").with_source(e))?,
+            None => Vec::new(),
+        };
+        let mut request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: sojourn\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        )
+        .into_bytes();
+        request.extend_from_slice(&body);
+        let gone = |e| {
+            Error::unavailable(format!(
+                "the server at {} went away: {e}; look at its log, then repeat the command",
+                self.path.display()
+            ))
+        };
+        self.stream.write_all(&request).await.map_err(gone)?;
+        let mut answer = Vec::new();
+        (&mut self.stream).take(MAXIMUM).read_to_end(&mut answer).await.map_err(gone)?;
+        let (status, body) =
+            split(&answer).ok_or_else(|| unreadable(&self.path, "no complete answer"))?;
+        if status == 200 {
+            return serde_json::from_slice(body)
+                .map_err(|e| unreadable(&self.path, &e.to_string()));
+        }
+        match serde_json::from_slice::<Problem>(body) {
+            Ok(problem) => Err(problem.into()),
+            Err(_) => Err(unreadable(&self.path, &format!("HTTP status {status}"))),
+        }
+    }
+}
+
+fn unreadable(path: &Path, why: &str) -> Error {
+    Error::unavailable(format!(
+        "the server at {} gave an answer that this version cannot read ({why}); is it of another \
+         version? restart it",
+        path.display()
+    ))
+}
+
+/// The status code and the body of an answer, if the answer is complete.
+fn split(answer: &[u8]) -> Option<(u16, &[u8])> {
+    let end = answer.windows(4).position(|w| w == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&answer[..end]).ok()?;
+    let body = &answer[end + 4..];
+    let mut lines = head.split("\r\n");
+    let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+    let length: usize = lines
+        .filter_map(|line| line.split_once(':'))
+        .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+        .and_then(|(_, value)| value.trim().parse().ok())?;
+    (body.len() == length).then_some((status, body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_answer_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200), length in ".{0,8}") {
+            let _ = split(&bytes);
+            let mut answer = format!("HTTP/1.1 200\r\ncontent-length:{length}\r\n\r\n").into_bytes();
+            answer.extend(bytes);
+            let _ = split(&answer);
+        }
+    }
+
+    #[test]
+    fn an_answer_is_taken_only_when_it_is_complete() {
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: y\r\n\r\n{}";
+        assert_eq!(split(answer), Some((200, &b"{}"[..])));
+        for end in 0..answer.len() {
+            assert_eq!(split(&answer[..end]), None, "cut at {end}");
+        }
+        assert_eq!(split(b"HTTP/1.1 x OK\r\ncontent-length: 0\r\n\r\n"), None);
+    }
+}

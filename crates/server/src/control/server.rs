@@ -1,0 +1,216 @@
+//! The server's side of the control socket.
+
+use super::api::{
+    CACHE_PATH, CacheRequest, DISK_PATH, DRAIN_PATH, DrainRequest, Draining, HAND_OVER_PATH,
+    Problem, RELOAD_PATH, STATUS_PATH,
+};
+use crate::daemon::{Order, Running};
+use crate::http::{answer, send_status};
+use crate::signals::Switch;
+use crate::status::CacheView;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use block::fs::FsPath;
+use block::{Error, ErrorKind, Result};
+use engine::Home;
+use engine::api::DiskRequest;
+use engine::verbs;
+use serde::Serialize;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::UnixListener;
+use tokio::sync::oneshot;
+
+/// The control socket of a home, for its owner alone, open beside its place: an earlier server may
+/// still be reached there.
+pub(crate) struct Control {
+    listener: UnixListener,
+    fresh: Fresh,
+    path: PathBuf,
+}
+
+/// A socket that is not at its place yet.
+struct Fresh {
+    path: PathBuf,
+    moved: bool,
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        if !self.moved {
+            let _ = FsPath::from(&*self.path).remove_synced();
+        }
+    }
+}
+
+impl Control {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when something else than a socket is at its place;
+    /// [`Invalid`](block::ErrorKind::Invalid) for a path that is too long for a socket; that of the
+    /// system call.
+    pub(crate) fn bind(home: &Home) -> Result<Self> {
+        let path = home.control();
+        if path.as_os_str().len() > 100 {
+            return Err(Error::invalid(format!(
+                "{} is too long for a unix socket; use a shorter --home",
+                path.display()
+            )));
+        }
+        must_be_socket(&path)?;
+        let fresh = path.with_extension("new");
+        let listener = listen_alone(&fresh)?;
+        Ok(Self { listener, fresh: Fresh { path: fresh, moved: false }, path })
+    }
+
+    /// Puts it to its place: commands that come from now on wait for this server. The caller holds the
+    /// home's lock, or was told that the home is its own.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub(crate) fn publish(&mut self) -> Result<()> {
+        let moved = std::fs::rename(&self.fresh.path, &self.path);
+        moved.map_err(|e| Error::io(self.path.display(), e))?;
+        self.fresh.moved = true;
+        // As `FsPath::remove_synced`, of what was there.
+        let _ = FsPath::from(&*self.path).above().sync_directory();
+        Ok(())
+    }
+
+    /// The socket.
+    pub(crate) fn into_listener(self) -> UnixListener {
+        self.listener
+    }
+}
+
+/// Listens at a path that is this process's to use, for the owner alone.
+///
+/// # Errors
+/// [`Conflict`](block::ErrorKind::Conflict) when something else than a socket is there; that of the
+/// system call.
+pub(crate) fn listen_alone(path: &Path) -> Result<UnixListener> {
+    let io = |e| Error::io(path.display(), e);
+    must_be_socket(path)?;
+    let _ = FsPath::from(path).remove_synced(); // of a process that was killed
+    let listener = UnixListener::bind(path).map_err(io)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(io)?;
+    Ok(listener)
+}
+
+/// Fails when there is something that no server left there: a file system that was damaged, as by a
+/// power cut, may give a name to what is another's.
+fn must_be_socket(path: &Path) -> Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => Err(Error::conflict(format!(
+            "{} is not a socket, and a server needs its place: move it away, and after a power cut \
+             check the file system (fsck) first",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Answers until `stop`, and finishes what it began.
+pub(crate) async fn serve(listener: UnixListener, running: Arc<Running>, stop: Switch) {
+    let router = Router::new()
+        .route(DISK_PATH, post(disk))
+        .route(STATUS_PATH, get(send_status))
+        .route(RELOAD_PATH, post(reload))
+        .route(DRAIN_PATH, post(drain))
+        .route(CACHE_PATH, post(cache))
+        .route(HAND_OVER_PATH, post(hand_over))
+        .with_state(Arc::clone(&running));
+    answer(listener, router, stop, || running.is_busy()).await;
+}
+
+/// What was asked, for the log.
+fn in_words(request: &impl Serialize) -> String {
+    serde_json::to_string(request).unwrap_or_default()
+}
+
+/// Carries out a verb in a task of its own: it is finished even when the command that asked goes
+/// away.
+async fn disk(State(running): State<Arc<Running>>, Json(request): Json<DiskRequest>) -> Response {
+    tracing::info!(verb = in_words(&request), "control");
+    running.all_attached().await;
+    let (send, receive) = oneshot::channel();
+    let engine = Arc::clone(&running.engine);
+    let verb = async move {
+        let _ = send.send(verbs::perform(&engine, request).await);
+    };
+    if let Err(e) = running.begin(verb) {
+        return problem(&e);
+    }
+    match receive.await {
+        Ok(Ok(reply)) => Json(reply).into_response(),
+        Ok(Err(e)) => problem(&e),
+        Err(_) => problem(&Error::internal("the verb failed inside the server; see its log")),
+    }
+}
+
+async fn reload(State(running): State<Arc<Running>>) -> Response {
+    ask(&running, Order::Reload).await
+}
+
+async fn hand_over(State(running): State<Arc<Running>>) -> Response {
+    ask(&running, Order::HandOver).await
+}
+
+/// What the server itself answers to an order.
+async fn ask<T: serde::Serialize>(
+    running: &Running,
+    order: impl FnOnce(oneshot::Sender<Result<T>>) -> Order,
+) -> Response {
+    let (send, receive) = oneshot::channel();
+    let _ = running.orders.send(order(send));
+    match receive.await {
+        Ok(Ok(answer)) => Json(answer).into_response(),
+        Ok(Err(e)) => problem(&e),
+        Err(_) => problem(&stopping()),
+    }
+}
+
+async fn drain(State(running): State<Arc<Running>>, Json(request): Json<DrainRequest>) -> Response {
+    if request.to_successor {
+        return ask(&running, Order::Succeed).await;
+    }
+    let connections = running.nbd.counters().connections;
+    let patience = request.seconds.map(|seconds| Duration::from_secs(seconds.min(86_400)));
+    match running.orders.send(Order::Drain(patience)) {
+        Ok(()) => Json(Draining { connections, successor: None }).into_response(),
+        Err(_) => problem(&stopping()),
+    }
+}
+
+async fn cache(State(running): State<Arc<Running>>, Json(request): Json<CacheRequest>) -> Response {
+    tracing::info!(cache = in_words(&request), "control");
+    match running.engine.change_cache(request.size, request.policy).await {
+        Ok(()) => Json(CacheView::of(&running.engine.cache)).into_response(),
+        Err(e) => problem(&e),
+    }
+}
+
+fn stopping() -> Error {
+    Error::unavailable("the server is stopping; start it again with `sojourn serve`")
+}
+
+/// An error as an answer.
+pub(crate) fn problem(error: &Error) -> Response {
+    let status = match error.kind() {
+        ErrorKind::Invalid => StatusCode::BAD_REQUEST,
+        ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        ErrorKind::Conflict | ErrorKind::Fenced => StatusCode::CONFLICT,
+        ErrorKind::Denied => StatusCode::FORBIDDEN,
+        ErrorKind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
+        ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
+        ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    (status, Json(Problem::from(error))).into_response()
+}

@@ -1,0 +1,235 @@
+//! A home's disks and images as exports: every disk by its name, writable; every image version
+//! `name:tag`, and `name` for the newest, read-only. Looked up for every client, so that disks and
+//! images come and go while the server runs.
+
+use super::boots::{BootHelps, Boots};
+use access::Refusals;
+use async_trait::async_trait;
+use block::{ByteSize, Device, Error, ErrorKind, Result};
+use disk::Attachment;
+use engine::Engine;
+use engine::open::Held;
+use nbd::{Ending, ExportSummary, Exports, Peer, Purpose, Session};
+use std::sync::Arc;
+use std::time::Duration;
+use store::{ImageName, images};
+use tokio::time::Instant;
+
+/// How long a client waits for a disk that another one has.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long it waits for a disk that is being changed: on busy storage a reset takes seconds.
+const CHANGE: Duration = Duration::from_secs(20);
+/// How often it tries.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How much of a name that a client made up is logged, in characters.
+const SHOWN: usize = 80;
+
+/// The exports of a home.
+pub(crate) struct HomeExports {
+    engine: Arc<Engine>,
+    /// What the empty name means.
+    default: Option<String>,
+    boots: Boots,
+    refusals: Refusals,
+}
+
+impl HomeExports {
+    /// The exports of `engine`'s home; a client that names none gets `default`.
+    pub(crate) fn new(engine: Arc<Engine>, default: Option<String>, helps: BootHelps) -> Self {
+        let boots = Boots::new(Arc::clone(&engine), helps);
+        Self { engine, default, boots, refusals: Refusals::default() }
+    }
+
+    async fn disk(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
+        let held = self.engine.open.hold(name).await?;
+        let attachment = match purpose {
+            Purpose::Use | Purpose::Resume => Some(attach(&held, &peer.identity).await?),
+            Purpose::Info => None,
+        };
+        // A guest that another process served until now boots no more.
+        if let (Purpose::Use, Some(image)) = (purpose, held.disk().pristine_base()) {
+            self.boots.begin(image);
+        }
+        let info = held.info();
+        let away = if held.is_away() { ", private blocks borrowed" } else { "" };
+        let description = format!("disk on {}, {}{away}", info.image, info.mode);
+        let device: Arc<dyn Device> = Arc::clone(held.disk()) as _;
+        Ok(Box::new(DiskSession {
+            device,
+            name: name.to_owned(),
+            description,
+            origin: info.image.to_string(),
+            uuid: held.disk().uuid(),
+            attachment,
+            _held: held,
+        }))
+    }
+
+    async fn image(&self, name: &str) -> Result<Box<dyn Session>> {
+        let record = images::resolve(&self.engine.store, &name.parse::<ImageName>()?).await?;
+        let image = self.engine.image(&record).await?;
+        let manifest = image.manifest().id().to_string();
+        let device: Arc<dyn Device> = image as _;
+        Ok(Box::new(ImageSession {
+            device,
+            manifest,
+            description: format!("image {}, read-only", record.name),
+            name: record.name,
+        }))
+    }
+}
+
+/// Attaches a disk. One client often follows another at once (a guest that reboots, two commands
+/// of a script), before the server has seen the first one's goodbye: so a busy disk is tried again
+/// for a moment, and the reset that follows an ephemeral one's last client is waited for.
+async fn attach(held: &Held, client: &str) -> Result<Attachment> {
+    // Whoever is refused in the end is told why.
+    let _ = tokio::time::timeout(CHANGE, held.disk().until_free()).await;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match held.disk().attach(client).await {
+            Err(e) if e.kind() == ErrorKind::Conflict && Instant::now() < deadline => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            other => return other,
+        }
+    }
+}
+
+#[async_trait]
+impl Exports for HomeExports {
+    async fn list(&self, _peer: &Peer) -> Result<Vec<ExportSummary>> {
+        let mut list = Vec::new();
+        for disk in self.engine.disks.list().await? {
+            let description = match &disk.error {
+                Some(error) => format!("damaged: {error}"),
+                None => format!("disk on {}, {}, {}", disk.image, disk.mode, ByteSize(disk.size)),
+            };
+            list.push(ExportSummary { name: disk.name, description });
+        }
+        list.sort_by(|a, b| a.name.cmp(&b.name));
+        for record in images::list(&self.engine.store).await?.records {
+            let description = format!("image, read-only, {}", ByteSize(record.body.size));
+            list.push(ExportSummary { name: record.name, description });
+        }
+        Ok(list)
+    }
+
+    async fn open(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
+        let name = match (name, &self.default) {
+            ("", Some(default)) => default.as_str(),
+            ("", None) => {
+                return Err(Error::not_found(
+                    "no default export; name a disk or an image, such as nbd://HOST/NAME",
+                ));
+            }
+            (name, _) => name,
+        };
+        let opened = self.look_up(name, peer, purpose).await;
+        if let Err(e) = &opened
+            && e.kind() != ErrorKind::NotFound
+            && self.refusals.note(peer)
+        {
+            // Few clients show the text that they are sent.
+            let export: String = name.chars().take(SHOWN).collect();
+            tracing::warn!(%peer, export, error = e.message(), "refused");
+        }
+        opened
+    }
+}
+
+impl HomeExports {
+    async fn look_up(&self, name: &str, peer: &Peer, purpose: Purpose) -> Result<Box<dyn Session>> {
+        if name.contains(':') {
+            return self.image(name).await;
+        }
+        match self.disk(name, peer, purpose).await {
+            Err(e) if e.kind() == ErrorKind::NotFound => match self.image(name).await {
+                Err(no_image) if no_image.kind() == ErrorKind::NotFound => {
+                    Err(Error::not_found(format!("no disk or image {name}: {}", e.message())))
+                }
+                other => other,
+            },
+            other => other,
+        }
+    }
+}
+
+/// A client's use of a disk.
+struct DiskSession {
+    device: Arc<dyn Device>,
+    name: String,
+    description: String,
+    origin: String,
+    uuid: [u8; 16],
+    attachment: Option<Attachment>,
+    _held: Held,
+}
+
+#[async_trait]
+impl Session for DiskSession {
+    fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn description(&self) -> Option<&str> {
+        Some(&self.description)
+    }
+
+    fn origin(&self) -> Option<&str> {
+        Some(&self.origin)
+    }
+
+    fn identity(&self) -> String {
+        format!("disk {:032x}", u128::from_be_bytes(self.uuid))
+    }
+
+    async fn close(mut self: Box<Self>, ending: Ending) {
+        let Some(attachment) = self.attachment.take() else { return };
+        let how = match ending {
+            Ending::Clean => disk::Ending::Clean,
+            Ending::Lost => disk::Ending::Lost,
+        };
+        if let Err(e) = attachment.detach(how).await {
+            tracing::error!(export = self.name, error = e.message(), "cannot reset the disk");
+        }
+    }
+}
+
+/// A client's use of an image version.
+struct ImageSession {
+    device: Arc<dyn Device>,
+    name: String,
+    manifest: String,
+    description: String,
+}
+
+#[async_trait]
+impl Session for ImageSession {
+    fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn description(&self) -> Option<&str> {
+        Some(&self.description)
+    }
+
+    fn origin(&self) -> Option<&str> {
+        Some(&self.name)
+    }
+
+    fn identity(&self) -> String {
+        format!("image {} {}", self.name, self.manifest)
+    }
+
+    async fn close(self: Box<Self>, _ending: Ending) {}
+}

@@ -1,0 +1,237 @@
+//! How many more clients the server holds, from its live counters: see [`model::head_room`].
+//! Field names are documented in docs/cli.md and do not change.
+
+use engine::Engine;
+use model::head_room::{self, HeadRoom, Limit, Limits, Seen};
+use nbd::server::Operation;
+use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, VecDeque};
+use tokio::time::Instant;
+
+/// Moments that are kept: a minute, when they are [`noted`](Meter::note) every five seconds.
+const MOMENTS: usize = 13;
+/// The share of its time that the busiest part of the server may be busy.
+const BUSY: f64 = 0.8;
+
+/// The head-room of a server.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct HeadRoomView {
+    /// The interval that was looked at.
+    pub seconds: f64,
+    /// Clients that asked anything in it.
+    pub clients: u64,
+    /// Their requests.
+    pub requests: u64,
+    /// Clients like them that there may be in addition; null when too little was asked to tell.
+    pub more: Option<u64>,
+    /// What ends it: `utilisation`, `response`, or `none` when there may be even more.
+    pub limit: Option<String>,
+    /// What is busiest then: `cpu` or `backend`.
+    pub bottleneck: Option<String>,
+    /// The mean time in the server now.
+    pub response_us: Option<f64>,
+    /// The same with so many more clients.
+    pub response_then_us: Option<f64>,
+    /// How busy the processors are with serving, now.
+    pub cpu_percent: Option<f64>,
+    /// How busy what the store lies on is, now.
+    pub backend_percent: Option<f64>,
+}
+
+/// Counters at one moment.
+#[derive(Debug)]
+struct Moment {
+    at: Instant,
+    requests: u64,
+    response_nanos: u64,
+    cpu_seconds: f64,
+    loads: store::Loads,
+    /// Requests of each client since it came.
+    clients: HashMap<String, u64>,
+}
+
+impl Moment {
+    fn now(engine: &Engine, counters: &nbd::Counters) -> Self {
+        let all = Operation::ALL.into_iter().map(|operation| counters.latencies.of(operation));
+        let (mut requests, mut response_nanos) = (0, 0u64);
+        for latency in all {
+            requests += latency.count();
+            response_nanos = response_nanos.wrapping_add(latency.nanos());
+        }
+        let traffic = |t: &nbd::Traffic| t.reads + t.writes + t.flushes + t.trims + t.zeroes;
+        let clients = counters.clients.iter();
+        let time = clock_gettime(ClockId::ProcessCPUTime);
+        // To look for requests is no work for them.
+        let looked = counters.total.busy_poll_nanos as f64 / 1e9;
+        Self {
+            at: Instant::now(),
+            requests,
+            response_nanos,
+            cpu_seconds: time.tv_sec as f64 + time.tv_nsec as f64 / 1e9 - looked,
+            loads: engine.store.counters().loads,
+            clients: clients.map(|(name, seen)| (name.clone(), traffic(&seen.traffic))).collect(),
+        }
+    }
+
+    /// What happened since `before`.
+    fn since(&self, before: &Self) -> Seen {
+        let asked = |(name, requests): &(&String, &u64)| {
+            **requests > before.clients.get(*name).copied().unwrap_or(0)
+        };
+        let sum = |now: u64, then: u64| now.saturating_sub(then) as f64;
+        let mut loads = head_room::Loads::default();
+        for (load, (now, then)) in loads.0.iter_mut().zip(self.loads.0.iter().zip(&before.loads.0))
+        {
+            load.count = now.count.saturating_sub(then.count);
+            load.seconds = sum(now.nanos, then.nanos) / 1e9;
+        }
+        Seen {
+            seconds: (self.at - before.at).as_secs_f64(),
+            clients: self.clients.iter().filter(asked).count() as u32,
+            requests: self.requests.saturating_sub(before.requests),
+            response_seconds: sum(self.response_nanos, before.response_nanos) / 1e9,
+            cpu_seconds: (self.cpu_seconds - before.cpu_seconds).max(0.0),
+            cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+            loads,
+        }
+    }
+}
+
+/// Looks at the counters now and then.
+#[derive(Debug, Default)]
+pub(crate) struct Meter(Mutex<VecDeque<Moment>>);
+
+impl Meter {
+    /// Keeps the counters of this moment. To be called every five seconds.
+    pub(crate) fn note(&self, engine: &Engine, counters: &nbd::Counters) {
+        let moment = Moment::now(engine, counters);
+        let mut moments = self.0.lock();
+        moments.push_back(moment);
+        if moments.len() > MOMENTS {
+            moments.pop_front();
+        }
+    }
+
+    /// The head-room by what happened in the last minute, or since the start. `response` is the
+    /// longest mean response that is bearable, in seconds. `None` before there is an interval.
+    pub(crate) fn view(
+        &self,
+        engine: &Engine,
+        counters: &nbd::Counters,
+        response: Option<f64>,
+    ) -> Option<HeadRoomView> {
+        let moments = self.0.lock();
+        let seen = Moment::now(engine, counters).since(moments.front()?);
+        drop(moments);
+        let limits = Limits { utilisation: BUSY, response };
+        let found = head_room::head_room(&seen, limits).unwrap_or_else(|e| {
+            tracing::debug!(error = e.message(), "no head-room");
+            None
+        });
+        Some(view(&seen, found))
+    }
+}
+
+fn view(seen: &Seen, found: Option<HeadRoom>) -> HeadRoomView {
+    let mut view = HeadRoomView {
+        seconds: seen.seconds,
+        clients: seen.clients.into(),
+        requests: seen.requests,
+        more: None,
+        limit: None,
+        bottleneck: None,
+        response_us: None,
+        response_then_us: None,
+        cpu_percent: None,
+        backend_percent: None,
+    };
+    if let Some(found) = found {
+        let limit = match found.limit {
+            Limit::Utilisation => "utilisation",
+            Limit::Response => "response",
+            Limit::None => "none",
+        };
+        view.more = Some(found.more.into());
+        view.limit = Some(limit.to_owned());
+        view.bottleneck = Some(found.bottleneck);
+        view.response_us = Some(seen.response_seconds * 1e6 / seen.requests as f64);
+        view.response_then_us = Some(found.response * 1e6);
+        view.cpu_percent = Some(found.busy.0 * 100.0);
+        view.backend_percent = Some(found.busy.1 * 100.0);
+    }
+    view
+}
+
+impl HeadRoomView {
+    /// In a line.
+    pub fn text(&self) -> String {
+        let (Some(more), Some(bottleneck), Some(then)) =
+            (self.more, &self.bottleneck, self.response_then_us)
+        else {
+            if self.requests >= head_room::ENOUGH_REQUESTS {
+                return format!(
+                    "{} requests in {:.0} s, whose times tell nothing of what more clients would meet",
+                    self.requests, self.seconds
+                );
+            }
+            return format!(
+                "not enough requests yet: {} in {:.0} s, {} are needed",
+                self.requests,
+                self.seconds,
+                head_room::ENOUGH_REQUESTS
+            );
+        };
+        let least = if self.limit.as_deref() == Some("none") { "at least " } else { "" };
+        format!(
+            "{least}{more} more clients like the {} of now; then {bottleneck} is busiest, {:.0} us \
+             in the server (now {:.0})",
+            self.clients,
+            then,
+            self.response_us.unwrap_or(0.0)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moment(at: Instant, n: u64) -> Moment {
+        Moment {
+            at,
+            requests: 5000 * n,
+            response_nanos: 5000 * n * 1_000_000,
+            cpu_seconds: 0.05 * n as f64,
+            loads: store::Loads::default(),
+            clients: HashMap::from([
+                ("a".into(), 2500 * n),
+                ("b".into(), 2500 * n),
+                ("c".into(), 7),
+            ]),
+        }
+    }
+
+    #[test]
+    fn what_lies_between_two_moments_is_judged() {
+        let start = Instant::now();
+        let later = start + std::time::Duration::from_secs(10);
+        let mut seen = moment(later, 3).since(&moment(start, 1));
+        assert_eq!((seen.clients, seen.requests), (2, 10_000));
+        assert!(
+            (seen.cpu_seconds - 0.1).abs() < 1e-9 && (seen.response_seconds - 10.0).abs() < 1e-9
+        );
+        seen.cpus = 1;
+        // Two clients keep the processor busy by 1 %: it holds about 160 of them.
+        let limits = Limits { utilisation: BUSY, response: None };
+        let found = view(&seen, head_room::head_room(&seen, limits).unwrap());
+        assert!((140..=170).contains(&found.more.unwrap()), "{found:?}");
+        assert!(found.text().contains("more clients like the 2 of now; then cpu"), "{found:?}");
+        let idle = moment(later, 1).since(&moment(start, 1));
+        let found = view(&idle, head_room::head_room(&idle, limits).unwrap());
+        assert!(
+            found.more.is_none() && found.text().contains("not enough requests yet: 0 in 10 s")
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! The HTTP port: metrics, health and status, for monitoring. Nothing can be changed through it.
+
+pub(crate) mod guests;
+
+use super::daemon::Running;
+use super::https::Encrypted;
+use super::listen;
+use super::security::Security;
+use super::signals::Switch;
+use super::{metrics, status};
+use crate::control::server::problem;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use block::{Error, Result};
+use engine::config::place::{Place, TlsMode};
+use guests::Guests;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+/// How long a stop waits for clients in the middle of a request: they may never end it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A port that is open.
+pub(crate) struct Port {
+    /// As the user asked for it.
+    place: Place,
+    socket: TcpListener,
+    local: SocketAddr,
+    /// The server behind it.
+    stop: Switch,
+}
+
+impl Port {
+    /// Listens at `place`, or goes on with the socket that another server `had` there.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when the port is in use,
+    /// [`Denied`](block::ErrorKind::Denied) for an address that other machines reach, and where no
+    /// certificate is asked for.
+    pub(crate) async fn open(place: Place, insecure: bool, had: Option<OwnedFd>) -> Result<Self> {
+        let address: SocketAddr = place
+            .address
+            .parse()
+            .map_err(|_| Error::invalid(format!("HTTP port {}: write IP:PORT", place.address)))?;
+        listen::check_http(address, place.tls.unwrap_or_default(), insecure)?;
+        let fail = |e| Error::io(format!("HTTP port {address}; choose another with --http"), e);
+        let socket = match had {
+            Some(socket) => TcpListener::from_std(socket.into()), // it does not block already
+            None => TcpListener::bind(address).await,
+        };
+        let socket = socket.map_err(fail)?;
+        let local = socket.local_addr().map_err(fail)?;
+        Ok(Self { place, socket, local, stop: Switch::new() })
+    }
+
+    /// What the user asked for.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Whether it is encrypted.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.place.is_encrypted()
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The socket, for a successor.
+    ///
+    /// # Errors
+    /// When there are too many open files.
+    pub(crate) fn share(&self) -> Result<OwnedFd> {
+        self.socket
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|e| Error::io(format!("HTTP port {}", self.local), e))
+    }
+
+    /// A socket to [`serve`](Self::serve) at.
+    ///
+    /// # Errors
+    /// When there are too many open files.
+    pub(crate) fn listen(&self) -> Result<TcpListener> {
+        let fail = |e| Error::io(format!("HTTP port {}", self.local), e);
+        let socket = std::net::TcpListener::from(self.share()?);
+        TcpListener::from_std(socket).map_err(fail)
+    }
+
+    /// Answers at `socket` in a task until [`close`](Self::close).
+    ///
+    /// # Errors
+    /// When it is to be encrypted and there are no certificates.
+    pub(crate) fn serve(
+        &self,
+        socket: TcpListener,
+        running: &Arc<Running>,
+        security: &Security,
+        tasks: &mut JoinSet<()>,
+    ) -> Result<()> {
+        let router = Router::new()
+            .route("/healthz", get(|| async { "ok\n" }))
+            .route("/metrics", get(send_metrics))
+            .route("/v1/status", get(send_status))
+            .with_state(Arc::clone(running));
+        let (stop, never) = (self.stop.clone(), || false);
+        let clients = Guests::new(socket);
+        match self.place.tls.unwrap_or_default() {
+            TlsMode::Off => {
+                tasks.spawn(async move { answer(clients, router, stop, never).await });
+            }
+            tls => {
+                let certified = tls == TlsMode::Required;
+                let encrypted = Encrypted::new(clients, security.credentials()?, certified);
+                tasks.spawn(async move { answer(encrypted, router, stop, never).await });
+            }
+        }
+        tracing::info!(address = %self.local, tls = %self.place.tls.unwrap_or_default(), "listening for HTTP");
+        Ok(())
+    }
+
+    /// Takes no more clients.
+    pub(crate) fn close(&self) {
+        self.stop.throw();
+    }
+}
+
+/// Answers until `stop`, and for as long after it as something is `busy`: clients that never end
+/// their request are cut off.
+pub(crate) async fn answer<L>(listener: L, router: Router, stop: Switch, busy: impl Fn() -> bool)
+where
+    L: axum::serve::Listener,
+    L::Addr: std::fmt::Debug,
+{
+    let served = axum::serve(listener, router).with_graceful_shutdown(stop.wait());
+    let patience = async {
+        stop.wait().await;
+        tokio::time::sleep(PATIENCE).await;
+        while busy() {
+            tokio::time::sleep(PATIENCE).await;
+        }
+    };
+    tokio::select! {
+        served = served.into_future() => if let Err(e) = served {
+            tracing::error!(error = %e, "an HTTP listener failed");
+        },
+        () = patience => tracing::debug!("HTTP clients were cut off"),
+    }
+}
+
+async fn send_metrics(State(running): State<Arc<Running>>) -> Response {
+    match status::collect(&running).await.and_then(metrics::text) {
+        Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Err(e) => problem(&e),
+    }
+}
+
+pub(crate) async fn send_status(State(running): State<Arc<Running>>) -> Response {
+    match status::collect(&running).await {
+        Ok(status) => Json(status).into_response(),
+        Err(e) => problem(&e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpStream;
+
+    #[tokio::test]
+    async fn a_client_that_never_ends_its_request_does_not_hold_up_the_stop() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let router = Router::new().route("/healthz", get(|| async { "ok\n" }));
+        let (stop, busy) = (Switch::new(), AtomicBool::new(true));
+        let half = async {
+            client.write_all(b"GET /healthz HTTP/1.1\r\nHo").await.unwrap();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            stop.throw();
+            tokio::time::sleep(PATIENCE * 3 / 2).await;
+            busy.store(false, SeqCst);
+        };
+        let answering = async {
+            answer(listener, router, stop.clone(), || busy.load(SeqCst)).await;
+            assert!(!busy.load(SeqCst), "what is being carried out is waited for");
+        };
+        let both = async { tokio::join!(answering, half) };
+        tokio::time::timeout(PATIENCE * 10, both).await.unwrap();
+    }
+}

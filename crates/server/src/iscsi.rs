@@ -1,0 +1,299 @@
+//! The same exports by iSCSI: one target each, with the leases and rights that NBD clients have.
+
+use super::limits;
+use super::listen::{self, Asked};
+use super::signals::Switch;
+use async_trait::async_trait;
+use block::{Device, Error, Observer, Result};
+use engine::config::Config;
+use iscsi::{Attachment, Client, Counters, Ending, Secrets, Server, Targets};
+use nbd::{Exports, Peer, Purpose, Session};
+use std::io::Read;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use store::Entropy;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+/// The longest file of secrets that is read, in bytes.
+const LONGEST: u64 = 16 << 20;
+
+/// The iSCSI listeners of a server. Sessions do not go over to a successor: initiators are asked to log
+/// out, and log in again.
+pub(crate) struct Front {
+    server: Server,
+    places: Vec<String>,
+    addresses: Vec<SocketAddr>,
+    stop: Switch,
+    serving: JoinSet<Result<()>>,
+}
+
+/// What it takes to serve iSCSI, read and checked.
+pub(crate) struct Plan {
+    places: Vec<String>,
+    secrets: Option<Arc<Secrets>>,
+    limits: iscsi::Limits,
+}
+
+impl Plan {
+    /// The listeners of the command line, else those of the configuration; `None` when there are none.
+    /// The paths of the configuration are relative to `home`.
+    ///
+    /// # Errors
+    /// [`Denied`](block::ErrorKind::Denied) for an address that other machines reach where no secret is
+    /// asked for; those of the file of secrets.
+    pub(crate) async fn new(home: &Path, config: &Config, asked: &Asked) -> Result<Option<Self>> {
+        let places = if asked.iscsi.is_empty() { &config.serve.iscsi } else { &asked.iscsi };
+        let configured = config.serve.iscsi_chap.as_ref().map(|path| home.join(path));
+        let path = asked.iscsi_chap.clone().or(configured);
+        if places.is_empty() {
+            return Ok(None);
+        }
+        let secrets = path.map(|path| read_secrets(&path).map(Arc::new)).transpose()?;
+        for place in places {
+            listen::check_iscsi(place, secrets.is_some(), asked.insecure).await?;
+        }
+        let nbd = limits(config);
+        let limits = iscsi::Limits {
+            connections: nbd.connections.min(iscsi::Limits::default().connections),
+            login_deadline: nbd.handshake_deadline,
+            stop_deadline: Duration::from_secs(config.serve.stop_seconds),
+            ..iscsi::Limits::default()
+        };
+        Ok(Some(Self { places: places.clone(), secrets, limits }))
+    }
+
+    /// Opens the listeners. Initiators that connect wait until [`Bound::serve`].
+    ///
+    /// # Errors
+    /// Those of binding.
+    pub(crate) async fn bind(self) -> Result<Bound> {
+        let listeners = bind(&self.places).await?;
+        Ok(Bound { plan: self, listeners })
+    }
+}
+
+/// Open listeners that nobody serves yet.
+pub(crate) struct Bound {
+    plan: Plan,
+    listeners: Vec<TcpListener>,
+}
+
+impl Bound {
+    /// Serves them.
+    pub(crate) fn serve(self, exports: Arc<dyn Exports>) -> Front {
+        let Self { plan: Plan { places, secrets, limits }, listeners } = self;
+        let entropy = engine::world::system().entropy;
+        let targets = ExportTargets { exports, secrets, entropy };
+        let mut front = Front {
+            server: Server::new(Arc::new(targets), limits),
+            places,
+            addresses: Vec::new(),
+            stop: Switch::new(),
+            serving: JoinSet::new(),
+        };
+        front.serve(listeners);
+        front
+    }
+}
+
+async fn bind(places: &[String]) -> Result<Vec<TcpListener>> {
+    let mut listeners = Vec::new();
+    for place in places {
+        let failed = |e| Error::io(format_args!("cannot listen for iSCSI at {place}"), e);
+        listeners.push(TcpListener::bind(place.as_str()).await.map_err(failed)?);
+    }
+    Ok(listeners)
+}
+
+impl Front {
+    /// Opens the listeners again after [`stop`](Self::stop), and serves them.
+    ///
+    /// # Errors
+    /// Those of binding.
+    pub(crate) async fn start(&mut self) -> Result<()> {
+        let listeners = bind(&self.places).await?;
+        self.serve(listeners);
+        Ok(())
+    }
+
+    fn serve(&mut self, listeners: Vec<TcpListener>) {
+        self.stop = Switch::new();
+        self.addresses.clear();
+        for listener in listeners {
+            if let Ok(address) = listener.local_addr() {
+                tracing::info!(%address, "listening for iSCSI");
+                self.addresses.push(address);
+            }
+            let (server, stop) = (self.server.clone(), self.stop.wait());
+            self.serving.spawn(async move { server.serve(listener, stop).await });
+        }
+    }
+
+    /// Asks all initiators to log out, and closes all sessions and listeners.
+    ///
+    /// # Errors
+    /// When sessions had to be cut off.
+    pub(crate) async fn stop(&mut self) -> Result<()> {
+        self.stop.throw();
+        self.addresses.clear();
+        let mut result = Ok(());
+        while let Some(ended) = self.serving.join_next().await {
+            let ended = ended.unwrap_or_else(|e| {
+                Err(Error::internal("an iSCSI listener panicked").with_source(e))
+            });
+            result = result.and(ended);
+        }
+        result
+    }
+
+    /// Where it listens.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.addresses.iter().map(ToString::to_string).collect()
+    }
+
+    /// The server, which tells what it counted.
+    pub(crate) fn server(&self) -> Server {
+        self.server.clone()
+    }
+}
+
+/// Reads the secrets of CHAP users, which others must not be able to read.
+fn read_secrets(path: &Path) -> Result<Secrets> {
+    let io = |e| Error::io(path.display(), e);
+    let file = std::fs::File::open(path).map_err(io)?;
+    let metadata = file.metadata().map_err(io)?;
+    if metadata.mode() & 0o077 != 0 {
+        let path = path.display();
+        let why = format!("{path} holds secrets, and others may use the file: chmod 600 {path}");
+        return Err(Error::denied(why));
+    }
+    let mut text = zeroize::Zeroizing::new(String::new());
+    file.take(LONGEST + 1).read_to_string(&mut text).map_err(io)?;
+    if text.len() as u64 > LONGEST {
+        let path = path.display();
+        return Err(Error::invalid(format!("{path} is longer than 16 MiB; is it the right file?")));
+    }
+    Secrets::parse(&text).map_err(|e| e.context(path.display()))
+}
+
+/// Exports as targets.
+struct ExportTargets {
+    exports: Arc<dyn Exports>,
+    secrets: Option<Arc<Secrets>>,
+    entropy: Arc<dyn Entropy>,
+}
+
+/// The client as exports and access rules know it.
+fn peer(client: &Client) -> Peer {
+    let peer = Peer::tcp(client.address);
+    match &client.user {
+        Some(user) => peer.proven(user.clone()),
+        None => peer,
+    }
+}
+
+#[async_trait]
+impl Targets for ExportTargets {
+    async fn list(&self, client: &Client) -> Result<Vec<String>> {
+        let list = self.exports.list(&peer(client)).await?;
+        Ok(list.into_iter().map(|export| export.name).collect())
+    }
+
+    async fn attach(&self, name: &str, client: &Client) -> Result<Box<dyn Attachment>> {
+        let session = self.exports.open(name, &peer(client), Purpose::Use).await?;
+        Ok(Box::new(Attached(session)))
+    }
+
+    fn secrets(&self) -> Option<Arc<Secrets>> {
+        self.secrets.clone()
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> Result<()> {
+        self.entropy.fill(bytes)
+    }
+}
+
+/// A session's use of an export.
+struct Attached(Box<dyn Session>);
+
+#[async_trait]
+impl Attachment for Attached {
+    fn device(&self) -> &Arc<dyn Device> {
+        self.0.device()
+    }
+
+    fn identity(&self) -> String {
+        self.0.identity()
+    }
+
+    fn observer(&self) -> Option<Arc<dyn Observer>> {
+        self.0.observer()
+    }
+
+    async fn close(self: Box<Self>, ending: Ending) {
+        let ending = match ending {
+            Ending::Clean => nbd::server::Ending::Clean,
+            Ending::Lost => nbd::server::Ending::Lost,
+        };
+        self.0.close(ending).await;
+    }
+}
+
+/// What status and metrics tell of iSCSI.
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
+pub struct IscsiView {
+    /// Where it listens.
+    pub listeners: Vec<String>,
+    /// Connections now.
+    pub connections: u64,
+    /// Sessions now that use a target.
+    pub sessions: u64,
+    /// Logins refused.
+    pub logins_refused: u64,
+    /// Commands answered.
+    pub commands: u64,
+    /// Bytes that initiators read.
+    pub read_bytes: u64,
+    /// Bytes that initiators wrote.
+    pub written_bytes: u64,
+}
+
+impl IscsiView {
+    /// That of a server which listens there.
+    pub(crate) fn of(listeners: Vec<String>, counters: &Counters) -> Self {
+        Self {
+            listeners,
+            connections: counters.connections,
+            sessions: counters.sessions,
+            logins_refused: counters.refused,
+            commands: counters.commands,
+            read_bytes: counters.read_bytes,
+            written_bytes: counters.written_bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn secrets_that_others_may_read_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("chap");
+        std::fs::write(&path, "alice:open sesame!!\n").unwrap();
+        for (mode, good) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false)] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(read_secrets(&path).is_ok(), good, "{mode:o}");
+        }
+        std::fs::write(&path, "alice:short\n").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let error = read_secrets(&path).unwrap_err();
+        assert!(error.message().contains("line 1"), "{error}");
+    }
+}

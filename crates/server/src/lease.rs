@@ -1,0 +1,122 @@
+//! The server's lease: the others on the store learn that it is at work, and it learns which of its
+//! disks they took.
+
+use super::lease_questions;
+use block::{ErrorKind, Result};
+use engine::Engine;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+
+/// A lease that is kept up until [`end`](Self::end).
+pub(crate) struct Lease {
+    engine: Arc<Engine>,
+    host: String,
+    renewing: JoinSet<()>,
+}
+
+impl Lease {
+    /// Starts to renew the lease, three times in its `time`. A store that cannot be written to, such
+    /// as one behind a web server, has its images served without one.
+    ///
+    /// # Errors
+    /// Those of the store, and of the directory of the disks.
+    pub(crate) async fn start(engine: &Arc<Engine>, time: Duration) -> Result<Self> {
+        let host = host();
+        let lost = match announce(engine, &host, time).await {
+            Ok(()) => false,
+            Err(e) if e.kind() == ErrorKind::Denied => {
+                tracing::warn!(error = e.message(), "no lease: only images can be used");
+                true
+            }
+            // What is served is what can be freed.
+            Err(e) if e.kind() == ErrorKind::NoSpace => {
+                tracing::warn!(
+                    error = e.message(),
+                    "no lease: the store is full; another server may take the disks"
+                );
+                true
+            }
+            Err(e) => return Err(e),
+        };
+        Ok(Self::renewed(engine, host, time, lost))
+    }
+
+    /// The same of a server that follows another one, whose lease holds a while: whatever is in the way
+    /// of renewing it now, its clients are there already.
+    pub(crate) async fn go_on(engine: &Arc<Engine>, time: Duration) -> Self {
+        match Self::start(engine, time).await {
+            Ok(lease) => lease,
+            Err(e) => {
+                tracing::warn!(
+                    error = e.message(),
+                    "cannot renew the lease; another server may take the disks when it runs out"
+                );
+                Self::renewed(engine, host(), time, true)
+            }
+        }
+    }
+
+    /// `lost`: there is none now.
+    fn renewed(engine: &Arc<Engine>, host: String, time: Duration, lost: bool) -> Self {
+        let mut renewing = JoinSet::new();
+        renewing.spawn(renew(Arc::clone(engine), host.clone(), time, lost));
+        // Beside it: a store that is slow to say who holds the disks is not in the way of a renewal.
+        renewing.spawn(confirm(Arc::clone(engine), time));
+        Self { engine: Arc::clone(engine), host, renewing }
+    }
+
+    /// Renews it no more: a successor does.
+    pub(crate) async fn leave(mut self) {
+        self.renewing.shutdown().await;
+    }
+
+    /// Says that the server is not at work any more: its disks may be taken at once.
+    pub(crate) async fn end(mut self) {
+        self.renewing.shutdown().await;
+        if let Err(e) = announce(&self.engine, &self.host, Duration::ZERO).await {
+            tracing::warn!(error = e.message(), "cannot end the lease; it runs out by itself");
+        }
+    }
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+async fn announce(engine: &Engine, host: &str, time: Duration) -> Result<()> {
+    let server = engine.disks.server().await?;
+    engine.store.servers().announce(server, host, time).await
+}
+
+/// Renews the lease for ever; `lost` when there is none now, which was said already.
+async fn renew(engine: Arc<Engine>, host: String, time: Duration, mut lost: bool) {
+    let mut tick = tokio::time::interval(time / 3);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tick.tick().await;
+    loop {
+        tick.tick().await;
+        match announce(&engine, &host, time).await {
+            Ok(()) => lost = false,
+            Err(e) => {
+                if !std::mem::replace(&mut lost, true) {
+                    tracing::warn!(
+                        error = e.message(),
+                        "cannot renew the lease; another server may take the disks when it runs out"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Asks for ever, three times in `time`, which of the open disks were taken.
+async fn confirm(engine: Arc<Engine>, time: Duration) {
+    let ask = |name: &str| {
+        let question = engine.open.question(name)?;
+        let (engine, name) = (Arc::clone(&engine), name.to_owned());
+        Some(async move { engine.open.judge(&name, question.ask().await).await })
+    };
+    lease_questions::ask(time / 3, || engine.open.names(), ask).await;
+}

@@ -1,0 +1,391 @@
+//! The NBD listeners of a running server: opened, closed and moved while clients go on.
+
+use super::listen::{self, Asked, Bound, Had, Wanted};
+use super::reserve::Reserve;
+use super::returning::Returning;
+use super::security::{Fresh, Security};
+use block::{Error, ErrorKind, Result};
+use engine::config::place::TlsMode;
+use nbd::server::{DEFAULT_BACKLOG, Passed, Passing, Phase};
+use nbd::{Listener, Server};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{Id, JoinSet};
+
+/// How often, and after which pauses, an address is tried that a closing listener has.
+const ATTEMPTS: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Descriptors that it takes at the most to open a listener: the directory of its socket, who may
+/// listen there, the socket, and the handle that accepts.
+const DESCRIPTORS: usize = 4;
+
+/// All NBD listeners of a server, with the clients that came by them.
+pub(crate) struct Listeners {
+    server: Server,
+    open: Vec<Open>,
+    /// New clients are taken nowhere any more.
+    closed: bool,
+    tasks: JoinSet<Result<()>>,
+    /// What each task listens to; also those whose listener is closed and who still have clients.
+    phases: HashMap<Id, watch::Sender<Phase>>,
+    passing: Passing,
+    passed: mpsc::UnboundedReceiver<Passed>,
+    returning: Arc<Returning>,
+    /// Whether clients that were passed have their disks again.
+    attached: watch::Receiver<bool>,
+    /// What carries encrypted connections that were passed.
+    carriers: JoinSet<()>,
+}
+
+/// A listener with all that it takes to open it.
+struct Ready {
+    bound: Bound,
+    /// The handle that accepts, with its TLS.
+    served: Listener,
+}
+
+impl Ready {
+    /// # Errors
+    /// When there are too many open files, and those of `secure`.
+    fn new(bound: Bound, secure: impl Fn(Listener, TlsMode) -> Result<Listener>) -> Result<Self> {
+        let served = secure(bound.listener.share()?, bound.tls)?;
+        Ok(Self { bound, served })
+    }
+}
+
+/// A listener that accepts clients.
+struct Open {
+    asked: Option<String>,
+    tls: TlsMode,
+    /// Another handle: for a new mode, and for a successor.
+    listener: Listener,
+    phase: watch::Sender<Phase>,
+}
+
+/// What a reload changed, in addresses as they are bound.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    pub(crate) opened: Vec<String>,
+    pub(crate) closed: Vec<String>,
+}
+
+impl Listeners {
+    /// Serves on `bound`, and goes on with the clients that an earlier server passed.
+    ///
+    /// # Errors
+    /// When there are too many open files.
+    pub(crate) fn start(
+        server: &Server,
+        bound: Vec<Bound>,
+        security: &Security,
+        returning: &Arc<Returning>,
+        passed: Vec<Passed>,
+    ) -> Result<Self> {
+        let (passing, from_passing) = mpsc::unbounded_channel();
+        let mut listeners = Self {
+            server: server.clone(),
+            open: Vec::new(),
+            closed: false,
+            tasks: JoinSet::new(),
+            phases: HashMap::new(),
+            passing,
+            passed: from_passing,
+            returning: Arc::clone(returning),
+            attached: watch::channel(true).1,
+            carriers: JoinSet::new(),
+        };
+        let ready = |bound| Ready::new(bound, |listener, tls| security.secure(listener, tls));
+        let ready = bound.into_iter().map(ready).collect::<Result<Vec<_>>>()?;
+        listeners.go_on(passed);
+        ready.into_iter().for_each(|ready| listeners.open(ready));
+        Ok(listeners)
+    }
+
+    /// Goes on with clients that were passed.
+    fn go_on(&mut self, passed: Vec<Passed>) {
+        if passed.is_empty() {
+            return;
+        }
+        let (attached, wait) = watch::channel(false);
+        self.attached = wait;
+        let (phase, phases) = watch::channel(Phase::Serving);
+        self.returning.expect(&passed);
+        let returning = Arc::clone(&self.returning);
+        let attached = move || {
+            returning.all_came();
+            attached.send_replace(true);
+        };
+        let passing = Some(self.passing.clone());
+        let task = self.tasks.spawn(self.server.serve_passed(passed, phases, passing, attached));
+        self.phases.insert(task.id(), phase);
+    }
+
+    /// Waits until every client that was passed has its disk again, or is closed.
+    pub(crate) fn attached(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut attached = self.attached.clone();
+        async move {
+            let _ = attached.wait_for(|attached| *attached).await;
+        }
+    }
+
+    fn open(&mut self, ready: Ready) {
+        let Ready { bound: Bound { asked, listener, tls }, served } = ready;
+        let (phase, phases) = watch::channel(Phase::Serving);
+        let (server, passing) = (self.server.clone(), self.passing.clone());
+        let task = self
+            .tasks
+            .spawn(async move { server.serve_phases(served, phases, Some(passing)).await });
+        self.phases.insert(task.id(), phase.clone());
+        self.open.push(Open { asked, tls, listener, phase });
+    }
+
+    /// Where clients are accepted.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.open.iter().map(|open| open.listener.address().to_string()).collect()
+    }
+
+    /// Whether sockets were given by the service manager: then those of the configuration are not
+    /// opened.
+    pub(crate) fn given(&self) -> bool {
+        self.open.iter().any(|open| open.asked.is_none())
+    }
+
+    /// The modes that [`change`](Self::change) would come to.
+    pub(crate) fn modes(&self, wanted: &[Wanted], asked: &Asked) -> Vec<TlsMode> {
+        let given = self.open.iter().filter(|open| open.asked.is_none());
+        let given = given.map(|open| listen::mode(open.listener.address(), None, asked));
+        given.chain(wanted.iter().map(|wanted| wanted.tls)).collect()
+    }
+
+    /// Listens at `wanted`, besides the sockets that were given, and nowhere else; nowhere at all
+    /// after [`close`](Self::close). Clients that are there stay. When it fails nothing has changed.
+    ///
+    /// # Errors
+    /// As [`listen::bind`].
+    pub(crate) async fn change(
+        &mut self,
+        wanted: &[Wanted],
+        asked: &Asked,
+        security: &Security,
+        fresh: Fresh,
+    ) -> Result<Changes> {
+        if self.closed {
+            security.take(fresh);
+            return Ok(Changes::default());
+        }
+        for open in self.open.iter().filter(|open| open.asked.is_none()) {
+            let address = open.listener.address();
+            listen::check(address, listen::mode(address, None, asked), asked.insecure).await?;
+        }
+        for Wanted { address, tls, .. } in wanted {
+            listen::check(address, *tls, asked.insecure).await?;
+        }
+        let renewed = security.replaces(&fresh);
+        let secure = |listener, tls| fresh.secure(listener, tls);
+        let ready = |bound| Ready::new(bound, secure);
+        // Those that stay and ask something else of clients from now on.
+        let mut anew = Vec::new();
+        for open in &self.open {
+            let named = wanted.iter().find(|w| open.asked.as_ref() == Some(&w.asked));
+            let tls = match (&open.asked, named) {
+                (None, _) => listen::mode(open.listener.address(), None, asked),
+                (Some(_), Some(wanted)) => wanted.tls,
+                (Some(_), None) => continue, // it is closed
+            };
+            anew.push(if tls != open.tls || (renewed && tls != TlsMode::Off) {
+                let listener = open.listener.share()?;
+                Some(ready(Bound { asked: open.asked.clone(), listener, tls })?)
+            } else {
+                None
+            });
+        }
+        let stays = |open: &Open| {
+            open.asked.as_ref().is_none_or(|text| wanted.iter().any(|w| w.asked == *text))
+        };
+        let is_open = |text: &str| self.open.iter().any(|open| open.asked.as_deref() == Some(text));
+        let (mut bound, mut in_the_way) = (Vec::new(), Vec::new());
+        for wanted in wanted.iter().filter(|wanted| !is_open(&wanted.asked)) {
+            match Listener::bind(&wanted.address, DEFAULT_BACKLOG).await {
+                Ok(listener) => bound.push(ready(wanted.bound(listener))?),
+                Err(e) if e.kind() == ErrorKind::Conflict && !self.open.iter().all(stays) => {
+                    in_the_way.push(wanted);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        // Should it come to that, those that were closed can be opened again.
+        let mut reserve = Reserve::of(match in_the_way.is_empty() {
+            true => 0,
+            false => self.open.iter().filter(|open| !stays(open)).count() * DESCRIPTORS,
+        })?;
+        let mut changes = Changes::default();
+        let (staying, leaving): (Vec<Open>, Vec<Open>) = self.open.drain(..).partition(stays);
+        self.open = staying;
+        // A port of all addresses is free when that of one is not used any more.
+        let mut closed = Vec::new();
+        for Open { asked: text, tls, listener, phase } in leaving {
+            let address = listener.address().clone();
+            phase.send_replace(Phase::Closed);
+            closed.push(Wanted { asked: text.unwrap_or_default(), address, tls });
+        }
+        for wanted in in_the_way {
+            match patiently(wanted).await.and_then(|listener| ready(wanted.bound(listener))) {
+                Ok(one) => bound.push(one),
+                Err(e) => {
+                    drop((bound, anew));
+                    for back in &closed {
+                        reserve.release(DESCRIPTORS);
+                        let again = patiently(back).await.map(|listener| back.bound(listener));
+                        let as_before = |listener, tls| security.secure(listener, tls);
+                        match again.and_then(|again| Ready::new(again, as_before)) {
+                            Ok(again) => self.open(again),
+                            Err(e) => tracing::error!(error = e.message(), "a listener is lost"),
+                        }
+                    }
+                    return Err(e);
+                }
+            }
+        }
+        changes.closed.extend(closed.iter().map(|closed| closed.address.to_string()));
+        // From here on nothing can fail.
+        security.take(fresh);
+        for (open, anew) in std::mem::take(&mut self.open).into_iter().zip(anew) {
+            let Some(anew) = anew else {
+                self.open.push(open);
+                continue;
+            };
+            let (address, tls) = (open.listener.address().to_string(), anew.bound.tls);
+            self.open(anew);
+            open.phase.send_replace(Phase::Closed);
+            tracing::info!(address, %tls, "what is asked of new clients has changed");
+        }
+        for ready in bound {
+            changes.opened.push(ready.bound.listener.address().to_string());
+            self.open(ready);
+        }
+        Ok(changes)
+    }
+
+    /// Takes no new clients; [`ended`](Self::ended) is `None` when the last one has left.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+        self.open.clear();
+        self.tell(Phase::Closed);
+    }
+
+    /// Ends everything, for as long as the limits allow.
+    pub(crate) fn stop(&mut self) {
+        self.open.clear();
+        self.tell(Phase::Stopping);
+    }
+
+    fn tell(&self, phase: Phase) {
+        for told in self.phases.values() {
+            told.send_if_modified(|now| {
+                let later = *now < phase;
+                *now = (*now).max(phase);
+                later
+            });
+        }
+    }
+
+    /// The next task that ended: of a listener that was closed, when its last client had left; or by
+    /// a fault. `None` when there is none left.
+    pub(crate) async fn ended(&mut self) -> Option<Result<()>> {
+        let ended = self.tasks.join_next_with_id().await?;
+        let (id, result) = match ended {
+            Ok((id, result)) => (id, result),
+            Err(e) => (e.id(), Err(Error::internal("a listener panicked").with_source(e))),
+        };
+        self.phases.remove(&id);
+        Some(result)
+    }
+
+    /// Waits until no client is left; those that were passed are another's.
+    pub(crate) async fn all_ended(&mut self) {
+        while let Some(ended) = self.ended().await {
+            if let Err(e) = ended {
+                tracing::error!(error = e.message(), "a listener failed");
+            }
+        }
+    }
+
+    /// Waits until all that carries encrypted connections has ended.
+    pub(crate) async fn all_carried(&mut self) {
+        while self.carriers.join_next().await.is_some() {}
+    }
+
+    /// Takes every client at a moment when nothing is in flight, to be gone on with by another
+    /// server or by [`resume`](Self::resume). Those whose disk has not answered after `patience` are
+    /// stopped. What is encrypted is carried from here on, whoever goes on with it.
+    pub(crate) async fn interrupt(&mut self, patience: Duration) -> Vec<Passed> {
+        let (passing, from_passing) = mpsc::unbounded_channel();
+        self.passing = passing;
+        let mut passed = std::mem::replace(&mut self.passed, from_passing);
+        self.tell(Phase::Passing);
+        let mut all = Vec::new();
+        while self.carriers.try_join_next().is_some() {}
+        let collect = async {
+            while let Some(mut one) = passed.recv().await {
+                if let Some(carrier) = one.carrier.take() {
+                    self.carriers.spawn(carrier);
+                }
+                all.push(one);
+            }
+        };
+        if tokio::time::timeout(patience, collect).await.is_err() {
+            tracing::warn!("some disks do not answer; their clients must connect again");
+            self.tell(Phase::Stopping);
+        }
+        all
+    }
+
+    /// Undoes [`interrupt`](Self::interrupt). `shared` are the listeners that a successor was to have:
+    /// so nothing is opened here that could fail for want of descriptors.
+    pub(crate) fn resume(&mut self, passed: Vec<Passed>, shared: Vec<Had>, security: &Security) {
+        self.go_on(passed);
+        for (open, Had { listener: served, .. }) in
+            std::mem::take(&mut self.open).into_iter().zip(shared)
+        {
+            let Open { asked, tls, listener, .. } = open;
+            listener.keep_file();
+            match security.secure(served, tls) {
+                Ok(served) => self.open(Ready { bound: Bound { asked, listener, tls }, served }),
+                Err(e) => tracing::error!(error = e.message(), "a listener is lost"),
+            }
+        }
+    }
+
+    /// The listeners for a successor, which share the sockets of these.
+    ///
+    /// # Errors
+    /// When there are too many open files.
+    pub(crate) fn share(&self) -> Result<Vec<Had>> {
+        let share =
+            |open: &Open| Ok(Had { asked: open.asked.clone(), listener: open.listener.share()? });
+        self.open.iter().map(share).collect()
+    }
+}
+
+impl Wanted {
+    fn bound(&self, listener: Listener) -> Bound {
+        Bound { asked: Some(self.asked.clone()), listener, tls: self.tls }
+    }
+}
+
+/// Binds at an address that another listener of ours is just leaving.
+async fn patiently(wanted: &Wanted) -> Result<Listener> {
+    let mut attempts = ATTEMPTS;
+    loop {
+        match Listener::bind(&wanted.address, DEFAULT_BACKLOG).await {
+            Err(e) if e.kind() == ErrorKind::Conflict && attempts > 0 => {
+                attempts -= 1;
+                tokio::time::sleep(PAUSE).await;
+            }
+            bound => return bound,
+        }
+    }
+}

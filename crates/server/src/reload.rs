@@ -1,0 +1,185 @@
+//! The configuration is read again: what changes while the server runs, and what needs a restart.
+
+use super::daemon::{Options, Running};
+use super::http::Port;
+use super::limits;
+use super::listen::{self, Asked};
+use super::listeners::{Changes, Listeners};
+use super::notify::notify;
+use super::security::Security;
+use crate::control::api::Reloaded;
+use block::{ErrorKind, Result};
+use engine::config::place::Place;
+use engine::config::{self, Config};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// The parts of a running server that a reload changes.
+pub(crate) struct Changeable {
+    pub(crate) config: Config,
+    pub(crate) options: Options,
+    pub(crate) security: Security,
+    pub(crate) running: Arc<Running>,
+    pub(crate) listeners: Listeners,
+    pub(crate) http: Option<Port>,
+    /// What answers HTTP.
+    pub(crate) others: JoinSet<()>,
+}
+
+impl Changeable {
+    /// Reads the configuration and the certificates again. Either of them that is wrong changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// Those of the files, and of listening.
+    pub(crate) async fn reload(&mut self) -> Result<Reloaded> {
+        notify("RELOADING=1");
+        // Also when the configuration is wrong: somebody was revoked.
+        let certificates = self.security.reload_certificates();
+        let applied = match Config::load(&self.options.config_path) {
+            Ok(new) => self.apply(new).await,
+            Err(e) => Err(e),
+        };
+        match &applied {
+            Ok(_) => {
+                let config = self.options.config_path.display();
+                tracing::info!(%config, "configuration read again");
+            }
+            Err(e) => tracing::error!(error = e.message(), "the configuration stays as it was"),
+        }
+        notify("READY=1");
+        applied.and_then(|reloaded| certificates.map(|()| reloaded))
+    }
+
+    async fn apply(&mut self, new: Config) -> Result<Reloaded> {
+        let asked = self.options.listen.under(&new);
+        let home = self.running.home.dir().to_owned();
+        let wanted = listen::wanted(&home, &new.serve.nbd, &asked, self.listeners.given())?;
+        let modes = self.listeners.modes(&wanted, &asked);
+        let place = self.options.http.as_ref().or(new.serve.http.as_ref()).cloned();
+        let https = place.as_ref().is_some_and(|place| place.is_encrypted());
+        let fresh = self.security.read(&home, &new, &asked, &modes, https)?;
+        let renewed = https && self.security.replaces(&fresh);
+        let http = self.move_http(place, &asked, renewed).await?;
+        let socket = match &http {
+            Some(Some(port)) => Some(port.listen()?),
+            _ => None,
+        };
+        let changed = self.listeners.change(&wanted, &asked, &self.security, fresh).await;
+        // Also when it failed: what was put back may have another port.
+        self.tell_places();
+        let Changes { mut opened, mut closed } = changed?;
+        if let Some(port) = http {
+            if let (Some(port), Some(socket)) = (&port, socket) {
+                port.serve(socket, &self.running, &self.security, &mut self.others)?;
+                opened.push(format!("http://{}", port.address()));
+            }
+            if let Some(before) = std::mem::replace(&mut self.http, port) {
+                before.close();
+                closed.push(format!("http://{}", before.address()));
+            }
+        }
+        self.tell_places();
+        for address in &opened {
+            tracing::info!(address, "opened by a reload");
+        }
+        for address in &closed {
+            tracing::info!(address, "closed by a reload; clients that are there stay");
+        }
+        if let Some(change) = self.options.change_log_level
+            && let Err(e) = change(&new.log.level)
+        {
+            tracing::error!(error = e.message(), "the log level stays as it was");
+        }
+        let restart = self.needs_restart(&new);
+        // Also when the file says what it said before: a command may have changed it since.
+        let config::Cache { size, policy, .. } = new.cache;
+        self.running.engine.change_cache(Some(size.0), Some(policy)).await?;
+        (self.config.cache.size, self.config.cache.policy) = (size, policy);
+        self.config.access = new.access;
+        self.config.tls = new.tls;
+        self.config.limits = new.limits;
+        self.config.serve = config::Serve {
+            lease_seconds: self.config.serve.lease_seconds,
+            io: self.config.serve.io,
+            loads: self.config.serve.loads,
+            read_ahead: self.config.serve.read_ahead,
+            store_seconds: self.config.serve.store_seconds,
+            iscsi: self.config.serve.iscsi.clone(),
+            iscsi_chap: self.config.serve.iscsi_chap.clone(),
+            boot_lists: self.config.serve.boot_lists,
+            boot_copies: self.config.serve.boot_copies,
+            ..new.serve
+        };
+        self.running.engine.call_slow(Duration::from_millis(self.config.serve.slow_ms));
+        self.running.response_ms.store(self.config.serve.response_ms, Ordering::Relaxed);
+        self.running.nbd.set_limits(limits(&self.config));
+        self.running.engine.disks.limit_private_bytes(self.config.limits.disk_space.0);
+        Ok(Reloaded { restart, opened, closed })
+    }
+
+    /// Opens the HTTP port anew if it is to be another, or has other certificates now. `None`: it
+    /// stays as it is.
+    async fn move_http(
+        &self,
+        place: Option<Place>,
+        asked: &Asked,
+        renewed: bool,
+    ) -> Result<Option<Option<Port>>> {
+        let before = self.http.as_ref();
+        if !renewed && before.map(Port::place) == place.as_ref() {
+            return Ok(None);
+        }
+        let Some(place) = place else { return Ok(Some(None)) };
+        let had = match before.filter(|port| port.place().address == place.address) {
+            Some(port) => Some(port.share()?), // another mode at the same address
+            None => None,
+        };
+        match Port::open(place.clone(), asked.insecure, had).await {
+            Err(e) if e.kind() == ErrorKind::Conflict && before.is_some() => {
+                Err(e.context("move the HTTP port in two steps: first remove serve.http"))
+            }
+            port => port.map(|port| Some(Some(port))),
+        }
+    }
+
+    /// Keys that changed in vain.
+    fn needs_restart(&self, new: &Config) -> Vec<String> {
+        let old = &self.config;
+        let mut keys = Vec::new();
+        for (key, changed) in [
+            ("store", new.store != old.store),
+            ("key_file", new.key_file != old.key_file),
+            ("sources", new.sources != old.sources),
+            ("cache.single_flight", new.cache.single_flight != old.cache.single_flight),
+            ("pieces", new.pieces != old.pieces),
+            ("trace", new.trace != old.trace),
+            ("throttle", new.throttle != old.throttle),
+            ("serve.iscsi", new.serve.iscsi != old.serve.iscsi),
+            ("serve.iscsi_chap", new.serve.iscsi_chap != old.serve.iscsi_chap),
+            ("serve.store_seconds", new.serve.store_seconds != old.serve.store_seconds),
+            ("serve.boot_lists", new.serve.boot_lists != old.serve.boot_lists),
+            ("serve.boot_copies", new.serve.boot_copies != old.serve.boot_copies),
+            ("serve.io", new.serve.io != old.serve.io),
+            ("serve.loads", new.serve.loads != old.serve.loads),
+            ("serve.read_ahead", new.serve.read_ahead != old.serve.read_ahead),
+            ("serve.lease_seconds", new.serve.lease_seconds != old.serve.lease_seconds),
+            ("log.format", new.log.format != old.log.format),
+        ] {
+            if changed {
+                tracing::warn!(key, "changed in the configuration; restart to apply it");
+                keys.push(key.to_owned());
+            }
+        }
+        keys
+    }
+
+    /// Has the status tell where the server listens.
+    pub(crate) fn tell_places(&self) {
+        let mut places = self.running.places.lock();
+        places.nbd = self.listeners.addresses();
+        places.http = self.http.as_ref().map(Port::address);
+    }
+}

@@ -1,0 +1,24 @@
+//! The stores that commands open: what a command was doing in one ends when it is interrupted.
+
+use crate::interrupt;
+use block::Result;
+use engine::{Config, Home, Use};
+use store::Store;
+
+/// Opens the store of a home.
+///
+/// # Errors
+/// As [`engine::open_store`].
+pub(crate) async fn open(home: &Home, config: &Config) -> Result<Store> {
+    open_for(home, config, Use::Command).await
+}
+
+/// The same for a command that is not as others.
+///
+/// # Errors
+/// As [`engine::open_store`].
+pub(crate) async fn open_for(home: &Home, config: &Config, what_for: Use) -> Result<Store> {
+    let (store, _) = engine::open_store_for(home, config, what_for).await?;
+    interrupt::remember(&store);
+    Ok(store)
+}
