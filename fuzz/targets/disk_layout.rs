@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use freespace::{Table, Window, probe};
+use freespace::{PartitionTable, Window, probe};
 
 const SIZE: usize = 1 << 20;
 const SECTOR: usize = 512;
@@ -52,7 +52,7 @@ fuzz_target!(|data: &[u8]| {
     }
     // Neither may panic; what is found lies inside and apart.
     let _ = probe(&Window::whole(&disk));
-    let Ok(table) = Table::read(&disk) else { return };
+    let Ok(table) = PartitionTable::read(&disk) else { return };
     let mut spans: Vec<_> = table.partitions().iter().map(|partition| partition.span).collect();
     spans.sort_unstable();
     assert!(spans.iter().all(|span| span.end() <= SIZE as u64));

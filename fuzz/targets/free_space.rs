@@ -7,7 +7,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::collections::HashMap;
-use freespace::{Kind, Level, Options, Source, Window};
+use freespace::{FileSystem, Level, Options, Source, Window};
 
 const PAGE: usize = 4096;
 const UNIT: u64 = 64;
@@ -17,24 +17,24 @@ struct Image {
     pages: HashMap<u64, Vec<u8>>,
     size: u64,
     /// Whose checksums are made right.
-    sealed: Option<Kind>,
+    sealed: Option<FileSystem>,
 }
 
 /// Makes the checksum of one structure right; readers read each as a whole.
-fn seal(kind: Kind, offset: u64, bytes: &mut [u8]) {
+fn seal(kind: FileSystem, offset: u64, bytes: &mut [u8]) {
     let at = match (kind, bytes.get(..4)) {
-        (Kind::Xfs, Some(b"XFSB")) => 224,
-        (Kind::Xfs, Some(b"XAGF")) => 216,
-        (Kind::Xfs, Some(b"XAGI")) => 312,
-        (Kind::Xfs, Some(b"XAFL")) => 32,
-        (Kind::Xfs, Some(b"AB3B" | b"AB3C" | b"IAB3")) => 52,
-        (Kind::Btrfs, _) if bytes.len() >= 4096 => {
+        (FileSystem::XFS, Some(b"XFSB")) => 224,
+        (FileSystem::XFS, Some(b"XAGF")) => 216,
+        (FileSystem::XFS, Some(b"XAGI")) => 312,
+        (FileSystem::XFS, Some(b"XAFL")) => 32,
+        (FileSystem::XFS, Some(b"AB3B" | b"AB3C" | b"IAB3")) => 52,
+        (FileSystem::BTRFS, _) if bytes.len() >= 4096 => {
             let sum = crc32c::crc32c(&bytes[32..]);
             bytes[..4].copy_from_slice(&sum.to_le_bytes());
             return;
         }
         // The boot region of exFAT: eleven sectors, and one of checksums.
-        (Kind::Exfat, _) if offset == 0 && bytes.len() > 512 && bytes.len() % 12 == 0 => {
+        (FileSystem::EXFAT, _) if offset == 0 && bytes.len() > 512 && bytes.len() % 12 == 0 => {
             let (covered, stored) = bytes.split_at_mut(bytes.len() / 12 * 11);
             let covered = covered.iter().enumerate().filter(|(i, _)| !matches!(i, 106 | 107 | 112));
             let sum = covered
@@ -52,7 +52,7 @@ fn seal(kind: Kind, offset: u64, bytes: &mut [u8]) {
 }
 
 impl Image {
-    fn new(size: u64, sealed: Option<Kind>, mut input: &[u8]) -> Self {
+    fn new(size: u64, sealed: Option<FileSystem>, mut input: &[u8]) -> Self {
         let mut image = Self { pages: HashMap::new(), size, sealed };
         while let [a, b, c, d, low, high, rest @ ..] = input {
             let at = u64::from(u32::from_le_bytes([*a, *b, *c, *d])) * UNIT;
@@ -108,14 +108,14 @@ impl Source for Image {
 fuzz_target!(|data: &[u8]| {
     let [kind, low, high, pieces @ ..] = data else { return };
     let kinds = [
-        Kind::Swap,
-        Kind::Fat32,
-        Kind::Exfat,
-        Kind::Ntfs,
-        Kind::Xfs,
-        Kind::Btrfs,
-        Kind::Ext4,
-        Kind::Fat16,
+        FileSystem::SWAP,
+        FileSystem::FAT32,
+        FileSystem::EXFAT,
+        FileSystem::NTFS,
+        FileSystem::XFS,
+        FileSystem::BTRFS,
+        FileSystem::EXT4,
+        FileSystem::FAT16,
     ];
     let level = [None, Some(Level::Fast), Some(Level::Deep)][usize::from(kind >> 4 & 7) % 3];
     let options = Options { level, btrfs: true, shadow_copies: kind & 8 != 0 };

@@ -1,6 +1,6 @@
 //! The concurrent cache.
 
-use crate::flight::{Caller, Flights, Outcome};
+use crate::flight::{Caller, FlightOutcome, Flights};
 use crate::forecast::{Forecast, Ghosts, Sampler};
 use crate::policy::PolicyKind;
 use crate::shard::Shard;
@@ -64,7 +64,7 @@ pub struct Stats {
 pub struct Cache {
     /// As many as there can be; those in use come first.
     pub(crate) shards: Box<[Shard]>,
-    pub(crate) layout: Layout,
+    pub(crate) layout: CacheLayout,
     flights: Box<[Mutex<Flights>]>,
     seed: u64,
     pub(crate) capacity: AtomicU64,
@@ -86,9 +86,9 @@ impl fmt::Debug for Cache {
 
 /// Which shard a key belongs to: among how many, and among how many it was before, while entries
 /// move from there.
-pub(crate) struct Layout(AtomicU32);
+pub(crate) struct CacheLayout(AtomicU32);
 
-impl Layout {
+impl CacheLayout {
     /// A key belongs to one of `shards`, a power of two, and may still be where it was among
     /// `before`.
     pub(crate) fn set(&self, shards: usize, before: usize) {
@@ -128,7 +128,7 @@ impl Cache {
             shards: (0..MOST_SHARDS as usize)
                 .map(|number| Shard::new(share(number), policy, seed))
                 .collect(),
-            layout: Layout(AtomicU32::new(Layout::pack(count, count))),
+            layout: CacheLayout(AtomicU32::new(CacheLayout::pack(count, count))),
             flights: std::iter::repeat_with(Mutex::default).take(FLIGHTS).collect(),
             seed,
             capacity: AtomicU64::new(capacity),
@@ -203,14 +203,14 @@ impl Cache {
             .flight()
             .get_or_init(async || {
                 let outcome = match self.run(load.take()).await {
-                    Ok(value) => Outcome::Loaded(value),
+                    Ok(value) => FlightOutcome::Loaded(value),
                     Err(error) => {
-                        let shared = Outcome::Failed(error.kind(), error.message().into());
+                        let shared = FlightOutcome::Failed(error.kind(), error.message().into());
                         own_error = Some(error);
                         shared
                     }
                 };
-                if let Outcome::Loaded(value) = &outcome {
+                if let FlightOutcome::Loaded(value) = &outcome {
                     self.insert(key, fingerprint, value.clone());
                 }
                 flights.lock().land(key);

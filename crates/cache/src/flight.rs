@@ -10,17 +10,17 @@ use tokio::sync::OnceCell;
 
 /// One load. The first caller runs it; when that caller goes away before it is done, another one
 /// takes over. How it ended goes to all who wait.
-pub(crate) type Flight = OnceCell<Outcome>;
+pub(crate) type Flight = OnceCell<FlightOutcome>;
 
 /// How a load ended.
 #[derive(Debug, Clone)]
-pub(crate) enum Outcome {
+pub(crate) enum FlightOutcome {
     Loaded(Bytes),
     /// What everybody but the caller who ran the load is told; an [`Error`] has one owner.
     Failed(ErrorKind, Arc<str>),
 }
 
-impl Outcome {
+impl FlightOutcome {
     pub(crate) fn to_result(&self) -> Result<Bytes> {
         match self {
             Self::Loaded(value) => Ok(value.clone()),

@@ -77,12 +77,12 @@ pub struct HitRatios {
 pub(crate) struct Sampler {
     /// Keys of which 16 bits of the fingerprint are below this are in the sample.
     below: AtomicU32,
-    list: Mutex<Vec<Access>>,
+    list: Mutex<Vec<ForecastAccess>>,
 }
 
 /// Accesses to one key, one right after the other.
 #[derive(Debug, Clone, Copy)]
-struct Access {
+struct ForecastAccess {
     fingerprint: u64,
     charge: u32,
     count: u32,
@@ -110,7 +110,7 @@ impl Sampler {
             last.count += 1;
         } else if list.len() < LIST {
             let charge = charge(len).min(u32::MAX.into()) as u32;
-            list.push(Access { fingerprint, charge, count: 1 });
+            list.push(ForecastAccess { fingerprint, charge, count: 1 });
         }
     }
 
@@ -121,7 +121,7 @@ impl Sampler {
     }
 
     /// Takes what was noted, and leaves an empty list with room.
-    fn take(&self) -> Vec<Access> {
+    fn take(&self) -> Vec<ForecastAccess> {
         std::mem::replace(&mut *self.list.lock(), Vec::with_capacity(LIST))
     }
 }
@@ -236,7 +236,7 @@ impl Ghost {
         }
     }
 
-    fn access(&mut self, access: &Access) {
+    fn access(&mut self, access: &ForecastAccess) {
         self.accesses += u64::from(access.count);
         let mut hits = access.count;
         if !self.slots.contains_key(&access.fingerprint) {
@@ -253,7 +253,7 @@ impl Ghost {
         }
     }
 
-    fn insert(&mut self, access: &Access) {
+    fn insert(&mut self, access: &ForecastAccess) {
         let charge = u64::from(access.charge);
         if charge > self.capacity {
             return;

@@ -32,6 +32,7 @@ pub mod lfu;
 pub mod lirs;
 pub mod lru;
 pub mod mq;
+mod parameters;
 mod queues;
 mod ratio;
 mod rings;
@@ -44,21 +45,8 @@ mod tests;
 pub mod twoq;
 pub mod wtinylfu;
 
-pub use arc::Arc;
-pub use clock::Clock;
-pub use fbr::Fbr;
-pub use fifo::Fifo;
-pub use fmpq::Fmpq;
-pub use kind::{PolicyKind, Visitor};
-pub use lfu::Lfu;
-pub use lirs::Lirs;
-pub use lru::Lru;
-pub use mq::Mq;
+pub use kind::*;
 pub use ratio::Ratio;
-pub use s3fifo::S3Fifo;
-pub use sieve::Sieve;
-pub use twoq::TwoQ;
-pub use wtinylfu::WTinyLfu;
 
 /// Decides which of the entries of a cache leaves next, by slot.
 ///

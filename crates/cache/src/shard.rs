@@ -8,7 +8,7 @@ use crate::concurrent::{Key, fingerprint};
 use crate::index::{Index, MOST_SLOTS};
 use crate::policy::{Policy, PolicyKind};
 use crate::recent::Recent;
-use crate::slots::{Entry, Slots};
+use crate::slots::{SlotEntry, Slots};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,11 +33,11 @@ pub(crate) struct Shard {
     recent: Recent,
     /// Hits that the policy will not be told of.
     untold: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<ShardState>,
 }
 
 /// What changes under the lock.
-pub(crate) struct State {
+pub(crate) struct ShardState {
     capacity: u64,
     bytes: u64,
     entries: usize,
@@ -50,7 +50,7 @@ pub(crate) struct State {
 }
 
 /// What a shard holds, and what happened to it.
-pub(crate) struct Counters {
+pub(crate) struct ShardCounters {
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
     pub(crate) evictions: u64,
@@ -75,7 +75,7 @@ impl Shard {
             slots: Slots::new(),
             recent: Recent::new(),
             untold: AtomicU64::new(0),
-            state: Mutex::new(State {
+            state: Mutex::new(ShardState {
                 capacity,
                 bytes: 0,
                 entries: 0,
@@ -118,12 +118,12 @@ impl Shard {
     }
 
     /// Tells the policy of the uses that were noted.
-    fn catch_up(&self, state: &mut State) {
+    fn catch_up(&self, state: &mut ShardState) {
         self.recent.drain(|slot| self.told(state, slot));
     }
 
     /// Tells the policy of the uses of one entry.
-    fn told(&self, state: &mut State, slot: u32) {
+    fn told(&self, state: &mut ShardState, slot: u32) {
         // Uses are counted while their entry is there, and leave with it: there is one, or none is.
         let uses = self.slots.take_uses(slot);
         state.hits += u64::from(uses);
@@ -139,13 +139,13 @@ impl Shard {
     }
 
     /// Keeps the shard from changing.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ShardState> {
         self.state.lock()
     }
 
     /// Takes a value in, and lets others go to make room. One that is larger than the shard is not
     /// taken.
-    pub(crate) fn insert(&self, state: &mut State, key: &Key, fingerprint: u64, value: Bytes) {
+    pub(crate) fn insert(&self, state: &mut ShardState, key: &Key, fingerprint: u64, value: Bytes) {
         let charge = charge(value.len());
         if charge > state.capacity {
             return;
@@ -166,7 +166,7 @@ impl Shard {
             state.used += 1;
             state.used - 1
         });
-        self.slots.fill(slot, Entry { key: *key, value });
+        self.slots.fill(slot, SlotEntry { key: *key, value });
         self.index.insert(fingerprint, slot, state.entries, |slot| self.fingerprint(slot));
         state.bytes += charge;
         state.entries += 1;
@@ -174,7 +174,7 @@ impl Shard {
     }
 
     /// Lets the entry go that the policy chooses; false when there is none.
-    fn evict(&self, state: &mut State) -> bool {
+    fn evict(&self, state: &mut ShardState) -> bool {
         let fingerprints = |slot| self.fingerprint(slot);
         let Some(slot) = state.policy.evict(&fingerprints) else {
             return false;
@@ -185,7 +185,7 @@ impl Shard {
     }
 
     /// Empties a slot that the policy dropped.
-    fn vacate(&self, state: &mut State, slot: u32) -> Option<Entry> {
+    fn vacate(&self, state: &mut ShardState, slot: u32) -> Option<SlotEntry> {
         let fingerprint = self.fingerprint(slot);
         self.index.remove(fingerprint, slot, |slot| self.fingerprint(slot));
         let (entry, uses) = self.slots.empty(slot)?;
@@ -221,7 +221,7 @@ impl Shard {
         &self,
         policy: PolicyKind,
         belongs: impl Fn(u64) -> bool,
-    ) -> Vec<(Entry, u64)> {
+    ) -> Vec<(SlotEntry, u64)> {
         let mut state = self.state.lock();
         self.catch_up(&mut state);
         let mut order = Vec::with_capacity(state.entries);
@@ -243,10 +243,10 @@ impl Shard {
     }
 
     /// What it holds, and what happened so far.
-    pub(crate) fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> ShardCounters {
         let mut state = self.state.lock();
         self.catch_up(&mut state);
-        Counters {
+        ShardCounters {
             bytes: state.bytes,
             entries: state.entries as u64,
             evictions: state.evictions,

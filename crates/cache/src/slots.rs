@@ -17,7 +17,7 @@ const LISTS: usize = 18;
 
 /// A key and its value.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct SlotEntry {
     pub(crate) key: Key,
     pub(crate) value: Bytes,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Entry {
 struct Slot {
     /// Uses of the entry that the policy was not told yet.
     uses: AtomicU32,
-    entry: RwLock<Option<Entry>>,
+    entry: RwLock<Option<SlotEntry>>,
 }
 
 /// Numbered places for entries.
@@ -75,7 +75,7 @@ impl Slots {
     }
 
     /// What `look` makes of the entry in `slot`.
-    pub(crate) fn peek<T>(&self, slot: u32, look: impl FnOnce(&Entry) -> T) -> Option<T> {
+    pub(crate) fn peek<T>(&self, slot: u32, look: impl FnOnce(&SlotEntry) -> T) -> Option<T> {
         self.at(slot).entry.read().as_ref().map(look)
     }
 
@@ -85,12 +85,12 @@ impl Slots {
     }
 
     /// Fills `slot`, which is empty.
-    pub(crate) fn fill(&self, slot: u32, entry: Entry) {
+    pub(crate) fn fill(&self, slot: u32, entry: SlotEntry) {
         *self.at(slot).entry.write() = Some(entry);
     }
 
     /// Empties `slot`; returns what was in it, and how often it was used since that was asked for.
-    pub(crate) fn empty(&self, slot: u32) -> Option<(Entry, u32)> {
+    pub(crate) fn empty(&self, slot: u32) -> Option<(SlotEntry, u32)> {
         let slot = self.at(slot);
         let mut entry = slot.entry.write();
         let uses = slot.uses.swap(0, Ordering::Relaxed);
@@ -110,7 +110,7 @@ mod tests {
     fn every_slot_has_a_place_of_its_own_up_to_the_last() {
         let slots = Slots::new();
         let entry =
-            |slot: u32| Entry { key: [slot as u8; 32], value: Bytes::from(slot.to_string()) };
+            |slot: u32| SlotEntry { key: [slot as u8; 32], value: Bytes::from(slot.to_string()) };
         let some = (0..2000).chain([1 << 16, 1 << 20, MOST_SLOTS - 1]);
         some.clone().for_each(|slot| slots.fill(slot, entry(slot)));
         for slot in some {

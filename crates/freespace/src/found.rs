@@ -4,46 +4,19 @@ use crate::{Refusal, Window};
 use block::Span;
 use std::fmt;
 
-/// The file systems whose free space can be borrowed.
+/// A file system, or a version of one, whose free space is read: `FileSystem::EXT4`. Each is named by its
+/// [`FileSystemReader`](crate::FileSystemReader).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Kind {
-    Ext2,
-    Ext3,
-    Ext4,
-    Ntfs,
-    Swap,
-    Fat16,
-    Fat32,
-    Exfat,
-    Xfs,
-    Btrfs,
-}
+pub struct FileSystem(pub(crate) &'static str);
 
-impl Kind {
-    /// Whether its files can be looked at.
-    pub const fn is_ext(self) -> bool {
-        matches!(self, Self::Ext2 | Self::Ext3 | Self::Ext4)
-    }
-
+impl FileSystem {
     /// Its name as `blkid` writes it, but for swap and the FATs.
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ext2 => "ext2",
-            Self::Ext3 => "ext3",
-            Self::Ext4 => "ext4",
-            Self::Ntfs => "ntfs",
-            Self::Swap => "swap",
-            Self::Fat16 => "fat16",
-            Self::Fat32 => "fat32",
-            Self::Exfat => "exfat",
-            Self::Xfs => "xfs",
-            Self::Btrfs => "btrfs",
-        }
+        self.0
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for FileSystem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -81,9 +54,9 @@ pub struct Volume {
 
 /// What a reader proved free. Offsets are bytes from the start of the window.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct FreeSpace {
     /// What it is.
-    pub kind: Kind,
+    pub kind: FileSystem,
     /// How it was proven.
     pub level: Level,
     /// How it would have been, had the caller left it to the reader.

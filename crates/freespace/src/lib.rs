@@ -12,10 +12,10 @@
 //! | [`source`] | [`Source`], read-only bytes of a disk; [`Window`], a part of them with bounded work |
 //! | [`UnheldDisk`] | a device or an image file as a source, without keeping others away |
 //! | [`refusal`] | [`Refusal`]: a stable [`Code`] and a sentence |
-//! | [`found`] | [`Found`], what a reader proved free; [`Stamp`], what is re-read before writing |
-//! | [`Table`] | partition tables: MBR and GPT |
+//! | [`found`] | [`FreeSpace`], what a reader proved free; [`Stamp`], what is re-read before writing |
+//! | [`PartitionTable`] | partition tables: MBR and GPT |
 //! | [`probe`](mod@probe) | what a part holds, by its marks |
-//! | [`read`](fn@read) | the readers, one folder for each file system |
+//! | [`READERS`], [`read`](fn@read) | the table of readers, one folder for each file system |
 //! | [`suspended`] | suspended systems in swap space and swap files |
 //! | `bytes`, `clusters`, `swap_files` | what several readers need: integers, maps of clusters, `fstab` |
 
@@ -29,6 +29,7 @@ pub mod found;
 mod ntfs;
 mod partition;
 pub mod probe;
+mod reader;
 pub mod refusal;
 pub mod source;
 pub mod suspended;
@@ -37,8 +38,9 @@ mod swap_files;
 mod unheld;
 mod xfs;
 
-pub use found::{Found, FreeList, Kind, Level, Options, Stamp, Volume};
-pub use partition::{Partition, Table};
+pub use found::{FileSystem, FreeList, FreeSpace, Level, Options, Stamp, Volume};
+pub use partition::{Partition, PartitionTable};
+pub use reader::{FileSystemReader, READERS, SuspendedIn};
 pub use refusal::{Code, Refusal};
 pub use source::{Source, Window};
 pub use unheld::UnheldDisk;
@@ -47,14 +49,10 @@ pub use unheld::UnheldDisk;
 ///
 /// # Errors
 /// Why nothing of it may be lent.
-pub fn read(kind: Kind, window: &Window<'_>, options: &Options) -> Result<Found, Refusal> {
-    match kind {
-        Kind::Ext2 | Kind::Ext3 | Kind::Ext4 => ext::read(window, options),
-        Kind::Ntfs => ntfs::read(window, options),
-        Kind::Swap => swap::read(window, options),
-        Kind::Fat16 | Kind::Fat32 => fat::read(window, options),
-        Kind::Exfat => exfat::read(window, options),
-        Kind::Xfs => xfs::read(window, options),
-        Kind::Btrfs => btrfs::read(window, options),
-    }
+pub fn read(
+    kind: FileSystem,
+    window: &Window<'_>,
+    options: &Options,
+) -> Result<FreeSpace, Refusal> {
+    (kind.reader().read)(window, options)
 }

@@ -7,8 +7,13 @@
 //! the signature is.
 
 use crate::bytes::{label, le32, uuid};
+use crate::probe::marks::ANYWHERE;
+use crate::reader::SuspendedIn;
 use crate::refusal::refuse;
-use crate::{Found, FreeList, Kind, Level, Options, Refusal, Stamp, Volume, Window};
+use crate::{
+    FileSystem, FileSystemReader, FreeList, FreeSpace, Level, Options, Refusal, Stamp, Volume,
+    Window,
+};
 use block::Span;
 
 /// The page sizes of the machines that Linux runs on, in bytes.
@@ -21,19 +26,21 @@ const TUXONICE: &[u8] = b"\xed\xc3\x02\xe9\x98\x56\xe5\x0c";
 
 /// What the last ten bytes of page 0 say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mark {
+enum SwapMark {
     Old,
     Current,
     Suspended,
 }
 
-fn mark(signature: &[u8]) -> Option<Mark> {
+fn mark(signature: &[u8]) -> Option<SwapMark> {
     const SUSPENDED: [&[u8]; 5] =
         [b"S1SUSPEND", b"S2SUSPEND", b"ULSUSPEND", b"LINHIB0001", TUXONICE];
     match signature {
-        b"SWAPSPACE2" => Some(Mark::Current),
-        b"SWAP-SPACE" => Some(Mark::Old),
-        _ => SUSPENDED.iter().any(|mark| signature.starts_with(mark)).then_some(Mark::Suspended),
+        b"SWAPSPACE2" => Some(SwapMark::Current),
+        b"SWAP-SPACE" => Some(SwapMark::Old),
+        _ => {
+            SUSPENDED.iter().any(|mark| signature.starts_with(mark)).then_some(SwapMark::Suspended)
+        }
     }
 }
 
@@ -43,7 +50,8 @@ pub(crate) const HEAD: usize = PAGES[PAGES.len() - 1];
 /// Whether the head of a swap space or swap file says that a suspended system is stored in it.
 pub(crate) fn is_suspended(head: &[u8]) -> bool {
     let signatures = PAGES.iter().filter_map(|page| head.get(page - SIGNATURE..*page));
-    head.starts_with(TUXONICE) || signatures.filter_map(mark).any(|mark| mark == Mark::Suspended)
+    head.starts_with(TUXONICE)
+        || signatures.filter_map(mark).any(|mark| mark == SwapMark::Suspended)
 }
 
 /// Refuses when the mark of a suspended system is there.
@@ -60,8 +68,25 @@ pub fn awake(window: &Window<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
+impl FileSystem {
+    /// Linux swap space.
+    pub const SWAP: Self = Self("swap");
+}
+
+/// The line of this file system in the table of readers.
+pub(crate) const READER: FileSystemReader = FileSystemReader {
+    kinds: &[FileSystem::SWAP],
+    recognize: |head| {
+        let at = |size: &usize| ANYWHERE.iter().any(|magic| head.has(size - SIGNATURE, magic));
+        PAGES.iter().any(at).then_some(FileSystem::SWAP)
+    },
+    read,
+    shows_mounted: false,
+    suspended: SuspendedIn::Nothing,
+};
+
 /// Reads what is free.
-pub(crate) fn read(window: &Window<'_>, _options: &Options) -> Result<Found, Refusal> {
+fn read(window: &Window<'_>, _options: &Options) -> Result<FreeSpace, Refusal> {
     let head = window.bytes(0, PAGES[PAGES.len() - 1].min(window.size() as usize))?;
     let marks = || {
         PAGES
@@ -72,7 +97,7 @@ pub(crate) fn read(window: &Window<'_>, _options: &Options) -> Result<Found, Ref
     awake(window)?;
     let mut found = marks();
     let page = match (found.next(), found.next()) {
-        (Some((page, Mark::Current)), None) => page,
+        (Some((page, SwapMark::Current)), None) => page,
         (Some(_), Some(_)) => {
             refuse!(Ambiguous, "it has the signatures of two page sizes; make it anew with mkswap");
         }
@@ -111,8 +136,8 @@ pub(crate) fn read(window: &Window<'_>, _options: &Options) -> Result<Found, Ref
     }
     free.push(at * unit, size)?;
     let (free, dropped) = free.finish();
-    Ok(Found {
-        kind: Kind::Swap,
+    Ok(FreeSpace {
+        kind: FileSystem::SWAP,
         level: Level::Fast,
         usual: Level::Fast,
         unit: page as u32,
@@ -154,7 +179,7 @@ mod tests {
     }
 
     #[allow(clippy::ptr_arg)] // a slice has no size, and so is no `dyn Source`
-    fn read_image(image: &Vec<u8>) -> Result<Found, Refusal> {
+    fn read_image(image: &Vec<u8>) -> Result<FreeSpace, Refusal> {
         read(&Window::whole(image), &Options::default())
     }
 

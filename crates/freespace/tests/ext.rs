@@ -11,15 +11,15 @@ mod common;
 
 use block::Span;
 use common::{dumpe2fs, each, each_mut, hash, images, must, run, say, unpack};
-use freespace::{Code, Found, Kind, Level, Options, Refusal, UnheldDisk, Window};
+use freespace::{Code, FileSystem, FreeSpace, Level, Options, Refusal, UnheldDisk, Window};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 /// What is free, at the level that is chosen without being asked, or at `level`.
-fn free(image: &Path, level: Option<Level>) -> Result<Found, Refusal> {
+fn free(image: &Path, level: Option<Level>) -> Result<FreeSpace, Refusal> {
     let disk = UnheldDisk::open(image)?;
     let options = Options { level, ..Options::default() };
-    freespace::read(Kind::Ext4, &Window::whole(&disk), &options)
+    freespace::read(FileSystem::EXT4, &Window::whole(&disk), &options)
 }
 
 fn is_subset(mine: &[Span], theirs: &[Span]) -> bool {

@@ -7,7 +7,7 @@ mod common;
 use common::mutate::{Seam, count};
 use common::sparse::Sparse;
 use common::{dumpe2fs, must};
-use freespace::{Kind, Level, Options};
+use freespace::{FileSystem, Level, Options};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -45,7 +45,7 @@ fn damage(name: &'static str, arguments: &[&str], level: Option<Level>, count: u
     let options = Options { level, ..Options::default() };
     let free = dumpe2fs(&image);
     let image = Sparse::load(&image);
-    let outcome = Seam { name, kind: Kind::Ext4, options, image, free }.run(count);
+    let outcome = Seam { name, kind: FileSystem::EXT4, options, image, free }.run(count);
     assert!(outcome.slowest < Duration::from_secs(4), "{outcome:?}");
 }
 

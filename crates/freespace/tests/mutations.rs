@@ -8,14 +8,14 @@ mod common;
 use common::make;
 use common::mutate::{Dice, Outcome, Seam, count, is_subset};
 use common::sparse::{Changed, Recording, Sparse};
-use freespace::{Kind, Level, Options, Window};
+use freespace::{FileSystem, Level, Options, Window};
 use std::path::Path;
 use std::time::Duration;
 
 const USUAL: u64 = 20_000;
 
 /// Damages a file system; most of it must be noticed, and none take long.
-fn damage(name: &'static str, kind: Kind, image: &Path) -> Outcome {
+fn damage(name: &'static str, kind: FileSystem, image: &Path) -> Outcome {
     let image = Sparse::load(image);
     let options = Options { btrfs: true, ..Options::default() };
     let found = freespace::read(kind, &Window::whole(&image), &options).unwrap();
@@ -29,25 +29,25 @@ fn damage(name: &'static str, kind: Kind, image: &Path) -> Outcome {
 #[test]
 fn damaged_swap_yields_nothing_in_use() {
     let dir = tempfile::tempdir().unwrap();
-    damage("swap", Kind::Swap, &make::swap(dir.path(), &[]));
+    damage("swap", FileSystem::SWAP, &make::swap(dir.path(), &[]));
 }
 
 #[test]
 fn damaged_fat32_yields_nothing_in_use() {
     let dir = tempfile::tempdir().unwrap();
-    damage("fat32", Kind::Fat32, &make::fat(dir.path(), 32, &[]));
+    damage("fat32", FileSystem::FAT32, &make::fat(dir.path(), 32, &[]));
 }
 
 #[test]
 fn damaged_fat16_yields_nothing_in_use() {
     let dir = tempfile::tempdir().unwrap();
-    damage("fat16", Kind::Fat16, &make::fat(dir.path(), 16, &[]));
+    damage("fat16", FileSystem::FAT16, &make::fat(dir.path(), 16, &[]));
 }
 
 #[test]
 fn damaged_exfat_yields_nothing_in_use() {
     let dir = tempfile::tempdir().unwrap();
-    damage("exfat", Kind::Exfat, &make::exfat(dir.path(), &[]));
+    damage("exfat", FileSystem::EXFAT, &make::exfat(dir.path(), &[]));
 }
 
 #[test]
@@ -56,26 +56,26 @@ fn without_the_walk_over_its_files_damage_to_exfat_goes_unseen() {
     let dir = tempfile::tempdir().unwrap();
     let image = Sparse::load(&make::exfat(dir.path(), &[]));
     let options = Options { level: Some(Level::Fast), ..Options::default() };
-    let found = freespace::read(Kind::Exfat, &Window::whole(&image), &options).unwrap();
-    Seam { name: "exfat", kind: Kind::Exfat, options, image, free: found.free }.run(20_000);
+    let found = freespace::read(FileSystem::EXFAT, &Window::whole(&image), &options).unwrap();
+    Seam { name: "exfat", kind: FileSystem::EXFAT, options, image, free: found.free }.run(20_000);
 }
 
 #[test]
 fn damaged_ntfs_yields_nothing_in_use() {
     let dir = tempfile::tempdir().unwrap();
-    damage("ntfs", Kind::Ntfs, &make::ntfs(dir.path(), &[]));
+    damage("ntfs", FileSystem::NTFS, &make::ntfs(dir.path(), &[]));
 }
 
 #[test]
 fn damaged_xfs_yields_nothing_in_use() {
     let dir = tempfile::tempdir().unwrap();
-    damage("xfs", Kind::Xfs, &make::xfs(dir.path(), &[]));
+    damage("xfs", FileSystem::XFS, &make::xfs(dir.path(), &[]));
 }
 
 #[test]
 fn damaged_btrfs_yields_nothing_in_use() {
     let dir = tempfile::tempdir().unwrap();
-    damage("btrfs", Kind::Btrfs, &make::btrfs(dir.path(), &[]));
+    damage("btrfs", FileSystem::BTRFS, &make::btrfs(dir.path(), &[]));
 }
 
 /// Flips bits in the tree blocks of a btrfs and makes their checksums right again: a file system that
@@ -86,7 +86,7 @@ fn resealed_btrfs(level: Option<Level>, count: u64) -> usize {
     let image = Sparse::load(&make::btrfs(dir.path(), &[]));
     let options = Options { btrfs: true, level, ..Options::default() };
     let recording = Recording::new(&image);
-    let found = freespace::read(Kind::Btrfs, &Window::whole(&recording), &options).unwrap();
+    let found = freespace::read(FileSystem::BTRFS, &Window::whole(&recording), &options).unwrap();
     let blocks: Vec<u64> = recording
         .finish()
         .into_iter()
@@ -108,7 +108,7 @@ fn resealed_btrfs(level: Option<Level>, count: u64) -> usize {
         let sum = crc32c::crc32c(&block[32..]);
         block[..4].copy_from_slice(&sum.to_le_bytes());
         let changed = Changed { image: &image, changes: vec![(at, block)] };
-        let now = freespace::read(Kind::Btrfs, &Window::whole(&changed), &options);
+        let now = freespace::read(FileSystem::BTRFS, &Window::whole(&changed), &options);
         now.is_ok_and(|now| !is_subset(&now.free, &found.free))
     };
     (0..count).filter(unsafe_one).count()

@@ -12,14 +12,14 @@ use common::oracle::{
 };
 use common::sparse::{Changed, Sparse};
 use common::{each, hash, images, make, must, run, unpack};
-use freespace::{Code, Found, Kind, Level, Options, Refusal, UnheldDisk, Window};
+use freespace::{Code, FileSystem, FreeSpace, Level, Options, Refusal, UnheldDisk, Window};
 use std::path::Path;
 
 /// All that a caller can allow.
 const CONSENT: Options = Options { level: None, btrfs: true, shadow_copies: true };
 
 /// What an image yields; it must not have been written.
-fn read(kind: Kind, image: &Path, options: &Options) -> Result<Found, Refusal> {
+fn read(kind: FileSystem, image: &Path, options: &Options) -> Result<FreeSpace, Refusal> {
     let before = hash(image);
     let disk = UnheldDisk::open(image)?;
     let found = freespace::read(kind, &Window::whole(&disk), options);
@@ -31,12 +31,12 @@ fn read(kind: Kind, image: &Path, options: &Options) -> Result<Found, Refusal> {
     found
 }
 
-fn code(kind: Kind, image: &Path) -> Code {
+fn code(kind: FileSystem, image: &Path) -> Code {
     read(kind, image, &CONSENT).unwrap_err().code
 }
 
 /// What an image yields after some of its bytes were changed.
-fn with(kind: Kind, image: &Sparse, changes: &[(u64, &[u8])]) -> Result<Found, Refusal> {
+fn with(kind: FileSystem, image: &Sparse, changes: &[(u64, &[u8])]) -> Result<FreeSpace, Refusal> {
     let changes = changes.iter().map(|(at, bytes)| (*at, bytes.to_vec())).collect();
     freespace::read(kind, &Window::whole(&Changed { image, changes }), &CONSENT)
 }
@@ -53,7 +53,7 @@ fn path(image: &Path) -> &str {
 fn swap_space_is_free_but_for_its_header() {
     let dir = tempfile::tempdir().unwrap();
     let image = make::swap(dir.path(), &["-L", "scratch"]);
-    let found = read(Kind::Swap, &image, &Options::default()).unwrap();
+    let found = read(FileSystem::SWAP, &image, &Options::default()).unwrap();
     assert_eq!(found.free, [Span::between(4096, 16 << 20)]);
     assert_eq!(found.volume.label.as_deref(), Some("scratch"));
     let uuid = must(10, "swaplabel", &[path(&image)]);
@@ -63,10 +63,10 @@ fn swap_space_is_free_but_for_its_header() {
 #[test]
 fn fat_agrees_with_mtools_and_fsck() {
     for (bits, kind, options) in [
-        (16, Kind::Fat16, &[][..]),
-        (32, Kind::Fat32, &[][..]),
-        (32, Kind::Fat32, &["-f", "1", "-n", "ONE TABLE"][..]),
-        (16, Kind::Fat16, &["-S", "2048", "-s", "1"][..]),
+        (16, FileSystem::FAT16, &[][..]),
+        (32, FileSystem::FAT32, &[][..]),
+        (32, FileSystem::FAT32, &["-f", "1", "-n", "ONE TABLE"][..]),
+        (16, FileSystem::FAT16, &["-S", "2048", "-s", "1"][..]),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let image = make::fat(dir.path(), bits, options);
@@ -97,7 +97,8 @@ fn fat_agrees_with_mtools_and_fsck() {
 fn fat_in_doubt_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let wide = Sparse::load(&make::fat(dir.path(), 32, &[]));
-    let refused = |changes: &[(u64, &[u8])]| with(Kind::Fat32, &wide, changes).unwrap_err().code;
+    let refused =
+        |changes: &[(u64, &[u8])]| with(FileSystem::FAT32, &wide, changes).unwrap_err().code;
     // mkfs.fat leaves 32 sectors before the first table.
     let fat = 32 * 512;
     let second = {
@@ -105,7 +106,7 @@ fn fat_in_doubt_is_refused() {
         fat + u64::from(u32::from_le_bytes(head[36..40].try_into().unwrap())) * 512
     };
     let both = |at: u64, bytes: &'static [u8]| [(fat + at, bytes), (second + at, bytes)];
-    assert!(with(Kind::Fat32, &wide, &[]).is_ok());
+    assert!(with(FileSystem::FAT32, &wide, &[]).is_ok());
     assert_eq!(refused(&[(65, &[1])]), Code::Unclean, "as Linux marks it");
     assert_eq!(refused(&both(4, &[0xFF, 0xFF, 0xFF, 0x07])), Code::Unclean, "as Windows does");
     assert_eq!(refused(&both(4, &[0xFF, 0xFF, 0xFF, 0x0B])), Code::Errors);
@@ -120,7 +121,7 @@ fn fat_in_doubt_is_refused() {
     assert_eq!(refused(&both(at, &[0, 0, 0, 0])), Code::Conflict);
     assert_eq!(refused(&both(260_000, &[0xFF, 0xFF, 0xFF, 0x0F])), Code::Counts);
     let short = wide.clone().resized(20 << 20);
-    let cut = freespace::read(Kind::Fat32, &Window::whole(&short), &CONSENT);
+    let cut = freespace::read(FileSystem::FAT32, &Window::whole(&short), &CONSENT);
     assert_eq!(cut.unwrap_err().code, Code::Geometry);
 }
 
@@ -130,7 +131,7 @@ fn exfat_agrees_with_its_tools() {
     let image = make::exfat(dir.path(), &["-L", "Stick"]);
     let checked = must(60, "fsck.exfat", &["-n", path(&image)]);
     assert!(checked.contains("clean. directories 3, files 6"), "{checked}");
-    let found = read(Kind::Exfat, &image, &Options::default()).unwrap();
+    let found = read(FileSystem::EXFAT, &image, &Options::default()).unwrap();
     assert_eq!(found.volume.label.as_deref(), Some("Stick"));
     let dump = must(60, "dump.exfat", &[path(&image)]);
     let free = dump.lines().find(|line| line.starts_with("Free Clusters:")).unwrap();
@@ -148,10 +149,11 @@ fn exfat_agrees_with_its_tools() {
 fn exfat_in_doubt_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let image = Sparse::load(&make::exfat(dir.path(), &[]));
-    let refused = |changes: &[(u64, &[u8])]| with(Kind::Exfat, &image, changes).unwrap_err().code;
+    let refused =
+        |changes: &[(u64, &[u8])]| with(FileSystem::EXFAT, &image, changes).unwrap_err().code;
     let number = |at: u64| u32::from_le_bytes(image.bytes(at, 4).try_into().unwrap());
     let (fat, heap) = (u64::from(number(80)) * 512, u64::from(number(88)) * 512);
-    assert!(with(Kind::Exfat, &image, &[(112, &[50])]).is_ok(), "the fill level is a hint");
+    assert!(with(FileSystem::EXFAT, &image, &[(112, &[50])]).is_ok(), "the fill level is a hint");
     assert_eq!(refused(&[(106, &[2])]), Code::Unclean);
     assert_eq!(refused(&[(106, &[4])]), Code::Errors);
     assert_eq!(refused(&[(106, &[1])]), Code::UnknownFeature, "the second FAT is active");
@@ -169,7 +171,8 @@ fn exfat_in_doubt_is_refused() {
     assert_eq!(refused(&[(root + 96, &[0x84])]), Code::UnknownFeature);
     assert_eq!(refused(&[(root + 96 + 33, &[0])]), Code::Structure, "clusters that cannot be");
     // A bad cluster is not free, and is not an error.
-    let bad = with(Kind::Exfat, &image, &[(fat + 4 * 2500, &[0xF7, 0xFF, 0xFF, 0xFF])]).unwrap();
+    let bad =
+        with(FileSystem::EXFAT, &image, &[(fat + 4 * 2500, &[0xF7, 0xFF, 0xFF, 0xFF])]).unwrap();
     let lost = Span::between(heap + 2498 * 4096, heap + 2499 * 4096);
     assert!(bad.free.iter().all(|span| span.intersect(lost).is_none()));
 }
@@ -179,7 +182,7 @@ fn ntfs_agrees_with_ntfscat() {
     for options in [&[][..], &["-c", "512", "-L", "Daten"], &["-c", "65536"], &["-s", "4096"]] {
         let dir = tempfile::tempdir().unwrap();
         let image = make::ntfs(dir.path(), options);
-        let found = read(Kind::Ntfs, &image, &Options::default()).unwrap();
+        let found = read(FileSystem::NTFS, &image, &Options::default()).unwrap();
         let map = run(60, "ntfscat", &["-f", path(&image), "$Bitmap"]);
         assert!(map.status.success());
         let unit = u64::from(found.unit);
@@ -192,7 +195,8 @@ fn ntfs_in_doubt_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = make::ntfs(dir.path(), &[]);
     let image = Sparse::load(&path);
-    let refused = |changes: &[(u64, &[u8])]| with(Kind::Ntfs, &image, changes).unwrap_err().code;
+    let refused =
+        |changes: &[(u64, &[u8])]| with(FileSystem::NTFS, &image, changes).unwrap_err().code;
     let mft = u64::from_le_bytes(image.bytes(48, 8).try_into().unwrap()) * 4096;
     let mirror = u64::from_le_bytes(image.bytes(56, 8).try_into().unwrap()) * 4096;
     let find = |record: u64, kind: u32| {
@@ -206,7 +210,10 @@ fn ntfs_in_doubt_is_refused() {
     // The flags of $Volume, in the file table and its copy.
     let flags = 3 * 1024 + find(3, 0x70) + 0x18 + 10;
     let set = |value: &'static [u8]| [(mft + flags, value), (mirror + flags, value)];
-    assert!(with(Kind::Ntfs, &image, &set(&[0x80, 0])).is_ok(), "0x80 is set on sound volumes");
+    assert!(
+        with(FileSystem::NTFS, &image, &set(&[0x80, 0])).is_ok(),
+        "0x80 is set on sound volumes"
+    );
     assert_eq!(refused(&set(&[1, 0])), Code::Unclean);
     for value in [[2, 0], [4, 0], [0x20, 0], [0, 0x40], [0, 0x80]] {
         let changes: Vec<(u64, &[u8])> = [mft, mirror].map(|at| (at + flags, &value[..])).into();
@@ -223,11 +230,11 @@ fn ntfs_in_doubt_is_refused() {
     let id =
         [0x6B, 0x87, 0x08, 0x38, 0x76, 0xC1, 0x48, 0x4E, 0xB7, 0xAE, 4, 4, 0x6E, 0x6C, 0xC7, 0x52];
     let shadow = Changed { image: &image, changes: vec![(0x1E00, id.to_vec()), (0x1E30, vec![1])] };
-    let strict = freespace::read(Kind::Ntfs, &Window::whole(&shadow), &Options::default());
+    let strict = freespace::read(FileSystem::NTFS, &Window::whole(&shadow), &Options::default());
     assert_eq!(strict.unwrap_err().code, Code::Snapshots);
-    assert!(freespace::read(Kind::Ntfs, &Window::whole(&shadow), &CONSENT).is_ok());
+    assert!(freespace::read(FileSystem::NTFS, &Window::whole(&shadow), &CONSENT).is_ok());
     let short = image.clone().resized((8 << 20) - 512);
-    let cut = freespace::read(Kind::Ntfs, &Window::whole(&short), &CONSENT);
+    let cut = freespace::read(FileSystem::NTFS, &Window::whole(&short), &CONSENT);
     assert_eq!(cut.unwrap_err().code, Code::Geometry);
 }
 
@@ -246,18 +253,18 @@ fn windows_that_sleeps_in_hiberfil_is_refused() {
         content.resize(20_000, 0);
         std::fs::write(dir.path().join("content"), content).unwrap();
         must(60, "ntfscp", &["-f", path(&image), path(&dir.path().join("content")), name]);
-        let result = read(Kind::Ntfs, &image, &CONSENT);
+        let result = read(FileSystem::NTFS, &image, &CONSENT);
         assert_eq!(result.err().map(|refusal| refusal.code), refused, "{name} {head:?}");
     }
     let dir = tempfile::tempdir().unwrap();
     let image = make::ntfs(dir.path(), &[]);
     std::fs::write(dir.path().join("short"), [0; 100]).unwrap();
     must(60, "ntfscp", &["-f", path(&image), path(&dir.path().join("short")), "hiberfil.sys"]);
-    assert_eq!(code(Kind::Ntfs, &image), Code::Hibernated, "shorter than a header");
+    assert_eq!(code(FileSystem::NTFS, &image), Code::Hibernated, "shorter than a header");
     // The same on a volume that is refused for something else.
     let image = Sparse::load(&image);
     let mft = u64::from_le_bytes(image.bytes(48, 8).try_into().unwrap()) * 4096;
-    let damaged = with(Kind::Ntfs, &image, &[(mft + 6 * 1024, b"BAAD")]);
+    let damaged = with(FileSystem::NTFS, &image, &[(mft + 6 * 1024, b"BAAD")]);
     assert_eq!(damaged.unwrap_err().code, Code::Hibernated, "its bitmap is lost too");
 }
 
@@ -272,7 +279,7 @@ fn xfs_agrees_with_xfs_db() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         let image = make::xfs(dir.path(), options);
-        let found = read(Kind::Xfs, &image, &Options::default()).unwrap();
+        let found = read(FileSystem::XFS, &image, &Options::default()).unwrap();
         let (theirs, kept) = xfs_db(&image);
         assert!(is_subset(&found.free, &joined(theirs.clone())), "{options:?}");
         assert_eq!(bytes(&found.free) + kept, bytes(&theirs), "{options:?}");
@@ -284,7 +291,8 @@ fn xfs_in_doubt_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = make::xfs(dir.path(), &[]);
     let image = Sparse::load(&path);
-    let refused = |changes: &[(u64, &[u8])]| with(Kind::Xfs, &image, changes).unwrap_err().code;
+    let refused =
+        |changes: &[(u64, &[u8])]| with(FileSystem::XFS, &image, changes).unwrap_err().code;
     // Changes the superblock and mends its checksum.
     let superblock = |at: usize, bytes: &[u8]| {
         let mut head = image.bytes(0, 512);
@@ -325,7 +333,7 @@ fn windows_may_sleep_in_a_volume_whose_files_are_not_all_seen() {
         must(60, "ntfscp", &["-f", path(&path_of), path(&content), name]);
     }
     // The one that sleeps comes first.
-    assert_eq!(code(Kind::Ntfs, &path_of), Code::Hibernated, "the other one is clean");
+    assert_eq!(code(FileSystem::NTFS, &path_of), Code::Hibernated, "the other one is clean");
     let image = Sparse::load(&path_of);
     let mft = u64::from_le_bytes(image.bytes(48, 8).try_into().unwrap()) * 4096;
     let named = |name: &str| {
@@ -342,9 +350,9 @@ fn windows_may_sleep_in_a_volume_whose_files_are_not_all_seen() {
         data += usize::from(u16::from_le_bytes([bytes[data + 4], bytes[data + 5]]));
     }
     let unwritten = [(asleep + data as u64 + 0x38, &[0; 8][..])];
-    assert_eq!(with(Kind::Ntfs, &image, &unwritten).unwrap_err().code, Code::Hibernated);
+    assert_eq!(with(FileSystem::NTFS, &image, &unwritten).unwrap_err().code, Code::Hibernated);
     // Its record is lost: nobody can say.
-    let lost = with(Kind::Ntfs, &image, &[(asleep, b"BAAD")]).unwrap_err();
+    let lost = with(FileSystem::NTFS, &image, &[(asleep, b"BAAD")]).unwrap_err();
     assert_eq!(lost.code, Code::Structure);
     assert!(lost.sentence.contains("may sleep"), "{lost}");
 }
@@ -368,10 +376,10 @@ fn btrfs_agrees_with_its_tool() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         let image = make::btrfs(dir.path(), options);
-        let strict = read(Kind::Btrfs, &image, &Options::default());
+        let strict = read(FileSystem::BTRFS, &image, &Options::default());
         assert_eq!(strict.unwrap_err().code, Code::NeedsConsent);
         for level in [Some(Level::Fast), None] {
-            let found = read(Kind::Btrfs, &image, &Options { level, ..CONSENT }).unwrap();
+            let found = read(FileSystem::BTRFS, &image, &Options { level, ..CONSENT }).unwrap();
             let node = if options.contains(&"4096") || options.contains(&"--mixed") {
                 4096
             } else {
@@ -400,7 +408,7 @@ fn btrfs_in_doubt_is_refused() {
         head[at..at + bytes.len()].copy_from_slice(bytes);
         let sum = crc32c(&head[32..]);
         head[..4].copy_from_slice(&sum.to_le_bytes());
-        with(Kind::Btrfs, &image, &[(64 << 10, &head)]).unwrap_err().code
+        with(FileSystem::BTRFS, &image, &[(64 << 10, &head)]).unwrap_err().code
     };
     assert_eq!(superblock(96, &[0, 0, 0x10]), Code::NeedsReplay, "a log tree");
     assert_eq!(superblock(136, &[2]), Code::MultiDevice);
@@ -409,7 +417,7 @@ fn btrfs_in_doubt_is_refused() {
     assert_eq!(superblock(189, &[0x10 | 3]), Code::UnknownFeature, "zoned");
     assert_eq!(superblock(187, &[1]), Code::UnknownFeature);
     assert_eq!(superblock(196, &[1]), Code::UnsupportedFeature, "another checksum");
-    let torn = with(Kind::Btrfs, &image, &[((64 << 10) + 300, b"x")]);
+    let torn = with(FileSystem::BTRFS, &image, &[((64 << 10) + 300, b"x")]);
     assert_eq!(torn.unwrap_err().code, Code::Checksum);
 }
 
@@ -422,13 +430,13 @@ fn aged_file_systems_give_what_their_tools_gave() {
         let image = unpack(&generated.join(format!("aged-{name}.img.zst")), dir.path());
         match *name {
             "ntfs-4g" => {
-                let found = read(Kind::Ntfs, &image, &Options::default()).unwrap();
+                let found = read(FileSystem::NTFS, &image, &Options::default()).unwrap();
                 let map = std::fs::read(generated.join("aged-ntfs-4g.bitmap.bin")).unwrap();
                 assert!(found.free == clear_bits(&map, found.size / 4096, 4096));
                 assert!(found.free.len() > 300);
             }
             "xfs-8g" => {
-                let found = read(Kind::Xfs, &image, &Options::default()).unwrap();
+                let found = read(FileSystem::XFS, &image, &Options::default()).unwrap();
                 let truth = unpack(&generated.join("aged-xfs-8g.free.txt.zst"), dir.path());
                 let text = std::fs::read_to_string(truth).unwrap();
                 let rows = text.lines().filter(|line| !line.starts_with('#')).map(numbers);
@@ -441,9 +449,9 @@ fn aged_file_systems_give_what_their_tools_gave() {
                 assert!(found.free.len() > 1000);
             }
             _ => {
-                let fast = read(Kind::Btrfs, &image, &CONSENT).unwrap();
+                let fast = read(FileSystem::BTRFS, &image, &CONSENT).unwrap();
                 let deep = Options { level: Some(Level::Deep), ..CONSENT };
-                let deep = read(Kind::Btrfs, &image, &deep).unwrap();
+                let deep = read(FileSystem::BTRFS, &image, &deep).unwrap();
                 assert!(fast.free == deep.free);
                 let mut all = btrfs_in_use(&image, 16_384);
                 for used in &all {
@@ -464,11 +472,11 @@ fn file_systems_that_lost_power_or_sleep_are_refused() {
     let Some(images) = images() else { return };
     let dir = tempfile::tempdir().unwrap();
     for (name, kind, expected) in [
-        ("crash-exfat.img.zst", Kind::Exfat, Code::Unclean),
-        ("crash-fat32.img.zst", Kind::Fat32, Code::Unclean),
-        ("crash-xfs.img.zst", Kind::Xfs, Code::NeedsReplay),
-        ("crash-btrfs.img.zst", Kind::Btrfs, Code::NeedsConsent),
-        ("hib-swap-first1MiB.img.zst", Kind::Swap, Code::Hibernated),
+        ("crash-exfat.img.zst", FileSystem::EXFAT, Code::Unclean),
+        ("crash-fat32.img.zst", FileSystem::FAT32, Code::Unclean),
+        ("crash-xfs.img.zst", FileSystem::XFS, Code::NeedsReplay),
+        ("crash-btrfs.img.zst", FileSystem::BTRFS, Code::NeedsConsent),
+        ("hib-swap-first1MiB.img.zst", FileSystem::SWAP, Code::Hibernated),
     ] {
         let image = unpack(&images.join("generated").join(name), dir.path());
         let refusal = read(kind, &image, &Options::default()).unwrap_err();
@@ -476,7 +484,7 @@ fn file_systems_that_lost_power_or_sleep_are_refused() {
     }
     // This one was clean when the power went, or had no mark of being in use.
     let image = unpack(&images.join("generated/crash-swap-first1MiB.img.zst"), dir.path());
-    assert!(read(Kind::Swap, &image, &Options::default()).is_ok());
+    assert!(read(FileSystem::SWAP, &image, &Options::default()).is_ok());
 }
 
 #[test]
@@ -484,27 +492,27 @@ fn images_of_real_windows_and_of_other_tools_are_read_or_refused() {
     let Some(images) = images() else { return };
     let dir = tempfile::tempdir().unwrap();
     for (name, kind, expected) in [
-        ("windows/exfat_win.raw.gz", Kind::Exfat, None),
-        ("windows/exfat_encrypted.raw.gz", Kind::Exfat, None),
-        ("windows/exfat_orphan.raw.gz", Kind::Exfat, None),
-        ("windows/fat12.raw.gz", Kind::Fat16, Some(Code::UnsupportedFeature)),
-        ("windows/fat16.raw.gz", Kind::Fat16, None),
-        ("windows/fat32_small.raw.gz", Kind::Fat32, Some(Code::UnsupportedFeature)),
-        ("windows/ntfs3.raw.gz", Kind::Ntfs, None),
-        ("windows/ntfs-crate-testfs1", Kind::Ntfs, None),
-        ("blkid/ntfs.img.xz", Kind::Ntfs, None),
-        ("blkid/swap0.img.xz", Kind::Swap, Some(Code::UnknownFeature)),
-        ("crypt/img_fs_xfs.img.xz", Kind::Xfs, Some(Code::UnsupportedFeature)),
+        ("windows/exfat_win.raw.gz", FileSystem::EXFAT, None),
+        ("windows/exfat_encrypted.raw.gz", FileSystem::EXFAT, None),
+        ("windows/exfat_orphan.raw.gz", FileSystem::EXFAT, None),
+        ("windows/fat12.raw.gz", FileSystem::FAT16, Some(Code::UnsupportedFeature)),
+        ("windows/fat16.raw.gz", FileSystem::FAT16, None),
+        ("windows/fat32_small.raw.gz", FileSystem::FAT32, Some(Code::UnsupportedFeature)),
+        ("windows/ntfs3.raw.gz", FileSystem::NTFS, None),
+        ("windows/ntfs-crate-testfs1", FileSystem::NTFS, None),
+        ("blkid/ntfs.img.xz", FileSystem::NTFS, None),
+        ("blkid/swap0.img.xz", FileSystem::SWAP, Some(Code::UnknownFeature)),
+        ("crypt/img_fs_xfs.img.xz", FileSystem::XFS, Some(Code::UnsupportedFeature)),
     ] {
         let image = unpack(&images.join(name), dir.path());
         let result = read(kind, &image, &Options::default());
         match (&result, kind) {
-            (Ok(found), Kind::Ntfs) => {
+            (Ok(found), FileSystem::NTFS) => {
                 let map = run(60, "ntfscat", &["-f", path(&image), "$Bitmap"]).stdout;
                 let unit = u64::from(found.unit);
                 assert!(found.free == clear_bits(&map, found.size / unit, unit), "{name}");
             }
-            (Ok(found), Kind::Exfat) => {
+            (Ok(found), FileSystem::EXFAT) => {
                 let dump = must(60, "dump.exfat", &[path(&image)]);
                 let free = dump.lines().find(|line| line.starts_with("Free Clusters:")).unwrap();
                 assert_eq!(bytes(&found.free) / u64::from(found.unit), numbers(free)[0], "{name}");

@@ -1,77 +1,68 @@
-//! The formats that can be read, and their names.
+//! The table of the formats that can be read, and their names.
 
+use crate::foreign::definition::Definition;
+use crate::foreign::{blkparse, csv, fio, ids32, load, msr, numbers, oracle, spc, vscsi};
+use crate::native;
 use block::{Error, Result};
 use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
 
-/// A format of trace files.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Format {
+macro_rules! formats {
+    ($($(#[$doc:meta])* $name:ident = $definition:path;)*) => {
+        /// A format of trace files.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum Format {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Format {
+            /// All of them, in the order in which they are tried.
+            pub const ALL: [Self; [$(stringify!($name)),*].len()] = [$(Self::$name,)*];
+
+            /// What there is to know of it.
+            pub(crate) const fn definition(self) -> &'static Definition {
+                match self { $(Self::$name => &$definition,)* }
+            }
+        }
+    };
+}
+
+// The table of formats, in the order in which a file is tried as one.
+formats! {
     /// Our own.
-    Sojourn,
+    Sojourn = native::FORMAT;
     /// fio's iolog, version 2 or 3.
-    Fio,
+    Fio = fio::FORMAT;
     /// The text that blkparse prints.
-    Blkparse,
+    Blkparse = blkparse::FORMAT;
     /// blkreplay's `.load`.
-    Load,
+    Load = load::FORMAT;
     /// CSV of the MSR Cambridge traces.
-    Msr,
+    Msr = msr::FORMAT;
     /// CSV of the Storage Performance Council.
-    Spc,
+    Spc = spc::FORMAT;
     /// Comma-separated columns with a line of names.
-    Csv,
+    Csv = csv::FORMAT;
     /// MQSim's five numbers.
-    Mqsim,
+    Mqsim = numbers::MQSIM;
     /// The four numbers of the ARC paper's traces.
-    Lis,
+    Lis = numbers::LIS;
     /// One block number a line.
-    Ids,
+    Ids = numbers::IDS;
     /// vSCSI records, version 1 or 2 (CloudPhysics).
-    Vscsi,
+    Vscsi = vscsi::FORMAT;
     /// libCacheSim's 24-byte records.
-    OracleGeneral,
+    OracleGeneral = oracle::FORMAT;
     /// An array of little-endian 32-bit block numbers.
-    Ids32,
+    Ids32 = ids32::FORMAT;
 }
 
 impl Format {
-    /// All of them, in the order in which they are tried.
-    pub const ALL: [Self; 13] = [
-        Self::Sojourn,
-        Self::Fio,
-        Self::Blkparse,
-        Self::Load,
-        Self::Msr,
-        Self::Spc,
-        Self::Csv,
-        Self::Mqsim,
-        Self::Lis,
-        Self::Ids,
-        Self::Vscsi,
-        Self::OracleGeneral,
-        Self::Ids32,
-    ];
-
     /// Its name on the command line.
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Sojourn => "sojourn",
-            Self::Fio => "fio",
-            Self::Blkparse => "blkparse",
-            Self::Load => "load",
-            Self::Msr => "msr",
-            Self::Spc => "spc",
-            Self::Csv => "csv",
-            Self::Mqsim => "mqsim",
-            Self::Lis => "lis",
-            Self::Ids => "ids",
-            Self::Vscsi => "vscsi",
-            Self::OracleGeneral => "oracle-general",
-            Self::Ids32 => "ids32",
-        }
+        self.definition().name
     }
 }
 
@@ -92,5 +83,27 @@ impl FromStr for Format {
                 names.join(", ")
             ))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::foreign::definition::FormatWriter;
+
+    #[test]
+    fn the_page_has_every_format_of_the_table_and_says_whether_it_is_written() {
+        let page = include_str!("../../../docs/trace.md");
+        for format in Format::ALL {
+            let start = format!("| `{format}` |");
+            let row = page.lines().find(|line| line.starts_with(&start));
+            let row = row.unwrap_or_else(|| panic!("docs/trace.md has no row for {format}"));
+            let cells: Vec<_> = row.split('|').map(str::trim).collect();
+            let definition = format.definition();
+            let written = !matches!(definition.writer, FormatWriter::None);
+            assert_eq!((cells[3], cells[4] == "yes"), ("yes", written), "{format}");
+            assert_eq!(written, !definition.endings.is_empty(), "{format}");
+            assert_eq!(definition.reader.is_none(), format == Format::Sojourn, "{format}");
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! Opening a trace of any format.
 
-use crate::foreign::intake::{Intake, Times};
+use crate::foreign::Foreign;
+use crate::foreign::definition::{Alignment, Parser};
+use crate::foreign::intake::Intake;
 use crate::foreign::lines::{self, LineFormat, Lines};
-use crate::foreign::records::{self, RecordFormat, Records};
-use crate::foreign::{Foreign, blkparse, csv, fio, ids32, load, msr, numbers, oracle, spc, vscsi};
+use crate::foreign::records::{self, Records};
 use crate::input::{self, Input};
 use crate::native::{MAGIC, reader::Reader};
 use crate::sort;
@@ -122,7 +123,7 @@ fn from_input(
         Some(Parser::Lines(parser)) => text(parser, input, path),
         Some(Parser::Records(parser)) => {
             let mut intake = intake(format, options);
-            intake.header.ops = matches!(format, Format::Vscsi);
+            intake.header.ops = format.definition().ops;
             Box::new(Records::new(input.reader, path, parser, intake))
         }
         None => {
@@ -175,49 +176,17 @@ impl<S: Source> Source for Begun<S> {
     }
 }
 
-/// A parser of either kind.
-enum Parser {
-    Lines(Box<dyn LineFormat>),
-    Records(Box<dyn RecordFormat>),
-}
-
 fn parser(format: Format, sample: &[u8], options: &OpenOptions) -> Option<Parser> {
-    let unit = options.unit;
-    Some(match format {
-        Format::Sojourn => return None,
-        Format::Fio => Parser::Lines(Box::new(fio::Fio::default())),
-        Format::Blkparse => Parser::Lines(Box::new(blkparse::Blkparse::default())),
-        Format::Load => Parser::Lines(Box::new(load::Load::default())),
-        Format::Msr => Parser::Lines(Box::new(msr::Msr::default())),
-        Format::Spc => Parser::Lines(Box::new(spc::Spc)),
-        Format::Csv => Parser::Lines(Box::new(csv::Csv::default())),
-        Format::Mqsim => Parser::Lines(Box::new(numbers::Mqsim)),
-        Format::Lis => Parser::Lines(Box::new(numbers::Lis)),
-        Format::Ids => Parser::Lines(Box::new(numbers::Ids { unit })),
-        Format::Vscsi => {
-            let two = records::understands(
-                &sample[..sample.len().min(40)],
-                Box::new(vscsi::Vscsi::Two),
-                intake(format, options),
-            );
-            Parser::Records(Box::new(if two { vscsi::Vscsi::Two } else { vscsi::Vscsi::One }))
-        }
-        Format::OracleGeneral => Parser::Records(Box::new(oracle::Oracle::new(unit))),
-        Format::Ids32 => Parser::Records(Box::new(ids32::Ids32 { unit })),
-    })
+    let reader = format.definition().reader?;
+    Some(reader(sample, options.unit, intake(format, options)))
 }
 
 fn intake(format: Format, options: &OpenOptions) -> Intake {
-    let times = match format {
-        Format::Lis | Format::Ids | Format::Ids32 => Times::None,
-        Format::Msr | Format::Vscsi | Format::OracleGeneral => Times::Absolute,
-        _ => Times::Relative,
-    };
-    let mut intake = Intake::new(times, options.shift, options.sort);
-    intake.header.alignment = match format {
-        Format::Ids | Format::Ids32 | Format::OracleGeneral => options.unit,
-        Format::Blkparse | Format::Load | Format::Mqsim | Format::Lis => 512,
-        _ => 1,
+    let definition = format.definition();
+    let mut intake = Intake::new(definition.times, options.shift, options.sort);
+    intake.header.alignment = match definition.alignment {
+        Alignment::Block => options.unit,
+        Alignment::Bytes(bytes) => bytes,
     };
     if !options.shift.is_multiple_of(u64::from(intake.header.alignment)) {
         intake.header.alignment = 1;
@@ -237,24 +206,25 @@ fn guess_from(input: &Input, path: &Path, options: &OpenOptions) -> Result<Forma
     // to know a format.
     let relaxed = OpenOptions { sort: true, ..options.clone() };
     let text = !sample.contains(&0);
-    let fits = |format: &Format| match (format, parser(*format, sample, options)) {
-        (Format::Ids32, _) | (_, None) => false,
-        (_, Some(Parser::Lines(parser))) => {
-            text && lines::understands(sample, input.whole, parser, intake(*format, &relaxed))
+    let guessed = |format: &&Format| format.definition().guessed;
+    let fits = |format: &&Format| match parser(**format, sample, options) {
+        None => false,
+        Some(Parser::Lines(parser)) => {
+            text && lines::understands(sample, input.whole, parser, intake(**format, &relaxed))
         }
-        (_, Some(Parser::Records(parser))) => {
-            !text && records::understands(sample, parser, intake(*format, &relaxed))
+        Some(Parser::Records(parser)) => {
+            !text && records::understands(sample, parser, intake(**format, &relaxed))
         }
     };
-    if let Some(format) = Format::ALL.into_iter().find(fits) {
-        return Ok(format);
+    if let Some(format) = Format::ALL.iter().filter(guessed).find(fits) {
+        return Ok(*format);
     }
     // Reading a file of that name says what is wrong with which line.
     if text && is_named_csv(path) {
         return Ok(Format::Csv);
     }
     Err({
-        let tried = Format::ALL.iter().filter(|f| **f != Format::Ids32).map(|f| f.as_str());
+        let tried = Format::ALL.iter().filter(guessed).map(|f| f.as_str());
         let tried: Vec<_> = tried.collect();
         Error::invalid(format!(
             "{}: not a trace of a known format (tried {}); if it is one, say which with --format",

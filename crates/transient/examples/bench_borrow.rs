@@ -22,7 +22,7 @@
 
 use block::conformance::Sequence;
 use block::{Attempt, BLOCK, Device, Memory, Span};
-use freespace::{Kind, Level, Options, Window};
+use freespace::{FileSystem, Level, Options, Window};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -194,7 +194,7 @@ fn discovery(image: &Path) -> bool {
     let look = |level| {
         let disk = HostDisk::open(image).unwrap();
         let options = Options { level: Some(level), ..Options::default() };
-        let found = freespace::read(Kind::Ext4, &Window::whole(&disk), &options).unwrap();
+        let found = freespace::read(FileSystem::EXT4, &Window::whole(&disk), &options).unwrap();
         assert!(!found.free.is_empty());
         black_box(found.free.len());
     };

@@ -6,7 +6,7 @@
 //! kept away by locks ([`block::image_lock`]), as far as locks go, and looked for again as long as the
 //! disk is held.
 
-use crate::machine::Node;
+use crate::machine::KernelDisk;
 use crate::sys;
 use block::ErrorKind;
 use block::image_lock::{self, Usage};
@@ -18,14 +18,14 @@ use std::path::{Path, PathBuf};
 
 /// What a disk is, whatever its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Identity {
+pub(crate) enum DiskIdentity {
     /// A file: the number of its file system and its own.
     File(u64, u64),
     /// A block device, by its number.
     Device(u64),
 }
 
-impl Identity {
+impl DiskIdentity {
     fn of(meta: &Metadata) -> Self {
         match meta.file_type().is_block_device() {
             true => Self::Device(meta.rdev()),
@@ -41,7 +41,7 @@ pub(crate) struct Surroundings {
     /// Nodes of the same disk, and the file behind it.
     locked: Vec<File>,
     /// No loop device may stand on one of these,
-    grounds: Vec<Identity>,
+    grounds: Vec<DiskIdentity>,
     /// but for this one, which is the disk itself.
     own: Option<u64>,
 }
@@ -58,7 +58,7 @@ impl Surroundings {
     /// # Errors
     /// [`Code::InUse`] when a loop device stands on it.
     pub(crate) fn of_file(path: &Path, meta: &Metadata) -> Result<Self, Refusal> {
-        let grounds = vec![Identity::of(meta)];
+        let grounds = vec![DiskIdentity::of(meta)];
         let around = Self { path: path.to_owned(), locked: Vec::new(), grounds, own: None };
         around.check()?;
         Ok(around)
@@ -73,10 +73,10 @@ impl Surroundings {
         let mut around = Self {
             path: path.to_owned(),
             locked: Vec::new(),
-            grounds: vec![Identity::of(meta)],
+            grounds: vec![DiskIdentity::of(meta)],
             own: None,
         };
-        let Some(node) = Node::of_device(meta.rdev()) else {
+        let Some(node) = KernelDisk::of_device(meta.rdev()) else {
             refuse!(ReadError, "the kernel does not know {}", path.display());
         };
         let parent = node.parent();
@@ -116,18 +116,18 @@ impl Surroundings {
         let meta = file
             .metadata()
             .map_err(|e| Refusal::new(Code::ReadError, format!("{}: {e}", path.display())))?;
-        self.grounds.push(Identity::of(&meta));
+        self.grounds.push(DiskIdentity::of(&meta));
         self.locked.push(file);
         Ok(())
     }
 
     /// Takes the file that the loop device `device` stands on into account. `path` is where it was
     /// when the device was made.
-    fn below(&mut self, device: &Node, path: &Path) -> Result<(), Refusal> {
+    fn below(&mut self, device: &KernelDisk, path: &Path) -> Result<(), Refusal> {
         let name = device.path.display();
         let stands_on = open(&device.path).and_then(|file| sys::loop_backing(&file));
         let (ground, file) = match (stands_on, open(path)) {
-            (Ok(Some(Identity::Device(_))), _) => {
+            (Ok(Some(DiskIdentity::Device(_))), _) => {
                 refuse!(InUse, "{name} stands on the device {}; offer that", path.display());
             }
             (Ok(Some(ground)), Ok(file)) => (ground, file),
@@ -138,7 +138,7 @@ impl Surroundings {
             ),
             (Ok(None), Ok(_)) => refuse!(InUse, "{name} was detached just now"),
         };
-        let same = file.metadata().is_ok_and(|meta| Identity::of(&meta) == ground);
+        let same = file.metadata().is_ok_and(|meta| DiskIdentity::of(&meta) == ground);
         if !same {
             refuse!(
                 ReadError,
@@ -155,7 +155,7 @@ impl Surroundings {
     /// # Errors
     /// [`Code::InUse`] naming the device.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
-        for device in Node::disks() {
+        for device in KernelDisk::disks() {
             let Some(file) = device.loop_file() else { continue };
             if device.device() == self.own {
                 continue;
@@ -165,7 +165,7 @@ impl Surroundings {
                 Ok(None) => false,
                 // Who may not ask is told by the path of the file.
                 Err(_) => match std::fs::metadata(&file) {
-                    Ok(meta) => self.grounds.contains(&Identity::of(&meta)),
+                    Ok(meta) => self.grounds.contains(&DiskIdentity::of(&meta)),
                     Err(_) => file.file_name() == self.path.file_name(),
                 },
             };

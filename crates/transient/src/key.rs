@@ -10,17 +10,17 @@ use zeroize::Zeroize;
 
 /// A value alone in its pages, so that locking them locks nothing else.
 #[repr(C, align(4096))]
-struct Page<T>(Option<T>);
+struct LockedPage<T>(Option<T>);
 
 /// A secret in locked memory.
 struct Locked<T> {
-    page: Box<Page<T>>,
+    page: Box<LockedPage<T>>,
 }
 
 impl<T> Locked<T> {
     /// Puts what `make` makes into locked memory.
     fn new(make: impl FnOnce() -> T) -> Result<Self> {
-        let mut page = Box::new(Page(None));
+        let mut page = Box::new(LockedPage(None));
         sys::lock(&*page).map_err(|e| {
             Error::io("cannot lock the memory of a key; raise the limit RLIMIT_MEMLOCK", e)
         })?;

@@ -29,7 +29,7 @@ pub struct Layout {
 
 /// Where the start of a logical range is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PhysicalSpan {
     pub(crate) member: usize,
     pub(crate) physical: Span,
 }
@@ -109,7 +109,7 @@ impl Layout {
     /// # Errors
     /// [`Internal`](block::ErrorKind::Internal) for what is not on the disk.
     #[inline]
-    pub(crate) fn map(&self, logical: Span) -> Result<Place> {
+    pub(crate) fn map(&self, logical: Span) -> Result<PhysicalSpan> {
         let offset = logical.offset();
         let part = (offset >> self.shift) as usize;
         let number = |part| self.parts.get(part).map_or(0, |number| *number as usize);
@@ -124,7 +124,7 @@ impl Layout {
                 let physical =
                     Span::between(from, from + logical.len().min(lent.span.len() - skip));
                 if lent.span.intersect(physical) == Some(physical) {
-                    return Ok(Place { member: lent.member, physical });
+                    return Ok(PhysicalSpan { member: lent.member, physical });
                 }
             }
         }

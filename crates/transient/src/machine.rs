@@ -1,6 +1,6 @@
 //! This machine: its disks, and whether a suspended system waits on it.
 
-use freespace::{Code, Kind, Refusal, refuse};
+use freespace::{Code, FileSystem, Refusal, SuspendedIn, refuse};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -15,14 +15,14 @@ pub struct Sleeper {
 
 /// A disk of this machine, or a partition of one, as the kernel knows it.
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
+pub(crate) struct KernelDisk {
     /// `/dev/NAME`.
     pub(crate) path: PathBuf,
     /// Its directory below `/sys`.
     sysfs: PathBuf,
 }
 
-impl Node {
+impl KernelDisk {
     /// All disks that have a size, by name. Partitions are not among them.
     pub(crate) fn disks() -> Vec<Self> {
         let Ok(entries) = std::fs::read_dir("/sys/block") else { return Vec::new() };
@@ -175,7 +175,7 @@ pub(crate) fn sleeper(place: &str, refusal: &Refusal) -> Option<Sleeper> {
 
 /// Whether a suspended system could hide in what was refused like this: its swap space or swap file
 /// was not seen, or this is what it has mounted.
-pub(crate) fn may_hide(kind: Option<Kind>, code: Code) -> bool {
+pub(crate) fn may_hide(kind: Option<FileSystem>, code: Code) -> bool {
     match code {
         Code::Encrypted | Code::VolumeManager | Code::RaidMember | Code::CacheMember => true,
         Code::OtherFileSystem | Code::Ambiguous | Code::PartitionTable => true,
@@ -183,15 +183,15 @@ pub(crate) fn may_hide(kind: Option<Kind>, code: Code) -> bool {
         // A suspended system leaves what it has mounted like that.
         Code::Unclean | Code::NeedsReplay | Code::Orphans => true,
         Code::InUse | Code::Hibernated | Code::NothingFree => false,
-        _ => match kind {
+        _ => match kind.map(|kind| kind.reader().suspended) {
             // No files are read there; one that is clean was unmounted, so nothing sleeps on it.
-            Some(Kind::Xfs | Kind::Btrfs) => true,
+            Some(SuspendedIn::UnreadFiles) => true,
             // Files may not have been found in it.
-            Some(Kind::Ext2 | Kind::Ext3 | Kind::Ext4 | Kind::Ntfs) => matches!(
+            Some(SuspendedIn::SwapFiles | SuspendedIn::OwnFile) => matches!(
                 code,
                 Code::Checksum | Code::Structure | Code::Geometry | Code::UnknownFeature
             ),
-            _ => false,
+            Some(SuspendedIn::Nothing) | None => false,
         },
     }
 }
@@ -204,7 +204,7 @@ mod tests {
     fn a_volume_that_shares_its_room_and_a_partition_of_a_zoned_disk_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let node =
-            |name: &str| Node { path: PathBuf::from("/dev/x"), sysfs: dir.path().join(name) };
+            |name: &str| KernelDisk { path: PathBuf::from("/dev/x"), sysfs: dir.path().join(name) };
         for (name, uuid) in
             [("plain", "LVM-abc"), ("thin", "LVM-abc-tpool"), ("old", "LVM-abc-real")]
         {

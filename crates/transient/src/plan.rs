@@ -3,7 +3,7 @@
 use crate::direct::Direct;
 use crate::{HostDisk, Key, Layout, Lent, Member, Stitched, Watch};
 use block::{BLOCK, Device, Error, Result, Span};
-use freespace::{Code, Kind, Level, Options, Refusal, Source, Stamp, Window};
+use freespace::{Code, FileSystem, Level, Options, Refusal, Source, Stamp, Window};
 use std::sync::Arc;
 
 /// What one file system lends.
@@ -21,7 +21,7 @@ pub struct Loan {
 #[derive(Debug, Clone)]
 pub struct Claim {
     /// What it is.
-    pub kind: Kind,
+    pub kind: FileSystem,
     /// How its free blocks were proven free.
     pub level: Level,
     /// Where it starts on the disk, in bytes.
@@ -218,7 +218,7 @@ mod tests {
         let stamp = Stamp::take(&window, vec![Span::between(0, 4096)]).unwrap();
         Loan {
             disk: Arc::clone(disk),
-            claim: Claim { kind: Kind::Ext4, level: Level::Fast, base, size, stamp },
+            claim: Claim { kind: FileSystem::EXT4, level: Level::Fast, base, size, stamp },
             spans,
         }
     }

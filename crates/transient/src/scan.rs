@@ -1,13 +1,14 @@
 //! From disks and images to a report: what each part holds, and what of it can be borrowed.
 
-use crate::machine::{Node, Sleeper, firmware, may_hide, sleeper};
+use crate::machine::{KernelDisk, Sleeper, firmware, may_hide, sleeper};
 use crate::policy::without_margins;
 use crate::{Claim, HostDisk, Loan, Offer, Policy};
 use block::Span;
 use freespace::probe::{probe, refused_purpose, verity};
 use freespace::suspended::{Look, awake, in_swap_files};
 use freespace::{
-    Code, Kind, Level, Options, Refusal, Source, Table, UnheldDisk, Volume, Window, read, refuse,
+    Code, FileSystem, Level, Options, PartitionTable, Refusal, Source, SuspendedIn, UnheldDisk,
+    Volume, Window, read, refuse,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,7 +47,7 @@ pub struct Part {
     /// Its bytes on the disk.
     pub span: Span,
     /// What it holds; for ext the reader tells 2, 3 and 4 apart only when it accepts.
-    pub kind: Option<Kind>,
+    pub kind: Option<FileSystem>,
     /// What can be borrowed, or why nothing.
     pub verdict: Result<Accepted, Refusal>,
     /// Where swap files are looked for.
@@ -101,7 +102,7 @@ impl Scan {
         if devices {
             let named: Vec<PathBuf> =
                 targets.iter().map(|t| t.canonicalize().unwrap_or_else(|_| t.clone())).collect();
-            for node in Node::disks() {
+            for node in KernelDisk::disks() {
                 if node.is_held_somewhere() {
                     hidden.push(Hidden::unseen(&node.path.display().to_string()));
                 }
@@ -140,7 +141,7 @@ impl Scan {
             let Ok(accepted) = &part.verdict else { continue };
             let sizes = [accepted.size, accepted.claim.size];
             let covered = hashes.iter().find(|(_, size)| sizes.contains(size));
-            let shows = part.kind.is_some_and(shows_that_it_is_mounted);
+            let shows = part.kind.is_some_and(|kind| kind.reader().shows_mounted);
             let beside = hidden.iter().find(|hidden| !shows && hidden.place != part.name);
             if let Some(sleeper) = self.sleepers.first() {
                 part.verdict = Err(Refusal::new(
@@ -255,12 +256,6 @@ fn look_into_files<'d>(reports: impl Iterator<Item = &'d mut DiskReport>) {
     }
 }
 
-/// Whether a file system of this kind, mounted when the power went or the system slept, can be told
-/// from one that was unmounted. NTFS cannot: ntfs-3g leaves no mark.
-fn shows_that_it_is_mounted(kind: Kind) -> bool {
-    matches!(kind, Kind::Ext2 | Kind::Ext3 | Kind::Ext4 | Kind::Xfs)
-}
-
 fn is_device(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
     std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
@@ -312,7 +307,7 @@ impl DiskReport {
 
     /// A disk of this machine that the user did not name, but for the `named` ones, which are held
     /// already.
-    fn of_node(node: &Node, named: &[PathBuf], options: &ScanOptions) -> Self {
+    fn of_node(node: &KernelDisk, named: &[PathBuf], options: &ScanOptions) -> Self {
         if named.contains(&node.path) {
             return Self::refused(&node.path, Refusal::new(Code::InUse, "it is looked at already"));
         }
@@ -345,7 +340,7 @@ impl DiskReport {
     }
 
     /// A block device: the kernel has read its partition table.
-    fn of_device(node: &Node, options: &ScanOptions) -> Self {
+    fn of_device(node: &KernelDisk, options: &ScanOptions) -> Self {
         let partitions = node.partitions();
         if partitions.is_empty() {
             return match HostDisk::open(&node.path) {
@@ -406,7 +401,7 @@ impl DiskReport {
         let whole = probe(&Window::whole(&**disk));
         // Under a damaged table, the file system of the whole disk is stale: tools that write tables
         // leave the boot sector and the superblock of what was there before.
-        let table = match Table::read(&**disk) {
+        let table = match PartitionTable::read(&**disk) {
             Ok(table) => table,
             Err(refusal) => {
                 return Self { refusal: Some(refusal), ..Self::empty(path, disk, "none") };
@@ -415,7 +410,7 @@ impl DiskReport {
         let mut report = Self::empty(path, disk, table.as_str());
         if table.partitions().is_empty() {
             let name = path.display().to_string();
-            if table != Table::None {
+            if table != PartitionTable::None {
                 report.refusal = Some(Refusal::new(Code::Unpartitioned, "it has no partition"));
             } else {
                 report.parts.push(Part::new(name, disk, Span::whole(disk.size()), None, options));
@@ -440,7 +435,7 @@ impl DiskReport {
 
 /// Refuses a disk with a partition table and something on the whole of it: one of them is stale, or
 /// the disk is a member of a set.
-fn nothing_beside(whole: Result<Kind, Refusal>) -> Result<(), Refusal> {
+fn nothing_beside(whole: Result<FileSystem, Refusal>) -> Result<(), Refusal> {
     let beside = match whole {
         Ok(kind) => kind.as_str().to_owned(),
         Err(refusal) if refusal.code == Code::Unknown => return Ok(()),
@@ -453,13 +448,13 @@ fn nothing_beside(whole: Result<Kind, Refusal>) -> Result<(), Refusal> {
 }
 
 /// The purpose of a partition that refuses its disk.
-fn managed(table: &Table) -> Option<Refusal> {
+fn managed(table: &PartitionTable) -> Option<Refusal> {
     table.partitions().iter().find_map(|part| refused_purpose(&part.purpose))
 }
 
 /// Refuses a partitioned disk of this machine for what is not to be seen in its partitions. It is
 /// not held: its partitions are.
-fn around(disk: &Node) -> Result<(), Refusal> {
+fn around(disk: &KernelDisk) -> Result<(), Refusal> {
     let path = disk.path.display();
     let source = UnheldDisk::open(&disk.path)?;
     nothing_beside(probe(&Window::whole(&source)))?;
@@ -476,15 +471,15 @@ fn around(disk: &Node) -> Result<(), Refusal> {
         refuse!(PartitionTable, "partitions of {path} overlap");
     }
     // Tables that are not read here are the kernel's business.
-    match Table::read(&source).ok().and_then(|table| managed(&table)) {
+    match PartitionTable::read(&source).ok().and_then(|table| managed(&table)) {
         Some(refusal) => Err(refusal),
         None => Ok(()),
     }
 }
 
-fn device_node(path: &Path) -> Option<Node> {
+fn device_node(path: &Path) -> Option<KernelDisk> {
     use std::os::unix::fs::MetadataExt;
-    Node::of_device(std::fs::metadata(path).ok()?.rdev())
+    KernelDisk::of_device(std::fs::metadata(path).ok()?.rdev())
 }
 
 impl Part {
@@ -502,7 +497,10 @@ impl Part {
             }
             Err(_) => Some(Hidden::unseen(&place)),
             // No files are read there, and it does not show whether it is mounted.
-            Ok(_) => (self.kind == Some(Kind::Btrfs)).then(|| Hidden::unseen(&place)),
+            Ok(_) => self.kind.map(FileSystem::reader).and_then(|reader| {
+                let unread = reader.suspended == SuspendedIn::UnreadFiles;
+                (unread && !reader.shows_mounted).then(|| Hidden::unseen(&place))
+            }),
         }
     }
 
@@ -530,11 +528,9 @@ impl Part {
             Err((kind, refusal)) => (kind, Err(refusal)),
         };
         let size = span.len();
-        let look = kind.is_some_and(Kind::is_ext).then(|| Look {
-            disk: Arc::clone(disk) as Arc<dyn Source>,
-            base,
-            size,
-        });
+        let look = kind
+            .is_some_and(|kind| kind.reader().suspended == SuspendedIn::SwapFiles)
+            .then(|| Look { disk: Arc::clone(disk) as Arc<dyn Source>, base, size });
         let hashes = Window::part(&**disk, base, size).ok().and_then(|window| verity(&window, 0));
         Self { name, span, kind, verdict, look, hashes }
     }
@@ -549,7 +545,7 @@ impl Part {
 
 impl Accepted {
     fn read(
-        kind: Kind,
+        kind: FileSystem,
         disk: &Arc<HostDisk>,
         window: &Window<'_>,
         options: &ScanOptions,

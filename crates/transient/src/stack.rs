@@ -15,7 +15,7 @@ const ABOVE: usize = 4 << 10;
 
 /// How far this thread's stack is locked.
 #[derive(Debug, Clone, Copy)]
-enum Stack {
+enum StackWipe {
     /// From one address up to another.
     Locked(usize, usize),
     /// It cannot be.
@@ -23,7 +23,7 @@ enum Stack {
 }
 
 thread_local! {
-    static STACK: Cell<Stack> = const { Cell::new(Stack::Locked(0, 0)) };
+    static STACK: Cell<StackWipe> = const { Cell::new(StackWipe::Locked(0, 0)) };
 }
 
 /// Does `work`, which handles a key: nothing of what it leaves on the stack is ever swapped out.
@@ -32,9 +32,9 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> T) -> T {
     let here = 0u8;
     let at = std::ptr::from_ref(black_box(&here)).addr();
     let locked = match STACK.get() {
-        Stack::Locked(start, end) if start + DEPTH <= at && at + ABOVE <= end => true,
-        Stack::Locked(..) => lock(at),
-        Stack::Swappable => false,
+        StackWipe::Locked(start, end) if start + DEPTH <= at && at + ABOVE <= end => true,
+        StackWipe::Locked(..) => lock(at),
+        StackWipe::Swappable => false,
     };
     let done = below(work);
     if !locked {
@@ -66,7 +66,7 @@ fn lock(at: usize) -> bool {
         .map(|()| (start, end))
         .or_else(|_| sys::lock_stack(at - DEPTH, DEPTH + ABOVE).map(|()| (at - DEPTH, at + ABOVE)));
     let locked = reached.is_ok();
-    STACK.set(reached.map_or(Stack::Swappable, |(start, end)| Stack::Locked(start, end)));
+    STACK.set(reached.map_or(StackWipe::Swappable, |(start, end)| StackWipe::Locked(start, end)));
     locked
 }
 
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn round_keys_on_a_stack_are_in_locked_memory() {
         after_use(|cipher| {
-            let locked = matches!(STACK.get(), Stack::Locked(..));
+            let locked = matches!(STACK.get(), StackWipe::Locked(..));
             assert!(locked, "this test needs a limit RLIMIT_MEMLOCK of 128 KiB");
             let swappable: Vec<usize> =
                 left_behind(cipher).into_iter().filter(|at| !is_locked(*at)).collect();
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn where_a_stack_cannot_be_locked_nothing_is_left_on_it() {
-        STACK.set(Stack::Swappable);
+        STACK.set(StackWipe::Swappable);
         after_use(|cipher| assert_eq!(left_behind(cipher), []));
     }
 }

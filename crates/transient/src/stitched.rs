@@ -16,7 +16,7 @@
 
 use crate::bits::Bits;
 use crate::key::{Cipher, Key};
-use crate::layout::{Layout, Place};
+use crate::layout::{Layout, PhysicalSpan};
 use crate::region::Region;
 use async_trait::async_trait;
 use block::{
@@ -102,7 +102,7 @@ impl Stitched {
     }
 
     /// Where the parts of `span` are, in order: each with its place on a member.
-    fn places(&self, span: Span) -> impl Iterator<Item = Result<(Span, Place)>> {
+    fn places(&self, span: Span) -> impl Iterator<Item = Result<(Span, PhysicalSpan)>> {
         let mut at = span.offset();
         std::iter::from_fn(move || {
             (at < span.end()).then(|| {

@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::around::Identity;
+use crate::around::DiskIdentity;
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
@@ -52,7 +52,7 @@ pub(crate) fn unlock<T>(value: &T) {
 }
 
 /// What a loop device stands on; `None` when it is not attached.
-pub(crate) fn loop_backing(device: &File) -> io::Result<Option<Identity>> {
+pub(crate) fn loop_backing(device: &File) -> io::Result<Option<DiskIdentity>> {
     /// `LOOP_GET_STATUS64` of `linux/loop.h`.
     const STATUS: u32 = 0x4C05;
     /// `struct loop_info64`: the numbers of the file system, the file, and the device if it is one.
@@ -67,8 +67,8 @@ pub(crate) fn loop_backing(device: &File) -> io::Result<Option<Identity>> {
     // SAFETY: a loop device writes one `loop_info64`, which `info` has the size and layout of. Other
     // devices do not know the request, and fail.
     match check(unsafe { libc::ioctl(device.as_raw_fd(), STATUS.into(), &raw mut info) }) {
-        Ok(()) if info.rdevice != 0 => Ok(Some(Identity::Device(info.rdevice))),
-        Ok(()) => Ok(Some(Identity::File(info.device, info.inode))),
+        Ok(()) if info.rdevice != 0 => Ok(Some(DiskIdentity::Device(info.rdevice))),
+        Ok(()) => Ok(Some(DiskIdentity::File(info.device, info.inode))),
         Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok(None),
         Err(e) => Err(e),
     }

@@ -11,22 +11,12 @@ use common::mutate::{is_subset, processor_time, well_formed};
 use common::oracle::{btrfs_in_use, clear_bits, clusters_of_files, joined, numbers, xfs_db};
 use common::sparse::Sparse;
 use common::{dumpe2fs, each, hash, images, must, run, unpack};
-use freespace::{Found, Kind, Options, Window};
+use freespace::{FileSystem, FreeSpace, Options, READERS, Window};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use transient::{HostDisk, Scan, ScanOptions};
 
-const KINDS: [Kind; 8] = [
-    Kind::Ext4,
-    Kind::Ntfs,
-    Kind::Swap,
-    Kind::Fat16,
-    Kind::Fat32,
-    Kind::Exfat,
-    Kind::Xfs,
-    Kind::Btrfs,
-];
 /// The most processor time that a reader may take.
 const LIMIT: Duration = Duration::from_secs(2);
 
@@ -56,17 +46,17 @@ fn image_of(packed: &Path, dir: &Path) -> PathBuf {
 }
 
 /// Asks the file system's own tool about what its reader yields.
-fn judge(image: &Path, found: &Found) {
+fn judge(image: &Path, found: &FreeSpace) {
     let name = image.display();
     let path = image.to_str().unwrap();
     let unit = u64::from(found.unit);
     let free: u64 = found.free.iter().map(|span| span.len()).sum();
     let apart = |used: Span| found.free.iter().all(|span| span.intersect(used).is_none());
     match found.kind {
-        Kind::Ext2 | Kind::Ext3 | Kind::Ext4 => {
+        FileSystem::EXT2 | FileSystem::EXT3 | FileSystem::EXT4 => {
             assert!(is_subset(&found.free, &dumpe2fs(image)), "{name}");
         }
-        Kind::Ntfs => {
+        FileSystem::NTFS => {
             let map = run(60, "ntfscat", &["-f", path, "$Bitmap"]).stdout;
             let theirs = clear_bits(&map, found.size / unit, unit);
             assert!(is_subset(&found.free, &theirs), "{name}");
@@ -80,8 +70,8 @@ fn judge(image: &Path, found: &Found) {
                 assert!(!text.contains("Inode"), "{name}: clusters {range}: {text}");
             }
         }
-        Kind::Swap => assert!(apart(Span::whole(unit)), "{name}"),
-        Kind::Fat16 | Kind::Fat32 => {
+        FileSystem::SWAP => assert!(apart(Span::whole(unit)), "{name}"),
+        FileSystem::FAT16 | FileSystem::FAT32 => {
             let checked = run(60, "fsck.fat", &["-n", path]);
             let text = String::from_utf8_lossy(&checked.stdout).into_owned();
             // "image: 37 files, 1234/5678 clusters"
@@ -98,7 +88,7 @@ fn judge(image: &Path, found: &Found) {
                 assert!(apart(used), "{name}: {used:?}");
             }
         }
-        Kind::Exfat => {
+        FileSystem::EXFAT => {
             let checked = run(60, "fsck.exfat", &["-n", path]);
             let text = String::from_utf8_lossy(&checked.stdout).into_owned()
                 + &String::from_utf8_lossy(&checked.stderr);
@@ -107,16 +97,17 @@ fn judge(image: &Path, found: &Found) {
             let line = dump.lines().find(|line| line.starts_with("Free Clusters:")).unwrap();
             assert!(free / unit <= numbers(line)[0], "{name}: {dump}");
         }
-        Kind::Xfs => {
+        FileSystem::XFS => {
             let (theirs, _) = xfs_db(image);
             assert!(is_subset(&found.free, &joined(theirs)), "{name}");
         }
-        Kind::Btrfs => {
+        FileSystem::BTRFS => {
             let raw = Sparse::load(image).bytes((64 << 10) + 148, 4);
             let node = u64::from(u32::from_le_bytes(raw.try_into().unwrap()));
             let used = btrfs_in_use(image, node);
             assert!(used.into_iter().all(apart), "{name}");
         }
+        kind => panic!("{name}: nobody knows what is free in {kind}"),
     }
 }
 
@@ -133,8 +124,8 @@ fn folder(name: &str) -> usize {
         let image = image_of(packed, dir.path());
         let before = hash(&image);
         let reader = Options { level: None, btrfs: true, shadow_copies: true };
-        let mut results: Vec<Found> = Vec::new();
-        for kind in KINDS {
+        let mut results: Vec<FreeSpace> = Vec::new();
+        for kind in READERS.iter().flat_map(|reader| reader.kinds).copied() {
             let disk = HostDisk::open(&image).unwrap();
             let start = processor_time();
             let result = freespace::read(kind, &Window::whole(&disk), &reader);

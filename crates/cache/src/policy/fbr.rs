@@ -4,8 +4,10 @@
 //! An LRU list in three sections. A use while an entry is in the new section does not count, so that
 //! bursts count once; what leaves is the least often used of the old section.
 
+use super::parameters::{Tunable, integer, part};
 use super::rings::{MAX_COUNT, NOWHERE, Rings};
 use super::{Algorithm, Ratio, Room};
+use block::Result;
 
 /// The chains of the old section, one for each count; the last one for all above.
 const CHAINS: usize = 240;
@@ -14,7 +16,7 @@ const MIDDLE: u8 = NEW + 1;
 
 /// The parameters of FBR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Parameters {
+pub struct FbrParameters {
     /// The new section, as a part of the cache.
     pub new: Ratio,
     /// The old section, as a part of the cache.
@@ -23,16 +25,36 @@ pub struct Parameters {
     pub mean: u32,
 }
 
-impl Default for Parameters {
+impl Default for FbrParameters {
     fn default() -> Self {
         Self { new: Ratio::hundredths(25), old: Ratio::hundredths(60), mean: 100 }
+    }
+}
+
+impl Tunable for FbrParameters {
+    fn list(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("new", self.new.to_string()),
+            ("old", self.old.to_string()),
+            ("mean", self.mean.to_string()),
+        ]
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<bool> {
+        match name {
+            "new" => self.new = part(name, value)?,
+            "old" => self.old = part(name, value)?,
+            "mean" => self.mean = integer(name, value, 1, 1 << 20)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 }
 
 /// Evicts the least often used of the entries that were not used for long.
 #[derive(Debug)]
 pub struct Fbr {
-    parameters: Parameters,
+    parameters: FbrParameters,
     /// Each entry's count; the stamp of one in the old section is when it came there.
     rings: Rings<{ CHAINS + 2 }>,
     /// The sum of all counts.
@@ -47,7 +69,7 @@ pub struct Fbr {
 
 impl Fbr {
     /// An empty cache.
-    pub fn new(room: Room, parameters: Parameters) -> Self {
+    pub fn new(room: Room, parameters: FbrParameters) -> Self {
         Self {
             parameters,
             rings: Rings::new(room.ids),

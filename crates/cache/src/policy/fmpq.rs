@@ -16,8 +16,10 @@
 //! between 3 and 8 times the entries is best (too short is far worse than too long), a history of
 //! once or twice the entries is enough, and none at all costs 4 to 12 points of hits.
 
+use super::parameters::{Tunable, integer};
 use super::queues::Queues;
 use super::{Algorithm, Forgotten, Ratio, Room};
+use block::Result;
 
 /// The most queues there can be: counts are kept up to 2^24.
 const QUEUES: usize = 24;
@@ -30,7 +32,7 @@ const LONGEST: usize = 1 << 30;
 
 /// The parameters of FMPQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Parameters {
+pub struct FmpqParameters {
     /// The number of queues: 1 (which is LRU) to 24.
     pub queues: u8,
     /// How long an entry stays in a queue without a use, as a multiple of the cache's entries; at
@@ -40,15 +42,35 @@ pub struct Parameters {
     pub history: Ratio,
 }
 
-impl Parameters {
+impl FmpqParameters {
     /// The defaults.
     pub const DEFAULT: Self =
         Self { queues: 8, lifetime: Ratio::times(4), history: Ratio::times(2) };
 }
 
-impl Default for Parameters {
+impl Default for FmpqParameters {
     fn default() -> Self {
         Self::DEFAULT
+    }
+}
+
+impl Tunable for FmpqParameters {
+    fn list(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("queues", self.queues.to_string()),
+            ("lifetime", self.lifetime.to_string()),
+            ("history", self.history.to_string()),
+        ]
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<bool> {
+        match name {
+            "queues" => self.queues = integer(name, value, 1, 24)? as u8,
+            "lifetime" => self.lifetime = value.parse()?,
+            "history" => self.history = value.parse()?,
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 }
 
@@ -59,7 +81,7 @@ impl Default for Parameters {
 /// something last had to leave.
 #[derive(Debug)]
 pub struct Fmpq {
-    parameters: Parameters,
+    parameters: FmpqParameters,
     queues: u8,
     /// With each entry its count and the access at which it came to its queue.
     lists: Queues<{ QUEUES + 1 }, u32>,
@@ -76,7 +98,7 @@ pub struct Fmpq {
 
 impl Fmpq {
     /// An empty cache.
-    pub fn new(room: Room, parameters: Parameters) -> Self {
+    pub fn new(room: Room, parameters: FmpqParameters) -> Self {
         let mut new = Self {
             parameters,
             queues: parameters.queues.clamp(1, QUEUES as u8),

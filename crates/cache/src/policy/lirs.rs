@@ -5,8 +5,10 @@
 //! (HIR) pass through a small queue, and prove themselves by a second use while they are still in
 //! the stack, which goes back to the LIR entry that was not used for the longest time.
 
+use super::parameters::{Tunable, part};
 use super::queues::{NOWHERE, Queues};
 use super::{Algorithm, Forgotten, Ratio, Room};
+use block::Result;
 
 /// The stack S; its tail is the top.
 const STACK: u8 = 0;
@@ -26,23 +28,38 @@ const NAME: u32 = 3;
 
 /// The parameters of LIRS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Parameters {
+pub struct LirsParameters {
     /// The queue of HIR entries, as a part of the cache; one entry at least.
     pub queue: Ratio,
     /// How many names are remembered, as a multiple of the cache's entries.
     pub history: Ratio,
 }
 
-impl Default for Parameters {
+impl Default for LirsParameters {
     fn default() -> Self {
         Self { queue: Ratio::hundredths(1), history: Ratio::times(2) }
+    }
+}
+
+impl Tunable for LirsParameters {
+    fn list(&self) -> Vec<(&'static str, String)> {
+        vec![("queue", self.queue.to_string()), ("history", self.history.to_string())]
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<bool> {
+        match name {
+            "queue" => self.queue = part(name, value)?,
+            "history" => self.history = value.parse()?,
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 }
 
 /// Evicts the first of those entries that did not prove themselves.
 #[derive(Debug)]
 pub struct Lirs {
-    parameters: Parameters,
+    parameters: LirsParameters,
     /// An id can be in the stack and in one of the others. It stands in the stack as [`stacked`], in
     /// the others as the next number: one line of memory has both. The count of the first, in the
     /// stack or not, is what the id is: [`PROVEN`], ...
@@ -66,7 +83,7 @@ const fn queued(id: u32) -> u32 {
 
 impl Lirs {
     /// An empty cache.
-    pub fn new(room: Room, parameters: Parameters) -> Self {
+    pub fn new(room: Room, parameters: LirsParameters) -> Self {
         let mut new = Self {
             parameters,
             queues: Queues::new(room.ids.saturating_mul(2)),

@@ -2,24 +2,41 @@
 //! Algorithm for Second Level Buffer Caches", USENIX 2001, section 5): FMPQ whose lifetime follows
 //! the peak of the temporal distances, in accesses, of what comes back.
 
-use super::fmpq::{Fmpq, Parameters as FmpqParameters};
+use super::fmpq::{Fmpq, FmpqParameters};
+use super::parameters::{Tunable, integer};
 use super::{Algorithm, Ratio, Room};
+use block::Result;
 
 /// The histogram's steps: four to a doubling.
 const STEPS: usize = 4 * 32;
 
 /// The parameters of MQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Parameters {
+pub struct MqParameters {
     /// The number of queues: 1 to 24.
     pub queues: u8,
     /// The length of the history, as a multiple of the cache's entries; 0 for none.
     pub history: Ratio,
 }
 
-impl Default for Parameters {
+impl Default for MqParameters {
     fn default() -> Self {
         Self { queues: 8, history: Ratio::times(4) }
+    }
+}
+
+impl Tunable for MqParameters {
+    fn list(&self) -> Vec<(&'static str, String)> {
+        vec![("queues", self.queues.to_string()), ("history", self.history.to_string())]
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<bool> {
+        match name {
+            "queues" => self.queues = integer(name, value, 1, 24)? as u8,
+            "history" => self.history = value.parse()?,
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 }
 
@@ -37,8 +54,8 @@ pub struct Mq {
 
 impl Mq {
     /// An empty cache.
-    pub fn new(room: Room, parameters: Parameters) -> Self {
-        let Parameters { queues, history } = parameters;
+    pub fn new(room: Room, parameters: MqParameters) -> Self {
+        let MqParameters { queues, history } = parameters;
         let lifetime = Ratio::times(4);
         Self {
             queues: Fmpq::new(room, FmpqParameters { queues, lifetime, history }),

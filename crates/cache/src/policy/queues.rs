@@ -32,7 +32,7 @@ const NO_SEGMENT: u32 = u32::MAX;
 
 /// What is known of an id: 8 bytes, and what a policy keeps with it.
 #[derive(Debug, Clone, Copy)]
-struct Node<T> {
+struct QueueNode<T> {
     /// Where it stands in the logs.
     place: u32,
     /// The list below, the count above.
@@ -43,7 +43,7 @@ struct Node<T> {
 /// `K` queues. An id is in at most one of them.
 #[derive(Debug)]
 pub(super) struct Queues<const K: usize, T = ()> {
-    nodes: Vec<Node<T>>,
+    nodes: Vec<QueueNode<T>>,
     // Three arrays, not one: a compiler that changes neighbours in one go makes the next access to one
     // of them wait.
     /// The place of the next push of each list. Its segment is there already.
@@ -258,8 +258,8 @@ fn next(behind: &[u32], place: u32) -> u32 {
 }
 
 /// The node of an id that was never pushed.
-fn absent<T: Default>() -> Node<T> {
-    Node { place: NO_PLACE, packed: NOWHERE.into(), data: T::default() }
+fn absent<T: Default>() -> QueueNode<T> {
+    QueueNode { place: NO_PLACE, packed: NOWHERE.into(), data: T::default() }
 }
 
 #[cfg(test)]

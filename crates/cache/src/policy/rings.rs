@@ -11,7 +11,7 @@ pub(super) const MAX_COUNT: u32 = (1 << 24) - 1;
 /// What is known of an id: 16 bytes, so that it never straddles a line of the processor's cache.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(16))]
-struct Node {
+struct RingNode {
     previous: u32,
     next: u32,
     stamp: u32,
@@ -19,12 +19,12 @@ struct Node {
     packed: u32,
 }
 
-const ABSENT: Node = Node { previous: 0, next: 0, stamp: 0, packed: NOWHERE as u32 };
+const ABSENT: RingNode = RingNode { previous: 0, next: 0, stamp: 0, packed: NOWHERE as u32 };
 
 /// `K` lists. Ids must be below `u32::MAX - K`.
 #[derive(Debug)]
 pub(super) struct Rings<const K: usize> {
-    nodes: Vec<Node>,
+    nodes: Vec<RingNode>,
     lens: [u32; K],
 }
 
@@ -46,11 +46,11 @@ impl<const K: usize> Rings<K> {
         }
     }
 
-    fn at(&self, id: u32) -> &Node {
+    fn at(&self, id: u32) -> &RingNode {
         &self.nodes[id as usize + K]
     }
 
-    fn at_mut(&mut self, id: u32) -> &mut Node {
+    fn at_mut(&mut self, id: u32) -> &mut RingNode {
         &mut self.nodes[id as usize + K]
     }
 
@@ -121,7 +121,7 @@ impl<const K: usize> Rings<K> {
     /// Takes `id`, which must be in a list, out of it.
     #[inline]
     pub(super) fn take(&mut self, id: u32) {
-        let Node { previous, next, packed, .. } = *self.at(id);
+        let RingNode { previous, next, packed, .. } = *self.at(id);
         self.nodes[previous as usize].next = next;
         self.nodes[next as usize].previous = previous;
         self.at_mut(id).packed = packed | 0xff;

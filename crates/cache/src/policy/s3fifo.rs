@@ -4,6 +4,7 @@
 //! A small queue of the new, a main queue where what was used goes round again, and the names of
 //! what left the small queue without a use.
 
+use super::parameters::{Tunable, integer, part};
 use super::queues::Queues;
 use super::{Algorithm, Forgotten, Ratio, Room};
 use block::{Error, Result};
@@ -19,7 +20,7 @@ const USES: u32 = 3;
 
 /// The parameters of S3-FIFO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Parameters {
+pub struct S3FifoParameters {
     /// The small queue, as a part of the cache.
     pub small: Ratio,
     /// How many names are remembered, as a multiple of the cache's entries.
@@ -40,7 +41,7 @@ pub enum Fill {
     Small,
 }
 
-impl Default for Parameters {
+impl Default for S3FifoParameters {
     fn default() -> Self {
         Self {
             small: Ratio::hundredths(10),
@@ -48,6 +49,28 @@ impl Default for Parameters {
             promote: 1,
             fill: Fill::Small,
         }
+    }
+}
+
+impl Tunable for S3FifoParameters {
+    fn list(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("small", self.small.to_string()),
+            ("history", self.history.to_string()),
+            ("promote", self.promote.to_string()),
+            ("fill", self.fill.to_string()),
+        ]
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<bool> {
+        match name {
+            "small" => self.small = part(name, value)?,
+            "history" => self.history = value.parse()?,
+            "promote" => self.promote = integer(name, value, 1, 3)? as u8,
+            "fill" => self.fill = value.parse()?,
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 }
 
@@ -76,7 +99,7 @@ impl FromStr for Fill {
 /// since it last went round.
 #[derive(Debug)]
 pub struct S3Fifo {
-    parameters: Parameters,
+    parameters: S3FifoParameters,
     /// An entry's count is the number of its uses.
     queues: Queues<3>,
     full: usize,
@@ -87,7 +110,7 @@ pub struct S3Fifo {
 
 impl S3Fifo {
     /// An empty cache.
-    pub fn new(room: Room, parameters: Parameters) -> Self {
+    pub fn new(room: Room, parameters: S3FifoParameters) -> Self {
         Self {
             parameters,
             queues: Queues::new(room.ids),

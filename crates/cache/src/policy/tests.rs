@@ -93,32 +93,48 @@ fn kind() -> impl Strategy<Value = PolicyKind> {
     prop_oneof![
         Just(PolicyKind::Arc),
         Just(PolicyKind::Clock),
-        (part(), part(), 1u32..4).prop_map(|(new, old, mean)| PolicyKind::Fbr(fbr::Parameters {
-            new,
-            old,
-            mean
-        })),
+        (part(), part(), 1u32..4)
+            .prop_map(|(new, old, mean)| PolicyKind::Fbr(fbr::FbrParameters { new, old, mean })),
         Just(PolicyKind::Fifo),
         (1u8..9, times(), times()).prop_map(|(queues, lifetime, history)| {
-            PolicyKind::Fmpq(fmpq::Parameters { queues, lifetime, history })
+            PolicyKind::Fmpq(fmpq::FmpqParameters { queues, lifetime, history })
         }),
         Just(PolicyKind::Lfu),
         (part(), times())
-            .prop_map(|(queue, history)| PolicyKind::Lirs(lirs::Parameters { queue, history })),
+            .prop_map(|(queue, history)| PolicyKind::Lirs(lirs::LirsParameters { queue, history })),
         Just(PolicyKind::Lru),
         (1u8..9, times())
-            .prop_map(|(queues, history)| PolicyKind::Mq(mq::Parameters { queues, history })),
+            .prop_map(|(queues, history)| PolicyKind::Mq(mq::MqParameters { queues, history })),
         (part(), times(), 1u8..4, any::<bool>()).prop_map(|(small, history, promote, main)| {
             let fill = if main { s3fifo::Fill::Main } else { s3fifo::Fill::Small };
-            PolicyKind::S3Fifo(s3fifo::Parameters { small, history, promote, fill })
+            PolicyKind::S3Fifo(s3fifo::S3FifoParameters { small, history, promote, fill })
         }),
         Just(PolicyKind::Sieve),
-        (part(), times())
-            .prop_map(|(inside, outside)| PolicyKind::TwoQ(twoq::Parameters { inside, outside })),
+        (part(), times()).prop_map(|(inside, outside)| PolicyKind::TwoQ(twoq::TwoQParameters {
+            inside,
+            outside
+        })),
         (part(), part()).prop_map(|(window, protected)| {
-            PolicyKind::WTinyLfu(wtinylfu::Parameters { window, protected })
+            PolicyKind::WTinyLfu(wtinylfu::WTinyLfuParameters { window, protected })
         }),
     ]
+}
+
+#[test]
+fn the_page_has_every_policy_of_the_table_with_its_parameters() {
+    let page = include_str!("../../../../docs/simulate.md");
+    let table = page.split("## Policies").nth(1).unwrap();
+    for kind in PolicyKind::all() {
+        let name = format!("`{}`", kind.as_str());
+        let mut rows = table.lines().map(|line| line.split('|').collect::<Vec<_>>());
+        let row = rows.find(|cells| cells.get(1).is_some_and(|cell| cell.contains(&name)));
+        let row = row.unwrap_or_else(|| panic!("docs/simulate.md has no row for {name}"));
+        assert_eq!(row[2].trim() == "yes", kind.serves(), "{name}");
+        for (parameter, default) in kind.parameters() {
+            let said = format!("`{parameter}={default}`");
+            assert!(row[4].contains(&said), "docs/simulate.md does not say {said} of {name}");
+        }
+    }
 }
 
 proptest! {

@@ -4,8 +4,10 @@
 //! What is new waits in a FIFO queue; what is asked for again after it left that queue, while its
 //! name is still remembered, goes to an LRU queue.
 
+use super::parameters::{Tunable, part};
 use super::queues::Queues;
 use super::{Algorithm, Forgotten, Ratio, Room};
+use block::Result;
 
 const IN: u8 = 0;
 const MAIN: u8 = 1;
@@ -13,23 +15,38 @@ const OUT: u8 = 2;
 
 /// The parameters of 2Q.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Parameters {
+pub struct TwoQParameters {
     /// Kin: the length of the queue of the new, as a part of the cache.
     pub inside: Ratio,
     /// Kout: how many names are remembered, as a multiple of the cache's entries.
     pub outside: Ratio,
 }
 
-impl Default for Parameters {
+impl Default for TwoQParameters {
     fn default() -> Self {
         Self { inside: Ratio::hundredths(25), outside: Ratio::hundredths(50) }
+    }
+}
+
+impl Tunable for TwoQParameters {
+    fn list(&self) -> Vec<(&'static str, String)> {
+        vec![("inside", self.inside.to_string()), ("outside", self.outside.to_string())]
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<bool> {
+        match name {
+            "inside" => self.inside = part(name, value)?,
+            "outside" => self.outside = value.parse()?,
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 }
 
 /// Evicts the first of the new when they are too many, else the least recently used of the proven.
 #[derive(Debug)]
 pub struct TwoQ {
-    parameters: Parameters,
+    parameters: TwoQParameters,
     queues: Queues<3>,
     full: usize,
     /// Whether what will be inserted next is remembered: asked before room is made, which may
@@ -40,7 +57,7 @@ pub struct TwoQ {
 
 impl TwoQ {
     /// An empty cache.
-    pub fn new(room: Room, parameters: Parameters) -> Self {
+    pub fn new(room: Room, parameters: TwoQParameters) -> Self {
         Self {
             parameters,
             queues: Queues::new(room.ids),

@@ -4,9 +4,11 @@
 //! What is new goes through a small LRU window. What leaves the window replaces the next victim of
 //! the main part, a segmented LRU, only when it was used more often lately.
 
+use super::parameters::{Tunable, part};
 use super::queues::{NOWHERE, Queues};
 use super::sketch::{Key, Sketch};
 use super::{Algorithm, Ratio, Room};
+use block::Result;
 
 const WINDOW: u8 = 0;
 const PROBATION: u8 = 1;
@@ -14,23 +16,38 @@ const PROTECTED: u8 = 2;
 
 /// The parameters of W-TinyLFU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Parameters {
+pub struct WTinyLfuParameters {
     /// The window, as a part of the cache; one entry at least.
     pub window: Ratio,
     /// The protected segment, as a part of the rest.
     pub protected: Ratio,
 }
 
-impl Default for Parameters {
+impl Default for WTinyLfuParameters {
     fn default() -> Self {
         Self { window: Ratio::hundredths(1), protected: Ratio::hundredths(80) }
+    }
+}
+
+impl Tunable for WTinyLfuParameters {
+    fn list(&self) -> Vec<(&'static str, String)> {
+        vec![("window", self.window.to_string()), ("protected", self.protected.to_string())]
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<bool> {
+        match name {
+            "window" => self.window = part(name, value)?,
+            "protected" => self.protected = part(name, value)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 }
 
 /// Evicts the less often used of two: the oldest of the new, and the oldest of the others.
 #[derive(Debug)]
 pub struct WTinyLfu {
-    parameters: Parameters,
+    parameters: WTinyLfuParameters,
     /// With what each id is counted under.
     queues: Queues<3, Key>,
     sketch: Sketch,
@@ -43,7 +60,7 @@ pub struct WTinyLfu {
 
 impl WTinyLfu {
     /// An empty cache.
-    pub fn new(room: Room, parameters: Parameters) -> Self {
+    pub fn new(room: Room, parameters: WTinyLfuParameters) -> Self {
         let full = room.entries.max(1) as usize;
         let mut new = Self {
             parameters,

@@ -1,7 +1,7 @@
 //! Chunks: where a range of logical addresses lies on the device.
 
-use super::superblock::Superblock;
-use super::tree::{Key, kind};
+use super::superblock::BtrfsSuperblock;
+use super::tree::{TreeKey, kind};
 use crate::Refusal;
 use crate::bytes::{le16, le64};
 use crate::refusal::refuse;
@@ -25,7 +25,11 @@ pub(super) struct Chunk {
 
 impl Chunk {
     /// The chunk of an item; all of it must lie on the one device.
-    pub(super) fn new(key: Key, data: &[u8], superblock: &Superblock) -> Result<Self, Refusal> {
+    pub(super) fn new(
+        key: TreeKey,
+        data: &[u8],
+        superblock: &BtrfsSuperblock,
+    ) -> Result<Self, Refusal> {
         let stripes = if data.len() >= HEAD { usize::from(le16(data, 44)) } else { 0 };
         if stripes == 0 || data.len() != HEAD + stripes * STRIPE {
             refuse!(Structure, "chunk {} is damaged; check it with btrfs check", key.offset);
@@ -67,20 +71,23 @@ pub(super) struct Chunks(Vec<Chunk>);
 
 impl Chunks {
     /// The chunks of the superblock's own array.
-    pub(super) fn system(superblock: &Superblock) -> Result<Self, Refusal> {
+    pub(super) fn system(superblock: &BtrfsSuperblock) -> Result<Self, Refusal> {
         let mut chunks = Self::default();
         let mut rest = superblock.system_chunks.as_slice();
         while !rest.is_empty() {
-            let stripes =
-                if rest.len() >= Key::SIZE + HEAD { le16(&rest[Key::SIZE..], 44) } else { 0 };
-            let len = Key::SIZE + HEAD + usize::from(stripes) * STRIPE;
-            if stripes == 0 || len > rest.len() || Key::new(rest).kind != kind::CHUNK {
+            let stripes = if rest.len() >= TreeKey::SIZE + HEAD {
+                le16(&rest[TreeKey::SIZE..], 44)
+            } else {
+                0
+            };
+            let len = TreeKey::SIZE + HEAD + usize::from(stripes) * STRIPE;
+            if stripes == 0 || len > rest.len() || TreeKey::new(rest).kind != kind::CHUNK {
                 refuse!(
                     Structure,
                     "the superblock's chunks are damaged; check it with btrfs check"
                 );
             }
-            chunks.add(Chunk::new(Key::new(rest), &rest[Key::SIZE..len], superblock)?)?;
+            chunks.add(Chunk::new(TreeKey::new(rest), &rest[TreeKey::SIZE..len], superblock)?)?;
             rest = &rest[len..];
         }
         Ok(chunks)

@@ -12,13 +12,16 @@ mod superblock;
 mod tree;
 
 use crate::bytes::le64;
+use crate::reader::SuspendedIn;
 use crate::refusal::refuse;
-use crate::{Found, FreeList, Kind, Level, Options, Refusal, Stamp, Window};
+use crate::{
+    FileSystem, FileSystemReader, FreeList, FreeSpace, Level, Options, Refusal, Stamp, Window,
+};
 use block::Span;
 use chunk::{Chunk, Chunks};
 use space::Space;
-use superblock::{COPIES, Root, Superblock};
-use tree::{Key, Reader, kind};
+use superblock::{BtrfsSuperblock, COPIES, TreeRoot};
+use tree::{TreeKey, TreeReader, kind};
 
 /// Numbers of the trees.
 mod object {
@@ -32,8 +35,22 @@ mod object {
 const FIRST: u64 = 1 << 20;
 const RESERVED: u64 = 64 << 10;
 
+impl FileSystem {
+    /// btrfs on one device.
+    pub const BTRFS: Self = Self("btrfs");
+}
+
+/// The line of this file system in the table of readers.
+pub(crate) const READER: FileSystemReader = FileSystemReader {
+    kinds: &[FileSystem::BTRFS],
+    recognize: |head| head.has(0x1_0040, b"_BHRfS_M").then_some(FileSystem::BTRFS),
+    read,
+    shows_mounted: false,
+    suspended: SuspendedIn::UnreadFiles,
+};
+
 /// Reads what is free.
-pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refusal> {
+fn read(window: &Window<'_>, options: &Options) -> Result<FreeSpace, Refusal> {
     if !options.btrfs {
         refuse!(
             NeedsConsent,
@@ -42,7 +59,7 @@ pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refu
     }
     let superblock = superblock::read(window)?;
     let chunks = all_chunks(window, &superblock)?;
-    let reader = Reader { window, superblock: &superblock, chunks: &chunks };
+    let reader = TreeReader { window, superblock: &superblock, chunks: &chunks };
     let space = Space {
         reader: &reader,
         extents: tree_root(&reader, object::EXTENT_TREE)?,
@@ -73,8 +90,8 @@ pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refu
     }
     push(&mut list, at, superblock.size)?;
     let (free, dropped) = list.finish();
-    Ok(Found {
-        kind: Kind::Btrfs,
+    Ok(FreeSpace {
+        kind: FileSystem::BTRFS,
         level,
         usual: Level::Deep,
         unit: superblock.sector as u32,
@@ -88,11 +105,11 @@ pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refu
 }
 
 /// All chunks: the superblock's lead to the tree of all of them.
-fn all_chunks(window: &Window<'_>, superblock: &Superblock) -> Result<Chunks, Refusal> {
+fn all_chunks(window: &Window<'_>, superblock: &BtrfsSuperblock) -> Result<Chunks, Refusal> {
     let system = Chunks::system(superblock)?;
-    let reader = Reader { window, superblock, chunks: &system };
+    let reader = TreeReader { window, superblock, chunks: &system };
     let mut all = Chunks::default();
-    reader.walk(superblock.chunk_root, Key::objects(0, u64::MAX), |key, data| {
+    reader.walk(superblock.chunk_root, TreeKey::objects(0, u64::MAX), |key, data| {
         if key.kind == kind::CHUNK { all.add(Chunk::new(key, data, superblock)?) } else { Ok(()) }
     })?;
     if system.all().iter().any(|chunk| !all.all().contains(chunk)) {
@@ -102,12 +119,12 @@ fn all_chunks(window: &Window<'_>, superblock: &Superblock) -> Result<Chunks, Re
 }
 
 /// Where the tree of this number begins.
-fn tree_root(reader: &Reader<'_>, object: u64) -> Result<Root, Refusal> {
+fn tree_root(reader: &TreeReader<'_>, object: u64) -> Result<TreeRoot, Refusal> {
     let mut root = None;
-    let key = Key { object, kind: kind::ROOT, offset: 0 };
+    let key = TreeKey { object, kind: kind::ROOT, offset: 0 };
     reader.walk(reader.superblock.root, (key, key), |_, data| {
         // Generation at 160, address at 176, level at 238.
-        root = (data.len() >= 239).then(|| Root {
+        root = (data.len() >= 239).then(|| TreeRoot {
             logical: le64(data, 176),
             level: data[238],
             generation: le64(data, 160),
@@ -122,7 +139,7 @@ fn tree_root(reader: &Reader<'_>, object: u64) -> Result<Root, Refusal> {
 
 /// Every place of the device that a chunk has, rising: the device's own list must be that of the
 /// chunks.
-fn device_extents(reader: &Reader<'_>) -> Result<Vec<(u64, Chunk)>, Refusal> {
+fn device_extents(reader: &TreeReader<'_>) -> Result<Vec<(u64, Chunk)>, Refusal> {
     let mut places: Vec<(u64, Chunk)> = reader
         .chunks
         .all()
@@ -136,7 +153,7 @@ fn device_extents(reader: &Reader<'_>) -> Result<Vec<(u64, Chunk)>, Refusal> {
     let root = tree_root(reader, object::DEVICE_TREE)?;
     let device = reader.superblock.device;
     let mut left = places.iter();
-    reader.walk(root, Key::objects(device, device), |key, data| {
+    reader.walk(root, TreeKey::objects(device, device), |key, data| {
         if key.kind != kind::DEVICE_EXTENT {
             return Ok(());
         }

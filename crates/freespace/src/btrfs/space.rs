@@ -2,8 +2,8 @@
 //! all extents.
 
 use super::chunk::Chunk;
-use super::superblock::Root;
-use super::tree::{Key, Reader, kind};
+use super::superblock::TreeRoot;
+use super::tree::{TreeKey, TreeReader, kind};
 use crate::Refusal;
 use crate::bytes::{le32, le64};
 use crate::refusal::refuse;
@@ -14,12 +14,12 @@ const MAX_RANGES: usize = 1 << 21;
 
 /// The trees that know.
 pub(super) struct Space<'r> {
-    pub(super) reader: &'r Reader<'r>,
-    pub(super) extents: Root,
+    pub(super) reader: &'r TreeReader<'r>,
+    pub(super) extents: TreeRoot,
     /// Where the block groups' own counts are.
-    pub(super) groups: Root,
+    pub(super) groups: TreeRoot,
     /// Only when it is valid.
-    pub(super) free_space: Option<Root>,
+    pub(super) free_space: Option<TreeRoot>,
 }
 
 /// Ranges of one chunk, rising and apart.
@@ -84,7 +84,7 @@ impl Space<'_> {
 
     /// What the block group of a chunk counts as in use.
     fn used(&self, chunk: &Chunk) -> Result<u64, Refusal> {
-        let key = Key { object: chunk.logical, kind: kind::BLOCK_GROUP, offset: chunk.len };
+        let key = TreeKey { object: chunk.logical, kind: kind::BLOCK_GROUP, offset: chunk.len };
         let mut used = None;
         self.reader.walk(self.groups, (key, key), |_, data| {
             used = (data.len() >= 24).then(|| le64(data, 0));
@@ -100,11 +100,11 @@ impl Space<'_> {
         }
     }
 
-    fn listed_free(&self, root: Root, chunk: &Chunk) -> Result<Ranges, Refusal> {
+    fn listed_free(&self, root: TreeRoot, chunk: &Chunk) -> Result<Ranges, Refusal> {
         let sector = self.reader.superblock.sector;
         let mut ranges = Ranges::default();
         let mut expected = None;
-        let keys = Key::objects(chunk.logical, chunk.end() - 1);
+        let keys = TreeKey::objects(chunk.logical, chunk.end() - 1);
         self.reader.walk(root, keys, |key, data| match key.kind {
             kind::FREE_SPACE_INFO if data.len() >= 8 && key.object == chunk.logical => {
                 expected = (key.offset == chunk.len).then(|| le32(data, 0));
@@ -145,7 +145,7 @@ impl Space<'_> {
         let node = self.reader.superblock.node as u64;
         let mut ranges = Ranges::default();
         let mut at = chunk.logical;
-        let keys = Key::objects(chunk.logical, chunk.end() - 1);
+        let keys = TreeKey::objects(chunk.logical, chunk.end() - 1);
         self.reader.walk(self.extents, keys, |key, _| {
             let len = match key.kind {
                 kind::EXTENT => key.offset,

@@ -35,22 +35,22 @@ const IN_ERROR: u64 = 0x4;
 
 /// Where a tree begins.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Root {
+pub(super) struct TreeRoot {
     pub(super) logical: u64,
     pub(super) level: u8,
     pub(super) generation: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Superblock {
+pub(super) struct BtrfsSuperblock {
     pub(super) sector: u64,
     pub(super) node: usize,
     /// Bytes of the device that it uses.
     pub(super) size: u64,
     pub(super) device: u64,
     pub(super) generation: u64,
-    pub(super) root: Root,
-    pub(super) chunk_root: Root,
+    pub(super) root: TreeRoot,
+    pub(super) chunk_root: TreeRoot,
     pub(super) free_space_tree: bool,
     pub(super) block_group_tree: bool,
     /// The UUID that every tree block carries.
@@ -65,7 +65,7 @@ pub(super) fn check_sum(bytes: &[u8]) -> bool {
     crc32c::crc32c(&bytes[32..]) == le32(bytes, 0)
 }
 
-pub(super) fn read(window: &Window<'_>) -> Result<Superblock, Refusal> {
+pub(super) fn read(window: &Window<'_>) -> Result<BtrfsSuperblock, Refusal> {
     let head = window.bytes(AT, SIZE)?;
     if &head[64..72] != MAGIC {
         refuse!(Structure, "no superblock of a btrfs");
@@ -102,8 +102,8 @@ pub(super) fn read(window: &Window<'_>) -> Result<Superblock, Refusal> {
     }
     let read_only = le64(&head, 180);
     let tree_uuid = if le64(&head, 188) & known::METADATA_UUID != 0 { 571 } else { 32 };
-    let root = |at, level, generation| Root { logical: le64(&head, at), level, generation };
-    let superblock = Superblock {
+    let root = |at, level, generation| TreeRoot { logical: le64(&head, at), level, generation };
+    let superblock = BtrfsSuperblock {
         sector,
         node,
         size,
@@ -154,7 +154,7 @@ fn state(head: &[u8]) -> Result<(), Refusal> {
 }
 
 /// A copy of the superblock must not be newer.
-fn copies(window: &Window<'_>, head: &[u8], superblock: &Superblock) -> Result<(), Refusal> {
+fn copies(window: &Window<'_>, head: &[u8], superblock: &BtrfsSuperblock) -> Result<(), Refusal> {
     for at in COPIES.into_iter().filter(|at| at + SIZE as u64 <= superblock.size) {
         let copy = window.bytes(at, SIZE)?;
         let ours = &copy[64..72] == MAGIC && copy[32..48] == head[32..48] && check_sum(&copy);

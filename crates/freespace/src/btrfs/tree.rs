@@ -1,7 +1,7 @@
 //! Trees: checked blocks, walked in the order of their keys.
 
 use super::chunk::Chunks;
-use super::superblock::{Root, Superblock, check_sum};
+use super::superblock::{BtrfsSuperblock, TreeRoot, check_sum};
 use crate::bytes::{le32, le64};
 use crate::refusal::refuse;
 use crate::{Refusal, Window};
@@ -27,13 +27,13 @@ pub(super) mod kind {
 
 /// The key of an item. Keys are ordered by their fields, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key {
+pub(super) struct TreeKey {
     pub(super) object: u64,
     pub(super) kind: u8,
     pub(super) offset: u64,
 }
 
-impl Key {
+impl TreeKey {
     pub(super) const SIZE: usize = 17;
 
     pub(super) fn new(bytes: &[u8]) -> Self {
@@ -48,19 +48,19 @@ impl Key {
 }
 
 /// What reads trees.
-pub(super) struct Reader<'r> {
+pub(super) struct TreeReader<'r> {
     pub(super) window: &'r Window<'r>,
-    pub(super) superblock: &'r Superblock,
+    pub(super) superblock: &'r BtrfsSuperblock,
     pub(super) chunks: &'r Chunks,
 }
 
-impl Reader<'_> {
+impl TreeReader<'_> {
     /// Visits every item with a key in the range (both ends in it), in order.
     pub(super) fn walk(
         &self,
-        root: Root,
-        (from, to): (Key, Key),
-        mut visit: impl FnMut(Key, &[u8]) -> Result<(), Refusal>,
+        root: TreeRoot,
+        (from, to): (TreeKey, TreeKey),
+        mut visit: impl FnMut(TreeKey, &[u8]) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         if root.level > MAX_LEVEL {
             refuse!(Structure, "a tree has {} levels; check it with btrfs check", root.level);
@@ -68,7 +68,7 @@ impl Reader<'_> {
         // What waits to be read, the next one last. Each has a rising first key, which makes sure
         // that nothing is walked twice.
         let mut waiting = vec![root];
-        let mut last: Option<Key> = None;
+        let mut last: Option<TreeKey> = None;
         while let Some(at) = waiting.pop() {
             let bytes = self.block(at)?;
             let count = le32(&bytes, 96) as usize;
@@ -76,11 +76,11 @@ impl Reader<'_> {
                 let pointers: Vec<&[u8]> =
                     bytes[HEADER..].chunks_exact(POINTER).take(count).collect();
                 for (index, pointer) in pointers.iter().enumerate().rev() {
-                    let next = pointers.get(index + 1).map(|next| Key::new(next));
-                    if Key::new(pointer) > to || next.is_some_and(|next| next <= from) {
+                    let next = pointers.get(index + 1).map(|next| TreeKey::new(next));
+                    if TreeKey::new(pointer) > to || next.is_some_and(|next| next <= from) {
                         continue;
                     }
-                    waiting.push(Root {
+                    waiting.push(TreeRoot {
                         logical: le64(pointer, 17),
                         level: at.level - 1,
                         generation: le64(pointer, 25),
@@ -89,7 +89,7 @@ impl Reader<'_> {
                 continue;
             }
             for item in bytes[HEADER..].chunks_exact(ITEM).take(count) {
-                let key = Key::new(item);
+                let key = TreeKey::new(item);
                 if last.is_some_and(|last| last >= key) {
                     refuse!(Structure, "the keys of a tree do not rise; check it with btrfs check");
                 }
@@ -109,7 +109,7 @@ impl Reader<'_> {
     }
 
     /// A tree block: whole, at its place, of this level and generation.
-    fn block(&self, at: Root) -> Result<Vec<u8>, Refusal> {
+    fn block(&self, at: TreeRoot) -> Result<Vec<u8>, Refusal> {
         let len = self.superblock.node;
         let place = self.chunks.place(at.logical, len as u64)?;
         let bytes = self.window.bytes(place, len)?;

@@ -9,7 +9,7 @@ const REGION: usize = 12;
 
 /// The geometry, checked against the window. Offsets and sizes in bytes.
 #[derive(Debug)]
-pub(super) struct Boot {
+pub(super) struct ExfatBoot {
     pub(super) sector: u64,
     pub(super) cluster: u64,
     /// How many clusters there are; they are numbered from 2.
@@ -21,7 +21,7 @@ pub(super) struct Boot {
     pub(super) serial: u32,
 }
 
-pub(super) fn read(window: &Window<'_>) -> Result<Boot, Refusal> {
+pub(super) fn read(window: &Window<'_>) -> Result<ExfatBoot, Refusal> {
     let head = window.bytes(0, 512)?;
     if &head[3..11] != b"EXFAT   " || head[510..512] != [0x55, 0xAA] {
         refuse!(Structure, "no exFAT boot sector");
@@ -46,7 +46,7 @@ pub(super) fn read(window: &Window<'_>) -> Result<Boot, Refusal> {
             window.size()
         );
     };
-    let boot = Boot {
+    let boot = ExfatBoot {
         sector,
         cluster: sector << cluster_shift,
         clusters: u64::from(le32(&head, 92)),

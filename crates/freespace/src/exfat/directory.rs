@@ -1,6 +1,6 @@
 //! Directories of exFAT: the system files in the root, and the walk over everything.
 
-use super::{Exfat, Run, Stream};
+use super::{ClusterRun, Exfat, ExfatStream};
 use crate::bytes::{le16, le32, le64};
 use crate::refusal::refuse;
 use crate::{Refusal, Window};
@@ -43,7 +43,7 @@ struct Entries<'a> {
 }
 
 impl<'a> Entries<'a> {
-    fn new(volume: &Exfat<'a>, runs: &[Run]) -> Self {
+    fn new(volume: &Exfat<'a>, runs: &[ClusterRun]) -> Self {
         let mut pieces: Vec<Span> = runs
             .iter()
             .map(|run| Span::between(volume.offset(run.first), volume.offset(run.first + run.len)))
@@ -70,7 +70,7 @@ impl<'a> Entries<'a> {
 }
 
 /// Finds the allocation bitmap and the up-case table.
-pub(super) fn system(volume: &Exfat<'_>, root: &[Run]) -> Result<System, Refusal> {
+pub(super) fn system(volume: &Exfat<'_>, root: &[ClusterRun]) -> Result<System, Refusal> {
     let (mut bitmap, mut upcase, mut label) = (None, None, None);
     let mut entries = Entries::new(volume, root);
     while let Some(entry) = entries.next()? {
@@ -106,7 +106,7 @@ pub(super) fn system(volume: &Exfat<'_>, root: &[Run]) -> Result<System, Refusal
 }
 
 /// Claims the clusters of everything that can be reached from the root.
-pub(super) fn walk(volume: &mut Exfat<'_>, root: &[Run]) -> Result<(), Refusal> {
+pub(super) fn walk(volume: &mut Exfat<'_>, root: &[ClusterRun]) -> Result<(), Refusal> {
     let mut waiting = Vec::new();
     scan(volume, root, true, &mut waiting)?;
     while let Some(stream) = waiting.pop() {
@@ -119,9 +119,9 @@ pub(super) fn walk(volume: &mut Exfat<'_>, root: &[Run]) -> Result<(), Refusal> 
 /// Claims the files of one directory; its directories have to wait.
 fn scan(
     volume: &mut Exfat<'_>,
-    runs: &[Run],
+    runs: &[ClusterRun],
     root: bool,
-    waiting: &mut Vec<Stream>,
+    waiting: &mut Vec<ExfatStream>,
 ) -> Result<(), Refusal> {
     let mut entries = Entries::new(volume, runs);
     let mut streams = Vec::new();
@@ -153,7 +153,7 @@ fn scan(
 fn file(
     entries: &mut Entries<'_>,
     head: &[u8; ENTRY],
-    found: &mut Vec<(Stream, bool)>,
+    found: &mut Vec<(ExfatStream, bool)>,
 ) -> Result<(), Refusal> {
     let directory = le16(head, 4) & 0x10 != 0;
     let mut sum = head
@@ -197,7 +197,7 @@ fn file(
         }
         // Names have no room for a place.
         if entry[0] != kind::NAME
-            && let Some(stream) = Stream::from_entry(&entry)
+            && let Some(stream) = ExfatStream::from_entry(&entry)
         {
             found.push((stream, directory && index == 0));
         }

@@ -8,11 +8,15 @@ mod directory;
 
 use crate::bytes::le32;
 use crate::clusters::Clusters;
-use crate::fat::table::Table;
+use crate::fat::table::FatTable;
+use crate::reader::SuspendedIn;
 use crate::refusal::refuse;
-use crate::{Found, FreeList, Kind, Level, Options, Refusal, Stamp, Volume, Window};
+use crate::{
+    FileSystem, FileSystemReader, FreeList, FreeSpace, Level, Options, Refusal, Stamp, Volume,
+    Window,
+};
 use block::Span;
-use boot::Boot;
+use boot::ExfatBoot;
 
 /// The number of the first cluster.
 const FIRST: u64 = 2;
@@ -25,16 +29,30 @@ const MAX_DIRECTORY: u64 = 256 << 20;
 
 struct Exfat<'a> {
     window: &'a Window<'a>,
-    boot: Boot,
-    fat: Table<'a>,
+    boot: ExfatBoot,
+    fat: FatTable<'a>,
     clusters: Clusters,
 }
 
+impl FileSystem {
+    /// exFAT.
+    pub const EXFAT: Self = Self("exfat");
+}
+
+/// The line of this file system in the table of readers.
+pub(crate) const READER: FileSystemReader = FileSystemReader {
+    kinds: &[FileSystem::EXFAT],
+    recognize: |head| head.has(3, b"EXFAT   ").then_some(FileSystem::EXFAT),
+    read,
+    shows_mounted: false,
+    suspended: SuspendedIn::Nothing,
+};
+
 /// Reads what is free.
-pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refusal> {
+fn read(window: &Window<'_>, options: &Options) -> Result<FreeSpace, Refusal> {
     let boot = boot::read(window)?;
     let level = options.level.unwrap_or(Level::Deep);
-    let mut fat = Table::new(window, boot.fat, 4, boot.clusters + FIRST);
+    let mut fat = FatTable::new(window, boot.fat, 4, boot.clusters + FIRST);
     if fat.get(0)? != 0xFFFF_FFF8 || fat.get(1)? != END {
         refuse!(Structure, "the first entries of its FAT are damaged; check it with its own tool");
     }
@@ -48,7 +66,7 @@ pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refu
     let boot = &volume.boot;
     // The state, the bitmap, the root directory: what a mounted exFAT changes with every file.
     let mut ranges = vec![Span::between(0, 12 * boot.sector)];
-    let small = |list: &[Run]| {
+    let small = |list: &[ClusterRun]| {
         list.iter()
             .map(|run| {
                 Span::between(
@@ -71,8 +89,8 @@ pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refu
     }
     let (free, dropped) = free.finish();
     let serial = volume.boot.serial;
-    Ok(Found {
-        kind: Kind::Exfat,
+    Ok(FreeSpace {
+        kind: FileSystem::EXFAT,
         level,
         usual: Level::Deep,
         unit: volume.boot.cluster as u32,
@@ -89,7 +107,7 @@ pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refu
 
 /// Clusters in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Run {
+struct ClusterRun {
     first: u64,
     len: u64,
 }
@@ -146,22 +164,27 @@ impl Exfat<'_> {
     }
 
     /// The clusters of a chain, as [`follow`](Self::follow) finds them.
-    fn chain(&mut self, first: u32, bytes: Option<u64>, what: &str) -> Result<Vec<Run>, Refusal> {
+    fn chain(
+        &mut self,
+        first: u32,
+        bytes: Option<u64>,
+        what: &str,
+    ) -> Result<Vec<ClusterRun>, Refusal> {
         if bytes.is_some_and(|bytes| bytes > MAX_DIRECTORY.max(self.boot.clusters)) {
             refuse!(Structure, "{what} is too large; check it with its own tool");
         }
-        let mut runs: Vec<Run> = Vec::new();
+        let mut runs: Vec<ClusterRun> = Vec::new();
         self.follow(first, bytes, what, |_, at| {
             match runs.last_mut() {
                 Some(last) if last.first + last.len == at => last.len += 1,
-                _ => runs.push(Run { first: at, len: 1 }),
+                _ => runs.push(ClusterRun { first: at, len: 1 }),
             }
             Ok(())
         })?;
         Ok(runs)
     }
 
-    fn load_bitmap(&mut self, map: &[Run], bytes: u64) -> Result<(), Refusal> {
+    fn load_bitmap(&mut self, map: &[ClusterRun], bytes: u64) -> Result<(), Refusal> {
         let needed = self.boot.clusters.div_ceil(8);
         if bytes < needed {
             refuse!(
@@ -205,7 +228,7 @@ impl Exfat<'_> {
         Ok(list)
     }
 
-    fn claim(&mut self, runs: &[Run], what: &str) -> Result<(), Refusal> {
+    fn claim(&mut self, runs: &[ClusterRun], what: &str) -> Result<(), Refusal> {
         runs.iter().try_for_each(|run| {
             if run.first < FIRST {
                 refuse!(Structure, "{what} has cluster {}, which does not exist", run.first);
@@ -216,7 +239,11 @@ impl Exfat<'_> {
 
     /// Checks and claims what an entry of a directory points to. Returns where a directory lies;
     /// of a file, which may lie in any number of pieces, nothing is kept.
-    fn claim_stream(&mut self, stream: Stream, directory: bool) -> Result<Vec<Run>, Refusal> {
+    fn claim_stream(
+        &mut self,
+        stream: ExfatStream,
+        directory: bool,
+    ) -> Result<Vec<ClusterRun>, Refusal> {
         let what = if directory { "a directory" } else { "a file" };
         if stream.first == 0 && stream.bytes == 0 {
             return Ok(Vec::new());
@@ -232,7 +259,7 @@ impl Exfat<'_> {
         }
         if stream.contiguous {
             let len = stream.bytes.div_ceil(self.boot.cluster);
-            let runs = vec![Run { first: u64::from(stream.first), len }];
+            let runs = vec![ClusterRun { first: u64::from(stream.first), len }];
             self.claim(&runs, what)?;
             return Ok(runs);
         }
@@ -250,13 +277,13 @@ impl Exfat<'_> {
 
 /// What a stream extension or a benign secondary entry points to.
 #[derive(Debug, Clone, Copy)]
-struct Stream {
+struct ExfatStream {
     first: u32,
     bytes: u64,
     contiguous: bool,
 }
 
-impl Stream {
+impl ExfatStream {
     /// From a secondary entry, whose generic layout all of them share (specification 6.4).
     fn from_entry(entry: &[u8]) -> Option<Self> {
         (entry[1] & 1 != 0).then(|| Self {

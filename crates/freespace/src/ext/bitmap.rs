@@ -1,8 +1,8 @@
 //! The bitmaps of free clusters.
 
 use super::checksum::crc32c;
-use super::groups::{BLOCK_UNINIT, Group, Groups};
-use super::superblock::{Checksums, Superblock};
+use super::groups::{BLOCK_UNINIT, BlockGroup, Groups};
+use super::superblock::{Checksums, ExtSuperblock};
 use crate::refusal::refuse;
 use crate::{FreeList, Refusal, Window};
 use block::Span;
@@ -17,7 +17,7 @@ const TOGETHER: u64 = 1 << 20;
 /// Whatever does not match.
 pub(super) fn free(
     window: &Window<'_>,
-    sb: &Superblock,
+    sb: &ExtSuperblock,
     groups: &Groups,
 ) -> Result<FreeList, Refusal> {
     let mut list = FreeList::new();
@@ -71,7 +71,7 @@ pub(super) fn free(
 
 /// The bitmaps to read at once, as blocks: that of the first group, and those of the next ones as
 /// long as they lie right behind.
-fn run(groups: &[Group], sb: &Superblock) -> Span {
+fn run(groups: &[BlockGroup], sb: &ExtSuperblock) -> Span {
     let start = groups[0].block_bitmap;
     let most = (TOGETHER / u64::from(sb.block_size)).max(1).min(sb.blocks - start);
     let count = groups
@@ -82,7 +82,12 @@ fn run(groups: &[Group], sb: &Superblock) -> Span {
     Span::between(start, start + count.clamp(1, most))
 }
 
-fn verify(bitmap: &[u8], sb: &Superblock, number: u32, group: &Group) -> Result<(), Refusal> {
+fn verify(
+    bitmap: &[u8],
+    sb: &ExtSuperblock,
+    number: u32,
+    group: &BlockGroup,
+) -> Result<(), Refusal> {
     let bytes = (sb.clusters_per_group / 8) as usize;
     if sb.checksums == Checksums::Everything {
         let mask = if sb.descriptor_size >= 64 { u32::MAX } else { 0xFFFF };
@@ -106,7 +111,7 @@ fn verify(bitmap: &[u8], sb: &Superblock, number: u32, group: &Group) -> Result<
 
 /// What the kernel makes of a bitmap that was never written: all free but for the group's own
 /// blocks. Other groups' blocks are not seen here; the caller checks the result against them.
-fn synthesise(bitmap: &mut [u8], sb: &Superblock, number: u32, group: &Group) {
+fn synthesise(bitmap: &mut [u8], sb: &ExtSuperblock, number: u32, group: &BlockGroup) {
     bitmap.fill(0);
     let (start, end) = (sb.group_start(number), sb.group_end(number));
     let mut mark = |from: u64, count: u64| {
@@ -132,7 +137,7 @@ fn synthesise(bitmap: &mut [u8], sb: &Superblock, number: u32, group: &Group) {
 fn collect(
     list: &mut FreeList,
     bitmap: &[u8],
-    sb: &Superblock,
+    sb: &ExtSuperblock,
     number: u32,
 ) -> Result<u32, Refusal> {
     let start = sb.group_start(number);

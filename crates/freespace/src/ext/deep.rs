@@ -4,9 +4,9 @@
 //! which two files claim one block is not believed at all.
 
 use super::checksum::crc32c;
-use super::groups::{Group, Groups, INODE_UNINIT};
+use super::groups::{BlockGroup, Groups, INODE_UNINIT};
 use super::inode::{Inode, Piece};
-use super::superblock::{Checksums, Superblock};
+use super::superblock::{Checksums, ExtSuperblock};
 use crate::bytes::le16;
 use crate::refusal::refuse;
 use crate::{Refusal, Window};
@@ -32,14 +32,14 @@ const RESIZE_INODE: u32 = 7;
 /// twice; broken inodes.
 pub(super) fn check(
     window: &Window<'_>,
-    sb: &Superblock,
+    sb: &ExtSuperblock,
     groups: &Groups,
     own: &[Span],
     free: &[Span],
 ) -> Result<(), Refusal> {
     let claims = Claims::new(sb)?;
     let bad = bad_blocks(window, sb, groups, own)?;
-    let mut walk = Walk { window, sb, own, bad, claims, attributes: Vec::new() };
+    let mut walk = InodeWalk { window, sb, own, bad, claims, attributes: Vec::new() };
     for span in own {
         walk.claims.mark(span.offset(), span.len());
     }
@@ -62,7 +62,7 @@ fn lies_in(own: &[Span], piece: Piece) -> bool {
 /// The bad blocks that lie under the file system's own: sorted. What lies in them is no inode.
 fn bad_blocks(
     window: &Window<'_>,
-    sb: &Superblock,
+    sb: &ExtSuperblock,
     groups: &Groups,
     own: &[Span],
 ) -> Result<Vec<u64>, Refusal> {
@@ -90,9 +90,9 @@ fn bad_blocks(
     Ok(bad)
 }
 
-struct Walk<'a> {
+struct InodeWalk<'a> {
     window: &'a Window<'a>,
-    sb: &'a Superblock,
+    sb: &'a ExtSuperblock,
     own: &'a [Span],
     bad: Vec<u64>,
     claims: Claims,
@@ -100,8 +100,8 @@ struct Walk<'a> {
     attributes: Vec<u64>,
 }
 
-impl Walk<'_> {
-    fn group(&mut self, number: u32, group: &Group) -> Result<(), Refusal> {
+impl InodeWalk<'_> {
+    fn group(&mut self, number: u32, group: &BlockGroup) -> Result<(), Refusal> {
         let sb = self.sb;
         if group.flags & INODE_UNINIT != 0 {
             return Ok(());
@@ -140,7 +140,7 @@ impl Walk<'_> {
     }
 
     /// Whether an inode lies in a bad block.
-    fn is_bad(&self, group: &Group, slot: u32) -> bool {
+    fn is_bad(&self, group: &BlockGroup, slot: u32) -> bool {
         let skip = u64::from(slot) * u64::from(self.sb.inode_size);
         let block = group.inode_table + skip / u64::from(self.sb.block_size);
         !self.bad.is_empty() && self.bad.binary_search(&block).is_ok()
@@ -245,7 +245,7 @@ struct Claims {
 }
 
 impl Claims {
-    fn new(sb: &Superblock) -> Result<Self, Refusal> {
+    fn new(sb: &ExtSuperblock) -> Result<Self, Refusal> {
         let ratio = u64::from(sb.ratio);
         let clusters = (sb.blocks - sb.first_data).div_ceil(ratio);
         if clusters > MAX_CLUSTERS {
@@ -301,7 +301,7 @@ impl Claims {
         None
     }
 
-    fn none_in(&self, free: &Span, sb: &Superblock) -> Result<(), Refusal> {
+    fn none_in(&self, free: &Span, sb: &ExtSuperblock) -> Result<(), Refusal> {
         let size = u64::from(sb.block_size);
         let clusters = self.clusters(free.offset() / size, free.len() / size);
         for (word, mask) in Self::words(clusters) {

@@ -3,9 +3,9 @@
 //! This looks at file systems in any state, also those that are refused: a suspended system leaves
 //! its own unclean. Whatever cannot be read is passed over.
 
-use super::groups::{Group, Groups, INODE_UNINIT};
+use super::groups::{BlockGroup, Groups, INODE_UNINIT};
 use super::inode::{Inode, Piece};
-use super::superblock::Superblock;
+use super::superblock::ExtSuperblock;
 use crate::bytes::{le16, le32};
 use crate::refusal::refuse;
 use crate::swap_files::{is_unit, listed_in_table, listed_in_unit};
@@ -34,7 +34,7 @@ enum Led {
 /// A file system whose files can be looked at.
 pub(crate) struct Files<'a> {
     window: &'a Window<'a>,
-    sb: Superblock,
+    sb: ExtSuperblock,
     groups: Groups,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Files<'a> {
     /// # Errors
     /// When its superblock or descriptors are damaged.
     pub(crate) fn open(window: &'a Window<'a>) -> Result<Self, Refusal> {
-        let sb = Superblock::read_in_any_state(window)?;
+        let sb = ExtSuperblock::read_in_any_state(window)?;
         let groups = Groups::read(window, &sb)?;
         Ok(Self { window, sb, groups })
     }
@@ -87,7 +87,8 @@ impl<'a> Files<'a> {
     fn raw(&self, number: u32) -> Result<Vec<u8>, Refusal> {
         let per_group = self.sb.inodes_per_group;
         let index = number.wrapping_sub(1) / per_group;
-        let Some(Group { inode_table, flags, .. }) = self.groups.list.get(index as usize) else {
+        let Some(BlockGroup { inode_table, flags, .. }) = self.groups.list.get(index as usize)
+        else {
             refuse!(Structure, "inode {number} does not exist");
         };
         if flags & INODE_UNINIT != 0 {

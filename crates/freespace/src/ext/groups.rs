@@ -1,7 +1,7 @@
 //! The group descriptors, and the map of the file system's own blocks.
 
 use super::checksum::{crc16, crc32c};
-use super::superblock::{self, Checksums, Superblock};
+use super::superblock::{self, Checksums, ExtSuperblock};
 use crate::bytes::{le16, le32};
 use crate::refusal::refuse;
 use crate::{Refusal, Window};
@@ -14,7 +14,7 @@ pub(super) const BLOCK_UNINIT: u16 = 0x2;
 
 /// One group, as its descriptor has it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Group {
+pub(super) struct BlockGroup {
     pub(super) block_bitmap: u64,
     pub(super) inode_bitmap: u64,
     pub(super) inode_table: u64,
@@ -29,7 +29,7 @@ pub(super) struct Group {
 
 /// Every group, and where the descriptors were read from (bytes).
 pub(super) struct Groups {
-    pub(super) list: Vec<Group>,
+    pub(super) list: Vec<BlockGroup>,
     pub(super) read_from: Vec<Span>,
 }
 
@@ -38,7 +38,7 @@ impl Groups {
     ///
     /// # Errors
     /// Checksum mismatches, positions outside of the file system.
-    pub(super) fn read(window: &Window<'_>, sb: &Superblock) -> Result<Self, Refusal> {
+    pub(super) fn read(window: &Window<'_>, sb: &ExtSuperblock) -> Result<Self, Refusal> {
         let per_block = sb.descriptors_per_block();
         let size = sb.descriptor_size as usize;
         let mut list = Vec::with_capacity(sb.groups as usize);
@@ -56,7 +56,7 @@ impl Groups {
             for (i, raw) in block.chunks_exact(size).enumerate() {
                 let number = first + i as u32;
                 if number < sb.groups {
-                    list.push(Group::read(raw, number, sb)?);
+                    list.push(BlockGroup::read(raw, number, sb)?);
                 }
             }
         }
@@ -68,7 +68,7 @@ impl Groups {
     /// # Errors
     /// [`Code::Structure`](crate::Code::Structure) when some lie outside, outside of their group
     /// (without flex_bg), or on each other.
-    pub(super) fn own_blocks(&self, sb: &Superblock) -> Result<Vec<Span>, Refusal> {
+    pub(super) fn own_blocks(&self, sb: &ExtSuperblock) -> Result<Vec<Span>, Refusal> {
         let mut own = Vec::with_capacity(self.list.len() * 4 + 1);
         let table_blocks = sb.table_blocks();
         for (number, group) in self.list.iter().enumerate() {
@@ -112,8 +112,8 @@ impl Groups {
     }
 }
 
-impl Group {
-    fn read(raw: &[u8], number: u32, sb: &Superblock) -> Result<Self, Refusal> {
+impl BlockGroup {
+    fn read(raw: &[u8], number: u32, sb: &ExtSuperblock) -> Result<Self, Refusal> {
         verify(raw, number, sb)?;
         let wide = sb.wide;
         let high32 = |at| if wide { u64::from(le32(raw, at)) << 32 } else { 0 };
@@ -136,7 +136,7 @@ impl Group {
 }
 
 /// Verifies a descriptor's checksum, which lies at its bytes 0x1E and 0x1F.
-fn verify(raw: &[u8], number: u32, sb: &Superblock) -> Result<(), Refusal> {
+fn verify(raw: &[u8], number: u32, sb: &ExtSuperblock) -> Result<(), Refusal> {
     let id = number.to_le_bytes();
     let right = match sb.checksums {
         Checksums::None => return Ok(()),
@@ -159,7 +159,7 @@ fn verify(raw: &[u8], number: u32, sb: &Superblock) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// [`Code::InUse`](crate::Code::InUse) and what is wrong with the block.
-pub(super) fn mount_protection(window: &Window<'_>, sb: &Superblock) -> Result<(), Refusal> {
+pub(super) fn mount_protection(window: &Window<'_>, sb: &ExtSuperblock) -> Result<(), Refusal> {
     let Some(at) = sb.mmp else { return Ok(()) };
     if at <= sb.first_data || at >= sb.blocks {
         refuse!(Structure, "its mount protection lies at block {at}, outside of it");

@@ -1,7 +1,7 @@
 //! One inode, and the blocks that it says are its own.
 
 use super::checksum::crc32c;
-use super::superblock::{Checksums, Superblock};
+use super::superblock::{Checksums, ExtSuperblock};
 use crate::bytes::{le16, le32};
 use crate::refusal::refuse;
 use crate::{Refusal, Window};
@@ -27,14 +27,14 @@ pub(super) struct Piece {
 }
 
 /// Whom the pieces of a file are shown to; it may refuse.
-pub(super) type Visit<'v> = &'v mut dyn FnMut(Piece) -> Result<(), Refusal>;
+pub(super) type VisitPiece<'v> = &'v mut dyn FnMut(Piece) -> Result<(), Refusal>;
 
 /// An inode as it lies in its table.
 pub(super) struct Inode<'a> {
     raw: &'a [u8],
     number: u32,
     window: &'a Window<'a>,
-    sb: &'a Superblock,
+    sb: &'a ExtSuperblock,
     seed: u32,
 }
 
@@ -42,7 +42,7 @@ impl<'a> Inode<'a> {
     /// `raw` is a whole inode of the table.
     pub(super) fn new(
         window: &'a Window<'a>,
-        sb: &'a Superblock,
+        sb: &'a ExtSuperblock,
         number: u32,
         raw: &'a [u8],
     ) -> Self {
@@ -134,7 +134,7 @@ impl<'a> Inode<'a> {
     ///
     /// # Errors
     /// A broken tree, ranges outside of the file system, and what `visit` refuses.
-    pub(super) fn pieces(&self, visit: Visit<'_>) -> Result<(), Refusal> {
+    pub(super) fn pieces(&self, visit: VisitPiece<'_>) -> Result<(), Refusal> {
         let flags = le32(self.raw, 0x20);
         let size = u64::from(le32(self.raw, 0x4)) | u64::from(le32(self.raw, 0x6C)) << 32;
         let root = &self.raw[0x28..0x64];
@@ -151,7 +151,7 @@ impl<'a> Inode<'a> {
 
     /// The table of reserved descriptor blocks (inode 7): its tree's one block, then, as pieces of
     /// the file, the descriptor blocks that it says are reserved, in all groups.
-    pub(super) fn resize_pieces(&self, visit: Visit<'_>) -> Result<(), Refusal> {
+    pub(super) fn resize_pieces(&self, visit: VisitPiece<'_>) -> Result<(), Refusal> {
         let root = &self.raw[0x28..0x64];
         if (0..15).any(|slot| slot != 13 && le32(root, slot * 4) != 0) {
             refuse!(Structure, "inode 7 holds more than reserved descriptors; run e2fsck");
@@ -177,7 +177,12 @@ impl<'a> Inode<'a> {
     }
 
     /// A node of a tree of extents. `depth` is what its parent says; none for the root.
-    fn extents(&self, node: &[u8], depth: Option<u16>, visit: Visit<'_>) -> Result<(), Refusal> {
+    fn extents(
+        &self,
+        node: &[u8],
+        depth: Option<u16>,
+        visit: VisitPiece<'_>,
+    ) -> Result<(), Refusal> {
         let (magic, entries, most) = (le16(node, 0), le16(node, 2), le16(node, 4));
         let own = le16(node, 6);
         let room = (node.len() - 12) / 12;
@@ -225,7 +230,7 @@ impl<'a> Inode<'a> {
     }
 
     /// The map of ext2 and ext3: twelve blocks, then trees of one, two and three levels.
-    fn map(&self, root: &[u8], visit: Visit<'_>) -> Result<(), Refusal> {
+    fn map(&self, root: &[u8], visit: VisitPiece<'_>) -> Result<(), Refusal> {
         let mut logical = 0;
         self.blocks(&root[..48], &mut logical, visit)?;
         for level in 1..=3 {
@@ -241,7 +246,7 @@ impl<'a> Inode<'a> {
         at: u64,
         level: u32,
         logical: &mut u64,
-        visit: Visit<'_>,
+        visit: VisitPiece<'_>,
     ) -> Result<(), Refusal> {
         let per_block = u64::from(self.sb.block_size / 4);
         if at == 0 {
@@ -261,7 +266,12 @@ impl<'a> Inode<'a> {
     }
 
     /// Pointers to data; blocks that follow each other are shown as one piece.
-    fn blocks(&self, pointers: &[u8], logical: &mut u64, visit: Visit<'_>) -> Result<(), Refusal> {
+    fn blocks(
+        &self,
+        pointers: &[u8],
+        logical: &mut u64,
+        visit: VisitPiece<'_>,
+    ) -> Result<(), Refusal> {
         let mut run = Piece { logical: Some(0), start: 0, count: 0 };
         for pointer in pointers.chunks_exact(4) {
             let at = u64::from(le32(pointer, 0));

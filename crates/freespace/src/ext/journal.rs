@@ -3,7 +3,7 @@
 
 use super::groups::{Groups, INODE_UNINIT};
 use super::inode::{Inode, Piece};
-use super::superblock::Superblock;
+use super::superblock::ExtSuperblock;
 use crate::bytes::be32;
 use crate::refusal::refuse;
 use crate::{Refusal, Window};
@@ -15,7 +15,11 @@ const MAGIC: u32 = 0xC03B_3998;
 ///
 /// # Errors
 /// [`Code::NeedsReplay`](crate::Code::NeedsReplay), and what is wrong with its inode.
-pub(super) fn check(window: &Window<'_>, sb: &Superblock, groups: &Groups) -> Result<(), Refusal> {
+pub(super) fn check(
+    window: &Window<'_>,
+    sb: &ExtSuperblock,
+    groups: &Groups,
+) -> Result<(), Refusal> {
     let Some(number) = sb.journal else { return Ok(()) };
     if number == 0 || u64::from(number) > u64::from(sb.groups) * u64::from(sb.inodes_per_group) {
         refuse!(Structure, "its journal's inode {number} does not exist; run e2fsck");

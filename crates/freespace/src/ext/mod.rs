@@ -14,18 +14,41 @@ mod inode;
 mod journal;
 mod superblock;
 
+use crate::bytes::le16;
+use crate::reader::SuspendedIn;
 use crate::refusal::refuse;
-use crate::{Found, Level, Options, Refusal, Stamp, Window};
+use crate::{FileSystem, FileSystemReader, FreeSpace, Level, Options, Refusal, Stamp, Window};
 use block::Span;
 use groups::Groups;
-use superblock::{Checksums, Superblock};
+use superblock::{Checksums, ExtSuperblock};
 
 pub(crate) use files::Files;
-pub(crate) use superblock::MAGIC;
+
+impl FileSystem {
+    /// Ext without a journal.
+    pub const EXT2: Self = Self("ext2");
+    /// Ext2 with a journal.
+    pub const EXT3: Self = Self("ext3");
+    /// Ext with features that ext3 does not have.
+    pub const EXT4: Self = Self("ext4");
+}
+
+/// The line of this file system in the table of readers.
+pub(crate) const READER: FileSystemReader = FileSystemReader {
+    kinds: &[FileSystem::EXT2, FileSystem::EXT3, FileSystem::EXT4],
+    recognize: |head| {
+        let magic = head.at(1024 + 0x38, 2)?;
+        // Which of the three is known once it was read.
+        (le16(magic, 0) == superblock::MAGIC).then_some(FileSystem::EXT4)
+    },
+    read,
+    shows_mounted: true,
+    suspended: SuspendedIn::SwapFiles,
+};
 
 /// Reads what is free.
-pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refusal> {
-    let sb = Superblock::read(window)?;
+fn read(window: &Window<'_>, options: &Options) -> Result<FreeSpace, Refusal> {
+    let sb = ExtSuperblock::read(window)?;
     groups::mount_protection(window, &sb)?;
     let groups = Groups::read(window, &sb)?;
     let own = groups.own_blocks(&sb)?;
@@ -42,7 +65,7 @@ pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refu
     }
     let superblock = Span::between(superblock::OFFSET, superblock::OFFSET + superblock::LEN as u64);
     let stamp = std::iter::once(superblock).chain(groups.read_from).collect();
-    Ok(Found {
+    Ok(FreeSpace {
         kind: sb.kind,
         level,
         usual: default,
@@ -56,7 +79,7 @@ pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refu
 }
 
 /// Refuses when one of the file system's own blocks is said to be free. Both lists are sorted.
-fn disjoint(free: &[Span], own: &[Span], sb: &Superblock) -> Result<(), Refusal> {
+fn disjoint(free: &[Span], own: &[Span], sb: &ExtSuperblock) -> Result<(), Refusal> {
     let size = u64::from(sb.block_size);
     let mut free = free.iter().peekable();
     for span in own {

@@ -5,14 +5,14 @@
 use super::checksum::crc32c;
 use crate::bytes::{label, le16, le32, le64, uuid};
 use crate::refusal::refuse;
-use crate::{Kind, Refusal, Volume, Window};
+use crate::{FileSystem, Refusal, Volume, Window};
 
 /// Where the superblock is, in bytes.
 pub(super) const OFFSET: u64 = 1024;
 /// Its length in bytes.
 pub(super) const LEN: usize = 1024;
 /// At byte 0x38 of the superblock.
-pub(crate) const MAGIC: u16 = 0xEF53;
+pub(super) const MAGIC: u16 = 0xEF53;
 
 /// More groups than this are not read (64 TiB with blocks of 4 KiB): memory is bounded.
 const MAX_GROUPS: u64 = 512 << 10;
@@ -70,8 +70,8 @@ pub(super) enum Checksums {
 
 /// A superblock that has passed every check.
 #[derive(Debug, Clone)]
-pub(super) struct Superblock {
-    pub(super) kind: Kind,
+pub(super) struct ExtSuperblock {
+    pub(super) kind: FileSystem,
     pub(super) volume: Volume,
     /// Bytes of a block, 1 KiB to 64 KiB.
     pub(super) block_size: u32,
@@ -107,7 +107,7 @@ pub(super) struct Superblock {
     backups: Option<[u32; 2]>,
 }
 
-impl Superblock {
+impl ExtSuperblock {
     /// Reads and judges it.
     ///
     /// # Errors
@@ -151,9 +151,9 @@ impl Superblock {
         };
         let kind =
             match (incompat & !0x6 & INCOMPAT_KNOWN, ro_compat & !0x7, compat & COMPAT_JOURNAL) {
-                (0, 0, 0) => Kind::Ext2,
-                (0, 0, _) => Kind::Ext3,
-                _ => Kind::Ext4,
+                (0, 0, 0) => FileSystem::EXT2,
+                (0, 0, _) => FileSystem::EXT3,
+                _ => FileSystem::EXT4,
             };
         let geometry = Geometry::read(raw, incompat, ro_compat, window.size())?;
         let descriptor_blocks =

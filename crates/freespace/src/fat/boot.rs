@@ -2,7 +2,7 @@
 
 use crate::bytes::{label, le16, le32};
 use crate::refusal::refuse;
-use crate::{Kind, Refusal, Volume, Window};
+use crate::{FileSystem, Refusal, Volume, Window};
 
 /// The number of the first cluster.
 pub(super) const FIRST: u64 = 2;
@@ -14,8 +14,8 @@ const MAX_FAT32: u64 = 0x0FFF_FFF5;
 
 /// The geometry, checked against the window. Offsets and sizes in bytes.
 #[derive(Debug)]
-pub(super) struct Boot {
-    pub(super) kind: Kind,
+pub(super) struct FatBoot {
+    pub(super) kind: FileSystem,
     pub(super) media: u8,
     pub(super) cluster: u64,
     /// How many clusters there are; they are numbered from 2.
@@ -27,20 +27,20 @@ pub(super) struct Boot {
     pub(super) fats: u64,
     /// Where cluster 2 lies.
     pub(super) data: u64,
-    pub(super) root: Root,
+    pub(super) root: RootDirectory,
     pub(super) volume: Volume,
 }
 
 /// Where the root directory is.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Root {
+pub(super) enum RootDirectory {
     /// FAT16: so many bytes at this offset.
     Fixed { offset: u64, len: u64 },
     /// FAT32: a chain that starts at this cluster.
     Chain(u32),
 }
 
-pub(super) fn read(window: &Window<'_>) -> Result<Boot, Refusal> {
+pub(super) fn read(window: &Window<'_>) -> Result<FatBoot, Refusal> {
     let head = window.bytes(0, 512)?;
     let sector = u64::from(le16(&head, 11));
     let per_cluster = u64::from(head[13]);
@@ -83,8 +83,8 @@ pub(super) fn read(window: &Window<'_>) -> Result<Boot, Refusal> {
                 "with {clusters} clusters it is a FAT12, which is too small to lend from"
             )
         }
-        (false, MIN_FAT16..MIN_FAT32) if root_entries > 0 => Kind::Fat16,
-        (true, MIN_FAT32..=MAX_FAT32) if root_entries == 0 => Kind::Fat32,
+        (false, MIN_FAT16..MIN_FAT32) if root_entries > 0 => FileSystem::FAT16,
+        (true, MIN_FAT32..=MAX_FAT32) if root_entries == 0 => FileSystem::FAT32,
         _ => refuse!(
             Geometry,
             "its header is of another kind of FAT than its {clusters} clusters make it"
@@ -111,12 +111,12 @@ pub(super) fn read(window: &Window<'_>) -> Result<Boot, Refusal> {
         refuse!(Errors, "its own system wants its surface tested");
     }
     let root = if wide {
-        Root::Chain(le32(&head, 44))
+        RootDirectory::Chain(le32(&head, 44))
     } else {
         let offset = (reserved + fats * fat_sectors) * sector;
-        Root::Fixed { offset, len: root_entries * 32 }
+        RootDirectory::Fixed { offset, len: root_entries * 32 }
     };
-    Ok(Boot {
+    Ok(FatBoot {
         kind,
         media: head[21],
         cluster: per_cluster * sector,

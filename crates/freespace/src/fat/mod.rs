@@ -13,17 +13,21 @@ mod walk;
 
 use crate::bytes::{le16, le32};
 use crate::clusters::Clusters;
+use crate::probe::PartHead;
+use crate::reader::SuspendedIn;
 use crate::refusal::refuse;
-use crate::{Found, FreeList, Kind, Level, Options, Refusal, Stamp, Window};
+use crate::{
+    FileSystem, FileSystemReader, FreeList, FreeSpace, Level, Options, Refusal, Stamp, Window,
+};
 use block::Span;
-use boot::{Boot, FIRST, Root};
+use boot::{FIRST, FatBoot, RootDirectory};
 
 /// How much of a table is read at once, in bytes.
 const CHUNK: u64 = 256 << 10;
 
 /// What an entry of the table says of its cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Entry {
+enum FatEntry {
     Free,
     Bad,
     /// In use, the last of its chain.
@@ -32,10 +36,10 @@ enum Entry {
     Next(u64),
 }
 
-impl Boot {
+impl FatBoot {
     /// Bytes of a table entry.
     fn width(&self) -> u64 {
-        if self.kind == Kind::Fat32 { 4 } else { 2 }
+        if self.kind == FileSystem::FAT32 { 4 } else { 2 }
     }
 
     /// Where a cluster lies, in bytes.
@@ -49,18 +53,18 @@ impl Boot {
     }
 
     /// What the raw entry of `cluster` means.
-    fn entry(&self, cluster: u64, raw: u32) -> Result<Entry, Refusal> {
+    fn entry(&self, cluster: u64, raw: u32) -> Result<FatEntry, Refusal> {
         // The marks of FAT16 are those of FAT32, cut to 16 bits.
         let value = match self.kind {
-            Kind::Fat32 => raw & 0x0FFF_FFFF,
+            FileSystem::FAT32 => raw & 0x0FFF_FFFF,
             _ if raw >= 0xFFF0 => raw | 0x0FFF_0000,
             _ => raw,
         };
         match value {
-            0 => Ok(Entry::Free),
-            0x0FFF_FFF7 => Ok(Entry::Bad),
-            0x0FFF_FFF8.. => Ok(Entry::End),
-            next if self.exists(u64::from(next)) => Ok(Entry::Next(u64::from(next))),
+            0 => Ok(FatEntry::Free),
+            0x0FFF_FFF7 => Ok(FatEntry::Bad),
+            0x0FFF_FFF8.. => Ok(FatEntry::End),
+            next if self.exists(u64::from(next)) => Ok(FatEntry::Next(u64::from(next))),
             next => refuse!(
                 Structure,
                 "cluster {cluster} is followed by {next:#x}, which does not exist; check it with its own tool"
@@ -70,7 +74,7 @@ impl Boot {
 }
 
 /// What the pass over the table found.
-struct Map {
+struct FatMap {
     /// Clusters that are in use.
     used: Clusters,
     /// Clusters that something leads to.
@@ -80,8 +84,44 @@ struct Map {
     bad: Vec<u64>,
 }
 
+impl FileSystem {
+    /// FAT with 16 bits for each cluster.
+    pub const FAT16: Self = Self("fat16");
+    /// FAT with 32 bits for each cluster.
+    pub const FAT32: Self = Self("fat32");
+}
+
+/// The line of this file system in the table of readers.
+pub(crate) const READER: FileSystemReader = FileSystemReader {
+    kinds: &[FileSystem::FAT16, FileSystem::FAT32],
+    recognize,
+    read,
+    shows_mounted: false,
+    suspended: SuspendedIn::Nothing,
+};
+
+/// FAT has no magic number: its boot sector must make sense.
+fn recognize(head: &PartHead) -> Option<FileSystem> {
+    let raw = head.at(0, 512)?;
+    let sector = le16(raw, 11);
+    let (per_cluster, reserved, tables) = (raw[13], le16(raw, 14), raw[16]);
+    let sensible = le16(raw, 510) == 0xAA55
+        && matches!(raw[0], 0xEB | 0xE9 | 0)
+        && matches!(sector, 512 | 1024 | 2048 | 4096)
+        && per_cluster.is_power_of_two()
+        && reserved > 0
+        && matches!(tables, 1 | 2)
+        && (raw[21] == 0xF0 || raw[21] >= 0xF8)
+        && !head.has(3, b"NTFS    ")
+        && !head.has(3, b"-FVE-FS-");
+    if !sensible || (le16(raw, 19) == 0 && le32(raw, 32) == 0) {
+        return None;
+    }
+    Some(if le16(raw, 22) == 0 { FileSystem::FAT32 } else { FileSystem::FAT16 })
+}
+
 /// Reads what is free.
-pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refusal> {
+fn read(window: &Window<'_>, options: &Options) -> Result<FreeSpace, Refusal> {
     let boot = boot::read(window)?;
     state(window, &boot)?;
     let level = options.level.unwrap_or(Level::Deep);
@@ -99,17 +139,17 @@ pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refu
     // Whoever writes a file changes the state, the table and some directory.
     ranges.push(Span::between(boot.fat, boot.fat + boot.fat_size.min(8 << 20)));
     match boot.root {
-        Root::Fixed { offset, len } => ranges.push(Span::between(offset, offset + len)),
-        Root::Chain(root) if !boot.exists(u64::from(root)) => {
+        RootDirectory::Fixed { offset, len } => ranges.push(Span::between(offset, offset + len)),
+        RootDirectory::Chain(root) if !boot.exists(u64::from(root)) => {
             refuse!(Structure, "its root directory begins at cluster {root}, which does not exist")
         }
-        Root::Chain(root) => {
+        RootDirectory::Chain(root) => {
             let start = boot.offset(u64::from(root));
             ranges.push(Span::between(start, start + boot.cluster));
         }
     }
     let (free, dropped) = list.finish();
-    Ok(Found {
+    Ok(FreeSpace {
         kind: boot.kind,
         level,
         usual: Level::Deep,
@@ -123,10 +163,10 @@ pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refu
 }
 
 /// The marks of the first two entries: the medium, and how Windows left it.
-fn state(window: &Window<'_>, boot: &Boot) -> Result<(), Refusal> {
+fn state(window: &Window<'_>, boot: &FatBoot) -> Result<(), Refusal> {
     let head = window.bytes(boot.fat, 8)?;
     let (media, marks, clean, sound) = match boot.kind {
-        Kind::Fat32 => (
+        FileSystem::FAT32 => (
             le32(&head, 0) & 0x0FFF_FFFF == 0x0FFF_FF00 | u32::from(boot.media),
             le32(&head, 4),
             1 << 27,
@@ -155,8 +195,8 @@ fn state(window: &Window<'_>, boot: &Boot) -> Result<(), Refusal> {
 }
 
 /// One pass over the table and its copy: what is free, and where the chains lead.
-fn table(window: &Window<'_>, boot: &Boot) -> Result<Map, Refusal> {
-    let mut map = Map {
+fn table(window: &Window<'_>, boot: &FatBoot) -> Result<FatMap, Refusal> {
+    let mut map = FatMap {
         used: Clusters::new(boot.clusters),
         reached: Clusters::new(boot.clusters),
         in_use: 0,
@@ -180,16 +220,16 @@ fn table(window: &Window<'_>, boot: &Boot) -> Result<Map, Refusal> {
             }
             let raw = if width == 4 { le32(raw, 0) } else { u32::from(le16(raw, 0)) };
             match boot.entry(cluster, raw)? {
-                Entry::Free => continue,
-                Entry::Bad => {
+                FatEntry::Free => continue,
+                FatEntry::Bad => {
                     map.bad.push(cluster);
                     if map.bad.len() > 1 << 20 {
                         refuse!(Errors, "more than {} clusters are bad", 1 << 20);
                     }
                     continue;
                 }
-                Entry::End => {}
-                Entry::Next(next) => reach(&mut map, next, "a chain")?,
+                FatEntry::End => {}
+                FatEntry::Next(next) => reach(&mut map, next, "a chain")?,
             }
             map.in_use += 1;
             map.used.set(cluster - FIRST);
@@ -199,7 +239,7 @@ fn table(window: &Window<'_>, boot: &Boot) -> Result<Map, Refusal> {
 }
 
 /// Notes that `what` leads to `cluster`, which nothing else may do.
-fn reach(map: &mut Map, cluster: u64, what: &str) -> Result<(), Refusal> {
+fn reach(map: &mut FatMap, cluster: u64, what: &str) -> Result<(), Refusal> {
     if map.reached.set(cluster - FIRST) {
         refuse!(
             Conflict,

@@ -8,7 +8,7 @@ use crate::{Refusal, Window};
 const PAGE: u64 = 32 << 10;
 
 /// A table of 16 or 32 bit entries, read through a cache of one page.
-pub(crate) struct Table<'a> {
+pub(crate) struct FatTable<'a> {
     window: &'a Window<'a>,
     offset: u64,
     /// Bytes of an entry: 2 or 4.
@@ -19,7 +19,7 @@ pub(crate) struct Table<'a> {
     page_at: u64,
 }
 
-impl<'a> Table<'a> {
+impl<'a> FatTable<'a> {
     /// The table at byte `offset` of the window.
     pub(crate) fn new(window: &'a Window<'a>, offset: u64, width: u64, entries: u64) -> Self {
         Self { window, offset, width, entries, page: Vec::new(), page_at: 0 }

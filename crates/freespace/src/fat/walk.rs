@@ -1,12 +1,12 @@
 //! The walk over all directories of a FAT: every file begins in a cluster of its own, and together
 //! they need exactly the clusters that are in use.
 
-use super::boot::{Boot, FIRST, Root};
-use super::table::Table;
-use super::{Entry, Map, reach};
+use super::boot::{FIRST, FatBoot, RootDirectory};
+use super::table::FatTable;
+use super::{FatEntry, FatMap, reach};
 use crate::bytes::{le16, le32};
 use crate::refusal::refuse;
-use crate::{Kind, Refusal, Window};
+use crate::{FileSystem, Refusal, Window};
 use block::Span;
 
 /// Bytes of a directory entry.
@@ -29,17 +29,17 @@ struct Directory {
     parent: u32,
 }
 
-struct Walk<'a, 'm> {
+struct FatWalk<'a, 'm> {
     window: &'a Window<'a>,
-    boot: &'m Boot,
-    map: &'m mut Map,
-    fat: Table<'a>,
+    boot: &'m FatBoot,
+    map: &'m mut FatMap,
+    fat: FatTable<'a>,
     waiting: Vec<Directory>,
     /// Clusters that the files and directories seen so far need.
     needed: u64,
 }
 
-pub(super) fn walk(window: &Window<'_>, boot: &Boot, map: &mut Map) -> Result<(), Refusal> {
+pub(super) fn walk(window: &Window<'_>, boot: &FatBoot, map: &mut FatMap) -> Result<(), Refusal> {
     // A chain leads only to clusters in use; whether a whole chain is in use is seen here, as each
     // of its links was noted.
     for cluster in 0..boot.clusters {
@@ -47,14 +47,14 @@ pub(super) fn walk(window: &Window<'_>, boot: &Boot, map: &mut Map) -> Result<()
             free_but_used(cluster + FIRST, "a chain")?;
         }
     }
-    let fat = Table::new(window, boot.fat, boot.width(), boot.clusters + FIRST);
-    let mut walk = Walk { window, boot, map, fat, waiting: Vec::new(), needed: 0 };
+    let fat = FatTable::new(window, boot.fat, boot.width(), boot.clusters + FIRST);
+    let mut walk = FatWalk { window, boot, map, fat, waiting: Vec::new(), needed: 0 };
     match boot.root {
-        Root::Fixed { offset, len } => {
+        RootDirectory::Fixed { offset, len } => {
             let span = Span::between(offset, offset + len);
             walk.scan(&[span], None)?;
         }
-        Root::Chain(first) => {
+        RootDirectory::Chain(first) => {
             let pieces = walk.chain(first)?;
             walk.scan(&pieces, None)?;
         }
@@ -81,7 +81,7 @@ fn free_but_used(cluster: u64, what: &str) -> Result<(), Refusal> {
     )
 }
 
-impl Walk<'_, '_> {
+impl FatWalk<'_, '_> {
     /// Notes that a file or directory begins at `first`.
     fn begin(&mut self, first: u32, what: &str) -> Result<(), Refusal> {
         let first = u64::from(first);
@@ -113,9 +113,9 @@ impl Walk<'_, '_> {
             self.needed += 1;
             let raw = self.fat.get(at)?;
             match self.boot.entry(at, raw)? {
-                Entry::End => return Ok(pieces),
-                Entry::Next(next) => at = next,
-                Entry::Free | Entry::Bad => free_but_used(at, "a directory")?,
+                FatEntry::End => return Ok(pieces),
+                FatEntry::Next(next) => at = next,
+                FatEntry::Free | FatEntry::Bad => free_but_used(at, "a directory")?,
             }
         }
         refuse!(
@@ -146,7 +146,7 @@ impl Walk<'_, '_> {
 
     fn first_cluster(&self, entry: &[u8]) -> u32 {
         // FAT16 keeps other things in the upper half.
-        let high = if self.boot.kind == Kind::Fat32 { le16(entry, 20) } else { 0 };
+        let high = if self.boot.kind == FileSystem::FAT32 { le16(entry, 20) } else { 0 };
         u32::from(high) << 16 | u32::from(le16(entry, 26))
     }
 
@@ -157,7 +157,8 @@ impl Walk<'_, '_> {
             _ => (b"..         ", directory.parent),
         };
         let found = self.first_cluster(entry);
-        let root = matches!(self.boot.root, Root::Chain(root) if root == found && leads_to == 0);
+        let root =
+            matches!(self.boot.root, RootDirectory::Chain(root) if root == found && leads_to == 0);
         if &entry[..11] != name
             || entry[11] & attribute::DIRECTORY == 0
             || (found != leads_to && !root)

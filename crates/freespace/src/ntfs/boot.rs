@@ -9,7 +9,7 @@ const MAX_CLUSTER: u64 = 2 << 20;
 
 /// The geometry, checked against the window. Sizes in bytes, places in clusters.
 #[derive(Debug)]
-pub(super) struct Boot {
+pub(super) struct NtfsBoot {
     pub(super) cluster: u64,
     pub(super) clusters: u64,
     pub(super) size: u64,
@@ -19,7 +19,7 @@ pub(super) struct Boot {
     pub(super) serial: u64,
 }
 
-pub(super) fn read(window: &Window<'_>) -> Result<Boot, Refusal> {
+pub(super) fn read(window: &Window<'_>) -> Result<NtfsBoot, Refusal> {
     let head = window.bytes(0, 512)?;
     let sector = u64::from(le16(&head, 11));
     if &head[3..11] != b"NTFS    "
@@ -61,7 +61,7 @@ pub(super) fn read(window: &Window<'_>) -> Result<Boot, Refusal> {
             "its boot sector and the copy behind its end differ; check it with chkdsk"
         );
     }
-    let boot = Boot {
+    let boot = NtfsBoot {
         cluster,
         clusters: size / cluster,
         size,

@@ -11,11 +11,15 @@ mod volume;
 
 use crate::bytes::{le16, le64};
 use crate::clusters::Clusters;
+use crate::reader::SuspendedIn;
 use crate::refusal::refuse;
-use crate::{Code, Found, FreeList, Kind, Level, Options, Refusal, Stamp, Volume, Window};
+use crate::{
+    Code, FileSystem, FileSystemReader, FreeList, FreeSpace, Level, Options, Refusal, Stamp,
+    Volume, Window,
+};
 use block::Span;
-use record::{Record, kind};
-use volume::{Ntfs, Stream, Value};
+use record::{FileRecord, kind};
+use volume::{AttributeStream, Ntfs, Value};
 
 /// Numbers of the system's file records.
 const BITMAP: u64 = 6;
@@ -30,13 +34,28 @@ const MAX_HIBERNATION: usize = 64;
 
 /// Whether a look for a sleeping Windows saw all files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seen {
+enum FilesSeen {
     All,
     Part,
 }
 
+impl FileSystem {
+    /// NTFS.
+    pub const NTFS: Self = Self("ntfs");
+}
+
+/// The line of this file system in the table of readers.
+pub(crate) const READER: FileSystemReader = FileSystemReader {
+    kinds: &[FileSystem::NTFS],
+    recognize: |head| head.has(3, b"NTFS    ").then_some(FileSystem::NTFS),
+    read,
+    // ntfs-3g leaves no mark.
+    shows_mounted: false,
+    suspended: SuspendedIn::OwnFile,
+};
+
 /// Reads what is free.
-pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refusal> {
+fn read(window: &Window<'_>, options: &Options) -> Result<FreeSpace, Refusal> {
     let volume = Ntfs::open(window, boot::read(window)?)?;
     prove(&volume, options).or_else(|refusal| {
         if refusal.code == Code::Hibernated {
@@ -46,9 +65,9 @@ pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refu
         // wrong here.
         state::log_of_a_sleeper(&volume)?;
         match sleeper(&volume)? {
-            Seen::All => Err(refusal),
+            FilesSeen::All => Err(refusal),
             // Said as damage, which whoever looks for a sleeper takes for a place to hide.
-            Seen::Part => refuse!(
+            FilesSeen::Part => refuse!(
                 Structure,
                 "{}; and of its files not all are seen, so Windows may sleep in it",
                 refusal.sentence
@@ -58,7 +77,7 @@ pub(crate) fn read(window: &Window<'_>, options: &Options) -> Result<Found, Refu
 }
 
 /// Reads what is free in a volume whose file table is known.
-fn prove(volume: &Ntfs<'_>, options: &Options) -> Result<Found, Refusal> {
+fn prove(volume: &Ntfs<'_>, options: &Options) -> Result<FreeSpace, Refusal> {
     let window = volume.window;
     if !options.shadow_copies {
         state::shadow_copies(window)?;
@@ -82,8 +101,8 @@ fn prove(volume: &Ntfs<'_>, options: &Options) -> Result<Found, Refusal> {
     }
     ranges.extend(places(volume, &map, 8 << 20));
     let (free, dropped) = list.finish();
-    Ok(Found {
-        kind: Kind::Ntfs,
+    Ok(FreeSpace {
+        kind: FileSystem::NTFS,
         level: Level::Deep,
         usual: Level::Deep,
         unit: unit as u32,
@@ -96,7 +115,7 @@ fn prove(volume: &Ntfs<'_>, options: &Options) -> Result<Found, Refusal> {
 }
 
 /// Where the first `len` bytes of a value lie.
-fn places(volume: &Ntfs<'_>, stream: &Stream, len: u64) -> Vec<Span> {
+fn places(volume: &Ntfs<'_>, stream: &AttributeStream, len: u64) -> Vec<Span> {
     let mut left = len.min(stream.size);
     let mut spans = Vec::new();
     for run in &stream.runs {
@@ -127,7 +146,7 @@ fn mirror(volume: &Ntfs<'_>) -> Result<(), Refusal> {
 }
 
 /// `$Bitmap`, and where it lies.
-fn bitmap(volume: &Ntfs<'_>) -> Result<(Clusters, Stream), Refusal> {
+fn bitmap(volume: &Ntfs<'_>) -> Result<(Clusters, AttributeStream), Refusal> {
     let record = volume.record(BITMAP)?;
     let count = volume.boot.clusters;
     let needed = count.div_ceil(8);
@@ -177,7 +196,7 @@ fn walk(volume: &Ntfs<'_>, clusters: &mut Clusters) -> Result<Vec<u64>, Refusal>
         for (index, raw) in bytes.chunks_exact(size).enumerate() {
             let number = piece.offset() / size as u64 + index as u64;
             let marked = in_use.is_set(number);
-            if marked != Record::in_use(raw) {
+            if marked != FileRecord::in_use(raw) {
                 if !marked || !is_spare(number, raw) {
                     refuse!(
                         Conflict,
@@ -190,7 +209,7 @@ fn walk(volume: &Ntfs<'_>, clusters: &mut Clusters) -> Result<Vec<u64>, Refusal>
             if !marked {
                 continue;
             }
-            let record = Record::new(number, raw.to_vec())?;
+            let record = FileRecord::new(number, raw.to_vec())?;
             if let Some(file) = claim(volume, &record, clusters)? {
                 if hibernation.len() >= MAX_HIBERNATION {
                     refuse!(
@@ -216,27 +235,27 @@ fn is_spare(number: u64, raw: &[u8]) -> bool {
 
 /// Refuses a volume with a `hiberfil.sys` in which a system sleeps, or of which nobody can say. Of
 /// what is damaged on the way, nothing is said but that not all was seen.
-fn sleeper(volume: &Ntfs<'_>) -> Result<Seen, Refusal> {
+fn sleeper(volume: &Ntfs<'_>) -> Result<FilesSeen, Refusal> {
     let size = volume.boot.record;
     // Without the map of records in use, each of them counts.
     let in_use = records_in_use(volume).ok();
     let behind = in_use.as_ref().is_some_and(|map| map.none_from(volume.records()));
-    let mut seen = if behind { Seen::All } else { Seen::Part };
+    let mut seen = if behind { FilesSeen::All } else { FilesSeen::Part };
     let mut bytes = vec![0; (1 << 20) / size * size];
     for piece in Span::whole(volume.records() * size as u64).pieces(bytes.len() as u64) {
         let bytes = &mut bytes[..piece.len() as usize];
         if volume.read(&volume.mft, piece.offset(), bytes).is_err() {
-            seen = Seen::Part;
+            seen = FilesSeen::Part;
             continue;
         }
         for (index, raw) in bytes.chunks_exact(size).enumerate() {
             let number = piece.offset() / size as u64 + index as u64;
-            let record = Record::new(number, raw.to_vec());
-            let names = record.as_ref().map(Record::attributes);
+            let record = FileRecord::new(number, raw.to_vec());
+            let names = record.as_ref().map(FileRecord::attributes);
             let Ok(Ok(attributes)) = names else {
                 let marked = in_use.as_ref().is_none_or(|map| map.is_set(number));
-                if Record::in_use(raw) || (marked && !is_spare(number, raw)) {
-                    seen = Seen::Part;
+                if FileRecord::in_use(raw) || (marked && !is_spare(number, raw)) {
+                    seen = FilesSeen::Part;
                 }
                 continue;
             };
@@ -249,7 +268,7 @@ fn sleeper(volume: &Ntfs<'_>) -> Result<Seen, Refusal> {
                 state::hibernation(volume, file).or_else(|refusal| match refusal.code {
                     Code::Hibernated => Err(refusal),
                     _ => {
-                        seen = Seen::Part;
+                        seen = FilesSeen::Part;
                         Ok(())
                     }
                 })?;
@@ -291,7 +310,7 @@ fn records_in_use(volume: &Ntfs<'_>) -> Result<Clusters, Refusal> {
 /// Claims the clusters of a record's attributes; returns its file when its name is `hiberfil.sys`.
 fn claim(
     volume: &Ntfs<'_>,
-    record: &Record,
+    record: &FileRecord,
     clusters: &mut Clusters,
 ) -> Result<Option<u64>, Refusal> {
     let mut hibernation = None;

@@ -44,12 +44,12 @@ pub(super) fn fix_up(bytes: &mut [u8], what: &str) -> Result<(), Refusal> {
 
 /// A file record, its update sequence applied.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct FileRecord {
     pub(super) number: u64,
     bytes: Vec<u8>,
 }
 
-impl Record {
+impl FileRecord {
     /// Whether the raw bytes say that the record is in use.
     pub(super) fn in_use(raw: &[u8]) -> bool {
         &raw[..4] == b"FILE" && le16(raw, 0x16) & 1 != 0
@@ -183,7 +183,7 @@ impl<'r> Attribute<'r> {
 
     /// Its run list: pairs of a signed difference of places and a length, each number as long as
     /// the byte before them says. Every run lies inside the `clusters` of the volume.
-    pub(super) fn runs(&self, clusters: u64) -> Result<Vec<Run>, Refusal> {
+    pub(super) fn runs(&self, clusters: u64) -> Result<Vec<DataRun>, Refusal> {
         let damaged = |what: &str| {
             crate::Refusal::new(
                 crate::Code::Structure,
@@ -222,7 +222,7 @@ impl<'r> Attribute<'r> {
                 }
                 Some(place as u64)
             };
-            runs.push(Run { first, len });
+            runs.push(DataRun { first, len });
             bytes = &rest[len_size + place_size..];
         }
         // An empty value has a highest cluster of -1.
@@ -235,7 +235,7 @@ impl<'r> Attribute<'r> {
 
 /// Clusters in a row; without a place they are a hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct DataRun {
     pub(super) first: Option<u64>,
     pub(super) len: u64,
 }
@@ -292,8 +292,8 @@ mod tests {
             list.push(0);
             let bytes = attribute(&list, total);
             let decoded = Attribute::new(&bytes, 7).unwrap().runs(1 << 41).unwrap();
-            let expected: Vec<Run> =
-                runs.iter().map(|(first, len)| Run { first: *first, len: *len }).collect();
+            let expected: Vec<DataRun> =
+                runs.iter().map(|(first, len)| DataRun { first: *first, len: *len }).collect();
             prop_assert_eq!(decoded, expected);
             let short = attribute(&list, total + 1);
             prop_assert!(Attribute::new(&short, 7).unwrap().runs(1 << 41).is_err());
@@ -310,7 +310,7 @@ mod tests {
             let number = [bytes[0x30], bytes[0x31]];
             bytes[510..512].copy_from_slice(&number);
             bytes[1022..1024].copy_from_slice(&number);
-            let record = Record::new(0, bytes).unwrap();
+            let record = FileRecord::new(0, bytes).unwrap();
             if let Ok(attributes) = record.attributes() {
                 for attribute in attributes {
                     attribute.name();

@@ -1,7 +1,7 @@
 //! What says that a volume was left cleanly: flags, log, hibernation file, shadow copies.
 
 use super::record::{fix_up, kind};
-use super::volume::{Ntfs, Stream, Value};
+use super::volume::{AttributeStream, Ntfs, Value};
 use crate::bytes::{le16, le32, le64};
 use crate::refusal::refuse;
 use crate::{Refusal, Window};
@@ -95,7 +95,7 @@ fn sleeps<T>() -> Result<T, Refusal> {
     )
 }
 
-fn log_stream(volume: &Ntfs<'_>, stream: &Stream) -> Result<(), Refusal> {
+fn log_stream(volume: &Ntfs<'_>, stream: &AttributeStream) -> Result<(), Refusal> {
     let mut head = vec![0; 64 << 10];
     volume.read(stream, 0, &mut head)?;
     if head.iter().all(|byte| *byte == 0xFF) {

@@ -1,7 +1,7 @@
 //! The file table of a volume, and the values of its files.
 
-use super::boot::Boot;
-use super::record::{Record, Run, kind};
+use super::boot::NtfsBoot;
+use super::record::{DataRun, FileRecord, kind};
 use crate::bytes::{le16, le32, le64};
 use crate::refusal::refuse;
 use crate::{Refusal, Window};
@@ -15,13 +15,13 @@ const MAX_RUNS: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) enum Value {
     Resident(Vec<u8>),
-    Clusters(Stream),
+    Clusters(AttributeStream),
 }
 
 /// A value that lies in clusters.
 #[derive(Debug, Default)]
-pub(super) struct Stream {
-    pub(super) runs: Vec<Run>,
+pub(super) struct AttributeStream {
+    pub(super) runs: Vec<DataRun>,
     /// Bytes of the value.
     pub(super) size: u64,
     /// Bytes that were written; the rest reads as zeroes.
@@ -42,17 +42,17 @@ impl Value {
 /// A volume whose file table is known.
 pub(super) struct Ntfs<'a> {
     pub(super) window: &'a Window<'a>,
-    pub(super) boot: Boot,
-    pub(super) mft: Stream,
+    pub(super) boot: NtfsBoot,
+    pub(super) mft: AttributeStream,
 }
 
 impl<'a> Ntfs<'a> {
     /// Finds the file table: its own record says where it lies, and where that is not enough, its
     /// attribute list names records in the part known so far.
-    pub(super) fn open(window: &'a Window<'a>, boot: Boot) -> Result<Self, Refusal> {
+    pub(super) fn open(window: &'a Window<'a>, boot: NtfsBoot) -> Result<Self, Refusal> {
         let raw = window.bytes(boot.mft * boot.cluster, boot.record)?;
-        let record = Record::new(0, raw)?;
-        let mut volume = Self { window, boot, mft: Stream::default() };
+        let record = FileRecord::new(0, raw)?;
+        let mut volume = Self { window, boot, mft: AttributeStream::default() };
         let mut first = None;
         for attribute in record.attributes()? {
             if attribute.kind() == kind::DATA
@@ -66,7 +66,7 @@ impl<'a> Ntfs<'a> {
         let Some(first) = first.filter(|first| first.lowest() == 0) else {
             refuse!(Structure, "the file table does not say where it is; check it with chkdsk");
         };
-        volume.mft = Stream {
+        volume.mft = AttributeStream {
             runs: first.runs(volume.boot.clusters)?,
             size: first.data_size(),
             initialised: first.initialised(),
@@ -99,18 +99,23 @@ impl<'a> Ntfs<'a> {
     }
 
     /// File record `number`, which must be in use.
-    pub(super) fn record(&self, number: u64) -> Result<Record, Refusal> {
+    pub(super) fn record(&self, number: u64) -> Result<FileRecord, Refusal> {
         let mut raw = vec![0; self.boot.record];
         let at = number.saturating_mul(self.boot.record as u64);
         if number >= self.records() {
             refuse!(Structure, "file record {number} does not exist; check it with chkdsk");
         }
         self.read(&self.mft, at, &mut raw)?;
-        Record::new(number, raw)
+        FileRecord::new(number, raw)
     }
 
     /// Reads from a value in clusters. What was never written is zero.
-    pub(super) fn read(&self, stream: &Stream, offset: u64, buf: &mut [u8]) -> Result<(), Refusal> {
+    pub(super) fn read(
+        &self,
+        stream: &AttributeStream,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), Refusal> {
         buf.fill(0);
         let end = offset.saturating_add(buf.len() as u64).min(stream.initialised.min(stream.size));
         let mut start = 0u64;
@@ -137,7 +142,7 @@ impl<'a> Ntfs<'a> {
     /// The value of the attribute of a file, wherever its pieces are.
     pub(super) fn value(
         &self,
-        base: &Record,
+        base: &FileRecord,
         kind: u32,
         name: &[u16],
     ) -> Result<Option<Value>, Refusal> {
@@ -152,8 +157,8 @@ impl<'a> Ntfs<'a> {
             };
             if lowest == 0 {
                 match find(record, kind, name, 0)? {
-                    Found::Resident(bytes) => return Ok(Some(Value::Resident(bytes))),
-                    Found::Clusters(head) => stream = Some(head),
+                    AttributeValue::Resident(bytes) => return Ok(Some(Value::Resident(bytes))),
+                    AttributeValue::Clusters(head) => stream = Some(head),
                 }
             }
             let Some(stream) = &mut stream else {
@@ -173,8 +178,8 @@ impl<'a> Ntfs<'a> {
     /// Adds the runs of the piece of a value that begins at cluster `lowest` of it.
     fn append(
         &self,
-        stream: &mut Stream,
-        record: &Record,
+        stream: &mut AttributeStream,
+        record: &FileRecord,
         kind: u32,
         name: &[u16],
         lowest: u64,
@@ -202,14 +207,19 @@ impl<'a> Ntfs<'a> {
     }
 
     /// The records that hold the pieces of an attribute, and where each piece begins; in order.
-    fn pieces(&self, base: &Record, kind: u32, name: &[u16]) -> Result<Vec<(u64, u64)>, Refusal> {
+    fn pieces(
+        &self,
+        base: &FileRecord,
+        kind: u32,
+        name: &[u16],
+    ) -> Result<Vec<(u64, u64)>, Refusal> {
         let mut pieces = Vec::new();
         for attribute in base.attributes()? {
             if attribute.kind() == kind::ATTRIBUTE_LIST {
                 let list = match attribute.resident() {
                     Some(bytes) => bytes.to_vec(),
                     None => {
-                        let stream = Stream {
+                        let stream = AttributeStream {
                             runs: attribute.runs(self.boot.clusters)?,
                             size: attribute.data_size(),
                             initialised: attribute.initialised(),
@@ -238,7 +248,7 @@ impl<'a> Ntfs<'a> {
     }
 
     /// A value must not be longer than the clusters that it has.
-    fn check_length(&self, what: &str, stream: &Stream) -> Result<(), Refusal> {
+    fn check_length(&self, what: &str, stream: &AttributeStream) -> Result<(), Refusal> {
         let clusters = stream.runs.iter().map(|run| run.len).fold(0, u64::saturating_add);
         let room = clusters.saturating_mul(self.boot.cluster);
         if stream.size > room || stream.initialised > stream.size {
@@ -253,22 +263,27 @@ impl<'a> Ntfs<'a> {
     }
 }
 
-enum Found {
+enum AttributeValue {
     Resident(Vec<u8>),
-    Clusters(Stream),
+    Clusters(AttributeStream),
 }
 
 /// The beginning of a value: all of it, or its sizes without the runs yet.
-fn find(record: &Record, kind: u32, name: &[u16], lowest: u64) -> Result<Found, Refusal> {
+fn find(
+    record: &FileRecord,
+    kind: u32,
+    name: &[u16],
+    lowest: u64,
+) -> Result<AttributeValue, Refusal> {
     for attribute in record.attributes()? {
         if attribute.kind() != kind || attribute.name() != name {
             continue;
         }
         if let Some(bytes) = attribute.resident() {
-            return Ok(Found::Resident(bytes.to_vec()));
+            return Ok(AttributeValue::Resident(bytes.to_vec()));
         }
         if attribute.lowest() == lowest {
-            return Ok(Found::Clusters(Stream {
+            return Ok(AttributeValue::Clusters(AttributeStream {
                 runs: Vec::new(),
                 size: attribute.data_size(),
                 initialised: attribute.initialised(),

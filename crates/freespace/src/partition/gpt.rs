@@ -12,7 +12,7 @@ const MAX_ENTRIES: u32 = 4096;
 
 /// One of the two headers.
 #[derive(Debug, PartialEq, Eq)]
-struct Header {
+struct GptHeader {
     own: u64,
     other: u64,
     first_usable: u64,
@@ -51,7 +51,7 @@ pub(super) fn read(
 
 fn table(window: &Window<'_>, raw: &[u8], sector: u64) -> Result<Vec<Partition>, Refusal> {
     let sectors = window.size() / sector;
-    let primary = Header::read(raw, 1, sectors, "first")?;
+    let primary = GptHeader::read(raw, 1, sectors, "first")?;
     let entries = primary.entries(window, sector, "first")?;
     if primary.other != sectors - 1 {
         refuse!(
@@ -65,7 +65,7 @@ fn table(window: &Window<'_>, raw: &[u8], sector: u64) -> Result<Vec<Partition>,
     if !raw.starts_with(SIGNATURE) {
         refuse!(PartitionTable, "the copy of its GPT at the end of the disk is missing");
     }
-    let backup = Header::read(&raw, primary.other, sectors, "second")?;
+    let backup = GptHeader::read(&raw, primary.other, sectors, "second")?;
     if backup.entries(window, sector, "second")? != entries
         || backup.disk != primary.disk
         || (backup.first_usable, backup.last_usable) != (primary.first_usable, primary.last_usable)
@@ -112,7 +112,7 @@ fn table(window: &Window<'_>, raw: &[u8], sector: u64) -> Result<Vec<Partition>,
     Ok(list)
 }
 
-impl Header {
+impl GptHeader {
     fn read(raw: &[u8], at: u64, sectors: u64, which: &str) -> Result<Self, Refusal> {
         let size = le32(raw, 12);
         if le32(raw, 8) != 0x1_0000 {

@@ -13,14 +13,14 @@ const SECTOR: u64 = 512;
 
 /// One of the four entries of a boot record, in sectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct MbrEntry {
     pub(super) number: u32,
     pub(super) kind: u8,
     start: u64,
     count: u64,
 }
 
-impl Entry {
+impl MbrEntry {
     fn is_extended(self) -> bool {
         matches!(self.kind, 0x05 | 0x0F | 0x85)
     }
@@ -28,7 +28,7 @@ impl Entry {
 
 /// The used entries of a sector; `None` when it holds no partition table: no signature, no entry,
 /// or something else (the boot code of a file system) where entries would be.
-fn entries(raw: &[u8]) -> Option<Vec<Entry>> {
+fn entries(raw: &[u8]) -> Option<Vec<MbrEntry>> {
     if le16(raw, 510) != 0xAA55 {
         return None;
     }
@@ -39,16 +39,16 @@ fn entries(raw: &[u8]) -> Option<Vec<Entry>> {
         }
         let (start, count) = (u64::from(le32(entry, 8)), u64::from(le32(entry, 12)));
         if entry[4] != 0 {
-            list.push(Entry { number, kind: entry[4], start, count });
+            list.push(MbrEntry { number, kind: entry[4], start, count });
         }
     }
     Some(list)
 }
 
 /// The four entries of the first sector, when they are a partition table.
-pub(super) fn primary(raw: &[u8], window: &Window<'_>) -> Option<Vec<Entry>> {
+pub(super) fn primary(raw: &[u8], window: &Window<'_>) -> Option<Vec<MbrEntry>> {
     let list = entries(raw)?;
-    let fits = |entry: &Entry| entry.start > 0 && entry.count > 0;
+    let fits = |entry: &MbrEntry| entry.start > 0 && entry.count > 0;
     // Where no entry fits it is boot code. Where one does, those that do not are damage: see `read`.
     let table = list.iter().any(fits) && window.size() > SECTOR;
     table.then_some(list)
@@ -58,7 +58,7 @@ pub(super) fn primary(raw: &[u8], window: &Window<'_>) -> Option<Vec<Entry>> {
 ///
 /// # Errors
 /// Overlaps, ranges beyond the disk, broken chains.
-pub(super) fn read(window: &Window<'_>, primary: &[Entry]) -> Result<Vec<Partition>, Refusal> {
+pub(super) fn read(window: &Window<'_>, primary: &[MbrEntry]) -> Result<Vec<Partition>, Refusal> {
     let mut list = Vec::new();
     let mut containers = Vec::new();
     for entry in primary {
@@ -81,7 +81,7 @@ pub(super) fn read(window: &Window<'_>, primary: &[Entry]) -> Result<Vec<Partiti
     Ok(list)
 }
 
-fn partition(window: &Window<'_>, entry: Entry) -> Result<Partition, Refusal> {
+fn partition(window: &Window<'_>, entry: MbrEntry) -> Result<Partition, Refusal> {
     if entry.start == 0 || entry.count == 0 {
         refuse!(PartitionTable, "partition {} is empty or begins before the disk", entry.number);
     }
@@ -99,7 +99,7 @@ fn partition(window: &Window<'_>, entry: Entry) -> Result<Partition, Refusal> {
 /// the latter from the start of the extended partition.
 fn logical(
     window: &Window<'_>,
-    container: Entry,
+    container: MbrEntry,
     bounds: Span,
     list: &mut Vec<Partition>,
 ) -> Result<(), Refusal> {
@@ -113,13 +113,13 @@ fn logical(
         let Some(found) = entries(&raw) else {
             refuse!(PartitionTable, "its chain of logical partitions breaks at sector {at}");
         };
-        let (links, own): (Vec<Entry>, Vec<Entry>) =
+        let (links, own): (Vec<MbrEntry>, Vec<MbrEntry>) =
             found.into_iter().partition(|e| e.is_extended());
         if own.len() > 1 || links.len() > 1 {
             refuse!(PartitionTable, "sector {at} describes more than one logical partition");
         }
         for entry in own {
-            let entry = Entry { number, start: at + entry.start, ..entry };
+            let entry = MbrEntry { number, start: at + entry.start, ..entry };
             let partition = partition(window, entry)?;
             if bounds.intersect(partition.span) != Some(partition.span)
                 || partition.span.intersect(record).is_some()

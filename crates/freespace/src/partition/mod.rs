@@ -23,7 +23,7 @@ pub struct Partition {
 
 /// How a disk is divided.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Table {
+pub enum PartitionTable {
     /// A GUID partition table.
     Gpt(Vec<Partition>),
     /// A master boot record.
@@ -32,7 +32,7 @@ pub enum Table {
     None,
 }
 
-impl Table {
+impl PartitionTable {
     /// Its name.
     pub const fn as_str(&self) -> &'static str {
         match self {

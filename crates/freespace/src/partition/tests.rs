@@ -68,7 +68,7 @@ fn the_checksum_gives_the_published_check_value() {
 
 #[test]
 fn primary_and_logical_partitions_are_found_with_their_numbers() {
-    let table = Table::read(&mbr_disk()).unwrap();
+    let table = PartitionTable::read(&mbr_disk()).unwrap();
     let list: Vec<(u32, u64, u64)> = table
         .partitions()
         .iter()
@@ -83,7 +83,11 @@ fn a_chain_that_leads_back_or_out_is_refused() {
     for link in [0, 8, 4000] {
         let mut disk = mbr_disk();
         record(&mut disk, 1600, &[entry(0x82, 8, 500), entry(0x05, link, 600)]);
-        assert_eq!(Table::read(&disk).unwrap_err().code, Code::PartitionTable, "link {link}");
+        assert_eq!(
+            PartitionTable::read(&disk).unwrap_err().code,
+            Code::PartitionTable,
+            "link {link}"
+        );
     }
 }
 
@@ -92,10 +96,10 @@ fn partitions_that_overlap_or_leave_the_disk_are_refused() {
     for other in [entry(0x83, 963, 10), entry(0x83, 4000, 97)] {
         let mut disk = mbr_disk();
         record(&mut disk, 0, &[entry(0x83, 64, 900), other]);
-        assert_eq!(Table::read(&disk).unwrap_err().code, Code::PartitionTable);
+        assert_eq!(PartitionTable::read(&disk).unwrap_err().code, Code::PartitionTable);
     }
     let disk = gpt_disk(4096, 512, &[(100, 200), (200, 300)]);
-    assert_eq!(Table::read(&disk).unwrap_err().code, Code::PartitionTable);
+    assert_eq!(PartitionTable::read(&disk).unwrap_err().code, Code::PartitionTable);
 }
 
 #[test]
@@ -103,7 +107,7 @@ fn no_partition_lies_on_a_partition_table() {
     // The first logical partition reaches over the boot record of the second one.
     let mut disk = mbr_disk();
     record(&mut disk, 1000, &[entry(0x83, 8, 600), entry(0x05, 600, 600)]);
-    assert_eq!(Table::read(&disk).unwrap_err().code, Code::PartitionTable);
+    assert_eq!(PartitionTable::read(&disk).unwrap_err().code, Code::PartitionTable);
     let mut disk = gpt_disk(4096, 512, &[(100, 200)]);
     for own in [1, 4095] {
         let raw = &mut disk[own * 512..own * 512 + 92];
@@ -112,7 +116,7 @@ fn no_partition_lies_on_a_partition_table() {
         let sum = gpt::crc32(raw);
         raw[16..20].copy_from_slice(&sum.to_le_bytes());
     }
-    let refusal = Table::read(&disk).unwrap_err();
+    let refusal = PartitionTable::read(&disk).unwrap_err();
     assert!(refusal.sentence.contains("where partitions may be"), "{refusal}");
 }
 
@@ -121,10 +125,10 @@ fn an_entry_that_cannot_be_beside_one_that_can_is_damage_and_not_boot_code() {
     for odd in [entry(0x83, 0, 10), entry(0x83, 2000, 0)] {
         let mut disk = mbr_disk();
         record(&mut disk, 0, &[entry(0x83, 64, 900), odd]);
-        assert_eq!(Table::read(&disk).unwrap_err().code, Code::PartitionTable);
+        assert_eq!(PartitionTable::read(&disk).unwrap_err().code, Code::PartitionTable);
         let mut disk = mbr_disk();
         record(&mut disk, 0, &[odd, [0; 16]]);
-        assert_eq!(Table::read(&disk).unwrap(), Table::None);
+        assert_eq!(PartitionTable::read(&disk).unwrap(), PartitionTable::None);
     }
 }
 
@@ -132,7 +136,7 @@ fn an_entry_that_cannot_be_beside_one_that_can_is_damage_and_not_boot_code() {
 fn a_gpt_is_read_with_sectors_of_512_and_of_4096_bytes() {
     for sector in [512, 4096] {
         let disk = gpt_disk(4096, sector, &[(100, 199), (300, 399)]);
-        let table = Table::read(&disk).unwrap();
+        let table = PartitionTable::read(&disk).unwrap();
         assert_eq!(table.as_str(), "gpt");
         let second = &table.partitions()[1];
         assert_eq!(second.span, Span::between(300 * sector as u64, 400 * sector as u64));
@@ -147,16 +151,23 @@ fn any_changed_byte_of_either_copy_of_a_gpt_is_refused() {
     for at in copies.into_iter().flatten() {
         let mut disk = disk.clone();
         disk[at] ^= 1;
-        assert_eq!(Table::read(&disk).unwrap_err().code, Code::PartitionTable, "byte {at}");
+        assert_eq!(
+            PartitionTable::read(&disk).unwrap_err().code,
+            Code::PartitionTable,
+            "byte {at}"
+        );
     }
-    assert_eq!(Table::read(&disk[..511 * 512].to_vec()).unwrap_err().code, Code::PartitionTable);
+    assert_eq!(
+        PartitionTable::read(&disk[..511 * 512].to_vec()).unwrap_err().code,
+        Code::PartitionTable
+    );
 }
 
 #[test]
 fn the_boot_code_of_a_file_system_is_no_table() {
     let mut disk = vec![0x20; 64 << 10];
     disk[510..512].copy_from_slice(&[0x55, 0xAA]);
-    assert_eq!(Table::read(&disk).unwrap(), Table::None);
+    assert_eq!(PartitionTable::read(&disk).unwrap(), PartitionTable::None);
 }
 
 proptest! {
@@ -174,7 +185,7 @@ proptest! {
         for (at, byte) in far {
             disk[1000 * SECTOR + 446 + at] = byte;
         }
-        if let Ok(table) = Table::read(&disk) {
+        if let Ok(table) = PartitionTable::read(&disk) {
             let mut spans: Vec<Span> = table.partitions().iter().map(|p| p.span).collect();
             spans.sort_unstable();
             prop_assert!(spans.iter().all(|span| span.end() <= disk.len() as u64));

@@ -7,7 +7,7 @@ use crate::Code::{
 
 /// Where a mark is, in bytes.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum MarkOffset {
     Start(u64),
     /// `back` bytes before the last multiple of `grain`.
     Rounded {
@@ -18,18 +18,18 @@ pub(super) enum Place {
 
 /// Bytes that tell what something is.
 #[derive(Debug)]
-pub(super) struct Mark {
+pub(super) struct DiskMark {
     pub(super) code: Code,
     pub(super) name: &'static str,
-    pub(super) place: Place,
+    pub(super) place: MarkOffset,
     pub(super) magic: &'static [u8],
     /// Two bytes that a file system of another kind may hold by chance: beside one, they count only
     /// when what is around them is right as well.
     pub(super) weak: bool,
 }
 
-const fn mark(code: Code, name: &'static str, offset: u64, magic: &'static [u8]) -> Mark {
-    Mark { code, name, place: Place::Start(offset), magic, weak: magic.len() <= 2 }
+const fn mark(code: Code, name: &'static str, offset: u64, magic: &'static [u8]) -> DiskMark {
+    DiskMark { code, name, place: MarkOffset::Start(offset), magic, weak: magic.len() <= 2 }
 }
 
 const fn rounded(
@@ -38,12 +38,18 @@ const fn rounded(
     grain: u64,
     back: u64,
     magic: &'static [u8],
-) -> Mark {
-    Mark { code, name, place: Place::Rounded { grain, back }, magic, weak: magic.len() <= 2 }
+) -> DiskMark {
+    DiskMark {
+        code,
+        name,
+        place: MarkOffset::Rounded { grain, back },
+        magic,
+        weak: magic.len() <= 2,
+    }
 }
 
 /// The last ten bytes (or fewer) of the first page of swap space, in use or suspended.
-pub(super) const ANYWHERE: &[&[u8]] = &[
+pub(crate) const ANYWHERE: &[&[u8]] = &[
     b"SWAPSPACE2",
     b"SWAP-SPACE",
     b"S1SUSPEND",
@@ -69,7 +75,7 @@ pub(super) const PURPOSES: &[(&str, Code, &str)] = &[
 ];
 
 /// Everything that is told by a few fixed bytes.
-pub(super) const MARKS: &[Mark] = &[
+pub(super) const MARKS: &[DiskMark] = &[
     mark(Encrypted, "LUKS", 0, b"LUKS\xba\xbe"),
     mark(Encrypted, "LUKS", 0x4000, b"SKUL\xba\xbe"),
     mark(Encrypted, "LUKS", 0x8000, b"SKUL\xba\xbe"),

@@ -3,13 +3,13 @@
 //! Two marks are one too many: a stale signature of an earlier format looks like a fresh one, so
 //! what bears the marks of two things is refused.
 
-mod marks;
+pub(crate) mod marks;
 mod weak;
 
 use crate::bytes::{le16, le32, le64};
 use crate::refusal::refuse;
-use crate::{Code, Kind, Refusal, Window, ext};
-use marks::{ANYWHERE, MARKS, Mark, Place};
+use crate::{Code, FileSystem, READERS, Refusal, Window};
+use marks::{DiskMark, MARKS, MarkOffset};
 use std::cell::OnceCell;
 use weak::{Around, confirmed};
 
@@ -17,8 +17,8 @@ use weak::{Around, confirmed};
 ///
 /// # Errors
 /// [`Code::Unknown`], [`Code::Ambiguous`]; the code and name of what cannot be borrowed from.
-pub fn probe(window: &Window<'_>) -> Result<Kind, Refusal> {
-    let head = Head::read(window)?;
+pub fn probe(window: &Window<'_>) -> Result<FileSystem, Refusal> {
+    let head = PartHead::read(window)?;
     let kinds = kinds(&head);
     let mut others: Vec<(Code, &str)> = Vec::new();
     for mark in MARKS {
@@ -55,7 +55,7 @@ pub fn probe(window: &Window<'_>) -> Result<Kind, Refusal> {
     }
 }
 
-fn names(kinds: &[Kind], others: &[(Code, &str)]) -> String {
+fn names(kinds: &[FileSystem], others: &[(Code, &str)]) -> String {
     let kinds = kinds.iter().map(|kind| kind.as_str());
     kinds.chain(others.iter().map(|(_, name)| *name)).collect::<Vec<_>>().join(" and ")
 }
@@ -76,13 +76,13 @@ fn sentence(code: Code, name: &str) -> String {
 }
 
 /// The first bytes, where most marks are.
-struct Head {
+pub(crate) struct PartHead {
     bytes: Vec<u8>,
     /// The last whole sector of 512 bytes.
     tail: OnceCell<Vec<u8>>,
 }
 
-impl Head {
+impl PartHead {
     fn read(window: &Window<'_>) -> Result<Self, Refusal> {
         let len = window.size().min(68 << 10) as usize;
         Ok(Self { bytes: window.bytes(0, len)?, tail: OnceCell::new() })
@@ -104,21 +104,21 @@ impl Head {
         Ok(Around { head, tail: self.tail(window)? })
     }
 
-    fn at(&self, offset: usize, len: usize) -> Option<&[u8]> {
+    pub(crate) fn at(&self, offset: usize, len: usize) -> Option<&[u8]> {
         self.bytes.get(offset..offset.checked_add(len)?)
     }
 
-    fn has(&self, offset: usize, magic: &[u8]) -> bool {
+    pub(crate) fn has(&self, offset: usize, magic: &[u8]) -> bool {
         self.at(offset, magic.len()) == Some(magic)
     }
 }
 
-fn bears(window: &Window<'_>, head: &Head, mark: &Mark) -> Result<bool, Refusal> {
+fn bears(window: &Window<'_>, head: &PartHead, mark: &DiskMark) -> Result<bool, Refusal> {
     let len = mark.magic.len() as u64;
     let offset = match mark.place {
-        Place::Start(offset) => Some(offset),
+        MarkOffset::Start(offset) => Some(offset),
         // The start of the last whole piece of so many bytes, less so many.
-        Place::Rounded { grain, back } => (window.size() / grain * grain).checked_sub(back),
+        MarkOffset::Rounded { grain, back } => (window.size() / grain * grain).checked_sub(back),
     };
     let Some(offset) =
         offset.filter(|at| at.checked_add(len).is_some_and(|end| end <= window.size()))
@@ -132,53 +132,12 @@ fn bears(window: &Window<'_>, head: &Head, mark: &Mark) -> Result<bool, Refusal>
 }
 
 /// The file systems that are read.
-fn kinds(head: &Head) -> Vec<Kind> {
-    let mut found = Vec::new();
-    if head.at(1024 + 0x38, 2).is_some_and(|raw| le16(raw, 0) == ext::MAGIC) {
-        found.push(Kind::Ext4);
-    }
-    if head.has(3, b"NTFS    ") {
-        found.push(Kind::Ntfs);
-    }
-    if head.has(3, b"EXFAT   ") {
-        found.push(Kind::Exfat);
-    }
-    if head.has(0, b"XFSB") {
-        found.push(Kind::Xfs);
-    }
-    if head.has(0x1_0040, b"_BHRfS_M") {
-        found.push(Kind::Btrfs);
-    }
-    let mut pages = [4096, 8192, 16384, 32768, 65536].into_iter();
-    if pages.any(|size| ANYWHERE.iter().any(|magic| head.has(size - 10, magic))) {
-        found.push(Kind::Swap);
-    }
-    found.extend(fat(head));
-    found
-}
-
-/// FAT has no magic number: its boot sector must make sense.
-fn fat(head: &Head) -> Option<Kind> {
-    let raw = head.at(0, 512)?;
-    let sector = le16(raw, 11);
-    let (per_cluster, reserved, tables) = (raw[13], le16(raw, 14), raw[16]);
-    let sensible = le16(raw, 510) == 0xAA55
-        && matches!(raw[0], 0xEB | 0xE9 | 0)
-        && matches!(sector, 512 | 1024 | 2048 | 4096)
-        && per_cluster.is_power_of_two()
-        && reserved > 0
-        && matches!(tables, 1 | 2)
-        && (raw[21] == 0xF0 || raw[21] >= 0xF8)
-        && !head.has(3, b"NTFS    ")
-        && !head.has(3, b"-FVE-FS-");
-    if !sensible || (le16(raw, 19) == 0 && le32(raw, 32) == 0) {
-        return None;
-    }
-    Some(if le16(raw, 22) == 0 { Kind::Fat32 } else { Kind::Fat16 })
+fn kinds(head: &PartHead) -> Vec<FileSystem> {
+    READERS.iter().filter_map(|reader| (reader.recognize)(head)).collect()
 }
 
 /// What more than a few fixed bytes tell.
-fn computed(window: &Window<'_>, head: &Head) -> Result<Vec<(Code, &'static str)>, Refusal> {
+fn computed(window: &Window<'_>, head: &PartHead) -> Result<Vec<(Code, &'static str)>, Refusal> {
     let mut found = Vec::new();
     // BitLocker To Go looks like FAT; its GUID does not.
     if head.has(424, &marks::BITLOCKER_TO_GO) || head.has(424, &marks::BITLOCKER_USED_SPACE) {

@@ -9,7 +9,7 @@ fn with(size: usize, marks: &[(usize, &[u8])]) -> Vec<u8> {
 }
 
 #[allow(clippy::ptr_arg)] // a slice has no size, and so is no `dyn Source`
-fn code(disk: &Vec<u8>) -> Result<Kind, Code> {
+fn code(disk: &Vec<u8>) -> Result<FileSystem, Code> {
     probe(&Window::whole(disk)).map_err(|refusal| refusal.code)
 }
 
@@ -18,8 +18,8 @@ fn each_mark_is_recognised_by_its_own_name() {
     for mark in MARKS {
         let size = 8 << 20;
         let at = match mark.place {
-            Place::Start(at) => at as usize,
-            Place::Rounded { grain, back } => {
+            MarkOffset::Start(at) => at as usize,
+            MarkOffset::Rounded { grain, back } => {
                 size / grain as usize * grain as usize - back as usize
             }
         };
@@ -41,7 +41,7 @@ fn nothing_and_too_little_are_unknown() {
 fn two_marks_are_ambiguous_but_what_stands_around_comes_first() {
     let xfs: (usize, &[u8]) = (0, b"XFSB");
     let ext: (usize, &[u8]) = (1080, b"\x53\xef");
-    assert_eq!(code(&with(1 << 20, &[xfs])), Ok(Kind::Xfs));
+    assert_eq!(code(&with(1 << 20, &[xfs])), Ok(FileSystem::XFS));
     assert_eq!(code(&with(1 << 20, &[xfs, ext])), Err(Code::Ambiguous));
     let md: (usize, &[u8]) = ((1 << 20) - 8192, b"\xfc\x4e\x2b\xa9");
     assert_eq!(code(&with(1 << 20, &[ext, md])), Err(Code::RaidMember));
@@ -50,7 +50,10 @@ fn two_marks_are_ambiguous_but_what_stands_around_comes_first() {
 #[test]
 fn two_bytes_by_chance_do_not_make_a_file_system_ambiguous() {
     // The count of free inodes of ext lies where Minix has its magic number.
-    assert_eq!(code(&with(1 << 20, &[(1080, b"\x53\xef"), (1040, b"\x7f\x13")])), Ok(Kind::Ext4));
+    assert_eq!(
+        code(&with(1 << 20, &[(1080, b"\x53\xef"), (1040, b"\x7f\x13")])),
+        Ok(FileSystem::EXT4)
+    );
 }
 
 #[test]
@@ -65,7 +68,7 @@ fn a_mark_of_two_bytes_counts_beside_another_one_when_what_is_around_it_is_right
         let all = [&[(0, boot.as_slice())], marks].concat();
         code(&with(1 << 20, &all))
     };
-    assert_eq!(stale(&[]), Ok(Kind::Fat16));
+    assert_eq!(stale(&[]), Ok(FileSystem::FAT16));
     let nilfs: (usize, &[u8]) = (1024, b"\x02\0\0\0\0\0\x34\x34\x18\x01");
     assert_eq!(stale(&[nilfs]), Err(Code::Ambiguous));
     assert_eq!(stale(&[(1024, b"H+\0\x04")]), Err(Code::Ambiguous));
@@ -73,8 +76,8 @@ fn a_mark_of_two_bytes_counts_beside_another_one_when_what_is_around_it_is_right
         (1024, b"\x40\x01\xE8\x03\x01\0\x01\0\x0E\0\0\0\0\x1C\x08\x10\x7f\x13\x01\0");
     assert_eq!(stale(&[minix]), Err(Code::Ambiguous));
     // The same two bytes in a table of clusters.
-    assert_eq!(stale(&[(1030, b"\x34\x34")]), Ok(Kind::Fat16));
-    assert_eq!(stale(&[(1040, b"\x7f\x13")]), Ok(Kind::Fat16));
+    assert_eq!(stale(&[(1030, b"\x34\x34")]), Ok(FileSystem::FAT16));
+    assert_eq!(stale(&[(1040, b"\x7f\x13")]), Ok(FileSystem::FAT16));
 }
 
 #[test]
@@ -86,8 +89,9 @@ fn a_fat12_is_left_to_its_reader_which_does_not_read_it() {
     boot[54..62].copy_from_slice(b"FAT12   ");
     boot[510..].copy_from_slice(&[0x55, 0xAA]);
     let disk = with(1 << 20, &[(0, &boot)]);
-    assert_eq!(code(&disk), Ok(Kind::Fat16));
-    let refusal = crate::fat::read(&Window::whole(&disk), &crate::Options::default()).unwrap_err();
+    assert_eq!(code(&disk), Ok(FileSystem::FAT16));
+    let refusal = crate::read(FileSystem::FAT16, &Window::whole(&disk), &crate::Options::default())
+        .unwrap_err();
     assert_eq!(refusal.code, Code::UnsupportedFeature);
     assert!(refusal.sentence.contains("FAT12"), "{refusal}");
 }
@@ -110,6 +114,6 @@ fn an_ntfs_without_its_first_sector_is_known_by_the_copy_of_it() {
         let disk = with(size + (1 << 20), &[(at + (1 << 20), &copy)]);
         assert_eq!(code(&disk), Err(Code::Unknown));
         // What was formatted since has left it there.
-        assert_eq!(code(&with(size, &[(at, &copy), (1080, b"\x53\xef")])), Ok(Kind::Ext4));
+        assert_eq!(code(&with(size, &[(at, &copy), (1080, b"\x53\xef")])), Ok(FileSystem::EXT4));
     }
 }

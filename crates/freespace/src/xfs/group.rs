@@ -1,7 +1,7 @@
 //! One allocation group: its headers, its free space, its inodes, and that these do not overlap.
 
-use super::superblock::{Superblock, check_sum};
-use super::tree::{BY_BLOCK, BY_SIZE, INODES, Shape, Tree, Visit};
+use super::superblock::{XfsSuperblock, check_sum};
+use super::tree::{BY_BLOCK, BY_SIZE, INODES, Shape, Tree, VisitRecord};
 use crate::bytes::{be16, be32};
 use crate::clusters::Clusters;
 use crate::refusal::refuse;
@@ -17,12 +17,12 @@ const NONE: u32 = u32::MAX;
 /// Reads one group and adds its free blocks to `free`.
 pub(super) fn read(
     window: &Window<'_>,
-    superblock: &Superblock,
+    superblock: &XfsSuperblock,
     group: u64,
     free: &mut FreeList,
 ) -> Result<(), Refusal> {
     let blocks = superblock.blocks_of(group);
-    let mut group = Group { window, superblock, group, map: Clusters::full(blocks) };
+    let mut group = AllocationGroup { window, superblock, group, map: Clusters::full(blocks) };
     let space = group.header(1, b"XAGF", 64, 216)?;
     let inodes = group.header(2, b"XAGI", 296, 312)?;
     let list = group.header(3, b"XAFL", 8, 32)?;
@@ -37,9 +37,9 @@ pub(super) fn read(
     group.inodes(&inodes)
 }
 
-struct Group<'g> {
+struct AllocationGroup<'g> {
     window: &'g Window<'g>,
-    superblock: &'g Superblock,
+    superblock: &'g XfsSuperblock,
     group: u64,
     /// The group's blocks: first the free ones are claimed, then all that have an owner here.
     map: Clusters,
@@ -68,7 +68,7 @@ impl Totals {
     }
 }
 
-impl Group<'_> {
+impl AllocationGroup<'_> {
     /// The header in a sector of the group; `uuid` and `sum` say where it has these.
     fn header(
         &self,
@@ -110,8 +110,8 @@ impl Group<'_> {
         let (window, superblock, group) = (self.window, self.superblock, self.group);
         let map = &mut self.map;
         Tree { window, superblock, group, shape }.walk(root, levels, |visit| match visit {
-            Visit::Node(block) => map.claim(block, 1, shape.name),
-            Visit::Record(bytes) => record(map, bytes),
+            VisitRecord::Node(block) => map.claim(block, 1, shape.name),
+            VisitRecord::Record(bytes) => record(map, bytes),
         })
     }
 

@@ -3,7 +3,7 @@
 //! Every 512 bytes of the log begin with the number of the round in which they were written, so the
 //! head is where the number falls by one (`fs/xfs/xfs_log_recover.c`, `xlog_find_head`).
 
-use super::superblock::Superblock;
+use super::superblock::XfsSuperblock;
 use crate::bytes::{be32, be64};
 use crate::refusal::refuse;
 use crate::{Refusal, Window};
@@ -22,7 +22,7 @@ const PER_HEADER: u32 = 32 << 10;
 /// The flag of the operation that ends a clean unmount.
 const UNMOUNTED: u8 = 0x20;
 
-struct Log<'a> {
+struct XfsLog<'a> {
     window: &'a Window<'a>,
     base: u64,
     blocks: u64,
@@ -30,13 +30,13 @@ struct Log<'a> {
 
 /// Refuses a log that does not end with an unmount. Returns where a mount would write first: at
 /// the head, or at the beginning of the log when the head is at its end.
-pub(super) fn check(window: &Window<'_>, superblock: &Superblock) -> Result<Vec<Span>, Refusal> {
+pub(super) fn check(window: &Window<'_>, superblock: &XfsSuperblock) -> Result<Vec<Span>, Refusal> {
     let base = superblock.offset(superblock.log_group, superblock.log_block);
     let blocks = superblock.log_blocks * superblock.block / BASIC;
     if blocks < 2 {
         refuse!(Geometry, "its log has {blocks} sectors");
     }
-    let log = Log { window, base, blocks };
+    let log = XfsLog { window, base, blocks };
     let (head, round) = log.head()?;
     log.check_around(head, round)?;
     log.check_last(head, round, &superblock.uuid)?;
@@ -59,7 +59,7 @@ fn round_of(block: &[u8]) -> u32 {
     }
 }
 
-impl Log<'_> {
+impl XfsLog<'_> {
     fn read(&self, block: u64, count: u64) -> Result<Vec<u8>, Refusal> {
         self.window.bytes(self.base + block * BASIC, (count * BASIC) as usize)
     }

@@ -8,14 +8,31 @@ mod log;
 mod superblock;
 mod tree;
 
-use crate::{Found, FreeList, Kind, Level, Options, Refusal, Stamp, Window};
+use crate::reader::SuspendedIn;
+use crate::{
+    FileSystem, FileSystemReader, FreeList, FreeSpace, Level, Options, Refusal, Stamp, Window,
+};
 use block::Span;
 
 /// The most groups whose headers are read again before the first write.
 const STAMPED: u64 = 512;
 
+impl FileSystem {
+    /// XFS, version 5.
+    pub const XFS: Self = Self("xfs");
+}
+
+/// The line of this file system in the table of readers.
+pub(crate) const READER: FileSystemReader = FileSystemReader {
+    kinds: &[FileSystem::XFS],
+    recognize: |head| head.has(0, b"XFSB").then_some(FileSystem::XFS),
+    read,
+    shows_mounted: true,
+    suspended: SuspendedIn::UnreadFiles,
+};
+
 /// Reads what is free.
-pub(crate) fn read(window: &Window<'_>, _options: &Options) -> Result<Found, Refusal> {
+fn read(window: &Window<'_>, _options: &Options) -> Result<FreeSpace, Refusal> {
     let superblock = superblock::read(window)?;
     let head_of_log = log::check(window, &superblock)?;
     let mut list = FreeList::new();
@@ -31,8 +48,8 @@ pub(crate) fn read(window: &Window<'_>, _options: &Options) -> Result<Found, Ref
         .collect();
     ranges.extend(head_of_log);
     let (free, dropped) = list.finish();
-    Ok(Found {
-        kind: Kind::Xfs,
+    Ok(FreeSpace {
+        kind: FileSystem::XFS,
         level: Level::Fast,
         usual: Level::Fast,
         unit: superblock.block as u32,

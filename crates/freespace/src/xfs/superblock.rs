@@ -23,7 +23,7 @@ mod known {
 
 /// The geometry, checked against the window.
 #[derive(Debug)]
-pub(super) struct Superblock {
+pub(super) struct XfsSuperblock {
     /// Bytes of a block.
     pub(super) block: u64,
     pub(super) sector: u64,
@@ -41,7 +41,7 @@ pub(super) struct Superblock {
     pub(super) volume: Volume,
 }
 
-impl Superblock {
+impl XfsSuperblock {
     /// Blocks of a group; the last one may be smaller.
     pub(super) fn blocks_of(&self, group: u64) -> u64 {
         self.group_blocks.min(self.blocks - group * self.group_blocks)
@@ -70,7 +70,7 @@ fn array(bytes: &[u8]) -> [u8; 16] {
     uuid
 }
 
-pub(super) fn read(window: &Window<'_>) -> Result<Superblock, Refusal> {
+pub(super) fn read(window: &Window<'_>) -> Result<XfsSuperblock, Refusal> {
     let head = window.bytes(0, 512)?;
     let sector = u64::from(be16(&head, 102));
     let block = u64::from(be32(&head, 4));
@@ -110,7 +110,7 @@ pub(super) fn read(window: &Window<'_>) -> Result<Superblock, Refusal> {
         );
     }
     let uuid = array(&head[32..48]);
-    let superblock = Superblock {
+    let superblock = XfsSuperblock {
         block,
         sector,
         blocks,

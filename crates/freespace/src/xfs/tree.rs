@@ -1,6 +1,6 @@
 //! The short trees of an allocation group: free space by place and by size, inodes.
 
-use super::superblock::{Superblock, check_sum};
+use super::superblock::{XfsSuperblock, check_sum};
 use crate::bytes::{be16, be32, be64};
 use crate::refusal::refuse;
 use crate::{Refusal, Window};
@@ -31,7 +31,7 @@ pub(super) const INODES: Shape =
     Shape { magic: b"IAB3", name: "the tree of inodes", record: 16, key: 4 };
 
 /// What a walk meets.
-pub(super) enum Visit<'b> {
+pub(super) enum VisitRecord<'b> {
     /// A block of the tree itself, by its number in the group.
     Node(u64),
     /// A record of a leaf.
@@ -41,7 +41,7 @@ pub(super) enum Visit<'b> {
 /// One tree of one group.
 pub(super) struct Tree<'t> {
     pub(super) window: &'t Window<'t>,
-    pub(super) superblock: &'t Superblock,
+    pub(super) superblock: &'t XfsSuperblock,
     pub(super) group: u64,
     pub(super) shape: Shape,
 }
@@ -52,7 +52,7 @@ impl Tree<'_> {
         &self,
         root: u32,
         levels: u32,
-        mut visit: impl FnMut(Visit<'_>) -> Result<(), Refusal>,
+        mut visit: impl FnMut(VisitRecord<'_>) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         if levels == 0 || levels > MAX_LEVELS {
             refuse!(
@@ -70,12 +70,12 @@ impl Tree<'_> {
                 refuse!(Structure, "{} runs in circles; check it with xfs_repair", self.shape.name);
             }
             left -= 1;
-            visit(Visit::Node(number))?;
+            visit(VisitRecord::Node(number))?;
             let bytes = self.block(number, level)?;
             let count = usize::from(be16(&bytes, 6));
             if level == 0 {
                 let records = bytes[HEADER..].chunks_exact(self.shape.record).take(count);
-                records.map(Visit::Record).try_for_each(&mut visit)?;
+                records.map(VisitRecord::Record).try_for_each(&mut visit)?;
             } else {
                 let most = self.most(level);
                 let pointers = &bytes[HEADER + most * self.shape.key..];

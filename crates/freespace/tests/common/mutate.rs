@@ -3,7 +3,7 @@
 
 use super::sparse::{Changed, Recording, Sparse};
 use block::Span;
-use freespace::{Found, Kind, Options, Source, Window};
+use freespace::{FileSystem, FreeSpace, Options, Source, Window};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::ScopedJoinHandle;
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// One file system to damage: an undamaged image, and how it is read.
 pub(crate) struct Seam {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: FileSystem,
     pub(crate) options: Options,
     pub(crate) image: Sparse,
     /// What the image yields, confirmed by somebody else's tool.
@@ -192,7 +192,7 @@ pub(crate) fn is_subset(mine: &[Span], theirs: &[Span]) -> bool {
 }
 
 /// Whether what was found is sorted, apart, not empty, and inside of the file system.
-pub(crate) fn well_formed(found: &Found, size: u64) -> bool {
+pub(crate) fn well_formed(found: &FreeSpace, size: u64) -> bool {
     found.size <= size
         && found.free.iter().all(|span| !span.is_empty() && span.end() <= found.size)
         && found.free.windows(2).all(|pair| pair[0].end() < pair[1].offset())

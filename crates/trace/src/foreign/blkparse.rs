@@ -4,12 +4,21 @@
 //! A request is taken when it is queued (Q) and its completion (C) gives its latency; where a
 //! trace holds no Q, when it is issued (D); where it holds neither, when it is completed.
 
+use super::definition::{Alignment, Definition, Parser};
 use super::fields::{number, seconds, shown, words};
 use super::intake::{Intake, Raw};
 use super::lines::LineFormat;
 use super::{Parsed, SECTOR};
 use crate::{Flags, Op, Request};
 use std::collections::{HashMap, VecDeque};
+
+/// The line of this format in the table.
+pub(crate) const FORMAT: Definition = Definition {
+    name: "blkparse",
+    reader: Some(|_, _, _| Parser::Lines(Box::new(Blkparse::default()))),
+    alignment: Alignment::Bytes(512),
+    ..Definition::READ
+};
 
 /// Requests that wait for their completion at most; the oldest then goes without a latency.
 const WAITING: usize = 8192;

@@ -1,19 +1,31 @@
 //! Columns with a line of names, between commas, semicolons or tabs; fields may stand in quotes. Which
 //! columns are understood, and in which units, is in docs/trace.md; others are left alone.
 
+use super::definition::{Definition, FormatWriter, Parser};
 use super::fields::{number, operation, shown, time};
 use super::intake::{Intake, Raw, Times};
 use super::lines::LineFormat;
+use super::writer::{ColumnNames, TextWriter};
 use super::{MICROSECOND, MILLISECOND, Parsed, SECOND, SECTOR};
-use crate::{Flags, Op, Request};
+use crate::{Flags, Header, Op, Request};
 use std::borrow::Cow;
+use std::io::{self, Write};
+
+/// The line of this format in the table.
+pub(crate) const FORMAT: Definition = Definition {
+    name: "csv",
+    endings: &["csv"],
+    reader: Some(|_, _, _| Parser::Lines(Box::new(Csv::default()))),
+    writer: FormatWriter::Text(|| Box::new(CsvWriter::default())),
+    ..Definition::READ
+};
 
 /// Columns at most.
 const COLUMNS: usize = 256;
 
 /// What a column holds, with the unit of its numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Column {
+enum CsvColumn {
     Time(u64),
     Client,
     Disk,
@@ -38,33 +50,33 @@ fn unit(name: &str) -> Option<(&str, u64)> {
     Some((stem, unit))
 }
 
-fn column(name: &str) -> Parsed<Column> {
+fn column(name: &str) -> Parsed<CsvColumn> {
     let is_time = |stem: &str| matches!(stem, "time" | "timestamp" | "ts" | "start");
     let is_latency =
         |stem: &str| matches!(stem, "latency" | "dur" | "duration" | "response" | "response_time");
     Ok(match (name, unit(name)) {
-        (_, Some((stem, unit))) if is_time(stem) => Column::Time(unit),
-        (_, Some((stem, unit))) if is_latency(stem) => Column::Latency(unit),
+        (_, Some((stem, unit))) if is_time(stem) => CsvColumn::Time(unit),
+        (_, Some((stem, unit))) if is_latency(stem) => CsvColumn::Latency(unit),
         (stem, _) if is_time(stem) || is_latency(stem) => {
             return Err(format!("column '{stem}' has no unit; call it {stem}_ns, _us, _ms or _s"));
         }
-        ("client" | "host" | "hostname" | "vm", _) => Column::Client,
-        ("disk" | "device" | "dev" | "volume", _) => Column::Disk,
-        ("op" | "type" | "opcode" | "operation" | "rw", _) => Column::Op,
-        ("offset", _) => Column::Offset(1),
-        ("sector" | "lba", _) => Column::Offset(SECTOR),
-        ("block", _) => Column::Offset(block::BLOCK),
-        ("length" | "len" | "size" | "bytes", _) => Column::Length(1),
-        ("sectors" | "n_sectors", _) => Column::Length(SECTOR),
-        ("flags", _) => Column::Flags,
-        _ => Column::Other,
+        ("client" | "host" | "hostname" | "vm", _) => CsvColumn::Client,
+        ("disk" | "device" | "dev" | "volume", _) => CsvColumn::Disk,
+        ("op" | "type" | "opcode" | "operation" | "rw", _) => CsvColumn::Op,
+        ("offset", _) => CsvColumn::Offset(1),
+        ("sector" | "lba", _) => CsvColumn::Offset(SECTOR),
+        ("block", _) => CsvColumn::Offset(block::BLOCK),
+        ("length" | "len" | "size" | "bytes", _) => CsvColumn::Length(1),
+        ("sectors" | "n_sectors", _) => CsvColumn::Length(SECTOR),
+        ("flags", _) => CsvColumn::Flags,
+        _ => CsvColumn::Other,
     })
 }
 
 /// A trace being read.
 #[derive(Debug, Default)]
 pub(crate) struct Csv {
-    columns: Vec<Column>,
+    columns: Vec<CsvColumn>,
     separator: u8,
 }
 
@@ -142,29 +154,29 @@ impl Csv {
         for title in Fields::of(line, self.separator) {
             let title = String::from_utf8_lossy(title?.trim_ascii()).to_ascii_lowercase();
             let column = column(&title)?;
-            let same = |c: &Column| std::mem::discriminant(c) == std::mem::discriminant(&column);
-            if column != Column::Other && self.columns.iter().any(same) {
+            let same = |c: &CsvColumn| std::mem::discriminant(c) == std::mem::discriminant(&column);
+            if column != CsvColumn::Other && self.columns.iter().any(same) {
                 return Err(format!("column '{title}' says again what another one says"));
             }
             self.columns.push(column);
         }
-        let has = |wanted: fn(&Column) -> bool| self.columns.iter().any(wanted);
-        if self.columns.len() > COLUMNS || !has(|c| matches!(c, Column::Offset(_))) {
+        let has = |wanted: fn(&CsvColumn) -> bool| self.columns.iter().any(wanted);
+        if self.columns.len() > COLUMNS || !has(|c| matches!(c, CsvColumn::Offset(_))) {
             return Err(format!(
                 "{} names no column 'offset', 'sector', 'lba' or 'block'",
                 shown(line)
             ));
         }
-        let blocks = has(|c| *c == Column::Offset(block::BLOCK));
-        if !blocks && !has(|c| matches!(c, Column::Length(_))) {
+        let blocks = has(|c| *c == CsvColumn::Offset(block::BLOCK));
+        if !blocks && !has(|c| matches!(c, CsvColumn::Length(_))) {
             return Err("there is no column 'length', 'size' or 'sectors'".to_owned());
         }
-        if !has(|c| matches!(c, Column::Time(_))) {
+        if !has(|c| matches!(c, CsvColumn::Time(_))) {
             intake.times = Times::None;
         }
         intake.header.times = intake.times != Times::None;
-        intake.header.ops = has(|c| *c == Column::Op);
-        intake.header.latencies = has(|c| matches!(c, Column::Latency(_)));
+        intake.header.ops = has(|c| *c == CsvColumn::Op);
+        intake.header.latencies = has(|c| matches!(c, CsvColumn::Latency(_)));
         Ok(())
     }
 }
@@ -207,16 +219,16 @@ impl LineFormat for Csv {
             };
             let field = field.as_ref();
             match *column {
-                Column::Time(unit) => raw.time = time(field, unit, "time")?,
-                Column::Client => raw.client = intake.client(field)?,
-                Column::Disk => raw.disk = intake.disk(field)?,
-                Column::Op => raw.op = operation(field)?,
-                Column::Offset(unit) => raw.offset = scaled(field, unit, "offset")?,
-                Column::Length(unit) => raw.length = scaled(field, unit, "length")?,
-                Column::Latency(_) if field.is_empty() => {}
-                Column::Latency(unit) => raw.latency = time(field, unit, "latency")?,
-                Column::Flags => raw.flags = flags(field)?,
-                Column::Other => {}
+                CsvColumn::Time(unit) => raw.time = time(field, unit, "time")?,
+                CsvColumn::Client => raw.client = intake.client(field)?,
+                CsvColumn::Disk => raw.disk = intake.disk(field)?,
+                CsvColumn::Op => raw.op = operation(field)?,
+                CsvColumn::Offset(unit) => raw.offset = scaled(field, unit, "offset")?,
+                CsvColumn::Length(unit) => raw.length = scaled(field, unit, "length")?,
+                CsvColumn::Latency(_) if field.is_empty() => {}
+                CsvColumn::Latency(unit) => raw.latency = time(field, unit, "latency")?,
+                CsvColumn::Flags => raw.flags = flags(field)?,
+                CsvColumn::Other => {}
             }
         }
         if fields.next().is_some() {
@@ -226,5 +238,34 @@ impl LineFormat for Csv {
             (raw.offset, raw.length) = (0, 0);
         }
         intake.accept(&raw, out)
+    }
+}
+
+/// All that we know, in columns.
+struct CsvWriter {
+    clients: ColumnNames,
+    disks: ColumnNames,
+}
+
+impl Default for CsvWriter {
+    fn default() -> Self {
+        Self { clients: ColumnNames::new("client"), disks: ColumnNames::new("disk") }
+    }
+}
+
+impl TextWriter for CsvWriter {
+    fn begin(&mut self, _: &Header, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "time_ns,client,disk,op,offset,length,latency_ns,flags")
+    }
+
+    fn request(&mut self, header: &Header, r: &Request, out: &mut dyn Write) -> io::Result<bool> {
+        let client = self.clients.of(header.clients.get(r.client as usize), r.client);
+        let disk = self.disks.disk(header, r.disk);
+        let (time, op, offset, length) = (r.time, r.op.letter(), r.offset, r.length);
+        write!(out, "{time},{client},{disk},{op},{offset},{length},{},", r.latency)?;
+        let words = [(Flags::FUA, "FUA"), (Flags::FAILED, "FAILED"), (Flags::LATE, "LATE")];
+        let set: Vec<_> = words.iter().filter(|(f, _)| r.flags.has(*f)).map(|(_, w)| *w).collect();
+        writeln!(out, "{}", set.join("|"))?;
+        Ok(true)
     }
 }

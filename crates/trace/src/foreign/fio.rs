@@ -4,11 +4,23 @@
 //! after its start (that is what its code does; its manual says otherwise). Version 3 begins each
 //! line with microseconds since the start.
 
+use super::definition::{Definition, FormatWriter, Parser};
 use super::fields::{number, shown, time, words};
 use super::intake::{Intake, Raw, Times};
 use super::lines::LineFormat;
+use super::writer::{ColumnNames, TextWriter};
 use super::{MICROSECOND, MILLISECOND, Parsed};
-use crate::{Op, Request};
+use crate::{Header, Op, Request};
+use std::io::{self, Write};
+
+/// The line of this format in the table.
+pub(crate) const FORMAT: Definition = Definition {
+    name: "fio",
+    endings: &["iolog", "fio"],
+    reader: Some(|_, _, _| Parser::Lines(Box::new(Fio::default()))),
+    writer: FormatWriter::Text(|| Box::new(FioWriter::default())),
+    ..Definition::READ
+};
 
 /// An iolog being read.
 #[derive(Debug, Default)]
@@ -80,5 +92,58 @@ impl LineFormat for Fio {
             _ => (offset, number(length, "length")?),
         };
         intake.accept(&Raw { time: at, disk, op, offset, length, ..Raw::default() }, out)
+    }
+}
+
+/// fio's iolog: version 3, or version 2 for a trace without times. fio knows no zeroing: that is
+/// written as a trim.
+struct FioWriter {
+    version: u8,
+    opened: Vec<bool>,
+    disks: ColumnNames,
+}
+
+impl Default for FioWriter {
+    fn default() -> Self {
+        Self { version: 0, opened: Vec::new(), disks: ColumnNames::new("disk") }
+    }
+}
+
+impl TextWriter for FioWriter {
+    fn begin(&mut self, header: &Header, out: &mut dyn Write) -> io::Result<()> {
+        self.version = if header.times { 3 } else { 2 };
+        writeln!(out, "fio version {} iolog", self.version)
+    }
+
+    fn request(&mut self, header: &Header, r: &Request, out: &mut dyn Write) -> io::Result<bool> {
+        let file = self.disks.disk(header, r.disk);
+        let at = match self.version {
+            3 => format!("{} ", r.time / 1000),
+            _ => String::new(),
+        };
+        let index = r.disk as usize;
+        if self.opened.len() <= index {
+            self.opened.resize(index + 1, false);
+        }
+        if !std::mem::replace(&mut self.opened[index], true) {
+            writeln!(out, "{at}{file} add\n{at}{file} open")?;
+        }
+        let action = match r.op {
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::Flush => "sync",
+            Op::Trim | Op::Zero => "trim",
+        };
+        writeln!(out, "{at}{file} {action} {} {}", r.offset, r.length)?;
+        Ok(true)
+    }
+
+    fn end(&mut self, header: &Header, out: &mut dyn Write) -> io::Result<()> {
+        // fio takes the time before a close as time to wait.
+        for (index, _) in self.opened.iter().enumerate().filter(|(_, opened)| **opened) {
+            let at = if self.version == 3 { "0 " } else { "" };
+            writeln!(out, "{at}{} close", self.disks.disk(header, index as u32))?;
+        }
+        Ok(())
     }
 }

@@ -1,10 +1,21 @@
 //! An array of little-endian 32-bit block numbers. Any file could be one, so it is never guessed.
 
 use super::Parsed;
-use super::intake::{Intake, Raw};
+use super::definition::{Alignment, Definition, Parser};
+use super::intake::{Intake, Raw, Times};
 use super::records::RecordFormat;
 use crate::Request;
 use crate::native::frame::u32_at;
+
+/// The line of this format in the table.
+pub(crate) const FORMAT: Definition = Definition {
+    name: "ids32",
+    reader: Some(|_, unit, _| Parser::Records(Box::new(Ids32 { unit }))),
+    times: Times::None,
+    alignment: Alignment::Block,
+    guessed: false,
+    ..Definition::READ
+};
 
 /// A trace being read.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
-//! Everybody else's formats, read.
+//! Everybody else's formats, read and written.
 //!
 //! A format is a small parser of lines ([`lines::LineFormat`]) or of records
 //! ([`records::RecordFormat`]); what they share (batches, order, limits, names, where an error is)
-//! is here and in [`intake`].
+//! is here and in [`intake`]. Each says in a [`definition::Definition`] what others have to know of it.
 //!
 //! | module | format |
 //! |---|---|
@@ -11,6 +11,7 @@
 
 pub(crate) mod blkparse;
 pub(crate) mod csv;
+pub(crate) mod definition;
 pub(crate) mod fields;
 pub(crate) mod fio;
 pub(crate) mod ids32;
@@ -24,6 +25,7 @@ pub(crate) mod oracle;
 pub(crate) mod records;
 pub(crate) mod spc;
 pub(crate) mod vscsi;
+pub(crate) mod writer;
 
 #[cfg(test)]
 mod tests;

@@ -3,10 +3,19 @@
 //! 1601, offset and size in bytes.
 
 use super::Parsed;
+use super::definition::{Definition, Parser};
 use super::fields::{number, operation, shown, split};
-use super::intake::{Intake, Raw};
+use super::intake::{Intake, Raw, Times};
 use super::lines::LineFormat;
 use crate::Request;
+
+/// The line of this format in the table.
+pub(crate) const FORMAT: Definition = Definition {
+    name: "msr",
+    reader: Some(|_, _, _| Parser::Lines(Box::new(Msr::default()))),
+    times: Times::Absolute,
+    ..Definition::READ
+};
 
 /// Nanoseconds of Windows' clock.
 const TICK: u64 = 100;

@@ -4,11 +4,38 @@
 //! * MQSim: `nanoseconds device sector sectors type`, 0 for a write, 1 for a read.
 //! * ids: one block number a line; lines of `*` separate parts.
 
+use super::definition::{Alignment, Definition, Parser};
 use super::fields::{number, shown, words};
-use super::intake::{Intake, Raw};
+use super::intake::{Intake, Raw, Times};
 use super::lines::LineFormat;
 use super::{Parsed, SECTOR};
 use crate::{Op, Request};
+
+/// The line of the ARC paper's format in the table.
+pub(crate) const LIS: Definition = Definition {
+    name: "lis",
+    reader: Some(|_, _, _| Parser::Lines(Box::new(Lis))),
+    times: Times::None,
+    alignment: Alignment::Bytes(512),
+    ..Definition::READ
+};
+
+/// The line of MQSim's format in the table.
+pub(crate) const MQSIM: Definition = Definition {
+    name: "mqsim",
+    reader: Some(|_, _, _| Parser::Lines(Box::new(Mqsim))),
+    alignment: Alignment::Bytes(512),
+    ..Definition::READ
+};
+
+/// The line of bare block numbers in the table.
+pub(crate) const IDS: Definition = Definition {
+    name: "ids",
+    reader: Some(|_, unit, _| Parser::Lines(Box::new(Ids { unit }))),
+    times: Times::None,
+    alignment: Alignment::Block,
+    ..Definition::READ
+};
 
 fn sectors(field: &[u8], what: &str) -> Parsed<u64> {
     number(field, what)?.checked_mul(SECTOR).ok_or_else(|| format!("the {what} is too large"))

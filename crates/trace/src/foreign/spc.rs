@@ -1,11 +1,19 @@
 //! CSV of the Storage Performance Council ("SPC Trace File Format Specification", revision 1.0.1):
 //! `ASU,LBA,size,opcode,timestamp[,…]`: application-specific unit, sector, bytes, r or w, seconds.
 
+use super::definition::{Definition, Parser};
 use super::fields::{number, operation, seconds, shown, split};
 use super::intake::{Intake, Raw};
 use super::lines::LineFormat;
 use super::{Parsed, SECTOR};
 use crate::Request;
+
+/// The line of this format in the table.
+pub(crate) const FORMAT: Definition = Definition {
+    name: "spc",
+    reader: Some(|_, _, _| Parser::Lines(Box::new(Spc))),
+    ..Definition::READ
+};
 
 /// A trace being read.
 #[derive(Debug, Default)]

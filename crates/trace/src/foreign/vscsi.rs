@@ -4,11 +4,25 @@
 //! u64 sector, u64 microseconds. Version 2, 40 bytes: u16 command, u16 version 0x02xx, u32 serial,
 //! u32 length, u32 segments, u64 sector, u64 microseconds, u64 response time in microseconds.
 
-use super::intake::{Intake, Raw};
-use super::records::RecordFormat;
+use super::definition::{Definition, Parser};
+use super::intake::{Intake, Raw, Times};
+use super::records::{self, RecordFormat};
 use super::{MICROSECOND, Parsed, SECTOR};
 use crate::native::frame::{u32_at, u64_at};
 use crate::{Op, Request};
+
+/// The line of this format in the table.
+pub(crate) const FORMAT: Definition = Definition {
+    name: "vscsi",
+    reader: Some(|sample, _, intake| {
+        let two =
+            records::understands(&sample[..sample.len().min(40)], Box::new(Vscsi::Two), intake);
+        Parser::Records(Box::new(if two { Vscsi::Two } else { Vscsi::One }))
+    }),
+    times: Times::Absolute,
+    ops: true,
+    ..Definition::READ
+};
 
 /// A version of the format.
 #[derive(Clone, Copy, Debug)]

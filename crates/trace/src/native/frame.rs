@@ -17,7 +17,7 @@ pub(crate) const ENTRY: usize = 28;
 
 /// What a frame holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     Header = 1,
     Block = 2,
     Index = 3,
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
 /// A frame's head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Head {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FrameKind,
     pub(crate) length: u32,
     crc: u32,
 }
@@ -74,7 +74,7 @@ pub(crate) fn check_prologue(bytes: &[u8; HEAD]) -> Result<()> {
 }
 
 /// A frame's head for a payload.
-pub(crate) fn head(kind: Kind, payload: &[u8]) -> Result<[u8; HEAD]> {
+pub(crate) fn head(kind: FrameKind, payload: &[u8]) -> Result<[u8; HEAD]> {
     let length = u32::try_from(payload.len()).ok().filter(|l| *l <= MAX_PAYLOAD);
     let length = length.ok_or_else(|| {
         Error::invalid(format!(
@@ -100,10 +100,10 @@ impl Head {
             )));
         }
         let kind = match bytes[..4] {
-            [1, 0, 0, 0] => Kind::Header,
-            [2, 0, 0, 0] => Kind::Block,
-            [3, 0, 0, 0] => Kind::Index,
-            [4, 0, 0, 0] => Kind::Names,
+            [1, 0, 0, 0] => FrameKind::Header,
+            [2, 0, 0, 0] => FrameKind::Block,
+            [3, 0, 0, 0] => FrameKind::Index,
+            [4, 0, 0, 0] => FrameKind::Names,
             _ => {
                 return Err(Error::unsupported(format!(
                     "offset {at}: a frame of kind {}, which this version does not know",

@@ -19,6 +19,16 @@ pub(crate) mod writer;
 #[cfg(test)]
 mod tests;
 
+use crate::foreign::definition::{Definition, FormatWriter};
+
+/// The line of this format in the table.
+pub(crate) const FORMAT: Definition = Definition {
+    name: "sojourn",
+    endings: &["sjt"],
+    writer: FormatWriter::Native,
+    ..Definition::READ
+};
+
 /// The version that is written, and the newest that is read.
 pub(crate) const VERSION: u16 = 1;
 /// What every file begins with.

@@ -1,7 +1,7 @@
 //! Reading a file, whole or cut off, from a disk or from a pipe.
 
 use super::block::{self as blocks, BlockReader};
-use super::frame::{self, Entry, HEAD, Head, Index, Kind, TRAILER};
+use super::frame::{self, Entry, FrameKind, HEAD, Head, Index, TRAILER};
 use super::names::{self, Names};
 use crate::{Header, Request, Source};
 use block::{Error, Result};
@@ -36,7 +36,7 @@ impl<R: Read> Reader<R> {
         let mut reader = Self::raw(input, path)?;
         reader.prologue()?;
         match reader.next_frame()? {
-            Some((at, Kind::Header)) => reader.take_header(at)?,
+            Some((at, FrameKind::Header)) => reader.take_header(at)?,
             Some((at, _)) => return Err(reader.corrupt(at, "the first frame is no header")),
             None => return Err(reader.corrupt(reader.at, "the trace ends before its header")),
         }
@@ -71,7 +71,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// Reads a frame into `payload`; where it stands and its kind. `None` where the input ends.
-    fn next_frame(&mut self) -> Result<Option<(u64, Kind)>> {
+    fn next_frame(&mut self) -> Result<Option<(u64, FrameKind)>> {
         let at = self.at;
         if self.end.is_some_and(|end| at >= end) {
             return Ok(None);
@@ -144,7 +144,7 @@ impl<R: Seekable> Reader<R> {
         reader.seek(SeekFrom::Start(index.header))?;
         reader.at = index.header;
         match reader.next_frame()? {
-            Some((at, Kind::Header)) => {
+            Some((at, FrameKind::Header)) => {
                 let complete = reader.header.complete;
                 reader.take_header(at)?;
                 reader.header.complete = complete;
@@ -201,7 +201,7 @@ impl<R: Seekable> Reader<R> {
         self.seek(SeekFrom::Start(at))?;
         self.at = at;
         match self.next_frame()? {
-            Some((_, Kind::Names)) => Ok(()),
+            Some((_, FrameKind::Names)) => Ok(()),
             _ => Err(self.corrupt(at, "there are no names")),
         }
     }
@@ -221,7 +221,7 @@ impl<R: Seekable> Reader<R> {
         self.at = at;
         self.seek(SeekFrom::Start(at))?;
         match self.next_frame()? {
-            Some((_, Kind::Index)) => Index::parse(&self.payload, at)
+            Some((_, FrameKind::Index)) => Index::parse(&self.payload, at)
                 .map(Some)
                 .map_err(|e| e.context(self.path.display())),
             _ => Err(self.corrupt(at, "there is no index")),
@@ -231,7 +231,7 @@ impl<R: Seekable> Reader<R> {
     /// The index of a file that was not finished: of all its whole frames.
     fn scan(&mut self, length: u64) -> Result<Index> {
         self.header.complete = false;
-        let mut frames: Vec<(Kind, Entry)> = Vec::new();
+        let mut frames: Vec<(FrameKind, Entry)> = Vec::new();
         let mut at = HEAD as u64;
         while at + (HEAD as u64) <= length {
             self.seek(SeekFrom::Start(at))?;
@@ -246,7 +246,7 @@ impl<R: Seekable> Reader<R> {
                 break;
             }
             let mut entry = Entry { offset: at, requests: 0, first: 0, last: 0 };
-            if head.kind == Kind::Block {
+            if head.kind == FrameKind::Block {
                 let mut start = [0; blocks::HEAD];
                 let n = frame::fill(&mut self.input, &mut start).map_err(|e| self.io(e))?;
                 // A payload that never reached the disk says nothing; below its checksum tells.
@@ -266,13 +266,13 @@ impl<R: Seekable> Reader<R> {
             }
             frames.pop();
         }
-        let header = frames.iter().rfind(|(kind, _)| *kind == Kind::Header);
+        let header = frames.iter().rfind(|(kind, _)| *kind == FrameKind::Header);
         let header = header.map(|(_, entry)| entry.offset).ok_or_else(|| {
             self.corrupt(at, "the trace ends before its header; nothing of it can be read")
         })?;
-        let names = frames.iter().rfind(|(kind, _)| *kind == Kind::Names);
+        let names = frames.iter().rfind(|(kind, _)| *kind == FrameKind::Names);
         let names = names.map_or(0, |(_, entry)| entry.offset);
-        let of_blocks = frames.into_iter().filter(|(kind, _)| *kind == Kind::Block);
+        let of_blocks = frames.into_iter().filter(|(kind, _)| *kind == FrameKind::Block);
         let entries: Vec<Entry> = of_blocks.map(|(_, entry)| entry).collect();
         let requests = entries.iter().map(|e| u64::from(e.requests)).sum();
         Ok(Index { requests, header, names, entries })
@@ -288,7 +288,7 @@ impl<R: Read + Send> Source for Reader<R> {
         batch.clear();
         while !self.done {
             match self.next_frame()? {
-                Some((at, Kind::Block)) => {
+                Some((at, FrameKind::Block)) => {
                     self.blocks
                         .decode(&self.payload, self.last, batch)
                         .map_err(|e| e.context(format!("{}: offset {at}", self.path.display())))?;
@@ -296,19 +296,19 @@ impl<R: Read + Send> Source for Reader<R> {
                     self.last = batch.last().map_or(self.last, |r| r.time);
                     return Ok(true);
                 }
-                Some((at, Kind::Header)) => {
+                Some((at, FrameKind::Header)) => {
                     // A file's last header is known already.
                     if self.end.is_none() {
                         self.take_header(at)?;
                     }
                 }
-                Some((at, Kind::Names)) => {
+                Some((at, FrameKind::Names)) => {
                     if self.end.is_none() {
                         self.count_names(at)?;
                         self.take_names(at)?;
                     }
                 }
-                Some((_, Kind::Index)) => self.done = true,
+                Some((_, FrameKind::Index)) => self.done = true,
                 None => {
                     self.done = true;
                     if self.end.is_none() {

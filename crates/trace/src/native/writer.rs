@@ -3,7 +3,7 @@
 use super::FULL;
 use super::block::BlockWriter;
 use super::column::Effort;
-use super::frame::{self, Entry, Index, Kind};
+use super::frame::{self, Entry, FrameKind, Index};
 use super::names::{self, Names};
 use crate::header::MAX_PARTIES;
 use crate::request::PLACES;
@@ -177,7 +177,7 @@ impl<W: Write> Writer<W> {
         self.write_header()?;
         let index = self.at;
         let payload = self.index.payload();
-        self.frame(Kind::Index, &payload)?;
+        self.frame(FrameKind::Index, &payload)?;
         self.raw(&frame::trailer(index))?;
         self.out.flush().map_err(|e| Error::io(self.path.display(), e))?;
         Ok(self.out)
@@ -197,7 +197,7 @@ impl<W: Write> Writer<W> {
         self.blocks.encode(&self.pending, &mut payload)?;
         self.index.entries.push(Entry { offset: self.at, ..entry });
         self.index.requests += u64::from(requests);
-        self.frame(Kind::Block, &payload)?;
+        self.frame(FrameKind::Block, &payload)?;
         self.payload = payload;
         self.pending.clear();
         Ok(())
@@ -211,7 +211,7 @@ impl<W: Write> Writer<W> {
         clients.truncate(names::same(clients, &self.header.clients));
         disks.truncate(names::same(disks, &self.header.disks));
         let payload = frame::header_payload(&self.header)?;
-        self.frame(Kind::Header, &payload)?;
+        self.frame(FrameKind::Header, &payload)?;
         self.write_names()
     }
 
@@ -233,13 +233,13 @@ impl<W: Write> Writer<W> {
                 )));
             }
             self.index.names = self.at;
-            self.frame(Kind::Names, &payload)?;
+            self.frame(FrameKind::Names, &payload)?;
             self.named.0.append(&mut names.clients);
             self.named.1.append(&mut names.disks);
         }
     }
 
-    fn frame(&mut self, kind: Kind, payload: &[u8]) -> Result<()> {
+    fn frame(&mut self, kind: FrameKind, payload: &[u8]) -> Result<()> {
         let head = frame::head(kind, payload).map_err(|e| e.context(self.path.display()))?;
         self.raw(&head)?;
         self.raw(payload)

@@ -21,7 +21,7 @@ struct Buffer {
 
 /// Where a batch lies, and when it has its turn.
 #[derive(Clone, Copy)]
-struct Place {
+struct BatchTurn {
     /// Nanoseconds since the recorder's start.
     time: u64,
     buffer: u32,
@@ -37,7 +37,7 @@ pub(super) struct Held {
     /// Places in `buffers` that are free.
     free: Vec<u32>,
     /// In order of time.
-    places: Vec<Place>,
+    places: Vec<BatchTurn>,
     requests: usize,
 }
 
@@ -62,7 +62,7 @@ impl Held {
                     late += one.requests as u64;
                 }
                 let (time, batch) = (one.began.max(written), batch as u32);
-                self.places.push(Place { time, buffer: at, batch, first });
+                self.places.push(BatchTurn { time, buffer: at, batch, first });
                 first += one.requests as u32;
             }
             self.requests += notes.requests.len();

@@ -15,7 +15,7 @@ const UUID: std::ops::Range<usize> = 176..305;
 
 /// What the kernel is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Command {
+pub(super) enum MapCommand {
     List = 2,
     Create = 3,
     Remove = 4,
@@ -26,7 +26,7 @@ pub(super) enum Command {
     Table = 12,
 }
 
-impl Command {
+impl MapCommand {
     /// The request number, `_IOWR(0xfd, command, struct dm_ioctl)`.
     pub(super) const fn request(self) -> u32 {
         3 << 30 | (HEADER as u32) << 16 | 0xfd << 8 | self as u32
@@ -42,7 +42,7 @@ pub(super) const SECURE_DATA: u32 = 1 << 15;
 
 /// A part of a mapped device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct MapTarget {
     /// Where it starts on the mapped device, in sectors of 512 bytes.
     pub start: u64,
     /// How long it is, in sectors.
@@ -71,7 +71,7 @@ impl Message {
     }
 
     /// A message that carries a table.
-    pub(super) fn with_table(name: &str, flags: u32, table: &[Target]) -> Result<Self> {
+    pub(super) fn with_table(name: &str, flags: u32, table: &[MapTarget]) -> Result<Self> {
         let mut message = Self::new(name, flags, 0)?;
         for target in table {
             let length = (SPEC + target.parameters.len() + 1).next_multiple_of(8);
@@ -132,13 +132,13 @@ impl Message {
     }
 
     /// The table that the kernel replied with.
-    pub(super) fn targets(&self) -> Result<Vec<Target>> {
+    pub(super) fn targets(&self) -> Result<Vec<MapTarget>> {
         let data = self.data()?;
         let mut targets = Vec::new();
         let mut at = 0;
         for _ in 0..self.number(20) {
             let spec: &[u8] = data.get(at..).filter(|d| d.len() >= SPEC).ok_or_else(broken)?;
-            targets.push(Target {
+            targets.push(MapTarget {
                 start: le64(spec, 0),
                 length: le64(spec, 8),
                 kind: string(&spec[24..40]),
@@ -228,9 +228,9 @@ mod tests {
 
     #[test]
     fn request_numbers_are_those_of_the_kernels_header() {
-        assert_eq!(Command::List.request(), 0xc138_fd02);
-        assert_eq!(Command::Create.request(), 0xc138_fd03);
-        assert_eq!(Command::Table.request(), 0xc138_fd0c);
+        assert_eq!(MapCommand::List.request(), 0xc138_fd02);
+        assert_eq!(MapCommand::Create.request(), 0xc138_fd03);
+        assert_eq!(MapCommand::Table.request(), 0xc138_fd0c);
     }
 
     #[test]
@@ -270,9 +270,9 @@ mod tests {
         fn a_table_comes_back_as_it_was_sent(
             targets in proptest::collection::vec((any::<u64>(), any::<u64>(), "[a-z]{1,15}", "[ -~]{0,80}"), 0..20),
         ) {
-            let table: Vec<Target> = targets
+            let table: Vec<MapTarget> = targets
                 .into_iter()
-                .map(|(start, length, kind, parameters)| Target { start, length, kind, parameters })
+                .map(|(start, length, kind, parameters)| MapTarget { start, length, kind, parameters })
                 .collect();
             let message = Message::with_table("name", SECURE_DATA, &table).unwrap();
             prop_assert_eq!(message.bytes.len() as u32, message.number(12));

@@ -8,12 +8,12 @@
 
 mod ioctl;
 
-pub use ioctl::Target;
+pub use ioctl::MapTarget;
 
 use crate::sys::{self, KernelKey};
 use crate::{Key, Lent, Plan};
 use block::{Error, ErrorKind, Result, Span};
-use ioctl::{Command, Message, SECURE_DATA, STATUS_TABLE};
+use ioctl::{MapCommand, Message, SECURE_DATA, STATUS_TABLE};
 use rustix::fs::{FileType, Mode};
 use std::ffi::CString;
 use std::fs::File;
@@ -130,8 +130,8 @@ impl Mapper {
         self.make(&below)?;
         let made = self.fill(name, &below, &table, plan, size, key);
         if made.is_err() {
-            let _ = self.call(Command::Remove, Message::new(name, 0, 0)?);
-            let _ = self.call(Command::Remove, Message::new(&below, 0, 0)?);
+            let _ = self.call(MapCommand::Remove, Message::new(name, 0, 0)?);
+            let _ = self.call(MapCommand::Remove, Message::new(&below, 0, 0)?);
         }
         made
     }
@@ -140,7 +140,7 @@ impl Mapper {
         &self,
         name: &str,
         below: &str,
-        table: &[Target],
+        table: &[MapTarget],
         plan: Plan,
         size: u64,
         key: &Key,
@@ -149,9 +149,9 @@ impl Mapper {
         // read again after that, and before anything can be written.
         let watch = plan.release();
         watch.expire();
-        self.call(Command::Load, Message::with_table(below, 0, table)?)?;
+        self.call(MapCommand::Load, Message::with_table(below, 0, table)?)?;
         watch.look()?;
-        let lent = self.call(Command::Suspend, Message::new(below, 0, 0)?)?;
+        let lent = self.call(MapCommand::Suspend, Message::new(below, 0, 0)?)?;
 
         self.make(name)?;
         let description = format!("sojourn:{name}");
@@ -165,9 +165,9 @@ impl Mapper {
              iv_large_sectors"
         );
         let crypt =
-            Target { start: 0, length: size / SECTOR, kind: "crypt".to_owned(), parameters };
-        self.call(Command::Load, Message::with_table(name, SECURE_DATA, &[crypt])?)?;
-        let made = self.call(Command::Suspend, Message::new(name, 0, 0)?)?;
+            MapTarget { start: 0, length: size / SECTOR, kind: "crypt".to_owned(), parameters };
+        self.call(MapCommand::Load, Message::with_table(name, SECURE_DATA, &[crypt])?)?;
+        let made = self.call(MapCommand::Suspend, Message::new(name, 0, 0)?)?;
         node(name, made.device())?;
         self.look(name)
     }
@@ -178,7 +178,7 @@ impl Mapper {
     /// [`NotFound`](ErrorKind::NotFound) when there is none of ours.
     pub fn look(&self, name: &str) -> Result<Mapped> {
         let missing = || Error::not_found(format!("no borrowed disk {name} in the kernel"));
-        let status = match self.call(Command::Status, Message::new(name, 0, 0)?) {
+        let status = match self.call(MapCommand::Status, Message::new(name, 0, 0)?) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Err(missing()),
             other => other?,
         };
@@ -202,7 +202,7 @@ impl Mapper {
         let mut parts = Vec::new();
         for purpose in Purpose::ALL {
             let (part, identity) = part_names(name, purpose);
-            let status = match self.call(Command::Status, Message::new(&part, 0, 0)?) {
+            let status = match self.call(MapCommand::Status, Message::new(&part, 0, 0)?) {
                 Ok(status) if status.uuid() == identity => status,
                 Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
                 _ => continue,
@@ -236,15 +236,15 @@ impl Mapper {
         for (purpose, span) in pieces {
             let (part, identity) = part_names(name, purpose);
             let message = Message::new(&part, 0, 0)?.identity(&identity)?;
-            self.call(Command::Create, message)?;
-            let target = Target {
+            self.call(MapCommand::Create, message)?;
+            let target = MapTarget {
                 start: 0,
                 length: span.len() / SECTOR,
                 kind: "linear".to_owned(),
                 parameters: format!("{major}:{minor} {}", span.offset() / SECTOR),
             };
-            self.call(Command::Load, Message::with_table(&part, 0, &[target])?)?;
-            let made = self.call(Command::Suspend, Message::new(&part, 0, 0)?)?;
+            self.call(MapCommand::Load, Message::with_table(&part, 0, &[target])?)?;
+            let made = self.call(MapCommand::Suspend, Message::new(&part, 0, 0)?)?;
             node(&part, made.device())?;
         }
         self.look(name)
@@ -255,7 +255,7 @@ impl Mapper {
     /// # Errors
     /// Those of the kernel.
     pub fn list(&self) -> Result<Vec<Mapped>> {
-        let names = self.ask(Command::List, "", 0)?.names()?;
+        let names = self.ask(MapCommand::List, "", 0)?.names()?;
         let ours = names.iter().filter(|name| !name.ends_with(BELOW));
         let found = ours.filter_map(|name| match self.look(name) {
             Err(e) if e.kind() == ErrorKind::NotFound => None,
@@ -272,25 +272,25 @@ impl Mapper {
         let mapped = self.look(name)?;
         for part in &mapped.parts {
             let (name, _) = part_names(name, part.purpose);
-            self.call(Command::Remove, Message::new(&name, 0, 0)?)?;
+            self.call(MapCommand::Remove, Message::new(&name, 0, 0)?)?;
             remove_node(&part.node)?;
         }
-        self.call(Command::Remove, Message::new(name, 0, 0)?)?;
-        self.call(Command::Remove, Message::new(&format!("{name}{BELOW}"), 0, 0)?)?;
+        self.call(MapCommand::Remove, Message::new(name, 0, 0)?)?;
+        self.call(MapCommand::Remove, Message::new(&format!("{name}{BELOW}"), 0, 0)?)?;
         remove_node(&mapped.node)
     }
 
     fn make(&self, name: &str) -> Result<Message> {
         let message = Message::new(name, 0, 0)?.identity(&format!("{IDENTITY}{name}"))?;
-        self.call(Command::Create, message)
+        self.call(MapCommand::Create, message)
     }
 
-    fn table(&self, name: &str) -> Result<Vec<Target>> {
-        self.ask(Command::Table, name, STATUS_TABLE)?.targets()
+    fn table(&self, name: &str) -> Result<Vec<MapTarget>> {
+        self.ask(MapCommand::Table, name, STATUS_TABLE)?.targets()
     }
 
     /// Asks for what may need room.
-    fn ask(&self, command: Command, name: &str, flags: u32) -> Result<Message> {
+    fn ask(&self, command: MapCommand, name: &str, flags: u32) -> Result<Message> {
         let mut room = ROOM;
         loop {
             let reply = self.call(command, Message::new(name, flags, room)?)?;
@@ -301,7 +301,7 @@ impl Mapper {
         }
     }
 
-    fn call(&self, command: Command, mut message: Message) -> Result<Message> {
+    fn call(&self, command: MapCommand, mut message: Message) -> Result<Message> {
         match sys::ioctl(&self.control, command.request(), message.bytes()) {
             Ok(()) => Ok(message),
             Err(e) => Err(match e.raw_os_error() {
@@ -317,7 +317,7 @@ impl Mapper {
 }
 
 /// The table of the lent ranges, cut at `size`.
-fn linear(plan: &Plan, size: u64) -> Result<Vec<Target>> {
+fn linear(plan: &Plan, size: u64) -> Result<Vec<MapTarget>> {
     let devices = plan
         .disks()
         .iter()
@@ -350,7 +350,7 @@ fn linear(plan: &Plan, size: u64) -> Result<Vec<Target>> {
         if length == 0 {
             break;
         }
-        table.push(Target {
+        table.push(MapTarget {
             start: start / SECTOR,
             length: length / SECTOR,
             kind: "linear".to_owned(),
@@ -362,7 +362,7 @@ fn linear(plan: &Plan, size: u64) -> Result<Vec<Target>> {
 }
 
 /// The device and the range of a `linear` target.
-fn parse_linear(target: &Target) -> Result<(u64, Span)> {
+fn parse_linear(target: &MapTarget) -> Result<(u64, Span)> {
     let parsed = (|| {
         let (device, sector) = target.parameters.split_once(' ')?;
         let (major, minor) = device.split_once(':')?;
@@ -427,7 +427,7 @@ mod tests {
 
     #[test]
     fn tables_that_are_not_ours_are_not_taken_for_lent_ranges() {
-        let target = |kind: &str, length, parameters: &str| Target {
+        let target = |kind: &str, length, parameters: &str| MapTarget {
             start: 0,
             length,
             kind: kind.into(),

@@ -29,7 +29,8 @@ pub(super) fn of(kind: PolicyKind, capacity: usize) -> Box<dyn Model> {
         PolicyKind::Fmpq(p) => Box::new(FmpqModel::new(capacity, p, false)),
         PolicyKind::Mq(p) => {
             let lifetime = Ratio::times(4);
-            let parameters = fmpq::Parameters { queues: p.queues, lifetime, history: p.history };
+            let parameters =
+                fmpq::FmpqParameters { queues: p.queues, lifetime, history: p.history };
             Box::new(FmpqModel::new(capacity, parameters, true))
         }
         PolicyKind::Fbr(parameters) => Box::new(FbrModel { parameters, capacity, stack: vec![] }),
@@ -214,7 +215,7 @@ impl Model for ArcModel {
 }
 
 struct TwoQModel {
-    parameters: twoq::Parameters,
+    parameters: twoq::TwoQParameters,
     capacity: usize,
     /// A1in, Am, A1out.
     lists: [VecDeque<u64>; 3],
@@ -253,7 +254,7 @@ impl Model for TwoQModel {
 }
 
 struct S3FifoModel {
-    parameters: s3fifo::Parameters,
+    parameters: s3fifo::S3FifoParameters,
     capacity: usize,
     filling: bool,
     /// Small, main, ghost: keys and uses.
@@ -321,7 +322,7 @@ impl Model for S3FifoModel {
 /// FMPQ, or with a histogram MQ.
 struct FmpqModel {
     capacity: usize,
-    parameters: fmpq::Parameters,
+    parameters: fmpq::FmpqParameters,
     /// Key, count, and the access at which it came to its queue.
     queues: Vec<VecDeque<(u64, u32, u64)>>,
     history: VecDeque<(u64, u32)>,
@@ -335,7 +336,7 @@ struct FmpqModel {
 }
 
 impl FmpqModel {
-    fn new(capacity: usize, parameters: fmpq::Parameters, adaptive: bool) -> Self {
+    fn new(capacity: usize, parameters: fmpq::FmpqParameters, adaptive: bool) -> Self {
         Self {
             queues: vec![VecDeque::new(); usize::from(parameters.queues)],
             history: VecDeque::new(),
@@ -415,7 +416,7 @@ impl Model for FmpqModel {
 }
 
 struct FbrModel {
-    parameters: fbr::Parameters,
+    parameters: fbr::FbrParameters,
     capacity: usize,
     /// Key, count and section (0 new, 1 middle, 2 old), the most recently used first.
     stack: Vec<(u64, u32, u8)>,
@@ -471,7 +472,7 @@ impl Model for FbrModel {
 }
 
 struct LirsModel {
-    parameters: lirs::Parameters,
+    parameters: lirs::LirsParameters,
     capacity: usize,
     most: usize,
     names: usize,
@@ -567,7 +568,7 @@ impl Model for LirsModel {
 }
 
 struct WTinyLfuModel {
-    parameters: wtinylfu::Parameters,
+    parameters: wtinylfu::WTinyLfuParameters,
     capacity: usize,
     /// Window, probation, protected.
     lists: [VecDeque<u64>; 3],
