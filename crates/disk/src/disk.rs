@@ -20,7 +20,7 @@ use block::{
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use store::{Manifest, ManifestId, RefKind, ServerId, Session, Store};
 
@@ -50,6 +50,8 @@ pub struct Disk {
     written: AtomicU64,
     strained: Strained,
     space: Arc<HomeSpace>,
+    /// Whether the store may have pins of earlier uploads of this disk.
+    pub(crate) left_pins: AtomicBool,
     _lock: LockFile,
 }
 
@@ -144,6 +146,7 @@ impl Disk {
             written: AtomicU64::new(0),
             strained,
             space: terms.space,
+            left_pins: AtomicBool::new(true),
             _lock: lock,
         };
         disk.publish_base().await?;

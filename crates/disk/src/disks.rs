@@ -173,6 +173,7 @@ impl Disks {
             attached: None,
             epoch: 1,
             left: Vec::new(),
+            published: None,
         };
         let server = self.server().await?;
         let (home, copy) = (self.directory.clone(), record.clone());
@@ -438,6 +439,7 @@ pub(crate) fn from_ref(found: &RefRecord) -> Result<Record> {
         attached: None,
         epoch: fence::held(found)?.epoch,
         left: Vec::new(),
+        published: None,
     })
 }
 

@@ -31,6 +31,8 @@
 //! | `strain` | whether a disk is short of room or slow, and the store slow |
 //! | `attach` | [`Attachment`], one client writes a disk; when an ephemeral one is reset |
 //! | `snapshot` | snapshot, commit, roll back |
+//! | `write_back` | [`Behind`]: what is written goes up in the background, under no name of its own |
+//! | `upload_log` | which packs were sent, for an upload that goes on after a crash |
 //! | `rebase` | onto another version of the image |
 //! | `touches` | [`Touches`], what a boot reads of an image |
 //! | `compare` | where two manifests differ |
@@ -65,6 +67,8 @@ mod space;
 mod stack;
 mod strain;
 mod touches;
+mod upload_log;
+mod write_back;
 
 pub use attach::{Attachment, Ending};
 pub use away::{Kept, Room};
@@ -80,3 +84,4 @@ pub use question::{Answer, Question};
 pub use shadow::Shadow;
 pub use strain::{RoomProbe, Slow, Strain};
 pub use touches::Touches;
+pub use write_back::Behind;

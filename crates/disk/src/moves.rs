@@ -63,7 +63,9 @@ impl Disks {
             None => Vec::new(),
         };
         let epoch = held.epoch.saturating_add(1);
-        let record = Record { layers: vec![1], next_layer: 2, epoch, left, ..from_ref(&found)? };
+        let published = Some(self.store.world().clock.now());
+        let from = from_ref(&found)?;
+        let record = Record { layers: vec![1], next_layer: 2, epoch, left, published, ..from };
         // What it stands on is here before anybody loses anything.
         self.store.stored_manifest(&record.base).await?;
         let (home, copy) = (self.directory.clone(), record.clone());

@@ -72,6 +72,9 @@ pub(crate) struct Record {
     /// What servers from which the disk was taken may stand on: kept in the store for what was left
     /// there.
     pub(crate) left: Vec<ManifestId>,
+    /// When the disk was as the store has it, in Unix seconds; when it was made unless this is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) published: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -225,6 +228,7 @@ mod tests {
             attached: Some("pid:12".into()),
             epoch: 4,
             left: vec![ManifestId::from([3; 32])],
+            published: Some(1_767_225_601),
         }
     }
 

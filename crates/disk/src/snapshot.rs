@@ -91,15 +91,22 @@ impl Disk {
     pub(crate) async fn publish_all(&self, progress: &dyn Progress) -> Result<()> {
         let _changing = self.changing.lock().await;
         let session = self.store.session(&format!("upload of disk {}", self.name())).await?;
-        let outcome = async {
-            let view = self.freeze(&session, progress).await?;
-            let manifest = self.publish_blocks(&session, &view, progress).await?;
-            self.announce(Some(&session), |record| record.base = manifest).await?;
-            self.settle(manifest).await?;
-            self.publish_base().await
-        }
-        .await;
+        let outcome = self.publish_in(&session, progress).await;
         session.close(outcome).await
+    }
+
+    /// The same in a session, by who changes the disk.
+    pub(crate) async fn publish_in(
+        &self,
+        session: &Session,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let frozen = self.store.world().clock.now();
+        let view = self.freeze(session, progress).await?;
+        let manifest = self.publish_blocks(session, &view, progress).await?;
+        self.announce(Some(session), |record| record.base = manifest).await?;
+        self.settle(manifest, frozen).await?;
+        self.publish_base().await
     }
 
     /// Freezes what the disk holds now, under a name. The disk may be in use; answered writes are
@@ -132,6 +139,7 @@ impl Disk {
                 self.name()
             )));
         }
+        let frozen = self.store.world().clock.now();
         let view = self.freeze(session, progress).await?;
         let manifest = self.publish_blocks(session, &view, progress).await?;
         let record = self.record();
@@ -152,7 +160,7 @@ impl Disk {
             size: made.body.size,
             error: None,
         };
-        self.settle_or_warn(manifest).await;
+        self.settle_or_warn(manifest, frozen).await;
         Ok(info)
     }
 
@@ -183,6 +191,7 @@ impl Disk {
         };
         let to = ImageName { name: to.name.clone(), tag: Some(tag) };
         images::must_be_free(&self.store, &to).await?;
+        let frozen = self.store.world().clock.now();
         let view = self.freeze(session, progress).await?;
         let record = self.record();
         let origin = self.store.manifest(&record.origin).await?;
@@ -212,7 +221,7 @@ impl Disk {
         };
         self.announce(Some(session), |record| record.base = imported.manifest).await?;
         let made = images::publish(session, &to, body).await?;
-        self.settle_or_warn(imported.manifest).await;
+        self.settle_or_warn(imported.manifest, frozen).await;
         Ok(made)
     }
 
@@ -296,10 +305,11 @@ impl Disk {
         if !stack.top().is_empty() {
             if stack.layers.len() >= MOST_LAYERS {
                 // Uploads failed many times: what they left must go first.
+                let frozen = self.record().published.unwrap_or(self.record().created);
                 let view = self.shadow.sealed();
                 let manifest = self.publish_blocks(session, &view, progress).await?;
                 self.announce(Some(session), |record| record.base = manifest).await?;
-                self.settle(manifest).await?;
+                self.settle(manifest, frozen).await?;
             }
             let number = self.record().next_layer;
             let layer = self.shadow.new_layer(number).await?;
@@ -332,12 +342,13 @@ impl Disk {
     }
 
     /// Makes a manifest the base that holds what the frozen layers over the base hold, and drops
-    /// those.
-    async fn settle(&self, manifest: ManifestId) -> Result<()> {
+    /// those. They are from the time `frozen`, in Unix seconds.
+    async fn settle(&self, manifest: ManifestId, frozen: u64) -> Result<()> {
         let (manifest, image) = self.image(&manifest).await?;
         let id = manifest.id();
         self.change(|record| {
             record.base = id;
+            record.published = Some(frozen);
             record.layers = record.layers.split_off(record.layers.len().saturating_sub(1));
         })
         .await?;
@@ -349,8 +360,8 @@ impl Disk {
     }
 
     /// The name is made: what is left to do only saves room, and is done the next time if it fails.
-    async fn settle_or_warn(&self, manifest: ManifestId) {
-        if let Err(error) = self.settle(manifest).await {
+    async fn settle_or_warn(&self, manifest: ManifestId, frozen: u64) {
+        if let Err(error) = self.settle(manifest, frozen).await {
             tracing::warn!(disk = self.name(), %error, "cannot drop uploaded layers now");
         }
     }

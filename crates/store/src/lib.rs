@@ -85,7 +85,9 @@ pub mod world;
 pub use chunk::{ChunkRef, Encoding};
 pub use counters::{Counters, Loads};
 pub use id::{BootListId, ChunkId, ManifestId, PackId, SegmentId, ServerId, WriterId};
-pub use import::{Grain, ImportStats, Imported, Progress};
+pub use import::{
+    Grain, ImportStats, Imported, PackTail, Progress, UploadJournal, UploadPace, UploadPlan,
+};
 pub use keys::{KeySlot, Keys, NewKey, SlotKind};
 pub use manifest::{Content, Manifest, Piece};
 pub use name::{ImageName, check_name};

@@ -143,7 +143,12 @@ impl Builder {
 
     /// Whether it is time to finish it.
     pub(crate) fn is_full(&self) -> bool {
-        self.bytes.len() >= FULL || self.index.len() >= FULL_CHUNKS
+        self.has(FULL)
+    }
+
+    /// Whether it has this many bytes of chunks, or as many chunks as a pack holds.
+    pub(crate) fn has(&self, bytes: usize) -> bool {
+        self.bytes.len() >= bytes || self.index.len() >= FULL_CHUNKS
     }
 
     /// Ends the pack. It gets an id of which `taken` says no: the first one, unless that is of a

@@ -10,7 +10,7 @@
 //! should its session live after all, it notices and publishes nothing.
 
 use crate::gc::{Absent, Pin, State, pin};
-use crate::{ManifestId, RefBody, RefKind, RefRecord, Store, WriterId};
+use crate::{ManifestId, RefBody, RefKind, RefRecord, Store, UploadPlan, WriterId};
 use block::{Error, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -33,6 +33,7 @@ const ATTEMPTS: usize = 16;
 /// alive for another day.
 pub struct Session {
     inner: Arc<Inner>,
+    plan: UploadPlan,
     _renewal: JoinSet<()>,
 }
 
@@ -113,7 +114,8 @@ impl Store {
                     });
                     let mut renewal = JoinSet::new();
                     renewal.spawn(keep_renewed(Arc::clone(&inner)));
-                    return Ok(Session { inner, _renewal: renewal });
+                    let plan = UploadPlan::default();
+                    return Ok(Session { inner, plan, _renewal: renewal });
                 }
                 other => {
                     pin::delete(self, &id).await?;
@@ -188,6 +190,22 @@ impl Session {
     /// The store that it writes to.
     pub fn store(&self) -> &Store {
         &self.inner.store
+    }
+
+    /// The same, with uploads as planned.
+    #[must_use]
+    pub fn uploading(self, plan: UploadPlan) -> Self {
+        Self { plan: plan.bounded(), ..self }
+    }
+
+    /// How it uploads.
+    pub(crate) fn plan(&self) -> &UploadPlan {
+        &self.plan
+    }
+
+    /// What it does, in its own words.
+    pub(crate) fn what(&self) -> &str {
+        &self.inner.what
     }
 
     /// What counts as absent.

@@ -1,7 +1,7 @@
 //! Who is at work on a store, as the [pins](crate::Session) of sessions say, and ending what died.
 
 use crate::gc::{census, pin};
-use crate::{Store, WriterId};
+use crate::{Session, Store, WriterId};
 use block::{Error, ErrorKind, Result};
 use serde::Serialize;
 
@@ -50,6 +50,22 @@ pub async fn end(store: &Store, id: &WriterId) -> Result<()> {
         ));
     }
     pin::delete(store, id).await
+}
+
+/// Ends the sessions that do the same as this one, in the same words: what a process left that was
+/// killed. For a caller who knows that no other one is at work. What they stored, and nobody condemned,
+/// stays as long as this session lasts.
+///
+/// # Errors
+/// The backend's.
+pub async fn end_predecessors(session: &Session) -> Result<()> {
+    let own = session.pin_keys().await;
+    for pin in list(session.store()).await? {
+        if pin.what.as_deref() == Some(session.what()) && !own.contains(&pin::key(&pin.id)) {
+            pin::delete(session.store(), &pin.id).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Takes away the pins of sessions that were begun through this store and dropped without an end: for a

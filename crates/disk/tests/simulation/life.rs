@@ -258,7 +258,7 @@ impl Life {
     }
 
     async fn step(&mut self, home: &mut Home) -> Result<(), Wrong> {
-        match self.below(112) {
+        match self.below(118) {
             0..8 => self.import(home).await,
             8..14 => self.create(home).await,
             14..26 => self.open_any(home).await,
@@ -280,6 +280,7 @@ impl Life {
             103..105 => self.remove_image(home).await,
             105..108 => self.collect(home).await,
             108 => self.repair(home).await,
+            109..115 => self.write_back(home).await,
             _ => self.close_any(home).await,
         }
     }

@@ -1,6 +1,6 @@
 //! Deterministic simulation: whole lives of two servers' homes and their store on a simulated file system.
 //! Disks, ephemeral ones too, are made, written, flushed, trimmed, grown, rolled back, rebased, committed,
-//! reset, released, taken by the other server, kept and removed, images imported and removed, garbage
+//! reset, written back (and given up in the middle of that), released, taken by the other server, kept and removed, images imported and removed, garbage
 //! collected, the store repaired; processes are killed at any call, syncs fail, room ends at any call and
 //! comes back, and the power goes, which leaves any state that ext4 (with a journal and without), XFS or
 //! btrfs may leave. What was answered as durable must be there. A seed decides everything, and takes the

@@ -3,9 +3,28 @@
 use crate::guest;
 use crate::life::{At, Home, Life, Wrong};
 use crate::model::{self, BLOCK, Content, SECTOR, State, There};
+use async_trait::async_trait;
 use block::Result;
 use disk::{Disk, Ending, Rebase};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use store::{UploadPace, UploadPlan};
+
+/// Lets so many objects through, and then none.
+struct Gate(AtomicU64);
+
+#[async_trait]
+impl UploadPace for Gate {
+    async fn admit(&self, _: u64) {
+        let left = |left: u64| left.checked_sub(1);
+        if self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn uploaded(&self, _: u64) {}
+}
 
 impl Life {
     /// Any disk that is open and has no guest.
@@ -40,6 +59,35 @@ impl Life {
         let there = if made.is_ok() { There::Yes } else { There::Unknown };
         self.known(&at.1).snapshots.insert(snapshot, (there, now));
         made.map_or_else(|e| self.may_fail("snapshot", &e), |_| Ok(()))
+    }
+
+    /// What is written goes up, now and then without an end: then it goes on the next time.
+    pub(crate) async fn write_back(&mut self, home: &Home) -> Result<(), Wrong> {
+        let Some((at, disk)) = self.any_open(home) else { return Ok(()) };
+        let given_up_after = self.below(3);
+        self.tell(|| format!("write {} back, {given_up_after}", at.1));
+        let now = self.visible(home, &at);
+        let gate = Arc::new(Gate(AtomicU64::new(match given_up_after {
+            0 => 1 + self.below(4),
+            _ => u64::MAX,
+        })));
+        let plan = UploadPlan {
+            pack_bytes: 64 << 10,
+            at_once: 1 + self.below(2) as usize,
+            pace: Some(gate),
+            journal: None,
+        };
+        let done = disk.write_back(plan, &());
+        let done = tokio::time::timeout(Duration::from_secs(1), done).await;
+        let Ok(done) = done else { return Ok(()) };
+        if !matches!(done, Ok(false)) {
+            self.published(&at.1, &now, done.is_ok());
+        }
+        match done {
+            Ok(_) if disk.behind().is_some() => Err(format!("{} is behind", at.1)),
+            Ok(_) => Ok(()),
+            Err(e) => self.may_fail("write-back", &e),
+        }
     }
 
     pub(crate) async fn commit(&mut self, home: &Home) -> Result<(), Wrong> {

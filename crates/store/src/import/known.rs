@@ -3,7 +3,7 @@
 use crate::gc::Absent;
 use crate::pack::{self, Index};
 use crate::verify::pack_id_of;
-use crate::{ChunkId, ChunkRef, Encoding, PackId, Store};
+use crate::{ChunkId, ChunkRef, Encoding, PackId, PackTail, Store};
 use block::{ErrorKind, Result};
 use futures::{StreamExt, stream};
 use std::collections::HashSet;
@@ -66,6 +66,39 @@ impl Known {
                     }
                 }
                 Err(e) => return Err(e),
+            }
+        }
+        known.sort();
+        Ok(known)
+    }
+
+    /// Only what some packs hold, whose ends somebody kept. One that is not in the store as it was, and
+    /// an end that is not its pack's, are passed over.
+    pub(crate) async fn of_packs(
+        store: &Store,
+        absent: &Absent,
+        packs: Vec<PackTail>,
+    ) -> Result<Self> {
+        let mut checks = stream::iter(packs)
+            .map(|pack| async move {
+                let path = pack::path(&pack.id);
+                let (key, settings) = (path.as_ref(), store.settings());
+                let Ok(index) = Index::decode(settings, pack.id, key, &pack.tail, pack.size) else {
+                    return Ok(None);
+                };
+                match objects::head(store.backend(), key).await {
+                    Ok(there) if there.size == pack.size => Ok(Some(index)),
+                    Ok(_) => Ok(None),
+                    Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+                    Err(e) => Err(e),
+                }
+            })
+            .buffer_unordered(CONCURRENCY);
+        let mut known = Self { sealed: store.settings().is_encrypted(), ..Self::default() };
+        while let Some(index) = checks.next().await {
+            match index? {
+                Some(index) if !absent.pack(&index.id) => known.add(&index),
+                _ => {}
             }
         }
         known.sort();

@@ -12,12 +12,14 @@ mod feed;
 mod known;
 mod pipeline;
 mod sections;
+mod upload;
 mod writer;
 
 pub(crate) use anew::anew;
 pub(crate) use cut::search;
 pub use derive::derive;
 pub(crate) use known::Known;
+pub use upload::{PackTail, UploadJournal, UploadPace, UploadPlan};
 
 use crate::{ManifestId, Session, manifest};
 use block::{BLOCK, Device, Error, Result};

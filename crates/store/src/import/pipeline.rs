@@ -37,7 +37,11 @@ pub(crate) struct Pipeline<'a> {
 
 impl<'a> Pipeline<'a> {
     pub(crate) async fn new(session: &'a Session, progress: &'a dyn Progress) -> Result<Self> {
-        let known = Known::load_without(session.store(), session.absent()).await?;
+        let (store, absent) = (session.store(), session.absent());
+        let known = match &session.plan().journal {
+            Some(journal) => Known::of_packs(store, absent, journal.packs().await).await?,
+            None => Known::load_without(store, absent).await?,
+        };
         let writer = Writer::new(session, progress).avoiding(known.newer().clone());
         Ok(Self {
             feed: Feed::default(),

@@ -11,17 +11,14 @@ use crate::object::{self, ObjectKind};
 use crate::pack::{self, Finished};
 use crate::segment::{self, Placed, Segment};
 use crate::{
-    ChunkId, ChunkRef, Encoding, ImportStats, Imported, ManifestId, PackId, Progress, SegmentId,
-    Session, Store,
+    ChunkId, ChunkRef, Encoding, ImportStats, Imported, ManifestId, PackId, PackTail, Progress,
+    SegmentId, Session, Store, UploadPlan,
 };
 use block::{Error, Result};
 use bytes::{Bytes, BytesMut};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use tokio::task::JoinSet;
-
-/// Uploads at the same time; each may hold a pack.
-const UPLOADS: usize = 4;
 
 /// An item of which all is known but where it will be stored.
 pub(crate) enum Done {
@@ -80,6 +77,7 @@ enum Uploaded {
 
 pub(crate) struct Writer<'a> {
     store: &'a Store,
+    plan: &'a UploadPlan,
     /// What no object may be called, and nothing may rely on.
     absent: Arc<Absent>,
     /// More packs of which no new one gets the id.
@@ -108,6 +106,7 @@ impl<'a> Writer<'a> {
     pub(crate) fn new(session: &'a Session, progress: &'a dyn Progress) -> Self {
         Self {
             store: session.store(),
+            plan: session.plan(),
             absent: Arc::clone(session.absent()),
             avoided: HashSet::new(),
             progress,
@@ -185,7 +184,7 @@ impl<'a> Writer<'a> {
         encoding: Encoding,
         stored: &[u8],
     ) -> Result<Place> {
-        if self.pack.is_full() {
+        if self.pack.has(self.plan.pack_bytes) {
             self.close_pack().await?;
         }
         let number = match self.open {
@@ -270,9 +269,16 @@ impl<'a> Writer<'a> {
             self.set_segment(draft.index, id);
             let backend = self.store.shared_backend();
             self.make_room().await?;
+            let pace = self.plan.pace.clone();
             self.uploads.spawn(async move {
                 let compare = bytes.len();
+                if let Some(pace) = &pace {
+                    pace.admit(compare as u64).await;
+                }
                 objects::put_content(&*backend, &key, bytes, compare).await?;
+                if let Some(pace) = &pace {
+                    pace.uploaded(compare as u64);
+                }
                 Ok(Uploaded::Segment)
             });
         }
@@ -310,8 +316,20 @@ impl<'a> Writer<'a> {
         self.slots[number as usize].id = Some(id);
         self.stats.packs += 1;
         let backend = self.store.shared_backend();
+        let UploadPlan { pace, journal, .. } = self.plan.clone();
         self.uploads.spawn(async move {
+            let size = bytes.len() as u64;
+            if let Some(pace) = &pace {
+                pace.admit(size).await;
+            }
+            if let Some(journal) = &journal {
+                let tail = bytes.slice(bytes.len() - tail..);
+                journal.note(&PackTail { id, size, tail }).await;
+            }
             pack::put(&*backend, &id, bytes.clone(), tail).await?;
+            if let Some(pace) = &pace {
+                pace.uploaded(size);
+            }
             Ok(Uploaded::Pack(number, bytes))
         });
         self.write_segments().await
@@ -322,7 +340,7 @@ impl<'a> Writer<'a> {
         while let Some(done) = self.uploads.try_join_next() {
             self.settle(done)?;
         }
-        while self.uploads.len() >= UPLOADS {
+        while self.uploads.len() >= self.plan.at_once {
             self.settle_next().await?;
         }
         Ok(())
