@@ -28,7 +28,8 @@ pub enum Encoding {
 const SEAL: u32 = TAG as u32;
 
 impl Encoding {
-    pub(crate) fn from_number(number: u8) -> Option<Self> {
+    /// The encoding of this number, if there is one.
+    pub fn from_number(number: u8) -> Option<Self> {
         match number {
             0 => Some(Self::Plain),
             1 => Some(Self::Zstd),
@@ -39,7 +40,7 @@ impl Encoding {
     }
 
     /// Whether `len` plain bytes can be `stored` bytes.
-    pub(crate) fn allows(self, stored: u32, len: u32) -> bool {
+    pub fn allows(self, stored: u32, len: u32) -> bool {
         match self {
             Self::Plain => stored == len,
             Self::Zstd => (1..len).contains(&stored),
@@ -49,7 +50,7 @@ impl Encoding {
     }
 
     /// How `stored` bytes encode `len` plain ones in a store that is sealed or not.
-    pub(crate) fn of(stored: u32, len: u32, sealed: bool) -> Self {
+    pub fn of(stored: u32, len: u32, sealed: bool) -> Self {
         match sealed {
             false if stored < len => Self::Zstd,
             false => Self::Plain,
@@ -82,8 +83,11 @@ pub struct ChunkRef {
 }
 
 impl ChunkRef {
-    /// The chunk's bytes from what a pack holds, decompressed and verified.
-    pub(crate) fn decode(&self, settings: &Settings, stored: Bytes) -> Result<Bytes> {
+    /// The chunk's plain bytes from what a pack holds of it: opened, decompressed and verified.
+    ///
+    /// # Errors
+    /// [`Corrupt`](block::ErrorKind::Corrupt), naming pack and offset, when they are not the chunk's.
+    pub fn decode(&self, settings: &Settings, stored: Bytes) -> Result<Bytes> {
         if settings.is_encrypted() && !self.encoding.is_sealed() {
             return Err(self.damaged("it is not sealed, and the store is encrypted"));
         }
@@ -147,7 +151,7 @@ impl ChunkRef {
 }
 
 /// The id of a chunk with these plain bytes.
-pub(crate) fn id_of(settings: &Settings, plain: &[u8]) -> ChunkId {
+pub fn id_of(settings: &Settings, plain: &[u8]) -> ChunkId {
     ChunkId(*blake3::keyed_hash(settings.chunk_key(), plain).as_bytes())
 }
 
@@ -178,7 +182,10 @@ fn with_context<T>(work: impl FnOnce(&mut Context) -> T) -> T {
 }
 
 /// The bytes that a pack gets for a chunk, and how they encode it.
-pub(crate) fn encode(settings: &Settings, id: &ChunkId, plain: Bytes) -> Result<(Encoding, Bytes)> {
+///
+/// # Errors
+/// [`Internal`](block::ErrorKind::Internal) when the compression or the cipher fails.
+pub fn encode(settings: &Settings, id: &ChunkId, plain: Bytes) -> Result<(Encoding, Bytes)> {
     let packed = compress(&plain, settings.compression_level())?;
     let Some(sealer) = settings.sealer() else {
         return Ok(match packed {

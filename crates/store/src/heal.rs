@@ -8,11 +8,12 @@
 use crate::import::Known;
 use crate::moved::{self, MAX_STEPS, Moved};
 use crate::object::{self, ObjectKind};
-use crate::{ChunkRef, PackId, Store};
+use crate::{ChunkId, ChunkRef, PackId, Store};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use tokio::sync::OnceCell;
 
@@ -23,7 +24,7 @@ const MEMORY: usize = 64 << 20;
 #[derive(Default)]
 pub(crate) struct Healing {
     rewritten: Mutex<Rewritten>,
-    sources: Mutex<Vec<Arc<Source>>>,
+    sources: Mutex<Vec<OtherStore>>,
 }
 
 /// Packs that are gone, and where their chunks are.
@@ -33,11 +34,19 @@ struct Rewritten {
     memory: usize,
 }
 
-/// Another store that holds chunks under the same ids.
-pub(crate) struct Source {
+/// Another store that holds chunks under the same ids. Cheap to clone; clones share what is known of its
+/// packs.
+#[derive(Clone)]
+pub struct OtherStore {
     pub(crate) store: Store,
     /// The chunks of its packs, learned when it is first needed.
-    known: OnceCell<Known>,
+    known: Arc<OnceCell<Known>>,
+}
+
+impl fmt::Debug for OtherStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OtherStore({:?})", self.store)
+    }
 }
 
 impl Healing {
@@ -63,7 +72,7 @@ impl Healing {
     }
 
     /// The other stores.
-    pub(crate) fn sources(&self) -> Vec<Arc<Source>> {
+    pub(crate) fn sources(&self) -> Vec<OtherStore> {
         self.sources.lock().clone()
     }
 }
@@ -75,16 +84,16 @@ impl Store {
     /// # Errors
     /// [`Invalid`](ErrorKind::Invalid) when the other store has another hash key: it knows the same
     /// chunks under other ids.
-    pub fn add_source(&self, other: Store) -> Result<()> {
+    pub fn add_source(&self, other: Store) -> Result<OtherStore> {
         if !self.shares_ids(&other) {
             return Err(Error::invalid(format!(
                 "{other:?} has another hash key, so it cannot be asked for chunks by their ids; \
                  give a copy of the store, or heal from it with \"sojourn repair --from\""
             )));
         }
-        let source = Source { store: other, known: OnceCell::new() };
-        self.healing().sources.lock().push(Arc::new(source));
-        Ok(())
+        let source = OtherStore { store: other, known: Arc::default() };
+        self.healing().sources.lock().push(source.clone());
+        Ok(source)
     }
 
     /// Whether the same chunks have the same ids in the other store.
@@ -93,9 +102,31 @@ impl Store {
     }
 }
 
-impl Source {
+impl OtherStore {
+    /// Learns which chunks it has, from the indexes of its packs, unless that is known.
+    ///
+    /// # Errors
+    /// Those of its backend.
+    pub async fn learn(&self) -> Result<()> {
+        self.known.get_or_try_init(|| Known::load(&self.store)).await.map(|_| ())
+    }
+
+    /// Whether it is known to have had a chunk when that was learned.
+    pub fn claims(&self, id: &ChunkId) -> bool {
+        self.known.get().is_some_and(|known| known.find(id).is_some())
+    }
+
+    /// How many chunks it is known to have had.
+    pub fn chunks(&self) -> u64 {
+        self.known.get().map_or(0, |known| known.len() as u64)
+    }
+
     /// Reads a chunk by its id.
-    pub(crate) async fn chunk(&self, at: &ChunkRef) -> Result<Bytes> {
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) when it does not have it; [`Corrupt`](ErrorKind::Corrupt) when
+    /// that is damaged; else its backend's.
+    pub async fn chunk(&self, at: &ChunkRef) -> Result<Bytes> {
         if let Ok(plain) = self.store.read_at(at).await {
             return Ok(plain);
         }

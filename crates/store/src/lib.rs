@@ -17,8 +17,9 @@
 //! | [`gc`] | what nothing refers to any more is found and deleted |
 //! | `heal` | reading what is not where it should be |
 //! | `moved` | where the chunks of a rewritten pack are now |
+//! | [`outside`] | files that are kept outside of a store, bound to its key |
 //! | `object` | the frame and the kinds of the other binary objects |
-//! | `pack` | immutable objects that hold chunks in image order |
+//! | [`pack`] | immutable objects that hold chunks in image order |
 //! | [`manifest`] | [`Manifest`]: what an image version or snapshot holds |
 //! | [`stats`] | how much names hold and share |
 //! | [`stretch`] | chunks near each other, read in one request |
@@ -61,7 +62,8 @@ pub mod manifest;
 mod moved;
 pub mod name;
 mod object;
-mod pack;
+pub mod outside;
+pub mod pack;
 pub mod refs;
 pub mod repair;
 mod roots;
@@ -84,6 +86,7 @@ pub mod world;
 
 pub use chunk::{ChunkRef, Encoding};
 pub use counters::{Counters, Loads};
+pub use heal::OtherStore;
 pub use id::{BootListId, ChunkId, ManifestId, PackId, SegmentId, ServerId, WriterId};
 pub use import::{
     Grain, ImportStats, Imported, PackTail, Progress, UploadJournal, UploadPace, UploadPlan,

@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 const MAGIC: [u8; 8] = *b"SOJPACK\n";
 const VERSION: u16 = 1;
 /// The longest pack that is read: 32 MiB.
-pub(crate) const MAX_LEN: u64 = 32 << 20;
+pub const MAX_LEN: u64 = 32 << 20;
 /// A pack is full with this many bytes of chunks, or this many chunks.
 pub(crate) const FULL: usize = 8 << 20;
 const FULL_CHUNKS: usize = 16384;
@@ -89,22 +89,31 @@ pub(crate) fn path(id: &PackId) -> Path {
 
 /// A pack in the making.
 #[derive(Debug)]
-pub(crate) struct Builder {
+pub struct Builder {
     bytes: BytesMut,
     index: Vec<Entry>,
 }
 
 /// A pack that is ready to be written.
 #[derive(Debug, Clone)]
-pub(crate) struct Finished {
-    pub(crate) id: PackId,
-    pub(crate) bytes: Bytes,
+pub struct Finished {
+    /// What it is called: the hash of its index.
+    pub id: PackId,
+    /// All of it.
+    pub bytes: Bytes,
     /// Bytes of index and trailer.
     pub(crate) tail: usize,
 }
 
+impl Default for Builder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Builder {
-    pub(crate) fn new() -> Self {
+    /// A pack without chunks.
+    pub fn new() -> Self {
         Self::reusing(BytesMut::new())
     }
 
@@ -118,7 +127,7 @@ impl Builder {
     }
 
     /// Appends a chunk of `len` plain bytes; returns its offset.
-    pub(crate) fn add(&mut self, id: ChunkId, len: u32, encoding: Encoding, stored: &[u8]) -> u32 {
+    pub fn add(&mut self, id: ChunkId, len: u32, encoding: Encoding, stored: &[u8]) -> u32 {
         let have = self.bytes.len();
         if have + stored.len() > self.bytes.capacity() && have >= SMALL {
             self.bytes.reserve((FULL + 2 * MAX_CHUNK as usize).saturating_sub(have));
@@ -137,12 +146,13 @@ impl Builder {
         offset
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether it has no chunk.
+    pub fn is_empty(&self) -> bool {
         self.index.is_empty()
     }
 
     /// Whether it is time to finish it.
-    pub(crate) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.has(FULL)
     }
 
@@ -153,7 +163,10 @@ impl Builder {
 
     /// Ends the pack. It gets an id of which `taken` says no: the first one, unless that is of a
     /// pack that is about to be deleted.
-    pub(crate) fn finish(
+    ///
+    /// # Errors
+    /// [`Internal`](ErrorKind::Internal) when the index cannot be sealed.
+    pub fn finish(
         mut self,
         settings: &Settings,
         taken: impl Fn(&PackId) -> bool,
@@ -206,8 +219,9 @@ fn index_len(trailer: &Trailer) -> u64 {
 
 /// A checked index.
 #[derive(Debug)]
-pub(crate) struct Index {
-    pub(crate) id: PackId,
+pub struct Index {
+    /// The pack.
+    pub id: PackId,
     entries: Vec<Entry>,
 }
 
@@ -258,7 +272,11 @@ impl Index {
     }
 
     /// Checks an index: `tail` is the end of a pack of `size` bytes, at least index and trailer.
-    pub(crate) fn decode(
+    ///
+    /// # Errors
+    /// [`Corrupt`](ErrorKind::Corrupt) when it is damaged, cut off or another pack's;
+    /// [`Unsupported`](ErrorKind::Unsupported) when its format is newer.
+    pub fn decode(
         settings: &Settings,
         id: PackId,
         key: &str,
@@ -309,7 +327,7 @@ impl Index {
     }
 
     /// Its chunks, in order.
-    pub(crate) fn chunks(&self) -> impl ExactSizeIterator<Item = ChunkRef> + '_ {
+    pub fn chunks(&self) -> impl ExactSizeIterator<Item = ChunkRef> + '_ {
         self.entries.iter().map(|entry| ChunkRef {
             id: ChunkId(entry.id),
             len: u32::from(entry.blocks.get()) * PAGE as u32,
@@ -321,9 +339,19 @@ impl Index {
     }
 
     /// The checksums of what is stored of its chunks, in order.
-    pub(crate) fn checksums(&self) -> impl Iterator<Item = u32> + '_ {
+    pub fn checksums(&self) -> impl Iterator<Item = u32> + '_ {
         self.entries.iter().map(|entry| entry.checksum.get())
     }
+}
+
+/// Bytes of the end of a pack that hold its index and trailer, as the last `tail` of its bytes say: at
+/// least 32 of them.
+///
+/// # Errors
+/// [`Corrupt`](ErrorKind::Corrupt) when there is no trailer; [`Unsupported`](ErrorKind::Unsupported)
+/// when its format is newer.
+pub fn tail_len(key: &str, tail: &[u8], size: u64) -> Result<u64> {
+    Ok(index_len(trailer(key, tail, size)?) + TRAILER as u64)
 }
 
 /// Checks the first bytes of a whole pack, which readers of chunks never look at.

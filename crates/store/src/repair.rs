@@ -22,6 +22,7 @@ use crate::object::{self, ObjectKind};
 use crate::pack::{self, Builder, Finished, Index};
 use crate::verify::{self, Fault};
 use crate::{ChunkId, ChunkRef, PackId, Progress, Session, Store, heal, moved};
+use async_trait::async_trait;
 use block::{Device, Error, ErrorKind, Result};
 use bytes::Bytes;
 use finder::{Finder, Wanted};
@@ -45,6 +46,21 @@ pub enum Source {
         /// Its bytes.
         device: Arc<dyn Device>,
     },
+    /// Whatever answers chunk ids.
+    Chunks(Arc<dyn ChunkLookup>),
+}
+
+/// Something that answers chunk ids, such as a medium. Nothing that it says is trusted.
+#[async_trait]
+pub trait ChunkLookup: Send + Sync {
+    /// Whether it claims to have a chunk.
+    fn claims(&self, id: &ChunkId) -> bool;
+
+    /// What it has for a chunk: plain bytes, to be verified.
+    ///
+    /// # Errors
+    /// Any: it does not have the chunk then.
+    async fn read(&self, at: &ChunkRef) -> Result<Bytes>;
 }
 
 /// What a repair did, or would do.
@@ -217,7 +233,7 @@ impl Repair<'_> {
         let asked = self.store.healing().sources();
         let given = self.sources.iter().filter_map(|source| match source {
             Source::Store(other) => Some(other),
-            Source::Device { .. } => None,
+            Source::Device { .. } | Source::Chunks(_) => None,
         });
         let alike = given.filter(|other| self.store.shares_ids(other));
         for other in alike.chain(asked.iter().map(|source| &source.store)) {

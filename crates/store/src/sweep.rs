@@ -2,7 +2,7 @@
 
 use crate::chunker::{PAGE, SEGMENT};
 use crate::verify::{Group, groups};
-use crate::{ChunkRef, Manifest, Progress, Store, pack};
+use crate::{ChunkRef, Encoding, Manifest, Progress, Store, chunk, pack};
 use block::{Result, Span, offload};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
@@ -61,6 +61,54 @@ pub async fn read(
         progress.advance(whole.len() - done, 0);
     }
     Ok(())
+}
+
+/// What is stored of chunks, as the store has it, each verified: in no order. One whose bytes are not in
+/// their place is found where it is, and encoded anew.
+///
+/// # Errors
+/// That of the first chunk that cannot be had.
+pub async fn stored(
+    store: &Store,
+    chunks: Vec<ChunkRef>,
+) -> Result<Vec<(ChunkRef, Encoding, Bytes)>> {
+    let mut all = Vec::with_capacity(chunks.len());
+    let mut reads = stream::iter(groups(chunks))
+        .map(|group| stored_group(store, group))
+        .buffer_unordered(CONCURRENCY);
+    while let Some(group) = reads.next().await {
+        for (at, found) in group? {
+            let (encoding, bytes) = match found {
+                Some(bytes) => (at.encoding, bytes),
+                None => {
+                    let plain = store.read_chunk(&at).await?;
+                    chunk::encode(store.settings(), &at.id, plain)?
+                }
+            };
+            all.push((at, encoding, bytes));
+        }
+    }
+    Ok(all)
+}
+
+/// The stored bytes of chunks that lie together: of those that are sound.
+async fn stored_group(store: &Store, group: Group) -> Result<Vec<(ChunkRef, Option<Bytes>)>> {
+    let Group { chunks, start, end } = group;
+    let Some(pack) = chunks.first().map(|at| at.pack) else { return Ok(Vec::new()) };
+    let (path, len) = (pack::path(&pack), u64::from(end - start));
+    let Ok(bytes) = objects::get_range(store.backend(), &path, start.into(), len).await else {
+        return Ok(chunks.into_iter().map(|at| (at, None)).collect());
+    };
+    let store = store.clone();
+    offload(move || {
+        let part = |at: ChunkRef| {
+            let from = (at.offset - start) as usize;
+            let stored = bytes.slice(from..from + at.stored as usize);
+            (at, at.check(store.settings(), &stored).is_ok().then_some(stored))
+        };
+        Ok(chunks.into_iter().map(part).collect())
+    })
+    .await
 }
 
 /// Reads chunks that lie together. Those that are not there as they should be have an error each.

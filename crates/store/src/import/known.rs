@@ -130,6 +130,11 @@ impl Known {
         self.rows.dedup_by_key(|row| row.id);
     }
 
+    /// How many chunks.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
     /// Where a chunk is, if it is stored.
     pub(crate) fn find(&self, id: &ChunkId) -> Option<ChunkRef> {
         let row = &self.rows[self.rows.binary_search_by_key(id, |row| row.id).ok()?];

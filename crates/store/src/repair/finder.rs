@@ -1,6 +1,6 @@
 //! Looking for chunks that a store has lost.
 
-use super::Source;
+use super::{ChunkLookup, Source};
 use crate::gc::Absent;
 use crate::import::{self, Progress};
 use crate::pack::{self, Index};
@@ -36,6 +36,8 @@ enum Place {
     Pack(ChunkRef),
     /// At an offset of a device.
     Device(u64),
+    /// Where a source knows by the id.
+    Lookup,
 }
 
 impl<'a> Finder<'a> {
@@ -77,6 +79,16 @@ impl<'a> Finder<'a> {
                     }
                 }
                 Source::Store(other) => finder.rehash(number, other, &lengths, progress).await?,
+                Source::Chunks(chunks) => {
+                    for (id, len) in lengths.iter() {
+                        // A claim says what ought to be there.
+                        if chunks.claims(id)
+                            && looked_up(store, &**chunks, id, *len).await.is_some()
+                        {
+                            finder.elsewhere.entry(*id).or_insert((number, Place::Lookup));
+                        }
+                    }
+                }
                 Source::Device { device, .. } => {
                     finder.at_offsets(number, &**device, &lengths, &wanted.offsets).await?;
                     let found =
@@ -197,6 +209,9 @@ impl<'a> Finder<'a> {
             (Source::Device { device, .. }, Place::Device(offset)) => {
                 read_device(&**device, *offset, len).await
             }
+            (Source::Chunks(chunks), Place::Lookup) => {
+                return looked_up(self.store, &**chunks, id, len).await;
+            }
             _ => return None,
         };
         let plain = plain.ok()?;
@@ -204,6 +219,20 @@ impl<'a> Finder<'a> {
             plain.len() == len as usize && chunk::id_of(self.store.settings(), &plain) == *id;
         right.then_some(plain)
     }
+}
+
+/// The verified bytes of a chunk from something that answers its id.
+async fn looked_up(
+    store: &Store,
+    chunks: &dyn ChunkLookup,
+    id: &ChunkId,
+    len: u32,
+) -> Option<Bytes> {
+    let (pack, encoding) = (PackId([0; 32]), Encoding::Plain);
+    let at = ChunkRef { id: *id, len, pack, offset: 0, stored: len, encoding };
+    let plain = chunks.read(&at).await.ok()?;
+    let right = plain.len() == len as usize && chunk::id_of(store.settings(), &plain) == *id;
+    right.then_some(plain)
 }
 
 /// Every chunk of every pack whose index can be read.
