@@ -439,7 +439,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 {STORE}
 
 # Stores that are asked for what is missing or damaged in this one.
-# sources = []              # such as ["/media/usb/store"]
+# sources = []              # such as ["/media/usb", "/srv/copy-of-the-store"]
 
 # The key file of an encrypted store (relative to the home).
 {KEY_FILE}

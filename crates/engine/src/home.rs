@@ -99,6 +99,11 @@ impl Home {
         self.dir.join("successor.sock")
     }
 
+    /// Where the indexes of trees and images are kept.
+    pub fn indexes(&self) -> PathBuf {
+        self.dir.join("indexes")
+    }
+
     /// Where conversions of foreign formats may be put.
     pub fn scratch(&self) -> PathBuf {
         self.dir.join("tmp")

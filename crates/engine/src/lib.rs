@@ -14,7 +14,7 @@
 //! | [`world`] | the system's clock and randomness |
 //! | [`disk_io`] | how reads of files wait for the disk |
 //! | [`open`] | the disks that are open now, and who holds them |
-//! | [`sources`] | other stores that heal this one |
+//! | [`sources`] | whoever else may have a chunk: other stores, media, indexed trees and images |
 //! | [`api`] | verbs on disks as they travel over the control socket |
 //! | [`verbs`] | what a [`DiskRequest`](api::DiskRequest) does |
 //! | [`boot_list`] | what a boot of an image version reads |
@@ -38,9 +38,11 @@ pub use home::Home;
 use block::{ByteSize, Error, Result};
 use cache::{Cache, PolicyKind};
 use disk::{Disks, Image, LoadOptions, Loader, Room};
+use lookaside::{SourceReport, Sources};
 use objects::{Link, OpenOptions, Opened, Patience, PieceOptions};
 use open::OpenDisks;
 use parking_lot::Mutex;
+use sources::ConfiguredSources;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -74,6 +76,7 @@ pub struct Prepared {
     disks: PathBuf,
     cache: cache::Config,
     loads: LoadOptions,
+    sources: Option<Arc<Sources>>,
 }
 
 impl Engine {
@@ -106,7 +109,11 @@ impl Engine {
         if what_for == Use::Server {
             cache_size(config.cache.size.0).map_err(|e| e.context("cache.size"))?;
         }
-        let (store, link) = open_store_for(home, config, what_for).await?;
+        let (store, link, configured) = open_with_sources(home, config, what_for).await?;
+        let sources = match what_for {
+            Use::Server => configured.open(&store, home, config).await,
+            Use::Command | Use::Inspection => None,
+        };
         let mut seed = [0; 8];
         crate::world::system().entropy.fill(&mut seed)?;
         let cache = cache::Config {
@@ -119,7 +126,7 @@ impl Engine {
             share: config.cache.single_flight,
             ahead: config.serve.read_ahead.0,
         };
-        Ok(Prepared { store, link, what_for, disks: home.disks(), cache, loads })
+        Ok(Prepared { store, link, what_for, disks: home.disks(), cache, loads, sources })
     }
 
     /// Gives the cache another size, in bytes, and another policy, while it is used; what is `None`
@@ -155,6 +162,11 @@ impl Engine {
         self.loader.slow()
     }
 
+    /// What each source of chunks did, the store last; nothing when the store is the only one.
+    pub fn sources(&self) -> Vec<SourceReport> {
+        self.loader.sources().map(|sources| sources.report()).unwrap_or_default()
+    }
+
     /// The read-only device of an image version; one for all who use it.
     ///
     /// # Errors
@@ -180,9 +192,9 @@ impl Prepared {
     /// Opens the disks' directory, too. Ephemeral disks keep their private blocks in `room`, if there is
     /// one.
     pub fn open(self, room: Option<Arc<dyn Room>>) -> Arc<Engine> {
-        let Self { store, link, what_for, disks, cache, loads } = self;
+        let Self { store, link, what_for, disks, cache, loads, sources } = self;
         let cache = Arc::new(Cache::new(cache));
-        let loader = Loader::new(store.clone(), Arc::clone(&cache), loads);
+        let loader = Loader::with_sources(store.clone(), Arc::clone(&cache), loads, sources);
         let disks = Disks::through(disks, Arc::clone(&loader));
         let disks = Arc::new(match room {
             Some(room) => disks.with_room(room),
@@ -254,14 +266,24 @@ pub async fn open_store(home: &Home, config: &Config) -> Result<Store> {
 /// # Errors
 /// As [`open_store`].
 pub async fn open_store_for(home: &Home, config: &Config, what_for: Use) -> Result<(Store, Link)> {
+    let (store, link, _) = open_with_sources(home, config, what_for).await?;
+    Ok((store, link))
+}
+
+/// As [`open_store_for`]; also what else the configuration names as sources.
+async fn open_with_sources(
+    home: &Home,
+    config: &Config,
+    what_for: Use,
+) -> Result<(Store, Link, ConfiguredSources)> {
     let place = place(home, &config.store);
     let opened = backend(home, config, what_for)?;
     let secret = async || crate::key::given(home, config);
     let store = Store::open_with(opened.backend, crate::world::system(), secret)
         .await
         .map_err(|e| e.context(format!("store {place}")))?;
-    sources::add_configured(&store, home, config).await;
-    Ok((store, opened.link))
+    let configured = sources::add_configured(&store, home, config).await;
+    Ok((store, opened.link, configured))
 }
 
 /// The store's place as an absolute path or a URL.

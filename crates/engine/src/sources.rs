@@ -1,10 +1,64 @@
-//! Other stores that are asked for what is missing or damaged in the home's.
+//! Whoever else may have a chunk of the home's store: other stores, media, indexed trees and images.
+//!
+//! One parser reads the places that `serve --source`, `repair --from`, `media index` and the configuration
+//! name. Stores heal what is missing or damaged for all who read the home's store; a server asks all
+//! kinds beside it ([`lookaside::Sources`]).
 
 use crate::config::Config;
 use crate::home::Home;
-use block::{Error, Result};
+use block::{Device, Error, ErrorKind, Result, offload};
+use lookaside::tree::{self, ContentIndex, FileStamp, IndexReport, Indexed};
+use lookaside::{ChunkSource, CostEstimate, Replica, Sources, media};
 use objects::OpenOptions;
-use store::Store;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use store::{OtherStore, Progress, Settings, Store};
+
+/// How long a server that begins waits for another store's list of what it has. One that takes longer only
+/// heals.
+const LEARN: Duration = Duration::from_secs(10);
+/// The longest index of a tree that is read.
+const LONGEST_INDEX: u64 = 1 << 30;
+
+/// What a place is, as far as its name and its directory tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourcePlace {
+    /// A store: a URL, or a directory with a store in it.
+    Store(String),
+    /// An export of an NBD server.
+    Export(String),
+    /// A medium.
+    Media(PathBuf),
+    /// A directory tree.
+    Tree(PathBuf),
+    /// An image file or a block device.
+    Image(PathBuf),
+}
+
+impl SourcePlace {
+    /// Reads what the user wrote.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) when it is a path and nothing is there.
+    pub fn of(place: &str) -> Result<Self> {
+        if place.contains("://") {
+            return Ok(match place.starts_with("nbd") {
+                true => Self::Export(place.to_owned()),
+                false => Self::Store(place.to_owned()),
+            });
+        }
+        let path = PathBuf::from(place);
+        let metadata = std::fs::metadata(&path)
+            .map_err(|e| Error::io(path.display(), e).context(format!("source {place}")))?;
+        Ok(match metadata.is_dir() {
+            true if path.join("store.json").exists() => Self::Store(place.to_owned()),
+            true if media::is_at(&path) => Self::Media(path),
+            true => Self::Tree(path),
+            false => Self::Image(path),
+        })
+    }
+}
 
 /// Opens another store, a directory or a URL; an encrypted one with the key of the home's.
 ///
@@ -25,19 +79,252 @@ pub async fn open(place: &str, home: &Home, config: &Config) -> Result<Store> {
 /// As [`open`]; [`Invalid`](block::ErrorKind::Invalid) when one has another hash key.
 pub async fn add(store: &Store, places: &[String], home: &Home, config: &Config) -> Result<()> {
     for place in places {
-        let source = open(place, home, config).await?;
-        store.add_source(source).map_err(|e| e.context(format!("source {place}")))?;
+        add_one(store, place, home, config).await?;
     }
     Ok(())
 }
 
-/// Adds the configured ones. One that is not there now, such as a disk that is not plugged in, is
-/// left out.
-pub async fn add_configured(store: &Store, home: &Home, config: &Config) {
+async fn add_one(store: &Store, place: &str, home: &Home, config: &Config) -> Result<OtherStore> {
+    let source = open(place, home, config).await?;
+    store.add_source(source).map_err(|e| e.context(format!("source {place}")))
+}
+
+/// The configured places. Stores among them heal from now on. One that is not there now, such as a disk
+/// that is not plugged in, is left out.
+#[derive(Debug, Default)]
+pub struct ConfiguredSources {
+    stores: Vec<(String, OtherStore)>,
+    others: Vec<(String, SourcePlace)>,
+}
+
+/// Adds the configured stores, and says what else is configured.
+pub async fn add_configured(store: &Store, home: &Home, config: &Config) -> ConfiguredSources {
+    let mut configured = ConfiguredSources::default();
     for place in &config.sources {
-        let absolute = super::place(home, place);
-        if let Err(error) = add(store, &[absolute], home, config).await {
+        let place = super::place(home, place);
+        let outcome = match SourcePlace::of(&place) {
+            Ok(SourcePlace::Store(_)) => {
+                let added = add_one(store, &place, home, config).await;
+                added.map(|other| configured.stores.push((place, other)))
+            }
+            Ok(other) => {
+                configured.others.push((place, other));
+                Ok(())
+            }
+            Err(e) => Err(e),
+        };
+        if let Err(error) = outcome {
             tracing::warn!(%error, "a source of the configuration is left out");
         }
+    }
+    configured
+}
+
+impl ConfiguredSources {
+    /// Opens all of them for a server; `None` when there is none.
+    pub async fn open(self, store: &Store, home: &Home, config: &Config) -> Option<Arc<Sources>> {
+        let estimate = |place: &str| match place.contains("://") {
+            true => CostEstimate::DISTANT,
+            false => CostEstimate::DIRECTORY,
+        };
+        let mut list: Vec<Arc<dyn ChunkSource>> = Vec::new();
+        for (place, other) in self.stores {
+            match tokio::time::timeout(LEARN, other.learn()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(source = place, %error, "it only heals"),
+                Err(_) => tracing::warn!(source = place, "it is too slow to do more than heal"),
+            }
+            list.push(Arc::new(Replica::new(&place, other, estimate(&place))));
+        }
+        for (place, other) in self.others {
+            match chunk_source(&other, store.settings(), home).await {
+                Ok(source) => list.push(source),
+                Err(error) => {
+                    tracing::warn!(source = place, %error, "a source of the configuration is left out");
+                }
+            }
+        }
+        let name = super::place(home, &config.store);
+        let cost = estimate(&name);
+        let sources = Sources::new(store.settings().clone(), name, cost, list);
+        (!sources.is_empty()).then(|| Arc::new(sources))
+    }
+}
+
+/// Opens a medium, or a tree or image that was indexed.
+///
+/// # Errors
+/// [`NotFound`](ErrorKind::NotFound) when it is not indexed; [`Invalid`](ErrorKind::Invalid) for a store or
+/// an export, which answer no chunk ids of a file; those of what is opened.
+pub async fn chunk_source(
+    place: &SourcePlace,
+    settings: &Settings,
+    home: &Home,
+) -> Result<Arc<dyn ChunkSource>> {
+    match place {
+        SourcePlace::Media(path) => {
+            let (settings, path) = (settings.clone(), path.clone());
+            let source = offload(move || media::MediaSource::open(&settings, &path)).await?;
+            Ok(Arc::new(source))
+        }
+        SourcePlace::Tree(path) | SourcePlace::Image(path) => {
+            let path = canonical(path)?;
+            let index = read_index(settings, home, &path).await?.ok_or_else(|| {
+                Error::not_found(format!(
+                    "{} is neither a store nor a medium, and not indexed; index it with \
+                     `sojourn media index {0}`",
+                    path.display()
+                ))
+            })?;
+            let name = path.display().to_string();
+            Ok(match place {
+                SourcePlace::Image(_) => {
+                    let device = open_image(home, &path).await?;
+                    Arc::new(Indexed::image(name, index, device)?)
+                }
+                _ => Arc::new(Indexed::tree(name, index)?),
+            })
+        }
+        SourcePlace::Export(place) => Err(Error::invalid(format!(
+            "{place}: an export can heal a store (`sojourn repair --from`), and no more"
+        ))),
+        SourcePlace::Store(place) => {
+            Err(Error::invalid(format!("{place} is a store, not a medium, a tree or an image")))
+        }
+    }
+}
+
+/// Opens an image file or a block device for reading.
+///
+/// # Errors
+/// Those of the format.
+pub async fn open_image(home: &Home, path: &Path) -> Result<Arc<dyn Device>> {
+    let scratch = home.scratch();
+    std::fs::create_dir_all(&scratch).map_err(|e| Error::io(scratch.display(), e))?;
+    let options = formats::OpenOptions { format: None, read_only: true, scratch };
+    formats::open(path, options).await
+}
+
+/// Indexes a directory tree or an image file under the store's key, and keeps the index in the home. What
+/// did not change since the last time is not read again.
+///
+/// # Errors
+/// [`Invalid`](ErrorKind::Invalid) for a place that needs no index; those of reading it, and of writing
+/// the index.
+pub async fn index(
+    place: &str,
+    settings: &Settings,
+    home: &Home,
+    progress: &dyn Progress,
+) -> Result<IndexReport> {
+    let place = SourcePlace::of(place)?;
+    let (SourcePlace::Tree(path) | SourcePlace::Image(path)) = &place else {
+        return Err(Error::invalid(
+            "only directory trees and image files are indexed; a store or a medium answers as it is",
+        ));
+    };
+    let path = canonical(path)?;
+    let before = read_index(settings, home, &path).await?;
+    let (index, report) = match place {
+        SourcePlace::Tree(_) => tree::index_tree(settings, &path, before, progress).await?,
+        _ => {
+            let metadata = std::fs::metadata(&path).map_err(|e| Error::io(path.display(), e))?;
+            let device = open_image(home, &path).await?;
+            let stamp = FileStamp::of(&metadata);
+            tree::index_image(settings, &path, stamp, &*device, before, progress).await?
+        }
+    };
+    write_index(settings, home, &path, index).await?;
+    Ok(report)
+}
+
+fn canonical(path: &Path) -> Result<PathBuf> {
+    path.canonicalize().map_err(|e| Error::io(path.display(), e))
+}
+
+/// Where the index of a tree or an image is kept.
+fn index_path(settings: &Settings, home: &Home, path: &Path) -> PathBuf {
+    let number = settings.file_number(&format!("tree {}", path.display()));
+    home.indexes().join(format!("{number:08x}.idx"))
+}
+
+/// The index of a tree or an image, if there is a sound one.
+async fn read_index(settings: &Settings, home: &Home, path: &Path) -> Result<Option<ContentIndex>> {
+    let file = index_path(settings, home, path);
+    let (settings, root) = (settings.clone(), path.to_owned());
+    offload(move || {
+        let len = match std::fs::metadata(&file) {
+            Ok(metadata) => metadata.len(),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(Error::io(file.display(), e)),
+        };
+        let read = match len > LONGEST_INDEX {
+            true => Err(Error::corrupt("it is longer than an index can be")),
+            false => std::fs::read(&file)
+                .map_err(|e| Error::io(file.display(), e))
+                .and_then(|bytes| tree::decode(&settings, &bytes)),
+        };
+        match read {
+            Ok(index) => Ok((index.root() == root).then_some(index)),
+            // It is made anew.
+            Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Invalid) => {
+                tracing::warn!(index = %file.display(), error = %e, "an index is of no use");
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
+    })
+    .await
+}
+
+async fn write_index(
+    settings: &Settings,
+    home: &Home,
+    path: &Path,
+    index: ContentIndex,
+) -> Result<()> {
+    let (file, directory) = (index_path(settings, home, path), home.indexes());
+    let settings = settings.clone();
+    offload(move || {
+        let bytes = index.encode(&settings)?;
+        std::fs::create_dir_all(&directory).map_err(|e| Error::io(directory.display(), e))?;
+        // What only its owner may read may be indexed: ids say what is where.
+        let fresh = file.with_extension("new");
+        let write = || {
+            use std::io::Write;
+            use std::os::unix::fs::OpenOptionsExt;
+            let mut options = std::fs::OpenOptions::new();
+            let mut out =
+                options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+            out.write_all(&bytes)?;
+            out.sync_data()?;
+            std::fs::rename(&fresh, &file)
+        };
+        write().map_err(|e| Error::io(fresh.display(), e))
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_told_by_what_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        for name in ["store", "tree", "key/sojourn.med"] {
+            std::fs::create_dir_all(at(name)).unwrap();
+        }
+        std::fs::write(at("store/store.json"), "").unwrap();
+        std::fs::write(at("disk.qcow2"), "").unwrap();
+        let of = |place: &str| SourcePlace::of(place).unwrap();
+        assert_eq!(of(&at("store")), SourcePlace::Store(at("store")));
+        assert_eq!(of(&at("tree")), SourcePlace::Tree(at("tree").into()));
+        assert_eq!(of(&at("key")), SourcePlace::Media(at("key").into()));
+        assert_eq!(of(&at("disk.qcow2")), SourcePlace::Image(at("disk.qcow2").into()));
+        assert_eq!(of("s3://b/p"), SourcePlace::Store("s3://b/p".into()));
+        assert_eq!(of("nbd://h/x"), SourcePlace::Export("nbd://h/x".into()));
+        assert_eq!(SourcePlace::of(&at("nothing")).unwrap_err().kind(), ErrorKind::NotFound);
     }
 }

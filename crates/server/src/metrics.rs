@@ -76,6 +76,7 @@ impl prometheus_client::collector::Collector for Snapshot {
         let slow = "1 while the store is slow, else 0";
         gauge(out, STORE_SLOW, slow, s.store.slow.is_some().into())?;
         counter(out, STORE_HEALED, "Chunks and maps read from another store", s.store.healed)?;
+        self.sources(out)?;
         let retries = "Requests to the store that failed and were tried again";
         counter(out, STORE_RETRIES, retries, s.link.retries)?;
         let given_up = "Requests to the store that were given up";
@@ -109,6 +110,44 @@ impl prometheus_client::collector::Collector for Snapshot {
 }
 
 impl Snapshot {
+    fn sources(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let all = &self.0.sources;
+        if all.is_empty() {
+            return Ok(());
+        }
+        let help = "Chunks that a source was asked for, by what came of it";
+        let mut family = out.encode_descriptor(SOURCE_CHUNKS, help, None, MetricType::Counter)?;
+        for one in all {
+            let outcomes = [
+                ("had", one.had),
+                ("missed", one.missed),
+                ("wrong", one.wrong),
+                ("late", one.late),
+                ("failed", one.failed),
+            ];
+            for (outcome, count) in outcomes {
+                let labels =
+                    [(SOURCE, one.name.as_str()), (KIND, one.kind.as_str()), (OUTCOME, outcome)];
+                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        let help = "Bytes of the chunks that a source gave, as they were moved";
+        let mut family =
+            out.encode_descriptor(SOURCE_READ_BYTES, help, None, MetricType::Counter)?;
+        for one in all {
+            let labels = [(SOURCE, one.name.as_str()), (KIND, one.kind.as_str())];
+            ConstCounter::new(one.bytes).encode(family.encode_family(&labels)?)?;
+        }
+        let help = "1 while a source is not asked, as it lied, failed or hung; else 0";
+        let mut family = out.encode_descriptor(SOURCE_RESTING, help, None, MetricType::Gauge)?;
+        for one in all {
+            let labels = [(SOURCE, one.name.as_str()), (KIND, one.kind.as_str())];
+            let rests = one.state == lookaside::SourceState::Resting;
+            ConstGauge::new(i64::from(rests)).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
     fn forecast(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let Some(forecast) = &self.0.cache.forecast else { return Ok(()) };
         let help = "Hits of all look-ups of late that a policy would have had with so much memory";

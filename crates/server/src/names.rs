@@ -31,6 +31,9 @@ pub(crate) mod metric {
     pub(crate) const STORE_FAILURES: &str = "store_failures";
     pub(crate) const STORE_MOVED: &str = "store_moved";
     pub(crate) const STORE_HEALED: &str = "store_healed";
+    pub(crate) const SOURCE_CHUNKS: &str = "source_chunks";
+    pub(crate) const SOURCE_READ_BYTES: &str = "source_read_bytes";
+    pub(crate) const SOURCE_RESTING: &str = "source_resting";
     pub(crate) const STORE_RETRIES: &str = "store_retries";
     pub(crate) const STORE_GIVEN_UP: &str = "store_given_up";
     pub(crate) const PIECE_HITS: &str = "piece_hits";
@@ -55,6 +58,10 @@ pub(crate) mod metric {
     pub(crate) const ISCSI_READ_BYTES: &str = "iscsi_read_bytes";
     pub(crate) const ISCSI_WRITTEN_BYTES: &str = "iscsi_written_bytes";
 
+    /// The label that says which source of chunks.
+    pub(crate) const SOURCE: &str = "source";
+    /// The label that says what came of a request to a source.
+    pub(crate) const OUTCOME: &str = "outcome";
     /// The label that says which export.
     pub(crate) const EXPORT: &str = "export";
     /// The label that says which cache policy.

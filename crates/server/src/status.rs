@@ -51,6 +51,9 @@ pub struct StatusView {
     pub cache: CacheView,
     /// What was read from the store.
     pub store: StoreView,
+    /// What else is asked for chunks, the store last; empty when the store is the only one.
+    #[serde(default)]
+    pub sources: Vec<lookaside::SourceReport>,
     /// What was tried again of requests to a store over a network.
     pub link: RetryCounters,
     /// The piece cache; null for a store in a directory.
@@ -298,6 +301,7 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
             healed: store.healed,
             slow: running.troubles.of_store(),
         },
+        sources: engine.sources(),
         link: engine.link.retries(),
         pieces: engine.link.pieces(),
         total: TrafficView::from(&counters.total),

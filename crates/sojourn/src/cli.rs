@@ -2,8 +2,8 @@
 //! beside its code in [`commands`](crate::commands).
 
 use crate::commands::{
-    borrow, cache, calibrate, cert, completions, device, disk, drain, gc, image, init, man, model,
-    predict, reload, repair, replay, serve, simulate, status, store, top, trace, verify,
+    borrow, cache, calibrate, cert, completions, device, disk, drain, gc, image, init, man, media,
+    model, predict, reload, repair, replay, serve, simulate, status, store, top, trace, verify,
 };
 use crate::values::LogFormat;
 use block::Result;
@@ -89,6 +89,9 @@ pub(crate) enum Command {
     /// Certificates of the server and its clients
     #[command(subcommand, arg_required_else_help = true)]
     Cert(cert::Cert),
+    /// Keys, trees and images that answer in place of the store
+    #[command(subcommand, arg_required_else_help = true)]
+    Media(media::Media),
     /// Delete what no image, disk or snapshot needs any more
     Gc(gc::Args),
     /// Serve disks and images over NBD

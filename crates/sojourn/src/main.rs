@@ -115,6 +115,7 @@ fn carry_out(cli: &Cli) -> Result<ExitCode> {
         Command::Device(verb) => block_on(commands::device::run(verb, output))?,
         Command::Gc(args) => return writes(commands::gc::run(args, &home()?, output)),
         Command::Store(verb) => return writes(commands::store::run(verb, &home()?, output)),
+        Command::Media(verb) => block_on(commands::media::run(verb, &home()?, output))?,
         Command::Borrow(verb) => return block_on(commands::borrow::run(verb, home, output))?,
         Command::Verify(args) => block_on(commands::verify::run(args, &home()?, output))?,
         Command::Repair(args) => return writes(commands::repair::run(args, &home()?, output)),

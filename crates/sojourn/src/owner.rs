@@ -56,6 +56,7 @@ fn works_in_home(command: &Command) -> bool {
         | Command::Image(_)
         | Command::Disk(_)
         | Command::Store(_)
+        | Command::Media(_)
         | Command::Cache(_)
         | Command::Gc(_)
         | Command::Reload(_)

@@ -453,7 +453,7 @@ impl Repair<'_> {
                 }
             };
             if builder.is_full() {
-                let ended = std::mem::replace(&mut builder, Builder::new());
+                let ended = std::mem::take(&mut builder);
                 self.finish(ended, &mut open, &mut places, &mut packs, taken)?;
             }
             let offset = builder.add(at.id, at.len, encoding, &stored);

@@ -1,4 +1,5 @@
-//! How chunks come from the store into the cache: shared by all disks of a server, in turns.
+//! How chunks come from the store into the cache: shared by all disks of a server, in turns. What a source
+//! beside the store has, and is expected to give sooner, is asked of that, out of turn.
 //!
 //! | module | concept |
 //! |---|---|
@@ -19,6 +20,7 @@ use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use cache::Cache;
 use fair::FlowId;
+use lookaside::{ReadOrder, Sources};
 use parking_lot::Mutex;
 use queue::{Place, Queue};
 use std::sync::Arc;
@@ -52,6 +54,8 @@ pub struct Loader {
     store: Store,
     cache: Arc<Cache>,
     options: LoadOptions,
+    /// Who else may have a chunk, if there is anybody.
+    sources: Option<Arc<Sources>>,
     queue: Mutex<Queue>,
     /// How long what waits is called slow.
     bound: Bound,
@@ -65,11 +69,24 @@ pub struct Loader {
 impl Loader {
     /// Chunks come from `store` into `cache`.
     pub fn new(store: Store, cache: Arc<Cache>, options: LoadOptions) -> Arc<Self> {
+        Self::with_sources(store, cache, options, None)
+    }
+
+    /// As [`new`](Self::new); what one of `sources` has, and is expected to give sooner than the store, comes
+    /// from there, and what the store cannot give as well.
+    pub fn with_sources(
+        store: Store,
+        cache: Arc<Cache>,
+        options: LoadOptions,
+        sources: Option<Arc<Sources>>,
+    ) -> Arc<Self> {
+        let sources = sources.filter(|sources| !sources.is_empty());
         let bound = Bound::default();
         Arc::new(Self {
             store,
             cache,
             options,
+            sources,
             queue: Mutex::new(Queue::new(options.most)),
             waits: Waits::new(bound.clone()),
             bound,
@@ -91,6 +108,16 @@ impl Loader {
 
     pub(crate) fn bound(&self) -> Bound {
         self.bound.clone()
+    }
+
+    /// Who else is asked for chunks, if there is anybody.
+    pub fn sources(&self) -> Option<&Arc<Sources>> {
+        self.sources.as_ref()
+    }
+
+    /// Whether a chunk is asked of somebody else than the store.
+    fn goes_elsewhere(&self, at: &ChunkRef) -> bool {
+        self.sources.as_ref().is_some_and(|sources| sources.prefers(at))
     }
 
     /// A line of one disk's own.
@@ -152,7 +179,9 @@ impl Line {
     fn loads(&self, list: &[ChunkRef], urgency: Urgency, copies: bool) -> Vec<Load<'_>> {
         let load = |at: &ChunkRef| Load { line: self, at: *at, urgency, copy: copies, want: None };
         let mut loads: Vec<_> = list.iter().map(load).collect();
-        let is_missing = |load: &&mut Load<'_>| !self.cache().contains(load.at.id.as_bytes());
+        let is_missing = |load: &&mut Load<'_>| {
+            !self.cache().contains(load.at.id.as_bytes()) && !self.loader.goes_elsewhere(&load.at)
+        };
         let mut missing = loads.iter_mut().filter(is_missing).peekable();
         if missing.peek().is_some() {
             let mut queue = self.loader.queue.lock();
@@ -165,6 +194,33 @@ impl Line {
     /// Loads a chunk that is not held, to be read later.
     pub(crate) async fn bring(&self, at: ChunkRef, urgency: Urgency) {
         Load { line: self, at, urgency, copy: false, want: None }.bring().await;
+    }
+
+    /// A place in the line, which goes on.
+    fn join(&self, at: &ChunkRef, urgency: Urgency) -> Want<'_> {
+        let mut queue = self.loader.queue.lock();
+        let want = self.want(&mut queue, at, urgency);
+        queue.go_on(self.loader.began.elapsed());
+        want
+    }
+
+    /// The bytes of a chunk out of the store, when it is its turn.
+    async fn ask_store(
+        &self,
+        at: &ChunkRef,
+        urgency: Urgency,
+        copy: bool,
+        want: Option<Want<'_>>,
+    ) -> Result<Bytes> {
+        let want = want.unwrap_or_else(|| self.join(at, urgency));
+        want.turn().await;
+        let waits = self.loader.waits.begin(Kind::Read);
+        // In a box, made when it is its turn: hundreds may wait, and what a read of the store
+        // takes is some ten thousand bytes.
+        let chunk = Box::pin(want.read(at, copy)).await;
+        drop(waits);
+        want.landed(chunk.is_ok());
+        chunk
     }
 
     /// A place in the line; somebody has to have the queue go on.
@@ -192,25 +248,25 @@ impl Load<'_> {
     /// Those of the store.
     pub(crate) async fn chunk(self) -> Result<Bytes> {
         let (line, loader) = (self.line, &*self.line.loader);
-        let (key, cache) = (self.at.id.as_bytes(), line.cache());
+        let (id, cache) = (self.at.id, line.cache());
+        let key = id.as_bytes();
         if let Some(chunk) = cache.get(key) {
             return Ok(chunk);
         }
-        let want = self.want.unwrap_or_else(|| {
-            let mut queue = loader.queue.lock();
-            let want = line.want(&mut queue, &self.at, self.urgency);
-            queue.go_on(loader.began.elapsed());
-            want
-        });
+        let Self { at, urgency, copy, want, .. } = self;
+        // Those who share a load have a place in the line as well, so that the most urgent counts.
+        let want = want.or_else(|| (!loader.goes_elsewhere(&at)).then(|| line.join(&at, urgency)));
         let load = async {
-            want.turn().await;
-            let waits = loader.waits.begin(Kind::Read);
-            // In a box, made when it is its turn: hundreds may wait, and what a read of the store
-            // takes is some ten thousand bytes.
-            let chunk = Box::pin(want.read(&self.at, self.copy)).await;
-            drop(waits);
-            want.landed(chunk.is_ok());
-            chunk
+            let Some(sources) = &loader.sources else {
+                return line.ask_store(&at, urgency, copy, want).await;
+            };
+            let order = if want.is_some() { ReadOrder::StoreFirst } else { ReadOrder::Cheapest };
+            let urgent = match urgency {
+                Urgency::Demand => lookaside::Urgency::Demand,
+                Urgency::Ahead | Urgency::Boot => lookaside::Urgency::Background,
+            };
+            let store = || line.ask_store(&at, urgency, copy, want);
+            Box::pin(sources.read(&at, order, urgent, store)).await
         };
         if loader.options.share {
             return cache.get_or_load(key, load).await;

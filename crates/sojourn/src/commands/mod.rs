@@ -13,6 +13,7 @@ pub(crate) mod gc;
 pub(crate) mod image;
 pub(crate) mod init;
 pub(crate) mod man;
+pub(crate) mod media;
 pub(crate) mod model;
 pub(crate) mod predict;
 mod prune;

@@ -5,13 +5,16 @@ use crate::output::Output;
 use crate::progress::Bar;
 use crate::remote;
 use crate::stores;
+use async_trait::async_trait;
 use block::{Device, Error, Result};
+use bytes::Bytes;
 use engine::Config;
 use engine::Home;
-use engine::{self, sources};
-use std::path::Path;
+use engine::sources::{self, SourcePlace};
+use lookaside::ChunkSource;
 use std::sync::Arc;
-use store::repair::{Report, Source};
+use store::repair::{ChunkLookup, Report, Source};
+use store::{ChunkId, ChunkRef, Settings, Store};
 
 /// Arguments of `sojourn repair`.
 #[derive(Debug, clap::Args)]
@@ -20,6 +23,7 @@ Examples:
   sojourn repair --from /mnt/backup/store            a copy of the store
   sojourn repair --from s3://bucket/store --dry-run  only say what it could heal
   sojourn repair --from golden.qcow2 --from /dev/sdb
+  sojourn repair --from /media/usb                   a medium, or a tree that was indexed
   sojourn repair                                     keep what is sound of damaged packs
 
 Everything is verified before it is written. From an image or a device come the chunks that are in
@@ -27,9 +31,9 @@ it, wherever they stand; a store with the same key also gives maps and boot list
 stays broken and is named with those whom it touches; the exit code is 7 then. Import the image
 again, and repair once more.")]
 pub(crate) struct Args {
-    /// A store (a directory or URL), an image file, a block device, an nbd:// or nbds:// URI; may be
-    /// repeated
-    #[arg(long, value_name = "STORE|FILE")]
+    /// A store (a directory or URL), a medium, an indexed tree, an image file, a block device, an nbd://
+    /// or nbds:// URI; may be repeated
+    #[arg(long, value_name = "PLACE")]
     pub(crate) from: Vec<String>,
     /// Write nothing
     #[arg(long)]
@@ -42,7 +46,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     let store = stores::open(home, &config).await?;
     let mut from = Vec::with_capacity(args.from.len());
     for place in &args.from {
-        from.push(source(place, home, &config).await?);
+        from.push(source(place, &store, home, &config).await?);
     }
     let bar = Bar::bytes("repairing", None);
     let report = store::repair::store(&store, &from, args.dry_run, &bar).await?;
@@ -60,18 +64,37 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     }
 }
 
-async fn source(place: &str, home: &Home, config: &Config) -> Result<Source> {
-    let device: Arc<dyn Device> = if place.starts_with("nbd") && place.contains("://") {
-        Arc::new(remote::connect(&place.parse()?).await?)
-    } else if place.contains("://") || Path::new(place).is_dir() {
-        return Ok(Source::Store(sources::open(place, home, config).await?));
-    } else {
-        let scratch = home.scratch();
-        std::fs::create_dir_all(&scratch).map_err(|e| Error::io(scratch.display(), e))?;
-        let options = formats::OpenOptions { format: None, read_only: true, scratch };
-        formats::open(Path::new(place), options).await?
+async fn source(place: &str, store: &Store, home: &Home, config: &Config) -> Result<Source> {
+    let device: Arc<dyn Device> = match SourcePlace::of(place)? {
+        SourcePlace::Store(place) => {
+            return Ok(Source::Store(sources::open(&place, home, config).await?));
+        }
+        SourcePlace::Export(uri) => Arc::new(remote::connect(&uri.parse()?).await?),
+        SourcePlace::Image(path) => sources::open_image(home, &path).await?,
+        indexed => {
+            let settings = store.settings().clone();
+            let source = sources::chunk_source(&indexed, &settings, home).await?;
+            return Ok(Source::Chunks(Arc::new(Looked { source, settings })));
+        }
     };
     Ok(Source::Device { name: place.to_owned(), device })
+}
+
+/// A medium or an indexed tree, as a repair asks it.
+struct Looked {
+    source: Arc<dyn ChunkSource>,
+    settings: Settings,
+}
+
+#[async_trait]
+impl ChunkLookup for Looked {
+    fn claims(&self, id: &ChunkId) -> bool {
+        self.source.claims(id)
+    }
+
+    async fn read(&self, at: &ChunkRef) -> Result<Bytes> {
+        self.source.chunk(at).await?.verify(&self.settings, at)
+    }
 }
 
 fn text(report: &Report) -> String {

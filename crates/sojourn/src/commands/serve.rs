@@ -85,8 +85,9 @@ pub(crate) struct Args {
     /// The format of --file [default: found by its magic]; raw takes the bytes as they are
     #[arg(long, requires = "file", value_parser = parse_format)]
     pub(crate) format: Option<Format>,
-    /// Another store with the same key that is asked for what is missing or damaged; may be repeated
-    #[arg(long, value_name = "DIR|URL", conflicts_with = "file")]
+    /// What else may have chunks: another store with the same key, a medium, an indexed tree or image
+    /// (`sojourn media`); may be repeated
+    #[arg(long, value_name = "PLACE", conflicts_with = "file")]
     pub(crate) source: Vec<String>,
     /// Record what clients ask in this file, which must not exist; `trace.dir` of the configuration
     /// records every run

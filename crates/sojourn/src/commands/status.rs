@@ -57,6 +57,28 @@ fn describe(status: &StatusView) -> String {
             format!("{} read in {} chunks", ByteSize(status.store.read_bytes), status.store.reads),
         ),
     ];
+    for source in &status.sources {
+        let bad = [
+            (source.wrong, "wrong"),
+            (source.failed, "failed"),
+            (source.late, "late"),
+            (source.missed, "gone"),
+        ];
+        let mut line = format!(
+            "{} ({}): {} in {} chunks",
+            source.name,
+            source.kind,
+            ByteSize(source.bytes),
+            source.had
+        );
+        for (count, what) in bad.iter().filter(|(count, _)| *count > 0) {
+            line.push_str(&format!(", {count} {what}"));
+        }
+        if source.resting_ms > 0 {
+            line.push_str(&format!(", rests for {} s", source.resting_ms.div_ceil(1000)));
+        }
+        rows.push(("source", line));
+    }
     rows.extend(status.troubles().into_iter().map(|line| ("trouble", line)));
     if let Some(room) = &status.head_room {
         rows.push(("head-room", room.text()));

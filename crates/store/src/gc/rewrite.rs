@@ -69,7 +69,7 @@ pub(crate) async fn rewrite(
         waiting.push(Old { pack, chunks: Vec::new(), placed: 0 });
         for (at, stored) in chunks {
             if builder.is_full() {
-                let full = std::mem::replace(&mut builder, Builder::new());
+                let full = std::mem::take(&mut builder);
                 finish(session, full, &mut waiting, 1, &mut moves).await?;
             }
             let offset = builder.add(at.id, at.len, at.encoding, &stored);

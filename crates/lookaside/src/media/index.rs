@@ -1,0 +1,98 @@
+//! What is in all pack files, in one file: without it each pack file is looked into.
+//!
+//! The file is framed and sealed by [`store::outside`], under the magic `SOJMIDX\n`, and called after the
+//! store's key check, so that a medium can serve several stores. Its body, all numbers little-endian:
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 4 | n, number of pack files |
+//! | n times: | |
+//! | 4, 4 | the file's number; m, number of chunks |
+//! | 8, 32 | the file's length in bytes; the pack's id |
+//! | m times 44 | chunk id (32), offset in the pack (4), stored bytes (4), blocks of 4 KiB (2), encoding (1), reserved (1) |
+
+use super::pack_file::{ChunkRow, HEAD, PackFile};
+use super::{PacksByNumber, read_bounded};
+use crate::wire::Reader;
+use block::Result;
+use std::path::{Path, PathBuf};
+use store::chunker::{MAX_PAGES, PAGE};
+use store::{ChunkId, Encoding, PackId, Settings, outside, pack};
+
+pub(crate) const MAGIC: [u8; 8] = *b"SOJMIDX\n";
+pub(crate) const NAME: &str = "index of a medium";
+/// The longest file that is read: of some 2 TiB of chunks.
+const MAX_LEN: u64 = 1 << 30;
+/// Bytes of a chunk in the file.
+pub(super) const ROW: usize = 44;
+/// Bytes of a pack file without its chunks.
+const FILE: usize = 48;
+
+/// Where it is.
+pub(super) fn path(settings: &Settings, directory: &Path) -> PathBuf {
+    let [a, b, c, d, ..] = settings.key_check();
+    directory.join(format!("{:08x}.idx", u32::from_be_bytes([a, b, c, d])))
+}
+
+/// Reads it.
+pub(super) fn read(settings: &Settings, directory: &Path) -> Result<PacksByNumber> {
+    let bytes = read_bounded(&path(settings, directory), MAX_LEN)?;
+    let packs = decode(settings, &bytes)?;
+    Ok(packs.into_iter().map(|pack| (pack.number, pack)).collect())
+}
+
+pub(super) fn encode(settings: &Settings, packs: &[PackFile]) -> Result<Vec<u8>> {
+    let mut body = Vec::new();
+    body.extend_from_slice(&(packs.len() as u32).to_le_bytes());
+    for pack in packs {
+        body.extend_from_slice(&pack.number.to_le_bytes());
+        body.extend_from_slice(&(pack.rows.len() as u32).to_le_bytes());
+        body.extend_from_slice(&pack.len.to_le_bytes());
+        body.extend_from_slice(&pack.id.0);
+        for row in &pack.rows {
+            body.extend_from_slice(&row.id.0);
+            body.extend_from_slice(&row.offset.to_le_bytes());
+            body.extend_from_slice(&row.stored.to_le_bytes());
+            body.extend_from_slice(&((row.len / PAGE as u32) as u16).to_le_bytes());
+            body.extend_from_slice(&[row.encoding as u8, 0]);
+        }
+    }
+    outside::encode(settings, MAGIC, NAME, &body)
+}
+
+pub(crate) fn decode(settings: &Settings, bytes: &[u8]) -> Result<Vec<PackFile>> {
+    let body = outside::decode(settings, MAGIC, NAME, bytes)?;
+    let mut reader = Reader::new(NAME, &body);
+    let count = reader.count(FILE)?;
+    let mut packs = Vec::with_capacity(count);
+    for _ in 0..count {
+        let number = reader.u32()?;
+        let chunks = reader.u32()? as usize;
+        let (len, id) = (reader.u64()?, PackId(reader.id()?));
+        if len > pack::MAX_LEN + HEAD as u64 || chunks as u64 * ROW as u64 > len {
+            return Err(reader.damaged("a pack's length is not possible"));
+        }
+        let mut rows = Vec::new();
+        for _ in 0..chunks {
+            rows.push(take_row(&mut reader, len)?);
+        }
+        packs.push(PackFile { number, id, len, rows, indexed: true });
+    }
+    reader.end()?;
+    Ok(packs)
+}
+
+fn take_row(reader: &mut Reader<'_>, pack: u64) -> Result<ChunkRow> {
+    let id = ChunkId(reader.id()?);
+    let (offset, stored) = (reader.u32()?, reader.u32()?);
+    let (blocks, encoding, reserved) = (u32::from(reader.u16()?), reader.u8()?, reader.u8()?);
+    let len = blocks * PAGE as u32;
+    let encoding = Encoding::from_number(encoding)
+        .filter(|encoding| encoding.allows(stored, len))
+        .filter(|_| (1..=MAX_PAGES).contains(&blocks) && reserved == 0)
+        .filter(|_| HEAD as u64 + u64::from(offset) + u64::from(stored) <= pack);
+    match encoding {
+        Some(encoding) => Ok(ChunkRow { id, offset, stored, len, encoding }),
+        None => Err(reader.damaged("a chunk's place is not possible")),
+    }
+}

@@ -1,0 +1,201 @@
+//! Media: a directory on a key, a disc or another disk that holds chunks as the store has them.
+//!
+//! All is in the directory `sojourn.med` of the place that the user names, under names that FAT keeps.
+//! Nothing relies on atomic renames or on syncs: a file is sound or it does not count, whatever of it is
+//! there. The layout is described byte by byte in `docs/media.md`.
+//!
+//! | module | concept |
+//! |---|---|
+//! | `pack_file` | a pack of chunks in a file |
+//! | `index` | what is in all pack files, in one: only quicker to read |
+//! | `record` | [`MediaRecord`]: an image or a disk that was written |
+//! | `write` | [`write()`], [`remove`]: what goes on first, and what fits |
+//! | `check` | [`verify`]: reading all of it |
+//! | `answer` | [`MediaSource`] |
+
+mod answer;
+mod check;
+pub(crate) mod index;
+mod pack_file;
+pub(crate) mod record;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub use answer::MediaSource;
+pub use check::{MediaVerifyReport, verify};
+pub use record::{MediaRecord, RecordKind};
+pub use write::{MediaImage, MediaWriteReport, WrittenImage, remove, write};
+
+use crate::regular::open_regular;
+use block::{Error, ErrorKind, Result};
+use pack_file::{ChunkRow, PackFile};
+use record::StoredRecord;
+use serde::Serialize;
+use std::collections::{HashMap, HashSet};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use store::Settings;
+
+/// The directory in the place that the user names.
+pub const DIRECTORY: &str = "sojourn.med";
+/// What tells people what this is.
+const README: &str = "readme.txt";
+const README_TEXT: &str = "\
+This directory holds pieces of disk images for sojourn (sojourn serve --source, sojourn media).\r\n\
+Every piece is checked when it is used. It is safe to unplug this medium at any time, and to delete\r\n\
+this directory: what is missing is read from elsewhere.\r\n";
+
+/// What a medium holds of one store.
+#[derive(Debug)]
+pub struct Media {
+    directory: PathBuf,
+    packs: Vec<PackFile>,
+    records: Vec<StoredRecord>,
+    /// Files of this store that are damaged or incomplete.
+    broken: Vec<PathBuf>,
+    /// Bytes of all files, of other stores, too.
+    used: u64,
+}
+
+/// An image or a disk on a medium.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MediaListing {
+    /// What was written.
+    #[serde(flatten)]
+    pub record: MediaRecord,
+    /// Distinct chunks that it has.
+    pub chunks: u64,
+    /// How many of them are on the medium.
+    pub present: u64,
+    /// Of its boot list's chunks, how many are.
+    pub boot_present: u64,
+}
+
+/// Whether there is a medium at a place.
+pub fn is_at(place: &Path) -> bool {
+    std::fs::symlink_metadata(place.join(DIRECTORY)).is_ok_and(|found| found.is_dir())
+}
+
+impl Media {
+    /// Reads what is on the medium at `place`, of the store with these settings. Waits for the medium.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) when there is none; the system's when its directory cannot be
+    /// read. A file that is damaged counts as missing.
+    pub fn open(settings: &Settings, place: &Path) -> Result<Self> {
+        let directory = place.join(DIRECTORY);
+        let entries = std::fs::read_dir(&directory).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => Error::not_found(format!(
+                "there is no medium at {}; make one with `sojourn media write`",
+                place.display()
+            )),
+            _ => Error::io(directory.display(), e),
+        })?;
+        let mut media = Self {
+            directory: directory.clone(),
+            packs: Vec::new(),
+            records: Vec::new(),
+            broken: Vec::new(),
+            used: 0,
+        };
+        let mut known = index::read(settings, &directory).unwrap_or_default();
+        let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+        names.sort();
+        for name in names {
+            let path = directory.join(&name);
+            let Ok(metadata) = std::fs::symlink_metadata(&path) else { continue };
+            if !metadata.is_file() {
+                continue;
+            }
+            media.used += metadata.len();
+            let Some((number, kind)) = name.to_str().and_then(parse_name) else { continue };
+            let outcome = match kind {
+                FileKind::Pack => match known.remove(&number) {
+                    Some(pack) if pack.len == metadata.len() => {
+                        media.packs.push(pack);
+                        Ok(())
+                    }
+                    _ => pack_file::read_index(settings, &path, number, metadata.len())
+                        .map(|pack| media.packs.push(pack)),
+                },
+                FileKind::Record => {
+                    record::read(settings, &path, number).map(|record| media.records.push(record))
+                }
+            };
+            match outcome {
+                // Another store's, or a newer build's: not ours to judge.
+                Err(e) if matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Unsupported) => {}
+                Err(e) => {
+                    tracing::debug!(file = %path.display(), error = %e, "left out of the medium");
+                    media.broken.push(path);
+                }
+                Ok(()) => {}
+            }
+        }
+        Ok(media)
+    }
+
+    /// What was written, and how much of it is there.
+    pub fn list(&self) -> Vec<MediaListing> {
+        let there = self.short_ids();
+        let count = |ids: &[[u8; 8]]| ids.iter().filter(|id| there.contains(*id)).count() as u64;
+        (self.records.iter())
+            .map(|stored| MediaListing {
+                record: stored.record.clone(),
+                chunks: stored.ids.len() as u64,
+                present: count(&stored.ids),
+                boot_present: count(&stored.ids[..stored.boot_chunks()]),
+            })
+            .collect()
+    }
+
+    /// Bytes of all its files.
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Files that are damaged or incomplete, and count as missing.
+    pub fn broken(&self) -> &[PathBuf] {
+        &self.broken
+    }
+
+    fn short_ids(&self) -> HashSet<[u8; 8]> {
+        self.packs.iter().flat_map(|pack| &pack.rows).map(ChunkRow::short).collect()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FileKind {
+    Pack,
+    Record,
+}
+
+/// A name of eight hexadecimal digits and three letters; file systems may have changed its case.
+fn parse_name(name: &str) -> Option<(u32, FileKind)> {
+    let (stem, extension) = name.split_once('.')?;
+    if stem.len() != 8 || !stem.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    let number = u32::from_str_radix(stem, 16).ok()?;
+    match () {
+        () if extension.eq_ignore_ascii_case("pck") => Some((number, FileKind::Pack)),
+        () if extension.eq_ignore_ascii_case("img") => Some((number, FileKind::Record)),
+        () => None,
+    }
+}
+
+/// Reads a file of at most `most` bytes.
+fn read_bounded(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let at_path = |e| Error::io(path.display(), e);
+    let (file, _) = open_regular(path).map_err(at_path)?;
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes).map_err(at_path)?;
+    match bytes.len() as u64 > most {
+        true => Err(Error::corrupt(format!("{} is longer than it can be", path.display()))),
+        false => Ok(bytes),
+    }
+}
+
+/// Packs by the numbers of their files.
+type PacksByNumber = HashMap<u32, PackFile>;

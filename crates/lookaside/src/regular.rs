@@ -1,0 +1,49 @@
+//! Opening regular files, and nothing else, in a directory that somebody else may write to.
+
+use rustix::fs::OFlags;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Opens a regular file for reading: not what a link leads to, and no device or pipe that would hang.
+pub(crate) fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    let metadata = file.metadata()?;
+    match metadata.is_file() {
+        true => Ok((file, metadata)),
+        false => Err(io::Error::from(io::ErrorKind::InvalidInput)),
+    }
+}
+
+/// Makes a file in place of whatever has its name: what a link leads to stays as it is.
+pub(crate) fn create_afresh(path: &Path) -> io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    File::create_new(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_pipes_and_directories_are_not_opened_and_no_link_is_written_through() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("file"), "content").unwrap();
+        std::os::unix::fs::symlink(at("file"), at("link")).unwrap();
+        let pipe = std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap();
+        assert!(pipe.success());
+        assert!(open_regular(&at("file")).is_ok());
+        for name in ["link", "pipe", ".", "nothing"] {
+            assert!(open_regular(&at(name)).is_err(), "{name}");
+        }
+        create_afresh(&at("link")).unwrap();
+        assert_eq!(std::fs::read(at("file")).unwrap(), b"content");
+        assert!(std::fs::symlink_metadata(at("link")).unwrap().is_file());
+    }
+}

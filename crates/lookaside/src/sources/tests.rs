@@ -1,0 +1,204 @@
+use super::*;
+use crate::conformance::{self, asked_for};
+use crate::testing::{Fake, Manner};
+use proptest::prelude::*;
+use store::testing;
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn chunks(count: u64) -> Vec<Bytes> {
+    (0..count).map(|seed| testing::noise(seed, 8192).into()).collect()
+}
+
+fn sources(store: CostEstimate, fakes: &[Arc<Fake>]) -> Sources {
+    let list = fakes.iter().map(|fake| Arc::clone(fake) as Arc<dyn ChunkSource>).collect();
+    Sources::new(testing::settings(), "the store", store, list)
+}
+
+fn fake(chunks: &[Bytes], manner: Manner) -> Arc<Fake> {
+    Arc::new(Fake::new("fake", &testing::settings(), chunks, manner))
+}
+
+/// Reads a chunk; the store answers after `store`.
+async fn read(sources: &Sources, plain: &Bytes, store: Duration) -> Result<Bytes> {
+    let at = asked_for(&testing::settings(), plain);
+    let from_store = || async {
+        tokio::time::sleep(store).await;
+        Ok(plain.clone())
+    };
+    sources.read(&at, ReadOrder::Cheapest, Urgency::Demand, from_store).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_honest_fake_passes_the_suite() {
+    let chunks = chunks(5);
+    conformance::check(&*fake(&chunks, Manner::Honest), &testing::settings(), &chunks).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quick_source_answers_and_the_store_is_not_asked() {
+    let chunks = chunks(20);
+    let good = fake(&chunks, Manner::Honest);
+    let sources = sources(CostEstimate::DISTANT, &[good]);
+    for plain in &chunks {
+        assert_eq!(&read(&sources, plain, MS(100)).await.unwrap(), plain);
+    }
+    let report = sources.report();
+    assert_eq!((report[0].had, report[0].bytes), (20, 20 * 8192));
+    assert_eq!((report[1].kind, report[1].asked), (SourceKind::Store, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_is_slower_than_the_store_is_asked_no_more() {
+    let chunks = chunks(100);
+    let slow = fake(&chunks, Manner::Slow(MS(15)));
+    let sources = sources(CostEstimate::DIRECTORY, &[Arc::clone(&slow)]);
+    for plain in &chunks {
+        read(&sources, plain, MS(1)).await.unwrap();
+    }
+    assert!(slow.asked() < 5, "{}", slow.asked());
+    assert!(sources.report()[1].had >= 95);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_claims_comes_from_the_store_and_only_its_error_is_told() {
+    let (ours, theirs) = (chunks(1), fake(&[], Manner::Honest));
+    let sources = sources(CostEstimate::DISTANT, &[theirs]);
+    assert_eq!(read(&sources, &ours[0], MS(3)).await.unwrap(), ours[0]);
+    let at = asked_for(&testing::settings(), &ours[0]);
+    let fails = || async { Err(Error::not_found("the store's own words")) };
+    let error = sources.read(&at, ReadOrder::Cheapest, Urgency::Demand, fails).await.unwrap_err();
+    assert_eq!(error.message(), "the store's own words");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_or_hangs_is_helped_out_by_a_dearer_source() {
+    let chunks = chunks(2);
+    let dear = fake(&chunks, Manner::Slow(MS(30)));
+    let sources = sources(CostEstimate::DIRECTORY, &[dear]);
+    let fails = || async { Err(Error::unavailable("down")) };
+    for order in [ReadOrder::Cheapest, ReadOrder::StoreFirst] {
+        let at = asked_for(&testing::settings(), &chunks[0]);
+        let plain = sources.read(&at, order, Urgency::Background, fails).await.unwrap();
+        assert_eq!(plain, chunks[0]);
+    }
+    let at = asked_for(&testing::settings(), &chunks[1]);
+    let hangs = std::future::pending::<Result<Bytes>>;
+    let plain = sources.read(&at, ReadOrder::StoreFirst, Urgency::Demand, hangs).await.unwrap();
+    assert_eq!(plain, chunks[1]);
+}
+
+/// What a hundred reads cost with a source of this manner beside a store of 50 ms, against none.
+async fn overhead(manner: Manner) -> (Duration, Vec<SourceReport>) {
+    let chunks = chunks(100);
+    let sources = sources(CostEstimate::DISTANT, &[fake(&chunks, manner)]);
+    let began = Instant::now();
+    for plain in &chunks {
+        assert_eq!(&read(&sources, plain, MS(50)).await.unwrap(), plain, "never a wrong byte");
+    }
+    (began.elapsed().saturating_sub(MS(5000)), sources.report())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_source_costs_less_than_a_twentieth_and_is_asked_no_more() {
+    let dying = Manner::Dying(0);
+    for manner in [Manner::Lying, Manner::Truncating, Manner::Hanging, dying] {
+        let (lost, report) = overhead(manner).await;
+        assert!(lost <= MS(250), "{manner:?} cost {lost:?}: {report:?}");
+        // One that hangs is slower than the store from the first time on.
+        let rests = report[0].rests >= 1 || manner == Manner::Hanging;
+        assert!(rests && report[0].asked <= 10, "{manner:?}: {report:?}");
+        let bad = report[0].wrong + report[0].failed + report[0].late;
+        assert!((1..=10).contains(&bad), "{manner:?}: {report:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_dies_midway_and_comes_back_is_asked_again() {
+    let chunks = chunks(40);
+    let media = fake(&chunks, Manner::Dying(10));
+    let sources = sources(CostEstimate::DISTANT, &[Arc::clone(&media)]);
+    for plain in &chunks[..30] {
+        read(&sources, plain, MS(50)).await.unwrap();
+    }
+    assert_eq!(sources.report()[0].state, SourceState::Resting);
+    media.behave(Manner::Honest);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    for plain in &chunks[30..] {
+        read(&sources, plain, MS(50)).await.unwrap();
+    }
+    assert_eq!(sources.report()[0].had, 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_read_ahead_leaves_turns_to_a_guest() {
+    let chunks = chunks(64);
+    let media = fake(&chunks, Manner::Slow(MS(10)));
+    let sources = sources(CostEstimate::DISTANT, &[media]);
+    let at = |plain: &Bytes| asked_for(&testing::settings(), plain);
+    let never = std::future::pending::<Result<Bytes>>;
+    let ahead = async {
+        let read = |plain: &Bytes| {
+            let (at, sources) = (at(plain), &sources);
+            async move { sources.read(&at, ReadOrder::Cheapest, Urgency::Background, never).await }
+        };
+        let read = futures::future::join_all(chunks[1..].iter().map(read)).await;
+        assert!(read.iter().all(Result::is_ok));
+    };
+    let guest = async {
+        tokio::time::sleep(MS(5)).await;
+        let began = Instant::now();
+        let at = at(&chunks[0]);
+        sources.read(&at, ReadOrder::Cheapest, Urgency::Demand, never).await.unwrap();
+        assert!(began.elapsed() <= MS(15), "{:?}", began.elapsed());
+    };
+    tokio::join!(ahead, guest);
+}
+
+fn manners() -> impl Strategy<Value = Manner> {
+    prop_oneof![
+        Just(Manner::Honest),
+        Just(Manner::Lying),
+        (1u64..4000).prop_map(|ms| Manner::Slow(MS(ms))),
+        Just(Manner::Hanging),
+        (0u64..10).prop_map(Manner::Dying),
+        Just(Manner::Truncating),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Whatever sources do, a read gives the right bytes, or the store's error where nobody honest has it.
+    #[test]
+    fn no_source_fails_a_read_that_another_can_answer(
+        who in prop::collection::vec(manners(), 0..4),
+        store_fails in any::<bool>(),
+        store_first in any::<bool>(),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let chunks = chunks(12);
+            let fakes: Vec<_> = who.iter().map(|manner| fake(&chunks, *manner)).collect();
+            let sources = sources(CostEstimate::DISTANT, &fakes);
+            let order = if store_first { ReadOrder::StoreFirst } else { ReadOrder::Cheapest };
+            let helped = who.contains(&Manner::Honest);
+            for plain in &chunks {
+                let at = asked_for(&testing::settings(), plain);
+                let store = || async {
+                    tokio::time::sleep(MS(50)).await;
+                    if store_fails { Err(Error::unavailable("down")) } else { Ok(plain.clone()) }
+                };
+                let read = sources.read(&at, order, Urgency::Demand, store);
+                match tokio::time::timeout(Duration::from_secs(20), read).await {
+                    Ok(Ok(read)) => assert_eq!(&read, plain),
+                    Ok(Err(e)) => {
+                        assert!(store_fails && !helped);
+                        assert_eq!(e.kind(), ErrorKind::Unavailable);
+                    }
+                    Err(_) => panic!("a read hangs for ever"),
+                }
+            }
+        });
+    }
+}
