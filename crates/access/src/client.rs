@@ -25,6 +25,16 @@ use std::sync::Arc;
 /// [`Invalid`](block::ErrorKind::Invalid) naming the one that is wrong,
 /// [`Denied`](block::ErrorKind::Denied) when others may read the key.
 pub fn client_tls(dir: &Path) -> Result<ClientTls> {
+    client_config(dir).map(|config| ClientTls::new(Arc::new(config)))
+}
+
+/// The same, for another protocol than NBD.
+///
+/// # Errors
+/// [`NotFound`](block::ErrorKind::NotFound) naming the file that is missing,
+/// [`Invalid`](block::ErrorKind::Invalid) naming the one that is wrong,
+/// [`Denied`](block::ErrorKind::Denied) when others may read the key.
+pub fn client_config(dir: &Path) -> Result<ClientConfig> {
     let wrong = |file: &str, why: &dyn std::fmt::Display| {
         Error::invalid(format!("{}: {why}", dir.join(file).display()))
     };
@@ -53,5 +63,5 @@ pub fn client_tls(dir: &Path) -> Result<ClientTls> {
         config.with_no_client_auth()
     };
     config.resumption = Resumption::disabled();
-    Ok(ClientTls::new(Arc::new(config)))
+    Ok(config)
 }

@@ -29,7 +29,7 @@ pub mod rules;
 mod files;
 
 pub use authority::{Authority, Issued};
-pub use client::client_tls;
+pub use client::{client_config, client_tls};
 pub use credentials::ServerCredentials;
 pub use guarded::Guarded;
 pub use read_only::ReadOnly;

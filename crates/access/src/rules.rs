@@ -152,6 +152,12 @@ impl Rules {
         self.allow_all(peer) || self.list.iter().any(|rule| rule.is_about(peer))
     }
 
+    /// Whether there may be anything that a client may write.
+    pub fn may_write(&self, peer: &Peer) -> bool {
+        let writes = |rule: &Rule| !rule.write.is_empty() && rule.is_about(peer);
+        self.allow_all(peer) || self.list.iter().any(writes)
+    }
+
     /// Who talks to this process over its standard input and output started it, and may do
     /// everything; unless a certificate says for whom it talks.
     fn allow_all(&self, peer: &Peer) -> bool {
@@ -316,6 +322,8 @@ mod tests {
         assert!(!others.iter().any(|peer| rules.speak_of(peer)));
         assert!(Rules::new(Vec::new(), false).unwrap().speak_of(&tcp()));
         assert!(!Rules::default().speak_of(&certified("alice")));
+        let reader = Rules::new(vec![rule("al*", &[], &["a"])], false).unwrap();
+        assert!(rules.may_write(&certified("alice")) && !reader.may_write(&certified("alice")));
     }
 
     #[test]

@@ -46,6 +46,11 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    /// Who released it; `None` while somebody holds it.
+    pub(crate) fn released_by(&self) -> Option<ServerId> {
+        self.released_by
+    }
+
     /// Whether a server holds it, or was the last to.
     pub(crate) fn is_of(&self, server: ServerId) -> bool {
         self.by.or(self.released_by) == Some(server)

@@ -23,6 +23,7 @@
 //! | `home` | the directory of all disks, and what a crash leaves in it |
 //! | `removal` | removing disks: from the store, then here |
 //! | `fence` | which server holds a disk, and how an earlier one is kept out |
+//! | [`succession`] | what may follow in a disk's ref, for who passes on others' records |
 //! | `residence` | where a home lives: a copy of it is refused |
 //! | `question` | [`Question`], who holds an open disk, asked of the store without the disk |
 //! | `moves` | taking, releasing and keeping disks: from one server to another |
@@ -66,6 +67,7 @@ mod snapshot;
 mod space;
 mod stack;
 mod strain;
+pub mod succession;
 mod touches;
 mod upload_log;
 mod write_back;

@@ -7,7 +7,7 @@ use crate::{
     DamagedRef, ImageName, Listing, ManifestId, RefBody, RefKind, RefRecord, Session, Store,
 };
 use block::{Error, ErrorKind, Result};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// The label that says where an image version came from.
 pub const SOURCE: &str = "source";
@@ -175,6 +175,20 @@ async fn is_whole(store: &Store, body: &RefBody) -> Result<bool> {
 }
 
 /// Versions stand in the order in which they were made; of one second by number, then by tag.
+/// Of each image among `versions` the newest one, by the image's name.
+pub fn newest<'a>(
+    versions: impl IntoIterator<Item = &'a RefRecord>,
+) -> HashMap<&'a str, &'a RefRecord> {
+    let mut newest: HashMap<&str, &RefRecord> = HashMap::new();
+    for version in versions {
+        let held = newest.entry(image_of(&version.name)).or_insert(version);
+        if order(version) > order(held) {
+            *held = version;
+        }
+    }
+    newest
+}
+
 fn order(version: &RefRecord) -> (&str, u64, u64, &str) {
     let (name, tag) = (image_of(&version.name), tag_of(&version.name));
     (name, version.body.created, number(tag).unwrap_or(u64::MAX), tag)

@@ -19,6 +19,7 @@
 //! | `moved` | where the chunks of a rewritten pack are now |
 //! | [`outside`] | files that are kept outside of a store, bound to its key |
 //! | `object` | the frame and the kinds of the other binary objects |
+//! | [`offered`] | objects that another party offers to write, checked before they are |
 //! | [`pack`] | immutable objects that hold chunks in image order |
 //! | [`manifest`] | [`Manifest`]: what an image version or snapshot holds |
 //! | [`stats`] | how much names hold and share |
@@ -62,6 +63,7 @@ pub mod manifest;
 mod moved;
 pub mod name;
 mod object;
+pub mod offered;
 pub mod outside;
 pub mod pack;
 pub mod refs;
@@ -94,7 +96,7 @@ pub use import::{
 pub use keys::{KeySlot, Keys, NewKey, SlotKind};
 pub use manifest::{Content, Manifest, Piece};
 pub use name::{ImageName, check_name};
-pub use refs::{DamagedRef, Listing, RefBody, RefKind, RefRecord, Refs};
+pub use refs::{DamagedRef, KeyedRecord, Listing, RefBody, RefKey, RefKind, RefRecord, Refs};
 pub use secret::{Cost, Secret};
 pub use session::Session;
 pub use settings::Settings;

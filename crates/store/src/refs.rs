@@ -16,8 +16,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
+mod keyed;
 mod since;
 
+pub use keyed::{KeyedRecord, RefKey};
 use since::{Began, Over};
 
 const MAGIC: &str = "sojourn-ref";

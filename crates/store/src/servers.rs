@@ -22,15 +22,15 @@ const LONGEST: u64 = 24 * 3600;
 /// What a server's object says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Announcement {
-    server: ServerId,
-    host: String,
+pub(crate) struct Announcement {
+    pub(crate) server: ServerId,
+    pub(crate) host: String,
     /// For how many seconds from its writing the server counts as being at work.
-    seconds: u64,
+    pub(crate) seconds: u64,
 }
 
 impl Announcement {
-    fn decode(key: &str, body: &[u8]) -> Result<Self> {
+    pub(crate) fn decode(key: &str, body: &[u8]) -> Result<Self> {
         serde_json::from_slice(body).map_err(|e| damaged(key, &format!("not its format: {e}")))
     }
 }

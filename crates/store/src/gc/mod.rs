@@ -42,7 +42,7 @@ pub use collect::collect;
 pub(crate) use collect::is_at_work;
 pub(crate) use condemned::Absent;
 pub(crate) use damage::replace_lists;
-pub(crate) use pin::Pin;
+pub(crate) use pin::{MAX_HELD, Pin};
 pub use report::{Live, Options, Report, Waiting};
 pub(crate) use state::State;
 
