@@ -62,7 +62,7 @@ pub use gathered::GAP;
 pub use local::{create_local, local};
 pub use patient::{Patience, RetryCounters};
 pub use pieces::{PieceCounters, PieceOptions};
-pub use place::{Link, OpenOptions, Opened, create, is_remote, layered, open, patient};
+pub use place::{Link, OpenOptions, Opened, create, exact, is_remote, layered, open, patient};
 pub use requests::{
     Created, Hint, create_content, delete, error, get, get_range, get_range_with, get_ranges,
     get_with, head, list, list_all, put_content, put_new, put_over, replace_damaged,

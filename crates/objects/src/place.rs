@@ -184,6 +184,14 @@ pub fn layered(
     Opened { backend: Arc::new(pieces), link }
 }
 
+/// A backend over a network whose reads have to come as they were asked for, because not all that lies
+/// between them may be read: they are neither joined nor kept.
+pub fn exact(bare: Arc<dyn ObjectStore>, patience: Patience) -> Opened {
+    let patient = Patient::new(bare, patience);
+    let link = Link { retries: patient.tally(), pieces: None };
+    Opened { backend: Arc::new(patient), link }
+}
+
 /// A backend that tries again.
 pub fn patient(bare: Arc<dyn ObjectStore>, patience: Patience) -> Arc<dyn ObjectStore> {
     Arc::new(Patient::new(bare, patience))

@@ -1,0 +1,188 @@
+//! One client of the gateway: all connections that show the same name.
+
+use super::Gateway;
+use super::limits::{Limits, Usage};
+use super::rights::{ReadRights, right};
+use access::{Right, Rules};
+use block::{Error, Result};
+use nbd::Peer;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{RefKey, RefKind, WriterId};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// What a client may read is looked up again after this long, and when it asks for something else, after
+/// [`AT_ONCE`].
+const FRESH: Duration = Duration::from_secs(10);
+const AT_ONCE: Duration = Duration::from_secs(1);
+/// Sessions of one client at the same time, counted by their pins.
+const MOST_PINS: usize = 64;
+/// How long a pin counts that was not deleted.
+const PIN_LIFE: Duration = Duration::from_secs(86_400);
+
+/// A client, by the name in its certificate.
+pub(crate) struct Client {
+    name: String,
+    owner: String,
+    peer: Peer,
+    pub(crate) usage: Usage,
+    pub(crate) rights: ReadRights,
+    pins: Mutex<VecDeque<(Instant, WriterId)>>,
+    connections: Mutex<VecDeque<Arc<Notify>>>,
+}
+
+impl Client {
+    pub(crate) fn new(name: &str, peer: Peer, limits: Limits) -> Self {
+        Self {
+            name: name.to_owned(),
+            owner: format!("cert:{name}"),
+            peer,
+            usage: Usage::new(limits),
+            rights: ReadRights::default(),
+            pins: Mutex::default(),
+            connections: Mutex::default(),
+        }
+    }
+
+    /// The name in its certificate.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// As whose the servers that it announces are known.
+    pub(crate) fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    /// As the rules see it.
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Counts a connection in; when there are too many, the oldest has to leave.
+    pub(crate) fn connect(&self, most: usize) -> Arc<Notify> {
+        let leave = Arc::new(Notify::new());
+        let mut connections = self.connections.lock();
+        connections.push_back(Arc::clone(&leave));
+        while connections.len() > most.max(1) {
+            if let Some(oldest) = connections.pop_front() {
+                oldest.notify_one();
+            }
+        }
+        leave
+    }
+
+    /// Counts a connection out.
+    pub(crate) fn disconnect(&self, leave: &Arc<Notify>) {
+        self.connections.lock().retain(|other| !Arc::ptr_eq(other, leave));
+    }
+
+    /// Whether it has no connection.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.connections.lock().is_empty()
+    }
+
+    /// Makes sure that what is known of its rights is recent.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) async fn refresh(&self, gateway: &Gateway) -> Result<()> {
+        self.update(gateway, FRESH).await
+    }
+
+    /// The same, for what was not found; gives whether something was looked up.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) async fn look_again(&self, gateway: &Gateway) -> Result<bool> {
+        let older = self.rights.is_older(&gateway.rules(), AT_ONCE);
+        if older {
+            self.update(gateway, AT_ONCE).await?;
+        }
+        Ok(older)
+    }
+
+    async fn update(&self, gateway: &Gateway, age: Duration) -> Result<()> {
+        let rules = gateway.rules();
+        if self.rights.is_older(&rules, age) {
+            let names = gateway.names(age).await?;
+            self.rights.update(&rules, &self.peer, &names);
+        }
+        Ok(())
+    }
+
+    /// What it may do with a name.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) async fn right(
+        &self,
+        gateway: &Gateway,
+        kind: RefKind,
+        name: &str,
+    ) -> Result<Option<Right>> {
+        let names = gateway.names(FRESH).await?;
+        Ok(right(&gateway.rules(), &self.peer, &names, kind, name))
+    }
+
+    /// What it may do with the name that has these records; `known` is a record of the row that is there.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) async fn right_on_row(
+        &self,
+        gateway: &Gateway,
+        kind: RefKind,
+        row: &str,
+        known: Option<&RefKey>,
+    ) -> Result<Option<Right>> {
+        if kind == RefKind::Gc || !gateway.store().settings().is_encrypted() {
+            return self.right(gateway, kind, row).await;
+        }
+        let names = gateway.names(FRESH).await?;
+        if let Some(name) = names.name(kind, row) {
+            return Ok(right(&gateway.rules(), &self.peer, &names, kind, name));
+        }
+        let Some(known) = known else { return Ok(None) };
+        match gateway.store().refs().keyed(known).await {
+            Ok(record) => self.right(gateway, kind, &record.name).await,
+            Err(e) if e.kind() == block::ErrorKind::Unavailable => Err(e),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Fails unless some rule lets it write something.
+    ///
+    /// # Errors
+    /// [`Denied`](block::ErrorKind::Denied).
+    pub(crate) fn must_write(&self, rules: &Rules) -> Result<()> {
+        match rules.may_write(&self.peer) {
+            true => Ok(()),
+            false => Err(Error::denied("no access rule lets this client write")),
+        }
+    }
+
+    /// Counts a session's pin in.
+    ///
+    /// # Errors
+    /// [`Denied`](block::ErrorKind::Denied) when there are too many.
+    pub(crate) fn pin(&self, id: WriterId) -> Result<()> {
+        let mut pins = self.pins.lock();
+        pins.retain(|(since, other)| since.elapsed() < PIN_LIFE && *other != id);
+        if pins.len() >= MOST_PINS {
+            return Err(Error::denied(format!(
+                "this client has {MOST_PINS} sessions under way; end some of them"
+            )));
+        }
+        pins.push_back((Instant::now(), id));
+        Ok(())
+    }
+
+    /// Counts a session's pin out.
+    pub(crate) fn unpin(&self, id: WriterId) {
+        self.pins.lock().retain(|(_, other)| *other != id);
+    }
+}

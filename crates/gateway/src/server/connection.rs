@@ -1,0 +1,146 @@
+//! One connection of a client: TLS, HTTP/2, and how long it may stand still.
+
+use super::client::Client;
+use super::limits::Limits;
+use super::{Gateway, answer};
+use crate::server::counters::Tally;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// Requests of one connection at the same time.
+const STREAMS: u32 = 100;
+/// The longest list of headers, in bytes.
+const HEADERS: u32 = 16 << 10;
+/// What a client may send ahead of one request, and of all of a connection.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+/// How often a silent connection is asked whether it still is.
+const PING: Duration = Duration::from_secs(20);
+
+/// Whether a connection goes on.
+pub(crate) struct Progress {
+    requests: AtomicUsize,
+    moved: Mutex<Instant>,
+    tally: Arc<Tally>,
+}
+
+impl Progress {
+    pub(crate) fn new(tally: Arc<Tally>) -> Self {
+        Self { requests: AtomicUsize::new(0), moved: Mutex::new(Instant::now()), tally }
+    }
+
+    /// A request is worked on, or its answer is taken.
+    pub(crate) fn began(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        *self.moved.lock() = Instant::now();
+    }
+
+    pub(crate) fn ended(&self) {
+        self.requests.fetch_sub(1, Ordering::Relaxed);
+        *self.moved.lock() = Instant::now();
+    }
+
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.tally.sent(bytes);
+        *self.moved.lock() = Instant::now();
+    }
+
+    pub(crate) fn received(&self, bytes: usize) {
+        self.tally.received(bytes);
+        *self.moved.lock() = Instant::now();
+    }
+
+    /// When the connection is to be looked at again; `None` when it has stood still for too long.
+    fn next_look(&self, limits: &Limits) -> Option<Duration> {
+        let still = self.moved.lock().elapsed();
+        let most = match self.requests.load(Ordering::Relaxed) {
+            0 => limits.idle,
+            _ => 2 * limits.patience,
+        };
+        most.checked_sub(still).filter(|rest| !rest.is_zero())
+    }
+}
+
+/// Requests are tasks of their connection, and end with it.
+#[derive(Clone, Default)]
+struct Tasks(Arc<Mutex<JoinSet<()>>>);
+
+impl<F> hyper::rt::Executor<F> for Tasks
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, task: F) {
+        let mut tasks = self.0.lock();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(async move {
+            task.await;
+        });
+    }
+}
+
+/// Answers the requests of a connection until it ends, stands still, has to `leave`, or the server drains.
+pub(crate) async fn serve(
+    gateway: &Arc<Gateway>,
+    client: &Arc<Client>,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    leave: &Notify,
+) {
+    let limits = *gateway.limits();
+    let progress = Arc::new(Progress::new(gateway.tally()));
+    let tasks = Tasks::default();
+    let service = service_fn(|request| {
+        let (gateway, client) = (Arc::clone(gateway), Arc::clone(client));
+        let progress = Arc::clone(&progress);
+        async move {
+            Ok::<_, std::convert::Infallible>(
+                answer::answer(&gateway, &client, &progress, request).await,
+            )
+        }
+    });
+    let connection = http2::Builder::new(tasks.clone())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(HEADERS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(256 << 10)
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(limits.patience)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let mut draining = false;
+    let mut look = Duration::ZERO;
+    loop {
+        tokio::select! {
+            ended = &mut connection => {
+                if let Err(error) = ended {
+                    tracing::debug!(client = client.name(), %error, "a gateway connection ended");
+                }
+                break;
+            }
+            () = gateway.draining(), if !draining => {
+                draining = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = leave.notified() => break,
+            () = tokio::time::sleep(look) => match progress.next_look(&limits) {
+                Some(next) => look = next.min(limits.patience),
+                None => {
+                    tracing::debug!(client = client.name(), "a gateway connection stood still");
+                    break;
+                }
+            },
+        }
+    }
+    tasks.0.lock().abort_all();
+}

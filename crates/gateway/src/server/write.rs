@@ -1,0 +1,305 @@
+//! Writing: what clients bring is checked before it is in the store.
+//!
+//! Content may name only what its writer may read or has brought itself, or a client could publish a map of
+//! other people's chunks, and then read them through it.
+
+use super::Gateway;
+use super::client::Client;
+use super::read::{Asked, backend_error, may_read};
+use crate::wire::ObjectKey;
+use access::Right;
+use block::{Error, ErrorKind, Result, offload};
+use bytes::Bytes;
+use disk::succession::{self, Succession};
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use std::collections::{HashMap, HashSet};
+use store::offered::{self, OfferedPack};
+use store::{
+    ChunkRef, KeyedRecord, ManifestId, PackId, RefBody, RefKey, RefKind, RefRecord, SegmentId,
+    ServerId, WriterId,
+};
+
+/// What the store's clock is written with.
+const CLOCK: &[u8] = b"clock\n";
+
+/// Writes what a client brings under a key.
+///
+/// # Errors
+/// [`Denied`](ErrorKind::Denied) for what it may not write or name, [`Corrupt`](ErrorKind::Corrupt) for what
+/// is not what its key says, [`Conflict`](ErrorKind::Conflict) when another writer was
+/// first; those of the store.
+pub(crate) async fn put(
+    gateway: &Gateway,
+    client: &Client,
+    key: &ObjectKey,
+    bytes: Bytes,
+) -> Result<()> {
+    client.must_write(&gateway.rules())?;
+    let store = gateway.store();
+    match key {
+        ObjectKey::Pack(id) => {
+            let (settings, id) = (store.settings().clone(), *id);
+            let checked = offload(move || OfferedPack::check(&settings, id, bytes)).await?;
+            checked.write(store).await?;
+            gateway.brought(client, key).await
+        }
+        ObjectKey::Segment(id) => {
+            let chunks = offered::check_segment(store.settings(), *id, bytes.clone())?;
+            check_chunks(gateway, client, chunks).await?;
+            offered::write_content(store, &key.text(), bytes).await?;
+            gateway.brought(client, key).await
+        }
+        ObjectKey::Manifest(id) => {
+            let outline = offered::check_manifest(store.settings(), *id, bytes.clone())?;
+            let named: HashSet<SegmentId> = outline.segments.iter().flatten().copied().collect();
+            for segment in named {
+                must_read(gateway, client, ObjectKey::Segment(segment)).await?;
+            }
+            store.check_end(&outline).await?;
+            offered::write_content(store, &key.text(), bytes).await?;
+            gateway.brought(client, key).await
+        }
+        ObjectKey::Pin(id) => pin(gateway, client, *id, bytes).await,
+        ObjectKey::Server(id) => offered::announce_for(store, client.owner(), id, bytes).await,
+        ObjectKey::Clock if bytes == CLOCK => {
+            let options = PutOptions::from(PutMode::Overwrite);
+            let written = gateway.backend().put_opts(&key.path(), bytes.into(), options).await;
+            written.map(drop).map_err(backend_error)
+        }
+        ObjectKey::Clock => {
+            Err(Error::invalid("the clock is written with \"clock\" and a line feed"))
+        }
+        ObjectKey::Ref(at) => publish(gateway, client, at, bytes).await,
+        _ => Err(Error::denied(format!("no client may write {}", key.text()))),
+    }
+}
+
+/// Deletes a pin, the only thing that a client may: who knows its random name has made it.
+///
+/// # Errors
+/// [`Denied`](ErrorKind::Denied) for everything else; those of the store.
+pub(crate) async fn delete(gateway: &Gateway, client: &Client, key: &ObjectKey) -> Result<()> {
+    let ObjectKey::Pin(id) = key else {
+        return Err(Error::denied(format!("no client may delete {}", key.text())));
+    };
+    match gateway.backend().delete(&key.path()).await {
+        Ok(()) | Err(object_store::Error::NotFound { .. }) => client.unpin(*id),
+        Err(e) => return Err(backend_error(e)),
+    }
+    Ok(())
+}
+
+/// Fails unless the client may read all of an object, or has brought it.
+async fn must_read(gateway: &Gateway, client: &Client, key: ObjectKey) -> Result<()> {
+    match may_read(gateway, client, &key, &Asked::Whole).await? {
+        true => Ok(()),
+        false => Err(Error::denied(format!(
+            "{} is not there, or this client may not name it; bring it first",
+            key.text()
+        ))),
+    }
+}
+
+/// Fails unless the client may name every chunk of a map, and each is where the map says.
+async fn check_chunks(gateway: &Gateway, client: &Client, chunks: Vec<ChunkRef>) -> Result<()> {
+    let mut packs: HashMap<PackId, HashSet<ChunkRef>> = HashMap::new();
+    for at in chunks {
+        packs.entry(at.pack).or_default().insert(at);
+    }
+    for (pack, chunks) in packs {
+        let key = ObjectKey::Pack(pack);
+        let refused = || {
+            Error::denied(format!(
+                "{} is not there, or this client may not name these chunks of it; bring them first",
+                key.text()
+            ))
+        };
+        let brought = gateway.has_brought(client, &key).await?;
+        for at in chunks.iter().filter(|_| !brought) {
+            let start = u64::from(at.offset);
+            let part = Asked::Part(start..start + u64::from(at.stored));
+            if !may_read(gateway, client, &key, &part).await? {
+                return Err(refused());
+            }
+        }
+        // A map that leads nowhere would keep garbage from being collected.
+        match gateway.store().pack_chunks(&pack).await {
+            Ok(there) => {
+                let there: HashSet<ChunkRef> = there.into_iter().collect();
+                if !chunks.is_subset(&there) {
+                    return Err(refused());
+                }
+            }
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                let moved = gateway.store().moved_chunks(&pack).await?.unwrap_or_default();
+                let there: HashSet<_> = moved.iter().map(|at| (at.id, at.len)).collect();
+                if !chunks.iter().all(|at| there.contains(&(at.id, at.len))) {
+                    return Err(refused());
+                }
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+async fn pin(gateway: &Gateway, client: &Client, id: WriterId, bytes: Bytes) -> Result<()> {
+    let key = ObjectKey::Pin(id);
+    let content = offered::check_pin(gateway.store().settings(), &key.text(), bytes.clone())?;
+    for manifest in content.holds {
+        must_read(gateway, client, ObjectKey::Manifest(manifest)).await?;
+    }
+    client.pin(id)?;
+    let path = key.path();
+    let options = PutOptions::from(PutMode::Create);
+    match gateway.backend().put_opts(&path, bytes.clone().into(), options).await {
+        Ok(_) => Ok(()),
+        // The same request again, after its answer was lost.
+        Err(object_store::Error::AlreadyExists { .. })
+            if is(gateway.backend(), &path, &bytes).await? =>
+        {
+            Ok(())
+        }
+        Err(object_store::Error::AlreadyExists { .. }) => {
+            Err(Error::conflict("there is a pin of this name"))
+        }
+        Err(e) => {
+            client.unpin(id);
+            Err(backend_error(e))
+        }
+    }
+}
+
+async fn is(backend: &dyn ObjectStore, path: &Path, bytes: &Bytes) -> Result<bool> {
+    let read = backend.get(path).await.map_err(backend_error)?;
+    Ok(read.meta.size == bytes.len() as u64 && read.bytes().await.map_err(backend_error)? == *bytes)
+}
+
+/// Writes a record of a name.
+async fn publish(gateway: &Gateway, client: &Client, key: &RefKey, bytes: Bytes) -> Result<()> {
+    let refs = gateway.store().refs();
+    if !matches!(key.kind, RefKind::Disk | RefKind::Snapshot) {
+        return Err(Error::denied("clients publish disks and snapshots alone"));
+    }
+    let offered = KeyedRecord::decode(&refs, key, &bytes)?;
+    let right = client.right(gateway, key.kind, &offered.name).await?;
+    if right != Some(Right::Write) {
+        return Err(Error::denied(format!(
+            "no access rule lets this client write {} {:?}",
+            key.kind, offered.name
+        )));
+    }
+    let Some(next) = &offered.record else {
+        return Err(Error::denied("names are removed at the server, not by its gateway"));
+    };
+    let before = refs.newest_keyed(key.kind, &offered.name).await?;
+    let taken = || {
+        Error::conflict(format!(
+            "{} {:?} was changed by somebody else; look at it and try again",
+            key.kind, offered.name
+        ))
+    };
+    match &before {
+        // It may be the same request again.
+        Some(before) if before.sequence >= key.sequence => {}
+        before => {
+            let before = before.as_ref().and_then(|before| before.record.as_ref());
+            let checked = match key.kind {
+                RefKind::Disk => check_disk(gateway, client, before, next).await,
+                _ => check_snapshot(gateway, client, before, next).await,
+            };
+            checked.map_err(by_rule)?;
+            check_roots(gateway, client, &next.body).await?;
+        }
+    }
+    match refs.write_keyed(&offered, bytes).await? {
+        true => Ok(()),
+        false => Err(taken()),
+    }
+}
+
+/// That a record must not be written is no conflict of two writers, of which one would look who was first.
+fn by_rule(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Conflict | ErrorKind::Fenced => {
+            Error::denied(error.message().to_owned()).with_source(error)
+        }
+        _ => error,
+    }
+}
+
+/// Fails unless a disk's new record follows the one before by the rules for its holders, and is of a server
+/// of this client.
+async fn check_disk(
+    gateway: &Gateway,
+    client: &Client,
+    before: Option<&RefRecord>,
+    next: &RefRecord,
+) -> Result<()> {
+    let succession = Succession::of(before, next)?;
+    let store = gateway.store();
+    if !offered::claim_server(store, client.owner(), &succession.server()).await? {
+        return Err(Error::fenced(format!(
+            "server {} is not this client's; it cannot hold disk {:?}",
+            succession.server(),
+            next.name
+        )));
+    }
+    let Succession::Taken { by, from: Some(from) } = succession else { return Ok(()) };
+    if by == from || owns(gateway, client, &from).await? {
+        return Ok(());
+    }
+    match store.servers().seen(&from).await? {
+        Some(seen) if seen.is_alive() => Err(Error::conflict(format!(
+            "disk {:?} is held by the server on {}, which was at work {} s ago; release it there",
+            next.name,
+            seen.host,
+            seen.silent.as_secs()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+async fn owns(gateway: &Gateway, client: &Client, server: &ServerId) -> Result<bool> {
+    match gateway.store().servers().seen(server).await? {
+        Some(_) => offered::claim_server(gateway.store(), client.owner(), server).await,
+        None => Ok(false),
+    }
+}
+
+/// Fails unless a snapshot is new, and of a disk that a server of this client holds.
+async fn check_snapshot(
+    gateway: &Gateway,
+    client: &Client,
+    before: Option<&RefRecord>,
+    next: &RefRecord,
+) -> Result<()> {
+    if before.is_some() {
+        return Err(Error::conflict(format!("snapshot {:?} exists already", next.name)));
+    }
+    let disk = next.name.split_once('@').map_or("", |(disk, _)| disk);
+    let found = gateway.store().refs().get(RefKind::Disk, disk).await?;
+    let found = found.ok_or_else(|| Error::conflict(format!("there is no disk {disk:?}")))?;
+    let holder = succession::last_holder(&found)?;
+    let own = match holder {
+        Some(holder) => owns(gateway, client, &holder).await?,
+        None => false,
+    };
+    if !own || !succession::is_same_disk(&found.body, &next.body) {
+        return Err(Error::fenced(format!("disk {disk:?} is not held by a server of this client")));
+    }
+    Ok(())
+}
+
+/// Fails unless the client may read every manifest that a record keeps.
+async fn check_roots(gateway: &Gateway, client: &Client, body: &RefBody) -> Result<()> {
+    if body.boot_list()?.is_some() || body.boot_copy()?.is_some() {
+        return Err(Error::denied("only image versions have boot lists"));
+    }
+    let roots: HashSet<ManifestId> = body.roots()?.into_iter().collect();
+    for manifest in roots {
+        must_read(gateway, client, ObjectKey::Manifest(manifest)).await?;
+    }
+    Ok(())
+}
