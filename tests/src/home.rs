@@ -29,9 +29,14 @@ impl Default for Home {
 impl Home {
     /// A fresh home, `sojourn init` done.
     pub fn new() -> Self {
+        Self::made_with(&[])
+    }
+
+    /// A fresh home, `sojourn init` done with these arguments.
+    pub fn made_with(args: &[&str]) -> Self {
         let dir = temporary();
         let home = Self { home: dir.path().join("home"), dir };
-        home.run(&["init"]);
+        home.run(&[&["init"], args].concat());
         home
     }
 

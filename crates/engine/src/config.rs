@@ -94,6 +94,8 @@ pub struct Serve {
     pub tls: TlsMode,
     /// The HTTP listener for metrics and status; none when absent.
     pub http: Option<Place>,
+    /// Where the store is open to others by HTTPS, `IP:PORT`; nowhere when absent.
+    pub gateway: Option<String>,
     /// Allows addresses that other machines reach.
     pub insecure: bool,
     /// Seconds that a disk stays open after its last session.
@@ -217,6 +219,7 @@ impl Default for Serve {
             iscsi_chap: None,
             tls: TlsMode::Off,
             http: None,
+            gateway: None,
             insecure: false,
             idle_seconds: 30,
             stop_seconds: 10,
@@ -352,6 +355,9 @@ impl Config {
         {
             return bad("serve.http", "is not IP:PORT, such as 127.0.0.1:9180");
         }
+        if self.serve.gateway.as_ref().is_some_and(|at| at.parse::<SocketAddr>().is_err()) {
+            return bad("serve.gateway", "is not IP:PORT, such as 0.0.0.0:9443");
+        }
         if self.tls.dir.is_empty() {
             return bad("tls.dir", "is empty; give a directory");
         }
@@ -467,6 +473,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # iscsi = ["127.0.0.1:3260"]  # off unless set: every export as an iSCSI target
 # iscsi_chap = "chap"       # lines of USER:SECRET; off unless set: nobody is asked for a secret
 # http = "127.0.0.1:9180"   # off unless set: /metrics, /healthz, /v1/status
+# gateway = "0.0.0.0:9443"  # off unless set: the store by HTTPS, for clients with certificates
 # insecure = false          # true allows addresses that other machines reach
 # idle_seconds = 30         # a disk without clients is closed after this
 # lease_seconds = 60        # fallen silent for this long, another server may take its disks
@@ -606,6 +613,7 @@ mod tests {
             ("limits.in_flight = 1", "limits.in_flight"),
             ("limits.client_bandwidth = \"64KiB\"", "limits.client_bandwidth"),
             ("serve.idle_seconds = 10000000", "serve.idle_seconds"),
+            ("serve.gateway = \"here\"", "serve.gateway"),
             ("serve.loads = 5000", "serve.loads"),
             ("serve.read_ahead = \"1GiB\"", "serve.read_ahead"),
             ("serve.slow_ms = 100000000", "serve.slow_ms"),

@@ -14,6 +14,7 @@
 //! | [`world`] | the system's clock and randomness |
 //! | [`disk_io`] | how reads of files wait for the disk |
 //! | [`open`] | the disks that are open now, and who holds them |
+//! | [`places`] | from the place of a store to its backend |
 //! | [`sources`] | whoever else may have a chunk: other stores, media, indexed trees and images |
 //! | [`api`] | verbs on disks as they travel over the control socket |
 //! | [`verbs`] | what a [`DiskRequest`](api::DiskRequest) does |
@@ -28,6 +29,7 @@ pub mod home;
 pub mod image_views;
 pub mod key;
 pub mod open;
+pub mod places;
 pub mod sources;
 pub mod verbs;
 pub mod world;
@@ -232,10 +234,11 @@ pub enum Use {
 /// Opens the backend of a home's store. Nothing is asked over the network yet.
 ///
 /// # Errors
-/// As [`objects::open`].
+/// As [`places::open`].
 pub fn backend(home: &Home, config: &Config, what_for: Use) -> Result<Opened> {
     let options = options(home, config, what_for);
-    objects::open(&place(home, &config.store), &options)
+    let certificates = home.resolve(Path::new(&config.tls.dir));
+    places::open(&place(home, &config.store), &certificates, &options)
 }
 
 /// How a home opens its store.

@@ -66,7 +66,9 @@ impl SourcePlace {
 /// Those of the store, naming the place.
 pub async fn open(place: &str, home: &Home, config: &Config) -> Result<Store> {
     let opened = async {
-        let backend = objects::open(place, &OpenOptions::default())?.backend;
+        let certificates = home.resolve(Path::new(&config.tls.dir));
+        let options = OpenOptions::default();
+        let backend = crate::places::open(place, &certificates, &options)?.backend;
         let secret = async || crate::key::given(home, config);
         Store::open_with(backend, crate::world::system(), secret).await
     };

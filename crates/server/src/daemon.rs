@@ -28,6 +28,7 @@ use engine::config::place::Place;
 use engine::config::throttle::ThrottleRule;
 use engine::home::Home;
 use engine::{Engine, Use};
+use gateway::Gateway;
 use nbd::Server;
 use parking_lot::Mutex;
 use std::net::SocketAddr;
@@ -62,6 +63,8 @@ pub struct Options {
     pub change_log_level: Option<fn(&str) -> Result<()>>,
     /// Instead of the HTTP port of the configuration.
     pub http: Option<Place>,
+    /// Instead of the gateway's address of the configuration.
+    pub gateway: Option<String>,
     /// Where to listen.
     pub listen: listen::Asked,
     /// What a client gets that names no export.
@@ -83,6 +86,8 @@ pub(crate) struct Running {
     pub(crate) nbd: Server,
     /// When it serves iSCSI, too.
     pub(crate) iscsi: Option<iscsi::Server>,
+    /// When its store is open to others.
+    pub(crate) gateway: Option<Arc<Gateway>>,
     pub(crate) places: Mutex<Places>,
     pub(crate) started: Instant,
     pub(crate) recording: Option<Recording>,
@@ -131,6 +136,13 @@ impl Running {
         self.places.lock().iscsi = front.map(Front::addresses).unwrap_or_default();
     }
 
+    /// Has the gateway take no more clients.
+    pub(crate) fn drain_gateway(&self) {
+        if let Some(gateway) = &self.gateway {
+            gateway.drain();
+        }
+    }
+
     /// Carries out a verb, in a task of its own.
     ///
     /// # Errors
@@ -177,6 +189,7 @@ pub(crate) struct Places {
     pub(crate) nbd: Vec<String>,
     pub(crate) iscsi: Vec<String>,
     pub(crate) http: Option<SocketAddr>,
+    pub(crate) gateway: Option<SocketAddr>,
 }
 
 /// What the control socket asks of the server itself.
@@ -254,8 +267,16 @@ pub async fn run(home: &Home, config: Config, options: Options) -> Result<ExitCo
             (prepared, Vec::new(), lock, shadows, iscsi)
         }
     };
-    let Prepared { bound, http, security, control, recording, reserve } = prepared;
+    let Prepared { bound, http, gateway, security, control, recording, reserve } = prepared;
     let engine = engine.open(shadows.as_ref().map(Shadows::room));
+    let passing = match gateway.as_ref().map(|port| port.gateway(home, &engine, &security)) {
+        Some(Err(e)) if !clients.is_empty() => {
+            // The clients that were taken over go on.
+            tracing::error!(error = e.message(), "there is no gateway");
+            None
+        }
+        passing => passing.transpose()?,
+    };
     let exports = HomeExports::new(
         Arc::clone(&engine),
         options.default_export.clone(),
@@ -272,6 +293,7 @@ pub async fn run(home: &Home, config: Config, options: Options) -> Result<ExitCo
         engine: Arc::clone(&engine),
         nbd: Server::new(exports, limits(&config)),
         iscsi: iscsi.as_ref().map(Front::server),
+        gateway: passing,
         places: Mutex::default(),
         started: Instant::now(),
         recording,
@@ -304,6 +326,9 @@ pub async fn run(home: &Home, config: Config, options: Options) -> Result<ExitCo
     if let (Some(port), Some(socket)) = (&http, http_socket) {
         port.serve(socket, &running, &security, &mut others)?;
     }
+    if let (Some(port), Some(passing)) = (&gateway, &running.gateway) {
+        port.serve(passing, &mut others)?;
+    }
     let (for_control, stop_control) = (Arc::clone(&running), stop.clone());
     others.spawn(async move {
         control::server::serve(control.into_listener(), for_control, stop_control).await;
@@ -322,6 +347,7 @@ pub async fn run(home: &Home, config: Config, options: Options) -> Result<ExitCo
         running: Arc::clone(&running),
         listeners,
         http,
+        gateway,
         others,
     };
     server.tell_places();
@@ -356,6 +382,7 @@ pub async fn run(home: &Home, config: Config, options: Options) -> Result<ExitCo
                     let until = Instant::now() + patience.unwrap_or(FOR_EVER);
                     draining = Some(until);
                     server.listeners.close();
+                    running.drain_gateway();
                     stop_iscsi(&running, &mut iscsi).await;
                 }
                 Order::Succeed(answer) => succession.start(answer),
@@ -437,6 +464,7 @@ pub async fn run(home: &Home, config: Config, options: Options) -> Result<ExitCo
     if let Some(port) = &server.http {
         port.close();
     }
+    running.drain_gateway();
     let Changeable { listeners, mut others, .. } = server;
     let mut listeners = listeners;
     let finish = async {

@@ -40,6 +40,8 @@ pub(crate) struct Estate {
     pub(crate) listeners: Vec<Had>,
     /// The HTTP port, and the address that was asked for.
     pub(crate) http: Option<(String, OwnedFd)>,
+    /// The gateway's port, and the address that was asked for.
+    pub(crate) gateway: Option<(String, OwnedFd)>,
     pub(crate) clients: Vec<Passed>,
 }
 

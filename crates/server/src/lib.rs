@@ -14,6 +14,7 @@
 //! | [`brief`] | `--single` and `--run`: one client, or one command, and the end |
 //! | [`plain`] | listeners without a home: `--file` |
 //! | [`boots`] | what boots read is recorded, and loaded ahead of the next ones |
+//! | [`gateway`](mod@gateway) | the store by HTTPS, for clients with certificates |
 //! | [`iscsi`](mod@iscsi) | the same exports by iSCSI |
 //! | [`listen`] | where the server listens, and what is asked of clients there |
 //! | [`listeners`] | how that changes while it runs |
@@ -49,6 +50,7 @@ pub mod exports;
 pub mod file;
 mod forecast;
 pub mod forward;
+pub mod gateway;
 mod handover;
 pub mod head_room;
 mod http;

@@ -104,6 +104,7 @@ impl prometheus_client::collector::Collector for Snapshot {
         }
         self.throttles(out)?;
         self.iscsi(out)?;
+        self.gateway(out)?;
         gauge(out, OPEN_DISKS, "Disks open now", s.open_disks)?;
         self.per_export(out)
     }
@@ -183,6 +184,19 @@ impl Snapshot {
             ConstCounter::new(seconds).encode(family.encode_family(&labels)?)?;
         }
         Ok(())
+    }
+
+    fn gateway(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(gateway) = &self.0.gateway else { return Ok(()) };
+        let did = &gateway.counters;
+        gauge(out, GATEWAY_CONNECTIONS, "Connections of the gateway now", did.connections)?;
+        counter(out, GATEWAY_REQUESTS, "Requests that the gateway answered", did.requests)?;
+        let help = "Requests for what is not there, or not for the client";
+        counter(out, GATEWAY_REFUSED, help, did.refused)?;
+        counter(out, GATEWAY_FAILED, "Requests that failed for another reason", did.failed)?;
+        counter(out, GATEWAY_SENT_BYTES, "Bytes that the gateway sent", did.sent_bytes)?;
+        counter(out, GATEWAY_RECEIVED_BYTES, "Bytes that clients wrote", did.received_bytes)?;
+        counter(out, GATEWAY_WRITTEN, "Objects that clients wrote", did.written)
     }
 
     fn iscsi(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {

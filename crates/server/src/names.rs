@@ -51,6 +51,13 @@ pub(crate) mod metric {
     pub(crate) const STORE_SLOW: &str = "store_slow";
     pub(crate) const THROTTLE_LATE: &str = "throttle_late";
     pub(crate) const THROTTLE_LATE_SECONDS: &str = "throttle_late_seconds";
+    pub(crate) const GATEWAY_CONNECTIONS: &str = "gateway_connections";
+    pub(crate) const GATEWAY_REQUESTS: &str = "gateway_requests";
+    pub(crate) const GATEWAY_REFUSED: &str = "gateway_requests_refused";
+    pub(crate) const GATEWAY_FAILED: &str = "gateway_requests_failed";
+    pub(crate) const GATEWAY_SENT_BYTES: &str = "gateway_sent_bytes";
+    pub(crate) const GATEWAY_RECEIVED_BYTES: &str = "gateway_received_bytes";
+    pub(crate) const GATEWAY_WRITTEN: &str = "gateway_objects_written";
     pub(crate) const ISCSI_CONNECTIONS: &str = "iscsi_connections";
     pub(crate) const ISCSI_SESSIONS: &str = "iscsi_sessions";
     pub(crate) const ISCSI_REFUSED: &str = "iscsi_logins_refused";

@@ -1,6 +1,7 @@
 //! Everything of a server that can fail, done before an earlier server lets go of what it has.
 
 use super::daemon::Options;
+use super::gateway::GatewayPort;
 use super::handover::Estate;
 use super::http::Port;
 use super::listen::{self, Bound};
@@ -10,6 +11,7 @@ use super::security::Security;
 use crate::control::server::Control;
 use block::{Error, Result};
 use engine::config::Config;
+use engine::config::place::TlsMode;
 use engine::home::Home;
 
 /// Descriptors that it takes to serve at a listener that is open, besides those that it has.
@@ -20,6 +22,7 @@ const DESCRIPTORS: usize = 2;
 pub(crate) struct Prepared {
     pub(crate) bound: Vec<Bound>,
     pub(crate) http: Option<Port>,
+    pub(crate) gateway: Option<GatewayPort>,
     pub(crate) security: Security,
     pub(crate) control: Control,
     pub(crate) recording: Option<Recording>,
@@ -32,7 +35,7 @@ impl Prepared {
     /// lets go.
     ///
     /// # Errors
-    /// As [`listen::bind`], [`Port::open`], [`Security::of`] and [`Recording::wanted`];
+    /// As [`listen::bind`], [`Port::open`], [`GatewayPort::open`], [`Security::of`] and [`Recording::wanted`];
     /// [`Invalid`](block::ErrorKind::Invalid) when there is nothing to listen on;
     /// [`Conflict`](block::ErrorKind::Conflict) when something else is where the control socket is to be.
     pub(crate) async fn new(
@@ -55,13 +58,22 @@ impl Prepared {
             }
             None => None,
         };
-        let modes: Vec<_> = bound.iter().map(|bound| bound.tls).collect();
+        let gateway = match options.gateway.as_ref().or(config.serve.gateway.as_ref()) {
+            Some(asked) => {
+                let had = estate.gateway.take_if(|(address, _)| address == asked);
+                Some(GatewayPort::open(asked, had.map(|(_, socket)| socket)).await?)
+            }
+            None => None,
+        };
+        let mut modes: Vec<_> = bound.iter().map(|bound| bound.tls).collect();
+        // Its clients show certificates, and no rule is no right.
+        modes.extend(gateway.is_some().then_some(TlsMode::Required));
         let https = http.as_ref().is_some_and(Port::is_encrypted);
         let security = Security::of(home.dir(), config, &asked, &modes, https)?;
         let control = Control::bind(home)?;
-        let reserve = Reserve::of((bound.len() + 1) * DESCRIPTORS)?;
+        let reserve = Reserve::of((bound.len() + 2) * DESCRIPTORS)?;
         // Last: no file is begun for a server that does not start.
         let recording = Recording::wanted(options.trace.as_deref(), config, Some(home))?;
-        Ok(Self { bound, http, security, control, recording, reserve })
+        Ok(Self { bound, http, gateway, security, control, recording, reserve })
     }
 }

@@ -1,6 +1,7 @@
 //! The configuration is read again: what changes while the server runs, and what needs a restart.
 
 use super::daemon::{Options, Running};
+use super::gateway::GatewayPort;
 use super::http::Port;
 use super::limits;
 use super::listen::{self, Asked};
@@ -9,7 +10,7 @@ use super::notify::notify;
 use super::security::Security;
 use crate::control::api::Reloaded;
 use block::{ErrorKind, Result};
-use engine::config::place::Place;
+use engine::config::place::{Place, TlsMode};
 use engine::config::{self, Config};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,6 +25,7 @@ pub(crate) struct Changeable {
     pub(crate) running: Arc<Running>,
     pub(crate) listeners: Listeners,
     pub(crate) http: Option<Port>,
+    pub(crate) gateway: Option<GatewayPort>,
     /// What answers HTTP.
     pub(crate) others: JoinSet<()>,
 }
@@ -57,7 +59,8 @@ impl Changeable {
         let asked = self.options.listen.under(&new);
         let home = self.running.home.dir().to_owned();
         let wanted = listen::wanted(&home, &new.serve.nbd, &asked, self.listeners.given())?;
-        let modes = self.listeners.modes(&wanted, &asked);
+        let mut modes = self.listeners.modes(&wanted, &asked);
+        modes.extend(self.gateway.is_some().then_some(TlsMode::Required));
         let place = self.options.http.as_ref().or(new.serve.http.as_ref()).cloned();
         let https = place.as_ref().is_some_and(|place| place.is_encrypted());
         let fresh = self.security.read(&home, &new, &asked, &modes, https)?;
@@ -71,6 +74,9 @@ impl Changeable {
         // Also when it failed: what was put back may have another port.
         self.tell_places();
         let Changes { mut opened, mut closed } = changed?;
+        if let Some(gateway) = &self.running.gateway {
+            gateway.set_credentials(self.security.credentials()?);
+        }
         if let Some(port) = http {
             if let (Some(port), Some(socket)) = (&port, socket) {
                 port.serve(socket, &self.running, &self.security, &mut self.others)?;
@@ -108,6 +114,7 @@ impl Changeable {
             read_ahead: self.config.serve.read_ahead,
             store_seconds: self.config.serve.store_seconds,
             iscsi: self.config.serve.iscsi.clone(),
+            gateway: self.config.serve.gateway.clone(),
             iscsi_chap: self.config.serve.iscsi_chap.clone(),
             boot_lists: self.config.serve.boot_lists,
             boot_copies: self.config.serve.boot_copies,
@@ -157,6 +164,7 @@ impl Changeable {
             ("pieces", new.pieces != old.pieces),
             ("trace", new.trace != old.trace),
             ("throttle", new.throttle != old.throttle),
+            ("serve.gateway", new.serve.gateway != old.serve.gateway),
             ("serve.iscsi", new.serve.iscsi != old.serve.iscsi),
             ("serve.iscsi_chap", new.serve.iscsi_chap != old.serve.iscsi_chap),
             ("serve.store_seconds", new.serve.store_seconds != old.serve.store_seconds),
@@ -181,5 +189,6 @@ impl Changeable {
         let mut places = self.running.places.lock();
         places.nbd = self.listeners.addresses();
         places.http = self.http.as_ref().map(Port::address);
+        places.gateway = self.gateway.as_ref().map(GatewayPort::address);
     }
 }

@@ -165,6 +165,11 @@ impl Security {
         tls(self.credentials.lock().clone(), mode)
     }
 
+    /// The rules as they are at any time.
+    pub(crate) fn rules(&self) -> Arc<ArcSwap<Rules>> {
+        Arc::clone(&self.rules)
+    }
+
     /// The certificates.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 //! in docs/cli.md and do not change.
 
 use super::daemon::Running;
+use super::gateway::GatewayView;
 use super::head_room::HeadRoomView;
 use super::iscsi::IscsiView;
 use super::latency::{self, LatencyView};
@@ -37,6 +38,9 @@ pub struct StatusView {
     pub iscsi: Option<IscsiView>,
     /// Where it listens for HTTP, if it does.
     pub http: Option<String>,
+    /// The gateway; null when there is none.
+    #[serde(default)]
+    pub gateway: Option<GatewayView>,
     /// Connections now.
     pub connections: u64,
     /// Connections since the start.
@@ -286,6 +290,9 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
         listeners: places.nbd,
         iscsi: running.iscsi.as_ref().map(|server| IscsiView::of(places.iscsi, &server.counters())),
         http: places.http.map(|address| address.to_string()),
+        gateway: places.gateway.zip(running.gateway.as_ref()).map(|(address, gateway)| {
+            GatewayView { address: address.to_string(), counters: gateway.counters() }
+        }),
         connections: counters.connections,
         connections_accepted: counters.accepted,
         connections_refused: counters.refused,

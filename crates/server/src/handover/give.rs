@@ -90,10 +90,14 @@ impl Changeable {
             None => None,
         };
         let patience = Duration::from_secs(self.config.serve.stop_seconds);
+        let gateway = match &self.gateway {
+            Some(port) => Some((port.asked().to_owned(), port.share()?)),
+            None => None,
+        };
         successor.greet(patience).await?;
         let clients = self.listeners.interrupt(patience).await;
         let connections = clients.len() as u64;
-        let estate = Estate { listeners, http, clients };
+        let estate = Estate { listeners, http, gateway, clients };
         if let Err(e) = successor.give(&estate).await {
             tracing::error!(error = e.message(), "nothing was handed over; this server goes on");
             self.listeners.resume(estate.clients, estate.listeners, &self.security);

@@ -69,6 +69,7 @@ async fn sockets_and_what_is_known_of_them_arrive() {
     let estate = Estate {
         listeners: vec![Had { asked: Some("unix:s".to_owned()), listener: shared }],
         http: None,
+        gateway: None,
         clients: vec![Passed { stream: theirs.into(), session: session.clone(), carrier: None }],
     };
     let waiting = Waiting::listen(&home).unwrap();

@@ -57,6 +57,9 @@ pub(super) enum Item {
     Http {
         asked: String,
     },
+    Gateway {
+        asked: String,
+    },
     Client {
         via: Via,
         identity: String,
@@ -126,6 +129,10 @@ pub(super) async fn send_all(stream: &mut UnixStream, estate: &Estate) -> Result
     }
     if let Some((asked, socket)) = &estate.http {
         let item = Item::Http { asked: asked.clone() };
+        send(stream, &item, &[], Some(socket.as_fd())).await?;
+    }
+    if let Some((asked, socket)) = &estate.gateway {
+        let item = Item::Gateway { asked: asked.clone() };
         send(stream, &item, &[], Some(socket.as_fd())).await?;
     }
     for Passed { stream: socket, session, .. } in &estate.clients {
@@ -220,6 +227,7 @@ pub(super) async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
                 estate.listeners.push(Had { asked, listener });
             }
             Item::Http { asked } => estate.http = Some((asked, socket()?)),
+            Item::Gateway { asked } => estate.gateway = Some((asked, socket()?)),
             Item::Client {
                 via,
                 identity,

@@ -90,9 +90,10 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
 /// Makes a store, or finds one there; whether it is new.
 async fn store_at(named: &str, secret: Option<&Secret>, home: &Home) -> Result<bool> {
     let place = engine::place(home, named);
-    let opened = objects::create(&place, &OpenStoreOptions::default())?;
-    // Nothing can be made by way of a web server.
-    let web = ["http://", "https://"].iter().any(|scheme| named.starts_with(scheme));
+    let certificates = home.dir().join("tls");
+    let opened = engine::places::create(&place, &certificates, &OpenStoreOptions::default())?;
+    // Nothing can be made by way of a web server or a gateway.
+    let web = engine::places::is_given(named);
     if !web {
         match make(&opened, secret).await {
             Err(e) if e.kind() == ErrorKind::Conflict => {}

@@ -24,6 +24,7 @@ Examples:
   sojourn serve                                     unix socket nbd.sock in the home
   sojourn serve --nbd 127.0.0.1:10809 --http 127.0.0.1:9180
   sojourn serve --nbd 0.0.0.0:10809 --tls required  after sojourn cert ca, server, client
+  sojourn serve --gateway 0.0.0.0:9443              the store by HTTPS; docs/gateway.md
   sojourn serve --iscsi 127.0.0.1:3260              iqn.2026-11.io.sojourn:DISK by iSCSI, too
   sojourn serve --take-over                         in the place of the one that runs
   sojourn serve --export alice --run 'nbdcopy $uri alice.raw'
@@ -54,6 +55,15 @@ pub(crate) struct Args {
     /// Listen here for /metrics, /healthz and /v1/status: IP:PORT
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) http: Option<std::net::SocketAddr>,
+    /// Open the store to clients with certificates by HTTPS, each as far as the access rules let it
+    /// (docs/gateway.md) [default address: 127.0.0.1:9443]
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        num_args = 0..=1,
+        default_missing_value = server::gateway::DEFAULT_ADDRESS
+    )]
+    pub(crate) gateway: Option<std::net::SocketAddr>,
     /// Whether --http is encrypted: off, optional (a client may show a certificate) or required (it
     /// must)
     #[arg(long, value_enum, value_name = "MODE", hide_possible_values = true, requires = "http")]
@@ -70,17 +80,17 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) insecure: bool,
     /// Serve one client on stdin and stdout, or on a socket from LISTEN_FDS, then end
-    #[arg(long, conflicts_with_all = ["nbd", "iscsi", "http", "run"])]
+    #[arg(long, conflicts_with_all = ["nbd", "iscsi", "http", "gateway", "run"])]
     pub(crate) single: bool,
     /// Serve on a private socket, run CMD with $uri, $unixsocket and $exportname, and end with its
     /// exit code
-    #[arg(long, value_name = "CMD", conflicts_with_all = ["nbd", "iscsi", "http"])]
+    #[arg(long, value_name = "CMD", conflicts_with_all = ["nbd", "iscsi", "http", "gateway"])]
     pub(crate) run: Option<String>,
     /// The export that $uri, and a client that names none, get
     #[arg(long, value_name = "NAME", conflicts_with = "file")]
     pub(crate) export: Option<String>,
     /// Serve this file alone, without a home
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", conflicts_with = "gateway")]
     pub(crate) file: Option<PathBuf>,
     /// The format of --file [default: found by its magic]; raw takes the bytes as they are
     #[arg(long, requires = "file", value_parser = parse_format)]
@@ -210,6 +220,7 @@ impl Args {
             config_path,
             change_log_level: (!log_fixed).then_some(logging::change),
             http,
+            gateway: self.gateway.map(|address| address.to_string()),
             listen: self.listen(),
             default_export: self.export.clone(),
             trace: self.trace.clone(),

@@ -34,7 +34,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
         Some(url) => url.clone(),
         None => engine::place(home, &Config::of(home)?.store),
     };
-    let opened = objects::open(&url, &OpenOptions::default())?;
+    let opened = engine::places::open(&url, &home.dir().join("tls"), &OpenOptions::default())?;
     let options = CheckOptions { rounds: args.rounds, ..CheckOptions::default() };
     let bar = Bar::waiting("checking");
     let world = world::system();

@@ -137,7 +137,7 @@ async fn target(args: &Args, from: &Store, home: &Home) -> Result<Store> {
 }
 
 async fn open(url: &str, key_file: Option<&PathBuf>, home: &Home) -> Result<Store> {
-    let opened = objects::open(url, &OpenOptions::default())?;
+    let opened = engine::places::open(url, &home.dir().join("tls"), &OpenOptions::default())?;
     let secret = async || match key_file {
         Some(path) => key::read(path).map(Some),
         None => {

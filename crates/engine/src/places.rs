@@ -1,0 +1,71 @@
+//! From the place of a store to its backend, whichever kind of place it is.
+
+use access::client_config;
+use block::Result;
+use gateway::{GatewayStore, GatewayUrl};
+use objects::{OpenOptions, Opened};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest that writing an object through a gateway may take: 8 MiB over 100 kb/s.
+const LONGEST_WRITE: Duration = Duration::from_secs(900);
+
+/// Opens the backend at a place: a directory, a URL, or a gateway, to which the certificate in
+/// `certificates` is shown unless its URL names another directory. Nothing is asked over the network yet.
+///
+/// # Errors
+/// As [`objects::open`]; those of the certificates.
+pub fn open(place: &str, certificates: &Path, options: &OpenOptions) -> Result<Opened> {
+    match GatewayUrl::is_meant(place) {
+        true => through_gateway(place, certificates, options),
+        false => objects::open(place, options),
+    }
+}
+
+/// As [`open`], for a new store: a directory is made if need be.
+///
+/// # Errors
+/// As [`objects::create`]; those of the certificates.
+pub fn create(place: &str, certificates: &Path, options: &OpenOptions) -> Result<Opened> {
+    match GatewayUrl::is_meant(place) {
+        true => through_gateway(place, certificates, options),
+        false => objects::create(place, options),
+    }
+}
+
+/// Whether a store cannot be made there, but only used.
+pub fn is_given(place: &str) -> bool {
+    ["http://", "https://"].iter().any(|scheme| place.starts_with(scheme))
+        || GatewayUrl::is_meant(place)
+}
+
+fn through_gateway(place: &str, certificates: &Path, options: &OpenOptions) -> Result<Opened> {
+    let url: GatewayUrl = place.parse()?;
+    let dir = url.certificates.clone().unwrap_or_else(|| certificates.to_owned());
+    let config = client_config(&dir)
+        .map_err(|e| e.context(format!("store {url} needs a client's certificate")))?;
+    let mut patience = options.patience;
+    patience.write = patience.write.max(LONGEST_WRITE);
+    Ok(objects::exact(Arc::new(GatewayStore::new(url, &config)?), patience))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::ErrorKind;
+
+    #[test]
+    fn a_gateway_needs_a_certificate_which_its_url_may_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = OpenOptions::default();
+        let error = |place: &str| open(place, dir.path(), &options).err().unwrap();
+        let missing = error("gateway+https://lab.example.org");
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
+        assert!(missing.message().contains(&dir.path().display().to_string()), "{missing}");
+        let named = error("gateway+https://lab.example.org?tls-certificates=/no/such");
+        assert!(named.message().contains("/no/such"), "{named}");
+        assert_eq!(error("gateway+https://").kind(), ErrorKind::Invalid);
+        assert!(is_given("gateway+https://lab") && is_given("https://lab") && !is_given("s3://b"));
+    }
+}
