@@ -1,5 +1,7 @@
 //! What HTTP and TLS add to the chunks of a boot.
 
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
 mod lab;
 
 use block::{Device, Span};

@@ -1,5 +1,7 @@
 //! A store through the gateway is the store: images, disks, sessions, encrypted or not.
 
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
 mod lab;
 
 use block::{Device, Durability, Span};

@@ -1,6 +1,7 @@
 //! A server's gateway over a store in a directory, and clients that speak to it well and badly.
 
 #![allow(dead_code, unreachable_pub)] // every test file uses a part of it
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use access::{Authority, Rule, Rules, ServerCredentials, client_config};
 use arc_swap::ArcSwap;
