@@ -73,6 +73,37 @@ fn a_disk_goes_on_with_every_byte_on_another_server() {
 }
 
 #[test]
+fn a_disk_that_was_published_under_its_guest_goes_on_in_that_state_when_its_server_dies() {
+    let here = Home::new();
+    short_lease(&here);
+    let mut expected = content::image(73, MIB);
+    here.import("golden", &expected);
+    here.disk("alice", "golden");
+    let there = beside(&here);
+    let server = here.serve();
+    let mut client = Client::attach(server.socket(), "alice");
+    assert_eq!(client.write(3 << 20, &[0x33; 8192]), 0);
+    let published = here.json(&["disk", "publish", "alice"]);
+    assert_eq!(published["bytes"], 8192, "{published}");
+    let again = here.json(&["disk", "publish", "alice"]);
+    assert_eq!(again["bytes"], 0, "{again}");
+    expected[3 << 20..][..8192].fill(0x33);
+    // It is no snapshot, and the guest goes on.
+    assert_eq!(here.json(&["disk", "show", "alice"])["snapshots"], serde_json::json!([]));
+    assert_eq!(client.write(4 << 20, &[0x44; 4096]), 0);
+    drop(client);
+    server.kill();
+
+    there.run(&["disk", "take", "--force", "alice"]);
+    let server = there.serve();
+    let mut client = Client::attach(server.socket(), "alice");
+    content::assert_same("published", &read_all(&mut client), &expected);
+    client.detach();
+    server.stop();
+    here.fails(5, &["disk", "publish", "alice"]);
+}
+
+#[test]
 fn a_server_whose_disk_was_taken_publishes_nothing_and_fails_its_guest() {
     let here = Home::new();
     short_lease(&here);

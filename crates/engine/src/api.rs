@@ -89,6 +89,11 @@ pub enum DiskRequest {
         /// Also from a server that is at work.
         force: bool,
     },
+    /// Send what a disk holds to the store, and go on with it.
+    Publish {
+        /// The disk.
+        name: String,
+    },
     /// Publish a disk and give it up.
     Release {
         /// The disk.
@@ -121,10 +126,21 @@ pub enum DiskReply {
     Rebase(RebaseView),
     /// What was removed.
     Removed(String),
+    /// A disk whose state is in the store now.
+    Published(PublishedView),
     /// What was given up.
     Released(String),
     /// The disks of the store that are not here.
     Elsewhere(Vec<ElsewhereView>),
+}
+
+/// What became of publishing a disk.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PublishedView {
+    /// The disk.
+    pub disk: String,
+    /// Bytes of blocks that the store did not have before; 0 when it had all.
+    pub bytes: u64,
 }
 
 /// A disk.

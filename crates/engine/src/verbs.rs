@@ -4,11 +4,11 @@ use super::Engine;
 use super::image_views;
 use super::open::Held;
 use crate::api::{
-    DiskReply, DiskRequest, DiskView, ElsewhereView, Range, RebaseView, SnapshotView,
+    DiskReply, DiskRequest, DiskView, ElsewhereView, PublishedView, Range, RebaseView, SnapshotView,
 };
 use block::{Error, ErrorKind, Result};
 use disk::{CreateOptions, Disk, DiskInfo, Elsewhere, Mode, Rebase, SnapshotInfo};
-use store::{ImageName, images};
+use store::{ImageName, UploadPlan, images};
 
 /// Refuses to call a disk what clients call an image: they would get a disk in place of that.
 ///
@@ -94,6 +94,12 @@ pub async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply>
         DiskRequest::Take { name, force } => {
             let info = engine.disks.take(&name, force).await?;
             Ok(DiskReply::Disk(view(info, Vec::new())))
+        }
+        DiskRequest::Publish { name } => {
+            let disk = open.hold(&name).await?;
+            let behind = disk.behind().map_or(0, |behind| behind.bytes);
+            disk.write_back(UploadPlan::default(), &()).await?;
+            Ok(DiskReply::Published(PublishedView { disk: name, bytes: behind }))
         }
         DiskRequest::Release { name } => {
             open.release(&name).await?;

@@ -88,6 +88,14 @@ Examples:
   sojourn disk release alice      here
   sojourn disk take alice         then there")]
     Release(Name),
+    /// Send what a disk holds to the store while it is used, for another server to go on with
+    #[command(after_help = "\
+Examples:
+  sojourn disk publish alice
+
+After it, 'sojourn disk take alice' elsewhere goes on with this state if this server dies. Nothing is
+sent twice: one that was interrupted goes on where it ended. No snapshot is made.")]
+    Publish(Name),
     /// Go on here with a disk that another server released, or that died with it
     #[command(after_help = "\
 Examples:
@@ -222,6 +230,7 @@ impl Disk {
             },
             Self::List(List { elsewhere: false }) => DiskRequest::List,
             Self::List(List { elsewhere: true }) => DiskRequest::Elsewhere,
+            Self::Publish(Name { name }) => DiskRequest::Publish { name: name.clone() },
             Self::Release(Name { name }) => DiskRequest::Release { name: name.clone() },
             Self::Take(Take { name, force }) => {
                 DiskRequest::Take { name: name.clone(), force: *force }
@@ -337,6 +346,10 @@ fn print(verb: &Disk, reply: &DiskReply, output: Output) -> Result<()> {
         DiskReply::Image(image) => output.print(image, || format!("image {} made", image.image)),
         DiskReply::Rebase(report) => output.print(report, || rebased(report)),
         DiskReply::Removed(what) => output.done(&format!("{what} removed")),
+        DiskReply::Published(what) => output.print(what, || match what.bytes {
+            0 => format!("the store has all of disk {} already", what.disk),
+            bytes => format!("disk {} published ({})", what.disk, ByteSize(bytes)),
+        }),
         DiskReply::Released(what) => output.done(&format!("{what} released")),
         DiskReply::Elsewhere(disks) => output.print(disks, || elsewhere(disks)),
     }
