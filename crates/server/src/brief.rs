@@ -1,10 +1,10 @@
 //! Servers that end by themselves: `--single` for one client, `--run` for one command.
 
 use super::boots::BootHelps;
-use super::daemon::Options;
 use super::exports::HomeExports;
 use super::lease::Lease;
 use super::listen::{self, Asked, Bound};
+use super::options::Options;
 use super::record::{Recording, recorded};
 use super::security::Security;
 use super::signals::{Signals, Switch};

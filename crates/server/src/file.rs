@@ -1,7 +1,7 @@
 //! One file as the only export: `serve --file`.
 
 use super::brief::Until;
-use super::daemon::Options;
+use super::options::Options;
 use super::plain;
 use super::record::{Recording, recorded};
 use super::throttle::{Throttles, throttled};

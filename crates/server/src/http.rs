@@ -2,9 +2,9 @@
 
 pub(crate) mod guests;
 
-use super::daemon::Running;
 use super::https::Encrypted;
 use super::listen;
+use super::running::Running;
 use super::security::Security;
 use super::signals::Switch;
 use super::{metrics, status};

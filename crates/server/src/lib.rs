@@ -3,12 +3,15 @@
 //!
 //! This crate may know the engine, the protocols, certificates and access rules, signals, and the service
 //! manager. It must not know the command line, print results, or decide what a store, a cache or a disk
-//! does: that is `engine` and what is below it. Options arrive as plain values ([`daemon::Options`],
+//! does: that is `engine` and what is below it. Options arrive as plain values ([`options::Options`],
 //! [`listen::Asked`]).
 //!
 //! | module | concept |
 //! |---|---|
 //! | [`daemon`] | the server of a home, from start to graceful stop |
+//! | [`options`] | what the user asks of it, on top of the configuration |
+//! | [`running`] | a running server, as its control socket and HTTP see it |
+//! | [`upkeep`] | what it does for its disks once a second |
 //! | [`exports`] | a home's disks and images as exports |
 //! | [`file`](mod@file) | one file as the only export |
 //! | [`brief`] | `--single` and `--run`: one client, or one command, and the end |
@@ -65,6 +68,7 @@ mod listeners;
 mod metrics;
 mod names;
 pub mod notify;
+pub mod options;
 pub mod plain;
 mod prepared;
 pub mod record;
@@ -72,12 +76,14 @@ pub mod recordings;
 mod reload;
 mod reserve;
 mod returning;
+mod running;
 pub mod security;
 pub mod signals;
 mod spare;
 pub mod status;
 pub mod strain;
 pub mod throttle;
+mod upkeep;
 
 use engine::Config;
 use std::time::Duration;

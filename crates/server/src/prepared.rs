@@ -1,10 +1,10 @@
 //! Everything of a server that can fail, done before an earlier server lets go of what it has.
 
-use super::daemon::Options;
 use super::gateway::GatewayPort;
 use super::handover::Estate;
 use super::http::Port;
 use super::listen::{self, Bound};
+use super::options::Options;
 use super::record::Recording;
 use super::reserve::Reserve;
 use super::security::Security;

@@ -1,12 +1,13 @@
 //! The configuration is read again: what changes while the server runs, and what needs a restart.
 
-use super::daemon::{Options, Running};
 use super::gateway::GatewayPort;
 use super::http::Port;
 use super::limits;
 use super::listen::{self, Asked};
 use super::listeners::{Changes, Listeners};
 use super::notify::notify;
+use super::options::Options;
+use super::running::Running;
 use super::security::Security;
 use crate::control::api::Reloaded;
 use block::{ErrorKind, Result};

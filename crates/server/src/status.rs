@@ -1,12 +1,12 @@
 //! What a server is doing, as `sojourn status` and `/v1/status` tell it. Field names are documented
 //! in docs/cli.md and do not change.
 
-use super::daemon::Running;
 use super::gateway::GatewayView;
 use super::head_room::HeadRoomView;
 use super::iscsi::IscsiView;
 use super::latency::{self, LatencyView};
 use super::record::{Recording, RecordingView};
+use super::running::Running;
 use super::strain::TroubleView;
 use super::throttle::ThrottleView;
 use block::Result;

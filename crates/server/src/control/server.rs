@@ -4,8 +4,8 @@ use super::api::{
     CACHE_PATH, CacheRequest, DISK_PATH, DRAIN_PATH, DrainRequest, Draining, HAND_OVER_PATH,
     Problem, RELOAD_PATH, STATUS_PATH,
 };
-use crate::daemon::{Order, Running};
 use crate::http::{answer, send_status};
+use crate::running::{Order, Running};
 use crate::signals::Switch;
 use crate::status::CacheView;
 use axum::extract::State;

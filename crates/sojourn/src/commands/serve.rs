@@ -11,9 +11,10 @@ use formats::Format;
 use nbd::Address;
 use server::borrow::shadow::Wanted;
 use server::brief::{self, Until};
-use server::daemon::{self, Options};
+use server::daemon;
 use server::file;
 use server::listen::Asked;
+use server::options::Options;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

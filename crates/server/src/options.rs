@@ -1,0 +1,32 @@
+//! What the user asked of a server, on top of the configuration.
+
+use super::listen;
+use crate::borrow::shadow::Wanted;
+use block::Result;
+use engine::config::place::Place;
+use engine::config::throttle::ThrottleRule;
+use std::path::PathBuf;
+
+/// What the user asked for, on top of the configuration.
+pub struct Options {
+    /// The configuration file, to read it again.
+    pub config_path: PathBuf,
+    /// Changes the log level when the configuration is read again; `None` when the user has fixed it.
+    pub change_log_level: Option<fn(&str) -> Result<()>>,
+    /// Instead of the HTTP port of the configuration.
+    pub http: Option<Place>,
+    /// Instead of the gateway's address of the configuration.
+    pub gateway: Option<String>,
+    /// Where to listen.
+    pub listen: listen::Asked,
+    /// What a client gets that names no export.
+    pub default_export: Option<String>,
+    /// Where to record what clients ask, whatever the configuration says.
+    pub trace: Option<PathBuf>,
+    /// Where ephemeral disks keep their private blocks, when not in the home.
+    pub borrow: Option<Wanted>,
+    /// What exports are as slow as that no rule of the configuration is for.
+    pub throttle: Option<ThrottleRule>,
+    /// Follow the server that runs, if one does.
+    pub take_over: bool,
+}

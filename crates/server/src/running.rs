@@ -1,0 +1,148 @@
+//! A running server, as those see it who answer questions about it and carry out what is asked of it.
+
+use super::head_room;
+use super::iscsi::Front;
+use super::record::Recording;
+use super::strain;
+use super::throttle::Throttles;
+use crate::control::api::{Draining, Reloaded};
+use block::{Error, Result};
+use engine::{Engine, Home};
+use gateway::Gateway;
+use nbd::Server;
+use parking_lot::Mutex;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// A running server, as its HTTP handlers see it.
+pub(crate) struct Running {
+    pub(crate) home: Home,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) nbd: Server,
+    /// When it serves iSCSI, too.
+    pub(crate) iscsi: Option<iscsi::Server>,
+    /// When its store is open to others.
+    pub(crate) gateway: Option<Arc<Gateway>>,
+    pub(crate) places: Mutex<Places>,
+    pub(crate) started: Instant,
+    pub(crate) recording: Option<Recording>,
+    pub(crate) throttles: Option<Arc<Throttles>>,
+    pub(crate) head_room: head_room::Meter,
+    /// Full and slow disks.
+    pub(crate) troubles: Arc<strain::Troubles>,
+    /// The longest mean response that is bearable, in milliseconds; 0: any.
+    pub(crate) response_ms: AtomicU64,
+    /// Verbs that are being carried out.
+    pub(crate) verbs: Mutex<Verbs>,
+    /// Whether the clients of an earlier server have their disks again.
+    pub(crate) attached: watch::Sender<bool>,
+    /// What the control socket asks of the server itself.
+    pub(crate) orders: mpsc::UnboundedSender<Order>,
+}
+
+/// Verbs that are being carried out.
+#[derive(Debug, Default)]
+pub(crate) struct Verbs {
+    tasks: JoinSet<()>,
+    /// None may begin: clients are between two servers, and their disks look unused.
+    held: bool,
+}
+
+impl Verbs {
+    fn is_busy(&mut self) -> bool {
+        while self.tasks.try_join_next().is_some() {}
+        !self.tasks.is_empty()
+    }
+}
+
+impl Running {
+    /// Waits until the clients of an earlier server have their disks again, which look unused before.
+    pub(crate) async fn all_attached(&self) {
+        let _ = self.attached.subscribe().wait_for(|attached| *attached).await;
+    }
+
+    /// Whether a verb is being carried out.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.verbs.lock().is_busy()
+    }
+
+    /// Has the status tell where iSCSI is served.
+    pub(crate) fn tell_iscsi(&self, front: Option<&Front>) {
+        self.places.lock().iscsi = front.map(Front::addresses).unwrap_or_default();
+    }
+
+    /// Has the gateway take no more clients.
+    pub(crate) fn drain_gateway(&self) {
+        if let Some(gateway) = &self.gateway {
+            gateway.drain();
+        }
+    }
+
+    /// Carries out a verb, in a task of its own.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) while the server is handed over.
+    pub(crate) fn begin(&self, verb: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+        let mut verbs = self.verbs.lock();
+        if verbs.held {
+            return Err(Error::conflict("the server is being handed over; try again"));
+        }
+        // Those that have ended are forgotten.
+        verbs.is_busy();
+        verbs.tasks.spawn(verb);
+        Ok(())
+    }
+
+    /// Lets no verb begin until [`release_verbs`](Self::release_verbs), unless one is being carried
+    /// out: then it is `false`.
+    pub(crate) fn hold_verbs(&self) -> bool {
+        let mut verbs = self.verbs.lock();
+        verbs.held = !verbs.is_busy();
+        verbs.held
+    }
+
+    /// Undoes [`hold_verbs`](Self::hold_verbs).
+    pub(crate) fn release_verbs(&self) {
+        self.verbs.lock().held = false;
+    }
+
+    /// Takes the verbs, to wait for their end.
+    pub(crate) fn take_verbs(&self) -> JoinSet<()> {
+        std::mem::take(&mut self.verbs.lock().tasks)
+    }
+
+    /// The longest mean response that is bearable, in seconds.
+    pub(crate) fn bearable(&self) -> Option<f64> {
+        let milliseconds = self.response_ms.load(Ordering::Relaxed);
+        (milliseconds > 0).then(|| milliseconds as f64 / 1e3)
+    }
+}
+
+/// Where the server listens now.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Places {
+    pub(crate) nbd: Vec<String>,
+    pub(crate) iscsi: Vec<String>,
+    pub(crate) http: Option<SocketAddr>,
+    pub(crate) gateway: Option<SocketAddr>,
+}
+
+/// What the control socket asks of the server itself.
+pub(crate) enum Order {
+    /// Read the configuration again.
+    Reload(Answer<Reloaded>),
+    /// Take no new clients, and end when the last one has left, or after this time.
+    Drain(Option<Duration>),
+    /// Hand everything over to the successor that waits, and end.
+    HandOver(Answer<Draining>),
+    /// Start a successor, which will ask for that.
+    Succeed(Answer<Draining>),
+}
+
+/// Who gave an order waits for it here.
+type Answer<T> = oneshot::Sender<Result<T>>;

@@ -1,0 +1,63 @@
+//! What a server does for its disks once a second, beside its loop: a disk whose storage hangs keeps
+//! neither signals waiting nor other disks open.
+
+use super::running::Running;
+use engine::Engine;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// Rounds of one kind that go on at a time: those that began before wait for hanging storage.
+const ROUNDS: usize = 16;
+
+/// Head-room is looked at once in so many ticks.
+const HEAD_ROOM_TICKS: u64 = 5;
+
+/// The rounds that go on.
+pub(crate) struct Upkeep {
+    engine: Arc<Engine>,
+    /// Idle disks are closed.
+    closing: JoinSet<()>,
+    /// What was written and not flushed is noted.
+    noting: JoinSet<()>,
+    /// Room is kept for what must not fail when the disk is full.
+    taking_room: JoinSet<()>,
+    ticks: u64,
+}
+
+impl Upkeep {
+    /// Nothing is done yet.
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        let (closing, noting, taking_room) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
+        Self { engine, closing, noting, taking_room, ticks: 0 }
+    }
+
+    /// Begins what is due. Disks that nobody has used for `idle` are closed.
+    pub(crate) fn tick(&mut self, idle: Duration, running: &Running) {
+        while self.closing.try_join_next().is_some() {}
+        if self.closing.len() < ROUNDS {
+            let engine = Arc::clone(&self.engine);
+            self.closing.spawn(async move { engine.open.close_idle(idle).await });
+        }
+        if self.ticks.is_multiple_of(HEAD_ROOM_TICKS) {
+            running.head_room.note(&self.engine, &running.nbd.counters());
+        }
+        while self.noting.try_join_next().is_some() {}
+        if self.noting.len() < ROUNDS {
+            let engine = Arc::clone(&self.engine);
+            self.noting.spawn(async move { engine.open.note_all().await });
+        }
+        if self.taking_room.try_join_next().is_some() || self.taking_room.is_empty() {
+            let disks = Arc::clone(&self.engine.disks);
+            self.taking_room.spawn(async move { disks.keep_room().await });
+        }
+        self.ticks += 1;
+    }
+
+    /// Waits for the rounds that work on disks. Room may be left as it is at any instant, so nothing waits
+    /// for that: it ends with this.
+    pub(crate) async fn finish(&mut self) {
+        while self.closing.join_next().await.is_some() {}
+        while self.noting.join_next().await.is_some() {}
+    }
+}
