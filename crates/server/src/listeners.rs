@@ -65,6 +65,11 @@ struct Open {
     phase: watch::Sender<Phase>,
 }
 
+/// Whether a listener is still wanted; one that the service manager gave always is.
+fn stays(open: &Open, wanted: &[Wanted]) -> bool {
+    open.asked.as_ref().is_none_or(|text| wanted.iter().any(|w| w.asked == *text))
+}
+
 /// What a reload changed, in addresses as they are bound.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
@@ -176,6 +181,39 @@ impl Listeners {
             security.take(fresh);
             return Ok(Changes::default());
         }
+        self.check(wanted, asked).await?;
+        let renewed = security.replaces(&fresh);
+        let ready = |bound| Ready::new(bound, |listener, tls| fresh.secure(listener, tls));
+        let anew = self.anew(wanted, asked, renewed, ready)?;
+        let (mut bound, in_the_way) = self.bind_missing(wanted, ready).await?;
+        // Should it come to that, those that were closed can be opened again.
+        let mut reserve = Reserve::of(match in_the_way.is_empty() {
+            true => 0,
+            false => self.open.iter().filter(|open| !stays(open, wanted)).count() * DESCRIPTORS,
+        })?;
+        let closed = self.close_unwanted(wanted);
+        // A port of all addresses is free when that of one is not used any more.
+        for wanted in in_the_way {
+            match patiently(wanted).await.and_then(|listener| ready(wanted.bound(listener))) {
+                Ok(one) => bound.push(one),
+                Err(e) => {
+                    drop((bound, anew));
+                    self.open_again(&closed, &mut reserve, security).await;
+                    return Err(e);
+                }
+            }
+        }
+        // From here on nothing can fail.
+        security.take(fresh);
+        self.replace(anew);
+        let opened = bound.iter().map(|ready| ready.bound.listener.address().to_string()).collect();
+        bound.into_iter().for_each(|ready| self.open(ready));
+        let closed = closed.iter().map(|closed| closed.address.to_string()).collect();
+        Ok(Changes { opened, closed })
+    }
+
+    /// Fails where other machines would reach what must not be reached.
+    async fn check(&self, wanted: &[Wanted], asked: &Asked) -> Result<()> {
         for open in self.open.iter().filter(|open| open.asked.is_none()) {
             let address = open.listener.address();
             listen::check(address, listen::mode(address, None, asked), asked.insecure).await?;
@@ -183,10 +221,19 @@ impl Listeners {
         for Wanted { address, tls, .. } in wanted {
             listen::check(address, *tls, asked.insecure).await?;
         }
-        let renewed = security.replaces(&fresh);
-        let secure = |listener, tls| fresh.secure(listener, tls);
-        let ready = |bound| Ready::new(bound, secure);
-        // Those that stay and ask something else of clients from now on.
+        Ok(())
+    }
+
+    /// The open listeners that stay, in their order: those that ask something else of clients from now
+    /// on, ready to be opened in their own place, and `None` for the others. With `renewed`
+    /// certificates, all that are encrypted.
+    fn anew(
+        &self,
+        wanted: &[Wanted],
+        asked: &Asked,
+        renewed: bool,
+        ready: impl Fn(Bound) -> Result<Ready>,
+    ) -> Result<Vec<Option<Ready>>> {
         let mut anew = Vec::new();
         for open in &self.open {
             let named = wanted.iter().find(|w| open.asked.as_ref() == Some(&w.asked));
@@ -202,56 +249,59 @@ impl Listeners {
                 None
             });
         }
-        let stays = |open: &Open| {
-            open.asked.as_ref().is_none_or(|text| wanted.iter().any(|w| w.asked == *text))
-        };
+        Ok(anew)
+    }
+
+    /// Binds what is wanted and not open. Gives what is bound, and what has to wait until a listener that
+    /// is to be closed is out of its way.
+    async fn bind_missing<'a>(
+        &self,
+        wanted: &'a [Wanted],
+        ready: impl Fn(Bound) -> Result<Ready>,
+    ) -> Result<(Vec<Ready>, Vec<&'a Wanted>)> {
         let is_open = |text: &str| self.open.iter().any(|open| open.asked.as_deref() == Some(text));
+        let none_leaves = self.open.iter().all(|open| stays(open, wanted));
         let (mut bound, mut in_the_way) = (Vec::new(), Vec::new());
         for wanted in wanted.iter().filter(|wanted| !is_open(&wanted.asked)) {
             match Listener::bind(&wanted.address, DEFAULT_BACKLOG).await {
                 Ok(listener) => bound.push(ready(wanted.bound(listener))?),
-                Err(e) if e.kind() == ErrorKind::Conflict && !self.open.iter().all(stays) => {
+                Err(e) if e.kind() == ErrorKind::Conflict && !none_leaves => {
                     in_the_way.push(wanted);
                 }
                 Err(e) => return Err(e),
             }
         }
-        // Should it come to that, those that were closed can be opened again.
-        let mut reserve = Reserve::of(match in_the_way.is_empty() {
-            true => 0,
-            false => self.open.iter().filter(|open| !stays(open)).count() * DESCRIPTORS,
-        })?;
-        let mut changes = Changes::default();
-        let (staying, leaving): (Vec<Open>, Vec<Open>) = self.open.drain(..).partition(stays);
+        Ok((bound, in_the_way))
+    }
+
+    /// Closes the listeners that are not wanted any more; gives what it takes to open them again.
+    fn close_unwanted(&mut self, wanted: &[Wanted]) -> Vec<Wanted> {
+        let (staying, leaving): (Vec<Open>, Vec<Open>) =
+            self.open.drain(..).partition(|open| stays(open, wanted));
         self.open = staying;
-        // A port of all addresses is free when that of one is not used any more.
-        let mut closed = Vec::new();
-        for Open { asked: text, tls, listener, phase } in leaving {
-            let address = listener.address().clone();
+        let close = |Open { asked, tls, listener, phase }: Open| {
             phase.send_replace(Phase::Closed);
-            closed.push(Wanted { asked: text.unwrap_or_default(), address, tls });
-        }
-        for wanted in in_the_way {
-            match patiently(wanted).await.and_then(|listener| ready(wanted.bound(listener))) {
-                Ok(one) => bound.push(one),
-                Err(e) => {
-                    drop((bound, anew));
-                    for back in &closed {
-                        reserve.release(DESCRIPTORS);
-                        let again = patiently(back).await.map(|listener| back.bound(listener));
-                        let as_before = |listener, tls| security.secure(listener, tls);
-                        match again.and_then(|again| Ready::new(again, as_before)) {
-                            Ok(again) => self.open(again),
-                            Err(e) => tracing::error!(error = e.message(), "a listener is lost"),
-                        }
-                    }
-                    return Err(e);
-                }
+            let address = listener.address().clone();
+            Wanted { asked: asked.unwrap_or_default(), address, tls }
+        };
+        leaving.into_iter().map(close).collect()
+    }
+
+    /// Undoes [`close_unwanted`](Self::close_unwanted), with the descriptors that were kept for that.
+    async fn open_again(&mut self, closed: &[Wanted], reserve: &mut Reserve, security: &Security) {
+        for back in closed {
+            reserve.release(DESCRIPTORS);
+            let again = patiently(back).await.map(|listener| back.bound(listener));
+            let as_before = |listener, tls| security.secure(listener, tls);
+            match again.and_then(|again| Ready::new(again, as_before)) {
+                Ok(again) => self.open(again),
+                Err(e) => tracing::error!(error = e.message(), "a listener is lost"),
             }
         }
-        changes.closed.extend(closed.iter().map(|closed| closed.address.to_string()));
-        // From here on nothing can fail.
-        security.take(fresh);
+    }
+
+    /// Puts listeners that ask something else of clients in the place of those that do not.
+    fn replace(&mut self, anew: Vec<Option<Ready>>) {
         for (open, anew) in std::mem::take(&mut self.open).into_iter().zip(anew) {
             let Some(anew) = anew else {
                 self.open.push(open);
@@ -262,11 +312,6 @@ impl Listeners {
             open.phase.send_replace(Phase::Closed);
             tracing::info!(address, %tls, "what is asked of new clients has changed");
         }
-        for ready in bound {
-            changes.opened.push(ready.bound.listener.address().to_string());
-            self.open(ready);
-        }
-        Ok(changes)
     }
 
     /// Takes no new clients; [`ended`](Self::ended) is `None` when the last one has left.
