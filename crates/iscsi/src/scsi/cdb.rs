@@ -96,14 +96,18 @@ impl Command {
             5 => 11,
             _ => return Err(Sense::INVALID_OPCODE),
         };
-        let command = Self::fields(cdb)?;
+        let command = match Self::on_blocks(cdb)? {
+            Some(command) => command,
+            None => Self::on_unit(cdb)?,
+        };
         if cdb[control] & 0x04 != 0 {
             return Err(Sense::field(control as u16)); // NACA
         }
         Ok(command)
     }
 
-    fn fields(cdb: &[u8; 16]) -> Result<Self, Sense> {
+    /// A command that names blocks; `None` for any other.
+    fn on_blocks(cdb: &[u8; 16]) -> Result<Option<Self>, Sense> {
         let forced = cdb[1] & 0x08 != 0;
         let unprotected = || if cdb[1] & 0xe0 == 0 { Ok(()) } else { Err(Sense::field(1)) };
         let six = || {
@@ -141,12 +145,46 @@ impl Command {
             }
             Ok(Self::WriteSame { blocks, unmap, anchor, no_data })
         };
+        Ok(Some(match cdb[0] {
+            0x08 => Self::Read { blocks: six() },
+            0x0a => Self::Write { blocks: six(), forced: false },
+            0x28 => read(ten())?,
+            0xa8 => read(twelve())?,
+            0x88 => read(sixteen())?,
+            0x2a => write(ten())?,
+            0xaa => write(twelve())?,
+            0x8a => write(sixteen())?,
+            0x2e => write_and_verify(ten())?,
+            0xae => write_and_verify(twelve())?,
+            0x8e => write_and_verify(sixteen())?,
+            0x2f => verify(ten())?,
+            0xaf => verify(twelve())?,
+            0x8f => verify(sixteen())?,
+            0x34 => Self::Prefetch { blocks: ten() },
+            0x90 => Self::Prefetch { blocks: sixteen() },
+            0x35 => Self::SynchronizeCache { blocks: ten() },
+            0x91 => Self::SynchronizeCache { blocks: sixteen() },
+            0x41 => write_same(ten(), false)?,
+            0x93 => write_same(sixteen(), cdb[1] & 1 != 0)?,
+            0x89 => {
+                unprotected()?;
+                let blocks = Blocks { first: u64_at(cdb, 2), count: cdb[13].into() };
+                Self::CompareAndWrite { blocks, forced }
+            }
+            0x8b => {
+                unprotected()?;
+                Self::OrWrite { blocks: sixteen(), forced }
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    /// A command on the unit itself, or on what is known of it.
+    fn on_unit(cdb: &[u8; 16]) -> Result<Self, Sense> {
         let room16 = u32::from(u16_at(cdb, 7));
         Ok(match cdb[0] {
             0x00 => Self::TestUnitReady,
             0x03 => Self::RequestSense { descriptors: cdb[1] & 1 != 0, room: cdb[4].into() },
-            0x08 => Self::Read { blocks: six() },
-            0x0a => Self::Write { blocks: six(), forced: false },
             0x12 => {
                 let page = (cdb[1] & 1 != 0).then_some(cdb[2]);
                 if page.is_none() && cdb[2] != 0 {
@@ -180,24 +218,6 @@ impl Command {
             },
             0x1e => Self::PreventRemoval,
             0x25 => Self::ReadCapacity10,
-            0x28 => read(ten())?,
-            0xa8 => read(twelve())?,
-            0x88 => read(sixteen())?,
-            0x2a => write(ten())?,
-            0xaa => write(twelve())?,
-            0x8a => write(sixteen())?,
-            0x2e => write_and_verify(ten())?,
-            0xae => write_and_verify(twelve())?,
-            0x8e => write_and_verify(sixteen())?,
-            0x2f => verify(ten())?,
-            0xaf => verify(twelve())?,
-            0x8f => verify(sixteen())?,
-            0x34 => Self::Prefetch { blocks: ten() },
-            0x90 => Self::Prefetch { blocks: sixteen() },
-            0x35 => Self::SynchronizeCache { blocks: ten() },
-            0x91 => Self::SynchronizeCache { blocks: sixteen() },
-            0x41 => write_same(ten(), false)?,
-            0x93 => write_same(sixteen(), cdb[1] & 1 != 0)?,
             0x42 => Self::Unmap { anchor: cdb[1] & 1 != 0, length: room16 },
             0x5e => Self::PersistentIn { action: cdb[1] & 0x1f, room: room16 },
             0x5f => Self::PersistentOut {
@@ -206,15 +226,6 @@ impl Command {
                 kind: cdb[2] & 0x0f,
                 length: u32_at(cdb, 5),
             },
-            0x89 => {
-                unprotected()?;
-                let blocks = Blocks { first: u64_at(cdb, 2), count: cdb[13].into() };
-                Self::CompareAndWrite { blocks, forced }
-            }
-            0x8b => {
-                unprotected()?;
-                Self::OrWrite { blocks: sixteen(), forced }
-            }
             0x9e => match cdb[1] & 0x1f {
                 0x10 => Self::ReadCapacity16 { room: u32_at(cdb, 10) },
                 0x12 => Self::GetLbaStatus { first: u64_at(cdb, 2), room: u32_at(cdb, 10) },
