@@ -57,7 +57,7 @@ pub use pace::Rates;
 pub use passing::{Carrier, Interrupted, Passed, Passing, Phase, Rest};
 pub use tls::{Credentials, Tls};
 
-use attachments::Attachments;
+use attachments::{Attached, Attachments};
 use block::{Device, Error, Result};
 use budget::Budget;
 use complaints::Complaints;
@@ -650,24 +650,7 @@ impl Place {
             connection.notice(self.watch.clone());
             connection.look(limits.busy_poll, &self.inner.processors);
             connection.follow(older);
-            let mut next = if told.passes() { Phase::Passing } else { Phase::Stopping };
-            loop {
-                tokio::select! {
-                    biased;
-                    end = std::future::poll_fn(|cx| connection.poll(cx)) => return end,
-                    now = told.reaches(next) => match now {
-                        Phase::Passing => {
-                            connection.interrupt();
-                            next = Phase::Stopping;
-                        }
-                        _ => {
-                            connection.stop();
-                            return std::future::poll_fn(|cx| connection.poll(cx)).await;
-                        }
-                    },
-                    demand = attachments::demand(attached.as_ref()) => connection.doubt(demand),
-                }
-            }
+            drive(connection, told, attached.as_ref()).await
         };
         let end = AssertUnwindSafe(work).catch_unwind().await;
         drop(attached); // nothing is in flight: who follows goes on
@@ -720,6 +703,36 @@ impl Place {
         tracing::info!(%peer, export, ?ending, "session closed");
         let _ = tokio::time::timeout(limits.stall_deadline, stream.shutdown()).await;
         result.map(|()| None)
+    }
+}
+
+/// Answers a connection's requests until it ends by itself, or because the server is told to pass it on
+/// or to stop.
+async fn drive<S>(
+    mut connection: Connection<'_, S>,
+    told: &mut Told,
+    attached: Option<&Attached>,
+) -> End
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut next = if told.passes() { Phase::Passing } else { Phase::Stopping };
+    loop {
+        tokio::select! {
+            biased;
+            end = std::future::poll_fn(|cx| connection.poll(cx)) => return end,
+            now = told.reaches(next) => match now {
+                Phase::Passing => {
+                    connection.interrupt();
+                    next = Phase::Stopping;
+                }
+                _ => {
+                    connection.stop();
+                    return std::future::poll_fn(|cx| connection.poll(cx)).await;
+                }
+            },
+            demand = attachments::demand(attached) => connection.doubt(demand),
+        }
     }
 }
 
