@@ -114,6 +114,14 @@ impl Home {
         self.dir.join(path)
     }
 
+    /// A store of the configuration as an absolute path or a URL.
+    pub fn store_url(&self, store: &str) -> String {
+        match store.contains("://") {
+            true => store.to_owned(),
+            false => self.resolve(Path::new(store)).display().to_string(),
+        }
+    }
+
     /// Whether somebody ran `sojourn init` here.
     pub fn exists(&self) -> bool {
         self.config().exists()

@@ -238,7 +238,7 @@ pub enum Use {
 pub fn backend(home: &Home, config: &Config, what_for: Use) -> Result<Opened> {
     let options = options(home, config, what_for);
     let certificates = home.resolve(Path::new(&config.tls.dir));
-    places::open(&place(home, &config.store), &certificates, &options)
+    places::open(&home.store_url(&config.store), &certificates, &options)
 }
 
 /// How a home opens its store.
@@ -279,7 +279,7 @@ async fn open_with_sources(
     config: &Config,
     what_for: Use,
 ) -> Result<(Store, Link, ConfiguredSources)> {
-    let place = place(home, &config.store);
+    let place = home.store_url(&config.store);
     let opened = backend(home, config, what_for)?;
     let secret = async || crate::key::given(home, config);
     let store = Store::open_with(opened.backend, crate::world::system(), secret)
@@ -287,15 +287,6 @@ async fn open_with_sources(
         .map_err(|e| e.context(format!("store {place}")))?;
     let configured = sources::add_configured(&store, home, config).await;
     Ok((store, opened.link, configured))
-}
-
-/// The store's place as an absolute path or a URL.
-pub fn place(home: &Home, store: &str) -> String {
-    if store.contains("://") {
-        store.to_owned()
-    } else {
-        home.resolve(Path::new(store)).display().to_string()
-    }
 }
 
 /// The least memory of a cache: a few chunks of the largest size.

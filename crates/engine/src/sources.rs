@@ -103,7 +103,7 @@ pub struct ConfiguredSources {
 pub async fn add_configured(store: &Store, home: &Home, config: &Config) -> ConfiguredSources {
     let mut configured = ConfiguredSources::default();
     for place in &config.sources {
-        let place = super::place(home, place);
+        let place = home.store_url(place);
         let outcome = match SourcePlace::of(&place) {
             Ok(SourcePlace::Store(_)) => {
                 let added = add_one(store, &place, home, config).await;

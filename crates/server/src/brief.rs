@@ -1,112 +1,27 @@
 //! Servers that end by themselves: `--single` for one client, `--run` for one command.
 
-use super::boots::BootHelps;
-use super::exports::HomeExports;
-use super::lease::Lease;
 use super::listen::{self, Asked, Bound};
-use super::options::Options;
-use super::record::{Recording, recorded};
 use super::security::Security;
 use super::signals::{Signals, Switch};
-use super::throttle::{Throttles, throttled};
-use super::{limits, spare};
-use crate::borrow::shadow::Shadows;
+use super::spare;
 use block::{Error, Result};
 use engine::config::place::TlsMode;
-use engine::{Config, Engine, Home, Use};
 use nbd::server::DEFAULT_BACKLOG;
 use nbd::{Address, Ending, Exports, Limits, Listener, Peer, Purpose, Server, Tls, Uri};
 use rustix::net::AddressFamily;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
-/// What a server serves until it ends by itself.
-#[derive(Debug, Clone)]
-pub enum Until {
-    /// One client, on standard input and output or on a socket from `LISTEN_FDS`, until it leaves.
-    OneClient,
-    /// A shell command, which finds the export in its environment.
-    Command(String),
-}
-
-impl Until {
-    /// Serves `exports`, of which `name` is the default one. Certificates are looked for in `home`,
-    /// unless the command line says where they are.
-    ///
-    /// # Errors
-    /// When the export cannot be opened, when the client breaks the protocol, or when the command
-    /// cannot be run.
-    pub(crate) async fn serve(
-        &self,
-        exports: Arc<dyn Exports>,
-        home: &Path,
-        config: &Config,
-        asked: &Asked,
-        name: &str,
-    ) -> Result<ExitCode> {
-        let limits = limits(config);
-        match self {
-            Self::Command(command) => run(exports, limits, command, name).await,
-            Self::OneClient => {
-                let asked = asked.under(config);
-                let client = Single::find(&asked).await?;
-                let security = Security::of(home, config, &asked, &[client.tls], false)?;
-                let default = Some(name.to_owned()).filter(|name| !name.is_empty());
-                client.serve(security.guard(exports, default), limits, &security).await
-            }
-        }
-    }
-}
-
-/// Serves a home for one client or one command.
-///
-/// # Errors
-/// When the home cannot be opened; as [`Until::serve`]; when a disk could not be closed properly.
-pub async fn serve_home(
-    home: &Home,
-    config: &Config,
-    options: &Options,
-    until: &Until,
-) -> Result<ExitCode> {
-    let shadows = match &options.borrow {
-        Some(wanted) => Some(Shadows::borrow(wanted).await?),
-        None => None,
-    };
-    let room = shadows.as_ref().map(Shadows::room);
-    let engine = Engine::open_with(home, config, Use::Server, room).await?;
-    // Not ended with this server: there may be others of this home. It runs out by itself.
-    let _lease = Lease::start(&engine, Duration::from_secs(config.serve.lease_seconds)).await?;
-    let default = options.default_export.clone();
-    let helps = BootHelps::of(&config.serve);
-    let exports = Arc::new(HomeExports::new(Arc::clone(&engine), default, helps));
-    let name = options.default_export.as_deref().unwrap_or_default();
-    let recording = Recording::wanted(options.trace.as_deref(), config, Some(home))?;
-    let throttles = Throttles::new(&config.throttle, options.throttle.as_ref())?;
-    let exports = throttled(throttles.as_ref(), exports);
-    let exports = recorded(recording.as_ref(), exports);
-    let result = until.serve(exports, home.dir(), config, &options.listen, name).await;
-    if let Some(recording) = &recording {
-        recording.finish().await;
-    }
-    engine.open.close_all().await?;
-    if let Some(shadows) = shadows {
-        shadows.end().await?;
-    }
-    result
-}
-
 /// The one client of `--single`: how it comes, and what is asked of it.
-struct Single {
+pub(crate) struct Single {
     way: Way,
-    tls: TlsMode,
+    pub(crate) tls: TlsMode,
 }
 
 enum Way {
@@ -126,7 +41,7 @@ impl Single {
     /// # Errors
     /// [`Denied`](block::ErrorKind::Denied) for a socket that other machines reach without TLS;
     /// [`Invalid`](block::ErrorKind::Invalid) for a socket that is neither a unix nor a TCP one.
-    async fn find(asked: &Asked) -> Result<Self> {
+    pub(crate) async fn find(asked: &Asked) -> Result<Self> {
         if let Some(Bound { listener, tls, .. }) =
             listen::inherited(asked).await?.into_iter().next()
         {
@@ -141,7 +56,7 @@ impl Single {
     ///
     /// # Errors
     /// When the client breaks the protocol.
-    async fn serve(
+    pub(crate) async fn serve(
         self,
         exports: Arc<dyn Exports>,
         limits: Limits,

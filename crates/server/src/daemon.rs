@@ -1,11 +1,14 @@
 //! The server of a home, from start to graceful stop.
 
 use super::boots::BootHelps;
+use super::control;
+use super::estate::Estate;
 use super::exports::HomeExports;
-use super::handover::{self, Estate, Succession};
+use super::handover::{self, Succession};
 use super::http::Port;
 use super::iscsi::{self, Front, Plan};
 use super::lease::Lease;
+use super::limits::limits;
 use super::listeners::Listeners;
 use super::notify::notify;
 use super::options::Options;
@@ -17,11 +20,10 @@ use super::running::{Order, Running};
 use super::signals::{Asked, Signals, Switch};
 use super::throttle::{Throttles, throttled};
 use super::upkeep::Upkeep;
-use super::{forecast, head_room, limits, spare, strain};
+use super::{forecast, head_room, spare, strain};
+use crate::api::Draining;
 use crate::borrow::shadow::Shadows;
-use crate::control;
-use crate::control::api::Draining;
-use crate::control::client::Client;
+use crate::client::Client;
 use block::fs::FsPath;
 use block::lock::LockFile;
 use block::{Error, Result};
@@ -437,7 +439,7 @@ fn work_beside(server: &mut Changeable, control: tokio::net::UnixListener, stop:
         attached.await;
         for_verbs.attached.send_replace(true);
     });
-    others.spawn(control::server::serve(control, Arc::clone(running), stop.clone()));
+    others.spawn(control::serve(control, Arc::clone(running), stop.clone()));
     others.spawn(forecast::follow(Arc::clone(&running.engine.cache), stop.clone()));
     others.spawn(spare::follow(running.nbd.processors(), stop.clone()));
     let (troubles, engine) = (Arc::clone(&running.troubles), Arc::clone(&running.engine));

@@ -26,24 +26,10 @@ mod wire;
 pub(crate) use self::spawn::Succession;
 pub(crate) use self::take::take_over;
 
-use super::listen::Had;
-use nbd::server::Passed;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// How long one of the two waits for the other.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// What a server hands to the next one.
-#[derive(Debug, Default)]
-pub(crate) struct Estate {
-    pub(crate) listeners: Vec<Had>,
-    /// The HTTP port, and the address that was asked for.
-    pub(crate) http: Option<(String, OwnedFd)>,
-    /// The gateway's port, and the address that was asked for.
-    pub(crate) gateway: Option<(String, OwnedFd)>,
-    pub(crate) clients: Vec<Passed>,
-}
 
 #[cfg(test)]
 mod tests;

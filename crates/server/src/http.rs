@@ -1,22 +1,24 @@
 //! The HTTP port: metrics, health and status, for monitoring. Nothing can be changed through it.
 
-pub(crate) mod guests;
+mod guests;
+mod https;
 
-use super::https::Encrypted;
 use super::listen;
 use super::running::Running;
 use super::security::Security;
 use super::signals::Switch;
 use super::{metrics, status};
-use crate::control::server::problem;
+use crate::api::Problem;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use block::{Error, Result};
+use block::{Error, ErrorKind, Result};
 use engine::config::place::{Place, TlsMode};
 use guests::Guests;
+use https::Encrypted;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -169,6 +171,21 @@ pub(crate) async fn send_status(State(running): State<Arc<Running>>) -> Response
         Ok(status) => Json(status).into_response(),
         Err(e) => problem(&e),
     }
+}
+
+/// An error as an answer.
+pub(crate) fn problem(error: &Error) -> Response {
+    let status = match error.kind() {
+        ErrorKind::Invalid => StatusCode::BAD_REQUEST,
+        ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        ErrorKind::Conflict | ErrorKind::Fenced => StatusCode::CONFLICT,
+        ErrorKind::Denied => StatusCode::FORBIDDEN,
+        ErrorKind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
+        ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
+        ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    (status, Json(Problem::from(error))).into_response()
 }
 
 #[cfg(test)]

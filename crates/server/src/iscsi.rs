@@ -1,6 +1,6 @@
 //! The same exports by iSCSI: one target each, with the leases and rights that NBD clients have.
 
-use super::limits;
+use super::limits::limits;
 use super::listen::{self, Asked};
 use super::signals::Switch;
 use async_trait::async_trait;

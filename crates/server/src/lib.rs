@@ -14,6 +14,7 @@
 //! | [`upkeep`] | what it does for its disks once a second |
 //! | [`exports`] | a home's disks and images as exports |
 //! | [`file`](mod@file) | one file as the only export |
+//! | [`until`] | servers besides the daemon: of a home or a file, until something ends |
 //! | [`brief`] | `--single` and `--run`: one client, or one command, and the end |
 //! | [`plain`] | listeners without a home: `--file` |
 //! | [`boots`] | what boots read is recorded, and loaded ahead of the next ones |
@@ -37,103 +38,58 @@
 //! | [`spare`] | how many processors there are to spare for busy polling |
 //! | [`throttle`] | exports as slow, or as faulty, as a modelled disk |
 //! | [`strain`] | full and slow disks, and a slow store, are noticed |
-//! | [`control`] | how commands reach the disks that a server has open |
+//! | [`api`] | what the control socket asks and answers |
+//! | [`client`] | how commands reach the disks that a server has open |
+//! | [`control`] | the control socket |
+//! | [`estate`] | what goes from a server to the one that follows it |
+//! | [`limits`] | the limits of the configuration as the NBD server takes them |
 //! | [`borrow`] | borrowed disks in use, and borrowed room for a server's disks |
 //! | [`descriptors`] | how many files and sockets may be open |
 //! | [`names`] | the names of metrics and log fields |
-//! | [`http`], [`https`], [`metrics`], [`status`], [`latency`], [`head_room`] | what the server tells of itself |
+//! | [`http`], [`metrics`], [`status`], [`latency`], [`head_room`] | what the server tells of itself |
 
-pub mod boots;
+pub mod api;
+mod boots;
 pub mod borrow;
-pub mod brief;
-pub mod control;
+mod brief;
+pub mod client;
+mod control;
 pub mod daemon;
 pub mod descriptors;
-pub mod exports;
-pub mod file;
+mod estate;
+mod exports;
+mod file;
 mod forecast;
 pub mod forward;
 pub mod gateway;
 mod handover;
 pub mod head_room;
 mod http;
-mod https;
 mod inherit;
 pub mod iscsi;
 pub mod latency;
-pub mod lease;
+mod lease;
 mod lease_questions;
+mod limits;
 pub mod listen;
 mod listeners;
 mod metrics;
 mod names;
 pub mod notify;
 pub mod options;
-pub mod plain;
+mod plain;
 mod prepared;
 pub mod record;
-pub mod recordings;
+mod recordings;
 mod reload;
 mod reserve;
 mod returning;
 mod running;
-pub mod security;
+mod security;
 pub mod signals;
 mod spare;
 pub mod status;
 pub mod strain;
 pub mod throttle;
+pub mod until;
 mod upkeep;
-
-use engine::Config;
-use std::time::Duration;
-
-/// The configuration's limits as the NBD server takes them.
-pub fn limits(config: &Config) -> nbd::Limits {
-    let (wanted, possible) =
-        (config.limits.connections as usize, crate::descriptors::connections());
-    if wanted > possible {
-        tracing::info!(
-            wanted,
-            possible,
-            "fewer connections than limits.connections: the system allows too few open files \
-             (RLIMIT_NOFILE; LimitNOFILE= in a systemd unit)"
-        );
-    }
-    nbd::Limits {
-        connections: wanted.min(possible),
-        client_connections: config.limits.client_connections as usize,
-        client_rates: nbd::server::Rates {
-            requests: config.limits.client_iops,
-            bytes: config.limits.client_bandwidth.0,
-        },
-        handshake_deadline: Duration::from_secs(config.limits.handshake_seconds),
-        in_flight_bytes: usize::try_from(config.limits.in_flight.0).unwrap_or(usize::MAX),
-        total_bytes: config.limits.total_in_flight.0,
-        max_request: u32::try_from(config.limits.request.0).unwrap_or(u32::MAX),
-        busy_poll: match config.serve.busy_poll_us {
-            None => nbd::server::BusyPoll::WhileSpare(spare::BUSY_POLL),
-            Some(0) => nbd::server::BusyPoll::Never,
-            Some(us) => nbd::server::BusyPoll::Always(Duration::from_micros(us)),
-        },
-        stop_deadline: Duration::from_secs(config.serve.stop_seconds),
-        ..nbd::Limits::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use nbd::server::BusyPoll;
-
-    #[test]
-    fn requests_are_looked_for_as_the_configuration_says_or_while_there_are_processors_to_spare() {
-        for (text, expected) in [
-            ("", BusyPoll::WhileSpare(Duration::from_micros(200))),
-            ("[serve]\nbusy_poll_us = 0", BusyPoll::Never),
-            ("[serve]\nbusy_poll_us = 70", BusyPoll::Always(Duration::from_micros(70))),
-        ] {
-            assert_eq!(limits(&Config::parse(text).unwrap()).busy_poll, expected, "{text}");
-        }
-    }
-}

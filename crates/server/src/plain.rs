@@ -1,9 +1,10 @@
 //! A server without a home: the listeners of the command line, and nothing else.
 
+use super::limits::limits;
 use super::notify::notify;
 use super::security::Security;
 use super::signals::{Signals, Switch};
-use super::{limits, listen, spare};
+use super::{listen, spare};
 use block::{Error, Result};
 use engine::config::Config;
 use nbd::{Exports, Server};

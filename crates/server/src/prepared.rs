@@ -1,14 +1,14 @@
 //! Everything of a server that can fail, done before an earlier server lets go of what it has.
 
+use super::estate::Estate;
 use super::gateway::GatewayPort;
-use super::handover::Estate;
 use super::http::Port;
 use super::listen::{self, Bound};
 use super::options::Options;
 use super::record::Recording;
 use super::reserve::Reserve;
 use super::security::Security;
-use crate::control::server::Control;
+use crate::control::Control;
 use block::{Error, Result};
 use engine::config::Config;
 use engine::config::place::TlsMode;

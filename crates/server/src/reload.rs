@@ -2,14 +2,14 @@
 
 use super::gateway::GatewayPort;
 use super::http::Port;
-use super::limits;
+use super::limits::limits;
 use super::listen::{self, Asked};
 use super::listeners::{Changes, Listeners};
 use super::notify::notify;
 use super::options::Options;
 use super::running::Running;
 use super::security::Security;
-use crate::control::api::Reloaded;
+use crate::api::Reloaded;
 use block::{ErrorKind, Result};
 use engine::config::place::{Place, TlsMode};
 use engine::config::{self, Config};

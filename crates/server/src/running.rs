@@ -5,7 +5,7 @@ use super::iscsi::Front;
 use super::record::Recording;
 use super::strain;
 use super::throttle::Throttles;
-use crate::control::api::{Draining, Reloaded};
+use crate::api::{Draining, Reloaded};
 use block::{Error, Result};
 use engine::{Engine, Home};
 use gateway::Gateway;

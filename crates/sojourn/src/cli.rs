@@ -1,15 +1,12 @@
-//! The command line: global options and the list of commands. Each command's own arguments live
+//! The command line: the list of commands. Each command's own arguments live
 //! beside its code in [`commands`](crate::commands).
 
 use crate::commands::{
     borrow, cache, calibrate, cert, completions, device, disk, drain, gc, image, init, man, media,
     model, predict, reload, repair, replay, serve, simulate, status, store, top, trace, verify,
 };
-use crate::values::LogFormat;
-use block::Result;
+use crate::global::Global;
 use clap::{Parser, Subcommand};
-use engine::Home;
-use std::path::PathBuf;
 
 /// Streams machines' disks from golden images: every machine gets its own private disk, over NBD.
 #[derive(Debug, Parser)]
@@ -29,38 +26,6 @@ pub(crate) struct Cli {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// Options of every command.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Global {
-    /// Where the configuration, the local store and the disks are [default: /var/lib/sojourn for
-    /// root, else ~/.local/share/sojourn]
-    #[arg(long, env = "SOJOURN_HOME", global = true, value_name = "DIR")]
-    pub(crate) home: Option<PathBuf>,
-    /// The key file of an encrypted store [default: SOJOURN_PASSPHRASE, else `key_file` in
-    /// sojourn.toml, else the passphrase is asked for]
-    #[arg(long, env = "SOJOURN_KEY_FILE", global = true, value_name = "PATH")]
-    pub(crate) key_file: Option<PathBuf>,
-    /// Print one JSON document on stdout instead of text
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-    /// What to log on stderr: error, warn, info, debug, trace, or a filter such as nbd=debug
-    #[arg(long, env = "SOJOURN_LOG", global = true, value_name = "LEVEL")]
-    pub(crate) log: Option<String>,
-    /// How log lines look
-    #[arg(long, global = true, value_enum, value_name = "FORMAT")]
-    pub(crate) log_format: Option<LogFormat>,
-}
-
-impl Global {
-    /// The home that the command line means.
-    ///
-    /// # Errors
-    /// As [`Home::with_key_file`].
-    pub(crate) fn home(&self) -> Result<Home> {
-        Home::with_key_file(self.home.as_deref(), self.key_file.as_deref())
-    }
 }
 
 /// What to do.

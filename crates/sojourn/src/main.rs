@@ -7,8 +7,10 @@
 //! |---|---|
 //! | [`allocator`] | memory goes back to the system |
 //! | [`cli`] | the command line |
+//! | [`global`] | options of every command |
 //! | [`commands`] | one module per noun or verb |
 //! | [`owner`] | root on another user's home becomes that user |
+//! | [`runtime`] | the runtime that commands run on |
 //! | [`remote`] | exports of other servers |
 //! | [`stores`] | the stores that commands open |
 //! | [`values`] | values of options that several commands take |
@@ -19,6 +21,7 @@
 mod allocator;
 mod cli;
 mod commands;
+mod global;
 mod interrupt;
 mod lists;
 mod logging;
@@ -26,25 +29,22 @@ mod output;
 mod owner;
 mod progress;
 mod remote;
+mod runtime;
 mod stores;
 mod values;
 
-use block::{Error, Result};
-use clap::Parser;
+use block::Result;
+use clap::{CommandFactory, Parser};
 use cli::{Cli, Command};
 use engine::config::log::LogFormat;
 use output::Output;
 use owner::Owner;
 use parking_lot::Mutex;
+use runtime::block_on;
 use std::process::ExitCode;
 
 /// What a command without `--log` logs: a panic that a layer turned into an error is not told twice.
 const COMMAND_LOG: &str = "warn,panic=off";
-
-/// Tasks that a busy thread polls until it looks what has become ready. A connection with 16 requests in
-/// flight takes some 30 us each time; one with little to do must not wait for a round of all of them
-/// until it is even noticed.
-const EVENT_INTERVAL: u32 = 3;
 
 /// The text of the last panic.
 static PANIC: Mutex<String> = Mutex::new(String::new());
@@ -134,8 +134,8 @@ fn carry_out(cli: &Cli) -> Result<ExitCode> {
         Command::Simulate(verb) => commands::simulate::run(verb, output),
         Command::Calibrate(args) => commands::calibrate::run(args, output),
         Command::Predict(args) => commands::predict::run(args, output),
-        Command::Completions(args) => commands::completions::run(args),
-        Command::Man(args) => commands::man::run(args, output),
+        Command::Completions(args) => commands::completions::run(args, Cli::command()),
+        Command::Man(args) => commands::man::run(args, Cli::command(), output),
         Command::Serve(_) => Ok(()),
     }?;
     Ok(ExitCode::SUCCESS)
@@ -144,18 +144,4 @@ fn carry_out(cli: &Cli) -> Result<ExitCode> {
 /// Runs a command that may write to a store.
 fn writes(work: impl Future<Output = Result<()>>) -> Result<ExitCode> {
     block_on(interrupt::unless_interrupted(work))?
-}
-
-/// Runs the program's one runtime. What still blocks on a terminal or a pipe a second after the end
-/// is left. Threads that end are waited for: glibc may read the memory of a thread that ends while it
-/// is detached.
-fn block_on<F: Future>(work: F) -> Result<F::Output> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .event_interval(EVENT_INTERVAL)
-        .build()
-        .map_err(|e| Error::io("cannot start the runtime", e))?;
-    let result = runtime.block_on(work);
-    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
-    Ok(result)
 }

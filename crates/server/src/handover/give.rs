@@ -1,9 +1,10 @@
 //! The server that hands over.
 
 use super::super::reload::Changeable;
+use super::PATIENCE;
 use super::wire::{self, DONE, YOURS, gone, unreadable};
-use super::{Estate, PATIENCE};
-use crate::control::api::Draining;
+use crate::api::Draining;
+use crate::estate::Estate;
 use block::{Error, Result};
 use engine::home::Home;
 use std::sync::Arc;

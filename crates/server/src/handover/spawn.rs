@@ -1,6 +1,6 @@
 //! The successor's process, where the server starts it itself.
 
-use crate::control::api::Draining;
+use crate::api::Draining;
 use block::{Error, Result};
 use std::path::PathBuf;
 use std::process::Stdio;

@@ -1,10 +1,11 @@
 //! The successor of a server.
 
 use super::super::prepared::Prepared;
+use super::PATIENCE;
 use super::wire::{self, DONE, YOURS, gone, unreadable};
-use super::{Estate, PATIENCE};
+use crate::client::Client;
 use crate::control;
-use crate::control::client::Client;
+use crate::estate::Estate;
 use block::fs::FsPath;
 use block::lock::LockFile;
 use block::{Error, ErrorKind, Result};
@@ -37,7 +38,7 @@ impl Waiting {
     /// error when the socket cannot be made.
     pub(crate) fn listen(home: &Home) -> Result<Self> {
         let path = home.successor();
-        Ok(Self { listener: control::server::listen_alone(&path)?, path })
+        Ok(Self { listener: control::listen_alone(&path)?, path })
     }
 
     /// Takes everything that the server sends. It is the server's until [`Offer::accept`].

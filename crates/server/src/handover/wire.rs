@@ -1,7 +1,7 @@
 //! The items of a hand-over: what is written to the socket, and read from it.
 
 use super::super::listen::Had;
-use super::Estate;
+use crate::estate::Estate;
 use block::{Error, Result};
 use nbd::codec::ReplyStyle;
 use nbd::server::{Interrupted, Passed, Rest};

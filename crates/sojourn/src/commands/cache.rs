@@ -5,7 +5,7 @@ use crate::output::{Output, Table, fields};
 use ::cache::{Forecast, PolicyKind};
 use block::{ByteSize, Result};
 use engine::Home;
-use server::control::api::CacheRequest;
+use server::api::CacheRequest;
 use server::status::CacheView;
 
 /// Verbs of `sojourn cache`.

@@ -1,8 +1,7 @@
 //! `sojourn completions`.
 
-use crate::cli::Cli;
 use block::Result;
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 
 /// Arguments of `sojourn completions`.
@@ -16,8 +15,8 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args, mut program: Command) -> Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "sojourn", &mut script);
+    clap_complete::generate(args.shell, &mut program, "sojourn", &mut script);
     crate::output::raw(&script)
 }

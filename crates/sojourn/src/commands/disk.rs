@@ -11,7 +11,7 @@ use engine::Home;
 use engine::api::{DiskReply, DiskRequest, DiskView, ElsewhereView, RebaseView};
 use engine::world;
 use engine::{Engine, Use, verbs};
-use server::control::client::Client;
+use server::client::Client;
 
 /// The verbs of `sojourn disk`.
 #[derive(Debug, Subcommand)]

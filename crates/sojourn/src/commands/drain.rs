@@ -7,7 +7,7 @@ use block::{Error, Result};
 use engine::Home;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use server::control::api::DrainRequest;
+use server::api::DrainRequest;
 
 /// Arguments of `sojourn drain`.
 #[derive(Debug, clap::Args)]

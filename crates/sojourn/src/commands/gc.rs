@@ -58,7 +58,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     let Args { dry_run, grace, rewrite_below, stale } = *args;
     let bar = Bar::bytes("collecting", None);
     let report = collect(&store, &Options { dry_run, grace, rewrite_below, stale }, &bar).await?;
-    let place = engine::place(home, &config.store);
+    let place = home.store_url(&config.store);
     let left_over = if is_remote(&place) {
         Amount::default()
     } else {

@@ -76,11 +76,8 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
         }
     })?;
     write_config(home, &text)?;
-    let made = Made {
-        home: home.dir().display().to_string(),
-        store: engine::place(home, &named),
-        new_store,
-    };
+    let made =
+        Made { home: home.dir().display().to_string(), store: home.store_url(&named), new_store };
     output.print(&made, || {
         let kind = if made.new_store { "a new store" } else { "the store" };
         format!("{} is ready, with {kind} at {}", made.home, made.store)
@@ -89,7 +86,7 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
 
 /// Makes a store, or finds one there; whether it is new.
 async fn store_at(named: &str, secret: Option<&Secret>, home: &Home) -> Result<bool> {
-    let place = engine::place(home, named);
+    let place = home.store_url(named);
     let certificates = home.dir().join("tls");
     let opened = engine::places::create(&place, &certificates, &OpenStoreOptions::default())?;
     // Nothing can be made by way of a web server or a gateway.

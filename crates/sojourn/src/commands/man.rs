@@ -1,9 +1,8 @@
 //! `sojourn man`.
 
-use crate::cli::Cli;
 use crate::output::Output;
 use block::{Error, Result};
-use clap::CommandFactory;
+use clap::Command;
 use std::path::PathBuf;
 
 /// Arguments of `sojourn man`.
@@ -16,9 +15,9 @@ pub(crate) struct Args {
     dir: PathBuf,
 }
 
-pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
+pub(crate) fn run(args: &Args, program: Command, output: Output) -> Result<()> {
     let dir = &args.dir;
     std::fs::create_dir_all(dir).map_err(|e| Error::io(dir.display(), e))?;
-    clap_mangen::generate_to(Cli::command(), dir).map_err(|e| Error::io(dir.display(), e))?;
+    clap_mangen::generate_to(program, dir).map_err(|e| Error::io(dir.display(), e))?;
     output.done(&format!("manual pages written to {}", dir.display()))
 }

@@ -3,7 +3,7 @@
 use crate::output::Output;
 use block::{Error, Result};
 use engine::Home;
-use server::control::client::Client;
+use server::client::Client;
 
 /// Arguments of `sojourn reload`.
 #[derive(Debug, clap::Args)]

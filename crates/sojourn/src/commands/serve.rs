@@ -1,6 +1,6 @@
 //! `sojourn serve`.
 
-use crate::cli::Global;
+use crate::global::Global;
 use crate::logging;
 use crate::values::TlsMode;
 use block::{ByteSize, Error, Result};
@@ -10,11 +10,10 @@ use engine::{Config, Home};
 use formats::Format;
 use nbd::Address;
 use server::borrow::shadow::Wanted;
-use server::brief::{self, Until};
 use server::daemon;
-use server::file;
 use server::listen::Asked;
 use server::options::Options;
+use server::until::{self, Until};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -251,7 +250,7 @@ async fn serve_home(
     }
     let options = args.options(path, global.log.is_some());
     match args.until() {
-        Some(until) => brief::serve_home(home, &config, &options, &until).await,
+        Some(until) => until::serve_home(home, &config, &options, &until).await,
         None => daemon::run(home, config, options).await,
     }
 }
@@ -263,7 +262,7 @@ async fn serve_file(args: &Args, file: &Path, home: &Home, config: &Config) -> R
         scratch: std::env::temp_dir(),
     };
     let options = args.options(home.config(), true);
-    file::serve(file, opening, home, config, &options, args.until().as_ref()).await
+    until::serve_file(file, opening, home, config, &options, args.until().as_ref()).await
 }
 
 /// A source that the user named, so that it does not depend on where we are.

@@ -5,7 +5,7 @@ use crate::output::{Output, Table, fields};
 use block::{ByteSize, Result};
 use engine::Home;
 use serde::Serialize;
-use server::control::client::Client;
+use server::client::Client;
 use server::status::StatusView;
 
 /// Arguments of `sojourn status`.

@@ -13,7 +13,7 @@ use model::{Centre, Demand, Kind, Network, Profile, ProfileCentre};
 use nbd::Uri;
 use replay::{Plan, Report, Script};
 use serde::Serialize;
-use server::control::client::Client;
+use server::client::Client;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;

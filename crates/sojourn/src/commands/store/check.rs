@@ -32,7 +32,7 @@ struct Checked<'a> {
 pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> {
     let url = match &args.url {
         Some(url) => url.clone(),
-        None => engine::place(home, &Config::of(home)?.store),
+        None => home.store_url(&Config::of(home)?.store),
     };
     let opened = engine::places::open(&url, &home.dir().join("tls"), &OpenOptions::default())?;
     let options = CheckOptions { rounds: args.rounds, ..CheckOptions::default() };

@@ -54,7 +54,7 @@ pub(crate) fn run(verb: &Trace, output: Output) -> Result<ExitCode> {
         Trace::Sample(args) => change::sample(args, output),
         Trace::Merge(args) => change::merge(args, output),
         Trace::Anonymize(args) => change::anonymize(args, output),
-        Trace::Record(args) => return crate::block_on(record::run(args, output))?,
+        Trace::Record(args) => return crate::runtime::block_on(record::run(args, output))?,
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,6 @@
 //! TLS below HTTP.
 
-use super::http::guests::{Guest, Guests};
+use super::guests::{Guest, Guests};
 use access::ServerCredentials;
 use axum::serve::Listener;
 use std::net::SocketAddr;
@@ -69,10 +69,10 @@ impl Listener for Encrypted {
 
 #[cfg(test)]
 mod tests {
-    use super::super::http::answer;
-    use super::super::http::guests::MOST;
-    use super::super::signals::Switch;
+    use super::super::answer;
+    use super::super::guests::MOST;
     use super::*;
+    use crate::signals::Switch;
     use access::Authority;
     use axum::Router;
     use axum::routing::get;

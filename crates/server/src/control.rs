@@ -1,20 +1,20 @@
-//! The server's side of the control socket.
+//! The control socket: HTTP and JSON on `control.sock` in the home, for the commands that touch disks
+//! while a server has them open. [`client`](crate::client) is the other side.
 
-use super::api::{
+use crate::api::{
     CACHE_PATH, CacheRequest, DISK_PATH, DRAIN_PATH, DrainRequest, Draining, HAND_OVER_PATH,
-    Problem, RELOAD_PATH, STATUS_PATH,
+    RELOAD_PATH, STATUS_PATH,
 };
-use crate::http::{answer, send_status};
+use crate::http::{answer, problem, send_status};
 use crate::running::{Order, Running};
 use crate::signals::Switch;
 use crate::status::CacheView;
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use block::fs::FsPath;
-use block::{Error, ErrorKind, Result};
+use block::{Error, Result};
 use engine::Home;
 use engine::api::DiskRequest;
 use engine::verbs;
@@ -198,19 +198,4 @@ async fn cache(State(running): State<Arc<Running>>, Json(request): Json<CacheReq
 
 fn stopping() -> Error {
     Error::unavailable("the server is stopping; start it again with `sojourn serve`")
-}
-
-/// An error as an answer.
-pub(crate) fn problem(error: &Error) -> Response {
-    let status = match error.kind() {
-        ErrorKind::Invalid => StatusCode::BAD_REQUEST,
-        ErrorKind::NotFound => StatusCode::NOT_FOUND,
-        ErrorKind::Conflict | ErrorKind::Fenced => StatusCode::CONFLICT,
-        ErrorKind::Denied => StatusCode::FORBIDDEN,
-        ErrorKind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
-        ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
-        ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-        _ => StatusCode::INTERNAL_SERVER_ERROR,
-    };
-    (status, Json(Problem::from(error))).into_response()
 }

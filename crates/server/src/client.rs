@@ -1,6 +1,6 @@
 //! One request to a running server: a minimal HTTP/1.1 client on a unix socket.
 
-use super::api::{
+use crate::api::{
     CACHE_PATH, CacheRequest, DISK_PATH, DRAIN_PATH, DrainRequest, Draining, HAND_OVER_PATH,
     Problem, RELOAD_PATH, Reloaded, STATUS_PATH,
 };

@@ -1,0 +1,54 @@
+//! The configuration's limits as the NBD server takes them.
+
+use super::{descriptors, spare};
+use engine::Config;
+use std::time::Duration;
+
+/// The configuration's limits as the NBD server takes them.
+pub(crate) fn limits(config: &Config) -> nbd::Limits {
+    let (wanted, possible) = (config.limits.connections as usize, descriptors::connections());
+    if wanted > possible {
+        tracing::info!(
+            wanted,
+            possible,
+            "fewer connections than limits.connections: the system allows too few open files \
+             (RLIMIT_NOFILE; LimitNOFILE= in a systemd unit)"
+        );
+    }
+    nbd::Limits {
+        connections: wanted.min(possible),
+        client_connections: config.limits.client_connections as usize,
+        client_rates: nbd::server::Rates {
+            requests: config.limits.client_iops,
+            bytes: config.limits.client_bandwidth.0,
+        },
+        handshake_deadline: Duration::from_secs(config.limits.handshake_seconds),
+        in_flight_bytes: usize::try_from(config.limits.in_flight.0).unwrap_or(usize::MAX),
+        total_bytes: config.limits.total_in_flight.0,
+        max_request: u32::try_from(config.limits.request.0).unwrap_or(u32::MAX),
+        busy_poll: match config.serve.busy_poll_us {
+            None => nbd::server::BusyPoll::WhileSpare(spare::BUSY_POLL),
+            Some(0) => nbd::server::BusyPoll::Never,
+            Some(us) => nbd::server::BusyPoll::Always(Duration::from_micros(us)),
+        },
+        stop_deadline: Duration::from_secs(config.serve.stop_seconds),
+        ..nbd::Limits::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nbd::server::BusyPoll;
+
+    #[test]
+    fn requests_are_looked_for_as_the_configuration_says_or_while_there_are_processors_to_spare() {
+        for (text, expected) in [
+            ("", BusyPoll::WhileSpare(Duration::from_micros(200))),
+            ("[serve]\nbusy_poll_us = 0", BusyPoll::Never),
+            ("[serve]\nbusy_poll_us = 70", BusyPoll::Always(Duration::from_micros(70))),
+        ] {
+            assert_eq!(limits(&Config::parse(text).unwrap()).busy_poll, expected, "{text}");
+        }
+    }
+}
