@@ -34,7 +34,7 @@ def uses(text):
     """The paths that a text imports or names, as lists of words."""
     for use in re.finditer(r"\buse\s+([^;]+);", text):
         yield from spread([], use.group(1))
-    for path in re.finditer(r"(?<![\w:])((?:crate|super|self)(?:::\w+)+)", re.sub(r"\buse\s+[^;]+;", "", text)):
+    for path in re.finditer(r"(?<![\w:])(\w+(?:::\w+)+)", re.sub(r"\buse\s+[^;]+;", "", text)):
         yield path.group(1).split("::")
 
 
@@ -79,10 +79,11 @@ def imports(crate):
     for name, _, text, _ in files:
         if name == ROOT:
             for use in re.finditer(r"\bpub(?:\(crate\))? use\s+([^;]+);", text):
+                renamed = dict(re.findall(r"(\w+) as (\w+)", use.group(1)))
                 for path in spread([], use.group(1)):
                     path = path[1:] if path[0] in ("crate", "self") else path
                     if path[0] in modules:
-                        items[path[-1]] = path[0]
+                        items[renamed.get(path[-1], path[-1])] = path[0]
     found = {}
     for name, words, text, path in files:
         if name == ROOT:
@@ -94,7 +95,7 @@ def imports(crate):
             elif used[0] in ("crate", "self"):
                 used = (words if used[0] == "self" else []) + used[1:]
             elif name != ROOT or used[0] not in modules:
-                continue
+                continue  # another crate, or something of the same module
             target = used[0] if used else ROOT
             target = target if target in modules else items.get(target, ROOT)
             if target != name and (target != ROOT or name != ROOT):

@@ -146,7 +146,7 @@ impl ConfiguredSources {
                 }
             }
         }
-        let name = super::place(home, &config.store);
+        let name = home.store_url(&config.store);
         let cost = estimate(&name);
         let sources = Sources::new(store.settings().clone(), name, cost, list);
         (!sources.is_empty()).then(|| Arc::new(sources))
