@@ -93,8 +93,8 @@ Examples:
 Examples:
   sojourn disk publish alice
 
-After it, 'sojourn disk take alice' elsewhere goes on with this state if this server dies. Nothing is
-sent twice: one that was interrupted goes on where it ended. No snapshot is made.")]
+After it, 'sojourn disk take alice' elsewhere goes on with this state if this server dies. Nothing
+is sent twice: one that was interrupted goes on where it ended. No snapshot is made.")]
     Publish(Name),
     /// Go on here with a disk that another server released, or that died with it
     #[command(after_help = "\

@@ -21,8 +21,8 @@ Examples:
   sojourn media write /media/usb debian --size 4GiB  what matters most of it
   sojourn media write /media/usb --refresh           all that is on it, as it is now
 
-Boot lists of all go first, then the rest of each in image order, as far as there is room. What is on
-the medium is not written again; what nothing on it needs any more is deleted. The medium may be
+Boot lists of all go first, then the rest of each in image order, as far as there is room. What is
+on the medium is not written again; what nothing on it needs any more is deleted. The medium may be
 pulled out at any time: the same command goes on.")]
     Write(WriteArgs),
     /// What is on a medium
