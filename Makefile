@@ -47,7 +47,7 @@ lint:
 	scripts/check-repo
 
 test: lint
-	@scripts/setup demo fuzz python s3 clients
+	@scripts/setup demo fuzz netboot python s3 clients
 	scripts/test
 
 MIXED_MINUTES ?= 30

@@ -29,24 +29,33 @@ class Guest:
     `disk` is an NBD address or a file.  `firmware` boots through SeaBIOS and GRUB from the
     disk alone; otherwise the golden image's kernel and tiny initial RAM disk are given to
     QEMU.  `network` adds a card on QEMU's user network: the host is 10.0.2.2.  `more` are
-    further disks, which the guest sees as /dev/vdb, /dev/vdc ...
+    further disks, which the guest sees as /dev/vdb, /dev/vdc ...  A guest without a disk (None)
+    boots from its `card`, a pair of a tap device and a MAC address.
     Use it as a context manager: leaving kills what still runs.
     """
 
     def __init__(self, golden, disk, *, name="guest", profile="bare", firmware=False, memory=256, cpus=1,
-                 network=False, more=()):
+                 network=False, more=(), card=None):
         self.name = name
         self.directory = tempfile.mkdtemp(prefix="lab-guest.")
         self.console = os.path.join(self.directory, "console.log")
         self.messages = os.path.join(self.directory, "qemu.log")
         kernel = os.path.join(golden, "vmlinuz")
         self.accel = accel.choose(kernel)
+        self.process = self.monitor = self.channel = None
+        self.events, self.partial, self.began = [], b"", 0.0
         self.command = [
             accel.qemu(), "-name", name, "-machine", "pc", *accel.flags(self.accel), "-smp", str(cpus),
             "-m", str(memory), "-nodefaults", "-display", "none", "-no-reboot", "-device", "virtio-rng-pci",
             "-chardev", f"file,id=console,path={self.console}", "-serial", "chardev:console",
             "-chardev", f"socket,id=lab,path={self._path('lab')},server=on,wait=off", "-serial", "chardev:lab",
             "-qmp", f"unix:{self._path('qmp')},server=on,wait=off"]
+        if card:
+            tap, mac = card
+            self.command += ["-netdev", f"tap,id=n1,ifname={tap},script=no,downscript=no",
+                             "-device", f"virtio-net-pci,netdev=n1,mac={mac},bootindex=1"]
+        if disk is None:
+            return
         for device in blockdev(disk):
             self.command += ["-blockdev", json.dumps(device)]
         self.command += ["-device", "virtio-blk-pci,id=vd0,drive=disk0,bootindex=1"]
@@ -61,8 +70,6 @@ class Guest:
                              "-append", parameters.strip()]
         if network:
             self.command += ["-netdev", "user,id=n0", "-device", "virtio-net-pci,netdev=n0,romfile="]
-        self.process = self.monitor = self.channel = None
-        self.events, self.partial, self.began = [], b"", 0.0
 
     def _path(self, name):
         return os.path.join(self.directory, name)

@@ -44,12 +44,13 @@ class Server:
             raise LabError(f"{' '.join(line)} ended with {done.returncode}\n{done.stderr.strip()}")
         return json.loads(done.stdout) if done.stdout.strip() else None
 
-    def start(self, *listen):
+    def start(self, *listen, options=()):
         """Starts the server; returns when it accepts clients.  `listen` are more NBD addresses."""
         addresses = [f"unix:{self.socket}", *listen]
         line = [self.binary, "--home", self.home, "serve"]
         for address in addresses:
             line += ["--nbd", address]
+        line += options
         with open(self.log, "a", encoding="utf-8") as log:
             self.process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

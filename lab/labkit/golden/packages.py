@@ -9,7 +9,7 @@ from ..shell import read_bytes
 
 SUITE = "bookworm"
 BASE = ("linux-image-cloud-amd64", "systemd-sysv", "udev", "initramfs-tools", "zstd", "nbd-client",
-        "kmod", "iproute2", "netbase", "e2fsprogs")
+        "kmod", "iproute2", "netbase", "e2fsprogs", "open-iscsi")
 BUSYBOX = "busybox-static"
 """Only its one binary is used, in the tiny initial RAM disk."""
 

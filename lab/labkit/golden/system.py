@@ -11,7 +11,8 @@ NOISE = ["apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "
          "fstrim.timer", "nbd-client.service", "e2scrub_reap.service"]
 """Units that would only add writes at odd times."""
 
-INITRAMFS_MODULES = ["virtio_pci", "virtio_blk", "virtio_scsi", "sd_mod", "ext4", "virtio_rng", "ahci", "ata_piix"]
+INITRAMFS_MODULES = ["virtio_pci", "virtio_blk", "virtio_scsi", "sd_mod", "ext4", "virtio_rng", "ahci", "ata_piix",
+                     "virtio_net", "e1000", "nbd", "iscsi_tcp", "iscsi_ibft", "crc32c_generic"]
 
 
 def sources():
@@ -61,6 +62,8 @@ def configure(root):
         shutil.copy(os.path.join(LAB, "guest", source), os.path.join(root, target))
     os.makedirs(units + "/multi-user.target.wants", exist_ok=True)
     os.symlink("/etc/systemd/system/lab-agent.service", units + "/multi-user.target.wants/lab-agent.service")
+    # A root over iSCSI is found by what the firmware leaves in memory (iBFT), without parameters.
+    write_file(root + "/etc/iscsi/iscsi.initramfs", "ISCSI_AUTO=true\n")
     write_file(root + "/etc/initramfs-tools/conf.d/lab", "MODULES=list\nCOMPRESS=zstd\n")
     write_file(root + "/etc/initramfs-tools/modules", "\n".join(INITRAMFS_MODULES) + "\n")
     kernel = os.listdir(root + "/lib/modules")[0]
