@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 
-from . import LabError, owner
+from . import LabError, netboot, owner
 from .golden import build
 from .guest import Guest
 from .link import Link
@@ -220,7 +220,8 @@ def kept_device(server, golden):
     return {"survived": survived, "listed": listed, "checked": check["note"], "errors": int(errors)}
 
 
-ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, kept_device, firmware, device_mapper)}
+ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, kept_device, firmware, device_mapper,
+                                                      netboot.blank_machines)}
 
 
 def run(name, server):

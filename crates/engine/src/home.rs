@@ -9,6 +9,8 @@
 //! | `control.sock` | the server's control socket |
 //! | `successor.sock` | where a server waits that is to follow the one that runs |
 //! | `nbd.sock` | the default NBD socket |
+//! | `machines.toml` | which machine has which disk |
+//! | `machines-seen.json`, `leases.json` | machines that asked, and the addresses that they got |
 //! | `tls/` | certificates: those that `sojourn cert` makes |
 
 use block::lock::{LockFile, Taking};
@@ -87,6 +89,21 @@ impl Home {
     /// The directory of the disks.
     pub fn disks(&self) -> PathBuf {
         self.dir.join("disks")
+    }
+
+    /// The list of machines that start from the network.
+    pub fn machines(&self) -> PathBuf {
+        self.dir.join("machines.toml")
+    }
+
+    /// Machines that asked to start and are not in the list.
+    pub fn machines_seen(&self) -> PathBuf {
+        self.dir.join("machines-seen.json")
+    }
+
+    /// The addresses that machines got.
+    pub fn leases(&self) -> PathBuf {
+        self.dir.join("leases.json")
     }
 
     /// The control socket of the server.

@@ -1,6 +1,6 @@
 //! The HTTP port: metrics, health and status, for monitoring. Nothing can be changed through it.
 
-mod guests;
+pub(crate) mod guests;
 mod https;
 
 use super::listen;

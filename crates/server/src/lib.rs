@@ -44,6 +44,7 @@
 //! | [`estate`] | what goes from a server to the one that follows it |
 //! | [`limits`] | the limits of the configuration as the NBD server takes them |
 //! | [`borrow`] | borrowed disks in use, and borrowed room for a server's disks |
+//! | [`netboot`](mod@netboot) | machines without a disk start from the home's disks |
 //! | [`descriptors`] | how many files and sockets may be open |
 //! | [`names`] | the names of metrics and log fields |
 //! | [`http`], [`metrics`], [`status`], [`latency`], [`head_room`] | what the server tells of itself |
@@ -75,6 +76,7 @@ pub mod listen;
 mod listeners;
 mod metrics;
 mod names;
+pub mod netboot;
 pub mod notify;
 pub mod options;
 mod plain;

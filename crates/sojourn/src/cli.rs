@@ -2,8 +2,9 @@
 //! beside its code in [`commands`](crate::commands).
 
 use crate::commands::{
-    borrow, cache, calibrate, cert, completions, device, disk, drain, gc, image, init, man, media,
-    model, predict, reload, repair, replay, serve, simulate, status, store, top, trace, verify,
+    borrow, cache, calibrate, cert, completions, device, disk, drain, gc, image, init, machine,
+    man, media, model, netboot, predict, reload, repair, replay, serve, simulate, status, store,
+    top, trace, verify,
 };
 use crate::global::Global;
 use clap::{Parser, Subcommand};
@@ -51,6 +52,11 @@ pub(crate) enum Command {
     /// The block cache of the running server
     #[command(subcommand, arg_required_else_help = true)]
     Cache(cache::Cache),
+    /// Machines that start from the network, and their disks
+    #[command(subcommand, arg_required_else_help = true)]
+    Machine(machine::MachineCommand),
+    /// Let machines without a disk start from this home's disks
+    Netboot(netboot::Args),
     /// Certificates of the server and its clients
     #[command(subcommand, arg_required_else_help = true)]
     Cert(cert::Cert),

@@ -102,6 +102,7 @@ fn carry_out(cli: &Cli) -> Result<ExitCode> {
     }
     let default = match &cli.command {
         Command::Device(verb) => verb.default_log().unwrap_or(COMMAND_LOG),
+        Command::Netboot(_) => "info",
         _ => COMMAND_LOG,
     };
     let level = cli.global.log.as_deref().unwrap_or(default);
@@ -113,6 +114,8 @@ fn carry_out(cli: &Cli) -> Result<ExitCode> {
         Command::Image(verb) => return writes(commands::image::run(verb, &home()?, output)),
         Command::Disk(verb) => return writes(commands::disk::run(verb, &home()?, output)),
         Command::Device(verb) => block_on(commands::device::run(verb, output))?,
+        Command::Machine(verb) => return writes(commands::machine::run(verb, &home()?, output)),
+        Command::Netboot(args) => block_on(commands::netboot::run(args, &home()?))?,
         Command::Gc(args) => return writes(commands::gc::run(args, &home()?, output)),
         Command::Store(verb) => return writes(commands::store::run(verb, &home()?, output)),
         Command::Media(verb) => block_on(commands::media::run(verb, &home()?, output))?,

@@ -55,6 +55,7 @@ fn works_in_home(command: &Command) -> bool {
         Command::Init(_)
         | Command::Image(_)
         | Command::Disk(_)
+        | Command::Machine(_)
         | Command::Store(_)
         | Command::Media(_)
         | Command::Cache(_)
@@ -66,6 +67,8 @@ fn works_in_home(command: &Command) -> bool {
         | Command::Status(_)
         | Command::Top(_) => true,
         Command::Cert(verb) => verb.in_home(),
+        // The low ports are the system's: another user has them from the service manager.
+        Command::Netboot(_) => true,
         // Other disks are borrowed from by root alone.
         Command::Serve(args) => args.file.is_none() && args.shadow == Place::Home,
         Command::Borrow(_)

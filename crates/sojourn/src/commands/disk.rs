@@ -286,7 +286,7 @@ pub(crate) async fn run(verb: &Disk, home: &Home, output: Output) -> Result<()> 
 }
 
 /// Has a request carried out: by the server when one runs on this home, else right here.
-async fn ask(request: DiskRequest, home: &Home) -> Result<DiskReply> {
+pub(super) async fn ask(request: DiskRequest, home: &Home) -> Result<DiskReply> {
     if let Some(client) = Client::connect(home).await? {
         return client.disk(&request).await;
     }

@@ -1,0 +1,161 @@
+//! The home's server, as netboot uses it: where machines reach it, its disks, and the kernels on them.
+
+use crate::client::Client;
+use crate::status::StatusView;
+use block::{Device, Error, Result};
+use engine::Home;
+use engine::api::{DiskReply, DiskRequest, DiskView};
+use nbd::{Address, ClientOptions, Remote, Uri};
+use netboot::kernel::{self, BootFile, BootFiles};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How kernels are read: the server is on this machine, and a machine waits.
+fn options() -> ClientOptions {
+    let (connect, reconnect) = (Duration::from_secs(5), Duration::ZERO);
+    ClientOptions { connect, reconnect, ..ClientOptions::default() }
+}
+
+/// The server's state.
+///
+/// # Errors
+/// [`Unavailable`](block::ErrorKind::Unavailable) when none runs.
+pub(super) async fn status(home: &Home) -> Result<StatusView> {
+    connect(home).await?.status().await
+}
+
+async fn connect(home: &Home) -> Result<Client> {
+    Client::connect(home)
+        .await?
+        .ok_or_else(|| Error::unavailable("the server of the disks does not run"))
+}
+
+/// Where machines reach NBD on this address.
+///
+/// # Errors
+/// [`Unavailable`](block::ErrorKind::Unavailable) with the remedy.
+pub(super) fn nbd_address(status: &StatusView, here: Ipv4Addr) -> Result<SocketAddr> {
+    reached(&status.listeners, here).ok_or_else(|| {
+        Error::unavailable(format!(
+            "the server does not listen for NBD at {here}: serve --nbd {here}:10809"
+        ))
+    })
+}
+
+/// Where machines reach iSCSI on this address.
+///
+/// # Errors
+/// [`Unavailable`](block::ErrorKind::Unavailable) with the remedy.
+pub(super) fn iscsi_address(status: &StatusView, here: Ipv4Addr) -> Result<SocketAddr> {
+    let listeners = status.iscsi.as_ref().map(|iscsi| iscsi.listeners.as_slice());
+    reached(listeners.unwrap_or_default(), here).ok_or_else(|| {
+        Error::unavailable(format!(
+            "the server does not listen for iSCSI at {here}: serve --iscsi {here}:3260"
+        ))
+    })
+}
+
+fn reached(listeners: &[String], here: Ipv4Addr) -> Option<SocketAddr> {
+    let addresses = listeners.iter().filter_map(|listener| listener.parse::<SocketAddr>().ok());
+    let mut reached = addresses
+        .filter(|address| address.ip().is_unspecified() || address.ip() == IpAddr::V4(here));
+    Some(SocketAddr::from((here, reached.next()?.port())))
+}
+
+/// What a disk is.
+///
+/// # Errors
+/// [`NotFound`](block::ErrorKind::NotFound), and those of the server.
+pub(super) async fn show(home: &Home, disk: &str) -> Result<DiskView> {
+    ask(home, DiskRequest::Show { name: disk.to_owned() }).await
+}
+
+/// Makes a disk.
+///
+/// # Errors
+/// Those of the server.
+pub(super) async fn create(
+    home: &Home,
+    name: &str,
+    from: &str,
+    ephemeral: bool,
+) -> Result<DiskView> {
+    let (name, from) = (name.to_owned(), from.to_owned());
+    ask(home, DiskRequest::Create { name, from, ephemeral, size: None }).await
+}
+
+async fn ask(home: &Home, request: DiskRequest) -> Result<DiskView> {
+    match connect(home).await?.disk(&request).await? {
+        DiskReply::Disk(disk) => Ok(disk),
+        _ => Err(Error::internal("the server gave another answer than it was asked for")),
+    }
+}
+
+/// The export that has what a disk would start: the disk itself once it was written to, else the image
+/// below it, which any number of clients may read.
+pub(super) fn export_of(disk: &DiskView) -> String {
+    match disk.mode == "ephemeral" || disk.private_bytes == 0 {
+        true => disk.image.clone(),
+        false => disk.name.clone(),
+    }
+}
+
+/// What an export would start.
+///
+/// # Errors
+/// Those of the server and of looking.
+pub(super) async fn find(status: &StatusView, export: &str) -> Result<BootFiles> {
+    with_export(status, export, kernel::find).await
+}
+
+/// A file of that.
+///
+/// # Errors
+/// Those of the server and of reading.
+pub(super) async fn read(
+    status: &StatusView,
+    export: &str,
+    files: &BootFiles,
+    which: BootFile,
+) -> Result<bytes::Bytes> {
+    with_export(status, export, |device| files.read(device, which)).await
+}
+
+async fn with_export<T, F: Future<Output = Result<T>>>(
+    status: &StatusView,
+    export: &str,
+    work: impl FnOnce(Arc<dyn Device>) -> F,
+) -> Result<T> {
+    // A unix socket where there is one: access rules may know this process's user there.
+    let addresses = status.listeners.iter().filter_map(|listener| listener.parse::<Address>().ok());
+    let address = addresses.min_by_key(|address| matches!(address, Address::Tcp(..)));
+    let address =
+        address.ok_or_else(|| Error::unavailable("the server does not listen for NBD"))?;
+    let remote = Arc::new(Remote::connect(&Uri::new(address, export), options()).await?);
+    let done = work(Arc::clone(&remote) as _).await;
+    // The machine is the disk's next client.
+    if let Some(remote) = Arc::into_inner(remote) {
+        remote.close().await;
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_are_sent_to_where_the_server_really_listens() {
+        let here = Ipv4Addr::new(10, 0, 0, 1);
+        let list = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let reached = |all: &[&str]| reached(&list(all), here).map(|address| address.to_string());
+        assert_eq!(
+            reached(&["unix:/x", "127.0.0.1:1", "0.0.0.0:2"]).as_deref(),
+            Some("10.0.0.1:2")
+        );
+        assert_eq!(reached(&["[::]:3"]).as_deref(), Some("10.0.0.1:3"));
+        assert_eq!(reached(&["10.0.0.1:4"]).as_deref(), Some("10.0.0.1:4"));
+        assert_eq!(reached(&["10.0.0.2:5", "127.0.0.1:6", "unix:/x"]), None);
+    }
+}

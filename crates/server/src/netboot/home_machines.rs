@@ -1,0 +1,239 @@
+//! What a home's machines do when they start.
+
+use super::{Unknown, disks, list};
+use async_trait::async_trait;
+use block::{Error, ErrorKind, Result};
+use bytes::Bytes;
+use engine::Home;
+use netboot::dhcp::server::Clock;
+use netboot::kernel::{BootFile, BootFiles};
+use netboot::machines::Claim;
+use netboot::registry::{Designation, Machine, Method};
+use netboot::script::{KernelBoot, Sanboot, Script};
+use netboot::sightings::{Sighting, Sightings};
+use netboot::{MacAddress, Machines, Registry, Verdict};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often the list is read again.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Kernels found whose files were not fetched yet; what falls out is looked for again.
+const MOST_FOUND: usize = 4096;
+/// What initiators' names begin with; the machine's card follows.
+const INITIATOR: &str = "iqn.2026-11.io.sojourn.machine:";
+
+/// What a machine that is not in the list gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// The image that its disk is made from.
+    pub from: String,
+    /// The name of machine and disk; `{mac}` is its card's address.
+    pub name: String,
+    /// Whether the disk forgets what is written when the machine leaves.
+    pub ephemeral: bool,
+    /// How the machine reaches it.
+    pub method: Method,
+    /// How many machines the rule makes at most.
+    pub most: usize,
+}
+
+/// The machines of a home.
+pub(super) struct HomeMachines {
+    home: Home,
+    here: Ipv4Addr,
+    unknown: Unknown,
+    clock: Clock,
+    registry: Mutex<Arc<Registry>>,
+    sightings: Mutex<Sightings>,
+    /// What was found for the script of a machine, until its files are fetched: export and files.
+    found: Mutex<HashMap<MacAddress, (String, BootFiles)>>,
+    /// One machine is enrolled at a time.
+    enrolling: tokio::sync::Mutex<()>,
+}
+
+impl HomeMachines {
+    /// Those of `home`, whose server machines reach at `here`.
+    ///
+    /// # Errors
+    /// When a file of the home is damaged.
+    pub(super) async fn open(
+        home: &Home,
+        here: Ipv4Addr,
+        unknown: Unknown,
+        clock: Clock,
+    ) -> Result<Arc<Self>> {
+        let registry = list::load(home).await?;
+        let sightings = Sightings::of(super::sightings(home).await?);
+        Ok(Arc::new(Self {
+            home: home.clone(),
+            here,
+            unknown,
+            clock,
+            registry: Mutex::new(Arc::new(registry)),
+            sightings: Mutex::new(sightings),
+            found: Mutex::default(),
+            enrolling: tokio::sync::Mutex::default(),
+        }))
+    }
+
+    /// Reads the list again now and then, until the future is dropped.
+    pub(super) async fn follow(&self) {
+        let mut told = false;
+        loop {
+            tokio::time::sleep(PAUSE).await;
+            match list::load(&self.home).await {
+                Ok(registry) => {
+                    told = false;
+                    let mut sightings = self.sightings.lock();
+                    for mac in registry.machines().iter().filter_map(|machine| machine.mac) {
+                        sightings.forget(mac);
+                    }
+                    *self.registry.lock() = Arc::new(registry);
+                }
+                Err(error) if !std::mem::replace(&mut told, true) => {
+                    tracing::error!(
+                        error = error.message(),
+                        "the list of machines is not read again"
+                    );
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Machines that asked and are not in the list, if any did since this was asked before.
+    pub(super) fn changed_sightings(&self) -> Option<Vec<Sighting>> {
+        self.sightings.lock().take_changed()
+    }
+
+    fn known(&self, claim: &Claim) -> Option<Machine> {
+        self.registry.lock().find(claim).cloned()
+    }
+
+    async fn do_script(&self, claim: &Claim) -> Result<Option<Script>> {
+        let machine = match (self.known(claim), &self.unknown) {
+            (Some(machine), _) => machine,
+            (None, Unknown::Ignore) => return Ok(None),
+            (None, Unknown::Wait) => return Ok(Some(Script::Wait)),
+            (None, Unknown::Enrol(rule)) => self.enrol(claim, rule).await?,
+        };
+        let Some(disk) = machine.disk.clone().filter(|_| machine.method != Method::Local) else {
+            return Ok(Some(Script::Local));
+        };
+        let status = disks::status(&self.home).await?;
+        tracing::info!(machine = machine.name, mac = %claim.mac, disk, method = machine.method.as_str(), "starts");
+        if machine.method == Method::Iscsi {
+            let target = iscsi::name::of_export(&disk);
+            let target = target.ok_or_else(|| {
+                Error::invalid(format!("disk {disk} has too long a name for iSCSI"))
+            })?;
+            let portal = disks::iscsi_address(&status, self.here)?;
+            let initiator = format!("{INITIATOR}{}", claim.mac.plain());
+            return Ok(Some(Script::Sanboot(Sanboot { disk, portal, target, initiator })));
+        }
+        let address = disks::nbd_address(&status, self.here)?;
+        let export = disks::export_of(&disks::show(&self.home, &disk).await?);
+        let files = disks::find(&status, &export).await?;
+        let mut arguments =
+            vec![format!("root={}", files.root("/dev/nbd0")), format!("nbdroot={address}/{disk}")];
+        arguments.extend(files.arguments().iter().chain(&machine.append).cloned());
+        let initrd = files.has_initrd();
+        self.remember(claim.mac, export, files);
+        Ok(Some(Script::Kernel(KernelBoot { disk, arguments, host: machine.name, initrd })))
+    }
+
+    fn remember(&self, mac: MacAddress, export: String, files: BootFiles) {
+        let mut found = self.found.lock();
+        if found.len() >= MOST_FOUND {
+            found.clear();
+        }
+        found.insert(mac, (export, files));
+    }
+
+    /// Gives a machine a disk by the rule.
+    async fn enrol(&self, claim: &Claim, rule: &Rule) -> Result<Machine> {
+        let _one = self.enrolling.lock().await;
+        let registry = list::load(&self.home).await?;
+        if let Some(machine) = registry.find(claim) {
+            return Ok(machine.clone());
+        }
+        if registry.machines().iter().filter(|machine| machine.by_rule).count() >= rule.most {
+            return Err(Error::no_space(format!(
+                "{} machines got a disk by the rule, and no more do: sojourn machine assign {} --from {}",
+                rule.most, claim.mac, rule.from
+            )));
+        }
+        let name = rule.name.replace("{mac}", &claim.mac.plain());
+        let machine = Machine {
+            name: name.clone(),
+            mac: Some(claim.mac),
+            uuid: None,
+            disk: Some(name.clone()),
+            method: rule.method,
+            append: Vec::new(),
+            by_rule: true,
+        };
+        let who = Designation::Mac(claim.mac);
+        // What would be refused is, before a disk is made.
+        registry.clone().put(&who, machine.clone())?;
+        match disks::create(&self.home, &name, &rule.from, rule.ephemeral).await {
+            // Of an attempt that ended between the two.
+            Err(e)
+                if e.kind() == ErrorKind::Conflict
+                    && disks::show(&self.home, &name).await.is_ok() => {}
+            made => drop(made?),
+        }
+        let put = machine.clone();
+        let registry = list::update(&self.home, move |registry| {
+            registry.put(&who, put)?;
+            Ok(registry.clone())
+        });
+        let registry = Arc::new(registry.await?);
+        *self.registry.lock() = registry;
+        self.sightings.lock().forget(claim.mac);
+        tracing::info!(machine = name, mac = %claim.mac, image = rule.from, "a new machine got a disk");
+        Ok(machine)
+    }
+}
+
+#[async_trait]
+impl Machines for HomeMachines {
+    fn judge(&self, claim: &Claim) -> Verdict {
+        if self.registry.lock().find(claim).is_some() {
+            return Verdict::Boot;
+        }
+        self.sightings.lock().note(claim, (self.clock)());
+        match self.unknown {
+            Unknown::Ignore => Verdict::Ignore,
+            Unknown::Wait | Unknown::Enrol(_) => Verdict::Boot,
+        }
+    }
+
+    async fn script(&self, claim: &Claim) -> Option<Script> {
+        self.do_script(claim).await.unwrap_or_else(|error| {
+            tracing::warn!(mac = %claim.mac, error = error.message(), "a machine cannot start");
+            Some(Script::Trouble(error.message().to_owned()))
+        })
+    }
+
+    async fn file(&self, claim: &Claim, which: BootFile) -> Result<Bytes> {
+        let none = || Error::not_found("this machine is to start no kernel from here");
+        let machine = self.known(claim).filter(|machine| machine.method == Method::Nbd);
+        let disk = machine.and_then(|machine| machine.disk).ok_or_else(none)?;
+        let status = disks::status(&self.home).await?;
+        let found = self.found.lock().get(&claim.mac).cloned();
+        let (export, files) = match found {
+            Some(found) => found,
+            None => {
+                let export = disks::export_of(&disks::show(&self.home, &disk).await?);
+                let files = disks::find(&status, &export).await?;
+                self.remember(claim.mac, export.clone(), files.clone());
+                (export, files)
+            }
+        };
+        disks::read(&status, &export, &files, which).await
+    }
+}

@@ -1,0 +1,65 @@
+//! The list of machines in a home. Commands and `sojourn netboot` change it, one at a time.
+
+use block::fs::FsPath;
+use block::lock::{LockFile, Taking};
+use block::{Error, Result};
+use engine::Home;
+use netboot::Registry;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long one waits for another that changes the list.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it looks.
+const PAUSE: Duration = Duration::from_millis(20);
+
+pub(super) fn path(home: &Home) -> FsPath {
+    FsPath::from(home.machines().as_path())
+}
+
+/// Reads the list.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) when it is damaged; that of the system call.
+pub async fn load(home: &Home) -> Result<Registry> {
+    let path = path(home);
+    block::offload(move || Registry::load(&path)).await
+}
+
+/// Changes the list, durably; nothing is written when `change` fails.
+///
+/// # Errors
+/// Those of `change` and of [`load`]; [`Conflict`](block::ErrorKind::Conflict) when another process keeps
+/// changing it.
+pub async fn update<T: Send + 'static>(
+    home: &Home,
+    change: impl FnOnce(&mut Registry) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let lock = lock(home).await?;
+    let path = path(home);
+    block::offload(move || {
+        let mut registry = Registry::load(&path)?;
+        let result = change(&mut registry)?;
+        registry.save(&path)?;
+        drop(lock);
+        Ok(result)
+    })
+    .await
+}
+
+async fn lock(home: &Home) -> Result<LockFile> {
+    let path = path(home).with_extension("lock");
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let path = path.clone();
+        match block::offload(move || LockFile::take(path)).await? {
+            Taking::Ours(lock) => return Ok(lock),
+            Taking::Held(holder) if Instant::now() >= end => {
+                return Err(Error::conflict(format!(
+                    "the list of machines is being changed by {holder}"
+                )));
+            }
+            Taking::Held(_) | Taking::Replaced => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! `sojourn netboot`: machines without a disk start from a home's disks. A process of its own beside the
+//! server: it needs the low ports and reads what untrusted machines send before they are anybody, and
+//! the server that holds all disks is to have neither.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`list`] | the list of machines in a home, changed by one process at a time |
+//! | `interface` | the address of a network interface |
+//! | `sockets` | sockets at that interface |
+//! | `home_machines` | [`Machines`](netboot::Machines): what a home's machines do |
+//! | `disks` | the home's server: its addresses, its disks, their kernels |
+//! | `keep` | leases and sightings are kept in files |
+
+mod disks;
+mod home_machines;
+mod interface;
+mod keep;
+pub mod list;
+mod sockets;
+
+pub use home_machines::Rule;
+pub use keep::sightings;
+
+use crate::http;
+use crate::http::guests::Guests;
+use crate::signals::{Signals, Switch};
+use block::{Error, Result};
+use bytes::Bytes;
+use engine::Home;
+use engine::world;
+use home_machines::HomeMachines;
+use netboot::dhcp::address::Network;
+use netboot::dhcp::leases::AddressRange;
+use netboot::dhcp::server::{Addresses, Clock};
+use netboot::dhcp::{BOOT_PORT, DhcpServer, Here, Leases, SERVER_PORT};
+use netboot::firmware::{self, Files};
+use netboot::tftp::TftpServer;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::net::TcpListener;
+
+/// Where Debian's package `ipxe` puts its files.
+const FIRMWARE: &str = "/usr/lib/ipxe";
+/// The longest file of firmware, in bytes.
+const LONGEST_FIRMWARE: u64 = 16 << 20;
+const TFTP_PORT: u16 = 69;
+
+/// What to do about machines that are not in the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unknown {
+    /// Note that they asked, and send nothing.
+    Ignore,
+    /// Have them wait until somebody assigns them a disk.
+    Wait,
+    /// Give them a disk.
+    Enrol(Rule),
+}
+
+/// How the network boots.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The interface of the machines' network.
+    pub interface: String,
+    /// The addresses to hand out, where no other server does.
+    pub dhcp: Option<Handing>,
+    /// The port of the HTTP server.
+    pub http_port: u16,
+    /// Where iPXE lies, when not where Debian puts it.
+    pub firmware: Option<PathBuf>,
+    /// About machines that are not in the list.
+    pub unknown: Unknown,
+}
+
+/// Handing out addresses.
+#[derive(Debug, Clone)]
+pub struct Handing {
+    /// Which.
+    pub range: AddressRange,
+    /// The way out.
+    pub router: Option<Ipv4Addr>,
+    /// Who knows names.
+    pub name_servers: Vec<Ipv4Addr>,
+    /// For how long, in seconds.
+    pub lasts: u64,
+}
+
+/// Serves until a signal stops it.
+///
+/// # Errors
+/// When the interface has no address, a port is in use or not allowed, or a file of the home is damaged.
+pub async fn run(home: &Home, options: Options) -> Result<()> {
+    let mut signals = Signals::listen()?;
+    home.must_exist()?;
+    let (address, mask) = interface::address(&options.interface)?;
+    let firmware = load_firmware(options.firmware.as_deref()).await?;
+    // All that can fail comes first: nobody is answered by half a server.
+    let dhcp = sockets::broadcast(&options.interface, SERVER_PORT)?;
+    let boot = sockets::broadcast(&options.interface, BOOT_PORT)?;
+    let tftp = sockets::at(address, TFTP_PORT)?;
+    let web = SocketAddr::from((address, options.http_port));
+    let listener = TcpListener::bind(web).await;
+    let listener = listener
+        .map_err(|e| Error::io(format!("HTTP port {web}; choose another with --http-port"), e))?;
+    let http_port = listener.local_addr().map_err(|e| Error::io(web, e))?.port();
+
+    let here = Here { address, http: http_port };
+    let clock: Clock = Arc::new(|| world::system().clock.now());
+    let machines =
+        HomeMachines::open(home, address, options.unknown.clone(), Arc::clone(&clock)).await?;
+    let addresses = match options.dhcp {
+        Some(handing) => Some(addresses(home, handing, here, mask).await?),
+        None => None,
+    };
+    let server = DhcpServer::new(here, Arc::clone(&machines) as _, addresses, clock);
+    let tftp_server = TftpServer::new(firmware.clone());
+    let ports = Arc::new(sockets::TransferPorts { address });
+    let base = format!("http://{address}:{http_port}");
+    let router = netboot::http::router(Arc::clone(&machines) as _, firmware, base.clone());
+    let (stop, never) = (Switch::new(), || false);
+    let what = match &server.leases() {
+        Some(_) => "as the only DHCP server",
+        None => "beside another DHCP server",
+    };
+    tracing::info!(
+        interface = options.interface,
+        address = base,
+        "machines start from here, {what}"
+    );
+    crate::notify::notify("READY=1");
+    tokio::select! {
+        () = server.serve(&dhcp) => {}
+        () = server.serve_boot(&boot) => {}
+        () = tftp_server.serve(&tftp, ports) => {}
+        () = http::answer(Guests::new(listener), router, stop.clone(), never) => {}
+        () = machines.follow() => {}
+        () = keep::follow(home, &server, &machines) => {}
+        () = signals.stop() => {}
+    }
+    stop.throw();
+    keep::save(home, &server, &machines).await
+}
+
+async fn addresses(home: &Home, handing: Handing, here: Here, mask: Ipv4Addr) -> Result<Addresses> {
+    let net = |address: Ipv4Addr| u32::from(address) & u32::from(mask);
+    let (first, last) = handing.range.ends();
+    if net(first) != net(here.address) || net(last) != net(here.address) {
+        return Err(Error::invalid(format!(
+            "the range {} is not in the network of {}, whose mask is {mask}",
+            handing.range, here.address
+        )));
+    }
+    let earlier = keep::leases(home).await?;
+    Ok(Addresses {
+        network: Network { mask, router: handing.router, name_servers: handing.name_servers },
+        leases: Leases::new(handing.range, here.address, handing.lasts, earlier),
+    })
+}
+
+/// What there is of iPXE. Machines whose cards have iPXE need none.
+async fn load_firmware(dir: Option<&Path>) -> Result<Files> {
+    let (dir, asked) = (dir.unwrap_or(Path::new(FIRMWARE)).to_owned(), dir.is_some());
+    block::offload(move || {
+        let mut files = Files::new();
+        for name in firmware::names() {
+            let path = dir.join(name);
+            match std::fs::metadata(&path) {
+                Ok(found) if found.len() <= LONGEST_FIRMWARE => {
+                    let bytes = std::fs::read(&path).map_err(|e| Error::io(path.display(), e))?;
+                    files.insert(name, Bytes::from(bytes));
+                }
+                Ok(_) => {
+                    return Err(Error::invalid(format!(
+                        "{} is no iPXE: it is too long",
+                        path.display()
+                    )));
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                Err(e) => return Err(Error::io(path.display(), e)),
+            }
+        }
+        let dir = dir.display();
+        match files.is_empty() {
+            true if asked => Err(Error::not_found(format!(
+                "{dir} has none of {:?}; put iPXE there under these names",
+                firmware::names().collect::<Vec<_>>()
+            ))),
+            true => {
+                tracing::warn!(
+                    "no iPXE at {dir}: only machines whose network card has it can start; \
+                                install the package ipxe, or give --firmware DIR"
+                );
+                Ok(files)
+            }
+            false => {
+                tracing::info!(files = ?files.keys().collect::<Vec<_>>(), "iPXE found at {dir}");
+                Ok(files)
+            }
+        }
+    })
+    .await
+}
