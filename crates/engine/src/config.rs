@@ -558,6 +558,7 @@ mod tests {
         expected.serve.busy_poll_us = Some(200);
         expected.serve.iscsi = vec!["127.0.0.1:3260".into()];
         expected.serve.iscsi_chap = Some("chap".into());
+        expected.serve.gateway = Some("0.0.0.0:9443".into());
         assert_eq!(Config::parse(&uncommented).unwrap(), expected);
     }
 
