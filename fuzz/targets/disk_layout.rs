@@ -51,7 +51,7 @@ fuzz_target!(|data: &[u8]| {
         seal(&mut disk);
     }
     // Neither may panic; what is found lies inside and apart.
-    let _ = probe(&Window::whole(&disk));
+    let _ = probe::probe(&Window::whole(&disk));
     let Ok(table) = PartitionTable::read(&disk) else { return };
     let mut spans: Vec<_> = table.partitions().iter().map(|partition| partition.span).collect();
     spans.sort_unstable();
