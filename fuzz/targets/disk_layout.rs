@@ -1,8 +1,8 @@
 //! Partition tables, and what is on a disk: any first sectors, as they are or as a sealed GPT.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use freespace::{PartitionTable, Window, probe};
+use libfuzzer_sys::fuzz_target;
 
 const SIZE: usize = 1 << 20;
 const SECTOR: usize = 512;
@@ -12,7 +12,9 @@ const ENTRIES: usize = 128 * 128;
 /// CRC-32 (IEEE 802.3), bit by bit.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0xEDB8_8320 & (crc & 1).wrapping_neg()))
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            (crc >> 1) ^ (0xEDB8_8320 & (crc & 1).wrapping_neg())
+        })
     })
 }
 

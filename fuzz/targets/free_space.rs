@@ -5,9 +5,9 @@
 //! the length. Unless the kind's highest bit is set, the checksums of what is read are made right.
 #![no_main]
 
+use freespace::{FileSystem, Level, Options, Source, Window};
 use libfuzzer_sys::fuzz_target;
 use std::collections::HashMap;
-use freespace::{FileSystem, Level, Options, Source, Window};
 
 const PAGE: usize = 4096;
 const UNIT: u64 = 64;

@@ -12,8 +12,8 @@ use netboot::dhcp::{DhcpServer, Here, Leases, Message};
 use netboot::kernel::BootFile;
 use netboot::machines::Claim;
 use netboot::script::Script;
-use netboot::tftp::packet::{ReadRequest, Request};
 use netboot::tftp::Transfer;
+use netboot::tftp::packet::{ReadRequest, Request};
 use netboot::{Machines, Registry, Verdict};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
@@ -39,8 +39,17 @@ impl Machines for All {
 fn server(alone: bool) -> DhcpServer {
     let here = Here { address: Ipv4Addr::new(10, 0, 0, 1), http: 8067 };
     let addresses = alone.then(|| Addresses {
-        network: Network { mask: Ipv4Addr::new(255, 255, 255, 0), router: None, name_servers: Vec::new() },
-        leases: Leases::new("10.0.0.2-10.0.0.5".parse().expect("range"), here.address, 60, Vec::new()),
+        network: Network {
+            mask: Ipv4Addr::new(255, 255, 255, 0),
+            router: None,
+            name_servers: Vec::new(),
+        },
+        leases: Leases::new(
+            "10.0.0.2-10.0.0.5".parse().expect("range"),
+            here.address,
+            60,
+            Vec::new(),
+        ),
     });
     DhcpServer::new(here, Arc::new(All), addresses, Arc::new(|| 0))
 }
