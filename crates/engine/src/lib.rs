@@ -234,7 +234,7 @@ pub enum Use {
 /// Opens the backend of a home's store. Nothing is asked over the network yet.
 ///
 /// # Errors
-/// As [`places::open`].
+/// [`Invalid`](block::ErrorKind::Invalid) for a place that is none, and those of a gateway's certificates.
 pub fn backend(home: &Home, config: &Config, what_for: Use) -> Result<Opened> {
     let options = options(home, config, what_for);
     let certificates = home.resolve(Path::new(&config.tls.dir));
@@ -273,7 +273,7 @@ pub async fn open_store_for(home: &Home, config: &Config, what_for: Use) -> Resu
     Ok((store, link))
 }
 
-/// As [`open_store_for`]; also what else the configuration names as sources.
+/// Opens the store of a home; also gives what else the configuration names as sources.
 async fn open_with_sources(
     home: &Home,
     config: &Config,

@@ -15,7 +15,7 @@ const LONGEST_WRITE: Duration = Duration::from_secs(900);
 /// `certificates` is shown unless its URL names another directory. Nothing is asked over the network yet.
 ///
 /// # Errors
-/// As [`objects::open`]; those of the certificates.
+/// [`Invalid`](block::ErrorKind::Invalid) for a place that is none, and those of a gateway's certificates.
 pub fn open(place: &str, certificates: &Path, options: &OpenOptions) -> Result<Opened> {
     match GatewayUrl::is_meant(place) {
         true => through_gateway(place, certificates, options),
@@ -23,7 +23,7 @@ pub fn open(place: &str, certificates: &Path, options: &OpenOptions) -> Result<O
     }
 }
 
-/// As [`open`], for a new store: a directory is made if need be.
+/// Opens the place of a new store: a directory is made if need be.
 ///
 /// # Errors
 /// As [`objects::create`]; those of the certificates.

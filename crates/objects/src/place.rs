@@ -139,7 +139,7 @@ pub fn open(url: &str, options: &OpenOptions) -> Result<Opened> {
     }
 }
 
-/// As [`open`], for a new store: a directory is made if need be. Buckets are not made.
+/// Opens the place of a new store: a directory is made if need be. Buckets are not made.
 ///
 /// # Errors
 /// As [`open`]; [`Denied`](ErrorKind::Denied) for a web server.

@@ -72,7 +72,7 @@ impl Loader {
         Self::with_sources(store, cache, options, None)
     }
 
-    /// As [`new`](Self::new); what one of `sources` has, and is expected to give sooner than the store, comes
+    /// Chunks come from `store` into `cache`; what one of `sources` has, and is expected to give sooner, comes
     /// from there, and what the store cannot give as well.
     pub fn with_sources(
         store: Store,
