@@ -62,8 +62,10 @@ def configure(root):
         shutil.copy(os.path.join(LAB, "guest", source), os.path.join(root, target))
     os.makedirs(units + "/multi-user.target.wants", exist_ok=True)
     os.symlink("/etc/systemd/system/lab-agent.service", units + "/multi-user.target.wants/lab-agent.service")
-    # A root over iSCSI is found by what the firmware leaves in memory (iBFT), without parameters.
-    write_file(root + "/etc/iscsi/iscsi.initramfs", "ISCSI_AUTO=true\n")
+    # A root over iSCSI is found by what the firmware leaves in memory (iBFT), without parameters. Debian's
+    # script reads this file as shell; without an iBFT it would wait for a network for minutes.
+    write_file(root + "/etc/iscsi/iscsi.initramfs",
+               "modprobe -q iscsi_ibft\n[ ! -e /sys/firmware/ibft/initiator ] || ISCSI_AUTO=true\n")
     write_file(root + "/etc/initramfs-tools/conf.d/lab", "MODULES=list\nCOMPRESS=zstd\n")
     write_file(root + "/etc/initramfs-tools/modules", "\n".join(INITRAMFS_MODULES) + "\n")
     kernel = os.listdir(root + "/lib/modules")[0]
