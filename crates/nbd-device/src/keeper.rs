@@ -1,10 +1,12 @@
 //! Keeps a device connected: makes it, and puts a new connection in the place of each that dies.
 
+use crate::backend::Backend;
 use crate::driver::{DeviceSettings, Driver};
 use crate::sysfs;
 use async_trait::async_trait;
 use block::{Error, ErrorKind, Result};
 use nbd::codec::constants::export_flags;
+use nbd::codec::option::Reinstatement;
 use nbd::{ClientOptions, HandedSocket, Terms, Uri, connect_socket};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -26,25 +28,33 @@ const LOOK: Duration = Duration::from_secs(5);
 pub struct KeeperOptions {
     /// The N of `/dev/nbdN`; `None`: the driver takes a free one.
     pub index: Option<u32>,
-    /// Connections, 1 to [`MOST_CONNECTIONS`]; one with a server that does not allow more.
+    /// Connections, 1 to [`MOST_CONNECTIONS`]; one with a server that does not allow more. With one, a new
+    /// connection ends the one before at the server; with more, the driver sends a request that timed out
+    /// again over another connection at once, and the server may carry out the first of the two later,
+    /// behind what was written since.
     pub connections: usize,
     /// A request that is not answered for this long makes its connection count as dead.
     pub request_timeout: Duration,
     /// How long requests wait for a server that is away; they fail then.
     pub dead_timeout: Duration,
-    /// What pauses are spread by, so that machines that lost one server do not come back in one
-    /// instant: any number that others do not have.
-    pub seed: u64,
+    /// By what the server knows which connections take each other's place, unless the device is taken up
+    /// again; pauses are spread by it too, so that machines that lost one server do not come back in one
+    /// instant. Random.
+    pub id: [u8; 16],
+    /// A number that is larger for each keeper that the machine starts, such as the milliseconds since it
+    /// was booted.
+    pub number: u64,
 }
 
 impl Default for KeeperOptions {
     fn default() -> Self {
         Self {
             index: None,
-            connections: 2,
+            connections: 1,
             request_timeout: Duration::from_secs(10),
             dead_timeout: Duration::from_secs(86_400),
-            seed: 0,
+            id: [0; 16],
+            number: 0,
         }
     }
 }
@@ -52,11 +62,11 @@ impl Default for KeeperOptions {
 /// How the server is reached.
 #[async_trait]
 pub trait Dial: Send + Sync {
-    /// Connects once and chooses the export.
+    /// Connects once and chooses the export. The connection takes the place of these.
     ///
     /// # Errors
     /// [`Unavailable`](ErrorKind::Unavailable) when nobody answers, and the server's refusals.
-    async fn dial(&mut self) -> Result<HandedSocket>;
+    async fn dial(&mut self, reinstates: Option<Reinstatement>) -> Result<HandedSocket>;
 
     /// What the device is called for people.
     fn name(&self) -> String;
@@ -88,12 +98,13 @@ impl Servers {
 
 #[async_trait]
 impl Dial for Servers {
-    async fn dial(&mut self) -> Result<HandedSocket> {
+    async fn dial(&mut self, reinstates: Option<Reinstatement>) -> Result<HandedSocket> {
         let mut failure = None;
         for turn in 0..self.addresses.len() {
             let number = (self.first + turn) % self.addresses.len();
             let (uri, options) = &self.addresses[number];
-            match connect_socket(uri, options).await {
+            let options = ClientOptions { reinstates, ..options.clone() };
+            match connect_socket(uri, &options).await {
                 Ok(socket) => {
                     self.first = number;
                     return Ok(socket);
@@ -118,6 +129,7 @@ pub struct Keeper<D, S> {
     connections: usize,
     settings: DeviceSettings,
     terms: Terms,
+    line: Option<Line>,
     pauses: Pauses,
     /// What carries encrypted connections.
     relays: JoinSet<()>,
@@ -141,25 +153,35 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
             return Err(Error::invalid("a request needs a second to be answered at least"));
         }
         let mut relays = JoinSet::new();
-        let first = servers.dial().await?;
+        let mut backend = Backend { server: servers.name(), id: options.id };
+        let known = match options.index {
+            Some(index) => driver.backend(index)?.and_then(|text| Backend::parse(&text)),
+            None => None,
+        };
+        let known = known.filter(|known| known.server == backend.server);
+        let taken_up = known.is_some();
+        backend.id = known.map_or(backend.id, |known| known.id);
+        let one = options.connections == 1;
+        let mut line = one.then_some(Line { id: backend.id, number: options.number });
+        let first = servers.dial(next_of(&mut line)).await?;
         let terms = first.terms.clone();
-        let settings = settings(&terms, servers.name(), options)?;
+        let settings = settings(&terms, backend.to_string(), options)?;
         let several = terms.has(export_flags::CAN_MULTI_CONN);
         let connections = if several { options.connections } else { 1 };
         let mut sockets = vec![carried(&mut relays, first)];
+        let pauses = Pauses::new(options.id);
         if let Some(index) = options.index
-            && driver.backend(index)?.as_ref() == Some(&settings.backend)
+            && taken_up
         {
-            let pauses = Pauses::new(options.seed);
             let mut keeper =
-                Self { driver, servers, index, connections, settings, terms, pauses, relays };
+                Self { driver, servers, index, connections, settings, terms, line, pauses, relays };
             drop(sockets);
             tracing::info!(device = %sysfs::path(index).display(), "is taken up again");
             keeper.mend_all().await?;
             return Ok(keeper);
         }
         while sockets.len() < connections {
-            let next = servers.dial().await?;
+            let next = servers.dial(next_of(&mut line)).await?;
             if next.terms != terms {
                 return Err(Error::conflict(
                     "the export changed while it was connected; try again",
@@ -169,8 +191,7 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
         }
         let handed: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
         let index = driver.connect(options.index, &settings, &handed).await?;
-        let pauses = Pauses::new(options.seed);
-        Ok(Self { driver, servers, index, connections, settings, terms, pauses, relays })
+        Ok(Self { driver, servers, index, connections, settings, terms, line, pauses, relays })
     }
 
     /// The N of `/dev/nbdN`.
@@ -263,7 +284,8 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
     }
 
     async fn replace(&mut self) -> std::result::Result<bool, Mending> {
-        let handed = self.servers.dial().await.map_err(Mending::Later)?;
+        let reinstates = next_of(&mut self.line);
+        let handed = self.servers.dial(reinstates).await.map_err(Mending::Later)?;
         if !self.terms.continues_as(&handed.terms) {
             return Err(Mending::Later(Error::conflict(format!(
                 "{}: is another export than the one that the device was made of, smaller or with less \
@@ -284,6 +306,20 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
         }
         replaced.map_err(Mending::Over)
     }
+}
+
+/// Connections of which each takes the place of those before.
+#[derive(Debug)]
+struct Line {
+    id: [u8; 16],
+    number: u64,
+}
+
+/// What the next connection takes the place of.
+fn next_of(line: &mut Option<Line>) -> Option<Reinstatement> {
+    let line = line.as_mut()?;
+    line.number += 1;
+    Some(Reinstatement { id: line.id, number: line.number })
 }
 
 /// Why a connection was not replaced.
@@ -328,8 +364,9 @@ struct Pauses {
 }
 
 impl Pauses {
-    fn new(seed: u64) -> Self {
-        Self { next: PAUSES.0, state: seed }
+    fn new(seed: [u8; 16]) -> Self {
+        let state = u128::from_le_bytes(seed) as u64;
+        Self { next: PAUSES.0, state }
     }
 
     fn reset(&mut self) {

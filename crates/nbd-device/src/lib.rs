@@ -12,12 +12,14 @@
 //! | module | concept |
 //! |---|---|
 //! | [`driver`] | [`Driver`], what is asked of the kernel's driver, and what it reports |
+//! | `backend` | [`Backend`], what the kernel remembers of a device |
 //! | `message` | the driver's netlink messages: pure |
 //! | `netlink` | the driver, reached by netlink |
 //! | [`keeper`] | [`Keeper`], which connects a device and keeps it connected |
 //! | [`sysfs`] | the devices that are connected now |
 //! | [`resident`] | a process that goes on while the device below it does not answer |
 
+mod backend;
 pub mod driver;
 pub mod keeper;
 mod message;
@@ -25,6 +27,7 @@ mod netlink;
 pub mod resident;
 pub mod sysfs;
 
+pub use backend::Backend;
 pub use driver::{DeviceSettings, Driver};
 pub use keeper::{Keeper, KeeperOptions};
 pub use netlink::Netlink;

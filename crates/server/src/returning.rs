@@ -130,6 +130,7 @@ mod tests {
                 allocation: false,
                 size: 512,
                 read_only: false,
+                reinstates: None,
                 rest: Rest::default(),
             },
             carrier: None,

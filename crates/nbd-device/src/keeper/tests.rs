@@ -80,6 +80,8 @@ impl Driver for Fake {
 struct Server {
     answers: Arc<Mutex<VecDeque<Result<Terms>>>>,
     dials: Arc<Mutex<usize>>,
+    /// What the last connection took the place of.
+    reinstates: Arc<Mutex<Option<Reinstatement>>>,
 }
 
 fn terms(size: u64) -> Terms {
@@ -94,8 +96,9 @@ fn terms(size: u64) -> Terms {
 
 #[async_trait]
 impl Dial for Server {
-    async fn dial(&mut self) -> Result<HandedSocket> {
+    async fn dial(&mut self, reinstates: Option<Reinstatement>) -> Result<HandedSocket> {
         *self.dials.lock().unwrap() += 1;
+        *self.reinstates.lock().unwrap() = reinstates;
         let answer = self.answers.lock().unwrap().pop_front();
         let terms = answer.unwrap_or_else(|| Ok(terms(1 << 20)))?;
         Ok(HandedSocket { socket: UnixStream::pair().unwrap().0.into(), terms, relay: None })
@@ -104,6 +107,11 @@ impl Dial for Server {
     fn name(&self) -> String {
         "nbd://lab/alice".into()
     }
+}
+
+/// A device with two connections.
+fn two() -> KeeperOptions {
+    KeeperOptions { connections: 2, ..KeeperOptions::default() }
 }
 
 struct Rig {
@@ -116,7 +124,8 @@ impl Rig {
     fn new() -> (Self, Fake) {
         let world = Arc::new(Mutex::new(World::default()));
         let (reports, receiver) = mpsc::unbounded_channel();
-        let server = Server { answers: Arc::default(), dials: Arc::default() };
+        let server =
+            Server { answers: Arc::default(), dials: Arc::default(), reinstates: Arc::default() };
         (Self { world: Arc::clone(&world), server, reports }, Fake { world, reports: receiver })
     }
 
@@ -160,7 +169,7 @@ async fn keep_until(keeper: &mut Keeper<Fake, Server>, done: impl Fn() -> bool) 
 
 #[tokio::test(start_paused = true)]
 async fn every_connection_that_dies_is_replaced() {
-    let (rig, mut keeper) = connected(&KeeperOptions::default()).await;
+    let (rig, mut keeper) = connected(&two()).await;
     assert_eq!((keeper.index(), keeper.connections(), rig.alive()), (INDEX, 2, 2));
     rig.kill(1, 1);
     keep_until(&mut keeper, || rig.alive() == 2).await;
@@ -171,7 +180,7 @@ async fn every_connection_that_dies_is_replaced() {
 
 #[tokio::test(start_paused = true)]
 async fn reports_that_were_lost_are_made_up_for() {
-    let (rig, mut keeper) = connected(&KeeperOptions::default()).await;
+    let (rig, mut keeper) = connected(&two()).await;
     rig.kill(2, 0);
     rig.reports.send(None).unwrap();
     keep_until(&mut keeper, || rig.alive() == 2).await;
@@ -179,7 +188,7 @@ async fn reports_that_were_lost_are_made_up_for() {
 
 #[tokio::test(start_paused = true)]
 async fn reports_about_other_devices_are_passed_over() {
-    let (rig, mut keeper) = connected(&KeeperOptions::default()).await;
+    let (rig, mut keeper) = connected(&two()).await;
     rig.reports.send(Some(INDEX + 1)).unwrap();
     rig.kill(1, 1);
     let dials = *rig.server.dials.lock().unwrap();
@@ -189,7 +198,7 @@ async fn reports_about_other_devices_are_passed_over() {
 
 #[tokio::test(start_paused = true)]
 async fn a_device_gets_the_size_that_its_export_has_grown_to() {
-    let (rig, mut keeper) = connected(&KeeperOptions::default()).await;
+    let (rig, mut keeper) = connected(&two()).await;
     rig.answer([Ok(terms(2 << 20))]);
     rig.kill(1, 1);
     keep_until(&mut keeper, || rig.alive() == 2).await;
@@ -199,7 +208,7 @@ async fn a_device_gets_the_size_that_its_export_has_grown_to() {
 
 #[tokio::test(start_paused = true)]
 async fn a_smaller_export_is_never_put_under_a_device_and_the_old_one_is_waited_for() {
-    let (rig, mut keeper) = connected(&KeeperOptions::default()).await;
+    let (rig, mut keeper) = connected(&two()).await;
     let missing = || Err(Error::not_found("no such export"));
     rig.answer([Ok(terms(4096)), Err(Error::unavailable("away")), missing(), missing()]);
     rig.kill(1, 1);
@@ -211,10 +220,10 @@ async fn a_smaller_export_is_never_put_under_a_device_and_the_old_one_is_waited_
 
 #[tokio::test(start_paused = true)]
 async fn the_keeper_ends_when_somebody_ends_the_device_with_a_server_and_without() {
-    let (rig, mut keeper) = connected(&KeeperOptions::default()).await;
+    let (rig, mut keeper) = connected(&two()).await;
     rig.world.lock().unwrap().device = None;
     keeper.keep().await.unwrap();
-    let (rig, mut keeper) = connected(&KeeperOptions::default()).await;
+    let (rig, mut keeper) = connected(&two()).await;
     rig.answer((0..100).map(|_| Err(Error::unavailable("away"))));
     rig.kill(2, 2);
     let world = Arc::clone(&rig.world);
@@ -228,7 +237,7 @@ async fn the_keeper_ends_when_somebody_ends_the_device_with_a_server_and_without
 
 #[tokio::test(start_paused = true)]
 async fn a_device_whose_keeper_was_killed_is_taken_up_again() {
-    let options = KeeperOptions { index: Some(INDEX), ..KeeperOptions::default() };
+    let options = KeeperOptions { index: Some(INDEX), ..two() };
     let (rig, keeper) = connected(&options).await;
     let Keeper { driver, servers, .. } = keeper;
     rig.kill(2, 0); // while nobody listens
@@ -236,6 +245,33 @@ async fn a_device_whose_keeper_was_killed_is_taken_up_again() {
     assert_eq!((rig.alive(), keeper.index()), (2, INDEX));
     rig.kill(1, 1);
     keep_until(&mut keeper, || rig.alive() == 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_connection_of_a_device_with_one_takes_the_place_of_those_before() {
+    let options =
+        KeeperOptions { index: Some(INDEX), id: [5; 16], number: 100, ..KeeperOptions::default() };
+    let (rig, mut keeper) = connected(&options).await;
+    let last = Arc::clone(&rig.server.reinstates);
+    let last = || last.lock().unwrap().unwrap();
+    let first = last();
+    assert_eq!(first.id, options.id);
+    rig.kill(1, 1);
+    keep_until(&mut keeper, || rig.alive() == 1).await;
+    let second = last();
+    assert!(second.id == first.id && second.number > first.number);
+    // A keeper that takes the device up goes on with the id that the kernel remembers.
+    let Keeper { driver, servers, .. } = keeper;
+    rig.kill(1, 0);
+    let later = KeeperOptions { id: [6; 16], number: 5000, ..options };
+    let _keeper = Keeper::connect(driver, servers, &later).await.unwrap();
+    assert!(rig.alive() == 1 && last().id == first.id && last().number > second.number);
+}
+
+#[tokio::test]
+async fn connections_that_are_used_side_by_side_take_no_others_place() {
+    let (rig, _keeper) = connected(&two()).await;
+    assert_eq!(*rig.server.reinstates.lock().unwrap(), None);
 }
 
 #[tokio::test]
@@ -271,7 +307,7 @@ async fn settings_and_sizes_that_cannot_be_are_refused() {
 
 #[test]
 fn pauses_double_to_a_limit_and_are_spread() {
-    let (mut one, mut other) = (Pauses::new(1), Pauses::new(2));
+    let (mut one, mut other) = (Pauses::new([1; 16]), Pauses::new([2; 16]));
     let pauses: Vec<_> = std::iter::repeat_with(|| one.next()).take(10).collect();
     for (number, pause) in pauses.iter().enumerate() {
         let whole = (PAUSES.0 * (1 << number)).min(PAUSES.1);

@@ -63,11 +63,11 @@ pub async fn connect_socket(uri: &Uri, options: &ClientOptions) -> Result<Handed
         }
         let (socket, terms) = match dialed {
             Dialed::Unix(mut stream) => {
-                let terms = choose_plain(&mut stream, &uri.export).await?;
+                let terms = choose_plain(&mut stream, uri, options).await?;
                 (OwnedFd::from(stream.into_std().map_err(no_socket)?), terms)
             }
             Dialed::Tcp(mut stream) => {
-                let terms = choose_plain(&mut stream, &uri.export).await?;
+                let terms = choose_plain(&mut stream, uri, options).await?;
                 (OwnedFd::from(stream.into_std().map_err(no_socket)?), terms)
             }
         };

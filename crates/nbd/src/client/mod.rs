@@ -20,6 +20,7 @@ mod tests;
 use crate::Uri;
 use crate::codec::ReplyStyle;
 use crate::codec::constants::{command, command_flags as flag, export_flags};
+use crate::codec::option::Reinstatement;
 use crate::codec::request::Request;
 use async_trait::async_trait;
 use block::{Device, Durability, Error, Extent, ExtentKind, Limits, Result, Span, ZeroMode};
@@ -59,6 +60,9 @@ pub struct ClientOptions {
     pub keepalive: Duration,
     /// What `nbds://` is encrypted with; without it there is no connection to such a URI.
     pub tls: Option<ClientTls>,
+    /// Of which connections this one takes the place. A server that does not know of that is used all the
+    /// same.
+    pub reinstates: Option<Reinstatement>,
 }
 
 impl Default for ClientOptions {
@@ -68,6 +72,7 @@ impl Default for ClientOptions {
             reconnect: Duration::from_secs(30),
             keepalive: Duration::from_secs(60),
             tls: None,
+            reinstates: None,
         }
     }
 }

@@ -95,18 +95,22 @@ pub(super) async fn encrypt_and_choose(
         }
         stream = tls.connect(stream, uri).await?;
     }
-    let terms = choose(&mut stream, &uri.export, no_zeroes, features).await?;
+    let terms = choose(&mut stream, uri, options, no_zeroes, features).await?;
     Ok((stream, terms))
 }
 
 /// Agrees on an export over a connection that is not encrypted, with no features. Takes not one byte
 /// more than the negotiation has.
-pub(super) async fn choose_plain<S>(stream: &mut S, export: &str) -> Result<Terms>
+pub(super) async fn choose_plain<S>(
+    stream: &mut S,
+    uri: &Uri,
+    options: &ClientOptions,
+) -> Result<Terms>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let no_zeroes = greet(stream).await?;
-    choose(stream, export, no_zeroes, Features::None).await
+    choose(stream, uri, options, no_zeroes, Features::None).await
 }
 
 /// Takes the greeting and answers it; whether the server leaves out the zeroes behind the answer to
@@ -130,13 +134,15 @@ where
 /// Agrees on an export and on how to use it.
 async fn choose<S>(
     stream: &mut S,
-    export: &str,
+    uri: &Uri,
+    options: &ClientOptions,
     no_zeroes: bool,
     features: Features,
 ) -> Result<Terms>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    let export = &uri.export;
     let mut style = ReplyStyle::Simple;
     let styles: &[_] = match features {
         Features::None => &[],
@@ -163,6 +169,10 @@ where
             Ok(())
         })
         .await?;
+    }
+    if let Some(reinstatement) = options.reinstates {
+        // A server that does not know it refuses, and orders connections as it will.
+        let _ = ask(stream, &OptionRequest::Reinstate(reinstatement), |_| Ok(())).await?;
     }
     let (mut size, mut limits) = (None, Limits { maximum: LONGEST_PAYLOAD, ..Limits::default() });
     let go = OptionRequest::Go(InfoRequest { name: export, wanted: vec![info::BLOCK_SIZE] });

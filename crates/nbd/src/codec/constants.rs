@@ -49,6 +49,8 @@ pub mod option {
     pub const LIST_META_CONTEXT: u32 = 9;
     pub const SET_META_CONTEXT: u32 = 10;
     pub const EXTENDED_HEADERS: u32 = 11;
+    /// Our own: docs/nbd.md. A server that does not know it says so, which is no harm.
+    pub const REINSTATE: u32 = 0x534f_4a01;
 }
 
 /// Replies to options. Those with the top bit set are errors.

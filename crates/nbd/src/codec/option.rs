@@ -141,8 +141,36 @@ pub enum OptionRequest<'a> {
     ListMetaContext(MetaRequest<'a>),
     /// Choose metadata contexts.
     SetMetaContext(MetaRequest<'a>),
+    /// End the connections that this one takes the place of.
+    Reinstate(Reinstatement),
     /// An option that is not known here.
     Unknown(u32),
+}
+
+/// One of several connections of which each takes the place of those before: what a client gave up on an
+/// older one must not be carried out behind what it asks on a newer one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reinstatement {
+    /// Says which connections take each other's place: a number that no other client can guess.
+    pub id: [u8; 16],
+    /// Its place among them: it ends those of the same export and client with lower numbers.
+    pub number: u64,
+}
+
+impl Reinstatement {
+    fn parse(body: &[u8]) -> Result<Self> {
+        let mut fields = Fields::new("REINSTATE", body);
+        let mut id = [0; 16];
+        id.copy_from_slice(fields.bytes(16)?);
+        let number = fields.u64()?;
+        fields.end()?;
+        Ok(Self { id, number })
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.id);
+        out.extend_from_slice(&self.number.to_be_bytes());
+    }
 }
 
 /// The body of `INFO` and `GO`.
@@ -187,6 +215,7 @@ impl<'a> OptionRequest<'a> {
             option::SET_META_CONTEXT => {
                 MetaRequest::parse("SET_META_CONTEXT", body).map(Self::SetMetaContext)
             }
+            option::REINSTATE => Reinstatement::parse(body).map(Self::Reinstate),
             _ => Ok(Self::Unknown(code)),
         }
     }
@@ -204,6 +233,7 @@ impl<'a> OptionRequest<'a> {
             Self::ExtendedHeaders => option::EXTENDED_HEADERS,
             Self::ListMetaContext(_) => option::LIST_META_CONTEXT,
             Self::SetMetaContext(_) => option::SET_META_CONTEXT,
+            Self::Reinstate(_) => option::REINSTATE,
             Self::Unknown(code) => *code,
         }
     }
@@ -216,6 +246,7 @@ impl<'a> OptionRequest<'a> {
             Self::ExportName(name) => out.extend_from_slice(clip(name).as_bytes()),
             Self::Info(request) | Self::Go(request) => request.put(out),
             Self::ListMetaContext(request) | Self::SetMetaContext(request) => request.put(out),
+            Self::Reinstate(reinstatement) => reinstatement.put(out),
             _ => {}
         });
     }

@@ -1,7 +1,7 @@
 use super::constants::{chunk, command, errno, option};
 use super::option::{
     ClientFlags, Info, InfoRequest, MetaRequest, OptionHeader, OptionReply, OptionReplyHeader,
-    OptionRequest, parse_greeting, put_greeting,
+    OptionRequest, Reinstatement, parse_greeting, put_greeting,
 };
 use super::reply::{self, Mark, ReplyHeader};
 use super::request::Request;
@@ -149,6 +149,7 @@ proptest! {
             OptionRequest::StartTls, OptionRequest::Info(info.clone()), OptionRequest::Go(info),
             OptionRequest::StructuredReply, OptionRequest::ExtendedHeaders,
             OptionRequest::ListMetaContext(meta.clone()), OptionRequest::SetMetaContext(meta),
+            OptionRequest::Reinstate(Reinstatement { id: [7; 16], number: 1 << 40 }),
             OptionRequest::Unknown(code),
         ] {
             let mut out = Vec::new();

@@ -8,13 +8,18 @@
 //! has *settled*: it has nothing at the device and nothing unread. How an older connection settles,
 //! and when it drops what it has not answered, is in `connection/doubt.rs`. Other connections of one
 //! client, which are in use side by side, settle at once or show that they are alive.
+//!
+//! What is still in the network when a new connection attaches comes to the server later. A client that
+//! says which connections a new one takes the place of ([`Reinstatement`]) is safe from that, too: these
+//! take nothing more, whatever comes.
 
 use super::stream::{Hangup, Watch};
+use crate::codec::option::Reinstatement;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
 
@@ -28,7 +33,10 @@ pub(super) struct Attachments {
 #[derive(Debug)]
 pub(super) struct Attachment {
     client: String,
+    reinstates: Option<Reinstatement>,
     watch: Option<Watch>,
+    /// Another one takes its place.
+    replaced: AtomicBool,
     /// How often a newer connection asked this one to settle.
     asked: AtomicU64,
     asks: Notify,
@@ -37,6 +45,12 @@ pub(super) struct Attachment {
 }
 
 impl Attachment {
+    /// Whether a connection of `client` takes its place.
+    fn is_replaced_by(&self, client: &str, by: Option<Reinstatement>) -> bool {
+        let Some((old, new)) = self.reinstates.zip(by) else { return false };
+        self.client == client && old.id == new.id && old.number < new.number
+    }
+
     /// Asks it to settle; what comes out is ready when it has, or has ended.
     fn ask(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut met = self.met.subscribe();
@@ -57,6 +71,11 @@ pub(super) struct Demand {
 }
 
 impl Demand {
+    /// Whether the newer one takes the place of the connection: then it takes nothing more.
+    pub(super) fn is_to_end(&self) -> bool {
+        self.of.replaced.load(Relaxed)
+    }
+
     /// The connection has settled, or goes on beside the newer one.
     pub(super) fn meet(self) {
         self.of.met.send_replace(self.number);
@@ -85,6 +104,7 @@ impl Attachments {
         self: &Arc<Self>,
         export: &str,
         client: &str,
+        reinstates: Option<Reinstatement>,
         watch: Option<Watch>,
     ) -> (Attached, Option<BoxFuture<'static, ()>>) {
         let mut by_export = self.by_export();
@@ -93,10 +113,18 @@ impl Attachments {
             let hangup = older.watch.as_ref().map_or(Hangup::Nothing, Watch::hangup);
             older.client == client || hangup != Hangup::Nothing
         };
-        let asked: Vec<_> = older.iter().filter(follows).map(|older| older.ask()).collect();
+        let ask = |older: &Arc<Attachment>| {
+            if older.is_replaced_by(client, reinstates) {
+                older.replaced.store(true, Relaxed); // the demand is made behind it
+            }
+            older.ask()
+        };
+        let asked: Vec<_> = older.iter().filter(follows).map(ask).collect();
         let own = Arc::new(Attachment {
             client: client.to_owned(),
+            reinstates,
             watch,
+            replaced: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             asks: Notify::new(),
             met: watch::Sender::new(0),
@@ -142,7 +170,7 @@ mod tests {
     use super::*;
 
     fn attach(all: &Arc<Attachments>, client: &str) -> (Attached, Option<BoxFuture<'static, ()>>) {
-        all.attach("disk", client, None)
+        all.attach("disk", client, None, None)
     }
 
     #[test]
@@ -168,6 +196,25 @@ mod tests {
         assert_eq!(follows.unwrap().now_or_never(), Some(()));
         let (_third, follows) = attach(&all, "a");
         assert_eq!(follows.unwrap().now_or_never(), None, "the second is there");
+    }
+
+    #[test]
+    fn a_connection_takes_the_place_of_older_ones_of_its_client_and_id_with_lower_numbers() {
+        let all = Arc::default();
+        let attach = |client: &str, id: u8, number| {
+            let reinstates = Some(Reinstatement { id: [id; 16], number });
+            Attachments::attach(&all, "disk", client, reinstates, None).0
+        };
+        let old = [("a", 1, 5), ("a", 1, 6), ("a", 1, 7), ("a", 2, 1), ("b", 1, 1)]
+            .map(|(client, id, number)| attach(client, id, number));
+        let ends = |of: &Attached| {
+            demand(Some(of)).now_or_never().is_some_and(|demand| demand.is_to_end())
+        };
+        assert_eq!([ends(&old[0]), ends(&old[1]), ends(&old[2])], [true, true, false]);
+        let _late = attach("a", 1, 6);
+        assert!(!ends(&old[2]), "it was asked for before");
+        let _new = attach("a", 1, 8);
+        assert_eq!([ends(&old[2]), ends(&old[3]), ends(&old[4])], [true, false, false]);
     }
 
     #[test]

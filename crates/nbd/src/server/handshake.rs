@@ -11,7 +11,7 @@ use crate::codec::constants::{
 };
 use crate::codec::option::{
     ClientFlags, EXPORT_NAME_PADDING, Info, InfoRequest, MetaRequest, OptionHeader, OptionReply,
-    OptionRequest, put_export, put_greeting,
+    OptionRequest, Reinstatement, put_export, put_greeting,
 };
 use crate::codec::{Parsed, ReplyStyle, fault};
 use block::{Device, Error, Result};
@@ -53,6 +53,8 @@ pub(super) struct Agreed {
     pub(super) style: ReplyStyle,
     /// Block status of `base:allocation` was asked for.
     pub(super) allocation: bool,
+    /// Which connections this one takes the place of.
+    pub(super) reinstates: Option<Reinstatement>,
     /// The last replies of the negotiation, and what was received beyond it.
     pub(super) rest: Rest,
 }
@@ -70,6 +72,7 @@ struct Handshake<'a, S> {
     style: ReplyStyle,
     /// The export whose `base:allocation` was asked for.
     allocation: Option<String>,
+    reinstates: Option<Reinstatement>,
 }
 
 /// Negotiates with a client. The caller sets the deadline.
@@ -97,6 +100,7 @@ where
         flags: ClientFlags::default(),
         style: ReplyStyle::Simple,
         allocation: None,
+        reinstates: None,
     };
     handshake.run().await
 }
@@ -146,6 +150,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
                         session,
                         style: self.style,
                         allocation: name.is_some(),
+                        reinstates: self.reinstates,
                         rest: Rest {
                             unsent: std::mem::take(&mut self.out),
                             received: std::mem::take(&mut self.received),
@@ -288,6 +293,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
                     self.refuse(code, error_code::ERR_INVALID, why);
                 }
             },
+            OptionRequest::Reinstate(reinstatement) => {
+                self.reinstates = Some(reinstatement);
+                self.reply(code, &OptionReply::Ack);
+            }
             OptionRequest::Unknown(_) => {
                 let why = format!("option {code} is not known");
                 self.refuse(code, error_code::ERR_UNSUP, &why);

@@ -615,7 +615,7 @@ impl Place {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        let Agreed { session, style, allocation, rest } = agreed;
+        let Agreed { session, style, allocation, reinstates, rest } = agreed;
         self.count_once(|registry| &registry.accepted);
         let Inner { registry, budget, .. } = &*self.inner;
         let limits = &*self.limits;
@@ -627,8 +627,9 @@ impl Place {
             true => (None, None),
             false => {
                 let watch = self.watch.clone();
+                let attachments = &self.inner.attachments;
                 let (attached, older) =
-                    self.inner.attachments.attach(&export, &peer.identity, watch);
+                    attachments.attach(&export, &peer.identity, reinstates, watch);
                 (Some(attached), older)
             }
         };
@@ -673,6 +674,7 @@ impl Place {
                     allocation,
                     size: device.size(),
                     read_only: device.read_only(),
+                    reinstates,
                     rest,
                 };
                 return Ok(Some((stream, session)));

@@ -15,6 +15,7 @@ use super::listener::Accepted;
 use super::stream::Stream;
 use super::{Ending, Peer, Place, Purpose, Server, Tls};
 use crate::codec::ReplyStyle;
+use crate::codec::option::Reinstatement;
 use block::{Error, Result};
 use futures::future::BoxFuture;
 use std::convert::Infallible;
@@ -97,6 +98,8 @@ pub struct Interrupted {
     pub size: u64,
     /// Whether the client was told that it cannot write.
     pub read_only: bool,
+    /// Which connections it takes the place of, and which one its own.
+    pub reinstates: Option<Reinstatement>,
     /// What is left of its streams.
     pub rest: Rest,
 }
@@ -250,8 +253,13 @@ impl Place {
             session.close(Ending::Lost).await;
             return Err(Error::conflict(why));
         }
-        let agreed =
-            Agreed { session, style: was.style, allocation: was.allocation, rest: was.rest };
+        let agreed = Agreed {
+            session,
+            style: was.style,
+            allocation: was.allocation,
+            reinstates: was.reinstates,
+            rest: was.rest,
+        };
         let Accepted { stream, peer } = Accepted::from_fd(stream, was.peer)?;
         self.watch = Some(stream.watch());
         let mut told = told;

@@ -7,6 +7,7 @@ use crate::listen::Had;
 use block::{ErrorKind, Result};
 use engine::home::Home;
 use nbd::codec::ReplyStyle;
+use nbd::codec::option::Reinstatement;
 use nbd::server::{Interrupted, Passed, Rest};
 use nbd::{Listener, Peer};
 use tokio::io::AsyncWriteExt;
@@ -61,6 +62,7 @@ async fn sockets_and_what_is_known_of_them_arrive() {
         allocation: true,
         size: 1 << 40,
         read_only: false,
+        reinstates: Some(Reinstatement { id: [9; 16], number: u64::MAX }),
         rest: Rest {
             received: (0..200_000).map(|i| i as u8).collect(),
             unsent: (0..3_000_000).map(|i| (i % 199) as u8).collect(),

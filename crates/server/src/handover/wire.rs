@@ -4,6 +4,7 @@ use super::super::listen::Had;
 use crate::estate::Estate;
 use block::{Error, Result};
 use nbd::codec::ReplyStyle;
+use nbd::codec::option::Reinstatement;
 use nbd::server::{Interrupted, Passed, Rest};
 use nbd::{Listener, Peer, Transport};
 use rustix::io::Errno;
@@ -72,6 +73,9 @@ pub(super) enum Item {
         allocation: bool,
         size: u64,
         read_only: bool,
+        /// [`Interrupted::reinstates`]: the id, and the number.
+        #[serde(default)]
+        reinstates: Option<([u8; 16], u64)>,
         /// So many of the raw bytes are what the client has not taken of its answers.
         #[serde(default)]
         unsent: usize,
@@ -159,6 +163,7 @@ pub(super) async fn send_all(stream: &mut UnixStream, estate: &Estate) -> Result
             allocation: session.allocation,
             size: session.size,
             read_only: session.read_only,
+            reinstates: session.reinstates.map(|one| (one.id, one.number)),
             unsent: unsent.len(),
             skip: *skip,
         };
@@ -238,6 +243,7 @@ pub(super) async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
                 allocation,
                 size,
                 read_only,
+                reinstates,
                 unsent,
                 skip,
             } => {
@@ -257,8 +263,17 @@ pub(super) async fn receive_all(stream: &mut UnixStream) -> Result<Estate> {
                     Style::Extended => ReplyStyle::Extended,
                 };
                 let peer = Peer::known(transport, identity, certificate, asked);
-                let session =
-                    Interrupted { peer, export, style, allocation, size, read_only, rest };
+                let reinstates = reinstates.map(|(id, number)| Reinstatement { id, number });
+                let session = Interrupted {
+                    peer,
+                    export,
+                    style,
+                    allocation,
+                    size,
+                    read_only,
+                    reinstates,
+                    rest,
+                };
                 estate.clients.push(Passed { stream: socket()?, session, carrier: None });
             }
             Item::End => return Ok(estate),

@@ -8,7 +8,7 @@ use crate::remote;
 use block::{ByteSize, Error, Result};
 use nbd::Uri;
 use nbd_device::keeper::Servers;
-use nbd_device::{Driver, Keeper, KeeperOptions, Netlink, resident, sysfs};
+use nbd_device::{Backend, Driver, Keeper, KeeperOptions, Netlink, resident, sysfs};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -56,8 +56,9 @@ pub(crate) struct Connect {
     /// The device [default: a free one]
     #[arg(long, value_name = "PATH", value_parser = device)]
     device: Option<u32>,
-    /// Connections, where the server allows more than one
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    /// Connections, where the server allows more than one. With more, a request that timed out may be
+    /// carried out twice, late: docs/device.md
+    #[arg(long, value_name = "N", default_value_t = 1)]
     connections: usize,
     /// A request that is not answered for this long makes its connection count as dead
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
@@ -134,14 +135,16 @@ async fn connect(args: &Connect, output: Output) -> Result<()> {
     for uri in &args.servers {
         servers.extend(resolved(uri).await?);
     }
-    let mut seed = [0; 8];
-    engine::world::system().entropy.fill(&mut seed)?;
+    let mut id = [0; 16];
+    engine::world::system().entropy.fill(&mut id)?;
+    let booted = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let options = KeeperOptions {
         index: args.device,
         connections: args.connections,
         request_timeout: args.request_timeout,
         dead_timeout: args.give_up_after,
-        seed: u64::from_le_bytes(seed),
+        id,
+        number: (booted.tv_sec as u64) * 1000 + booted.tv_nsec as u64 / 1_000_000,
     };
     let servers = Servers::new(args.servers[0].to_string(), servers)?;
     let mut keeper = Keeper::connect(Netlink::open().await?, servers, &options).await?;
@@ -208,7 +211,10 @@ fn list(output: Output) -> Result<()> {
             device: device.path(),
             size: device.size,
             connections: None,
-            server: device.backend,
+            server: device.backend.map(|text| match Backend::parse(&text) {
+                Some(backend) => backend.server,
+                None => text,
+            }),
         })
         .collect();
     output.print(&devices, || match devices.is_empty() {

@@ -7,7 +7,8 @@
 //! several that its client uses side by side. It is alive when its client sends more after it got an
 //! answer, and then it goes on: requests that a client has under way on two connections have no order.
 //! One that gets an answer, or owes the rest of a request, or does not take its answers, and then sends
-//! nothing for [`SILENCE`], is dropped with all that was not answered.
+//! nothing for [`SILENCE`], is dropped with all that was not answered. So is one at once whose place the
+//! newer one takes.
 
 use super::{Connection, End, Receiving};
 use crate::server::attachments::Demand;
@@ -74,6 +75,9 @@ impl Open {
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// Its client has attached anew, and waits until this connection has settled.
     pub(in crate::server) fn doubt(&mut self, demand: Demand) {
+        if demand.is_to_end() && !matches!(self.receiving, Receiving::Closed) {
+            self.drop_what_is_left();
+        }
         self.doubt = Doubt::Open(Box::new(Open {
             demand,
             silent: None,

@@ -4,6 +4,7 @@ use super::rig::{Daemon, Prober, request};
 use crate::Address;
 use crate::codec::ReplyStyle;
 use crate::codec::constants::command;
+use crate::codec::option::{InfoRequest, OptionRequest, Reinstatement};
 use crate::server::{Limits, Rates};
 use async_trait::async_trait;
 use block::{Device, Durability, Extent, Memory, Result, Span, ZeroMode};
@@ -32,6 +33,21 @@ async fn attach(daemon: &Daemon) -> Prober<Box<dyn Socket>> {
     };
     let mut prober = Prober { stream, style: ReplyStyle::Simple };
     prober.attach(ReplyStyle::Simple).await;
+    prober
+}
+
+/// The same for a connection that takes the place of others.
+async fn attach_in_place(daemon: &Daemon, number: u64) -> Prober<Box<dyn Socket>> {
+    let Address::Tcp(_, port) = &daemon.address else { panic!("on TCP") };
+    let stream = TcpStream::connect(("127.0.0.1", *port)).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let mut prober =
+        Prober { stream: Box::new(stream) as Box<dyn Socket>, style: ReplyStyle::Simple };
+    prober.greet().await;
+    let reinstate = OptionRequest::Reinstate(Reinstatement { id: [7; 16], number });
+    assert_eq!(prober.option(&reinstate).await, [(1, Vec::new())]);
+    let go = OptionRequest::Go(InfoRequest { name: "disk", wanted: vec![3] });
+    assert_eq!(prober.option(&go).await.last(), Some(&(1, Vec::new())));
     prober
 }
 
@@ -117,6 +133,24 @@ async fn the_rest_of_a_request_that_comes_after_newer_writes_is_not_taken() {
         assert!(end.await.is_ok() && answers.is_empty(), "it was answered");
         assert_all(&device, 2);
     }
+}
+
+#[tokio::test]
+async fn what_the_network_brings_late_of_a_replaced_connection_is_not_taken() {
+    let device = Arc::new(Memory::new(SIZE));
+    let daemon = Daemon::of(true, Limits::default(), Arc::clone(&device)).await;
+    // Everything that it sent was answered: to the server it looks like one of two in use.
+    let mut old = attach_in_place(&daemon, 1).await;
+    write_and_flush(&mut old, 1).await;
+    let mut beside = attach(&daemon).await;
+    let mut new = attach_in_place(&daemon, 2).await;
+    write_and_flush(&mut new, 2).await;
+    post_writes(&mut old, 1).await;
+    assert!(old.is_closed().await, "it goes on");
+    assert_all(&device, 2);
+    // One that is in use beside them stays.
+    write_and_flush(&mut beside, 3).await;
+    assert_all(&device, 3);
 }
 
 /// A device whose writes of ones wait until they are let in.
