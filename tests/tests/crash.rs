@@ -115,61 +115,29 @@ fn a_killed_server_leaves_nothing_that_keeps_the_next_one_from_starting() {
     home.run(&["disk", "reset", "d"]);
 }
 
-/// Waits until the server has noted what was written to a disk.
-fn noted(home: &Home, disk: &str) {
-    let notes = home.home().join("disks").join(disk).join("0001.recent");
-    let end = Instant::now() + Duration::from_secs(30);
-    while !notes.exists() {
-        assert!(Instant::now() < end, "nothing was noted");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 #[test]
-fn what_nobody_flushed_outlives_a_killed_server() {
+fn what_was_answered_and_not_flushed_outlives_a_killed_server() {
     let home = Home::new();
     let image = content::image(43, MIB);
     home.import("golden", &image);
     home.disk("d", "golden");
     let data = |index: u64| content::random(4300 + index, 1 << 20);
-    // A client that stays: the server notes what it wrote once a second.
-    let server = home.serve();
-    let mut client = Client::attach(server.socket(), "d");
-    for index in 0..4 {
+    let mut written = Vec::new();
+    // Killed at once, after each write.
+    for index in [0, 5, 1, 7] {
+        let server = home.serve();
+        let mut client = Client::attach(server.socket(), "d");
+        for index in &written {
+            content::assert_same("answered", &client.read(index << 20, 1 << 20), &data(*index));
+        }
         assert_eq!(client.write(index << 20, &data(index)), 0);
+        written.push(index);
+        server.kill();
     }
-    // The first write may have been noted without the others: what comes after that is noted anew.
-    noted(&home, "d");
-    let notes = home.home().join("disks/d/0001.recent");
-    let length = || std::fs::metadata(&notes).expect("notes").len();
-    let before = length();
-    assert_eq!(client.write(5 << 20, &data(5)), 0);
-    let end = Instant::now() + Duration::from_secs(30);
-    while length() == before {
-        assert!(Instant::now() < end, "nothing more was noted");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    server.kill();
-
-    // One that leaves.
     let server = home.serve();
     let mut client = Client::attach(server.socket(), "d");
-    for index in [0, 1, 2, 3, 5] {
-        content::assert_same("noted", &client.read(index << 20, 1 << 20), &data(index));
-    }
-    assert_eq!(client.write(7 << 20, &data(7)), 0);
-    let before = length();
-    client.detach();
-    let end = Instant::now() + Duration::from_secs(30);
-    while length() == before {
-        assert!(Instant::now() < end, "nothing more was noted");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    server.kill();
-    let server = home.serve();
-    let mut client = Client::attach(server.socket(), "d");
-    for index in [0, 1, 2, 3, 5, 7] {
-        content::assert_same("noted", &client.read(index << 20, 1 << 20), &data(index));
+    for index in written {
+        content::assert_same("answered", &client.read(index << 20, 1 << 20), &data(index));
     }
     content::assert_same("untouched", &client.read(8 << 20, 1 << 20), &image[8 << 20..][..1 << 20]);
     client.detach();

@@ -147,10 +147,6 @@ impl Attachment {
     pub async fn detach(mut self, ending: Ending) -> Result<()> {
         let disk = Arc::clone(&self.disk);
         let _leaving = disk.lease.leave();
-        // While it counts as attached: nobody closes the disk meanwhile.
-        if let Err(error) = disk.note().await {
-            tracing::warn!(disk = disk.name(), %error, "cannot note what a client wrote");
-        }
         self.ended = true;
         if !self.leave() {
             return Ok(());

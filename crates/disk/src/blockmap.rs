@@ -47,19 +47,6 @@ impl State {
     }
 }
 
-/// Who is told of the words that changed, each once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reader {
-    /// The log, at a flush.
-    Flush = 0,
-    /// The notes beside the log, in between.
-    Notes = 1,
-}
-
-impl Reader {
-    const ALL: [Self; 2] = [Self::Flush, Self::Notes];
-}
-
 /// Whether no block of the word has the state bits that are not in use.
 pub(crate) const fn is_valid(word: u64) -> bool {
     word & (word >> 1) & 0x5555_5555_5555_5555 == 0
@@ -67,14 +54,8 @@ pub(crate) const fn is_valid(word: u64) -> bool {
 
 struct Page {
     words: Box<[AtomicU64]>,
-    /// For each reader.
-    changes: [Changes; Reader::ALL.len()],
-}
-
-/// The words of a page that a reader has not collected.
-struct Changes {
     /// One bit a word: changed since it was collected.
-    words: [AtomicU64; WORDS / 64],
+    changed: [AtomicU64; WORDS / 64],
     /// The page is in the list of changed pages.
     listed: AtomicBool,
 }
@@ -83,10 +64,8 @@ impl Page {
     fn new() -> Self {
         Self {
             words: (0..WORDS).map(|_| AtomicU64::new(0)).collect(),
-            changes: Reader::ALL.map(|_| Changes {
-                words: [const { AtomicU64::new(0) }; WORDS / 64],
-                listed: AtomicBool::new(false),
-            }),
+            changed: [const { AtomicU64::new(0) }; WORDS / 64],
+            listed: AtomicBool::new(false),
         }
     }
 }
@@ -96,8 +75,8 @@ type Slot = OnceLock<Box<[OnceLock<Page>]>>;
 /// The states of a layer's blocks.
 pub(crate) struct BlockMap {
     slots: [Slot; SLOTS],
-    /// For each reader: pages with changed words.
-    lists: [Mutex<Vec<u64>>; Reader::ALL.len()],
+    /// Pages with changed words.
+    changed: Mutex<Vec<u64>>,
     /// How many blocks are private.
     private: AtomicU64,
 }
@@ -106,7 +85,7 @@ impl BlockMap {
     pub(crate) fn new() -> Self {
         Self {
             slots: [const { OnceLock::new() }; SLOTS],
-            lists: Reader::ALL.map(|_| Mutex::new(Vec::new())),
+            changed: Mutex::default(),
             private: AtomicU64::new(0),
         }
     }
@@ -194,6 +173,14 @@ impl BlockMap {
         blocks.end - blocks.start - private
     }
 
+    /// The word of a group as it would be with these of all blocks in a state.
+    pub(crate) fn word_with(&self, group: u64, blocks: &Range<u64>, state: State) -> u64 {
+        let start = blocks.start.max(group * GROUP);
+        let end = blocks.end.min((group + 1) * GROUP);
+        let mask = mask(start - group * GROUP, end - group * GROUP);
+        self.word(group) & !mask | state.pattern() & mask
+    }
+
     /// Puts blocks into a state. The caller holds the lock of their region, so that a collection
     /// which waits for that lock sees state and mark together.
     pub(crate) fn set(&self, blocks: Range<u64>, state: State) {
@@ -233,39 +220,33 @@ impl BlockMap {
         self.recount(old, word);
     }
 
-    /// Notes that a group is to be collected by both readers: first by a flush.
+    /// Notes that a group is to be collected.
     pub(crate) fn mark(&self, group: u64) {
-        Reader::ALL.iter().for_each(|reader| self.mark_for(*reader, group));
-    }
-
-    /// Notes that a group is to be collected by a reader.
-    pub(crate) fn mark_for(&self, reader: Reader, group: u64) {
         let number = group / WORDS as u64;
-        let changes = &self.page_or_new(number).changes[reader as usize];
+        let page = self.page_or_new(number);
         let index = (group % WORDS as u64) as usize;
-        changes.words[index / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
-        if !changes.listed.swap(true, Ordering::AcqRel) {
-            self.lists[reader as usize].lock().push(number);
+        page.changed[index / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
+        if !page.listed.swap(true, Ordering::AcqRel) {
+            self.changed.lock().push(number);
         }
     }
 
     /// Whether there may be something to collect.
-    pub(crate) fn has_changes_for(&self, reader: Reader) -> bool {
-        !self.lists[reader as usize].lock().is_empty()
+    pub(crate) fn has_changes(&self) -> bool {
+        !self.changed.lock().is_empty()
     }
 
-    /// Takes the groups that changed since the reader's last call, with their words, in order.
+    /// Takes the groups that changed since the last call, with their words, in order.
     ///
-    /// Collections do not overlap. For a flush the caller has waited for every writer that was inside a
-    /// region's lock. A writer that comes in meanwhile is seen by this collection or the next.
-    pub(crate) fn collect(&self, reader: Reader) -> BTreeMap<u64, u64> {
+    /// Collections do not overlap. The caller has waited for every writer that was inside a region's lock.
+    /// A writer that comes in meanwhile is seen by this collection or the next.
+    pub(crate) fn collect(&self) -> BTreeMap<u64, u64> {
         let mut groups = BTreeMap::new();
-        let pages = std::mem::take(&mut *self.lists[reader as usize].lock());
+        let pages = std::mem::take(&mut *self.changed.lock());
         for number in pages {
             let Some(page) = self.page(number) else { continue };
-            let changes = &page.changes[reader as usize];
-            changes.listed.store(false, Ordering::Release);
-            for (i, changed) in changes.words.iter().enumerate() {
+            page.listed.store(false, Ordering::Release);
+            for (i, changed) in page.changed.iter().enumerate() {
                 let mut bits = changed.swap(0, Ordering::AcqRel);
                 while bits != 0 {
                     let index = i * 64 + bits.trailing_zeros() as usize;
@@ -353,13 +334,13 @@ mod tests {
             }
             // What was collected is all that a second map needs.
             let copy = BlockMap::new();
-            for (group, word) in map.collect(Reader::Flush) {
+            for (group, word) in map.collect() {
                 prop_assert!(is_valid(word));
                 copy.restore(group, word);
             }
             prop_assert!(copy.groups().eq(map.groups()));
             prop_assert_eq!(copy.private(), private);
-            prop_assert!(map.collect(Reader::Flush).is_empty());
+            prop_assert!(map.collect().is_empty());
         }
     }
 
@@ -367,21 +348,30 @@ mod tests {
     fn setting_a_block_to_its_own_state_leaves_nothing_to_log() {
         let map = BlockMap::new();
         map.set(3..70, State::Private);
-        assert_eq!(map.collect(Reader::Flush).len(), 3);
+        assert_eq!(map.collect().len(), 3);
         map.set(5..60, State::Private);
-        assert!(map.collect(Reader::Flush).is_empty());
+        assert!(map.collect().is_empty());
     }
 
     #[test]
-    fn each_reader_is_told_of_a_change_once() {
+    fn a_change_is_collected_once() {
         let map = BlockMap::new();
         map.set(3..70, State::Private);
-        assert!(map.has_changes_for(Reader::Notes));
-        assert_eq!(map.collect(Reader::Notes), map.collect(Reader::Flush));
-        assert!(!map.has_changes_for(Reader::Notes) && map.collect(Reader::Notes).is_empty());
-        map.mark_for(Reader::Notes, 1);
-        assert!(map.collect(Reader::Flush).is_empty());
-        assert_eq!(map.collect(Reader::Notes).keys().collect::<Vec<_>>(), [&1]);
+        assert!(map.has_changes());
+        assert_eq!(map.collect().len(), 3);
+        assert!(!map.has_changes() && map.collect().is_empty());
+        map.mark(1);
+        assert_eq!(map.collect().keys().collect::<Vec<_>>(), [&1]);
+    }
+
+    #[test]
+    fn a_word_is_told_before_it_is_set() {
+        let map = BlockMap::new();
+        map.set(3..70, State::Private);
+        let blocks = 20..40;
+        let words: Vec<u64> = (0..2).map(|g| map.word_with(g, &blocks, State::Zero)).collect();
+        map.set(blocks, State::Zero);
+        assert_eq!(words, [map.word(0), map.word(1)]);
     }
 
     #[test]

@@ -230,20 +230,6 @@ impl Disk {
         self.away.as_ref().map_or(Ok(()), |away| away.renew(&self.shadow))
     }
 
-    /// Whether something was written that the next process would not have, were this one killed now.
-    pub fn has_to_note(&self) -> bool {
-        self.shadow.has_to_note()
-    }
-
-    /// Notes, unsynced, what was written since the last flush: from then on it outlives a kill of this
-    /// process, but no power failure. A server does so about once a second.
-    ///
-    /// # Errors
-    /// Those of the file system. It can be tried again.
-    pub async fn note(&self) -> Result<()> {
-        self.shadow.note().await
-    }
-
     /// Flushes, and leaves the files so that the next opening is quick and any loss is noticed.
     /// The lock goes with the last handle.
     ///

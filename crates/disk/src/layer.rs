@@ -1,14 +1,20 @@
 //! One layer of a shadow: a data file, in which block n lies at n times 4096, and the map that
 //! says which of its blocks count.
 
-use crate::blockmap::{BlockMap, GROUP, Reader, State};
+use crate::blockmap::{BlockMap, GROUP, State};
 use crate::doubt::{self, Doubt};
-use crate::maplog::{Failure, Identity, Known, MapLog, RECENT, REMEDY};
+use crate::maplog::{Failure, Identity, Known, MapLog, Notes, RECENT, REMEDY};
 use block::fs::{FsPath, Open};
-use block::{BLOCK, Error, RandomFile, Result, Span};
+use block::{BLOCK, Error, ErrorKind, RandomFile, Result, Span};
 use parking_lot::Mutex;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Groups whose states change one after the other: those of a region of the shadow, 1 MiB.
+const CHANGED_TOGETHER: u64 = 8;
+/// Locks of these; regions far apart share one.
+const LOCKS: usize = 64;
 
 /// How a round of flushing ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +31,9 @@ pub(crate) struct Layer {
     pub(crate) data: RandomFile,
     pub(crate) map: BlockMap,
     log: Mutex<MapLog>,
+    notes: Arc<Notes>,
+    /// Who holds one changes states in its groups: what is noted is never older than what counts.
+    changing: [Mutex<()>; LOCKS],
     /// The data file has bytes that may not be on stable storage.
     unsynced: AtomicBool,
 }
@@ -59,7 +68,9 @@ impl Layer {
             doubt: Doubt::of(&map),
             data,
             map: BlockMap::new(),
+            notes: Arc::clone(log.notes()),
             log: Mutex::new(log),
+            changing: [const { Mutex::new(()) }; LOCKS],
             unsynced: AtomicBool::new(false),
         })
     }
@@ -70,7 +81,8 @@ impl Layer {
     /// Those of the file system.
     pub(crate) fn clear(directory: &FsPath, number: u32) -> Result<()> {
         let (data, map) = paths(directory, number);
-        for path in [data, map] {
+        let recent = map.with_extension(RECENT);
+        for path in [data, map, recent] {
             match path.remove_file() {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
                 other => other.map_err(|e| path.error(e))?,
@@ -88,7 +100,7 @@ impl Layer {
     pub(crate) fn open(directory: &FsPath, identity: Identity, size: u64) -> Result<Self> {
         let (data, path) = paths(directory, identity.layer);
         let data = RandomFile::open_on(&data, Open::WRITE).map_err(|e| match e.kind() {
-            block::ErrorKind::NotFound => {
+            ErrorKind::NotFound => {
                 Error::corrupt(format!("{e}: the private blocks of the disk are gone; {REMEDY}"))
             }
             _ => e,
@@ -101,11 +113,11 @@ impl Layer {
         let map = BlockMap::new();
         let groups = size.div_ceil(BLOCK).div_ceil(GROUP);
         let mut log = MapLog::open(&path, identity, groups, doubted, &mut |group, word, known| {
-            map.restore(group, word);
-            if known == Known::Recent {
+            if known == Known::Recent && map.word(group) != word {
                 // The next flush has it.
-                map.mark_for(Reader::Flush, group);
+                map.mark(group);
             }
+            map.restore(group, word);
         })?;
         let (length, last) = (data.len()?, map.last_private());
         if let Some(last) = last.filter(|last| length <= last * BLOCK) {
@@ -133,7 +145,9 @@ impl Layer {
             doubt,
             data,
             map,
+            notes: Arc::clone(log.notes()),
             log: Mutex::new(log),
+            changing: [const { Mutex::new(()) }; LOCKS],
             unsynced: AtomicBool::new(true),
         })
     }
@@ -167,12 +181,61 @@ impl Layer {
     pub(crate) fn take_in(&self, block: Span, bytes: &[u8]) -> Result<()> {
         let blocks = block.offset() / BLOCK..block.offset() / BLOCK + 1;
         if bytes.iter().all(|byte| *byte == 0) {
-            self.map.set(blocks, State::Zero);
+            self.set(blocks, State::Zero)
         } else {
             self.write(block.offset(), bytes)?;
-            self.map.set(blocks, State::Private);
+            self.set(blocks, State::Private)
+        }
+    }
+
+    /// Puts blocks into a state, which the next process has too, should this one be killed. The caller
+    /// holds the lock of their region.
+    ///
+    /// # Errors
+    /// Those of the file system, [`NoSpace`](block::ErrorKind::NoSpace) for one: the rest of the blocks
+    /// keep their states then.
+    pub(crate) fn set(&self, blocks: Range<u64>, state: State) -> Result<()> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let part = at / GROUP / CHANGED_TOGETHER;
+            let end = blocks.end.min((part + 1) * CHANGED_TOGETHER * GROUP);
+            if self.map.run(at..end) != (state, end) {
+                self.change(part, at..end, state)?;
+            }
+            at = end;
         }
         Ok(())
+    }
+
+    /// Changes the states of blocks whose groups change together.
+    fn change(&self, part: u64, blocks: Range<u64>, state: State) -> Result<()> {
+        let _turn = self.changing[part as usize % LOCKS].lock();
+        let groups = blocks.start / GROUP..blocks.end.div_ceil(GROUP);
+        let mut words = [0; CHANGED_TOGETHER as usize];
+        let count = (groups.end - groups.start) as usize;
+        for (word, group) in words.iter_mut().zip(groups.clone()) {
+            *word = self.map.word_with(group, &blocks, state);
+        }
+        // Before they count: who finds the new state does not note it again.
+        match self.notes.put(groups.start, &words[..count]) {
+            // Giving room back must not want any. Private blocks that were given back read as zeroes, too.
+            Err(e) if e.kind() == ErrorKind::NoSpace && state == State::Zero => {
+                if self.map.fresh(blocks.clone()) > 0 {
+                    return Err(e);
+                }
+            }
+            other => other?,
+        }
+        self.map.set(blocks, state);
+        Ok(())
+    }
+
+    /// Gives up the notes, if the log has all that they say.
+    fn forget_notes(&self) {
+        let _all: Vec<_> = self.changing.iter().map(Mutex::lock).collect();
+        if !self.map.has_changes() {
+            self.notes.forget();
+        }
     }
 
     /// Notes that the data file changed.
@@ -195,9 +258,7 @@ impl Layer {
 
     fn sync_once(&self, round: Round) -> Result<(), Failure> {
         let mut log = self.log.lock();
-        // First: what is not noted any more is in the log then.
-        drop(self.map.collect(Reader::Notes));
-        let changed = self.map.collect(Reader::Flush);
+        let changed = self.map.collect();
         let checkpoint = log.wants_checkpoint()
             || round == Round::Close
                 && (log.has_records_behind_checkpoint() || !changed.is_empty());
@@ -227,31 +288,15 @@ impl Layer {
         }
     }
 
-    /// Whether something changed that is neither in the log nor noted.
-    pub(crate) fn has_to_note(&self) -> bool {
-        self.map.has_changes_for(Reader::Notes)
-    }
-
-    /// Notes what changed, for the next process should this one be killed; not while a flush is under
-    /// way, which does better. `true` when so much is noted that a flush should follow. Waits for the
-    /// file system.
-    ///
-    /// # Errors
-    /// Those of the file system; it is noted the next time then.
-    pub(crate) fn note(&self) -> Result<bool> {
-        let Some(mut log) = self.log.try_lock() else { return Ok(false) };
-        let changed = self.map.collect(Reader::Notes);
-        if !changed.is_empty() {
-            let words = changed.iter().map(|(group, word)| (*group, *word));
-            log.note(words).inspect_err(|_| {
-                changed.keys().for_each(|group| self.map.mark_for(Reader::Notes, *group));
-            })?;
-        }
-        Ok(log.is_noted_at_length())
-    }
-
+    /// The log has all that changed before the round.
     fn seal(&self, log: &mut MapLog, round: Round) -> Result<(), Failure> {
-        if round == Round::Close { log.seal() } else { Ok(()) }
+        if round == Round::Close {
+            log.seal()?;
+        }
+        if round == Round::Close || self.notes.are_long() {
+            self.forget_notes();
+        }
+        Ok(())
     }
 
     /// Room that the data file takes, in bytes.

@@ -9,6 +9,8 @@
 //! told of and which is dropped, or damage. The slots tell them apart: after every sync the number
 //! of the last record goes into one of them in turn, so that a killed process leaves the exact
 //! number, and a power failure one that lags by at most one batch.
+//!
+//! What changed since the last flush is [noted](Notes) beside it.
 
 mod format;
 mod recent;
@@ -17,12 +19,12 @@ mod tests;
 
 use self::format::{Header, RECORD_HEADER, RECORDS, Record, SLOTS, Slot};
 pub(crate) use self::format::{Identity, decode_entries};
-pub(crate) use self::recent::SUFFIX as RECENT;
-use self::recent::{Ground, Recent};
+use self::recent::Ground;
+pub(crate) use self::recent::{Notes, SUFFIX as RECENT};
 use crate::doubt;
 use block::fs::{FsPath, Open};
-use block::page_cache::PageCacheId;
 use block::{Error, ErrorKind, RandomFile, Result};
+use std::sync::Arc;
 
 /// Where a damaged map leaves its owner.
 pub(crate) const REMEDY: &str = "put the file back from a backup, or give the private blocks up with 'sojourn disk reset' or 'disk rollback'";
@@ -53,16 +55,14 @@ pub(crate) struct MapLog {
     checkpoint: u64,
     next_slot: usize,
     /// What is noted of changes that no record has yet.
-    recent: Recent,
-    /// The page cache that the file is in, if that can be told.
-    memory: Option<PageCacheId>,
+    notes: Arc<Notes>,
 }
 
 /// Whether a word that a log was opened with is on stable storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {
     Flushed,
-    /// It was noted since the last flush.
+    /// It was noted, and may be.
     Recent,
 }
 
@@ -77,6 +77,18 @@ impl MapLog {
         identity: Identity,
         groups: impl IntoIterator<Item = (u64, u64)>,
     ) -> Result<Self> {
+        let log =
+            Self::create_beside(path, identity, groups, Arc::new(Notes::of(path, identity)?))?;
+        log.notes.stand_on(log.ground()?)?;
+        Ok(log)
+    }
+
+    fn create_beside(
+        path: &FsPath,
+        identity: Identity,
+        groups: impl IntoIterator<Item = (u64, u64)>,
+        notes: Arc<Notes>,
+    ) -> Result<Self> {
         let file = RandomFile::open_on(path, Open::NEW)?;
         let header = Header { identity }.encode();
         let mut log = Self {
@@ -90,8 +102,7 @@ impl MapLog {
             unsynced: false,
             checkpoint: 0,
             next_slot: 0,
-            recent: Recent::of(path),
-            memory: PageCacheId::of(path)?,
+            notes,
         };
         log.fill(&header, groups).inspect_err(|_| {
             let _ = path.remove_file();
@@ -130,12 +141,12 @@ impl MapLog {
     }
 
     /// Opens a log, telling `restore` the word of each group in the order of the records, and then those
-    /// that were noted since the last flush in the same page cache. Groups are below `limit`. With
-    /// `doubted` what is read is what stable storage has.
+    /// that were noted in the same page cache. Groups are below `limit`. With `doubted` what is read is
+    /// what stable storage has.
     ///
     /// # Errors
     /// [`Corrupt`](ErrorKind::Corrupt) when anything but the end of an unacknowledged batch does
-    /// not check; [`Unsupported`](ErrorKind::Unsupported) for a later format.
+    /// not check, or what is noted does not; [`Unsupported`](ErrorKind::Unsupported) for a later format.
     pub(crate) fn open(
         path: &FsPath,
         identity: Identity,
@@ -155,10 +166,15 @@ impl MapLog {
         let reader = Reader { path, length: file.len()?, file: &file };
         let header = reader.header(&identity)?;
         let acknowledged = reader.slot()?;
+        let notes = Arc::new(Notes::of(path, identity)?);
+        let grounds = if doubted { Vec::new() } else { notes.look() };
+        let number = number_of(path, &file)?;
+        let mut stands = false;
+        let mut passed = |slot: &Slot| stands |= grounds.contains(&Ground::at(number, slot));
         let mut flushed = |group, word| restore(group, word, Known::Flushed);
-        let last = reader.records(&header, limit, &acknowledged, &mut flushed)?;
+        let last = reader.records(&header, limit, &acknowledged, &mut passed, &mut flushed)?;
         let length = reader.length;
-        let mut log = Self {
+        let log = Self {
             path: path.clone(),
             file,
             identity,
@@ -170,46 +186,30 @@ impl MapLog {
             unsynced: true,
             checkpoint: RECORDS,
             next_slot: 0,
-            recent: Recent::of(path),
-            memory: PageCacheId::of(path)?,
+            notes,
         };
         if length != last.end {
             // The rest of a batch that nobody was told of.
             log.file.set_len(last.end)?;
         }
-        if let Some(ground) = log.ground().filter(|_| !doubted) {
-            let mut noted = |group, word| restore(group, word, Known::Recent);
-            log.recent.read(&ground, &identity, limit, &mut noted);
-        }
-        if log.recent.is_empty() {
+        if stands {
+            log.notes.read(limit, &mut |group, word| restore(group, word, Known::Recent))?;
+        } else {
             // What stands on nothing that is here stands on nothing that will be.
-            log.recent.remove();
+            log.notes.forget();
         }
+        log.notes.stand_on(log.ground()?)?;
         Ok(log)
     }
 
     /// What notes stand on now.
-    fn ground(&self) -> Option<Ground> {
-        let (_, file) = self.file.file().metadata().ok()?.identity;
-        let (sequence, chain) = (self.sequence, self.chain);
-        Some(Ground { memory: self.memory?, file, sequence, chain })
+    fn ground(&self) -> Result<Ground> {
+        Ok(Ground::at(number_of(&self.path, &self.file)?, &self.slot()))
     }
 
-    /// Notes the words of groups for the next process, should this one be killed. Nothing is synced,
-    /// and a power failure takes them. Where nobody could tell whether one happened, nothing is noted.
-    ///
-    /// # Errors
-    /// Those of the file system; the words are not noted then.
-    pub(crate) fn note(&mut self, groups: impl IntoIterator<Item = (u64, u64)>) -> Result<()> {
-        match self.ground() {
-            Some(ground) => self.recent.append(&ground, &self.identity, groups),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether so much is noted that a flush is better than more of it.
-    pub(crate) fn is_noted_at_length(&self) -> bool {
-        self.recent.are_long()
+    /// What is noted of changes that it does not have yet.
+    pub(crate) fn notes(&self) -> &Arc<Notes> {
+        &self.notes
     }
 
     /// Appends the words of groups and returns when they are on stable storage. With no group it
@@ -235,7 +235,10 @@ impl MapLog {
         (self.sequence, self.chain) = batch.last();
         self.acknowledged = self.sequence;
         self.unsynced = false;
-        self.recent.forget();
+        if let Err(error) = self.ground().and_then(|ground| self.notes.stand_on(ground)) {
+            // They stand on the record before, which is there as well.
+            tracing::warn!(path = %self.path.display(), %error, "cannot bring the notes up to date");
+        }
         // Not synced: see the module's text. A slot that cannot be written only lags.
         let slot = self.slot().encode();
         if let Err(error) = self.file.write(SLOTS[self.next_slot], &slot) {
@@ -263,16 +266,23 @@ impl MapLog {
         let fresh = self.path.with_extension("map.new");
         // What an earlier try could not remove. Who has the layer open makes it, nobody else.
         let _ = fresh.remove_file();
-        let mut new = Self::create(&fresh, self.identity, groups).map_err(Failure::Retry)?;
-        // Before: no notes are ever beside a log that they were not written beside.
-        self.recent.forget();
+        let notes = Arc::clone(&self.notes);
+        let mut new =
+            Self::create_beside(&fresh, self.identity, groups, notes).map_err(Failure::Retry)?;
+        // Before: what is noted counts beside either, whichever a kill leaves.
+        new.ground().and_then(|ground| self.notes.stand_also_on(ground)).map_err(|error| {
+            let _ = fresh.remove_file();
+            Failure::Retry(error)
+        })?;
         let left = fresh.replace(&self.path).map_err(|error| {
             let _ = fresh.remove_file();
             Failure::Retry(self.path.error(error))
         })?;
         new.path.clone_from(&self.path);
-        new.recent = Recent::of(&self.path);
         *self = new;
+        if let Err(error) = self.ground().and_then(|ground| self.notes.stand_on(ground)) {
+            tracing::warn!(path = %self.path.display(), %error, "cannot bring the notes up to date");
+        }
         fresh.settle(left).map_err(Failure::Lost)
     }
 
@@ -284,6 +294,11 @@ impl MapLog {
     fn sync(&self) -> Result<(), Failure> {
         self.file.file().sync_data().map_err(|e| Failure::Lost(self.path.error(e)))
     }
+}
+
+/// The number of an open file in its file system.
+fn number_of(path: &FsPath, file: &RandomFile) -> Result<u64> {
+    Ok(file.file().metadata().map_err(|e| path.error(e))?.identity.1)
 }
 
 /// Reads a log that may hold anything.
@@ -329,12 +344,13 @@ impl Reader<'_> {
         best.ok_or_else(|| self.corrupt(SLOTS[0], "neither acknowledgement slot checks"))
     }
 
-    /// Restores every record that checks, and says where they end.
+    /// Restores every record that checks, tells `passed` where each ends, and says where they all do.
     fn records(
         &self,
         header: &[u8; 512],
         limit: u64,
         acknowledged: &Slot,
+        passed: &mut dyn FnMut(&Slot),
         restore: &mut dyn FnMut(u64, u64),
     ) -> Result<Slot> {
         let mut last = Slot { sequence: 0, end: RECORDS, chain: Header::chain(header) };
@@ -342,6 +358,7 @@ impl Reader<'_> {
             if last.sequence == acknowledged.sequence && last != *acknowledged {
                 return Err(self.corrupt(last.end, "a record is not the one that was acknowledged"));
             }
+            passed(&last);
             let Some((record, payload)) = self.record(&last)? else { break };
             decode_entries(&payload, limit, restore).map_err(|why| self.corrupt(last.end, why))?;
             last = Slot {

@@ -14,6 +14,9 @@
 //! the answer. Flushes that come in meanwhile share the next round. A round runs to its end even
 //! when those who wait for it go away.
 //!
+//! Between two flushes each change of a state is noted, unsynced, before it counts: a kill of the
+//! process takes nothing that was answered.
+//!
 //! After a failed sync nobody knows what the disk holds, and a second sync would not tell: the
 //! shadow then refuses writes and flushes until it is opened again.
 //!
@@ -37,7 +40,7 @@ mod zero;
 
 use self::failure::Poison;
 use self::limit::Limit;
-use crate::blockmap::MAX_SIZE;
+use crate::blockmap::{MAX_SIZE, State};
 use crate::layer::Layer;
 use crate::maplog::Identity;
 use crate::space::HomeSpace;
@@ -46,6 +49,7 @@ use arc_swap::ArcSwap;
 use block::fs::FsPath;
 use block::{Device, Error, Result, offload};
 use parking_lot::RwLock;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -294,6 +298,16 @@ impl Inner {
 
     fn region(&self, offset: u64) -> &RwLock<()> {
         &self.regions[(offset / REGION) as usize % LOCKS].0
+    }
+
+    /// Puts blocks of the newest layer, all inside one region whose lock is held, into a state. The note of
+    /// it takes the room of the reserve, if there is no other.
+    fn set(&self, top: &Layer, blocks: Range<u64>, state: State) -> Result<()> {
+        let set = || top.set(blocks.clone(), state);
+        match self.space.get() {
+            Some(space) => space.spend(set),
+            None => set(),
+        }
     }
 
     fn check(&self) -> Result<()> {

@@ -25,8 +25,6 @@ const LAST_CLOSINGS: usize = 32;
 const OPENINGS: usize = 32;
 /// How long an opening waits for its turn: those before it may hang with their storage.
 const TURN: Duration = Duration::from_secs(3);
-/// Disks of which is noted at the same time what was written.
-const NOTINGS: usize = 8;
 
 /// All open disks of a home.
 pub struct OpenDisks {
@@ -258,26 +256,6 @@ impl OpenDisks {
         };
         let idle = slots.into_iter().filter(is_idle);
         futures::stream::iter(idle).for_each_concurrent(CLOSINGS, close).await;
-    }
-
-    /// Notes what was written to the open disks and not flushed, for the next server should this one be
-    /// killed; what cannot be noted is in the log, and tried again the next time.
-    pub async fn note_all(&self) {
-        let to_note = |opened: &Opened| opened.disk.has_to_note().then(|| Arc::clone(&opened.disk));
-        let slots: Vec<_> = self.slots.lock().values().map(Arc::clone).collect();
-        let disks =
-            slots.iter().filter_map(|slot| slot.disk.try_lock().ok()?.as_ref().and_then(to_note));
-        let disks: Vec<_> = disks.collect();
-        let note = async |disk: Arc<Disk>| {
-            if let Err(e) = disk.note().await {
-                tracing::warn!(
-                    disk = disk.name(),
-                    error = e.message(),
-                    "cannot note what was written"
-                );
-            }
-        };
-        futures::stream::iter(disks).for_each_concurrent(NOTINGS, note).await;
     }
 
     /// Closes every disk, many at a time. All are tried; the first error is returned.

@@ -18,8 +18,6 @@ pub(crate) struct Upkeep {
     engine: Arc<Engine>,
     /// Idle disks are closed.
     closing: JoinSet<()>,
-    /// What was written and not flushed is noted.
-    noting: JoinSet<()>,
     /// Room is kept for what must not fail when the disk is full.
     taking_room: JoinSet<()>,
     ticks: u64,
@@ -28,8 +26,7 @@ pub(crate) struct Upkeep {
 impl Upkeep {
     /// Nothing is done yet.
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
-        let (closing, noting, taking_room) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
-        Self { engine, closing, noting, taking_room, ticks: 0 }
+        Self { engine, closing: JoinSet::new(), taking_room: JoinSet::new(), ticks: 0 }
     }
 
     /// Begins what is due. Disks that nobody has used for `idle` are closed.
@@ -42,11 +39,6 @@ impl Upkeep {
         if self.ticks.is_multiple_of(HEAD_ROOM_TICKS) {
             running.head_room.note(&self.engine, &running.nbd.counters());
         }
-        while self.noting.try_join_next().is_some() {}
-        if self.noting.len() < ROUNDS {
-            let engine = Arc::clone(&self.engine);
-            self.noting.spawn(async move { engine.open.note_all().await });
-        }
         if self.taking_room.try_join_next().is_some() || self.taking_room.is_empty() {
             let disks = Arc::clone(&self.engine.disks);
             self.taking_room.spawn(async move { disks.keep_room().await });
@@ -58,6 +50,5 @@ impl Upkeep {
     /// for that: it ends with this.
     pub(crate) async fn finish(&mut self) {
         while self.closing.join_next().await.is_some() {}
-        while self.noting.join_next().await.is_some() {}
     }
 }

@@ -1,168 +1,293 @@
-//! Notes beside a map log, `NNNN.recent`: which words changed since the last flush. They are for the
-//! next process after a kill.
+//! Notes beside a map log, `NNNN.recent`: the states of blocks that changed, for the next process should
+//! this one be killed.
 //!
 //! A kill takes nothing from the page cache. The blocks that were written are in it; all that would be
-//! lost is what the map says of them. So the words are noted once a second, without a sync. After a power
-//! failure storage may have the notes and not the blocks, and a block would read as bytes that nobody
-//! wrote: notes count only with the page cache that they were written into ([`PageCacheId`]), and only
-//! behind the very record of the very file that they were written behind.
+//! lost is what the map says of them, which the log has only after a flush. A client that outlives the
+//! server (a kernel that connects again, a guest on another machine) does not write again what was
+//! answered. So each change of a state is noted before it counts, and before it is answered: unsynced,
+//! one small write into a file in which every group of blocks has its place.
+//!
+//! After a power failure storage may have the notes and not the blocks, and a block would read as bytes
+//! that nobody wrote: notes count only with the page cache that they were written into
+//! ([`PageCacheId`]), and only beside a log that has the record that they were last told of.
 
 use super::Identity;
-use super::format::{Batch, RECORD_HEADER, Record, decode_entries, u32_at};
-use block::Result;
-use block::fs::{Creation, File, FsPath, Open};
+use super::format::{Slot, u32_at, u64_at};
+use crate::blockmap::is_valid;
+use block::fs::{FsPath, Open};
 use block::page_cache::PageCacheId;
+use block::{Error, RandomFile, Result, Span};
+use parking_lot::{Mutex, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the name of the notes ends with.
 pub(crate) const SUFFIX: &str = "recent";
 
 const MAGIC: &[u8; 8] = b"SOJSHREC";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+/// What tells whose notes they are.
 const HEADER: usize = 128;
-/// The longest notes that are read, in bytes.
-const LONGEST: u64 = 64 << 20;
-/// With more than this, in bytes, a flush is better than more notes.
+/// Where the two grounds are, and the length of one.
+const GROUNDS: [usize; 2] = [128, 160];
+const GROUND: usize = 32;
+/// Where the entries begin.
+const ENTRIES: u64 = 4096;
+/// The length of an entry: none lies in two pages.
+const ENTRY: usize = 16;
+/// The most words of one note: a region of the shadow has eight groups.
+const MOST_WORDS: usize = 8;
+/// Notes that are longer than this, in bytes, are given up as soon as the log has all of them.
 const LONG: u64 = 1 << 20;
+/// How much is read at a time.
+const WINDOW: u64 = 64 << 10;
 
-/// What notes stand on.
+/// A record of a log: notes count beside a log that has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ground {
-    /// The page cache that has what they speak of.
-    pub(super) memory: PageCacheId,
-    /// The number of the map's file.
+    /// The number of the log's file.
     pub(super) file: u64,
-    /// The last record of the log: its number and its checksum.
     pub(super) sequence: u64,
     pub(super) chain: u32,
 }
 
 impl Ground {
-    fn encode(&self, identity: &Identity) -> [u8; HEADER] {
+    pub(super) fn at(file: u64, slot: &Slot) -> Self {
+        Self { file, sequence: slot.sequence, chain: slot.chain }
+    }
+
+    fn encode(&self, seed: u32) -> [u8; GROUND] {
+        let mut out = [0; GROUND];
+        out[..8].copy_from_slice(&self.file.to_le_bytes());
+        out[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        out[16..20].copy_from_slice(&self.chain.to_le_bytes());
+        let checksum = crc32c::crc32c_append(seed, &out[..20]);
+        out[20..24].copy_from_slice(&checksum.to_le_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8], seed: u32) -> Option<Self> {
+        (u32_at(bytes, 20) == crc32c::crc32c_append(seed, &bytes[..20])).then(|| Self {
+            file: u64_at(bytes, 0),
+            sequence: u64_at(bytes, 8),
+            chain: u32_at(bytes, 16),
+        })
+    }
+}
+
+/// The file, open, with what seeds its checksums.
+#[derive(Debug)]
+struct NotesFile {
+    file: RandomFile,
+    seed: u32,
+}
+
+/// The notes of a layer.
+#[derive(Debug)]
+pub(crate) struct Notes {
+    path: FsPath,
+    identity: Identity,
+    /// The page cache that has what they speak of. Where nobody can tell, nothing is noted.
+    memory: Option<PageCacheId>,
+    /// Beside which logs they count: the one that is there, and the one that is to take its place.
+    grounds: Mutex<[Option<Ground>; 2]>,
+    /// Nothing while there is no file.
+    file: RwLock<Option<NotesFile>>,
+    /// Bytes noted since the file was made.
+    noted: AtomicU64,
+}
+
+impl Notes {
+    /// Those beside the log `map`; what may be there is not looked at.
+    ///
+    /// # Errors
+    /// That of the system call that tells where the path is.
+    pub(super) fn of(map: &FsPath, identity: Identity) -> Result<Self> {
+        Ok(Self {
+            path: map.with_extension(SUFFIX),
+            identity,
+            memory: PageCacheId::of(&map.above())?,
+            grounds: Mutex::default(),
+            file: RwLock::default(),
+            noted: AtomicU64::new(0),
+        })
+    }
+
+    fn header(&self, memory: &PageCacheId, file: u64) -> [u8; HEADER] {
         let mut out = [0; HEADER];
         out[..8].copy_from_slice(MAGIC);
         out[8..10].copy_from_slice(&VERSION.to_le_bytes());
-        out[12..16].copy_from_slice(&identity.layer.to_le_bytes());
-        out[16..32].copy_from_slice(&identity.disk);
-        out[32..64].copy_from_slice(&self.memory.0);
-        out[64..72].copy_from_slice(&self.file.to_le_bytes());
-        out[72..80].copy_from_slice(&self.sequence.to_le_bytes());
-        out[80..84].copy_from_slice(&self.chain.to_le_bytes());
+        out[12..16].copy_from_slice(&self.identity.layer.to_le_bytes());
+        out[16..32].copy_from_slice(&self.identity.disk);
+        out[32..64].copy_from_slice(&memory.0);
+        out[64..72].copy_from_slice(&file.to_le_bytes());
         let checksum = crc32c::crc32c(&out[..HEADER - 4]);
         out[HEADER - 4..].copy_from_slice(&checksum.to_le_bytes());
         out
     }
-}
 
-/// The notes of a log.
-#[derive(Debug)]
-pub(super) struct Recent {
-    path: FsPath,
-    /// Where they end; nothing while there are none.
-    end: Option<End>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct End {
-    sequence: u64,
-    at: u64,
-    chain: u32,
-}
-
-impl Recent {
-    /// Those beside the log `map`; what may be there is not looked at.
-    pub(super) fn of(map: &FsPath) -> Self {
-        Self { path: map.with_extension(SUFFIX), end: None }
-    }
-
-    /// Whether there are none.
-    pub(super) fn is_empty(&self) -> bool {
-        self.end.is_none()
-    }
-
-    /// Whether a flush is better than more of them.
-    pub(super) fn are_long(&self) -> bool {
-        self.end.is_some_and(|end| end.at > LONG)
-    }
-
-    /// Reads notes that stand on `ground`, telling `restore` the word of each group, and goes on behind
-    /// them. Others, and what does not check, count for nothing.
-    pub(super) fn read(
-        &mut self,
-        ground: &Ground,
-        identity: &Identity,
-        limit: u64,
-        restore: &mut dyn FnMut(u64, u64),
-    ) {
-        let bytes = match read(&self.path) {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                tracing::warn!(%error, "cannot read what was noted since the last flush");
-                return;
+    /// Opens what an earlier process noted into the same page cache, and tells beside which logs it
+    /// counts; none where there is nothing that counts.
+    pub(super) fn look(&self) -> Vec<Ground> {
+        let Some(memory) = &self.memory else { return Vec::new() };
+        let found = || -> Result<Option<(NotesFile, Vec<Ground>)>> {
+            let file = match RandomFile::open_on(&self.path, Open::WRITE) {
+                Err(e) if e.kind() == block::ErrorKind::NotFound => return Ok(None),
+                other => other?,
+            };
+            let mut bytes = [0; GROUNDS[1] + GROUND];
+            file.read_blocking(0, &mut bytes)?;
+            let header = self.header(memory, number(&file)?);
+            if bytes[..HEADER] != header {
+                return Ok(None);
             }
+            let seed = u32_at(&header, HEADER - 4);
+            let grounds = GROUNDS.iter().filter_map(|at| Ground::decode(&bytes[*at..], seed));
+            Ok(Some((NotesFile { file, seed }, grounds.collect())))
         };
-        let header = ground.encode(identity);
-        if bytes.get(..HEADER) != Some(&header[..]) {
-            return;
-        }
-        let mut end = End { sequence: 0, at: HEADER as u64, chain: u32_at(&header, HEADER - 4) };
-        while let Some((next, payload)) = record(&bytes, &end) {
-            if decode_entries(payload, limit, restore).is_err() {
-                break;
+        match found() {
+            Ok(Some((file, grounds))) => {
+                *self.file.write() = Some(file);
+                grounds
             }
-            end = next;
+            Ok(None) => Vec::new(),
+            Err(error) => {
+                tracing::warn!(%error, "cannot read what was noted of a disk's last writes");
+                Vec::new()
+            }
         }
-        self.end = Some(end);
     }
 
-    /// Notes words on `ground`. Nothing is synced.
+    /// Tells `restore` the words that were noted. Groups are below `limit`.
     ///
     /// # Errors
-    /// Those of the file system; then nothing more is noted than was.
-    pub(super) fn append(
-        &mut self,
-        ground: &Ground,
-        identity: &Identity,
-        groups: impl IntoIterator<Item = (u64, u64)>,
-    ) -> Result<()> {
-        let failed = |e| self.path.error(e);
-        let header = ground.encode(identity);
-        let fresh = End { sequence: 0, at: HEADER as u64, chain: u32_at(&header, HEADER - 4) };
-        let end = self.end.unwrap_or(fresh);
-        let mut batch = Batch::new(end.sequence, 0, end.chain);
-        groups.into_iter().for_each(|(group, word)| batch.push(group, word));
-        batch.close();
-        let creation = match self.end {
-            None => Creation::Replace,
-            Some(_) => Creation::IfMissing,
-        };
-        let file = self.path.open(Open { creation, ..Open::WRITE }).map_err(failed)?;
-        let write = |file: &File| {
-            if self.end.is_none() {
-                file.write_all_at(&header, 0)?;
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when one does not check; those of the file system.
+    pub(super) fn read(&self, limit: u64, restore: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        let slot = self.file.read();
+        let Some(notes) = &*slot else { return Ok(()) };
+        let length = notes.file.len()?.max(ENTRIES);
+        self.noted.store(length, Ordering::Relaxed);
+        let mut buffer = vec![0; WINDOW as usize];
+        let mut at = ENTRIES;
+        while at < length {
+            let next = notes.file.extents(Span::between(at, length), 2)?;
+            let Some(data) = next.iter().find(|extent| extent.kind == block::ExtentKind::Data)
+            else {
+                break;
+            };
+            for window in data.span.align_outward(ENTRY as u64).pieces(WINDOW) {
+                let bytes = &mut buffer[..window.len() as usize];
+                notes.file.read_blocking(window.offset(), bytes)?;
+                for (i, entry) in bytes.as_chunks::<ENTRY>().0.iter().enumerate() {
+                    let place = window.offset() + (i * ENTRY) as u64;
+                    let group = (place - ENTRIES) / ENTRY as u64;
+                    match decode(entry, group, notes.seed) {
+                        Entry::None => {}
+                        Entry::Word(word) if group < limit => restore(group, word),
+                        _ => return Err(self.damaged(place)),
+                    }
+                }
             }
-            file.write_all_at(batch.bytes(), end.at)
-        };
-        if let Err(error) = write(&file) {
-            let _ = file.set_len(self.end.map_or(0, |end| end.at));
-            return Err(failed(error));
+            at = data.span.end();
         }
-        let (sequence, chain) = batch.last();
-        self.end = Some(End { sequence, at: end.at + batch.len() as u64, chain });
         Ok(())
     }
 
-    /// Removes them: the log says all that they said, or nobody can vouch for it.
-    pub(super) fn forget(&mut self) {
-        if self.end.take().is_some() {
-            self.remove();
-        }
+    fn damaged(&self, at: u64) -> Error {
+        Error::corrupt(format!(
+            "{}: at offset {at}: what was noted of the last writes before a kill is damaged; put the \
+             file back from a backup, or remove it to have the disk as it was flushed last",
+            self.path.display()
+        ))
     }
 
-    /// Removes whatever is there under their name.
-    pub(super) fn remove(&self) {
+    /// Notes the words of groups from `first` on, [`MOST_WORDS`] at the most. Nothing is synced. Whoever
+    /// notes the same groups waits for their turn.
+    ///
+    /// # Errors
+    /// Those of the file system; the next process may have either the old words or the new ones then.
+    pub(crate) fn put(&self, first: u64, words: &[u64]) -> Result<()> {
+        let Some(memory) = &self.memory else { return Ok(()) };
+        let mut slot = self.file.read();
+        while slot.is_none() {
+            drop(slot);
+            self.make(memory)?;
+            slot = self.file.read();
+        }
+        let Some(notes) = &*slot else { return Ok(()) };
+        let mut bytes = [0; MOST_WORDS * ENTRY];
+        let entries = bytes.as_chunks_mut::<ENTRY>().0.iter_mut();
+        let groups = first..;
+        for ((entry, word), group) in entries.zip(words).zip(groups) {
+            *entry = encode(*word, group, notes.seed);
+        }
+        let bytes = &bytes[..words.len() * ENTRY];
+        notes.file.write(ENTRIES + first * ENTRY as u64, bytes)?;
+        self.noted.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes the file, unless it is there.
+    fn make(&self, memory: &PageCacheId) -> Result<()> {
+        let mut slot = self.file.write();
+        if slot.is_some() {
+            return Ok(());
+        }
+        let file = RandomFile::open_on(&self.path, Open::REPLACE)?;
+        let header = self.header(memory, number(&file)?);
+        let seed = u32_at(&header, HEADER - 4);
+        let notes = NotesFile { file, seed };
+        let grounds = self.grounds.lock();
+        let mut page = [0; ENTRIES as usize];
+        page[..HEADER].copy_from_slice(&header);
+        for (at, ground) in GROUNDS.iter().zip(grounds.iter()) {
+            if let Some(ground) = ground {
+                page[*at..at + GROUND].copy_from_slice(&ground.encode(seed));
+            }
+        }
+        notes.file.write(0, &page)?;
+        self.noted.store(ENTRIES, Ordering::Relaxed);
+        *slot = Some(notes);
+        Ok(())
+    }
+
+    /// From now on they count beside a log that has this record, and no other.
+    pub(super) fn stand_on(&self, ground: Ground) -> Result<()> {
+        self.stand([Some(ground), None])
+    }
+
+    /// From now on they count beside this log, too, which is about to take the place of the other.
+    pub(super) fn stand_also_on(&self, ground: Ground) -> Result<()> {
+        let now = self.grounds.lock()[0];
+        self.stand([now, Some(ground)])
+    }
+
+    fn stand(&self, grounds: [Option<Ground>; 2]) -> Result<()> {
+        let slot = self.file.read();
+        let mut now = self.grounds.lock();
+        *now = grounds;
+        let Some(notes) = &*slot else { return Ok(()) };
+        let mut bytes = [0; 2 * GROUND];
+        for (bytes, ground) in bytes.chunks_exact_mut(GROUND).zip(grounds) {
+            if let Some(ground) = ground {
+                bytes.copy_from_slice(&ground.encode(notes.seed));
+            }
+        }
+        // In one page, so that a kill leaves the old ones or the new ones.
+        notes.file.write(GROUNDS[0] as u64, &bytes)
+    }
+
+    /// Whether there is a file, of such a length that it is to be given up when it is not needed.
+    pub(crate) fn are_long(&self) -> bool {
+        self.noted.load(Ordering::Relaxed) > LONG && self.file.read().is_some()
+    }
+
+    /// Removes them: the log says all that they said, or nobody can vouch for it.
+    pub(crate) fn forget(&self) {
+        let mut slot = self.file.write();
+        *slot = None;
         match self.path.remove_file() {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                // They stand on nothing that will be again.
+                // The log has what they say; older than it they never are.
                 tracing::warn!(path = %self.path.display(), error = %e, "cannot remove old notes");
             }
             _ => {}
@@ -170,21 +295,37 @@ impl Recent {
     }
 }
 
-/// What the file holds; nothing where there is none.
-fn read(path: &FsPath) -> Result<Vec<u8>> {
-    match path.open(Open::READ).and_then(|file| file.read_to_end(0, LONGEST)) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        other => other.map_err(|e| path.error(e)),
-    }
+fn number(file: &RandomFile) -> Result<u64> {
+    let metadata = file.file().metadata();
+    Ok(metadata.map_err(|e| Error::io(file.path().display(), e))?.identity.1)
 }
 
-/// The record behind `end`, if it checks.
-fn record<'a>(bytes: &'a [u8], end: &End) -> Option<(End, &'a [u8])> {
-    let (head, behind) = bytes.get(end.at as usize..)?.split_at_checked(RECORD_HEADER)?;
-    let record = Record::decode(head)?;
-    let payload = behind.get(..record.payload as usize)?;
-    let checks = record.sequence == end.sequence + 1
-        && Record::chain_of(end.chain, head, payload) == record.chain;
-    let at = end.at + (RECORD_HEADER + payload.len()) as u64;
-    checks.then_some((End { sequence: record.sequence, at, chain: record.chain }, payload))
+enum Entry {
+    None,
+    Word(u64),
+    Damaged,
+}
+
+fn encode(word: u64, group: u64, seed: u32) -> [u8; ENTRY] {
+    let mut out = [0; ENTRY];
+    out[..8].copy_from_slice(&word.to_le_bytes());
+    out[8] = 1;
+    let checksum = checksum(&out[..12], group, seed);
+    out[12..].copy_from_slice(&checksum.to_le_bytes());
+    out
+}
+
+fn decode(entry: &[u8; ENTRY], group: u64, seed: u32) -> Entry {
+    if *entry == [0; ENTRY] {
+        return Entry::None;
+    }
+    let word = u64_at(entry, 0);
+    let checks = entry[8..12] == [1, 0, 0, 0]
+        && u32_at(entry, 12) == checksum(&entry[..12], group, seed)
+        && is_valid(word);
+    if checks { Entry::Word(word) } else { Entry::Damaged }
+}
+
+fn checksum(bytes: &[u8], group: u64, seed: u32) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c_append(seed, &group.to_le_bytes()), bytes)
 }

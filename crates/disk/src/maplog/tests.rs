@@ -209,62 +209,100 @@ fn a_batch_larger_than_a_record_is_read_back() {
 }
 
 /// The words that were noted beside a log, as the next process would read them.
-fn noted(path: &FsPath) -> Map {
+fn noted(path: &FsPath) -> Result<Map> {
     let mut map = Map::new();
     MapLog::open(path, IDENTITY, LIMIT, false, &mut |group, word, known| {
         if known == Known::Recent {
             map.insert(group, word);
         }
-    })
-    .unwrap();
-    map
+    })?;
+    Ok(map)
+}
+
+/// A log of two records and what was noted beside it, twice of one group.
+fn noted_sample(dir: &tempfile::TempDir) -> (MapLog, FsPath, Map) {
+    let path = FsPath::from(dir.path().join("0001.map"));
+    let mut log = MapLog::create(&path, IDENTITY, [(1, PRIVATE)]).unwrap();
+    append(&mut log, &[(2, 1)]);
+    log.notes().put(3, &[1, PRIVATE]).unwrap();
+    log.notes().put(2, &[5, ZERO]).unwrap();
+    (log, path, Map::from([(2, 5), (3, ZERO), (4, PRIVATE)]))
 }
 
 #[test]
-fn notes_count_behind_the_record_that_they_were_written_behind_and_no_other() {
+fn damaged_notes_are_refused_or_count_for_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let path = FsPath::from(dir.path().join("0001.map"));
+    let (_log, path, expected) = noted_sample(&dir);
+    assert_eq!(noted(&path).unwrap(), expected);
     let notes = dir.path().join("0001.recent");
-    let mut log = MapLog::create(&path, IDENTITY, [(1, PRIVATE)]).unwrap();
-    append(&mut log, &[(2, 1)]);
-    log.note([(3, 1), (4, PRIVATE)]).unwrap();
-    log.note([(3, ZERO), (2, 5)]).unwrap();
-    let expected = Map::from([(2, 5), (3, ZERO), (4, PRIVATE)]);
-    assert_eq!(noted(&path), expected);
     let good = std::fs::read(&notes).unwrap();
-    // Whatever is cut off or damaged, what is read was noted, from the first on.
-    for len in 0..good.len() {
-        std::fs::write(&notes, &good[..len]).unwrap();
-        let map = noted(&path);
-        assert!(map.is_empty() || map == Map::from([(3, 1), (4, PRIVATE)]), "cut to {len}");
-        std::fs::write(&notes, &good).unwrap();
-    }
-    for at in 0..good.len() {
+    let write = |bytes: &[u8]| std::fs::write(&notes, bytes).unwrap();
+    let grounds = 128..192;
+    // Between the header and the entries nothing is written.
+    for at in (0..192).chain(4096..good.len()) {
         let mut bad = good.clone();
         bad[at] ^= 4;
-        std::fs::write(&notes, &bad).unwrap();
-        assert_ne!(noted(&path), expected, "byte {at}");
+        write(&bad);
+        match noted(&path) {
+            // One of the two grounds is there still, or nobody reads what was damaged.
+            Ok(map) => assert!(map.is_empty() || grounds.contains(&at) && map == expected, "{at}"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}");
+                assert!(error.message().contains("0001.recent"), "{error}");
+            }
+        }
     }
-    // What was flushed since says more than they do; nor are they of a copy of the log.
-    std::fs::write(&notes, &good).unwrap();
-    append(&mut log, &[(3, 2)]);
-    assert!(!notes.exists());
-    std::fs::write(&notes, &good).unwrap();
-    assert!(noted(&path).is_empty() && !notes.exists(), "they are of an earlier record");
-    log.note([(7, 1)]).unwrap();
-    let copy = dir.path().join("copy.map");
-    std::fs::copy(&path, &copy).unwrap();
+    // A file that was cut short was not written by this program. What is left of it was noted.
+    for len in (0..good.len()).step_by(7) {
+        write(&good[..len]);
+        if let Ok(map) = noted(&path) {
+            assert!(map.iter().all(|(group, word)| expected[group] == *word), "cut to {len}");
+        }
+    }
+}
+
+#[test]
+fn notes_count_beside_a_log_that_has_the_record_that_they_were_told_of_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut log, path, mut expected) = noted_sample(&dir);
+    let notes = dir.path().join("0001.recent");
+    let (early_log, early) = (std::fs::read(&path).unwrap(), std::fs::read(&notes).unwrap());
+    // A flush that was killed before the notes were told of it.
+    append(&mut log, &[(3, ZERO), (2, 5)]);
+    let late = std::fs::read(&notes).unwrap();
+    std::fs::write(&notes, &early).unwrap();
+    assert_eq!(noted(&path).unwrap(), expected);
+    // A log from before the flush, in the place of the one that they were told of.
+    drop(log);
+    std::fs::write(&path, &early_log).unwrap();
+    std::fs::write(&notes, &late).unwrap();
+    assert!(noted(&path).unwrap().is_empty() && !notes.exists());
+    // A checkpoint takes the log's place; notes go on, whichever of the two a kill leaves.
+    let (mut log, _) = open(&path).unwrap();
+    log.notes().put(2, &[5, ZERO, PRIVATE]).unwrap();
+    let (old, before) = (std::fs::read(&path).unwrap(), std::fs::read(&notes).unwrap());
+    log.checkpoint([(1, PRIVATE)]).unwrap();
+    assert_eq!(noted(&path).unwrap(), expected);
+    log.notes().put(7, &[1]).unwrap();
+    expected.insert(7, 1);
+    drop(log);
+    assert_eq!(noted(&path).unwrap(), expected);
+    // Nor are they of a copy of the log, or a copy themselves.
+    let copy = dir.path().join("copy");
+    std::fs::copy(&notes, &copy).unwrap();
+    std::fs::rename(&copy, &notes).unwrap();
+    assert!(noted(&path).unwrap().is_empty() && !notes.exists());
+    std::fs::write(&notes, before).unwrap();
+    std::fs::write(&copy, old).unwrap();
     std::fs::rename(&copy, &path).unwrap();
-    assert!(noted(&path).is_empty(), "they are of another file");
+    assert!(noted(&path).unwrap().is_empty(), "they are of another file");
 }
 
 #[test]
 fn notes_are_not_believed_after_a_failed_sync_nor_of_another_page_cache() {
     let dir = tempfile::tempdir().unwrap();
-    let path = FsPath::from(dir.path().join("0001.map"));
+    let (_log, path, _) = noted_sample(&dir);
     let notes = dir.path().join("0001.recent");
-    let mut log = MapLog::create(&path, IDENTITY, [(1, PRIVATE)]).unwrap();
-    log.note([(3, 1)]).unwrap();
     let good = std::fs::read(&notes).unwrap();
     let mut seen = 0;
     MapLog::open(&path, IDENTITY, LIMIT, true, &mut |_, _, known| {
@@ -277,7 +315,7 @@ fn notes_are_not_believed_after_a_failed_sync_nor_of_another_page_cache() {
     let checksum = crc32c::crc32c(&other[..124]);
     other[124..128].copy_from_slice(&checksum.to_le_bytes());
     std::fs::write(&notes, &other).unwrap();
-    assert!(noted(&path).is_empty() && !notes.exists());
+    assert!(noted(&path).unwrap().is_empty() && !notes.exists());
 }
 
 proptest! {

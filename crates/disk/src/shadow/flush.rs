@@ -61,32 +61,6 @@ impl Shadow {
         .await
     }
 
-    /// Notes what was written since the last flush, for the next process should this one be killed. Costs
-    /// nothing when nothing was. Not while a flush is under way, which does better.
-    ///
-    /// # Errors
-    /// Those of the file system, and of a flush where so much was noted that one follows.
-    pub(crate) async fn note(&self) -> Result<()> {
-        if !self.has_to_note() {
-            return Ok(());
-        }
-        // Until it is done there is no flush and no closing.
-        let Ok(alone) = Arc::clone(&self.inner.round).try_lock_owned() else { return Ok(()) };
-        let stack = self.inner.stack.load_full();
-        let flush = offload(move || {
-            let _alone = alone;
-            stack.layers.iter().try_fold(false, |flush, layer| Ok(layer.note()? || flush))
-        })
-        .await?;
-        if flush { self.flush_round().await } else { Ok(()) }
-    }
-
-    /// Whether something was written that is neither flushed nor noted.
-    pub(crate) fn has_to_note(&self) -> bool {
-        self.inner.check().is_ok()
-            && self.inner.stack.load().layers.iter().any(|layer| layer.has_to_note())
-    }
-
     /// Takes part in a round of flushing that begins after this was called.
     pub(super) async fn flush_round(&self) -> Result<()> {
         self.inner.check()?;

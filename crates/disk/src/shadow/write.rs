@@ -51,8 +51,7 @@ impl Inner {
         let top = stack.top();
         self.admit(&stack, blocks_of(span))?;
         top.write(span.offset(), data)?;
-        top.map.set(blocks_of(span), State::Private);
-        Ok(())
+        self.set(top, blocks_of(span), State::Private)
     }
 
     /// Writes a part of one block; `Ok(false)` when `edge` does not hold what is needed for that.
@@ -85,7 +84,7 @@ impl Inner {
         let at = (span.offset() - start) as usize;
         bytes[at..at + data.len()].copy_from_slice(data);
         top.write(start, &bytes[..len])?;
-        top.map.set(block..block + 1, State::Private);
+        self.set(top, block..block + 1, State::Private)?;
         Ok(true)
     }
 

@@ -35,14 +35,14 @@ impl Inner {
     fn turn(&self, span: Span, next: impl Fn(State) -> Result<State>) -> Result<()> {
         let _alone = self.region(span.offset()).write();
         let stack = self.stack.load();
-        let map = &stack.top().map;
+        let top = stack.top();
         let all = blocks_of(span);
         let mut at = all.start;
         while at < all.end {
-            let (state, end) = map.run(at..all.end);
+            let (state, end) = top.map.run(at..all.end);
             let next = next(state)?;
             if next != state {
-                map.set(at..end, next);
+                self.set(top, at..end, next)?;
             }
             at = end;
         }
