@@ -45,9 +45,11 @@ fn through_gateway(place: &str, certificates: &Path, options: &OpenOptions) -> R
     let dir = url.certificates.clone().unwrap_or_else(|| certificates.to_owned());
     let config = client_config(&dir)
         .map_err(|e| e.context(format!("store {url} needs a client's certificate")))?;
-    let mut patience = options.patience;
-    patience.write = patience.write.max(LONGEST_WRITE);
-    Ok(objects::exact(Arc::new(GatewayStore::new(url, &config)?), patience))
+    let mut options = options.clone();
+    options.patience.write = options.patience.write.max(LONGEST_WRITE);
+    // The certificate says what may be read, and so what can have been kept.
+    let place = format!("{url} {}", dir.display());
+    Ok(objects::exact(Arc::new(GatewayStore::new(url, &config)?), &place, &options))
 }
 
 #[cfg(test)]

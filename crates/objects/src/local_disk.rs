@@ -112,6 +112,11 @@ impl LocalDisk {
         None
     }
 
+    /// Whether a part of this name is there; it is not read.
+    pub(crate) fn has(&self, name: [u8; 32]) -> bool {
+        self.path(&name).exists()
+    }
+
     /// Whether the file's time of use is to be renewed.
     fn is_due(&self, name: [u8; 32]) -> bool {
         let mut used = self.used.lock();

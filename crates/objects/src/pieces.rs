@@ -1,7 +1,8 @@
 //! The piece cache: parts of a remote store's immutable objects, kept on a local disk.
 //!
 //! Packs are kept in pieces of 128 KiB, cut at multiples of that; the indexes of packs, segments
-//! and roots as they were asked for. A piece is a file; its name is a hash of the store's place,
+//! and roots as they were asked for. Of a store that lets only chunks be read ([`RangeGrain::AsAsked`]) the
+//! ranges of packs are kept as they were asked for, too. A piece is a file; its name is a hash of the store's place,
 //! the object's key and the part. A file is believed only if its own hash is right, so torn, old
 //! and foreign files do no harm: they are fetched again. Nothing is synced. Everything may be
 //! deleted at any time, and several processes may share the directory.
@@ -39,6 +40,8 @@ const PIECE: u64 = 128 << 10;
 const LONGEST: u64 = 16 << 20;
 /// What is kept: objects whose names are hashes of their content.
 const KEPT: [&str; 4] = ["packs/", "segments/", "manifests/", "bootlists/"];
+/// Kept, too, of a distant store: it never changes, and the store cannot be opened without it.
+const SETTINGS: &str = "store.json";
 
 /// Where pieces are kept, and how many.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +85,15 @@ enum Part {
     Whole,
 }
 
+/// In which parts a pack is fetched and kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RangeGrain {
+    /// In pieces of [`PIECE`] bytes, whatever was asked for.
+    Pieces,
+    /// As it was asked for: not all that lies beside a range may be read.
+    AsAsked,
+}
+
 /// A backend whose immutable objects are kept on a local disk.
 #[derive(Clone)]
 pub(crate) struct Pieces {
@@ -89,16 +101,46 @@ pub(crate) struct Pieces {
     disk: Arc<LocalDisk>,
     /// Hash of the store's place.
     place: [u8; 32],
+    grain: RangeGrain,
+    /// The store may be away for long: see [`distant`](Self::distant).
+    is_distant: bool,
     /// Pieces that are on their way, for all who want them.
     flights: Arc<Mutex<HashMap<Name, WeakShared<Fetch>>>>,
 }
 
 impl Pieces {
     /// Puts itself in front of `inner`, the store at `place`.
-    pub(crate) fn new(inner: Arc<dyn ObjectStore>, place: &str, options: PieceOptions) -> Self {
+    pub(crate) fn new(
+        inner: Arc<dyn ObjectStore>,
+        place: &str,
+        grain: RangeGrain,
+        options: PieceOptions,
+    ) -> Self {
         let place = *blake3::hash(place.as_bytes()).as_bytes();
         let disk = Arc::new(LocalDisk::new(options));
-        Self { inner, disk, place, flights: Arc::default() }
+        Self { inner, disk, place, grain, is_distant: false, flights: Arc::default() }
+    }
+
+    /// The same in front of a store that may be away for long: what is written is kept like what is read,
+    /// and so are the store's settings, without which it cannot be opened.
+    #[must_use]
+    pub(crate) fn distant(self) -> Self {
+        Self { is_distant: true, ..self }
+    }
+
+    fn keeps(&self, path: &Path) -> bool {
+        is_kept(path) || (self.is_distant && path.as_ref() == SETTINGS)
+    }
+
+    /// Keeps an object that was written, in the parts that it may be read in.
+    async fn keep_written(&self, path: &Path, bytes: Bytes) {
+        if !path.as_ref().starts_with("packs/") {
+            return self.disk.keep(self.name(path, Part::Whole), bytes).await;
+        }
+        for (number, start) in (0..bytes.len()).step_by(PIECE as usize).enumerate() {
+            let piece = bytes.slice(start..bytes.len().min(start + PIECE as usize));
+            self.disk.keep(self.name(path, Part::Piece(number as u64)), piece).await;
+        }
     }
 
     /// What was kept where, and what that was good for.
@@ -182,15 +224,73 @@ impl Pieces {
         Ok(whole.slice(at(range.start, &whole)..at(range.end, &whole)))
     }
 
+    /// A range of an object as it was asked for, if it is kept: by itself, or in pieces of what was written.
+    async fn kept_range(&self, path: &Path, range: &Range<u64>) -> Option<Bytes> {
+        if range.is_empty() {
+            return Some(Bytes::new());
+        }
+        let own = self.name(path, Part::Range(range.start, range.end - range.start));
+        if self.disk.has(own) {
+            return self.disk.read(own).await;
+        }
+        let numbers = range.start / PIECE..range.end.div_ceil(PIECE);
+        let names: Vec<Name> = numbers.map(|n| self.name(path, Part::Piece(n))).collect();
+        if !names.iter().all(|name| self.disk.has(*name)) {
+            return None;
+        }
+        let mut whole = Vec::new();
+        for name in names {
+            whole.extend_from_slice(&self.disk.read(name).await?);
+        }
+        let skip = (range.start % PIECE) as usize;
+        let end = skip + (range.end - range.start) as usize;
+        (whole.len() >= end).then(|| Bytes::from(whole).slice(skip..end))
+    }
+
+    /// Ranges of an object as they were asked for, kept or fetched together.
+    async fn as_asked(&self, path: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let mut found = Vec::with_capacity(ranges.len());
+        let mut missing = Vec::new();
+        for range in ranges {
+            let kept = self.kept_range(path, range).await;
+            if kept.is_none() {
+                missing.push(range.clone());
+            }
+            found.push(kept);
+        }
+        let mut fetched = match missing.is_empty() {
+            true => Vec::new(),
+            false => self.inner.get_ranges(path, &missing).await?,
+        }
+        .into_iter();
+        let mut all = Vec::with_capacity(ranges.len());
+        for (range, kept) in ranges.iter().zip(found) {
+            all.push(match kept {
+                Some(bytes) => bytes,
+                None => {
+                    let bytes = fetched.next().unwrap_or_default();
+                    let len = range.end - range.start;
+                    // A shorter one ends with the object, and is not what its name would say.
+                    if bytes.len() as u64 == len {
+                        let name = self.name(path, Part::Range(range.start, len));
+                        self.disk.keep(name, bytes.clone()).await;
+                    }
+                    bytes
+                }
+            });
+        }
+        Ok(all)
+    }
+
     /// Which part a request is kept as, if it is.
-    fn part(path: &Path, options: &GetOptions) -> Option<Part> {
+    fn part(&self, path: &Path, options: &GetOptions) -> Option<Part> {
         let plain = options.if_match.is_none()
             && options.if_none_match.is_none()
             && options.if_modified_since.is_none()
             && options.if_unmodified_since.is_none()
             && options.version.is_none()
             && !options.head;
-        if !plain || !is_kept(path) || options.extensions.get() == Some(&Hint::Fresh) {
+        if !plain || !self.keeps(path) || options.extensions.get() == Some(&Hint::Fresh) {
             return None;
         }
         match &options.range {
@@ -277,15 +377,18 @@ impl super::layer::ObjectLayer for Pieces {
         opts: PutOptions,
     ) -> Result<PutResult> {
         let len = payload.content_length() as u64;
+        let written = (self.is_distant && is_kept(location)).then(|| payload.clone());
         let result = self.inner.put_opts(location, payload, opts).await;
-        if result.is_ok() {
-            self.forget(location, len).await;
+        match written {
+            _ if result.is_err() => {}
+            Some(payload) => self.keep_written(location, payload.into()).await,
+            None => self.forget(location, len).await,
         }
         result
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let Some(part) = Self::part(location, &options) else {
+        let Some(part) = self.part(location, &options) else {
             if options.extensions.get() == Some(&Hint::Fresh) {
                 self.forget_around(location, &options).await;
             }
@@ -307,6 +410,9 @@ impl super::layer::ObjectLayer for Pieces {
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         if !is_kept(location) {
             return self.inner.get_ranges(location, ranges).await;
+        }
+        if self.grain == RangeGrain::AsAsked {
+            return self.as_asked(location, ranges).await;
         }
         try_join_all(ranges.iter().map(|range| self.range(location, range))).await
     }

@@ -13,7 +13,7 @@ use super::environment::Environment;
 use super::gathered::Gathered;
 use super::local_disk::LocalDisk;
 use super::patient::{Patience, Patient, RetryCounters, Tally};
-use super::pieces::{PieceCounters, PieceOptions, Pieces};
+use super::pieces::{PieceCounters, PieceOptions, Pieces, RangeGrain};
 use super::publish::Published;
 use super::{create_local, fault, local};
 use block::{Error, ErrorKind, Result};
@@ -35,12 +35,20 @@ pub struct OpenOptions {
     pub pieces: Option<PieceOptions>,
     /// Where credentials are looked for.
     pub environment: Environment,
+    /// Whether the store may be away for long. Then a directory, too, has the layers of a store over a
+    /// network; what is written is kept like what is read; and so are the store's settings.
+    pub is_distant: bool,
 }
 
 impl Default for OpenOptions {
     /// That of a command: half a minute of patience, nothing is kept.
     fn default() -> Self {
-        Self { patience: Patience::COMMAND, pieces: None, environment: Environment::system() }
+        Self {
+            patience: Patience::COMMAND,
+            pieces: None,
+            environment: Environment::system(),
+            is_distant: false,
+        }
     }
 }
 
@@ -134,6 +142,9 @@ pub fn is_remote(url: &str) -> bool {
 /// asked over the network yet.
 pub fn open(url: &str, options: &OpenOptions) -> Result<Opened> {
     match Place::of(url)? {
+        Place::Directory(path) if options.is_distant => {
+            Ok(layered(local(path)?, url, options, |patient| patient))
+        }
         Place::Directory(path) => Ok(Opened { backend: local(path)?, link: Link::default() }),
         remote => connect(url, &remote, options),
     }
@@ -176,20 +187,32 @@ pub fn layered(
     let patient = Patient::new(bare, options.patience);
     let retries = patient.tally();
     let backend = Arc::new(Gathered::new(inner(Arc::new(patient))));
-    let Some(pieces) = options.pieces.clone().filter(|pieces| pieces.limit > 0) else {
-        return Opened { backend, link: Link { retries, pieces: None } };
-    };
-    let pieces = Pieces::new(backend, place.trim_end_matches('/'), pieces);
-    let link = Link { retries, pieces: Some(pieces.disk()) };
-    Opened { backend: Arc::new(pieces), link }
+    kept(backend, retries, place, RangeGrain::Pieces, options)
 }
 
 /// A backend over a network whose reads have to come as they were asked for, because not all that lies
-/// between them may be read: they are neither joined nor kept.
-pub fn exact(bare: Arc<dyn ObjectStore>, patience: Patience) -> Opened {
-    let patient = Patient::new(bare, patience);
-    let link = Link { retries: patient.tally(), pieces: None };
-    Opened { backend: Arc::new(patient), link }
+/// between them may be read: they are not joined, and kept as they are. `place` as for [`layered`].
+pub fn exact(bare: Arc<dyn ObjectStore>, place: &str, options: &OpenOptions) -> Opened {
+    let patient = Patient::new(bare, options.patience);
+    let retries = patient.tally();
+    kept(Arc::new(patient), retries, place, RangeGrain::AsAsked, options)
+}
+
+/// Puts the piece cache in front, if one is asked for.
+fn kept(
+    backend: Arc<dyn ObjectStore>,
+    retries: Arc<Tally>,
+    place: &str,
+    grain: RangeGrain,
+    options: &OpenOptions,
+) -> Opened {
+    let Some(pieces) = options.pieces.clone().filter(|pieces| pieces.limit > 0) else {
+        return Opened { backend, link: Link { retries, pieces: None } };
+    };
+    let pieces = Pieces::new(backend, place.trim_end_matches('/'), grain, pieces);
+    let pieces = if options.is_distant { pieces.distant() } else { pieces };
+    let link = Link { retries, pieces: Some(pieces.disk()) };
+    Opened { backend: Arc::new(pieces), link }
 }
 
 /// A backend that tries again.

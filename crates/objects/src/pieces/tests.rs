@@ -1,6 +1,6 @@
 use super::*;
 use crate::testing::{Faults, Unreliable};
-use crate::{OpenOptions, Opened, get, get_range, get_range_with, layered};
+use crate::{OpenOptions, Opened, exact, get, get_range, get_range_with, layered};
 use block::conformance::Sequence;
 use object_store::ObjectStoreExt;
 use object_store::memory::InMemory;
@@ -212,4 +212,54 @@ proptest! {
             }
         });
     }
+}
+
+/// As [`open`], of a store in which not all that lies beside a range may be read.
+fn open_exact(remote: &Unreliable, dir: &FilePath, is_distant: bool) -> Opened {
+    let pieces = Some(PieceOptions { dir: dir.to_owned(), limit: 1 << 30 });
+    let options = OpenOptions { pieces, is_distant, ..OpenOptions::default() };
+    exact(Arc::new(remote.clone()), "gateway+https://test", &options)
+}
+
+#[tokio::test]
+async fn ranges_of_an_exact_store_are_fetched_and_kept_as_they_were_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bytes, counted, path) = remote(1 << 20).await;
+    let first = open_exact(&counted, dir.path(), false);
+    let ranges = [100..300, 5_000..90_000, 700_000..700_000, (1 << 20) - 5..1 << 20];
+    let asked = |ranges: &[Range<u64>]| -> Vec<Vec<u8>> {
+        ranges.iter().map(|r| bytes[r.start as usize..r.end as usize].to_vec()).collect()
+    };
+    let found = first.backend.get_ranges(&path, &ranges[..2]).await.unwrap();
+    assert_eq!(found, asked(&ranges[..2]));
+    assert_eq!(first.link.pieces().unwrap().miss_bytes, 200 + 85_000, "nothing beside them");
+    let found = first.backend.get_ranges(&path, &ranges).await.unwrap();
+    assert_eq!(found, asked(&ranges));
+    counted.set_down(true);
+    let second = open_exact(&counted, dir.path(), false);
+    let found = second.backend.get_ranges(&path, &ranges).await.unwrap();
+    assert_eq!(found, asked(&ranges));
+    assert!(second.backend.get_ranges(&path, &[100..301]).await.is_err(), "it is not here");
+}
+
+#[tokio::test]
+async fn what_is_written_to_a_distant_store_and_its_settings_need_no_network_afterwards() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, counted, _) = remote(10).await;
+    let bytes = Sequence::new(8).bytes(300_000);
+    let (pack, segment) = (Path::from("packs/new"), Path::from("segments/new"));
+    let settings = Path::from("store.json");
+    counted.put(&settings, "the settings".into()).await.unwrap();
+    let opened = open_exact(&counted, dir.path(), true);
+    opened.backend.put(&pack, bytes.clone().into()).await.unwrap();
+    opened.backend.put(&segment, "a segment".into()).await.unwrap();
+    get(&*opened.backend, "store.json", 100).await.unwrap();
+    counted.set_down(true);
+    for (start, end) in [(0, 5), (100_000, 280_000), (299_990, 300_000)] {
+        let found = get_range(&*opened.backend, &pack, start, end - start).await.unwrap();
+        assert_eq!(found, bytes[start as usize..end as usize]);
+    }
+    assert_eq!(get(&*opened.backend, "segments/new", 100).await.unwrap(), "a segment");
+    assert_eq!(get(&*opened.backend, "store.json", 100).await.unwrap(), "the settings");
+    assert!(get_range(&*opened.backend, &pack, 299_990, 20).await.is_err(), "beyond its end");
 }
