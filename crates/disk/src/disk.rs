@@ -55,6 +55,9 @@ pub struct Disk {
     _lock: LockFile,
 }
 
+/// How long a store may take to say who holds a disk that opens without it, too.
+const OPENING_ANSWER: Duration = Duration::from_secs(5);
+
 /// What the disks of a home have in common.
 #[derive(Clone)]
 pub(crate) struct Terms {
@@ -68,6 +71,8 @@ pub(crate) struct Terms {
     pub(crate) most_private: Arc<AtomicU64>,
     /// What they share with the rest of the home.
     pub(crate) space: Arc<HomeSpace>,
+    /// Whether it opens while the store is away.
+    pub(crate) opens_offline: bool,
 }
 
 impl fmt::Debug for Disk {
@@ -149,7 +154,7 @@ impl Disk {
             left_pins: AtomicBool::new(true),
             _lock: lock,
         };
-        disk.publish_base().await?;
+        disk.publish_base_at_opening(terms.opens_offline).await?;
         Ok(disk)
     }
 
@@ -347,6 +352,21 @@ impl Disk {
     /// here any more then; those of the store.
     pub(crate) async fn publish_base(&self) -> Result<()> {
         self.publish(&self.record(), &[]).await
+    }
+
+    /// The same when the disk is opened; `offline`: a store that is away is not waited for.
+    async fn publish_base_at_opening(&self, offline: bool) -> Result<()> {
+        if !offline {
+            return self.publish_base().await;
+        }
+        let published = tokio::time::timeout(OPENING_ANSWER, self.publish_base()).await;
+        match published.unwrap_or_else(|_| Err(Error::unavailable("the store does not answer"))) {
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                tracing::warn!(disk = self.name(), %error, "opened without the store");
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     pub(crate) async fn publish_base_or_warn(&self) {

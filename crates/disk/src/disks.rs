@@ -42,6 +42,7 @@ pub struct Disks {
     most_private: Arc<AtomicU64>,
     space: Arc<HomeSpace>,
     server: OnceCell<ServerId>,
+    opens_offline: bool,
 }
 
 impl Disks {
@@ -56,7 +57,8 @@ impl Disks {
         let store = loader.store().clone();
         let (room, most_private) = (None, Arc::default());
         let (space, server) = (Arc::new(HomeSpace::new(&directory)), OnceCell::new());
-        Self { directory, store, loader, linger: LINGER, room, most_private, space, server }
+        let (linger, opens_offline) = (LINGER, false);
+        Self { directory, store, loader, linger, room, most_private, space, server, opens_offline }
     }
 
     /// Limits what the private blocks of each disk may take in the home, those of its snapshots
@@ -89,6 +91,14 @@ impl Disks {
     #[must_use]
     pub fn with_room(mut self, room: Arc<dyn Room>) -> Self {
         self.room = Some(room);
+        self
+    }
+
+    /// The same, with disks that open also while the store is away, as far as what they stand on is kept
+    /// here. Whether another server took one meanwhile shows when the store is back.
+    #[must_use]
+    pub fn opening_offline(mut self) -> Self {
+        self.opens_offline = true;
         self
     }
 
@@ -258,8 +268,9 @@ impl Disks {
         let loader = Arc::clone(&self.loader);
         let server = self.server().await?;
         let (room, most_private) = (self.room.clone(), Arc::clone(&self.most_private));
-        let space = Arc::clone(&self.space);
-        let terms = Terms { linger: self.linger, server, room, most_private, space };
+        let (space, opens_offline) = (Arc::clone(&self.space), self.opens_offline);
+        let linger = self.linger;
+        let terms = Terms { linger, server, room, most_private, space, opens_offline };
         Disk::open(directory, name, lock, loader, terms).await.map(Arc::new)
     }
 

@@ -367,7 +367,7 @@ impl Disk {
     }
 
     /// Makes the disk show what it was and nothing else.
-    async fn replace(&self, session: Option<&Session>, past: Past) -> Result<()> {
+    pub(crate) async fn replace(&self, session: Option<&Session>, past: Past) -> Result<()> {
         let Past { manifest, size, image: stood_on } = past;
         let (manifest, image) = self.image(&manifest).await?;
         let number = self.record().next_layer;

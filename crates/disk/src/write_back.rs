@@ -7,6 +7,7 @@
 //! that was interrupted.
 
 use crate::Disk;
+use crate::snapshot::Past;
 use crate::upload_log::UploadLog;
 use block::{BLOCK, Device, Result};
 use std::sync::Arc;
@@ -34,6 +35,18 @@ impl Disk {
             bytes: stack.private() * BLOCK,
             since: record.published.unwrap_or(record.created),
         })
+    }
+
+    /// Drops what was written since the disk was published last.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) while the disk is attached; those of the store and the
+    /// file system. The disk is as it was then.
+    pub async fn discard_unpublished(&self) -> Result<()> {
+        let _excluded = self.lease.exclude(self.name(), "discard")?;
+        let _changing = self.changing.lock().await;
+        let record = self.record();
+        self.replace(None, Past { manifest: record.base, size: record.size, image: None }).await
     }
 
     /// Publishes what the disk holds now, as `plan` says; its journal is the disk's own. Says whether

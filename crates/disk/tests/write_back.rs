@@ -143,3 +143,17 @@ async fn a_holder_that_lost_the_disk_during_an_upload_publishes_nothing_and_keep
     home.disks.keep("alice", "alice-here").await.unwrap();
     same(&bytes(&*home.open("alice-here").await).await, &expected);
 }
+
+#[tokio::test]
+async fn what_was_not_published_can_be_dropped_and_what_was_stays() {
+    let (_home, disk) = home().await;
+    let line = Line::cut_after(u64::MAX);
+    assert!(disk.write_back(line.plan(), &()).await.unwrap());
+    let before = bytes(&*disk).await;
+    put(&disk, 5, 7).await;
+    disk.flush().await.unwrap();
+    assert!(bytes(&*disk).await != before);
+    disk.discard_unpublished().await.unwrap();
+    assert_eq!(disk.behind(), None);
+    same(&bytes(&*disk).await, &before);
+}
