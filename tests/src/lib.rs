@@ -16,10 +16,12 @@ pub mod client;
 pub mod clients;
 pub mod content;
 pub mod home;
+pub mod link;
 pub mod slow;
 pub mod small;
 pub mod tool;
 
 pub use client::Client;
 pub use home::{Home, Server};
+pub use link::Link;
 pub use small::SmallFileSystem;

@@ -5,13 +5,16 @@
 //! | module | concept |
 //! |---|---|
 //! | [`place`] | where to listen, and whether encrypted |
+//! | [`attached`] | a home of attached disks |
 //! | [`throttle`] | what exports are as slow as |
 //! | [`log`] | what is logged, and how |
 
+pub mod attached;
 pub mod log;
 pub mod place;
 pub mod throttle;
 
+use self::attached::Attach;
 use self::log::LogFormat;
 use self::place::{Place, TlsMode};
 use self::throttle::ThrottleRule;
@@ -56,6 +59,8 @@ pub struct Config {
     pub limits: Limits,
     /// `[log]`.
     pub log: Log,
+    /// `[attach]`; only in a home of attached disks.
+    pub attach: Option<Attach>,
 }
 
 /// `[cache]`: the memory that all disks share.
@@ -195,6 +200,7 @@ impl Default for Config {
             throttle: Vec::new(),
             limits: Limits::default(),
             log: Log::default(),
+            attach: None,
         }
     }
 }

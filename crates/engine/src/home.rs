@@ -111,6 +111,11 @@ impl Home {
         self.dir.join("control.sock")
     }
 
+    /// The NBD socket of a server that is told of no other.
+    pub fn nbd_socket(&self) -> PathBuf {
+        self.dir.join("nbd.sock")
+    }
+
     /// Where a successor waits for what the server hands over.
     pub fn successor(&self) -> PathBuf {
         self.dir.join("successor.sock")

@@ -79,6 +79,8 @@ pub struct Prepared {
     cache: cache::Config,
     loads: LoadOptions,
     sources: Option<Arc<Sources>>,
+    /// Its disks are used while the store is away, too.
+    offline: bool,
 }
 
 impl Engine {
@@ -128,7 +130,8 @@ impl Engine {
             share: config.cache.single_flight,
             ahead: config.serve.read_ahead.0,
         };
-        Ok(Prepared { store, link, what_for, disks: home.disks(), cache, loads, sources })
+        let (disks, offline) = (home.disks(), config.attach.is_some());
+        Ok(Prepared { store, link, what_for, disks, cache, loads, sources, offline })
     }
 
     /// Gives the cache another size, in bytes, and another policy, while it is used; what is `None`
@@ -194,10 +197,11 @@ impl Prepared {
     /// Opens the disks' directory, too. Ephemeral disks keep their private blocks in `room`, if there is
     /// one.
     pub fn open(self, room: Option<Arc<dyn Room>>) -> Arc<Engine> {
-        let Self { store, link, what_for, disks, cache, loads, sources } = self;
+        let Self { store, link, what_for, disks, cache, loads, sources, offline } = self;
         let cache = Arc::new(Cache::new(cache));
         let loader = Loader::with_sources(store.clone(), Arc::clone(&cache), loads, sources);
         let disks = Disks::through(disks, Arc::clone(&loader));
+        let disks = if offline { disks.opening_offline() } else { disks };
         let disks = Arc::new(match room {
             Some(room) => disks.with_room(room),
             None => disks,
@@ -252,7 +256,8 @@ pub fn options(home: &Home, config: &Config, what_for: Use) -> OpenOptions {
         limit: config.pieces.size.0,
     };
     let pieces = (what_for != Use::Inspection).then_some(pieces);
-    OpenOptions { patience, pieces, ..OpenOptions::default() }
+    let is_distant = config.attach.is_some();
+    OpenOptions { patience, pieces, is_distant, ..OpenOptions::default() }
 }
 
 /// Opens the store of a home for a command.

@@ -11,6 +11,7 @@ use nbd::{Address, Ending, Exports, Limits, Listener, Peer, Purpose, Server, Tls
 use rustix::net::AddressFamily;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -165,31 +166,52 @@ pub(crate) async fn run(
     beside.spawn(spare::follow(server.processors(), stop.clone()));
     let serving = server.serve(listener, stop.wait());
     let running = async {
-        let mut child = Command::new("/bin/sh")
-            .arg("-c")
-            .arg(command)
-            .env("uri", Uri::new(address, export).to_string())
-            .env("unixsocket", &path)
-            .env("exportname", export)
-            .env_remove("LISTEN_FDS")
-            .env_remove("LISTEN_PID")
-            .env_remove("NOTIFY_SOCKET")
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|e| Error::io("cannot run /bin/sh", e))?;
-        let status = tokio::select! {
-            status = child.wait() => status,
-            () = signals.stop() => {
-                terminate(&child);
-                child.wait().await
-            }
-        };
+        let uri = Uri::new(address, export).to_string();
+        let status = shell(command, &uri, &path, export, &mut signals).await;
         stop.throw();
-        status.map_err(|e| Error::io("cannot wait for the command", e))
+        status
     };
     let (served, status) = tokio::join!(serving, running);
     served?;
     Ok(code(status?))
+}
+
+/// Runs `command` for an export that another process serves, as [`run`] does, and gives its exit code.
+///
+/// # Errors
+/// When the command cannot be made.
+pub async fn command(command: &str, uri: &str, socket: &Path, export: &str) -> Result<ExitCode> {
+    let mut signals = Signals::listen()?;
+    shell(command, uri, socket, export, &mut signals).await.map(code)
+}
+
+async fn shell(
+    command: &str,
+    uri: &str,
+    socket: &Path,
+    export: &str,
+    signals: &mut Signals,
+) -> Result<ExitStatus> {
+    let mut child = Command::new("/bin/sh")
+        .arg("-c")
+        .arg(command)
+        .env("uri", uri)
+        .env("unixsocket", socket)
+        .env("exportname", export)
+        .env_remove("LISTEN_FDS")
+        .env_remove("LISTEN_PID")
+        .env_remove("NOTIFY_SOCKET")
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|e| Error::io("cannot run /bin/sh", e))?;
+    let status = tokio::select! {
+        status = child.wait() => status,
+        () = signals.stop() => {
+            terminate(&child);
+            child.wait().await
+        }
+    };
+    status.map_err(|e| Error::io("cannot wait for the command", e))
 }
 
 /// Asks a command to stop.

@@ -5,6 +5,7 @@ use crate::api::{
     Problem, RELOAD_PATH, Reloaded, STATUS_PATH,
 };
 use crate::status::{CacheView, StatusView};
+use agent::api::{ATTACH_PATH, AttachRequest, AttachedView};
 use block::{Error, Result};
 use engine::Home;
 use engine::api::{DiskReply, DiskRequest};
@@ -101,6 +102,14 @@ impl Client {
     /// As [`disk`](Self::disk).
     pub async fn change_cache(self, request: &CacheRequest) -> Result<CacheView> {
         self.call("POST", CACHE_PATH, Some(request)).await
+    }
+
+    /// Carries out a verb on attached disks.
+    ///
+    /// # Errors
+    /// As [`disk`](Self::disk).
+    pub async fn attach(self, request: &AttachRequest) -> Result<AttachedView> {
+        self.call("POST", ATTACH_PATH, Some(request)).await
     }
 
     async fn call<B: Serialize, R: DeserializeOwned>(

@@ -9,6 +9,7 @@ use crate::http::{answer, problem, send_status};
 use crate::running::{Order, Running};
 use crate::signals::Switch;
 use crate::status::CacheView;
+use agent::api::{ATTACH_PATH, AttachRequest};
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -125,6 +126,7 @@ pub(crate) async fn serve(listener: UnixListener, running: Arc<Running>, stop: S
         .route(DRAIN_PATH, post(drain))
         .route(CACHE_PATH, post(cache))
         .route(HAND_OVER_PATH, post(hand_over))
+        .route(ATTACH_PATH, post(attach))
         .with_state(Arc::clone(&running));
     answer(listener, router, stop, || running.is_busy()).await;
 }
@@ -134,24 +136,12 @@ fn in_words(request: &impl Serialize) -> String {
     serde_json::to_string(request).unwrap_or_default()
 }
 
-/// Carries out a verb in a task of its own: it is finished even when the command that asked goes
-/// away.
+/// Carries out a verb on a disk.
 async fn disk(State(running): State<Arc<Running>>, Json(request): Json<DiskRequest>) -> Response {
     tracing::info!(verb = in_words(&request), "control");
     running.all_attached().await;
-    let (send, receive) = oneshot::channel();
     let engine = Arc::clone(&running.engine);
-    let verb = async move {
-        let _ = send.send(verbs::perform(&engine, request).await);
-    };
-    if let Err(e) = running.begin(verb) {
-        return problem(&e);
-    }
-    match receive.await {
-        Ok(Ok(reply)) => Json(reply).into_response(),
-        Ok(Err(e)) => problem(&e),
-        Err(_) => problem(&Error::internal("the verb failed inside the server; see its log")),
-    }
+    finished(&running, async move { verbs::perform(&engine, request).await }).await
 }
 
 async fn reload(State(running): State<Arc<Running>>) -> Response {
@@ -193,6 +183,40 @@ async fn cache(State(running): State<Arc<Running>>, Json(request): Json<CacheReq
     match running.engine.change_cache(request.size, request.policy).await {
         Ok(()) => Json(CacheView::of(&running.engine.cache)).into_response(),
         Err(e) => problem(&e),
+    }
+}
+
+/// Carries out a verb on attached disks.
+async fn attach(
+    State(running): State<Arc<Running>>,
+    Json(request): Json<AttachRequest>,
+) -> Response {
+    let Some(porter) = running.porter.clone() else {
+        return problem(&Error::invalid(
+            "this is the server of a home of its own; `sojourn attach` makes other ones",
+        ));
+    };
+    running.all_attached().await;
+    finished(&running, async move { porter.perform(request).await }).await
+}
+
+/// What a verb gives, which is carried out in a task of its own: it is finished even when the command that
+/// asked goes away.
+async fn finished<T: Serialize + Send + 'static>(
+    running: &Running,
+    verb: impl Future<Output = Result<T>> + Send + 'static,
+) -> Response {
+    let (send, receive) = oneshot::channel();
+    let verb = async move {
+        let _ = send.send(verb.await);
+    };
+    if let Err(e) = running.begin(verb) {
+        return problem(&e);
+    }
+    match receive.await {
+        Ok(Ok(reply)) => Json(reply).into_response(),
+        Ok(Err(e)) => problem(&e),
+        Err(_) => problem(&Error::internal("the verb failed inside the server; see its log")),
     }
 }
 

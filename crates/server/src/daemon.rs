@@ -24,6 +24,7 @@ use super::{forecast, head_room, spare, strain};
 use crate::api::Draining;
 use crate::borrow::shadow::Shadows;
 use crate::client::Client;
+use agent::Porter;
 use block::fs::FsPath;
 use block::lock::LockFile;
 use block::{Error, Result};
@@ -212,6 +213,7 @@ impl Daemon {
             response_ms: AtomicU64::new(config.serve.response_ms),
             verbs: Mutex::default(),
             attached: watch::Sender::new(clients.is_empty()),
+            porter: porter(home, &config, &engine),
             orders,
         });
         engine.disks.limit_private_bytes(config.limits.disk_space.0);
@@ -220,6 +222,7 @@ impl Daemon {
         let time = Duration::from_secs(config.serve.lease_seconds);
         let lease = match follows {
             true => Lease::go_on(&engine, time).await,
+            false if config.attach.is_some() => Lease::without_waiting(&engine, time).await,
             false => Lease::start(&engine, time).await?,
         };
         drop(reserve);
@@ -444,6 +447,15 @@ fn work_beside(server: &mut Changeable, control: tokio::net::UnixListener, stop:
     others.spawn(spare::follow(running.nbd.processors(), stop.clone()));
     let (troubles, engine) = (Arc::clone(&running.troubles), Arc::clone(&running.engine));
     others.spawn(strain::follow(troubles, engine, stop.clone()));
+    if let Some(porter) = &running.porter {
+        let stop = stop.clone();
+        others.spawn(Arc::clone(porter).follow(async move { stop.wait().await }));
+    }
+}
+
+/// Who looks after attached disks, in a home of those.
+fn porter(home: &Home, config: &Config, engine: &Arc<Engine>) -> Option<Arc<Porter>> {
+    config.attach.as_ref().map(|attach| Porter::new(home, &config.store, engine, attach))
 }
 
 /// Ends iSCSI sessions and listeners; what had to be cut off is in the log.

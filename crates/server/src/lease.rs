@@ -2,12 +2,15 @@
 //! disks they took.
 
 use super::lease_questions;
-use block::{ErrorKind, Result};
+use block::{Error, ErrorKind, Result};
 use engine::Engine;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
+
+/// How long a store that may be away is waited for.
+const MOMENT: Duration = Duration::from_secs(5);
 
 /// A lease that is kept up until [`end`](Self::end).
 pub(crate) struct Lease {
@@ -53,6 +56,18 @@ impl Lease {
                     error = e.message(),
                     "cannot renew the lease; another server may take the disks when it runs out"
                 );
+                Self::renewed(engine, host(), time, true)
+            }
+        }
+    }
+
+    /// The same of a server whose store may be away: that is waited for no longer than a moment.
+    pub(crate) async fn without_waiting(engine: &Arc<Engine>, time: Duration) -> Self {
+        let started = tokio::time::timeout(MOMENT, Self::start(engine, time)).await;
+        match started.unwrap_or_else(|_| Err(Error::unavailable("the store does not answer"))) {
+            Ok(lease) => lease,
+            Err(e) => {
+                tracing::warn!(error = e.message(), "no lease yet; it is tried again");
                 Self::renewed(engine, host(), time, true)
             }
         }

@@ -15,6 +15,7 @@
 //! | [`exports`] | a home's disks and images as exports |
 //! | [`file`](mod@file) | one file as the only export |
 //! | [`until`] | servers besides the daemon: of a home or a file, until something ends |
+//! | [`background`] | the server of a home, started by a command that needs it |
 //! | [`brief`] | `--single` and `--run`: one client, or one command, and the end |
 //! | [`plain`] | listeners without a home: `--file` |
 //! | [`boots`] | what boots read is recorded, and loaded ahead of the next ones |
@@ -50,9 +51,10 @@
 //! | [`http`], [`metrics`], [`status`], [`latency`], [`head_room`] | what the server tells of itself |
 
 pub mod api;
+pub mod background;
 mod boots;
 pub mod borrow;
-mod brief;
+pub mod brief;
 pub mod client;
 mod control;
 pub mod daemon;

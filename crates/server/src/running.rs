@@ -6,6 +6,7 @@ use super::record::Recording;
 use super::strain;
 use super::throttle::Throttles;
 use crate::api::{Draining, Reloaded};
+use agent::Porter;
 use block::{Error, Result};
 use engine::{Engine, Home};
 use gateway::Gateway;
@@ -41,6 +42,8 @@ pub(crate) struct Running {
     pub(crate) verbs: Mutex<Verbs>,
     /// Whether the clients of an earlier server have their disks again.
     pub(crate) attached: watch::Sender<bool>,
+    /// Looks after attached disks, in a home of those.
+    pub(crate) porter: Option<Arc<Porter>>,
     /// What the control socket asks of the server itself.
     pub(crate) orders: mpsc::UnboundedSender<Order>,
 }

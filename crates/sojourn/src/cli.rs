@@ -2,9 +2,9 @@
 //! beside its code in [`commands`](crate::commands).
 
 use crate::commands::{
-    borrow, cache, calibrate, cert, completions, device, disk, drain, gc, image, init, machine,
-    man, media, model, netboot, predict, reload, repair, replay, serve, simulate, status, store,
-    top, trace, verify,
+    attach, borrow, cache, calibrate, cert, completions, device, disk, drain, gc, image, init,
+    machine, man, media, model, netboot, predict, reload, repair, replay, serve, simulate, status,
+    store, top, trace, verify,
 };
 use crate::global::Global;
 use clap::{Parser, Subcommand};
@@ -46,6 +46,10 @@ pub(crate) enum Command {
     /// The store as a whole
     #[command(subcommand, arg_required_else_help = true)]
     Store(store::Store),
+    /// Use a disk of a distant store on this machine: what is written goes up in the background
+    Attach(Box<attach::Attach>),
+    /// Give an attached disk up, once everything is in the store
+    Detach(attach::Detach),
     /// The free blocks of idle disks as private scratch space
     #[command(subcommand, arg_required_else_help = true)]
     Borrow(borrow::Borrow),

@@ -100,6 +100,12 @@ fn carry_out(cli: &Cli) -> Result<ExitCode> {
         allocator::give_back();
         return block_on(commands::serve::run(args, &cli.global))?;
     }
+    if let Command::Attach(args) = &cli.command
+        && args.is_process()
+    {
+        allocator::give_back();
+        return block_on(commands::attach::serve(&cli.global))?;
+    }
     let default = match &cli.command {
         Command::Device(verb) => verb.default_log().unwrap_or(COMMAND_LOG),
         Command::Netboot(_) => "info",
@@ -119,6 +125,8 @@ fn carry_out(cli: &Cli) -> Result<ExitCode> {
         Command::Gc(args) => return writes(commands::gc::run(args, &home()?, output)),
         Command::Store(verb) => return writes(commands::store::run(verb, &home()?, output)),
         Command::Media(verb) => block_on(commands::media::run(verb, &home()?, output))?,
+        Command::Attach(args) => return block_on(commands::attach::run(args, &home()?, output))?,
+        Command::Detach(args) => block_on(commands::attach::detach(args, &home()?, output))?,
         Command::Borrow(verb) => return block_on(commands::borrow::run(verb, home, output))?,
         Command::Verify(args) => block_on(commands::verify::run(args, &home()?, output))?,
         Command::Repair(args) => return writes(commands::repair::run(args, &home()?, output)),

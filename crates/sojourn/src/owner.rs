@@ -66,6 +66,8 @@ fn works_in_home(command: &Command) -> bool {
         | Command::Repair(_)
         | Command::Status(_)
         | Command::Top(_) => true,
+        // Attached disks are the user's own, in a home that is found by this one.
+        Command::Attach(_) | Command::Detach(_) => true,
         Command::Cert(verb) => verb.in_home(),
         // The low ports are the system's: another user has them from the service manager.
         Command::Netboot(_) => true,

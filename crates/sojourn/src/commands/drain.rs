@@ -5,8 +5,6 @@ use crate::lists::duration;
 use crate::output::Output;
 use block::{Error, Result};
 use engine::Home;
-use rustix::event::{PollFd, PollFlags};
-use rustix::io::Errno;
 use server::api::DrainRequest;
 
 /// Arguments of `sojourn drain`.
@@ -57,19 +55,6 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     if matches!(output, Output::Text) && connections > 0 {
         output.done(&format!("waiting for {connections} connections"))?;
     }
-    block::offload(move || {
-        loop {
-            let mut ended = [PollFd::new(&process, PollFlags::IN)];
-            match rustix::event::poll(&mut ended, None) {
-                Err(Errno::INTR) => {}
-                waited => {
-                    return waited
-                        .map(drop)
-                        .map_err(|e| Error::io("waiting for the server", e.into()));
-                }
-            }
-        }
-    })
-    .await?;
+    server::background::ended(process, None).await?;
     output.done("the server has ended")
 }

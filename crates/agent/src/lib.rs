@@ -1,0 +1,32 @@
+//! Attached disks: disks of a distant store that are used on this machine. What is written goes up in
+//! the background.
+//!
+//! There is a home for each store, in `attached/` of the user's own home, and one process for all disks in
+//! it: the server of `sojourn serve`, with a [`Porter`] that carries what is written to the store.
+//!
+//! This crate may know homes, their configuration, open disks and their store. It must not know who serves
+//! a disk, sockets, or how a person asks for any of this. Time is tokio's; nothing here reaches for a clock
+//! of its own.
+//!
+//! | module | concept |
+//! |---|---|
+//! | `budget` | [`UploadBudget`]: bytes per second, and a way to pause |
+//! | `write_back` | [`WriteBack`]: when a disk is published, and what is done when that fails |
+//! | `progress` | [`UploadProgress`]: how far that is, in words, too |
+//! | [`homes`] | the homes of attached disks: found, made, changed |
+//! | [`api`] | what commands ask, and what they are told |
+//! | `marks` | `DiskMark`: wishes that outlive the process |
+//! | `porter` | [`Porter`]: looks after all attached disks of a home |
+
+pub mod api;
+mod budget;
+pub mod homes;
+mod marks;
+mod porter;
+mod progress;
+mod write_back;
+
+pub use budget::UploadBudget;
+pub use porter::Porter;
+pub use progress::{UploadProgress, UploadState};
+pub use write_back::{Timing, WriteBack};

@@ -1,0 +1,296 @@
+//! What the process of attached disks does beside serving: what is written goes up, a disk that another
+//! machine took becomes one of its own, and one that is to be given up is given up as soon as that is
+//! possible.
+
+use crate::api::{AttachRequest, AttachedDisk, AttachedView};
+use crate::budget::UploadBudget;
+use crate::marks::DiskMark;
+use crate::write_back::{Timing, WriteBack};
+use block::{Error, ErrorKind, Result};
+use engine::config::attached::Attach;
+use engine::{Engine, Home};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use store::RefKind;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// How soon what failed is tried again at first, and at last.
+const RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
+/// How often is looked whether all of a disk that is to be given up went up.
+const LOOK: Duration = Duration::from_millis(50);
+/// Names that are tried for a disk that another machine took.
+const NAMES: u32 = 1000;
+
+/// Looks after all attached disks of a home.
+pub struct Porter {
+    home: Home,
+    store: String,
+    engine: Arc<Engine>,
+    up: Arc<UploadBudget>,
+    timing: Timing,
+    disks: Mutex<BTreeMap<String, Arc<CarriedDisk>>>,
+    /// Whether the disks that were here at the start are among them.
+    is_listed: watch::Sender<bool>,
+    /// One task for each disk; `None` when they have ended for good.
+    tasks: Mutex<Option<JoinSet<()>>>,
+}
+
+/// An attached disk, and what is being done for it.
+struct CarriedDisk {
+    name: String,
+    write_back: WriteBack,
+    /// Whether it is to be given up.
+    detaching: watch::Sender<bool>,
+    outcome: Mutex<DiskNews>,
+}
+
+/// What there is to say of a disk.
+#[derive(Default)]
+struct DiskNews {
+    kept_as: Option<String>,
+    error: Option<String>,
+    in_use: bool,
+}
+
+impl Porter {
+    /// Looks after nothing yet.
+    pub fn new(home: &Home, store: &str, engine: &Arc<Engine>, config: &Attach) -> Arc<Self> {
+        let after = Duration::from_secs(config.after_seconds);
+        Arc::new(Self {
+            home: home.clone(),
+            store: store.to_owned(),
+            engine: Arc::clone(engine),
+            up: Arc::new(UploadBudget::new(config.up.0)),
+            timing: Timing { after, ..Timing::default() },
+            disks: Mutex::default(),
+            is_listed: watch::Sender::new(false),
+            tasks: Mutex::new(Some(JoinSet::new())),
+        })
+    }
+
+    /// Looks after the disks that are here, and later ones, until `stop` is done.
+    pub async fn follow(self: Arc<Self>, stop: impl Future<Output = ()>) {
+        match self.engine.disks.list().await {
+            Ok(disks) => disks.into_iter().for_each(|disk| self.look_after(&disk.name)),
+            Err(e) => tracing::error!(error = e.message(), "attached disks are not looked after"),
+        }
+        self.is_listed.send_replace(true);
+        stop.await;
+        let tasks = self.tasks.lock().take();
+        if let Some(mut tasks) = tasks {
+            tasks.shutdown().await;
+        }
+    }
+
+    /// Begins to look after a disk, unless that is being done.
+    fn look_after(self: &Arc<Self>, name: &str) {
+        let mut disks = self.disks.lock();
+        if disks.contains_key(name) {
+            return;
+        }
+        let carried = Arc::new(CarriedDisk {
+            name: name.to_owned(),
+            write_back: WriteBack::new(Arc::clone(&self.up), self.timing),
+            detaching: watch::Sender::new(DiskMark::Detaching.is_set(&self.home, name)),
+            outcome: Mutex::default(),
+        });
+        disks.insert(name.to_owned(), Arc::clone(&carried));
+        if let Some(tasks) = &mut *self.tasks.lock() {
+            while tasks.try_join_next().is_some() {}
+            let this = Arc::clone(self);
+            tasks.spawn(async move { this.carry(&carried).await });
+        }
+    }
+
+    /// Looks after a disk until it is given up or lost.
+    async fn carry(self: &Arc<Self>, disk: &CarriedDisk) {
+        let mut pause = RETRY;
+        loop {
+            let begun = Instant::now();
+            match self.carry_on(disk).await {
+                Ok(Ended::GivenUp) => {
+                    self.disks.lock().remove(&disk.name);
+                    return;
+                }
+                // It stays in the list, for whoever asks what became of it.
+                Ok(Ended::Kept) => return,
+                Err(e) => {
+                    tracing::warn!(disk = disk.name, error = e.message(), "an attached disk waits");
+                    disk.outcome.lock().error = Some(e.message().to_owned());
+                    // A client that leaves is not waited for longer than need be.
+                    if begun.elapsed() > LONGEST_RETRY || disk.outcome.lock().in_use {
+                        pause = RETRY;
+                    }
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_RETRY);
+                }
+            }
+        }
+    }
+
+    /// The same, until something fails.
+    async fn carry_on(self: &Arc<Self>, carried: &CarriedDisk) -> Result<Ended> {
+        let name = &carried.name;
+        let held = match self.engine.open.hold(name).await {
+            Err(e) if e.kind() == ErrorKind::Fenced => return self.keep(carried, &e).await,
+            // Somebody else gave it up or removed it.
+            Err(e) if e.kind() == ErrorKind::NotFound && !self.home.disks().join(name).exists() => {
+                return Ok(Ended::GivenUp);
+            }
+            other => other?,
+        };
+        let ended = {
+            let disk = held.disk();
+            carried.outcome.lock().error = None;
+            let mut detaching = carried.detaching.subscribe();
+            let all_up = async {
+                let _ = detaching.wait_for(|detaching| *detaching).await;
+                carried.write_back.hurry();
+                while disk.behind().is_some() {
+                    tokio::time::sleep(LOOK).await;
+                }
+            };
+            tokio::select! {
+                error = carried.write_back.follow(disk) => Some(error),
+                () = all_up => None,
+            }
+        };
+        drop(held);
+        match ended {
+            Some(error) if error.kind() == ErrorKind::Fenced => self.keep(carried, &error).await,
+            Some(error) => Err(error),
+            None => self.give_up(carried).await,
+        }
+    }
+
+    /// Gives up a disk of which everything is in the store.
+    async fn give_up(&self, carried: &CarriedDisk) -> Result<Ended> {
+        let released = self.engine.open.release(&carried.name).await;
+        carried.outcome.lock().in_use =
+            released.as_ref().is_err_and(|e| e.kind() == ErrorKind::Conflict);
+        released?;
+        DiskMark::Detaching.set(&self.home, &carried.name, false)?;
+        Ok(Ended::GivenUp)
+    }
+
+    /// Makes what is here of a disk that another machine took a disk of its own.
+    async fn keep(self: &Arc<Self>, carried: &CarriedDisk, why: &Error) -> Result<Ended> {
+        let name = &carried.name;
+        tracing::warn!(disk = name, error = why.message(), "another machine took the disk");
+        carried.outcome.lock().error = Some(why.message().to_owned());
+        for number in 1..NAMES {
+            let new = format!("{name}-kept-{number}");
+            if self.home.disks().join(&new).exists()
+                || self.engine.store.refs().get(RefKind::Disk, &new).await?.is_some()
+            {
+                continue;
+            }
+            let kept = self.engine.open.keep(name, &new).await?;
+            tracing::warn!(disk = name, kept = kept.name, "what was written is kept");
+            DiskMark::Detaching.set(&self.home, name, false)?;
+            self.look_after(&kept.name);
+            let kept_as = Some(kept.name);
+            *carried.outcome.lock() = DiskNews { kept_as, ..DiskNews::default() };
+            return Ok(Ended::Kept);
+        }
+        Err(Error::conflict(format!("there are {NAMES} kept disks of {name}; remove some")))
+    }
+
+    fn carried(&self, name: &str) -> Result<Arc<CarriedDisk>> {
+        self.disks.lock().get(name).map(Arc::clone).ok_or_else(|| {
+            Error::not_found(format!(
+                "disk {name:?} is not attached here; see `sojourn attach status`"
+            ))
+        })
+    }
+
+    /// Carries out a verb.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) for a disk that is not attached; those of the verb: for `Attach`
+    /// those of [`Disks::take`](disk::Disks::take) and of opening the disk, for `Discard`
+    /// [`Conflict`](ErrorKind::Conflict) while a client uses it.
+    pub async fn perform(self: &Arc<Self>, request: AttachRequest) -> Result<AttachedView> {
+        let _ = self.is_listed.subscribe().wait_for(|is_listed| *is_listed).await;
+        match request {
+            AttachRequest::Attach { name, force } => self.attach(&name, force).await?,
+            AttachRequest::Status => {}
+            AttachRequest::Sync { name } => self.carried(&name)?.write_back.hurry(),
+            AttachRequest::Discard { name } => {
+                self.carried(&name)?;
+                self.engine.open.hold(&name).await?.discard_unpublished().await?;
+            }
+            AttachRequest::Detach { name } => {
+                let carried = self.carried(&name)?;
+                DiskMark::Detaching.set(&self.home, &name, true)?;
+                carried.detaching.send_replace(true);
+            }
+            AttachRequest::Budget { up } => self.up.set_rate(up),
+            AttachRequest::Pause { paused } => self.up.pause(paused),
+        }
+        Ok(self.view())
+    }
+
+    async fn attach(self: &Arc<Self>, name: &str, force: bool) -> Result<()> {
+        store::check_name("disk", name)?;
+        {
+            let mut disks = self.disks.lock();
+            if disks.get(name).is_some_and(|disk| disk.outcome.lock().kept_as.is_some()) {
+                disks.remove(name);
+            }
+        }
+        if !self.home.disks().join(name).is_dir() {
+            self.engine.disks.take(name, force).await?;
+        }
+        DiskMark::Detaching.set(&self.home, name, false)?;
+        self.look_after(name);
+        self.carried(name)?.detaching.send_replace(false);
+        // Whoever asked learns now whether it can be used.
+        self.engine.open.hold(name).await.map(drop)
+    }
+
+    fn view(&self) -> AttachedView {
+        let disks = self.disks.lock().values().map(|disk| disk.view()).collect();
+        AttachedView {
+            store: self.store.clone(),
+            home: self.home.dir().display().to_string(),
+            socket: self.home.nbd_socket().display().to_string(),
+            running: true,
+            up_bytes_per_second: self.up.rate(),
+            sources: self.engine.sources(),
+            disks,
+        }
+    }
+}
+
+/// Why a disk is not looked after any more.
+enum Ended {
+    /// The store has everything, and any machine can go on with it.
+    GivenUp,
+    /// Another machine took it; what was written here is a disk of its own.
+    Kept,
+}
+
+impl CarriedDisk {
+    fn view(&self) -> AttachedDisk {
+        let upload = self.write_back.progress();
+        let detaching = *self.detaching.borrow();
+        let outcome = self.outcome.lock();
+        let (kept_as, error) = (outcome.kept_as.clone(), outcome.error.clone());
+        let mut text = vec![match &kept_as {
+            Some(kept) => format!("taken by another machine; what was written here is disk {kept}"),
+            None => upload.text(),
+        }];
+        if detaching && kept_as.is_none() {
+            text.push("is given up when all is in the store and its client has left".to_owned());
+        }
+        text.extend([&upload.error, &error].into_iter().flatten().cloned());
+        let in_use = outcome.in_use;
+        AttachedDisk { name: self.name.clone(), detaching, upload, kept_as, error, in_use, text }
+    }
+}

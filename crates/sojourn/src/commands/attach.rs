@@ -1,0 +1,406 @@
+//! `sojourn attach` and `sojourn detach`.
+
+use crate::global::Global;
+use crate::logging;
+use crate::output::{Output, fields, visible};
+use crate::progress::Bar;
+use agent::api::{AttachRequest, AttachedDisk, AttachedView};
+use agent::homes::{self, AttachOptions, DistantStore, Preparation};
+use block::{ByteSize, Error, Result};
+use engine::{Config, Home};
+use nbd::{Address, Uri};
+use serde::Serialize;
+use server::client::Client;
+use server::options::Options;
+use server::{background, brief, daemon, listen};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How often a command that waits looks.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long a client that says goodbye may take.
+const GOODBYE: Duration = Duration::from_secs(5);
+/// The command line of the process that looks after the disks of a home.
+const PROCESS: [&str; 2] = ["attach", "serve"];
+
+/// Arguments of `sojourn attach`.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(after_help = "\
+Examples:
+  sojourn attach alice --from https://lab.example.org --tls-dir ~/alice
+  sojourn attach alice --from s3://lab/images --up 1MiB
+  sojourn attach alice --from https://lab.example.org --source /media/usb --source /usr
+  sojourn attach alice --run 'qemu-system-x86_64 -m 1G -drive file=$uri,format=raw,if=virtio'
+  sojourn attach status
+  sojourn attach sync alice       everything goes up now
+  sojourn detach alice            and gives the disk up
+
+The disk is taken: no other machine writes it meanwhile. What is written lies in
+~/.local/share/sojourn/attached and goes to the store in the background; docs/attach.md.")]
+pub(crate) struct Attach {
+    #[command(flatten)]
+    args: Args,
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Args {
+    /// The disk
+    #[arg(value_name = "DISK", required = true)]
+    disk: Option<String>,
+    /// Where it is: a server with a gateway (https://HOST[:PORT]), a bucket (s3://, gs://, az://) or the
+    /// directory of a store [default: where it is attached from already]
+    #[arg(long, value_name = "URL|DIR")]
+    from: Option<String>,
+    /// What else may have chunks: a medium, an indexed tree or image (`sojourn media`), another store
+    /// with the same key; may be repeated
+    #[arg(long, value_name = "PLACE")]
+    source: Vec<String>,
+    /// The certificate that is shown to a gateway: the directory that `sojourn cert client` made
+    /// [default: tls in the home]
+    #[arg(long, value_name = "DIR")]
+    tls_dir: Option<PathBuf>,
+    /// Send at most so many bytes per second; 0 is no limit. For all disks of the store
+    #[arg(long, value_name = "SIZE")]
+    up: Option<ByteSize>,
+    /// Take it from a server that is at work: that one can publish nothing more
+    #[arg(long)]
+    force: bool,
+    /// Run CMD with $uri, $unixsocket and $exportname, and end with its exit code; the disk stays
+    /// attached
+    #[arg(long, value_name = "CMD")]
+    run: Option<String>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// What is attached, and how far the store is behind
+    #[command(after_help = "\
+Examples:
+  sojourn attach status
+  sojourn --json attach status | jq '.[].disks[].upload.behind_bytes'")]
+    Status,
+    /// Have everything go up now, and wait for it
+    #[command(after_help = "\
+Examples:
+  sojourn attach sync alice")]
+    Sync(AttachedName),
+    /// Drop what was written since the disk went up last; its client must have left
+    #[command(after_help = "\
+Examples:
+  sojourn attach discard alice")]
+    Discard(AttachedName),
+    /// Have nothing of the store's disks go up for now
+    #[command(after_help = "\
+Examples:
+  sojourn attach pause alice
+  sojourn attach resume alice")]
+    Pause(AttachedName),
+    /// Have it go up again
+    #[command(after_help = "\
+Examples:
+  sojourn attach resume alice")]
+    Resume(AttachedName),
+    /// Look after the disks of a home of attached disks, in the foreground: for a service manager
+    #[command(after_help = "\
+Examples:
+  sojourn --home ~/.local/share/sojourn/attached/lab-images-0a1b2c3d attach serve")]
+    Serve,
+}
+
+/// One attached disk.
+#[derive(Debug, clap::Args)]
+struct AttachedName {
+    /// The disk
+    disk: String,
+    /// Its store, when disks of this name of several are attached
+    #[arg(long, value_name = "URL|DIR")]
+    from: Option<String>,
+}
+
+/// Arguments of `sojourn detach`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sojourn detach alice              waits until everything is in the store
+  sojourn detach alice --no-wait    is given up as soon as everything is
+
+Detach when the guest is off. Then any machine can go on with the disk: `sojourn attach alice` there.")]
+pub(crate) struct Detach {
+    #[command(flatten)]
+    named: AttachedName,
+    /// Do not wait: it is done in the background, also after a restart of this machine
+    #[arg(long)]
+    no_wait: bool,
+}
+
+/// What `attach` made.
+#[derive(Serialize)]
+struct AttachedExport {
+    disk: String,
+    store: String,
+    home: String,
+    socket: String,
+    uri: String,
+    qemu: String,
+}
+
+impl Attach {
+    /// Whether this is the process of a home.
+    pub(crate) fn is_process(&self) -> bool {
+        matches!(self.verb, Some(Verb::Serve))
+    }
+}
+
+/// Serves a home of attached disks.
+pub(crate) async fn serve(global: &Global) -> Result<ExitCode> {
+    let home = global.home()?;
+    let config = Config::of(&home)?;
+    if config.attach.is_none() {
+        return Err(Error::invalid(format!(
+            "{} is not a home of attached disks; `sojourn attach` makes one",
+            home.dir().display()
+        )));
+    }
+    let level = global.log.as_deref().unwrap_or(&config.log.level);
+    logging::start(level, global.log_format.map_or(config.log.format, Into::into))?;
+    let _completing = config.serve.io.start();
+    let options = Options {
+        config_path: home.config(),
+        change_log_level: global.log.is_none().then_some(logging::change),
+        http: None,
+        gateway: None,
+        listen: listen::Asked::default(),
+        default_export: None,
+        trace: None,
+        borrow: None,
+        throttle: None,
+        take_over: false,
+    };
+    daemon::run(&home, config, options).await
+}
+
+pub(crate) async fn run(attach: &Attach, own: &Home, output: Output) -> Result<ExitCode> {
+    match &attach.verb {
+        None => return attach_disk(&attach.args, own, output).await,
+        Some(Verb::Status) => status(own, output).await?,
+        Some(Verb::Sync(named)) => sync(named, own, output).await?,
+        Some(Verb::Discard(named)) => {
+            let request = AttachRequest::Discard { name: named.disk.clone() };
+            named.ask(own, &request).await?;
+            output.done(&format!("{}: what had not gone up is dropped", named.disk))?;
+        }
+        Some(Verb::Pause(named)) => pause(named, own, true, output).await?,
+        Some(Verb::Resume(named)) => pause(named, own, false, output).await?,
+        Some(Verb::Serve) => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn attach_disk(args: &Args, own: &Home, output: Output) -> Result<ExitCode> {
+    let name = args.disk.clone().unwrap_or_default();
+    store::check_name("disk", &name)?;
+    let home = match &args.from {
+        Some(from) => homes::of(own, &DistantStore::parse(from)?)?,
+        None => homes::with_disk(own, &name, None).map_err(|e| {
+            e.context("say where the disk is with --from, unless it is attached already")
+        })?,
+    };
+    let store = match &args.from {
+        Some(from) => DistantStore::parse(from)?,
+        None => DistantStore::parse(&Config::of(&home)?.store)?,
+    };
+    match homes::prepare(own, &home, &store, &args.options(own)?)? {
+        Preparation::New => must_open(&home).await?,
+        Preparation::NeedsRestart => restart(&home).await?,
+        Preparation::Changed | Preparation::Unchanged => {}
+    }
+    if let Some(up) = args.up {
+        process(&home).await?.attach(&AttachRequest::Budget { up: up.0 }).await?;
+    }
+    let request = AttachRequest::Attach { name: name.clone(), force: args.force };
+    let view = process(&home).await?.attach(&request).await?;
+    let uri = Uri::new(Address::unix(&view.socket)?, &name).to_string();
+    if let Some(command) = &args.run {
+        return brief::command(command, &uri, view.socket.as_ref(), &name).await;
+    }
+    let qemu = format!("qemu-system-x86_64 -m 1G -drive 'if=virtio,format=raw,file={uri}'");
+    let made = AttachedExport {
+        disk: name,
+        store: view.store,
+        home: view.home,
+        socket: view.socket,
+        uri,
+        qemu,
+    };
+    output.print(&made, || {
+        fields(&[
+            ("disk", made.disk.clone()),
+            ("from", made.store.clone()),
+            ("socket", made.socket.clone()),
+            ("uri", made.uri.clone()),
+            ("try", made.qemu.clone()),
+        ])
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    fn options(&self, own: &Home) -> Result<AttachOptions> {
+        let sources = self.source.iter().map(|source| homes::absolute(source));
+        Ok(AttachOptions {
+            sources: sources.collect::<Result<_>>()?,
+            up: self.up,
+            key_file: own.key_file().map(Into::into),
+            certificates: self.tls_dir.clone(),
+        })
+    }
+}
+
+/// The process that looks after the disks of a home; it is started if none does.
+async fn process(home: &Home) -> Result<Client> {
+    background::running(home, &PROCESS).await
+}
+
+/// Fails when the store of a new home cannot be opened; then there is no home.
+async fn must_open(home: &Home) -> Result<()> {
+    let opened = engine::open_store(home, &Config::load(&home.config())?).await;
+    if opened.is_err() {
+        let _ = std::fs::remove_dir_all(home.dir());
+    }
+    opened.map(drop)
+}
+
+/// Ends the process of a home, if one runs and nobody uses its disks: the next one reads the configuration.
+async fn restart(home: &Home) -> Result<()> {
+    let Some(client) = Client::connect(home).await? else { return Ok(()) };
+    let sessions = client.status().await?.connections;
+    if sessions > 0 {
+        return Err(Error::conflict(
+            "sources, keys and certificates change when the disks' process starts anew, and disks of this \
+             store are in use; the change is kept for then: detach the clients and repeat the command",
+        ));
+    }
+    match Client::connect(home).await? {
+        Some(client) => background::stop(client).await,
+        None => Ok(()),
+    }
+}
+
+impl AttachedName {
+    /// Asks the process that looks after the disk.
+    async fn ask(&self, own: &Home, request: &AttachRequest) -> Result<(Home, AttachedView)> {
+        let home = homes::with_disk(own, &self.disk, self.from.as_deref())?;
+        let view = process(&home).await?.attach(request).await?;
+        Ok((home, view))
+    }
+}
+
+async fn status(own: &Home, output: Output) -> Result<()> {
+    let mut views = Vec::new();
+    for home in homes::all(own)? {
+        match Client::connect(&home).await? {
+            Some(client) => views.push(client.attach(&AttachRequest::Status).await?),
+            None => {
+                let config = Config::load(&home.config())?;
+                views.push(AttachedView {
+                    store: config.store,
+                    home: home.dir().display().to_string(),
+                    socket: home.nbd_socket().display().to_string(),
+                    running: false,
+                    up_bytes_per_second: config.attach.unwrap_or_default().up.0,
+                    sources: Vec::new(),
+                    disks: Vec::new(),
+                });
+            }
+        }
+    }
+    output.print(&views, || describe(&views))
+}
+
+fn describe(views: &[AttachedView]) -> String {
+    if views.is_empty() {
+        return "nothing is attached; see `sojourn attach --help`".to_owned();
+    }
+    let mut text = String::new();
+    for view in views {
+        text.push_str(&format!("{}\n", view.store));
+        if !view.running {
+            text.push_str("  no process looks after its disks; `sojourn attach DISK` starts one\n");
+        }
+        for source in view.sources.iter().filter(|_| view.sources.len() > 1) {
+            let (bytes, name) = (ByteSize(source.bytes), visible(&source.name));
+            text.push_str(&format!("  {bytes} from {} {name}\n", source.kind));
+        }
+        for disk in &view.disks {
+            text.push_str(&format!("  {}\n", disk.name));
+            for line in &disk.text {
+                text.push_str(&format!("    {}\n", visible(line)));
+            }
+        }
+    }
+    text.trim_end().to_owned()
+}
+
+async fn pause(named: &AttachedName, own: &Home, paused: bool, output: Output) -> Result<()> {
+    let (_, view) = named.ask(own, &AttachRequest::Pause { paused }).await?;
+    let what = if paused { "nothing goes up for now" } else { "goes up again" };
+    output.done(&format!("{}: {what}", view.store))
+}
+
+async fn sync(named: &AttachedName, own: &Home, output: Output) -> Result<()> {
+    let request = AttachRequest::Sync { name: named.disk.clone() };
+    let (home, mut view) = named.ask(own, &request).await?;
+    let bar = Bar::bytes("going up", None);
+    loop {
+        let disk = find(&view, &named.disk)?;
+        bar.at(disk.upload.sent_bytes, 0);
+        if disk.kept_as.is_some() {
+            return Err(Error::fenced(disk.text.join("; ")));
+        }
+        if disk.upload.is_done() {
+            return output.print(disk, || format!("{}: all is in the store", named.disk));
+        }
+        tokio::time::sleep(LOOK).await;
+        view = process(&home).await?.attach(&request).await?;
+    }
+}
+
+fn find<'a>(view: &'a AttachedView, name: &str) -> Result<&'a AttachedDisk> {
+    view.disks
+        .iter()
+        .find(|disk| disk.name == name)
+        .ok_or_else(|| Error::not_found(format!("disk {name:?} is not attached any more")))
+}
+
+pub(crate) async fn detach(args: &Detach, own: &Home, output: Output) -> Result<()> {
+    let name = &args.named.disk;
+    let request = AttachRequest::Detach { name: name.clone() };
+    let (home, mut view) = args.named.ask(own, &request).await?;
+    if args.no_wait {
+        let disk = find(&view, name)?;
+        return output.print(disk, || format!("{name}: {}", disk.text.join("; ")));
+    }
+    let bar = Bar::bytes("going up", None);
+    let begun = Instant::now();
+    loop {
+        let Ok(disk) = find(&view, name) else {
+            return output.done(&format!("{name} is given up; any machine can go on with it"));
+        };
+        bar.at(disk.upload.sent_bytes, 0);
+        if disk.kept_as.is_some() {
+            return Err(Error::fenced(disk.text.join("; ")));
+        }
+        if disk.in_use && begun.elapsed() > GOODBYE {
+            return Err(Error::conflict(format!(
+                "disk {name} is in use; it is given up as soon as its client leaves"
+            )));
+        }
+        tokio::time::sleep(LOOK).await;
+        view = process(&home).await?.attach(&AttachRequest::Status).await?;
+    }
+}
