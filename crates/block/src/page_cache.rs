@@ -4,10 +4,10 @@
 //! device stays. After a restart, or when the device was pulled and put back, storage may have any part
 //! of it.
 
-use crate::fs::FsPath;
-use crate::{Error, Result};
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// The kernel's name for this run of the machine.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
@@ -18,14 +18,13 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 pub struct PageCacheId(pub [u8; 32]);
 
 impl PageCacheId {
-    /// That of the file system which `path` is on; `None` where nobody can tell, as in a container
-    /// without `/proc`, and on a file system that is not this process's own.
+    /// That of the system's file system which `path` is on; `None` where nobody can tell, as in a
+    /// container without `/proc`.
     ///
     /// # Errors
-    /// That of the system call, naming the path.
-    pub fn of(path: &FsPath) -> Result<Option<Self>> {
-        let Some(path) = path.of_system() else { return Ok(None) };
-        let device = fs::metadata(path).map_err(|e| Error::io(path.display(), e))?.dev();
+    /// That of the system call.
+    pub(crate) fn of(path: &Path) -> io::Result<Option<Self>> {
+        let device = fs::metadata(path)?.dev();
         let Some(boot) = fs::read_to_string(BOOT).ok().and_then(|text| boot_id(&text)) else {
             return Ok(None);
         };
@@ -58,15 +57,14 @@ fn attachment(device: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     #[test]
     fn one_file_system_has_one_page_cache_and_another_has_another() {
         let dir = tempfile::tempdir().unwrap();
-        let id = |path: &Path| PageCacheId::of(&path.into()).unwrap();
+        let id = |path: &Path| PageCacheId::of(path).unwrap();
         assert_eq!(id(dir.path()), id(dir.path()));
         assert_ne!(id(dir.path()), id(Path::new("/proc")));
-        assert!(PageCacheId::of(&dir.path().join("gone").into()).is_err());
+        assert!(PageCacheId::of(&dir.path().join("gone")).is_err());
     }
 
     #[test]

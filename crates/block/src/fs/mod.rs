@@ -29,6 +29,7 @@ pub use path::FsPath;
 pub use simulated::Simulated;
 pub use system::System;
 
+use crate::page_cache::PageCacheId;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
@@ -140,6 +141,8 @@ pub trait FileSystem: fmt::Debug + Send + Sync {
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
     /// Puts the names in a directory on stable storage.
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
+    /// Tells apart what is held in memory of the file system that the path is on; `None` where nobody can.
+    fn page_cache(&self, path: &Path) -> io::Result<Option<PageCacheId>>;
     /// The path without links and relative parts.
     fn canonicalize(&self, path: &Path) -> io::Result<std::path::PathBuf>;
 }

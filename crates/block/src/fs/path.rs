@@ -1,6 +1,7 @@
 //! A path on a file system.
 
 use super::{Entry, File, FileSystem, Kind, Metadata, Open, System};
+use crate::page_cache::PageCacheId;
 use crate::{Error, Result};
 use std::fmt;
 use std::io;
@@ -213,6 +214,14 @@ impl FsPath {
             }
         }
         self.fs.remove_dir(&self.path)
+    }
+
+    /// Tells apart what is held in memory of its file system; `None` where nobody can.
+    ///
+    /// # Errors
+    /// That of the system call, naming the path.
+    pub fn page_cache(&self) -> Result<Option<PageCacheId>> {
+        self.fs.page_cache(&self.path).map_err(|e| self.error(e))
     }
 
     /// Puts the names in this directory on stable storage: those made, renamed or removed, by whichever

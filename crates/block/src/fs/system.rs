@@ -2,6 +2,7 @@
 
 use super::file::{kind, known};
 use super::{Creation, Entry, File, FileSystem, Metadata, Open};
+use crate::page_cache::PageCacheId;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use std::fs;
@@ -42,6 +43,10 @@ impl FileSystem for System {
 
     fn metadata(&self, path: &Path) -> io::Result<Metadata> {
         known(&fs::metadata(path)?)
+    }
+
+    fn page_cache(&self, path: &Path) -> io::Result<Option<PageCacheId>> {
+        PageCacheId::of(path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

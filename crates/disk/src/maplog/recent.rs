@@ -105,7 +105,7 @@ impl Notes {
         Ok(Self {
             path: map.with_extension(SUFFIX),
             identity,
-            memory: PageCacheId::of(&map.above())?,
+            memory: map.above().page_cache()?,
             grounds: Mutex::default(),
             file: RwLock::default(),
             noted: AtomicU64::new(0),

@@ -24,6 +24,9 @@ pub(crate) struct Life {
     pub(crate) machine: Machine,
     dice: Sequence,
     pub(crate) model: Model,
+    /// What disks held that were open when their process was killed: all of it was answered. Empty once the
+    /// power went.
+    pub(crate) answered: BTreeMap<At, Vec<u64>>,
     clock: Arc<FixedClock>,
     now: u64,
     /// The last number of anything.
@@ -79,7 +82,8 @@ impl Life {
         }
         let clock = Arc::new(FixedClock::new(NOW));
         let (model, now, tag, faulty, short) = (Model::default(), NOW, 0, false, false);
-        Self { machine, dice, model, clock, now, tag, faulty, short, told }
+        let answered = BTreeMap::new();
+        Self { machine, dice, model, answered, clock, now, tag, faulty, short, told }
     }
 
     pub(crate) fn tell(&self, what: impl FnOnce() -> String) {
@@ -148,15 +152,20 @@ impl Life {
             self.machine.set_now(self.now);
             if self.below(2) == 0 || self.machine.has_ended() {
                 self.tell(|| "the power goes".into());
-                self.machine.lose_power();
+                self.lose_power();
             }
             if self.below(3) == 0 {
                 self.check().await?;
             }
         }
-        self.machine.lose_power();
+        self.lose_power();
         self.check().await?;
         Ok(self.machine.course())
+    }
+
+    fn lose_power(&mut self) {
+        self.machine.lose_power();
+        self.answered.clear();
     }
 
     /// A process that does this and that, until it is closed or killed.
@@ -217,13 +226,24 @@ impl Life {
             }
             self.change_room();
             self.step(&mut home).await?;
+            self.note_answered(&home);
         }
         if self.below(2) == 0 {
             while let Some((at, _)) = self.any_open(&home) {
                 self.close(&mut home, &at).await?;
             }
+            self.note_answered(&home);
         }
         Ok(())
+    }
+
+    /// What the process would leave, were it killed now.
+    fn note_answered(&mut self, home: &Home) {
+        let open = home.0.iter().enumerate().flat_map(|(server, own)| {
+            let sound = own.open.iter().filter(|(_, open)| !open.disk.has_failed());
+            sound.map(move |(name, open)| ((server, name.clone()), open.now.clone()))
+        });
+        self.answered = open.collect();
     }
 
     /// Room ends in the middle of what comes, and comes back.

@@ -75,6 +75,11 @@ impl Life {
             return Err(format!("{name} lost what was flushed: sectors {differs:?}"));
         }
         known.there = There::Yes;
+        if let Some(before) = self.answered.remove(&(server, name.to_owned()))
+            && before != found
+        {
+            return Err(format!("{name} lost what was answered, and only its process was killed"));
+        }
         // A process that is killed while it opens it has published nothing else than was.
         let open = Open { disk, now: found, guest: None };
         home.0[server].open.insert(name.to_owned(), open);

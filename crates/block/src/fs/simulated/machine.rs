@@ -59,6 +59,7 @@ impl Machine {
             room: u64::MAX,
             used: 0,
             ended: false,
+            power_cuts: 0,
             now: 0,
         })))
     }
@@ -104,6 +105,7 @@ impl Machine {
             bytes.lose_power(random);
         });
         state.ended = false;
+        state.power_cuts += 1;
         state.forget_unnamed();
         state.inodes.values_mut().for_each(|inode| inode.counted = true);
         state.used = state.inodes.values().map(Inode::pages).sum();
@@ -184,6 +186,7 @@ pub(super) struct State {
     room: u64,
     used: u64,
     ended: bool,
+    pub(super) power_cuts: u64,
     now: u64,
 }
 

@@ -4,6 +4,7 @@ use super::bytes::PAGE;
 use super::machine::{Machine, State, absolute};
 use super::names::Node;
 use crate::fs::{Creation, Entry, File, FileSystem, Kind, Metadata, Open, OpenFile};
+use crate::page_cache::PageCacheId;
 use parking_lot::MutexGuard;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -94,6 +95,14 @@ impl FileSystem for Simulated {
     fn metadata(&self, path: &Path) -> io::Result<Metadata> {
         let state = self.enter("stat")?;
         state.metadata(state.find(path)?)
+    }
+
+    fn page_cache(&self, path: &Path) -> io::Result<Option<PageCacheId>> {
+        let state = self.enter("stat")?;
+        state.find(path)?;
+        let mut id = [0; 32];
+        id[..8].copy_from_slice(&state.power_cuts.to_le_bytes());
+        Ok(Some(PageCacheId(id)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
