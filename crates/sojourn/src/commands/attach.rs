@@ -129,7 +129,8 @@ Examples:
   sojourn detach alice              waits until everything is in the store
   sojourn detach alice --no-wait    is given up as soon as everything is
 
-Detach when the guest is off. Then any machine can go on with the disk: `sojourn attach alice` there.")]
+Detach when the guest is off. Then any machine can go on with the disk, by `sojourn attach alice`
+there.")]
 pub(crate) struct Detach {
     #[command(flatten)]
     named: AttachedName,
