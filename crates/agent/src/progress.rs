@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UploadState {
-    /// The store has everything.
+    /// The disk is not open: nobody knows what has to go up.
     #[default]
+    Unknown,
+    /// The store has everything.
     Done,
     /// Something was written; it goes up soon.
     Waiting,
@@ -52,6 +54,9 @@ impl UploadProgress {
         let left = self.behind_bytes.saturating_sub(self.sent_bytes);
         let left = format!("{} of {} to go up", ByteSize(left), ByteSize(self.behind_bytes));
         match self.state {
+            UploadState::Unknown => {
+                "what has to go up is not known yet; not safe to switch off".to_owned()
+            }
             UploadState::Done => "all is in the store; safe to switch off".to_owned(),
             UploadState::Waiting => format!("{left}, soon; not safe to switch off"),
             UploadState::Sending => match self.remaining_seconds {
@@ -85,6 +90,8 @@ mod tests {
 
     #[test]
     fn what_is_told_can_be_acted_upon() {
+        let unknown = UploadProgress::default();
+        assert!(!unknown.is_done() && unknown.text().ends_with("not safe to switch off"));
         let mut upload = UploadProgress {
             state: UploadState::Sending,
             behind_bytes: 620 << 20,

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use block::{Error, ErrorKind};
 use disk::Disk;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use store::{Progress, UploadPace, UploadPlan};
 use tokio::sync::watch;
@@ -55,6 +55,8 @@ pub struct WriteBack {
     timing: Timing,
     uplink: Arc<Uplink>,
     progress: Mutex<UploadProgress>,
+    /// The disk that is followed.
+    followed: Mutex<Weak<Disk>>,
     /// Counts those who want everything up now.
     asked: watch::Sender<u64>,
 }
@@ -113,6 +115,19 @@ impl Uplink {
     }
 }
 
+/// A disk is followed. Afterwards nobody knows what has to go up, unless it is another machine's.
+struct Following<'a>(&'a WriteBack);
+
+impl Drop for Following<'_> {
+    fn drop(&mut self) {
+        *self.0.followed.lock() = Weak::new();
+        let mut progress = self.0.progress.lock();
+        if progress.state != UploadState::Lost {
+            progress.state = UploadState::Unknown;
+        }
+    }
+}
+
 impl WriteBack {
     /// The write-back of a disk; nothing happens before [`follow`](Self::follow).
     pub fn new(budget: Arc<UploadBudget>, timing: Timing) -> Self {
@@ -123,13 +138,23 @@ impl WriteBack {
             scanned: AtomicU64::new(0),
             stored: AtomicU64::new(0),
         });
-        let (progress, asked) = (Mutex::default(), watch::Sender::new(0));
-        Self { budget, timing, uplink, progress, asked }
+        let (progress, followed, asked) =
+            (Mutex::default(), Mutex::default(), watch::Sender::new(0));
+        Self { budget, timing, uplink, progress, followed, asked }
     }
 
-    /// How far it is.
+    /// How far it is, with what was written up to now.
     pub fn progress(&self) -> UploadProgress {
+        let followed = self.followed.lock().upgrade();
         let mut progress = self.progress.lock().clone();
+        // What was seen last says nothing of what was written since.
+        if progress.is_done()
+            && let Some(behind) = followed.and_then(|disk| disk.behind())
+        {
+            progress.state = UploadState::Waiting;
+            progress.behind_bytes = behind.bytes;
+            progress.behind_since = Some(behind.since);
+        }
         progress.wire_bytes = self.uplink.wire.load(Ordering::Relaxed);
         progress
     }
@@ -142,7 +167,9 @@ impl WriteBack {
     /// Publishes what is written to `disk` for ever. Can be dropped at any time. It ends with
     /// [`Fenced`](ErrorKind::Fenced) when another machine took the disk, and with the disk's own error when
     /// that takes no writes until it is opened again.
-    pub async fn follow(&self, disk: &Disk) -> Error {
+    pub async fn follow(&self, disk: &Arc<Disk>) -> Error {
+        *self.followed.lock() = Arc::downgrade(disk);
+        let _following = Following(self);
         let mut asked = self.asked.subscribe();
         let mut dirty: Option<Instant> = None;
         let mut pause = self.timing.retry;
@@ -213,7 +240,7 @@ impl WriteBack {
     fn look(&self, disk: &Disk) -> bool {
         let mut progress = self.progress.lock();
         let Some(behind) = disk.behind() else {
-            *progress = UploadProgress::default();
+            *progress = UploadProgress { state: UploadState::Done, ..UploadProgress::default() };
             return false;
         };
         progress.behind_bytes = behind.bytes;

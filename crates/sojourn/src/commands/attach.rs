@@ -4,6 +4,7 @@ use crate::global::Global;
 use crate::logging;
 use crate::output::{Output, fields, visible};
 use crate::progress::Bar;
+use agent::UploadState;
 use agent::api::{AttachRequest, AttachedDisk, AttachedView};
 use agent::homes::{self, AttachOptions, DistantStore, Preparation};
 use block::{ByteSize, Error, Result};
@@ -267,11 +268,18 @@ async fn process(home: &Home) -> Result<Client> {
     background::running(home, &PROCESS).await
 }
 
-/// Fails when the store of a new home cannot be opened; then there is no home.
+/// Fails when the store of a new home cannot be opened; then there is no home, unless somebody else made use
+/// of it meanwhile. No disk is touched: a home without a configuration may still have some.
 async fn must_open(home: &Home) -> Result<()> {
     let opened = engine::open_store(home, &Config::load(&home.config())?).await;
-    if opened.is_err() {
-        let _ = std::fs::remove_dir_all(home.dir());
+    if opened.is_err()
+        && let Ok(lock) = home.lock()
+    {
+        let _ = std::fs::remove_file(home.config());
+        // While it is held: whoever opened it before is told that it was replaced.
+        let _ = std::fs::remove_file(home.dir().join("lock"));
+        drop(lock);
+        home.discard();
     }
     opened.map(drop)
 }
@@ -365,6 +373,11 @@ async fn sync(named: &AttachedName, own: &Home, output: Output) -> Result<()> {
         }
         if disk.upload.is_done() {
             return output.print(disk, || format!("{}: all is in the store", named.disk));
+        }
+        if disk.upload.state == UploadState::Unknown
+            && let Some(error) = &disk.error
+        {
+            return Err(Error::unavailable(error.clone()));
         }
         tokio::time::sleep(LOOK).await;
         view = process(&home).await?.attach(&request).await?;
