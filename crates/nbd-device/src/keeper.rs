@@ -161,13 +161,19 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
         let known = known.filter(|known| known.server == backend.server);
         let taken_up = known.is_some();
         backend.id = known.map_or(backend.id, |known| known.id);
-        let one = options.connections == 1;
-        let mut line = one.then_some(Line { id: backend.id, number: options.number });
-        let first = servers.dial(next_of(&mut line)).await?;
+        let new_line = || Some(Line { id: backend.id, number: options.number });
+        let mut line = if options.connections == 1 { new_line() } else { None };
+        let mut first = servers.dial(next_of(&mut line)).await?;
+        if line.is_none() && !first.terms.has(export_flags::CAN_MULTI_CONN) {
+            // There will be one after all.
+            line = new_line();
+            drop(first);
+            first = servers.dial(next_of(&mut line)).await?;
+        }
         let terms = first.terms.clone();
         let settings = settings(&terms, backend.to_string(), options)?;
         let several = terms.has(export_flags::CAN_MULTI_CONN);
-        let connections = if several { options.connections } else { 1 };
+        let connections = if several && line.is_none() { options.connections } else { 1 };
         let mut sockets = vec![carried(&mut relays, first)];
         let pauses = Pauses::new(options.id);
         if let Some(index) = options.index

@@ -278,10 +278,12 @@ async fn connections_that_are_used_side_by_side_take_no_others_place() {
 async fn one_connection_is_made_where_the_server_allows_no_more() {
     let (rig, driver) = Rig::new();
     let flags = export_flags::HAS_FLAGS;
-    rig.answer([Ok(Terms { flags, ..terms(1 << 20) })]);
+    let alone = || Ok(Terms { flags, ..terms(1 << 20) });
+    rig.answer([alone(), alone()]);
     let options = KeeperOptions { connections: 4, ..KeeperOptions::default() };
     let keeper = Keeper::connect(driver, rig.server.clone(), &options).await.unwrap();
     assert_eq!((keeper.connections(), rig.alive()), (1, 1));
+    assert!(rig.server.reinstates.lock().unwrap().is_some(), "it takes others' place");
 }
 
 #[tokio::test]

@@ -158,6 +158,11 @@ pub struct Reinstatement {
 }
 
 impl Reinstatement {
+    /// Whether the other one takes its place.
+    pub fn is_before(&self, other: &Self) -> bool {
+        self.id == other.id && self.number < other.number
+    }
+
     fn parse(body: &[u8]) -> Result<Self> {
         let mut fields = Fields::new("REINSTATE", body);
         let mut id = [0; 16];

@@ -48,7 +48,7 @@ impl Attachment {
     /// Whether a connection of `client` takes its place.
     fn is_replaced_by(&self, client: &str, by: Option<Reinstatement>) -> bool {
         let Some((old, new)) = self.reinstates.zip(by) else { return false };
-        self.client == client && old.id == new.id && old.number < new.number
+        self.client == client && old.is_before(&new)
     }
 
     /// Asks it to settle; what comes out is ready when it has, or has ended.
@@ -120,15 +120,23 @@ impl Attachments {
             older.ask()
         };
         let asked: Vec<_> = older.iter().filter(follows).map(ask).collect();
+        // One that another process passed may come behind the one that takes its place.
+        let replaced = older.iter().any(|other| {
+            let mine = reinstates.zip(other.reinstates);
+            other.client == client && mine.is_some_and(|(own, other)| own.is_before(&other))
+        });
         let own = Arc::new(Attachment {
             client: client.to_owned(),
             reinstates,
             watch,
-            replaced: AtomicBool::new(false),
+            replaced: AtomicBool::new(replaced),
             asked: AtomicU64::new(0),
             asks: Notify::new(),
             met: watch::Sender::new(0),
         });
+        if replaced {
+            drop(own.ask());
+        }
         older.push(Arc::clone(&own));
         drop(by_export);
         let attached = Attached { all: Arc::clone(self), export: export.to_owned(), own };
@@ -211,8 +219,11 @@ mod tests {
             demand(Some(of)).now_or_never().is_some_and(|demand| demand.is_to_end())
         };
         assert_eq!([ends(&old[0]), ends(&old[1]), ends(&old[2])], [true, true, false]);
-        let _late = attach("a", 1, 6);
-        assert!(!ends(&old[2]), "it was asked for before");
+        let late = attach("a", 1, 6);
+        assert!(
+            !ends(&old[2]) && ends(&late),
+            "a passed one comes behind the one that replaced it"
+        );
         let _new = attach("a", 1, 8);
         assert_eq!([ends(&old[2]), ends(&old[3]), ends(&old[4])], [true, false, false]);
     }

@@ -62,6 +62,8 @@ pub(super) enum End {
     Done,
     /// The client closed the connection without saying so.
     Vanished,
+    /// The client attached anew: what was not answered here is dropped.
+    Replaced,
     /// The server stops.
     Stopped,
     /// It is to go on elsewhere, with what is neither taken nor sent.

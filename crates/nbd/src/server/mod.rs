@@ -657,7 +657,7 @@ impl Place {
         drop(attached); // nothing is in flight: who follows goes on
         let (ending, result) = match end {
             Ok(End::Done) => (Ending::Clean, Ok(())),
-            Ok(End::Vanished) => (Ending::Lost, Ok(())),
+            Ok(End::Vanished | End::Replaced) => (Ending::Lost, Ok(())),
             Ok(End::Stopped) => {
                 flush(&*device, &export).await;
                 (Ending::Lost, Ok(()))

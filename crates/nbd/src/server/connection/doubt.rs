@@ -111,7 +111,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     fn drop_what_is_left(&mut self) {
         let export = self.engine.export();
         tracing::info!(export, "its client has attached anew: what was not answered is dropped");
-        self.close(End::Vanished);
+        self.close(End::Replaced);
+        // It may not go on elsewhere either.
+        self.input.consume(self.input.data().len());
     }
 
     /// Answers were handed to the system.
