@@ -3,7 +3,7 @@
 
 use crate::blockmap::{BlockMap, GROUP, State};
 use crate::doubt::{self, Doubt};
-use crate::maplog::{Failure, Identity, Known, MapLog, Notes, RECENT, REMEDY};
+use crate::maplog::{Failure, Identity, Known, MapLog, Notes, RECENT, REMEDY, sync_notes};
 use block::fs::{FsPath, Open};
 use block::{BLOCK, Error, ErrorKind, RandomFile, Result, Span};
 use parking_lot::Mutex;
@@ -36,6 +36,8 @@ pub(crate) struct Layer {
     changing: [Mutex<()>; LOCKS],
     /// The data file has bytes that may not be on stable storage.
     unsynced: AtomicBool,
+    /// The mark of a sync that failed before the layer was opened is there still: notes count for nothing.
+    doubted: AtomicBool,
 }
 
 /// The paths of a layer's data and map.
@@ -72,6 +74,7 @@ impl Layer {
             log: Mutex::new(log),
             changing: [const { Mutex::new(()) }; LOCKS],
             unsynced: AtomicBool::new(false),
+            doubted: AtomicBool::new(false),
         })
     }
 
@@ -106,7 +109,11 @@ impl Layer {
             _ => e,
         })?;
         let doubt = Doubt::of(&path);
-        let doubted = doubt.is_raised()?;
+        let mut doubted = doubt.is_raised()?;
+        if !doubted && !sync_notes(&path)? {
+            doubt.raise();
+            doubted = true;
+        }
         if doubted {
             doubt::reread(&data)?;
         }
@@ -127,12 +134,14 @@ impl Layer {
                 last * BLOCK
             )));
         }
+        let mut still_doubted = false;
         if doubted {
             // From now on in a file and under a name that were synced without a failure.
             match log.checkpoint(map.groups()) {
                 Ok(()) => doubt.settle()?,
                 Err(Failure::Retry(error)) => {
-                    // The mark stays: the next opening tries it again.
+                    // The mark stays: the next flush tries it again, or the next opening.
+                    still_doubted = true;
                     tracing::warn!(%error, "cannot checkpoint a shadow's map after a failed sync");
                     directory.sync_directory()?;
                 }
@@ -149,6 +158,7 @@ impl Layer {
             log: Mutex::new(log),
             changing: [const { Mutex::new(()) }; LOCKS],
             unsynced: AtomicBool::new(true),
+            doubted: AtomicBool::new(still_doubted),
         })
     }
 
@@ -260,6 +270,7 @@ impl Layer {
         let mut log = self.log.lock();
         let changed = self.map.collect();
         let checkpoint = log.wants_checkpoint()
+            || self.doubted.load(Ordering::Acquire)
             || round == Round::Close
                 && (log.has_records_behind_checkpoint() || !changed.is_empty());
         // Taken before the data is synced, as the changes were: a state must not reach the log
@@ -272,7 +283,10 @@ impl Layer {
         }
         if let Some(all) = all {
             match log.checkpoint(all) {
-                Ok(()) => return self.seal(&mut log, round),
+                Ok(()) => {
+                    self.settle_doubt();
+                    return self.seal(&mut log, round);
+                }
                 Err(Failure::Retry(error)) => {
                     tracing::warn!(%error, "cannot checkpoint a shadow's map; its log grows on");
                 }
@@ -284,6 +298,16 @@ impl Layer {
             Err(failure) => {
                 changed.keys().for_each(|group| self.map.mark(*group));
                 Err(failure)
+            }
+        }
+    }
+
+    /// The log is one under a name that was synced without a failure.
+    fn settle_doubt(&self) {
+        if self.doubted.load(Ordering::Acquire) {
+            match self.doubt.settle() {
+                Ok(()) => self.doubted.store(false, Ordering::Release),
+                Err(error) => tracing::warn!(%error, "cannot take the mark of a failed sync away"),
             }
         }
     }

@@ -20,7 +20,7 @@ mod tests;
 use self::format::{Header, RECORD_HEADER, RECORDS, Record, SLOTS, Slot};
 pub(crate) use self::format::{Identity, decode_entries};
 use self::recent::Ground;
-pub(crate) use self::recent::{Notes, SUFFIX as RECENT};
+pub(crate) use self::recent::{Notes, SUFFIX as RECENT, sync as sync_notes};
 use crate::doubt;
 use block::fs::{FsPath, Open};
 use block::{Error, ErrorKind, RandomFile, Result};
@@ -167,7 +167,7 @@ impl MapLog {
         let header = reader.header(&identity)?;
         let acknowledged = reader.slot()?;
         let notes = Arc::new(Notes::of(path, identity)?);
-        let grounds = if doubted { Vec::new() } else { notes.look() };
+        let grounds = if doubted { Vec::new() } else { notes.look()? };
         let number = number_of(path, &file)?;
         let mut stands = false;
         let mut passed = |slot: &Slot| stands |= grounds.contains(&Ground::at(number, slot));

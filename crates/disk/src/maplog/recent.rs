@@ -127,34 +127,22 @@ impl Notes {
 
     /// Opens what an earlier process noted into the same page cache, and tells beside which logs it
     /// counts; none where there is nothing that counts.
-    pub(super) fn look(&self) -> Vec<Ground> {
-        let Some(memory) = &self.memory else { return Vec::new() };
-        let found = || -> Result<Option<(NotesFile, Vec<Ground>)>> {
-            let file = match RandomFile::open_on(&self.path, Open::WRITE) {
-                Err(e) if e.kind() == block::ErrorKind::NotFound => return Ok(None),
-                other => other?,
-            };
-            let mut bytes = [0; GROUNDS[1] + GROUND];
-            file.read_blocking(0, &mut bytes)?;
-            let header = self.header(memory, number(&file)?);
-            if bytes[..HEADER] != header {
-                return Ok(None);
-            }
-            let seed = u32_at(&header, HEADER - 4);
-            let grounds = GROUNDS.iter().filter_map(|at| Ground::decode(&bytes[*at..], seed));
-            Ok(Some((NotesFile { file, seed }, grounds.collect())))
-        };
-        match found() {
-            Ok(Some((file, grounds))) => {
-                *self.file.write() = Some(file);
-                grounds
-            }
-            Ok(None) => Vec::new(),
-            Err(error) => {
-                tracing::warn!(%error, "cannot read what was noted of a disk's last writes");
-                Vec::new()
-            }
+    ///
+    /// # Errors
+    /// Those of the file system: what cannot be read now may count all the same.
+    pub(super) fn look(&self) -> Result<Vec<Ground>> {
+        let Some(memory) = &self.memory else { return Ok(Vec::new()) };
+        let Some(file) = open(&self.path)? else { return Ok(Vec::new()) };
+        let mut bytes = [0; GROUNDS[1] + GROUND];
+        file.read_blocking(0, &mut bytes)?;
+        let header = self.header(memory, number(&file)?);
+        if bytes[..HEADER] != header {
+            return Ok(Vec::new());
         }
+        let seed = u32_at(&header, HEADER - 4);
+        let grounds = GROUNDS.iter().filter_map(|at| Ground::decode(&bytes[*at..], seed));
+        *self.file.write() = Some(NotesFile { file, seed });
+        Ok(grounds.collect())
     }
 
     /// Tells `restore` the words that were noted. Groups are below `limit`.
@@ -292,6 +280,27 @@ impl Notes {
             }
             _ => {}
         }
+    }
+}
+
+/// Syncs what an earlier process noted beside the log `map`. Nobody else does, so that this is who hears of a
+/// page that could not be written and was then read back as it was before: it may be older than the log.
+///
+/// # Errors
+/// Those of the file system; with `Ok(false)` the sync failed.
+pub(crate) fn sync(map: &FsPath) -> Result<bool> {
+    let Some(file) = open(&map.with_extension(SUFFIX))? else { return Ok(true) };
+    let synced = file.file().sync_data();
+    if let Err(error) = &synced {
+        tracing::warn!(path = %file.path().display(), %error, "what was noted of a disk's last writes is lost");
+    }
+    Ok(synced.is_ok())
+}
+
+fn open(path: &FsPath) -> Result<Option<RandomFile>> {
+    match RandomFile::open_on(path, Open::WRITE) {
+        Err(e) if e.kind() == block::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
     }
 }
 

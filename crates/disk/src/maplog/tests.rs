@@ -299,6 +299,19 @@ fn notes_count_beside_a_log_that_has_the_record_that_they_were_told_of_and_no_ot
 }
 
 #[test]
+fn notes_that_cannot_be_read_now_are_not_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_log, path, expected) = noted_sample(&dir);
+    let (notes, aside) = (dir.path().join("0001.recent"), dir.path().join("aside"));
+    std::fs::rename(&notes, &aside).unwrap();
+    std::fs::create_dir(&notes).unwrap();
+    assert!(noted(&path).is_err());
+    std::fs::remove_dir(&notes).unwrap();
+    std::fs::rename(&aside, &notes).unwrap();
+    assert_eq!(noted(&path).unwrap(), expected);
+}
+
+#[test]
 fn notes_are_not_believed_after_a_failed_sync_nor_of_another_page_cache() {
     let dir = tempfile::tempdir().unwrap();
     let (_log, path, _) = noted_sample(&dir);
