@@ -347,6 +347,44 @@ fn a_link_that_is_cut_stops_nothing_that_is_here_and_is_made_up_for() {
 }
 
 #[test]
+fn a_hoarded_disk_needs_no_link_that_it_never_read_over() {
+    let lab = Lab::new(89);
+    let here = lab.machine();
+    let mut expected = lab.image.clone();
+    here.attach(&["--down", "1GiB"]);
+    let before = lab.link.down();
+    here.run(&["attach", "hoard", "alice"]);
+    let came = lab.link.down() - before;
+    let status = here.status();
+    assert_eq!(status["hoard"]["state"], "complete", "{status}");
+    let total = status["hoard"]["total_bytes"].as_u64().unwrap();
+    assert_eq!(status["hoard"]["here_bytes"].as_u64(), Some(total));
+    assert!(came < total * 103 / 100 + (64 << 10), "{came} bytes came for {total}");
+    assert!(status["text"].to_string().contains("all here: the link may go"), "{status}");
+    lab.link.cut();
+    here.kill();
+    let mut client = here.client();
+    content::assert_same("hoarded", &read_all(&mut client), &expected);
+    write(&mut client, &mut expected, 9 << 20, &content::random(6, 1 << 20));
+    assert_eq!(client.flush(), 0);
+    client.detach();
+    lab.link.mend();
+    here.run(&["attach", "sync", "alice"]);
+    // It goes on as the disk changes, and costs nothing twice, as what went up was kept.
+    here.until("complete", |status| {
+        status["hoard"]["state"] == "complete" && status["hoard"]["total_bytes"] != total
+    });
+    // What was lost comes again.
+    here.run(&["attach", "hoard", "alice", "--stop"]);
+    assert_eq!(here.status()["hoard"]["state"], "off");
+    std::fs::remove_dir_all(here.home().join("pieces")).unwrap();
+    here.run(&["attach", "hoard", "alice"]);
+    lab.link.cut();
+    here.kill();
+    content::assert_same("again", &read_all(&mut here.client()), &expected);
+}
+
+#[test]
 fn what_a_key_has_does_not_come_over_the_link_and_a_bad_one_does_no_harm() {
     let lab = Lab::new(86);
     let (good, bad) = (lab.medium("good"), lab.medium("bad"));

@@ -1,7 +1,7 @@
 //! What commands ask of the process of attached disks, and what it tells; the latter is also what `--json`
 //! prints.
 
-use crate::progress::UploadProgress;
+use crate::progress::{HoardProgress, UploadProgress};
 use lookaside::SourceReport;
 use serde::{Deserialize, Serialize};
 
@@ -36,10 +36,19 @@ pub enum AttachRequest {
         /// The disk.
         name: String,
     },
-    /// Change what goes up in a second.
+    /// Have everything that a disk stands on come here, or stop that.
+    Hoard {
+        /// The disk.
+        name: String,
+        /// Whether it is to come.
+        wanted: bool,
+    },
+    /// Change what goes up, and what is hoarded, in a second; `None` leaves it as it is.
     Budget {
         /// Bytes; 0 is no limit.
-        up: u64,
+        up: Option<u64>,
+        /// Bytes; 0 is no limit.
+        down: Option<u64>,
     },
     /// Have nothing go up until told otherwise.
     Pause {
@@ -61,6 +70,8 @@ pub struct AttachedView {
     pub running: bool,
     /// Bytes per second that go up at most; 0 is no limit.
     pub up_bytes_per_second: u64,
+    /// Bytes per second that are hoarded at most; 0 is no limit.
+    pub down_bytes_per_second: u64,
     /// What came from where since the start, the store last; empty when the store is the only source.
     #[serde(default)]
     pub sources: Vec<SourceReport>,
@@ -77,6 +88,8 @@ pub struct AttachedDisk {
     pub detaching: bool,
     /// What of it is not in the store.
     pub upload: UploadProgress,
+    /// What of it is not here.
+    pub hoard: HoardProgress,
     /// The disk that what was written here became, after another machine took this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_as: Option<String>,

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 /// Bytes per second for whoever asks. An object goes as soon as those before it are paid for, so that
 /// the mean never exceeds the rate by more than one object.
 #[derive(Debug)]
-pub struct UploadBudget {
+pub struct ByteBudget {
     setting: watch::Sender<Setting>,
     /// When what was spent so far is paid for.
     paid: Mutex<Option<Instant>>,
@@ -21,7 +21,7 @@ struct Setting {
     paused: bool,
 }
 
-impl UploadBudget {
+impl ByteBudget {
     /// A budget of `rate` bytes per second; 0 is no limit.
     pub fn new(rate: u64) -> Self {
         let setting = watch::Sender::new(Setting { rate, paused: false });
@@ -99,7 +99,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn many_who_spend_together_keep_to_the_rate() {
-        let budget = Arc::new(UploadBudget::new(1000));
+        let budget = Arc::new(ByteBudget::new(1000));
         let begun = Instant::now();
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..4 {
@@ -117,7 +117,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_notices_another_rate_and_the_end_of_a_pause() {
-        let budget = Arc::new(UploadBudget::new(1));
+        let budget = Arc::new(ByteBudget::new(1));
         budget.spend(1_000_000).await;
         let mut waiting = tokio::task::JoinSet::new();
         let waits = Arc::clone(&budget);

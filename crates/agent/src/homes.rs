@@ -76,6 +76,8 @@ pub struct AttachOptions {
     pub sources: Vec<String>,
     /// Bytes per second that go up at most; 0 is no limit.
     pub up: Option<ByteSize>,
+    /// Bytes per second that are hoarded at most; 0 is no limit.
+    pub down: Option<ByteSize>,
     /// The key file of an encrypted store.
     pub key_file: Option<PathBuf>,
     /// The directory with the certificate that is shown to a gateway.
@@ -195,6 +197,7 @@ pub fn prepare(
     let needs_restart = config != before;
     let attach = config.attach.get_or_insert_default();
     attach.up = options.up.unwrap_or(attach.up);
+    attach.down = options.down.unwrap_or(attach.down);
     if config == before && !is_new {
         return Ok(Preparation::Unchanged);
     }

@@ -1,5 +1,5 @@
 //! Attached disks: disks of a distant store that are used on this machine. What is written goes up in
-//! the background.
+//! the background, and what they stand on comes down ahead of need.
 //!
 //! There is a home for each store, in `attached/` of the user's own home, and one process for all disks in
 //! it: the server of `sojourn serve`, with a [`Porter`] that carries what is written to the store.
@@ -10,9 +10,10 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `budget` | [`UploadBudget`]: bytes per second, and a way to pause |
+//! | `budget` | [`ByteBudget`]: bytes per second, and a way to pause |
 //! | `write_back` | [`WriteBack`]: when a disk is published, and what is done when that fails |
-//! | `progress` | [`UploadProgress`]: how far that is, in words, too |
+//! | `hoard` | [`Hoard`]: everything that a disk stands on comes here, behind what guests read |
+//! | `progress` | [`UploadProgress`], [`HoardProgress`]: how far they are, in words, too |
 //! | [`homes`] | the homes of attached disks: found, made, changed |
 //! | [`api`] | what commands ask, and what they are told |
 //! | `marks` | `DiskMark`: wishes that outlive the process |
@@ -20,13 +21,15 @@
 
 pub mod api;
 mod budget;
+mod hoard;
 pub mod homes;
 mod marks;
 mod porter;
 mod progress;
 mod write_back;
 
-pub use budget::UploadBudget;
+pub use budget::ByteBudget;
+pub use hoard::Hoard;
 pub use porter::Porter;
-pub use progress::{UploadProgress, UploadState};
+pub use progress::{HoardProgress, HoardState, UploadProgress, UploadState};
 pub use write_back::{Timing, WriteBack};

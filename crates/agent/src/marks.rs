@@ -10,12 +10,15 @@ use std::path::PathBuf;
 pub(crate) enum DiskMark {
     /// It is given up when everything is in the store.
     Detaching,
+    /// Everything that it stands on comes here.
+    Hoarding,
 }
 
 impl DiskMark {
     fn path(self, home: &Home, disk: &str) -> PathBuf {
         let dir = match self {
             Self::Detaching => "detaching",
+            Self::Hoarding => "hoarding",
         };
         home.dir().join(dir).join(disk)
     }

@@ -3,7 +3,8 @@
 //! possible.
 
 use crate::api::{AttachRequest, AttachedDisk, AttachedView};
-use crate::budget::UploadBudget;
+use crate::budget::ByteBudget;
+use crate::hoard::Hoard;
 use crate::marks::DiskMark;
 use crate::write_back::{Timing, WriteBack};
 use block::{Error, ErrorKind, Result};
@@ -31,7 +32,8 @@ pub struct Porter {
     home: Home,
     store: String,
     engine: Arc<Engine>,
-    up: Arc<UploadBudget>,
+    up: Arc<ByteBudget>,
+    down: Arc<ByteBudget>,
     timing: Timing,
     disks: Mutex<BTreeMap<String, Arc<CarriedDisk>>>,
     /// Whether the disks that were here at the start are among them.
@@ -44,6 +46,7 @@ pub struct Porter {
 struct CarriedDisk {
     name: String,
     write_back: WriteBack,
+    hoard: Hoard,
     /// Whether it is to be given up.
     detaching: watch::Sender<bool>,
     outcome: Mutex<DiskNews>,
@@ -65,7 +68,8 @@ impl Porter {
             home: home.clone(),
             store: store.to_owned(),
             engine: Arc::clone(engine),
-            up: Arc::new(UploadBudget::new(config.up.0)),
+            up: Arc::new(ByteBudget::new(config.up.0)),
+            down: Arc::new(ByteBudget::new(config.down.0)),
             timing: Timing { after, ..Timing::default() },
             disks: Mutex::default(),
             is_listed: watch::Sender::new(false),
@@ -96,6 +100,7 @@ impl Porter {
         let carried = Arc::new(CarriedDisk {
             name: name.to_owned(),
             write_back: WriteBack::new(Arc::clone(&self.up), self.timing),
+            hoard: Hoard::new(Arc::clone(&self.down), DiskMark::Hoarding.is_set(&self.home, name)),
             detaching: watch::Sender::new(DiskMark::Detaching.is_set(&self.home, name)),
             outcome: Mutex::default(),
         });
@@ -158,6 +163,7 @@ impl Porter {
             tokio::select! {
                 error = carried.write_back.follow(disk) => Some(error),
                 () = all_up => None,
+                never = carried.hoard.follow(disk, &self.engine) => match never {},
             }
         };
         drop(held);
@@ -174,6 +180,7 @@ impl Porter {
         carried.outcome.lock().in_use =
             released.as_ref().is_err_and(|e| e.kind() == ErrorKind::Conflict);
         released?;
+        DiskMark::Hoarding.set(&self.home, &carried.name, false)?;
         DiskMark::Detaching.set(&self.home, &carried.name, false)?;
         Ok(Ended::GivenUp)
     }
@@ -192,6 +199,7 @@ impl Porter {
             }
             let kept = self.engine.open.keep(name, &new).await?;
             tracing::warn!(disk = name, kept = kept.name, "what was written is kept");
+            DiskMark::Hoarding.set(&self.home, name, false)?;
             DiskMark::Detaching.set(&self.home, name, false)?;
             self.look_after(&kept.name);
             let kept_as = Some(kept.name);
@@ -230,7 +238,15 @@ impl Porter {
                 DiskMark::Detaching.set(&self.home, &name, true)?;
                 carried.detaching.send_replace(true);
             }
-            AttachRequest::Budget { up } => self.up.set_rate(up),
+            AttachRequest::Hoard { name, wanted } => {
+                let carried = self.carried(&name)?;
+                DiskMark::Hoarding.set(&self.home, &name, wanted)?;
+                carried.hoard.want(wanted);
+            }
+            AttachRequest::Budget { up, down } => {
+                up.into_iter().for_each(|rate| self.up.set_rate(rate));
+                down.into_iter().for_each(|rate| self.down.set_rate(rate));
+            }
             AttachRequest::Pause { paused } => self.up.pause(paused),
         }
         Ok(self.view())
@@ -262,6 +278,7 @@ impl Porter {
             socket: self.home.nbd_socket().display().to_string(),
             running: true,
             up_bytes_per_second: self.up.rate(),
+            down_bytes_per_second: self.down.rate(),
             sources: self.engine.sources(),
             disks,
         }
@@ -278,7 +295,7 @@ enum Ended {
 
 impl CarriedDisk {
     fn view(&self) -> AttachedDisk {
-        let upload = self.write_back.progress();
+        let (upload, hoard) = (self.write_back.progress(), self.hoard.progress());
         let detaching = *self.detaching.borrow();
         let outcome = self.outcome.lock();
         let (kept_as, error) = (outcome.kept_as.clone(), outcome.error.clone());
@@ -286,11 +303,14 @@ impl CarriedDisk {
             Some(kept) => format!("taken by another machine; what was written here is disk {kept}"),
             None => upload.text(),
         }];
+        if kept_as.is_none() {
+            text.push(hoard.text());
+        }
         if detaching && kept_as.is_none() {
             text.push("is given up when all is in the store and its client has left".to_owned());
         }
-        text.extend([&upload.error, &error].into_iter().flatten().cloned());
-        let in_use = outcome.in_use;
-        AttachedDisk { name: self.name.clone(), detaching, upload, kept_as, error, in_use, text }
+        text.extend([&upload.error, &hoard.error, &error].into_iter().flatten().cloned());
+        let (name, in_use) = (self.name.clone(), outcome.in_use);
+        AttachedDisk { name, detaching, upload, hoard, kept_as, error, in_use, text }
     }
 }

@@ -1,4 +1,4 @@
-//! How far write-back is, as figures and in words.
+//! How far write-back and hoarding are, as figures and in words.
 
 use block::ByteSize;
 use serde::{Deserialize, Serialize};
@@ -74,6 +74,48 @@ impl UploadProgress {
     }
 }
 
+/// How much of what a disk stands on is on this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HoardState {
+    /// Nobody asked for it.
+    #[default]
+    Off,
+    /// What is missing is being counted, or fetched.
+    Fetching,
+    /// The store does not answer; it is tried again and again.
+    Offline,
+    /// Everything is here.
+    Complete,
+}
+
+/// How far hoarding is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct HoardProgress {
+    /// What is being done.
+    pub state: HoardState,
+    /// Bytes that the disk stands on, as stored.
+    pub total_bytes: u64,
+    /// Of these, bytes that are on this machine.
+    pub here_bytes: u64,
+    /// Why nothing comes.
+    pub error: Option<String>,
+}
+
+impl HoardProgress {
+    /// One line for people.
+    pub fn text(&self) -> String {
+        let left = self.total_bytes.saturating_sub(self.here_bytes);
+        let left = format!("{} of {} to come", ByteSize(left), ByteSize(self.total_bytes));
+        match self.state {
+            HoardState::Off => "not asked for; what was read is here".to_owned(),
+            HoardState::Fetching => format!("{left}; the link must stay"),
+            HoardState::Offline => format!("{left} when the store is back"),
+            HoardState::Complete => "all here: the link may go".to_owned(),
+        }
+    }
+}
+
 /// A time in its largest unit.
 fn duration(seconds: u64) -> String {
     let (count, unit) = match seconds {
@@ -103,6 +145,8 @@ mod tests {
         assert_eq!(upload.text().replace("MiB", " MiB").replace("  ", " "), text);
         upload.state = UploadState::Done;
         assert_eq!(upload.text(), "all is in the store; safe to switch off");
+        let hoard = HoardProgress { state: HoardState::Complete, ..HoardProgress::default() };
+        assert_eq!(hoard.text(), "all here: the link may go");
         assert_eq!(duration(1), "1 second");
         assert_eq!(duration(7200), "2 hours");
     }

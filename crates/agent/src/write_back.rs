@@ -4,7 +4,7 @@
 //! writes in one go. A store that does not answer is tried again with growing pauses; what was sent is
 //! not sent again. A disk that another machine took ends it.
 
-use crate::budget::UploadBudget;
+use crate::budget::ByteBudget;
 use crate::progress::{UploadProgress, UploadState};
 use async_trait::async_trait;
 use block::{Error, ErrorKind};
@@ -51,7 +51,7 @@ impl Default for Timing {
 
 /// The write-back of one disk.
 pub struct WriteBack {
-    budget: Arc<UploadBudget>,
+    budget: Arc<ByteBudget>,
     timing: Timing,
     uplink: Arc<Uplink>,
     progress: Mutex<UploadProgress>,
@@ -63,7 +63,7 @@ pub struct WriteBack {
 
 /// What goes over the wire for one disk.
 struct Uplink {
-    budget: Arc<UploadBudget>,
+    budget: Arc<ByteBudget>,
     /// Since the start.
     wire: AtomicU64,
     /// Of the upload under way.
@@ -130,7 +130,7 @@ impl Drop for Following<'_> {
 
 impl WriteBack {
     /// The write-back of a disk; nothing happens before [`follow`](Self::follow).
-    pub fn new(budget: Arc<UploadBudget>, timing: Timing) -> Self {
+    pub fn new(budget: Arc<ByteBudget>, timing: Timing) -> Self {
         let uplink = Arc::new(Uplink {
             budget: Arc::clone(&budget),
             wire: AtomicU64::new(0),

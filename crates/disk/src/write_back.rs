@@ -12,7 +12,7 @@ use crate::upload_log::UploadLog;
 use block::{BLOCK, Device, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use store::{Progress, UploadJournal, UploadPlan, sessions};
+use store::{Manifest, Progress, UploadJournal, UploadPlan, sessions};
 
 /// What the store does not have of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +35,11 @@ impl Disk {
             bytes: stack.private() * BLOCK,
             since: record.published.unwrap_or(record.created),
         })
+    }
+
+    /// What the disk stands on in the store: all that it reads but for what was written since.
+    pub fn published(&self) -> Arc<Manifest> {
+        Arc::clone(self.base.lock().manifest())
     }
 
     /// Drops what was written since the disk was published last.

@@ -167,6 +167,11 @@ impl Engine {
         self.loader.slow()
     }
 
+    /// Whether a guest waits for the store.
+    pub fn has_demand(&self) -> bool {
+        self.loader.has_demand()
+    }
+
     /// What each source of chunks did, the store last; nothing when the store is the only one.
     pub fn sources(&self) -> Vec<SourceReport> {
         self.loader.sources().map(|sources| sources.report()).unwrap_or_default()

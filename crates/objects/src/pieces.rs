@@ -143,6 +143,15 @@ impl Pieces {
         }
     }
 
+    /// Whether a range of an object is kept, by the names of the files: none is read.
+    pub(crate) fn has(&self, path: &Path, range: &Range<u64>) -> bool {
+        let own =
+            || self.disk.has(self.name(path, Part::Range(range.start, range.end - range.start)));
+        let mut numbers = range.start / PIECE..range.end.div_ceil(PIECE);
+        (self.grain == RangeGrain::AsAsked && own())
+            || numbers.all(|number| self.disk.has(self.name(path, Part::Piece(number))))
+    }
+
     /// What was kept where, and what that was good for.
     pub(crate) fn disk(&self) -> Arc<LocalDisk> {
         Arc::clone(&self.disk)

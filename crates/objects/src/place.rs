@@ -11,7 +11,6 @@
 use super::aws;
 use super::environment::Environment;
 use super::gathered::Gathered;
-use super::local_disk::LocalDisk;
 use super::patient::{Patience, Patient, RetryCounters, Tally};
 use super::pieces::{PieceCounters, PieceOptions, Pieces, RangeGrain};
 use super::publish::Published;
@@ -23,6 +22,7 @@ use object_store::http::HttpBuilder;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{ClientOptions, ObjectStore, RetryConfig};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ pub struct Opened {
 #[derive(Clone, Default)]
 pub struct Link {
     retries: Arc<Tally>,
-    pieces: Option<Arc<LocalDisk>>,
+    pieces: Option<Pieces>,
 }
 
 impl Link {
@@ -76,7 +76,13 @@ impl Link {
 
     /// What the piece cache did; `None` when there is none.
     pub fn pieces(&self) -> Option<PieceCounters> {
-        self.pieces.as_ref().map(|disk| disk.counters())
+        self.pieces.as_ref().map(|pieces| pieces.disk().counters())
+    }
+
+    /// Whether all of a range of an object is in the piece cache. Nothing is read: what is there is verified
+    /// when it is. Looks into the file system.
+    pub fn has_range(&self, object: &Path, range: &Range<u64>) -> bool {
+        self.pieces.as_ref().is_some_and(|pieces| pieces.has(object, range))
     }
 }
 
@@ -211,7 +217,7 @@ fn kept(
     };
     let pieces = Pieces::new(backend, place.trim_end_matches('/'), grain, pieces);
     let pieces = if options.is_distant { pieces.distant() } else { pieces };
-    let link = Link { retries, pieces: Some(pieces.disk()) };
+    let link = Link { retries, pieces: Some(pieces.clone()) };
     Opened { backend: Arc::new(pieces), link }
 }
 

@@ -5,9 +5,11 @@
 //! first needed and then kept.
 
 use crate::chunker::{PAGE, SEGMENT, SEGMENT_PAGES};
+use crate::document;
 use crate::heal;
 use crate::object::ObjectKind;
 use crate::segment::{self, Placed, Segment};
+use crate::settings;
 use crate::wire::damaged;
 use crate::{ChunkRef, ManifestId, SegmentId, Store};
 use block::{Attempt, Error, Result, Span};
@@ -249,6 +251,21 @@ impl Manifest {
     async fn fetch(&self, index: usize, id: &SegmentId) -> Result<Segment> {
         let body = heal::content(&self.store, ObjectKind::Segment, &id.0).await?;
         Segment::decode(&segment::key(id), body, segment::blocks_of(self.size, index as u64)?)
+    }
+
+    /// Reads all but the chunks that is needed to read the image: the store's settings, the root and the
+    /// segments. So whatever keeps what is read of the store has them from then on.
+    ///
+    /// # Errors
+    /// [`NotFound`](block::ErrorKind::NotFound) and [`Corrupt`](block::ErrorKind::Corrupt) for an object
+    /// that is missing or damaged; the backend's.
+    pub async fn fetch_maps(&self) -> Result<()> {
+        objects::get(self.store.backend(), settings::KEY, document::MAX_LEN).await?;
+        heal::content(&self.store, ObjectKind::Root, &self.id.0).await?;
+        for id in self.segments.iter().filter_map(|slot| slot.id) {
+            heal::content(&self.store, ObjectKind::Segment, &id.0).await?;
+        }
+        Ok(())
     }
 
     /// The segments that a span touches; `None` when it is empty.

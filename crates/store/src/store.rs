@@ -249,6 +249,28 @@ impl Store {
         Ok(on_its_own(at, plain))
     }
 
+    /// Reads chunks of one pack in one request, so that whatever keeps what is read of this store has them
+    /// from then on. Each is verified; none is given.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) when there is no such pack, [`Corrupt`](ErrorKind::Corrupt) for the
+    /// first chunk that is not what it should be; the backend's.
+    pub async fn fetch(&self, chunks: &[ChunkRef]) -> Result<()> {
+        let Some(first) = chunks.first() else { return Ok(()) };
+        let ranges: Vec<_> = chunks.iter().map(stored_range).collect();
+        let found = objects::get_ranges(self.backend(), &pack::path(&first.pack), &ranges).await?;
+        for (at, stored) in chunks.iter().zip(found) {
+            at.decode(self.settings(), stored)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a chunk is in the piece cache of `link`, the way to this store. Nothing is read; looks into
+    /// the file system.
+    pub fn has_kept(&self, link: &objects::Link, at: &ChunkRef) -> bool {
+        link.has_range(&pack::path(&at.pack), &stored_range(at))
+    }
+
     /// Counts the outcome of reading a chunk.
     pub(crate) fn count<T>(&self, at: &ChunkRef, outcome: Result<T>) -> Result<T> {
         match &outcome {
@@ -347,6 +369,12 @@ impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Store({})", self.inner.backend)
     }
+}
+
+/// Where a chunk is in its pack.
+fn stored_range(at: &ChunkRef) -> std::ops::Range<u64> {
+    let start = u64::from(at.offset);
+    start..start + u64::from(at.stored)
 }
 
 #[cfg(test)]

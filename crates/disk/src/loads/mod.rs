@@ -110,6 +110,11 @@ impl Loader {
         self.bound.clone()
     }
 
+    /// Whether a guest waits for the store.
+    pub fn has_demand(&self) -> bool {
+        self.queue.lock().has_demand()
+    }
+
     /// Who else is asked for chunks, if there is anybody.
     pub fn sources(&self) -> Option<&Arc<Sources>> {
         self.sources.as_ref()
@@ -358,17 +363,36 @@ mod tests {
     use object_store::memory::InMemory;
     use store::{ChunkId, Encoding, PackId, testing};
 
-    #[tokio::test]
-    async fn a_read_that_waits_takes_little_memory() {
+    async fn line() -> Line {
         let backend = Arc::new(InMemory::new());
         let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
         let config = cache::Config { capacity: 1 << 20, policy: cache::PolicyKind::Lru, seed: 1 };
         let cache = Arc::new(Cache::new(config));
-        let line = Loader::new(store, cache, LoadOptions::default()).line();
+        Loader::new(store, cache, LoadOptions::default()).line()
+    }
+
+    fn chunk() -> ChunkRef {
         let (id, pack) = (ChunkId([1; 32]), PackId([2; 32]));
         let encoding = Encoding::Plain;
-        let at = ChunkRef { id, len: 4096, pack, offset: 16, stored: 4096, encoding };
-        let load = line.chunks(&[at], Urgency::Demand).pop().unwrap();
+        ChunkRef { id, len: 4096, pack, offset: 16, stored: 4096, encoding }
+    }
+
+    #[tokio::test]
+    async fn only_a_guest_that_waits_for_the_store_is_demand() {
+        let line = line().await;
+        let ahead = line.join(&chunk(), Urgency::Ahead);
+        assert!(!line.loader.has_demand());
+        let guest = line.join(&chunk(), Urgency::Demand);
+        assert!(line.loader.has_demand());
+        drop(guest);
+        assert!(!line.loader.has_demand());
+        drop(ahead);
+    }
+
+    #[tokio::test]
+    async fn a_read_that_waits_takes_little_memory() {
+        let line = line().await;
+        let load = line.chunks(&[chunk()], Urgency::Demand).pop().unwrap();
         let bytes = size_of_val(&load.chunk());
         assert!(bytes <= 4096, "{bytes}");
     }

@@ -134,6 +134,13 @@ pub(super) struct Queue {
 }
 
 impl Queue {
+    /// Whether a guest waits for a chunk that was not loaded yet.
+    pub(super) fn has_demand(&self) -> bool {
+        let demand = |(.., urgency): &(Ticket, FlowId, Urgency)| *urgency == Urgency::Demand;
+        let mut wanted = self.wanted.values();
+        wanted.any(|wanted| wanted.turn != Turn::Over && wanted.tickets.iter().any(demand))
+    }
+
     /// At most `most` requests are under way; 0 is any number, and then nothing ever waits.
     pub(super) fn new(most: usize) -> Self {
         Self {

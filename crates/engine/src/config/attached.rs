@@ -11,13 +11,15 @@ use toml::{Table, Value};
 pub struct Attach {
     /// Bytes per second that go up at most; 0 is no limit.
     pub up: ByteSize,
+    /// Bytes per second that are hoarded at most; 0 is no limit.
+    pub down: ByteSize,
     /// Seconds from a first write until it goes up.
     pub after_seconds: u64,
 }
 
 impl Default for Attach {
     fn default() -> Self {
-        Self { up: ByteSize(0), after_seconds: 5 }
+        Self { up: ByteSize(0), down: ByteSize(0), after_seconds: 5 }
     }
 }
 
@@ -40,7 +42,8 @@ pub fn text(config: &Config) -> Result<String> {
     }
     let after = i64::try_from(attach.after_seconds).unwrap_or(i64::MAX);
     let up = ("up", Value::String(attach.up.0.to_string()));
-    set("attach", section([up, ("after_seconds", Value::Integer(after))]));
+    let down = ("down", Value::String(attach.down.0.to_string()));
+    set("attach", section([up, down, ("after_seconds", Value::Integer(after))]));
     set("pieces", section([("size", Value::String(config.pieces.size.0.to_string()))]));
     set("tls", section([("dir", Value::String(config.tls.dir.clone()))]));
     let seconds = |value: u64| Value::Integer(i64::try_from(value).unwrap_or(i64::MAX));
@@ -70,7 +73,11 @@ mod tests {
             store: "gateway+https://lab \"x\"".into(),
             key_file: Some("/k".into()),
             sources: vec!["/media/usb".into(), "s3://b/p".into()],
-            attach: Some(Attach { up: ByteSize(1 << 20), after_seconds: 7 }),
+            attach: Some(Attach {
+                up: ByteSize(1 << 20),
+                down: ByteSize(2 << 20),
+                after_seconds: 7,
+            }),
             ..Config::default()
         };
         config.pieces.size = ByteSize(64 << 30);

@@ -237,6 +237,7 @@ async fn ranges_of_an_exact_store_are_fetched_and_kept_as_they_were_asked_for() 
     assert_eq!(found, asked(&ranges));
     counted.set_down(true);
     let second = open_exact(&counted, dir.path(), false);
+    assert!(second.link.has_range(&path, &ranges[1]) && !second.link.has_range(&path, &(100..301)));
     let found = second.backend.get_ranges(&path, &ranges).await.unwrap();
     assert_eq!(found, asked(&ranges));
     assert!(get_range(&*second.backend, &path, 100, 201).await.is_err(), "it is not here");
@@ -261,5 +262,6 @@ async fn what_is_written_to_a_distant_store_and_its_settings_need_no_network_aft
     }
     assert_eq!(get(&*opened.backend, "segments/new", 100).await.unwrap(), "a segment");
     assert_eq!(get(&*opened.backend, "store.json", 100).await.unwrap(), "the settings");
+    assert!(opened.link.has_range(&pack, &(100_000..280_000)));
     assert!(get_range(&*opened.backend, &pack, 299_990, 20).await.is_err(), "beyond its end");
 }

@@ -4,9 +4,9 @@ use crate::global::Global;
 use crate::logging;
 use crate::output::{Output, fields, visible};
 use crate::progress::Bar;
-use agent::UploadState;
 use agent::api::{AttachRequest, AttachedDisk, AttachedView};
 use agent::homes::{self, AttachOptions, DistantStore, Preparation};
+use agent::{HoardState, UploadState};
 use block::{ByteSize, Error, Result};
 use engine::{Config, Home};
 use nbd::{Address, Uri};
@@ -36,6 +36,7 @@ Examples:
   sojourn attach alice --from https://lab.example.org --source /media/usb --source /usr
   sojourn attach alice --run 'qemu-system-x86_64 -m 1G -drive file=$uri,format=raw,if=virtio'
   sojourn attach status
+  sojourn attach hoard alice      everything comes here: then the link may go
   sojourn attach sync alice       everything goes up now
   sojourn detach alice            and gives the disk up
 
@@ -68,6 +69,9 @@ struct Args {
     /// Send at most so many bytes per second; 0 is no limit. For all disks of the store
     #[arg(long, value_name = "SIZE")]
     up: Option<ByteSize>,
+    /// Hoard at most so many bytes per second; 0 is no limit. What a guest reads is not limited
+    #[arg(long, value_name = "SIZE")]
+    down: Option<ByteSize>,
     /// Take it from a server that is at work: that one can publish nothing more
     #[arg(long)]
     force: bool,
@@ -90,6 +94,13 @@ Examples:
 Examples:
   sojourn attach sync alice")]
     Sync(AttachedName),
+    /// Have everything that the disk stands on come here, and wait for it: then the link may go
+    #[command(after_help = "\
+Examples:
+  sojourn attach hoard alice
+  sojourn attach hoard alice --no-wait
+  sojourn attach hoard alice --stop       what is here stays")]
+    Hoard(HoardArgs),
     /// Drop what was written since the disk went up last; its client must have left
     #[command(after_help = "\
 Examples:
@@ -121,6 +132,18 @@ struct AttachedName {
     /// Its store, when disks of this name of several are attached
     #[arg(long, value_name = "URL|DIR")]
     from: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct HoardArgs {
+    #[command(flatten)]
+    named: AttachedName,
+    /// Do not wait
+    #[arg(long)]
+    no_wait: bool,
+    /// Fetch nothing more
+    #[arg(long, conflicts_with = "no_wait")]
+    stop: bool,
 }
 
 /// Arguments of `sojourn detach`.
@@ -191,6 +214,7 @@ pub(crate) async fn run(attach: &Attach, own: &Home, output: Output) -> Result<E
         None => return attach_disk(&attach.args, own, output).await,
         Some(Verb::Status) => status(own, output).await?,
         Some(Verb::Sync(named)) => sync(named, own, output).await?,
+        Some(Verb::Hoard(args)) => hoard(args, own, output).await?,
         Some(Verb::Discard(named)) => {
             let request = AttachRequest::Discard { name: named.disk.clone() };
             named.ask(own, &request).await?;
@@ -221,8 +245,9 @@ async fn attach_disk(args: &Args, own: &Home, output: Output) -> Result<ExitCode
         Preparation::NeedsRestart => restart(&home).await?,
         Preparation::Changed | Preparation::Unchanged => {}
     }
-    if let Some(up) = args.up {
-        process(&home).await?.attach(&AttachRequest::Budget { up: up.0 }).await?;
+    if args.up.is_some() || args.down.is_some() {
+        let (up, down) = (args.up.map(|up| up.0), args.down.map(|down| down.0));
+        process(&home).await?.attach(&AttachRequest::Budget { up, down }).await?;
     }
     let request = AttachRequest::Attach { name: name.clone(), force: args.force };
     let view = process(&home).await?.attach(&request).await?;
@@ -257,6 +282,7 @@ impl Args {
         Ok(AttachOptions {
             sources: sources.collect::<Result<_>>()?,
             up: self.up,
+            down: self.down,
             key_file: own.key_file().map(Into::into),
             certificates: self.tls_dir.clone(),
         })
@@ -316,12 +342,14 @@ async fn status(own: &Home, output: Output) -> Result<()> {
             Some(client) => views.push(client.attach(&AttachRequest::Status).await?),
             None => {
                 let config = Config::load(&home.config())?;
+                let attach = config.attach.unwrap_or_default();
                 views.push(AttachedView {
                     store: config.store,
                     home: home.dir().display().to_string(),
                     socket: home.nbd_socket().display().to_string(),
                     running: false,
-                    up_bytes_per_second: config.attach.unwrap_or_default().up.0,
+                    up_bytes_per_second: attach.up.0,
+                    down_bytes_per_second: attach.down.0,
                     sources: Vec::new(),
                     disks: Vec::new(),
                 });
@@ -381,6 +409,30 @@ async fn sync(named: &AttachedName, own: &Home, output: Output) -> Result<()> {
         }
         tokio::time::sleep(LOOK).await;
         view = process(&home).await?.attach(&request).await?;
+    }
+}
+
+async fn hoard(args: &HoardArgs, own: &Home, output: Output) -> Result<()> {
+    let name = &args.named.disk;
+    let request = AttachRequest::Hoard { name: name.clone(), wanted: !args.stop };
+    let (home, mut view) = args.named.ask(own, &request).await?;
+    let told =
+        |disk: &AttachedDisk| output.print(disk, || format!("{name}: {}", disk.hoard.text()));
+    if args.stop || args.no_wait {
+        return told(find(&view, name)?);
+    }
+    let bar = Bar::bytes("coming", None);
+    loop {
+        let disk = find(&view, name)?;
+        bar.at(disk.hoard.here_bytes, 0);
+        if disk.hoard.state == HoardState::Complete {
+            return told(disk);
+        }
+        if disk.kept_as.is_some() {
+            return Err(Error::fenced(disk.text.join("; ")));
+        }
+        tokio::time::sleep(LOOK).await;
+        view = process(&home).await?.attach(&AttachRequest::Status).await?;
     }
 }
 
