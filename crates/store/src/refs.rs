@@ -43,13 +43,16 @@ pub enum RefKind {
     Disk,
     /// A snapshot of a disk: `disk@snapshot`.
     Snapshot,
+    /// A suspended machine: `machine@number`.
+    Parcel,
     /// How far garbage collection is: one name, `store`.
     Gc,
 }
 
 impl RefKind {
     /// All of them.
-    pub(crate) const ALL: [Self; 4] = [Self::Image, Self::Disk, Self::Snapshot, Self::Gc];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Image, Self::Disk, Self::Snapshot, Self::Parcel, Self::Gc];
 
     /// The kind in words, as it stands in keys.
     pub const fn as_str(self) -> &'static str {
@@ -57,6 +60,7 @@ impl RefKind {
             Self::Image => "image",
             Self::Disk => "disk",
             Self::Snapshot => "snapshot",
+            Self::Parcel => "parcel",
             Self::Gc => "gc",
         }
     }
@@ -74,6 +78,7 @@ impl RefKind {
             Self::Image => parts(':', "image", "version"),
             Self::Disk => check_name("disk", name),
             Self::Snapshot => parts('@', "disk", "snapshot"),
+            Self::Parcel => parts('@', "machine", "number"),
             Self::Gc => check_name("collection", name),
         }
     }

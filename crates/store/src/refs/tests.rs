@@ -119,6 +119,7 @@ async fn names_of_the_wrong_form_are_refused() {
         (RefKind::Disk, "a/b"),
         (RefKind::Disk, ""),
         (RefKind::Snapshot, "disk"),
+        (RefKind::Parcel, "work"),
     ] {
         let error = refs.create(kind, name, body(1)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{name}");
