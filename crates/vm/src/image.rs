@@ -1,0 +1,245 @@
+//! The memory of a suspended machine, read from the store.
+//!
+//! It is one manifest, so that everything a store does with manifests (collection, verification, repair,
+//! copies, sealing, caches) is done with it. What the manifest shows is made of three regions:
+//!
+//! | from | region | content |
+//! |---|---|---|
+//! | 0 | base | memory as it was when it was last stored in full |
+//! | *plane* | delta | what has to be xored to the base |
+//! | 2 × *plane* | tail | the state of the devices, then the resume set |
+//!
+//! *plane* is the memory's size, rounded up to 256 MiB, so that the manifest's segments belong to one region
+//! each. Memory is base xor delta. So a page that changed a little costs a few bytes of delta, an extent that
+//! did not change is a hole there, and there are no chains: each parcel's delta is against its own base, and
+//! shares its chunks with those of the parcels before it.
+
+use block::{BLOCK, Device, Error, Result, Span};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+use crate::resume_set;
+use disk::{Image, Loader};
+use store::{Manifest, ManifestId};
+
+/// What a segment of a manifest shows.
+pub(crate) const SEGMENT: u64 = 256 << 20;
+/// The longest state of devices that is read, in bytes.
+pub const MAX_STATE: u64 = 256 << 20;
+
+/// Where things are in a memory image. A label of the parcel's ref.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryLayout {
+    /// The version of this layout: 1.
+    pub version: u32,
+    /// Bytes of guest memory.
+    pub memory: u64,
+    /// Bytes of the devices' state.
+    pub state: u64,
+    /// Bytes of the resume set.
+    pub resume_set: u64,
+}
+
+impl MemoryLayout {
+    /// The version that is written.
+    pub const VERSION: u32 = 1;
+
+    /// Reads a layout, and checks it.
+    ///
+    /// # Errors
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when it is none,
+    /// [`Unsupported`](block::ErrorKind::Unsupported) when it is of a newer version.
+    pub fn decode(text: &str) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        let damaged =
+            |e| Error::corrupt(format!("the layout of a memory image cannot be read: {e}"));
+        let Versioned { version } = serde_json::from_str(text).map_err(damaged)?;
+        if version != Self::VERSION {
+            return Err(Error::unsupported(format!(
+                "a memory image has layout {version}, and this build reads layout 1; use a newer sojourn"
+            )));
+        }
+        let layout: Self = serde_json::from_str(text).map_err(damaged)?;
+        let longest_set = (resume_set::MAX_EXTENTS * 4) as u64;
+        let memory_fits =
+            layout.memory > 0 && layout.memory <= 1 << 40 && layout.memory.is_multiple_of(1 << 20);
+        if !memory_fits || layout.state > MAX_STATE || layout.resume_set > longest_set {
+            return Err(Error::corrupt("the layout of a memory image has sizes that cannot be"));
+        }
+        Ok(layout)
+    }
+
+    /// Where the delta region starts.
+    pub(crate) fn plane(&self) -> u64 {
+        self.memory.next_multiple_of(SEGMENT)
+    }
+
+    /// Where the tail starts.
+    pub(crate) fn tail(&self) -> u64 {
+        2 * self.plane()
+    }
+
+    /// The size of the manifest.
+    pub fn size(&self) -> u64 {
+        // A machine without state would be one without devices; a manifest is never empty anyway.
+        self.tail() + (self.state + self.resume_set).next_multiple_of(BLOCK)
+    }
+}
+
+/// The memory of a suspended machine.
+pub struct MemoryImage {
+    layout: MemoryLayout,
+    image: Image,
+}
+
+impl MemoryImage {
+    /// The memory that a manifest shows; it is read through `loader`.
+    ///
+    /// # Errors
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when the manifest has not the size that the layout says.
+    pub fn new(
+        loader: &Arc<Loader>,
+        manifest: Arc<Manifest>,
+        layout: MemoryLayout,
+    ) -> Result<Self> {
+        if manifest.size() != layout.size() {
+            return Err(Error::corrupt(format!(
+                "memory image {} has {} bytes, and its layout says {}; restore the parcel's ref from a backup",
+                manifest.id(),
+                manifest.size(),
+                layout.size()
+            )));
+        }
+        Ok(Self { layout, image: Image::through(loader, manifest) })
+    }
+
+    /// Where things are in it.
+    pub fn layout(&self) -> &MemoryLayout {
+        &self.layout
+    }
+
+    /// The manifest.
+    pub fn manifest(&self) -> &Arc<Manifest> {
+        self.image.manifest()
+    }
+
+    /// Its manifest's id.
+    pub fn id(&self) -> ManifestId {
+        self.image.manifest().id()
+    }
+
+    /// Reads memory. `span` lies inside it.
+    ///
+    /// # Errors
+    /// [`Corrupt`](block::ErrorKind::Corrupt) and [`Unavailable`](block::ErrorKind::Unavailable) when the
+    /// bytes cannot be had.
+    pub async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        let mut delta = vec![0; buf.len()];
+        let plane = self.layout.plane();
+        let above = Span::between(span.offset() + plane, span.end() + plane);
+        let (base, change) =
+            tokio::join!(self.image.read(span, buf), self.image.read(above, &mut delta));
+        base.and(change)?;
+        xor(buf, &delta);
+        Ok(())
+    }
+
+    /// Reads the base region alone.
+    pub(crate) async fn read_base(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        self.image.read(span, buf).await
+    }
+
+    /// Has memory fetched, which will be read soon. Returns when that has begun.
+    pub async fn prefetch(&self, span: Span) {
+        let plane = self.layout.plane();
+        let above = Span::between(span.offset() + plane, span.end() + plane);
+        for part in [span, above] {
+            // It only makes a later read slow.
+            let _ = self.image.prefetch(part).await;
+        }
+    }
+
+    /// The state of the devices.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub async fn state(&self) -> Result<Vec<u8>> {
+        self.tail(0, self.layout.state).await
+    }
+
+    /// The extents that a resume reads first.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub async fn resume_set(&self) -> Result<Vec<u32>> {
+        let bytes = self.tail(self.layout.state, self.layout.resume_set).await?;
+        resume_set::decode(&bytes, self.layout.memory)
+    }
+
+    async fn tail(&self, from: u64, len: u64) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len as usize];
+        let start = self.layout.tail() + from;
+        for span in Span::between(start, start + len).pieces(1 << 20) {
+            let at = (span.offset() - start) as usize;
+            self.image.read(span, &mut bytes[at..at + span.len() as usize]).await?;
+        }
+        Ok(bytes)
+    }
+}
+
+impl std::fmt::Debug for MemoryImage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryImage").field("id", &self.id()).field("layout", &self.layout).finish()
+    }
+}
+
+/// Changes `to` to what it is xor `by`; both are of the same length.
+pub(crate) fn xor(to: &mut [u8], by: &[u8]) {
+    for (to, by) in to.iter_mut().zip(by) {
+        *to ^= by;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::ErrorKind;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_layout_of_version_1_is_read_and_written_the_same() {
+        let text = include_str!("../tests/golden/layout-v1.json").trim_end();
+        let layout = MemoryLayout::decode(text).unwrap();
+        let expected =
+            MemoryLayout { version: 1, memory: 2 << 30, state: 334_120, resume_set: 1024 };
+        assert_eq!(layout, expected);
+        assert_eq!(layout.size(), (4 << 30) + 335_872);
+        assert_eq!(serde_json::to_string(&layout).unwrap(), text);
+    }
+
+    #[test]
+    fn a_layout_that_cannot_be_is_refused() {
+        let good = MemoryLayout { version: 1, memory: 64 << 20, state: 5000, resume_set: 8 };
+        let text = serde_json::to_string(&good).unwrap();
+        assert_eq!(MemoryLayout::decode(&text).unwrap(), good);
+        assert_eq!((good.plane(), good.size()), (SEGMENT, 2 * SEGMENT + 8192));
+        for bad in ["{}", "", r#"{"version":1,"memory":1,"state":0,"resume_set":0}"#] {
+            assert_eq!(MemoryLayout::decode(bad).unwrap_err().kind(), ErrorKind::Corrupt, "{bad}");
+        }
+        let newer = text.replace("\"version\":1", "\"version\":2");
+        assert_eq!(MemoryLayout::decode(&newer).unwrap_err().kind(), ErrorKind::Unsupported);
+        let huge = text.replace("5000", "99999999999");
+        assert_eq!(MemoryLayout::decode(&huge).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_layout_or_an_error(text in ".{0,120}") {
+            let _ = MemoryLayout::decode(&text);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Virtual machines that travel: QEMU driven over its monitor, guest memory on FUSE, and parcels in
+//! the store.
+//!
+//! This crate may know QEMU's command line and monitor, how the memory of a guest is kept in a store,
+//! and what a parcel is made of. It must not know a home, who serves the disk of a machine, or what a
+//! user typed: its caller brings the store, the directory of the machine and the address of the disk.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`qmp`] | [`Monitor`], QEMU's monitor protocol |
+//! | [`spec`] | [`MachineSpec`], what a machine is made of, pinned so that it can go on elsewhere |
+//! | [`abilities`] | [`Abilities`], what a QEMU can run, and why a machine cannot run on it |
+//! | [`command`] | the command line of QEMU |
+//! | [`accelerator`] | whether KVM works here |
+//! | [`launch`] | QEMU as a child that ends with its keeper, and asks for no huge pages |
+//! | [`image`] | [`MemoryImage`], the memory of a suspended machine, read from the store |
+//! | [`save`] | the memory of a machine becomes a manifest |
+//! | [`resume_set`] | which extents a resume reads first |
+//! | [`ram`] | [`GuestRam`], the memory of a machine that runs |
+//! | [`mount`] | guest memory as a file on FUSE |
+//! | [`parcel`] | [`Parcel`], the ref of a suspended machine |
+//! | [`machine`] | [`RunningMachine`]: start, resume, checkpoint, suspend |
+//!
+//! `docs/vm.md` is for users; `docs/vm-format.md` describes parcels and memory images.
+
+pub mod abilities;
+pub mod accelerator;
+pub mod command;
+pub mod image;
+pub mod launch;
+pub mod machine;
+pub mod mount;
+mod pages;
+pub mod parcel;
+mod plain;
+pub mod qmp;
+pub mod ram;
+pub mod resume_set;
+pub mod save;
+pub mod spec;
+
+pub use abilities::Abilities;
+pub use accelerator::Accelerator;
+pub use image::MemoryImage;
+pub use machine::RunningMachine;
+pub use parcel::Parcel;
+pub use qmp::Monitor;
+pub use ram::GuestRam;
+pub use spec::MachineSpec;
+
+/// The grain of guest memory: a page, in bytes.
+pub const PAGE: u64 = block::BLOCK;
+/// The unit in which memory is stored: 64 KiB.
+pub const EXTENT: u64 = 64 << 10;

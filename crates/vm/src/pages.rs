@@ -1,0 +1,74 @@
+//! A set of pages of guest memory.
+
+use std::ops::Range;
+
+/// Pages by number, below a number that is fixed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pages {
+    words: Vec<u64>,
+}
+
+impl Pages {
+    /// No page below `pages`.
+    pub(crate) fn none(pages: u64) -> Self {
+        Self { words: vec![0; pages.div_ceil(64) as usize] }
+    }
+
+    pub(crate) fn contains(&self, page: u64) -> bool {
+        self.words[(page / 64) as usize] >> (page % 64) & 1 == 1
+    }
+
+    pub(crate) fn insert(&mut self, page: u64) {
+        self.words[(page / 64) as usize] |= 1 << (page % 64);
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> u64 {
+        self.words.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+
+    /// Adds all pages of another set.
+    pub(crate) fn extend(&mut self, other: &Self) {
+        for (word, more) in self.words.iter_mut().zip(&other.words) {
+            *word |= more;
+        }
+    }
+
+    /// Whether any page of a range is in it.
+    pub(crate) fn any(&self, mut pages: Range<u64>) -> bool {
+        pages.any(|page| self.contains(page))
+    }
+
+    /// The first part of a range whose pages are all in the set, or all not: where it ends, and which.
+    pub(crate) fn run(&self, pages: Range<u64>) -> (u64, bool) {
+        let inside = self.contains(pages.start);
+        let end = (pages.start + 1..pages.end).find(|page| self.contains(*page) != inside);
+        (end.unwrap_or(pages.end), inside)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn it_is_a_set(
+            inserted in proptest::collection::vec(0u64..200, 0..100),
+            from in 0u64..199,
+        ) {
+            let (mut pages, mut model) = (Pages::none(200), BTreeSet::new());
+            for page in inserted {
+                pages.insert(page);
+                model.insert(page);
+            }
+            prop_assert_eq!(pages.len(), model.len() as u64);
+            prop_assert_eq!(pages.any(from..200), model.range(from..).next().is_some());
+            let (end, inside) = pages.run(from..200);
+            prop_assert!((from..end).all(|page| model.contains(&page) == inside));
+            prop_assert!(end == 200 || model.contains(&end) != inside);
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! A parcel: a suspended machine as one ref, `NAME@NUMBER`. It names the memory image, the snapshot of the
+//! disk that belongs to it, and the description of the machine, all of one moment, and is made last.
+
+use crate::image::MemoryLayout;
+use crate::save::SavedMemory;
+use crate::{MachineSpec, MemoryImage};
+use block::{Error, ErrorKind, Result};
+use disk::Loader;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use store::{DamagedRef, ManifestId, RefBody, RefKind, RefRecord, Session, Store};
+
+/// The labels of a parcel's ref.
+const MACHINE: &str = "machine";
+const LAYOUT: &str = "layout";
+const SNAPSHOT: &str = "snapshot";
+
+/// A suspended machine in the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parcel {
+    /// Counts the parcels of its machine, from 1.
+    pub number: u64,
+    /// The machine.
+    pub spec: MachineSpec,
+    /// The manifest of its memory image.
+    pub memory: ManifestId,
+    /// What that shows.
+    pub layout: MemoryLayout,
+    /// The manifest of its disk.
+    pub disk: ManifestId,
+    /// The snapshot of its disk, whose name without the disk's is this.
+    pub snapshot: String,
+    /// When it was made, in Unix seconds.
+    pub created: u64,
+    /// The record of its ref.
+    sequence: u64,
+}
+
+impl Parcel {
+    /// Its name, such as `work@5`.
+    pub fn name(&self) -> String {
+        format!("{}@{}", self.spec.name, self.number)
+    }
+
+    /// The name of the snapshot that belongs to a parcel.
+    pub fn snapshot_name(machine: &str, number: u64) -> String {
+        format!("vm-{machine}-{number}")
+    }
+
+    /// Makes a parcel.
+    ///
+    /// # Errors
+    /// [`Conflict`](ErrorKind::Conflict) when there is one of this number; those of the session.
+    pub async fn publish(
+        session: &Session,
+        spec: &MachineSpec,
+        number: u64,
+        saved: &SavedMemory,
+        disk: ManifestId,
+    ) -> Result<Self> {
+        let name = format!("{}@{number}", spec.name);
+        let layout = serde_json::to_string(&saved.layout)
+            .map_err(|e| Error::internal("a layout cannot be written").with_source(e))?;
+        let labels = BTreeMap::from([
+            (MACHINE.to_owned(), spec.encode()?),
+            (LAYOUT.to_owned(), layout),
+            (SNAPSHOT.to_owned(), Self::snapshot_name(&spec.name, number)),
+            (RefBody::ALSO.to_owned(), disk.to_string()),
+        ]);
+        let body = RefBody {
+            manifest: Some(saved.imported.manifest),
+            size: saved.layout.memory,
+            created: session.store().world().clock.now(),
+            labels,
+        };
+        Self::read(&session.publish(RefKind::Parcel, &name, body).await?)
+    }
+
+    /// The parcel of a ref.
+    ///
+    /// # Errors
+    /// [`Corrupt`](ErrorKind::Corrupt) when the ref is none of a parcel's,
+    /// [`Unsupported`](ErrorKind::Unsupported) when a newer build made it.
+    pub fn read(found: &RefRecord) -> Result<Self> {
+        let parcel = || -> Result<Self> {
+            let label = |name: &str| {
+                found
+                    .body
+                    .labels
+                    .get(name)
+                    .ok_or_else(|| Error::corrupt(format!("lacks the label {name:?}")))
+            };
+            let number = found.name.rsplit_once('@').and_then(|(_, number)| number.parse().ok());
+            let spec = MachineSpec::decode(label(MACHINE)?)?;
+            let layout = MemoryLayout::decode(label(LAYOUT)?)?;
+            let fits = found
+                .name
+                .strip_prefix(spec.name.as_str())
+                .is_some_and(|rest| rest.starts_with('@'));
+            let (Some(number), true) = (number, fits && layout.memory == spec.memory) else {
+                return Err(Error::corrupt("is another machine's"));
+            };
+            let memory = found.body.manifest.ok_or_else(|| Error::corrupt("names no memory"))?;
+            Ok(Self {
+                number,
+                memory,
+                disk: label(RefBody::ALSO)?.parse()?,
+                snapshot: label(SNAPSHOT)?.clone(),
+                created: found.body.created,
+                sequence: found.sequence,
+                spec,
+                layout,
+            })
+        };
+        parcel().map_err(|e| e.context(format!("parcel {}", found.name)))
+    }
+
+    /// All parcels that can be read, by machine and then by number, and those that cannot.
+    ///
+    /// # Errors
+    /// Those of the store's listing.
+    pub async fn list(
+        store: &Store,
+        machine: Option<&str>,
+    ) -> Result<(Vec<Self>, Vec<DamagedRef>)> {
+        let of_machine = |name: &str| {
+            machine.is_none_or(|machine| name.rsplit_once('@').is_some_and(|at| at.0 == machine))
+        };
+        let listing = store.refs().list_some(RefKind::Parcel, of_machine).await?;
+        let (mut parcels, mut damaged) = (Vec::new(), listing.damaged);
+        for found in &listing.records {
+            match Self::read(found) {
+                Ok(parcel) => parcels.push(parcel),
+                Err(error) => damaged.push(DamagedRef { name: found.name.clone(), error }),
+            }
+        }
+        parcels.sort_by(|a, b| (&a.spec.name, a.number).cmp(&(&b.spec.name, b.number)));
+        Ok((parcels, damaged))
+    }
+
+    /// The newest parcel of a machine, or `None`.
+    ///
+    /// # Errors
+    /// [`Corrupt`](ErrorKind::Corrupt) and others while one of its parcels cannot be read: it might be the
+    /// newest; those of the store.
+    pub async fn newest(store: &Store, machine: &str) -> Result<Option<Self>> {
+        let (mut parcels, damaged) = Self::list(store, Some(machine)).await?;
+        match damaged.into_iter().next() {
+            Some(bad) => Err(bad.error),
+            None => Ok(parcels.pop()),
+        }
+    }
+
+    /// The parcel `NAME@NUMBER`, or the newest of the machine `NAME`.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) when there is none; those of the store.
+    pub async fn find(store: &Store, name: &str) -> Result<Self> {
+        if name.contains('@') {
+            let found = store.refs().get(RefKind::Parcel, name).await?;
+            let found = found.ok_or_else(|| {
+                Error::not_found(format!("there is no parcel {name}; see 'sojourn vm list'"))
+            })?;
+            return Self::read(&found);
+        }
+        Self::newest(store, name).await?.ok_or_else(|| {
+            Error::not_found(format!(
+                "machine {name:?} was never suspended; start it with 'sojourn vm start {name}'"
+            ))
+        })
+    }
+
+    /// Its memory, read through `loader`.
+    ///
+    /// # Errors
+    /// [`Corrupt`](ErrorKind::Corrupt) and others when its manifest cannot be read.
+    pub async fn image(&self, store: &Store, loader: &Arc<Loader>) -> Result<Arc<MemoryImage>> {
+        let manifest = store.manifest(&self.memory).await;
+        let manifest = manifest.map_err(|e| e.context(format!("parcel {}", self.name())))?;
+        MemoryImage::new(loader, manifest, self.layout).map(Arc::new)
+    }
+
+    /// Removes it from the store.
+    ///
+    /// # Errors
+    /// Those of the store; one that is gone already is none.
+    pub async fn remove(&self, store: &Store) -> Result<()> {
+        match store.refs().remove(RefKind::Parcel, &self.name(), self.sequence).await {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::save::{self, MachineTail, MemorySource};
+    use crate::spec::tests::spec;
+    use async_trait::async_trait;
+    use block::Span;
+    use store::{gc, import, testing};
+
+    /// Memory of which one extent is not zero.
+    struct Little;
+
+    #[async_trait]
+    impl MemorySource for Little {
+        fn size(&self) -> u64 {
+            spec().memory
+        }
+
+        fn changed(&self, extent: u64) -> bool {
+            extent == 3
+        }
+
+        async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+            buf.fill((span.offset() >> 12) as u8);
+            Ok(())
+        }
+    }
+
+    async fn fresh() -> Store {
+        let backend = Arc::new(object_store::memory::InMemory::new());
+        Store::create(backend, testing::settings(), testing::world(1)).await.unwrap()
+    }
+
+    async fn make(store: &Store, number: u64) -> Parcel {
+        let session = store.session("test").await.unwrap();
+        let made = async {
+            let disk = import::from_stream(&session, &[number as u8; 8192][..], &()).await?;
+            let tail = MachineTail { state: b"devices", resume_set: &[] };
+            let saved = save::memory(&session, None, &Little, tail, &()).await?;
+            Parcel::publish(&session, &spec(), number, &saved, disk.manifest).await
+        };
+        let made = made.await;
+        session.close(made).await.unwrap()
+    }
+
+    async fn collect(store: &Store) {
+        let now = gc::Options { grace: std::time::Duration::ZERO, ..gc::Options::default() };
+        gc::collect(store, &now, &()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_collection_keeps_memory_and_disk_of_a_parcel_until_it_is_removed() {
+        let store = fresh().await;
+        let parcel = make(&store, 1).await;
+        collect(&store).await;
+        let cache =
+            cache::Config { capacity: 1 << 24, policy: cache::PolicyKind::default(), seed: 1 };
+        let cache = Arc::new(cache::Cache::new(cache));
+        let loader = Loader::new(store.clone(), cache, disk::LoadOptions::default());
+        let image = parcel.image(&store, &loader).await.unwrap();
+        assert_eq!(image.state().await.unwrap(), b"devices");
+        store.stored_manifest(&parcel.disk).await.unwrap();
+        parcel.remove(&store).await.unwrap();
+        parcel.remove(&store).await.unwrap();
+        collect(&store).await;
+        for manifest in [parcel.memory, parcel.disk] {
+            let gone = store.stored_manifest(&manifest).await.unwrap_err();
+            assert_eq!(gone.kind(), ErrorKind::NotFound);
+        }
+    }
+
+    #[tokio::test]
+    async fn parcels_are_found_by_name_and_the_newest_by_number() {
+        let store = fresh().await;
+        assert_eq!(Parcel::newest(&store, "work").await.unwrap(), None);
+        for number in [1, 2, 10] {
+            make(&store, number).await;
+        }
+        assert_eq!(Parcel::find(&store, "work").await.unwrap().number, 10);
+        assert_eq!(Parcel::find(&store, "work@2").await.unwrap().name(), "work@2");
+        for missing in ["work@3", "play"] {
+            assert_eq!(
+                Parcel::find(&store, missing).await.unwrap_err().kind(),
+                ErrorKind::NotFound
+            );
+        }
+        let session = store.session("test").await.unwrap();
+        let tail = MachineTail::default();
+        let saved = save::memory(&session, None, &Little, tail, &()).await.unwrap();
+        let again = Parcel::publish(&session, &spec(), 2, &saved, saved.imported.manifest).await;
+        assert_eq!(again.unwrap_err().kind(), ErrorKind::Conflict, "a parcel never changes");
+    }
+}

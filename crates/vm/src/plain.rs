@@ -1,0 +1,89 @@
+//! Guest memory as a plain file, where FUSE cannot be used: all of it is fetched before the guest goes on, and
+//! what changed is found by comparing.
+
+use crate::{EXTENT, GuestRam, PAGE};
+use block::{Error, Result, Span, offload};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Bytes that are read at a time.
+const STEP: u64 = 16 * EXTENT;
+
+/// Makes the file at `path`, with all that the memory holds.
+///
+/// # Errors
+/// Those of the store and the file system.
+pub(crate) async fn fill(ram: &GuestRam, path: &Path) -> Result<()> {
+    let failed = |e| Error::io(path.display(), e);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(failed)?;
+    file.set_len(ram.size()).map_err(failed)?;
+    let file = Arc::new(file);
+    for span in Span::whole(ram.size()).pieces(STEP) {
+        let mut buf = vec![0; span.len() as usize];
+        ram.read(span, &mut buf).await?;
+        // Holes stay holes.
+        if buf.iter().any(|byte| *byte != 0) {
+            let file = Arc::clone(&file);
+            let write = move || {
+                file.write_all_at(&buf, span.offset())
+                    .map_err(|e| Error::io("the file of guest memory", e))
+            };
+            offload(write).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes over what the guest changed in the file. The guest is stopped.
+///
+/// # Errors
+/// Those of the store and the file system.
+pub(crate) async fn collect(ram: &GuestRam, path: &Path) -> Result<()> {
+    let file = Arc::new(File::open(path).map_err(|e| Error::io(path.display(), e))?);
+    for span in Span::whole(ram.size()).pieces(STEP) {
+        let (shared, mut now) = (Arc::clone(&file), vec![0; span.len() as usize]);
+        let read = move || {
+            let outcome = shared.read_exact_at(&mut now, span.offset());
+            outcome.map(|()| now).map_err(|e| Error::io("the file of guest memory", e))
+        };
+        let now = offload(read).await?;
+        let mut then = vec![0; now.len()];
+        ram.read(span, &mut then).await?;
+        let pages = now.chunks_exact(PAGE as usize).zip(then.chunks_exact(PAGE as usize));
+        for (index, (now, _)) in pages.enumerate().filter(|(_, (now, then))| now != then) {
+            let start = span.offset() + index as u64 * PAGE;
+            ram.write(Span::between(start, start + PAGE), now)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_what_changed_in_the_file_is_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let ram = GuestRam::new(dir.path(), 4 << 20, None).unwrap();
+        ram.write(Span::between(0, PAGE), &[1; PAGE as usize]).unwrap();
+        let path = dir.path().join("memory");
+        fill(&ram, &path).await.unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.write_all_at(&[2; 10], 3 << 20).unwrap();
+        collect(&ram, &path).await.unwrap();
+        assert_eq!(ram.written(), 2 * PAGE);
+        let mut page = [0; PAGE as usize];
+        ram.read(Span::between(3 << 20, (3 << 20) + PAGE), &mut page).await.unwrap();
+        assert_eq!((page[..10].to_vec(), page[10]), (vec![2; 10], 0));
+    }
+}

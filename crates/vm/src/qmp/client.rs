@@ -1,0 +1,206 @@
+//! One connection to QEMU's monitor.
+
+use super::message::{self, MAX_LINE, QmpMessage};
+use block::{Error, Result};
+use serde_json::Value;
+use std::path::Path;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep, timeout};
+
+/// How long QEMU has for an answer. None that is asked for waits for the guest.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a socket that is not there yet is looked for.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// A connection to QEMU's monitor. Commands are sent one at a time; events are passed over.
+#[derive(Debug)]
+pub struct Monitor {
+    link: Mutex<MonitorLink>,
+    version: (u32, u32),
+}
+
+#[derive(Debug)]
+struct MonitorLink {
+    stream: UnixStream,
+    /// What was received and is not a whole line yet. Here and not in a future, so that a command whose
+    /// caller went away leaves nothing half read.
+    received: Vec<u8>,
+    /// The number of the last command.
+    last: u64,
+}
+
+impl Monitor {
+    /// Connects to the socket at `path`, which QEMU may not have made yet.
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when QEMU does not answer within `patience`;
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when what answers is no monitor.
+    pub async fn connect(path: &Path, patience: Duration) -> Result<Self> {
+        let until = Instant::now() + patience;
+        let stream = loop {
+            match UnixStream::connect(path).await {
+                Ok(stream) => break stream,
+                Err(e) if Instant::now() >= until => {
+                    return Err(Error::unavailable(format!(
+                        "QEMU's monitor {} does not answer: {e}",
+                        path.display()
+                    )));
+                }
+                Err(_) => sleep(RETRY).await,
+            }
+        };
+        Self::over(stream).await
+    }
+
+    /// Begins the protocol on a connection.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub async fn over(stream: UnixStream) -> Result<Self> {
+        let mut link = MonitorLink { stream, received: Vec::new(), last: 0 };
+        let greeting =
+            timeout(PATIENCE, link.next()).await.map_err(|_| silent("its greeting"))??;
+        let QmpMessage::Greeting { version } = greeting else {
+            return Err(Error::corrupt("QEMU's monitor did not begin with a greeting"));
+        };
+        let monitor = Self { link: Mutex::new(link), version };
+        monitor.execute("qmp_capabilities", Value::Null).await?;
+        Ok(monitor)
+    }
+
+    /// QEMU's version: its major and minor number.
+    pub fn version(&self) -> (u32, u32) {
+        self.version
+    }
+
+    /// Has QEMU carry out a command. `arguments` is an object, or null for none.
+    ///
+    /// # Errors
+    /// [`Internal`](block::ErrorKind::Internal) when QEMU refuses, with its reason;
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when it went away or gives no answer for a minute.
+    pub async fn execute(&self, name: &str, arguments: Value) -> Result<Value> {
+        let mut link = self.link.lock().await;
+        timeout(PATIENCE, link.execute(name, &arguments)).await.map_err(|_| silent(name))?
+    }
+
+    /// The state of the machine, such as `running`, `paused`, `inmigrate`.
+    ///
+    /// # Errors
+    /// Those of [`execute`](Self::execute).
+    pub async fn status(&self) -> Result<String> {
+        let value = self.execute("query-status", Value::Null).await?;
+        Ok(value["status"].as_str().unwrap_or_default().to_owned())
+    }
+}
+
+fn silent(what: &str) -> Error {
+    Error::unavailable(format!("QEMU did not answer {what} within {} s", PATIENCE.as_secs()))
+}
+
+impl MonitorLink {
+    async fn execute(&mut self, name: &str, arguments: &Value) -> Result<Value> {
+        self.last += 1;
+        let id = self.last;
+        self.stream.write_all(&message::command(id, name, arguments)).await.map_err(gone)?;
+        loop {
+            match self.next().await? {
+                QmpMessage::Return { id: of, value } if of == id => return Ok(value),
+                QmpMessage::Failure { id: of, reason } if of.is_none_or(|of| of == id) => {
+                    return Err(Error::internal(format!("QEMU refused {name}: {reason}")));
+                }
+                // Events, and answers whose callers went away.
+                _ => {}
+            }
+        }
+    }
+
+    /// The next message.
+    async fn next(&mut self) -> Result<QmpMessage> {
+        loop {
+            if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
+                let message = QmpMessage::parse(&self.received[..end]);
+                self.received.drain(..=end);
+                return message;
+            }
+            if self.received.len() > MAX_LINE {
+                return Err(message::too_long());
+            }
+            if self.stream.read_buf(&mut self.received).await.map_err(gone)? == 0 {
+                return Err(Error::unavailable("QEMU ended"));
+            }
+        }
+    }
+}
+
+fn gone(e: std::io::Error) -> Error {
+    Error::unavailable(format!("QEMU's monitor went away: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncBufReadExt, BufReader};
+    use tokio::task::JoinSet;
+
+    const GREETING: &str = r#"{"QMP":{"version":{"qemu":{"micro":0,"minor":2,"major":7},"package":""},"capabilities":[]}}"#;
+
+    /// A QEMU that answers each line it gets by the next of `answers`.
+    async fn scripted(answers: &'static [&'static str]) -> (Result<Monitor>, JoinSet<Vec<String>>) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let (read, mut write) = theirs.into_split();
+            let mut lines = BufReader::new(read).lines();
+            let mut seen = Vec::new();
+            write.write_all(format!("{GREETING}\r\n").as_bytes()).await.unwrap();
+            for answer in answers {
+                let Ok(Some(line)) = lines.next_line().await else { break };
+                seen.push(line);
+                // Byte by byte in part: lines do not come whole.
+                let (first, rest) = answer.split_at(answer.len() / 2);
+                write.write_all(first.as_bytes()).await.unwrap();
+                tokio::task::yield_now().await;
+                write.write_all(format!("{rest}\r\n").as_bytes()).await.unwrap();
+            }
+            seen
+        });
+        (Monitor::over(ours).await, tasks)
+    }
+
+    #[tokio::test]
+    async fn answers_are_told_from_events() {
+        let (monitor, mut qemu) = scripted(&[
+            r#"{"return":{},"id":1}"#,
+            "{\"event\":\"STOP\",\"timestamp\":{}}\r\n{\"return\":{\"status\":\"paused\"},\"id\":2}",
+            r#"{"error":{"class":"GenericError","desc":"no such thing"},"id":3}"#,
+        ])
+        .await;
+        let monitor = monitor.unwrap();
+        assert_eq!(monitor.version(), (7, 2));
+        assert_eq!(monitor.status().await.unwrap(), "paused");
+        let error = monitor.execute("frobnicate", Value::Null).await.unwrap_err();
+        assert!(error.message().contains("frobnicate: no such thing"), "{error}");
+        let seen = qemu.join_next().await.unwrap().unwrap();
+        assert_eq!(seen.len(), 3);
+        let error = monitor.status().await.unwrap_err();
+        assert_eq!(error.kind(), block::ErrorKind::Unavailable, "it ended");
+    }
+
+    #[tokio::test]
+    async fn an_answer_to_a_caller_that_went_away_is_not_taken_for_the_next_ones() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs
+            .write_all(format!("{GREETING}\n{{\"return\":{{}},\"id\":1}}\n").as_bytes())
+            .await
+            .unwrap();
+        let monitor = Monitor::over(ours).await.unwrap();
+        let late = timeout(Duration::from_millis(1), monitor.status()).await;
+        assert!(late.is_err(), "nobody answers");
+        let answers = "{\"return\":{\"status\":\"late\"},\"id\":2}\n{\"return\":{\"status\":\"running\"},\"id\":3}\n";
+        theirs.write_all(answers.as_bytes()).await.unwrap();
+        assert_eq!(monitor.status().await.unwrap(), "running");
+    }
+}

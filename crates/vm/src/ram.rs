@@ -1,0 +1,411 @@
+//! The memory of a machine that runs.
+//!
+//! What the guest wrote lies in a local file; everything else is what the parcel holds that the machine came
+//! from, or zero. A write comes when the kernel writes a dirty page back, so that the set of pages that
+//! changed since the last parcel needs no help of QEMU.
+//!
+//! While a parcel is made of a machine that runs on, its memory is *frozen*: before a page that is not stored
+//! yet is written over, its content is put aside.
+
+use crate::image::MemoryImage;
+use crate::pages::Pages;
+use crate::resume_set::MAX_EXTENTS;
+use crate::save::MemorySource;
+use crate::{EXTENT, PAGE};
+use async_trait::async_trait;
+use block::{Error, Result, Span, offload};
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The memory of a machine that runs.
+pub struct GuestRam {
+    size: u64,
+    /// What the guest wrote, at its own offset.
+    local: Arc<File>,
+    /// What was put aside while the memory is frozen, at its own offset.
+    aside: Arc<File>,
+    state: Mutex<RamState>,
+}
+
+struct RamState {
+    /// What the pages hold that are not local.
+    base: Option<Arc<MemoryImage>>,
+    /// Pages whose content is in the local file.
+    local: Pages,
+    /// Pages that changed since the last parcel, or since the start.
+    changed: Pages,
+    frozen: Option<FrozenPages>,
+    touched: Touched,
+}
+
+/// What a parcel is being made of.
+struct FrozenPages {
+    /// Pages that are part of it and were in the local file.
+    local: Pages,
+    /// Those of them whose content was put aside.
+    aside: Pages,
+    base: Option<Arc<MemoryImage>>,
+    changed: Pages,
+}
+
+/// The extents that were read, in order, while that is being noted.
+#[derive(Default)]
+struct Touched {
+    order: Vec<u32>,
+    known: HashSet<u32>,
+    noting: bool,
+}
+
+impl GuestRam {
+    /// Memory of `size` bytes that holds what `base` does, or zeroes; what the guest writes goes to files in
+    /// `directory`, which nobody needs after a crash.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn new(directory: &Path, size: u64, base: Option<Arc<MemoryImage>>) -> Result<Arc<Self>> {
+        let open = |name: &str| {
+            let path = directory.join(name);
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&path)
+                .and_then(|file| std::fs::remove_file(&path).map(|()| file));
+            file.map(Arc::new).map_err(|e| Error::io(path.display(), e))
+        };
+        let none = Pages::none(size / PAGE);
+        let noting = base.is_some();
+        let state = RamState {
+            base,
+            local: none.clone(),
+            changed: none,
+            frozen: None,
+            touched: Touched { noting, ..Touched::default() },
+        };
+        Ok(Arc::new(Self {
+            size,
+            local: open("written")?,
+            aside: open("aside")?,
+            state: Mutex::new(state),
+        }))
+    }
+
+    /// Its size in bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Bytes that the guest wrote since the machine started or went on here.
+    pub fn written(&self) -> u64 {
+        self.state.lock().local.len() * PAGE
+    }
+
+    /// Notes no more which extents are read, and returns those that were, in order.
+    pub fn stop_noting(&self) -> Vec<u32> {
+        let mut state = self.state.lock();
+        state.touched.noting = false;
+        state.touched.order.clone()
+    }
+
+    /// Reads, if that needs nothing from the store; `false` when it does, and nothing was read.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<bool> {
+        let state = self.state.lock();
+        let pages = span.offset() / PAGE..span.end().div_ceil(PAGE);
+        let (end, local) = state.local.run(pages.clone());
+        if end < pages.end || (!local && state.base.is_some()) {
+            return Ok(false);
+        }
+        drop(state);
+        // Where nothing was written the file has a hole, or ends: both read as zeroes.
+        read_padded(&self.local, span.offset(), buf)?;
+        Ok(true)
+    }
+
+    /// Reads. `span` lies inside the memory and is aligned to pages.
+    ///
+    /// # Errors
+    /// Those of the store and the file system.
+    pub async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        let (base, local) = {
+            let mut state = self.state.lock();
+            state.note(span);
+            (state.base.clone(), state.local.clone_range(span))
+        };
+        compose(span, buf, base.as_deref(), &self.local, |page| {
+            local[(page - span.offset() / PAGE) as usize]
+        })
+        .await
+    }
+
+    /// Writes whole pages. Waits for the local file.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) for parts of pages; those of the file system, when the write
+    /// was not done.
+    pub fn write(&self, span: Span, data: &[u8]) -> Result<()> {
+        if !span.offset().is_multiple_of(PAGE) || !span.len().is_multiple_of(PAGE) {
+            return Err(Error::invalid("guest memory is written in whole pages"));
+        }
+        let failed = |e| Error::io("the file of what a guest wrote to its memory", e);
+        let pages = span.offset() / PAGE..span.end() / PAGE;
+        // Held while the file is written: a frozen page is put aside and written over in one step.
+        let mut state = self.state.lock();
+        if let Some(frozen) = &mut state.frozen {
+            let mut page_bytes = vec![0; PAGE as usize];
+            for page in pages.clone() {
+                if frozen.local.contains(page) && !frozen.aside.contains(page) {
+                    read_padded(&self.local, page * PAGE, &mut page_bytes)?;
+                    self.aside.write_all_at(&page_bytes, page * PAGE).map_err(failed)?;
+                    frozen.aside.insert(page);
+                }
+            }
+        }
+        self.local.write_all_at(data, span.offset()).map_err(failed)?;
+        for page in pages {
+            state.local.insert(page);
+            state.changed.insert(page);
+        }
+        Ok(())
+    }
+
+    /// Freezes the memory as it is now; what changed from here on belongs to the next parcel.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) while it is frozen already.
+    pub fn freeze(self: &Arc<Self>) -> Result<FrozenRam> {
+        let mut state = self.state.lock();
+        if state.frozen.is_some() {
+            return Err(Error::conflict(
+                "a parcel of this machine is being made already; wait for it",
+            ));
+        }
+        let none = Pages::none(self.size / PAGE);
+        let changed = std::mem::replace(&mut state.changed, none.clone());
+        state.frozen = Some(FrozenPages {
+            local: state.local.clone(),
+            aside: none,
+            base: state.base.clone(),
+            changed: changed.clone(),
+        });
+        let base = state.base.clone();
+        Ok(FrozenRam { ram: Arc::clone(self), base, changed, done: false })
+    }
+}
+
+impl RamState {
+    fn note(&mut self, span: Span) {
+        if !self.touched.noting {
+            return;
+        }
+        for extent in span.offset() / EXTENT..span.end().div_ceil(EXTENT) {
+            let extent = extent as u32;
+            if self.touched.order.len() < MAX_EXTENTS && self.touched.known.insert(extent) {
+                self.touched.order.push(extent);
+            }
+        }
+    }
+}
+
+impl Pages {
+    /// For each page of a span whether it is in the set.
+    fn clone_range(&self, span: Span) -> Vec<bool> {
+        (span.offset() / PAGE..span.end().div_ceil(PAGE)).map(|page| self.contains(page)).collect()
+    }
+}
+
+/// Reads a span, some pages of which are in a file, and the others in `base` or zero.
+async fn compose(
+    span: Span,
+    buf: &mut [u8],
+    base: Option<&MemoryImage>,
+    file: &Arc<File>,
+    is_local: impl Fn(u64) -> bool,
+) -> Result<()> {
+    let (mut page, last) = (span.offset() / PAGE, span.end() / PAGE);
+    let mut rest = buf;
+    while page < last {
+        let local = is_local(page);
+        let end = (page + 1..last).find(|page| is_local(*page) != local).unwrap_or(last);
+        let part = Span::between(page * PAGE, end * PAGE);
+        let (target, behind) = rest.split_at_mut(part.len() as usize);
+        match (local, base) {
+            (true, _) => {
+                let (file, offset, mut bytes) =
+                    (Arc::clone(file), part.offset(), vec![0; target.len()]);
+                let read =
+                    offload(move || read_padded(&file, offset, &mut bytes).map(|()| bytes)).await?;
+                target.copy_from_slice(&read);
+            }
+            (false, Some(base)) => base.read(part, target).await?,
+            (false, None) => target.fill(0),
+        }
+        (rest, page) = (behind, end);
+    }
+    Ok(())
+}
+
+/// Reads a file that may end before; the rest is zero.
+fn read_padded(file: &File, offset: u64, buf: &mut [u8]) -> Result<()> {
+    let mut filled = 0;
+    while filled < buf.len() {
+        match file.read_at(&mut buf[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(Error::io("the file of what a guest wrote to its memory", e)),
+        }
+    }
+    buf[filled..].fill(0);
+    Ok(())
+}
+
+/// The memory of a machine as it was at one moment. It is thawed when this is dropped; unless that was
+/// [`stored`](Self::stored), its changes are part of the next parcel again.
+pub struct FrozenRam {
+    ram: Arc<GuestRam>,
+    base: Option<Arc<MemoryImage>>,
+    changed: Pages,
+    done: bool,
+}
+
+impl FrozenRam {
+    /// The parcel that the memory came from.
+    pub fn base(&self) -> Option<&Arc<MemoryImage>> {
+        self.base.as_ref()
+    }
+
+    /// What was frozen is stored as `image`: the next parcel is made against that.
+    pub fn stored(mut self, image: Arc<MemoryImage>) {
+        self.done = true;
+        // Pages that are local stay so: the image says of the others what the base before it said.
+        self.ram.state.lock().base = Some(image);
+    }
+}
+
+impl Drop for FrozenRam {
+    fn drop(&mut self) {
+        let mut state = self.ram.state.lock();
+        if let Some(frozen) = state.frozen.take()
+            && !self.done
+        {
+            state.changed.extend(&frozen.changed);
+        }
+    }
+}
+
+#[async_trait]
+impl MemorySource for FrozenRam {
+    fn size(&self) -> u64 {
+        self.ram.size
+    }
+
+    fn changed(&self, extent: u64) -> bool {
+        let last = self.ram.size / PAGE;
+        let pages = extent * EXTENT / PAGE..((extent + 1) * EXTENT / PAGE).min(last);
+        self.changed.any(pages)
+    }
+
+    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        let base = {
+            let state = self.ram.state.lock();
+            let frozen =
+                state.frozen.as_ref().ok_or_else(|| Error::internal("the memory is not frozen"))?;
+            frozen.base.clone()
+        };
+        let local = {
+            let state = self.ram.state.lock();
+            let frozen = state.frozen.as_ref();
+            frozen.map(|frozen| frozen.local.clone_range(span)).unwrap_or_default()
+        };
+        let first = span.offset() / PAGE;
+        compose(span, buf, base.as_deref(), &self.ram.local, |page| local[(page - first) as usize])
+            .await?;
+        // What was written over before it was read above was put aside before that.
+        let aside = {
+            let state = self.ram.state.lock();
+            let frozen = state.frozen.as_ref();
+            frozen.map(|frozen| frozen.aside.clone_range(span)).unwrap_or_default()
+        };
+        for (index, _) in aside.iter().enumerate().filter(|(_, aside)| **aside) {
+            let at = index * PAGE as usize;
+            read_padded(
+                &self.ram.aside,
+                (first + index as u64) * PAGE,
+                &mut buf[at..at + PAGE as usize],
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SIZE: u64 = 1 << 20;
+
+    fn page(n: u64) -> Span {
+        Span::between(n * PAGE, (n + 1) * PAGE)
+    }
+
+    async fn first_byte(source: &dyn MemorySource, n: u64) -> u8 {
+        let mut buf = vec![0; PAGE as usize];
+        source.read(page(n), &mut buf).await.unwrap();
+        assert!(buf.iter().all(|byte| *byte == buf[0]));
+        buf[0]
+    }
+
+    #[tokio::test]
+    async fn a_checkpoint_is_of_one_moment_while_the_guest_writes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let ram = GuestRam::new(dir.path(), SIZE, None).unwrap();
+        let fill = |byte| vec![byte; PAGE as usize];
+        ram.write(page(1), &fill(1)).unwrap();
+        let frozen = ram.freeze().unwrap();
+        ram.write(page(1), &fill(2)).unwrap();
+        ram.write(page(2), &fill(3)).unwrap();
+        assert_eq!((first_byte(&frozen, 1).await, first_byte(&frozen, 2).await), (1, 0));
+        assert!(ram.freeze().is_err(), "one at a time");
+        drop(frozen);
+        let again = ram.freeze().unwrap();
+        assert!(again.changed(0), "what came to nothing is part of the next parcel");
+        assert_eq!((first_byte(&again, 1).await, first_byte(&again, 2).await), (2, 3));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn frozen_memory_does_not_change(
+            before in proptest::collection::vec((0u64..64, 1u8..), 0..40),
+            after in proptest::collection::vec((0u64..64, 1u8..), 0..40),
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(async {
+                let dir = tempfile::tempdir().unwrap();
+                let ram = GuestRam::new(dir.path(), SIZE, None).unwrap();
+                let mut model = [0u8; 64];
+                for (n, byte) in before {
+                    ram.write(page(n), &vec![byte; PAGE as usize]).unwrap();
+                    model[n as usize] = byte;
+                }
+                let frozen = ram.freeze().unwrap();
+                for (n, byte) in after {
+                    ram.write(page(n), &vec![byte; PAGE as usize]).unwrap();
+                }
+                for n in 0..64 {
+                    assert_eq!(first_byte(&frozen, n).await, model[n as usize]);
+                }
+            });
+        }
+    }
+}

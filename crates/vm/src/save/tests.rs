@@ -1,0 +1,151 @@
+use super::*;
+use crate::PAGE;
+use crate::pages::Pages;
+use crate::resume_set;
+use cache::Cache;
+use disk::Loader;
+use proptest::prelude::*;
+use std::sync::Arc;
+use store::Store;
+use store::testing::{self, noise};
+
+const MEMORY: u64 = 2 << 20;
+const PAGES: u64 = MEMORY / PAGE;
+
+/// Memory in a vector, and what changed in it.
+struct Plain {
+    bytes: Vec<u8>,
+    changed: Pages,
+}
+
+impl Plain {
+    fn new() -> Self {
+        Self { bytes: vec![0; MEMORY as usize], changed: Pages::none(PAGES) }
+    }
+
+    fn write(&mut self, at: u64, data: &[u8]) {
+        self.bytes[at as usize..at as usize + data.len()].copy_from_slice(data);
+        for page in at / PAGE..(at + data.len() as u64).div_ceil(PAGE) {
+            self.changed.insert(page);
+        }
+    }
+}
+
+#[async_trait]
+impl MemorySource for Plain {
+    fn size(&self) -> u64 {
+        MEMORY
+    }
+
+    fn changed(&self, extent: u64) -> bool {
+        self.changed.any(extent * 16..(extent * 16 + 16).min(PAGES))
+    }
+
+    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        buf.copy_from_slice(&self.bytes[span.offset() as usize..span.end() as usize]);
+        Ok(())
+    }
+}
+
+async fn lab() -> (Store, Arc<Loader>) {
+    let backend = Arc::new(object_store::memory::InMemory::new());
+    let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
+    let config =
+        cache::Config { capacity: 64 << 20, policy: cache::PolicyKind::default(), seed: 1 };
+    let cache = Arc::new(Cache::new(config));
+    let loader = Loader::new(store.clone(), cache, disk::LoadOptions::default());
+    (store, loader)
+}
+
+/// Saves memory over what was saved before, and reads it back.
+async fn hop(
+    (store, loader): &(Store, Arc<Loader>),
+    memory: &mut Plain,
+    before: Option<&MemoryImage>,
+    tail: MachineTail<'_>,
+) -> (SavedMemory, MemoryImage) {
+    let session = store.session("test").await.unwrap();
+    let saved = super::memory(&session, before, memory, tail, &()).await;
+    let saved = session.close(saved).await.unwrap();
+    let manifest = store.manifest(&saved.imported.manifest).await.unwrap();
+    let image = MemoryImage::new(loader, manifest, saved.layout).unwrap();
+    let mut read = vec![0; MEMORY as usize];
+    image.read(Span::whole(MEMORY), &mut read).await.unwrap();
+    assert!(read == memory.bytes, "the memory is not what it was");
+    assert_eq!(image.state().await.unwrap(), tail.state);
+    memory.changed = Pages::none(PAGES);
+    (saved, image)
+}
+
+#[tokio::test]
+async fn a_page_that_changed_a_little_costs_a_little() {
+    let lab = lab().await;
+    let mut memory = Plain::new();
+    memory.write(0, &noise(1, 1 << 20));
+    let tail = MachineTail { state: b"devices", resume_set: &[] };
+    let (first, image) = hop(&lab, &mut memory, None, tail).await;
+    assert!(first.imported.stats.stored_bytes >= 1 << 20);
+    memory.write(70_000, b"changed");
+    memory.write(500_000, b"changed");
+    let (second, _) = hop(&lab, &mut memory, Some(&image), tail).await;
+    assert_eq!((second.changed, second.full), (2, 0));
+    assert!(second.imported.stats.stored_bytes < 500, "{:?}", second.imported.stats);
+}
+
+#[tokio::test]
+async fn memory_that_did_not_change_adds_no_chunk() {
+    let lab = lab().await;
+    let mut memory = Plain::new();
+    memory.write(0, &noise(1, 1 << 20));
+    let tail = MachineTail { state: b"devices", resume_set: &[] };
+    let (_, image) = hop(&lab, &mut memory, None, tail).await;
+    let same = memory.bytes[..65536].to_vec();
+    memory.write(0, &same);
+    let (second, _) = hop(&lab, &mut memory, Some(&image), tail).await;
+    assert_eq!(second.imported.stats.new_chunks, 0);
+}
+
+#[tokio::test]
+async fn what_would_be_fetched_twice_is_stored_in_full_in_the_end() {
+    let lab = lab().await;
+    let mut memory = Plain::new();
+    // What compresses well costs more as the difference to something else than by itself.
+    memory.write(0, &noise(1, 1 << 20));
+    let (_, image) = hop(&lab, &mut memory, None, MachineTail::default()).await;
+    let text: Vec<u8> = b"the quick brown fox ".iter().copied().cycle().take(1 << 20).collect();
+    memory.write(0, &text);
+    let (second, image) = hop(&lab, &mut memory, Some(&image), MachineTail::default()).await;
+    assert_eq!((second.changed, second.full), (16, 16));
+    memory.write(10, b"once more");
+    let (third, _) = hop(&lab, &mut memory, Some(&image), MachineTail::default()).await;
+    assert_eq!((third.changed, third.full), (1, 0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn any_hops_bring_the_memory_that_was(
+        hops in proptest::collection::vec(
+            (proptest::collection::vec((0..MEMORY - 70_000, 0u64..6, 1usize..70_000), 0..8), 0usize..9000),
+            1..5,
+        ),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let lab = lab().await;
+            let (mut memory, mut before) = (Plain::new(), None);
+            for (writes, state) in hops {
+                for (at, seed, len) in writes {
+                    // Seed 0 gives a page back.
+                    let data = if seed == 0 { vec![0; len] } else { noise(seed, len) };
+                    memory.write(at, &data);
+                }
+                let (state, set) = (noise(9, state), resume_set::encode(&[3, 1]));
+                let tail = MachineTail { state: &state, resume_set: &set };
+                let (_, image) = hop(&lab, &mut memory, before.as_ref(), tail).await;
+                assert_eq!(image.resume_set().await.unwrap(), [3, 1]);
+                before = Some(image);
+            }
+        });
+    }
+}
