@@ -134,6 +134,11 @@ impl Engine {
         Ok(Prepared { store, link, what_for, disks, cache, loads, sources, offline })
     }
 
+    /// The way from the store into the cache.
+    pub fn loader(&self) -> &Arc<Loader> {
+        &self.loader
+    }
+
     /// Gives the cache another size, in bytes, and another policy, while it is used; what is `None`
     /// stays.
     ///

@@ -4,7 +4,7 @@
 use crate::commands::{
     attach, borrow, cache, calibrate, cert, completions, device, disk, drain, gc, image, init,
     machine, man, media, model, netboot, predict, reload, repair, replay, serve, simulate, status,
-    store, top, trace, verify,
+    store, top, trace, verify, vm,
 };
 use crate::global::Global;
 use clap::{Parser, Subcommand};
@@ -43,6 +43,9 @@ pub(crate) enum Command {
     /// NBD exports as block devices of this machine
     #[command(subcommand, arg_required_else_help = true)]
     Device(device::Device),
+    /// Virtual machines: suspended here, resumed there
+    #[command(subcommand, arg_required_else_help = true)]
+    Vm(vm::Vm),
     /// The store as a whole
     #[command(subcommand, arg_required_else_help = true)]
     Store(store::Store),

@@ -128,6 +128,11 @@ fn carry_out(cli: &Cli) -> Result<ExitCode> {
         Command::Attach(args) => return block_on(commands::attach::run(args, &home()?, output))?,
         Command::Detach(args) => block_on(commands::attach::detach(args, &home()?, output))?,
         Command::Borrow(verb) => return block_on(commands::borrow::run(verb, home, output))?,
+        // A keeper ends its machine in order when it is told to end.
+        Command::Vm(verb) if verb.is_keeper() => {
+            block_on(commands::vm::run(verb, &home()?, output))?
+        }
+        Command::Vm(verb) => return writes(commands::vm::run(verb, &home()?, output)),
         Command::Verify(args) => block_on(commands::verify::run(args, &home()?, output))?,
         Command::Repair(args) => return writes(commands::repair::run(args, &home()?, output)),
         Command::Status(_) => block_on(commands::status::run(&home()?, output))?,

@@ -65,7 +65,8 @@ fn works_in_home(command: &Command) -> bool {
         | Command::Verify(_)
         | Command::Repair(_)
         | Command::Status(_)
-        | Command::Top(_) => true,
+        | Command::Top(_)
+        | Command::Vm(_) => true,
         // Attached disks are the user's own, in a home that is found by this one.
         Command::Attach(_) | Command::Detach(_) => true,
         Command::Cert(verb) => verb.in_home(),

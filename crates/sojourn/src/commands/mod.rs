@@ -30,3 +30,4 @@ pub(crate) mod store;
 pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod verify;
+pub(crate) mod vm;

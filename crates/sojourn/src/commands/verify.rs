@@ -79,7 +79,13 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
 
 async fn resolve(store: &Store, name: &str) -> Result<(RefKind, String)> {
     if name.contains('@') {
-        return Ok((RefKind::Snapshot, name.to_owned()));
+        // Only parcels are numbered by nature; a snapshot of that name goes before.
+        let snapshot = store.refs().get(RefKind::Snapshot, name).await?;
+        let kind = match snapshot {
+            None if store.refs().get(RefKind::Parcel, name).await?.is_some() => RefKind::Parcel,
+            _ => RefKind::Snapshot,
+        };
+        return Ok((kind, name.to_owned()));
     }
     let image: ImageName = name.parse()?;
     Ok((RefKind::Image, images::resolve(store, &image).await?.name))
