@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 
-from . import LabError, netboot, owner
+from . import LabError, netboot, owner, travel
 from .golden import build
 from .guest import Guest
 from .link import Link
@@ -221,7 +221,7 @@ def kept_device(server, golden):
 
 
 ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, kept_device, firmware, device_mapper,
-                                                      netboot.blank_machines)}
+                                                      netboot.blank_machines, travel.hop)}
 
 
 def run(name, server):

@@ -78,3 +78,18 @@ fn what_the_kernel_borrows_leaves_all_else_as_it_was() {
         assert!(facts["state"].as_str().unwrap().contains("12288"), "{facts}");
     });
 }
+
+#[test]
+fn a_machine_hops_between_two_homes_and_counts_on_without_a_gap() {
+    require!("qemu-system-x86_64", "mmdebstrap");
+    clients::each(|| {
+        let facts = scenario("hop");
+        let hops = facts["hops"].as_array().unwrap();
+        assert_eq!(hops.len(), 3, "{facts}");
+        assert!(facts["numbers"].as_u64().unwrap() > 12, "{facts}");
+        // The first suspension stores what is in memory, the later ones what changed.
+        let stored = |hop: usize| hops[hop]["store_bytes"].as_u64().unwrap();
+        assert!(stored(1) * 4 < stored(0) && stored(2) * 4 < stored(0), "{facts}");
+        assert_eq!(facts["killed"]["attempts"], 3, "{facts}");
+    });
+}
