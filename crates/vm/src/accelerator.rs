@@ -1,10 +1,12 @@
 //! What runs the guest's code: KVM when it really does, else QEMU's emulator.
 //!
 //! `/dev/kvm` may exist, and QEMU may even start, on machines where no guest gets past its first
-//! instructions (seen under nested virtualisation). So the probe boots a sector of code under KVM, which
-//! goes through 16-bit, 32-bit and 64-bit mode and page tables, and waits for its word on the serial line.
+//! instructions, or KVM may lack features of the CPU model, so that a kernel which uses them never comes
+//! up (both seen under nested virtualisation). So the probe boots a sector of code under KVM, on the CPU model
+//! that new machines have and with all of its features; it goes through 16-bit, 32-bit and 64-bit mode and page
+//! tables, and the probe waits for its word on the serial line.
 
-use crate::launch;
+use crate::{command, launch};
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -74,7 +76,8 @@ async fn runs(accelerator: Accelerator, qemu: &Path, scratch: &Path) -> Result<b
     std::fs::write(&sector, PROBE).map_err(|e| Error::io(sector.display(), e))?;
     let _ = std::fs::remove_file(&said);
     let comma = |path: &Path| path.display().to_string().replace(',', ",,");
-    let accelerator_name = accelerator.to_string();
+    let (accelerator_name, cpu) =
+        (accelerator.to_string(), command::cpu(accelerator.default_cpu()));
     let serial = format!("file,id=s,path={}", comma(&said));
     let drive = format!("file={},format=raw,if=none,id=d", comma(&sector));
     let arguments: Vec<OsString> = [
@@ -83,7 +86,7 @@ async fn runs(accelerator: Accelerator, qemu: &Path, scratch: &Path) -> Result<b
         "-accel",
         &accelerator_name,
         "-cpu",
-        accelerator.default_cpu(),
+        &cpu,
         "-m",
         "32",
         "-nodefaults",
