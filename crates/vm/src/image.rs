@@ -139,10 +139,8 @@ impl MemoryImage {
     /// bytes cannot be had.
     pub async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
         let mut delta = vec![0; buf.len()];
-        let plane = self.layout.plane();
-        let above = Span::between(span.offset() + plane, span.end() + plane);
         let (base, change) =
-            tokio::join!(self.image.read(span, buf), self.image.read(above, &mut delta));
+            tokio::join!(self.read_base(span, buf), self.read_delta(span, &mut delta));
         base.and(change)?;
         xor(buf, &delta);
         Ok(())
@@ -153,14 +151,10 @@ impl MemoryImage {
         self.image.read(span, buf).await
     }
 
-    /// Has memory fetched, which will be read soon. Returns when that has begun.
-    pub async fn prefetch(&self, span: Span) {
+    /// Reads the delta region alone, what has to be xored to `span` of the base.
+    pub(crate) async fn read_delta(&self, span: Span, buf: &mut [u8]) -> Result<()> {
         let plane = self.layout.plane();
-        let above = Span::between(span.offset() + plane, span.end() + plane);
-        for part in [span, above] {
-            // It only makes a later read slow.
-            let _ = self.image.prefetch(part).await;
-        }
+        self.image.read(Span::between(span.offset() + plane, span.end() + plane), buf).await
     }
 
     /// The state of the devices.

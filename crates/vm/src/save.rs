@@ -210,6 +210,16 @@ impl DerivedMemory<'_> {
         spans
     }
 
+    /// Reads what lies in one extent of the base region.
+    async fn read_full(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        match (self.forms.get(&(span.offset() / EXTENT)), self.base) {
+            (Some(ExtentForm::Full), _) => self.source.read(span, buf).await?,
+            (_, Some(base)) => base.read_base(span, buf).await?,
+            (_, None) => buf.fill(0),
+        }
+        Ok(())
+    }
+
     /// Reads what lies in one extent of the delta region.
     async fn read_delta(&self, span: Span, buf: &mut [u8]) -> Result<()> {
         match (self.forms.get(&(span.offset() / EXTENT)), self.base) {
@@ -219,6 +229,7 @@ impl DerivedMemory<'_> {
                 base.read_base(span, &mut then).await?;
                 xor(buf, &then);
             }
+            (None, Some(base)) => base.read_delta(span, buf).await?,
             _ => buf.fill(0),
         }
         Ok(())
@@ -251,7 +262,7 @@ impl Device for DerivedMemory<'_> {
                 self.read_delta(Span::between(part.offset() - plane, part.end() - plane), target)
                     .await?;
             } else {
-                self.source.read(part, target).await?;
+                self.read_full(part, target).await?;
             }
         }
         Ok(())
