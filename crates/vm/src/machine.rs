@@ -253,6 +253,7 @@ impl RunningMachine {
 
     /// Ends QEMU in an orderly way; what the guest has in its memory is lost.
     pub async fn end(&mut self) {
+        self.ram.give_up();
         // It may be gone before it answers.
         let _ = timeout(PATIENCE, self.monitor.execute("quit", Value::Null)).await;
         if timeout(PATIENCE, self.qemu.wait()).await.is_err() {

@@ -1,15 +1,16 @@
 //! Guest memory as a file on FUSE: QEMU maps it, a page comes when the guest touches it, and what the guest
 //! changes comes back by the kernel's write-back.
 //!
-//! Reads that need the store are answered by tasks; the thread that takes the kernel's requests never waits
-//! for the network, so that one page that is slow keeps no other waiting.
+//! Reads that need the store, and writes that wait for room on the local disk, are answered by tasks; the thread
+//! that takes the kernel's requests never waits for either, so that one page that is slow keeps no other waiting.
 
 use crate::{GuestRam, PAGE};
 use block::{Error, Result, Span};
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
     Generation, INodeNo, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, WriteFlags,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, ReplyXattr, Request, Session,
+    WriteFlags,
 };
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -37,10 +38,12 @@ pub struct MountedRam {
     _reads: JoinSet<()>,
 }
 
-/// A read that waits for the store.
-struct Wait {
-    span: Span,
-    reply: ReplyData,
+/// A request that has to wait.
+enum Wait {
+    /// For the store.
+    Read { span: Span, reply: ReplyData },
+    /// For room on the local disk.
+    Write { span: Span, data: Vec<u8>, reply: ReplyWrite },
 }
 
 impl MountedRam {
@@ -124,23 +127,40 @@ pub fn detach(directory: &Path) {
     }
 }
 
-/// Answers the reads that wait for the store, each in a task.
+/// Answers the requests that wait, each in a task.
 async fn answer(ram: Arc<GuestRam>, mut asked: mpsc::UnboundedReceiver<Wait>) {
     let mut running = JoinSet::new();
-    while let Some(Wait { span, reply }) = asked.recv().await {
+    while let Some(wait) = asked.recv().await {
         while running.try_join_next().is_some() {}
         let ram = Arc::clone(&ram);
         running.spawn(async move {
-            let mut buf = vec![0; span.len() as usize];
-            match ram.read(span, &mut buf).await {
-                Ok(()) => reply.data(&buf),
-                Err(error) => {
-                    // The guest cannot go on without this page: QEMU gets a bus error.
-                    tracing::error!(offset = span.offset(), %error, "guest memory cannot be read");
-                    reply.error(Errno::EIO);
-                }
+            match wait {
+                Wait::Read { span, reply } => read(&ram, span, reply).await,
+                Wait::Write { span, data, reply } => write(&ram, span, &data, reply).await,
             }
         });
+    }
+}
+
+async fn read(ram: &GuestRam, span: Span, reply: ReplyData) {
+    let mut buf = vec![0; span.len() as usize];
+    match ram.read(span, &mut buf).await {
+        Ok(()) => reply.data(&buf),
+        Err(error) => {
+            // The guest cannot go on without this page: QEMU gets a bus error.
+            tracing::error!(offset = span.offset(), %error, "guest memory cannot be read");
+            reply.error(Errno::EIO);
+        }
+    }
+}
+
+async fn write(ram: &GuestRam, span: Span, data: &[u8], reply: ReplyWrite) {
+    match ram.write_when_there_is_room(span, data).await {
+        Ok(()) => reply.written(data.len() as u32),
+        Err(error) => {
+            tracing::error!(offset = span.offset(), %error, "guest memory cannot be written back");
+            reply.error(Errno::EIO);
+        }
     }
 }
 
@@ -255,7 +275,7 @@ impl Filesystem for RamFiles {
         match self.ram.try_read(span, &mut buf) {
             Ok(true) => reply.data(&buf),
             // When nobody takes it any more, the reply is dropped, which answers with an error.
-            Ok(false) => drop(self.waits.send(Wait { span, reply })),
+            Ok(false) => drop(self.waits.send(Wait::Read { span, reply })),
             Err(error) => {
                 tracing::error!(offset, %error, "guest memory cannot be read");
                 reply.error(Errno::EIO);
@@ -280,11 +300,13 @@ impl Filesystem for RamFiles {
         let Some(span) = span else { return reply.error(Errno::EINVAL) };
         match self.ram.write(span, data) {
             Ok(()) => reply.written(data.len() as u32),
-            Err(error) => {
-                tracing::error!(offset, %error, "guest memory cannot be written back");
-                reply.error(Errno::ENOSPC);
-            }
+            Err(_) => drop(self.waits.send(Wait::Write { span, data: data.to_vec(), reply })),
         }
+    }
+
+    // The kernel asks for security labels; there are none.
+    fn getxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
@@ -353,7 +375,11 @@ mod tests {
         block::offload(read).await.unwrap();
         assert_eq!(ram.written(), 4096);
         let directory = dir.path().join("ram");
-        block::offload(move || Ok(drop(mounted))).await.unwrap();
+        let unmount = move || {
+            drop(mounted);
+            Ok(())
+        };
+        block::offload(unmount).await.unwrap();
         assert!(!directory.exists());
     }
 }

@@ -22,6 +22,10 @@ impl Pages {
         self.words[(page / 64) as usize] |= 1 << (page % 64);
     }
 
+    pub(crate) fn remove(&mut self, page: u64) {
+        self.words[(page / 64) as usize] &= !(1 << (page % 64));
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> u64 {
         self.words.iter().map(|word| u64::from(word.count_ones())).sum()
@@ -57,12 +61,17 @@ mod tests {
         #[test]
         fn it_is_a_set(
             inserted in proptest::collection::vec(0u64..200, 0..100),
+            removed in proptest::collection::vec(0u64..200, 0..30),
             from in 0u64..199,
         ) {
             let (mut pages, mut model) = (Pages::none(200), BTreeSet::new());
             for page in inserted {
                 pages.insert(page);
                 model.insert(page);
+            }
+            for page in removed {
+                pages.remove(page);
+                model.remove(&page);
             }
             prop_assert_eq!(pages.len(), model.len() as u64);
             prop_assert_eq!(pages.any(from..200), model.range(from..).next().is_some());

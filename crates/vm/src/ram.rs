@@ -13,13 +13,19 @@ use crate::resume_set::MAX_EXTENTS;
 use crate::save::MemorySource;
 use crate::{EXTENT, PAGE};
 use async_trait::async_trait;
-use block::{Error, Result, Span, offload};
+use block::{Error, ErrorKind, Result, Span, offload};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// How often room is looked for while there is none.
+const LOOKS: Duration = Duration::from_secs(1);
 
 /// The memory of a machine that runs.
 pub struct GuestRam {
@@ -28,6 +34,8 @@ pub struct GuestRam {
     local: Arc<File>,
     /// What was put aside while the memory is frozen, at its own offset.
     aside: Arc<File>,
+    /// Whether the machine is being ended: nobody waits for room any more.
+    ending: watch::Sender<bool>,
     state: Mutex<RamState>,
 }
 
@@ -38,6 +46,8 @@ struct RamState {
     local: Pages,
     /// Pages that changed since the last parcel, or since the start.
     changed: Pages,
+    /// Pages whose content could not be kept: nobody knows it any more.
+    lost: Pages,
     frozen: Option<FrozenPages>,
     touched: Touched,
 }
@@ -79,21 +89,22 @@ impl GuestRam {
                 .and_then(|file| std::fs::remove_file(&path).map(|()| file));
             file.map(Arc::new).map_err(|e| Error::io(path.display(), e))
         };
+        Ok(Arc::new(Self::over(size, base, open("written")?, open("aside")?)))
+    }
+
+    /// Memory whose local files are these, which are empty.
+    fn over(size: u64, base: Option<Arc<MemoryImage>>, local: Arc<File>, aside: Arc<File>) -> Self {
         let none = Pages::none(size / PAGE);
         let noting = base.is_some();
         let state = RamState {
             base,
             local: none.clone(),
-            changed: none,
+            changed: none.clone(),
+            lost: none,
             frozen: None,
             touched: Touched { noting, ..Touched::default() },
         };
-        Ok(Arc::new(Self {
-            size,
-            local: open("written")?,
-            aside: open("aside")?,
-            state: Mutex::new(state),
-        }))
+        Self { size, local, aside, ending: watch::Sender::new(false), state: Mutex::new(state) }
     }
 
     /// Its size in bytes.
@@ -116,9 +127,10 @@ impl GuestRam {
     /// Reads, if that needs nothing from the store; `false` when it does, and nothing was read.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// [`Corrupt`](block::ErrorKind::Corrupt) for a page that could not be kept; those of the file system.
     pub fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<bool> {
         let state = self.state.lock();
+        state.must_know(span)?;
         let pages = span.offset() / PAGE..span.end().div_ceil(PAGE);
         let (end, local) = state.local.run(pages.clone());
         if end < pages.end || (!local && state.base.is_some()) {
@@ -133,10 +145,12 @@ impl GuestRam {
     /// Reads. `span` lies inside the memory and is aligned to pages.
     ///
     /// # Errors
-    /// Those of the store and the file system.
+    /// [`Corrupt`](block::ErrorKind::Corrupt) for a page that could not be kept; those of the store and the
+    /// file system.
     pub async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
         let (base, local) = {
             let mut state = self.state.lock();
+            state.must_know(span)?;
             state.note(span);
             (state.base.clone(), state.local.clone_range(span))
         };
@@ -173,16 +187,54 @@ impl GuestRam {
         for page in pages {
             state.local.insert(page);
             state.changed.insert(page);
+            state.lost.remove(page);
         }
         Ok(())
+    }
+
+    /// Writes whole pages, and waits for room where there is none: the guest waits, and goes on when some
+    /// was made. When the pages cannot be kept, or the machine is being ended meanwhile, they are lost: from
+    /// then on reading them fails, and so does making a parcel. A page that is wrong would be worse.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write).
+    pub async fn write_when_there_is_room(&self, span: Span, data: &[u8]) -> Result<()> {
+        let mut ending = self.ending.subscribe();
+        let mut told = false;
+        loop {
+            match self.write(span, data) {
+                Err(error) if error.kind() == ErrorKind::NoSpace && !*ending.borrow() => {
+                    if !told {
+                        tracing::warn!(%error, "the guest waits for room for its memory");
+                        told = true;
+                    }
+                    let _ = timeout(LOOKS, ending.wait_for(|ending| *ending)).await;
+                }
+                Err(error) => {
+                    let mut state = self.state.lock();
+                    for page in span.offset() / PAGE..span.end().div_ceil(PAGE) {
+                        state.lost.insert(page);
+                    }
+                    return Err(error);
+                }
+                Ok(()) => return Ok(()),
+            }
+        }
+    }
+
+    /// Nobody waits for room any more: the machine is being ended.
+    pub fn give_up(&self) {
+        self.ending.send_replace(true);
     }
 
     /// Freezes the memory as it is now; what changed from here on belongs to the next parcel.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) while it is frozen already.
+    /// [`Conflict`](block::ErrorKind::Conflict) while it is frozen already;
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when pages of it could not be kept.
     pub fn freeze(self: &Arc<Self>) -> Result<FrozenRam> {
         let mut state = self.state.lock();
+        state.must_know(Span::whole(self.size))?;
         if state.frozen.is_some() {
             return Err(Error::conflict(
                 "a parcel of this machine is being made already; wait for it",
@@ -202,6 +254,17 @@ impl GuestRam {
 }
 
 impl RamState {
+    /// Fails when a page of a span could not be kept.
+    fn must_know(&self, span: Span) -> Result<()> {
+        if self.lost.any(span.offset() / PAGE..span.end().div_ceil(PAGE)) {
+            return Err(Error::corrupt(
+                "pages of the guest's memory could not be kept on the local disk (see the keeper's log): it \
+                 cannot be stored; stop the machine, and go on from an older parcel",
+            ));
+        }
+        Ok(())
+    }
+
     fn note(&mut self, span: Span) {
         if !self.touched.noting {
             return;
@@ -380,6 +443,30 @@ mod tests {
         let again = ram.freeze().unwrap();
         assert!(again.changed(0), "what came to nothing is part of the next parcel");
         assert_eq!((first_byte(&again, 1).await, first_byte(&again, 2).await), (2, 3));
+    }
+
+    /// Memory on a disk that is full.
+    fn on_a_full_disk(dir: &Path) -> Arc<GuestRam> {
+        let full = Arc::new(File::options().read(true).write(true).open("/dev/full").unwrap());
+        let aside = Arc::new(File::create(dir.join("aside")).unwrap());
+        Arc::new(GuestRam::over(SIZE, None, full, aside))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_waits_for_room_and_what_could_not_be_kept_is_never_shown_or_stored() {
+        let dir = tempfile::tempdir().unwrap();
+        let ram = on_a_full_disk(dir.path());
+        let data = vec![7; PAGE as usize];
+        let waits = ram.write_when_there_is_room(page(3), &data);
+        let mut waits = std::pin::pin!(waits);
+        assert!(timeout(Duration::from_secs(600), &mut waits).await.is_err(), "it waits");
+        ram.give_up();
+        assert_eq!(waits.await.unwrap_err().kind(), ErrorKind::NoSpace);
+        let mut buf = vec![0; PAGE as usize];
+        assert_eq!(ram.try_read(page(3), &mut buf).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(ram.read(page(3), &mut buf).await.unwrap_err().kind(), ErrorKind::Corrupt);
+        assert!(ram.try_read(page(2), &mut buf).unwrap());
+        assert_eq!(ram.freeze().err().map(|e| e.kind()), Some(ErrorKind::Corrupt));
     }
 
     proptest! {
