@@ -2,11 +2,12 @@
 
 use crate::launch::{self, Launched};
 use crate::{Accelerator, MachineSpec, Monitor};
-use block::{Error, Result};
+use block::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
+use tokio::time::timeout;
 
 /// The oldest QEMU that is supported: that of Debian 12.
 pub const OLDEST: (u32, u32) = (7, 2);
@@ -22,17 +23,17 @@ pub struct Abilities {
     pub machines: BTreeSet<String>,
     /// The CPU models.
     pub cpus: BTreeSet<String>,
-    /// The devices.
+    /// The devices that it has of those that were asked for.
     pub devices: BTreeSet<String>,
 }
 
 impl Abilities {
-    /// Asks a QEMU what it has, by starting it without a machine in the directory `scratch`.
+    /// Asks a QEMU what it has for a machine, by starting it without one in the directory `scratch`.
     ///
     /// # Errors
     /// [`NotFound`](block::ErrorKind::NotFound) when there is no such program;
     /// [`Unavailable`](block::ErrorKind::Unavailable) when it does not answer.
-    pub async fn of(qemu: &Path, scratch: &Path) -> Result<Self> {
+    pub async fn of(qemu: &Path, scratch: &Path, spec: &MachineSpec) -> Result<Self> {
         let socket = scratch.join("probe.sock");
         let _ = std::fs::remove_file(&socket);
         let arguments = [
@@ -46,30 +47,43 @@ impl Abilities {
         ];
         let mut launched = launch::qemu(qemu, &arguments, &scratch.join("probe.log"))?;
         let outcome = tokio::select! {
-            asked = Self::ask(&socket) => asked,
+            asked = Self::ask(&socket, spec) => asked,
             ended = launched.ended() => Err(ended),
+        };
+        let outcome = match outcome {
+            Err(e) if e.kind() == ErrorKind::Unavailable => Err(launched.why_it_ended(e).await),
+            other => other,
         };
         launched.kill();
         let _ = std::fs::remove_file(&socket);
         outcome
     }
 
-    async fn ask(socket: &Path) -> Result<Self> {
+    async fn ask(socket: &Path, spec: &MachineSpec) -> Result<Self> {
         let monitor = Monitor::connect(socket, PATIENCE).await?;
         let names = |value: &Value, key: &str| -> BTreeSet<String> {
             let list = value.as_array().map(Vec::as_slice).unwrap_or_default();
             list.iter().filter_map(|one| Some(one[key].as_str()?.to_owned())).collect()
         };
         let machines = monitor.execute("query-machines", Value::Null).await?;
-        let devices = monitor.execute("qom-list-types", json!({"implements": "device"})).await?;
         let cpus = monitor.execute("query-cpu-definitions", Value::Null).await?;
         let mut types = names(&machines, "name");
         types.extend(names(&machines, "alias"));
+        // One by one: a list of all has QEMU load all of its modules, and one that does not fit ends it.
+        let mut there = BTreeSet::new();
+        for device in devices(spec) {
+            let asked = json!({"typename": device});
+            match monitor.execute("device-list-properties", asked).await {
+                Ok(_) => drop(there.insert(device)),
+                Err(e) if e.kind() == ErrorKind::Internal => {}
+                Err(e) => return Err(e),
+            }
+        }
         Ok(Self {
             version: monitor.version(),
             machines: types,
             cpus: names(&cpus, "name"),
-            devices: names(&devices, "name"),
+            devices: there,
         })
     }
 
@@ -149,6 +163,11 @@ impl Launched {
         let said = self.last_words();
         Error::unavailable(format!("QEMU ended by itself ({status}): {said}"))
     }
+
+    /// What to tell in place of `error` when the cause of it is that QEMU has just ended.
+    pub(crate) async fn why_it_ended(&mut self, error: Error) -> Error {
+        timeout(Duration::from_secs(1), self.ended()).await.unwrap_or(error)
+    }
 }
 
 #[cfg(test)]
@@ -164,6 +183,21 @@ mod tests {
             cpus: set(&["qemu64"]),
             devices: set(&["virtio-blk-pci", "virtio-rng-pci", "virtio-net-pci", "vmgenid", "VGA"]),
         }
+    }
+
+    #[tokio::test]
+    async fn a_qemu_is_asked_for_the_devices_of_the_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        let qemu = Path::new("/usr/bin/qemu-system-x86_64");
+        if !qemu.exists() {
+            return; // nobody to ask
+        }
+        let arguments = ["-device", "frob"].map(str::to_owned).to_vec();
+        let spec = MachineSpec { screen: true, arguments, ..spec() };
+        let asked = Abilities::of(qemu, dir.path(), &spec).await.unwrap();
+        assert!(asked.version >= OLDEST && asked.machines.contains(&spec.machine));
+        assert!(asked.devices.contains("vmgenid") && asked.devices.contains("VGA"));
+        assert!(!asked.devices.contains("frob"));
     }
 
     #[test]

@@ -190,6 +190,10 @@ impl RunningMachine {
         match machine.go(base).await {
             Ok(()) => Ok(machine),
             Err(e) => {
+                let e = match e.kind() {
+                    ErrorKind::Unavailable => machine.qemu.why_it_ended(e).await,
+                    _ => e,
+                };
                 machine.end().await;
                 Err(e)
             }

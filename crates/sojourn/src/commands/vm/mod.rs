@@ -238,7 +238,7 @@ async fn create(args: &Create, home: &Home, output: Output) -> Result<()> {
         spec.cpu.clone_from(cpu);
     }
     spec.check()?;
-    Abilities::of(&args.qemu, scratch.path()).await?.check(&spec, &works)?;
+    Abilities::of(&args.qemu, scratch.path(), &spec).await?.check(&spec, &works)?;
     folder.make(&spec)?;
     drop(bar);
     output.print(&spec, || {
@@ -257,7 +257,7 @@ async fn must_run_here(spec: &MachineSpec, qemu: &Path) -> Result<()> {
         Accelerator::Tcg => vec![Accelerator::Tcg],
         Accelerator::Kvm => Accelerator::working(qemu, scratch.path()).await?,
     };
-    Abilities::of(qemu, scratch.path()).await?.check(spec, &works)
+    Abilities::of(qemu, scratch.path(), spec).await?.check(spec, &works)
 }
 
 async fn start(args: &Start, home: &Home, output: Output) -> Result<()> {
