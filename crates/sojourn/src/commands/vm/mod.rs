@@ -55,8 +55,9 @@ Examples:
     #[command(after_help = "\
 Examples:
   sojourn vm resume work             its newest parcel, made here or elsewhere
-  sojourn vm resume work@3           an older one, after 'sojourn vm rollback work@3'")]
-    Resume(Qemu),
+  sojourn vm resume work@3           an older one, after 'sojourn vm rollback work@3'
+  sojourn vm resume --trust-arguments work      with the QEMU arguments that its parcel brings")]
+    Resume(Resume),
     /// Store a running machine as it is, and let it run on
     #[command(after_help = "\
 Examples:
@@ -122,6 +123,16 @@ pub(crate) struct MachineArg {
 }
 
 /// Arguments of `sojourn vm resume`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Resume {
+    #[command(flatten)]
+    machine: Qemu,
+    /// Use the QEMU arguments that the parcel brings, although they were not given in this home
+    #[arg(long)]
+    trust_arguments: bool,
+}
+
+/// A machine, and what runs it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Qemu {
     /// The machine, or one of its parcels
@@ -283,11 +294,29 @@ async fn start(args: &Start, home: &Home, output: Output) -> Result<()> {
     show::running(&status, output)
 }
 
-async fn resume(args: &Qemu, home: &Home, output: Output) -> Result<()> {
+/// Refuses QEMU arguments that nobody gave in this home: they reach every file of the user, and programs.
+fn must_be_trusted(parcel: &Parcel, folder: &MachineFolder) -> Result<()> {
+    let arguments = &parcel.spec.arguments;
+    if arguments.is_empty() || folder.spec().is_ok_and(|known| known.arguments == *arguments) {
+        return Ok(());
+    }
+    Err(Error::denied(format!(
+        "{} was made elsewhere and brings arguments for QEMU, which can use any file and program of yours: {}; if \
+         you trust them, resume it with --trust-arguments",
+        parcel.name(),
+        arguments.join(" ")
+    )))
+}
+
+async fn resume(args: &Resume, home: &Home, output: Output) -> Result<()> {
+    let Resume { machine: args, trust_arguments } = args;
     let store = open_store(home, &Config::of(home)?).await?;
     let parcel = Parcel::find(&store, &args.name).await?;
     let folder = MachineFolder::of(home, &parcel.spec.name)?;
     folder.must_not_run()?;
+    if !trust_arguments {
+        must_be_trusted(&parcel, &folder)?;
+    }
     let bar = Bar::waiting("resuming");
     must_run_here(&parcel.spec, &args.qemu).await?;
     disks::bring(home, &parcel.spec.disk).await?;
