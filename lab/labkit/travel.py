@@ -25,8 +25,10 @@ from .shell import read_text, run, tail, wait_until
 
 NAME = "work"
 MEMORY = "256M"
+KILLS = 2
 COUNTER = ("n=0; while :; do n=$((n+1)); echo $n > /var/counter.new && mv /var/counter.new /var/counter && sync && "
            "echo TICK $n. > /dev/ttyS0; sleep 0.2; done")
+PATTERN_SUM = "md5sum < /run/pattern | cut -c1-32"
 TICK = re.compile(r"TICK (\d+)\.")
 
 
@@ -35,13 +37,17 @@ class Traveller:
 
     def __init__(self, golden, first, second):
         self.golden, self.homes = golden, [first, second]
-        self.at, self.offset, self.asked = 0, 0, 0
+        self.at, self.offset, self.asked, self.pattern = 0, 0, 0, None
         self.channel_path = os.path.join(first.sockets, "lab")
 
     @property
     def home(self):
         """The home that it is in."""
         return self.homes[self.at]
+
+    def qemu(self):
+        """The QEMU of the present home: LAB_QEMU_ELSEWHERE has the second one use another."""
+        return os.environ.get("LAB_QEMU_ELSEWHERE", accel.qemu()) if self.at else accel.qemu()
 
     def folder(self):
         """The directory of the machine."""
@@ -58,12 +64,25 @@ class Traveller:
     def create(self):
         """Describes the machine: the laboratory's kernel, its agent on the second serial line."""
         manifest = build.manifest(self.golden)
-        self.vm("create", NAME, "--disk", "box", "--memory", MEMORY, "--qemu", accel.qemu(), "--",
+        self.vm("create", NAME, "--disk", "box", "--memory", MEMORY, "--qemu", self.qemu(), "--",
                 "-kernel", os.path.join(self.golden, "vmlinuz"),
                 "-initrd", os.path.join(self.golden, "initrd-tiny.img"),
                 "-append", f"{manifest['cmdline']} no_timer_check {PROFILES['bare']}",
                 "-chardev", f"socket,id=lab,path={self.channel_path},server=on,wait=off", "-serial", "chardev:lab",
                 "-no-reboot")
+
+    def resume(self, name):
+        """Goes on in the present home; the arguments for QEMU are new to it the first time."""
+        words = ["--qemu", self.qemu(), name]
+        if not os.path.exists(self.folder()):
+            try:
+                self.home.command("vm", "resume", *words)
+                raise LabError("arguments for QEMU that came with a parcel were used unasked")
+            except LabError as e:
+                if "--trust-arguments" not in str(e):
+                    raise
+            words.insert(0, "--trust-arguments")
+        return self.vm("resume", *words)
 
     def tell(self, line, fits, seconds=120):
         """Says a line to the agent; returns its first message that `fits`."""
@@ -107,6 +126,14 @@ class Traveller:
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.2)
+
+    def check_pattern(self):
+        """The file that is only in the guest's memory must be what it was."""
+        found = self.execute(PATTERN_SUM)
+        if found != self.pattern:
+            again = self.execute(PATTERN_SUM)
+            raise LabError(f"the guest's memory is not what it was: {found}, and then {again}, in place of "
+                           f"{self.pattern}")
 
     def said(self):
         """What the guest said since it began to run here."""
@@ -169,10 +196,10 @@ def hop(server, golden):
 def travel(machine, server, golden):
     """The journey."""
     base = memory_and_all(server)
-    machine.vm("start", NAME, "--qemu", accel.qemu())
+    machine.vm("start", NAME, "--qemu", machine.qemu())
     machine.until_ready()
     machine.execute("head -c 8388608 /dev/urandom > /run/pattern")
-    sum_before = machine.execute("md5sum < /run/pattern | cut -c1-32")
+    machine.pattern = machine.execute(PATTERN_SUM)
     machine.execute(f"({COUNTER}) >/dev/null 2>&1 & sleep 0.1; echo started")
     machine.wait_for(4)
     facts, text = {"hops": []}, ""
@@ -183,13 +210,11 @@ def travel(machine, server, golden):
         check_row(text)
         machine.enter(1 - machine.at)
         began = time.monotonic()
-        resumed = machine.vm("resume", NAME, "--qemu", accel.qemu())
+        resumed = machine.resume(NAME)
         machine.wait_for(1)
         first_output = time.monotonic() - began
         machine.wait_for(3)
-        sum_now = machine.execute("md5sum < /run/pattern | cut -c1-32")
-        if sum_now != sum_before:
-            raise LabError(f"the guest's memory is not what it was: {sum_now} in place of {sum_before}")
+        machine.check_pattern()
         facts["hops"].append({
             "parcel": stored["parcel"], "suspend_seconds": stored["stored_seconds"],
             "paused_seconds": stored["paused_seconds"], "memory_bytes": stored["memory_bytes"],
@@ -211,7 +236,7 @@ def travel(machine, server, golden):
 def killed(machine, text, facts):
     """Kills the keeper in the middle of a suspension: there is the parcel of before, or a whole new one."""
     whole = 0
-    for attempt in range(3):
+    for attempt in range(KILLS):
         # Something to store, so that it takes a while.
         machine.execute("head -c 20000000 /dev/urandom > /run/more")
         newest = machine.vm("show", NAME)["parcels"][-1]["parcel"]
@@ -233,7 +258,7 @@ def killed(machine, text, facts):
         kept = text + machine.said()
         machine.vm("rollback", parcel)
         machine.enter(machine.at)
-        machine.vm("resume", parcel, "--qemu", accel.qemu())
+        machine.resume(parcel)
         machine.wait_for(2)
         first = int(TICK.search(machine.said()).group(1))
         numbers = [int(n) for n in TICK.findall(kept)]
@@ -242,9 +267,10 @@ def killed(machine, text, facts):
         at = kept.find(f"TICK {first}.")
         text = kept if at < 0 else kept[:at]
         machine.execute("test $(cat /var/counter) -ge 1")
+        machine.check_pattern()
         text_here = machine.said()
         check_row(text + text_here)
-    facts["killed"] = {"attempts": 3, "whole_parcels": whole}
+    facts["killed"] = {"attempts": KILLS, "whole_parcels": whole}
     return text + machine.said()
 
 

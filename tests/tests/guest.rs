@@ -10,11 +10,16 @@ use std::process::Command;
 
 /// Runs a scenario of the laboratory to its end, with this thread's QEMU.
 fn scenario(name: &str) -> serde_json::Value {
+    scenario_with(name, &[("LAB_QEMU", clients::current().program("qemu-system-x86_64").as_path())])
+}
+
+/// Runs a scenario with more in its environment.
+fn scenario_with(name: &str, environment: &[(&str, &Path)]) -> serde_json::Value {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     let done = Command::new(tests.join("../lab/guest-test"))
         .args([name, "--sojourn"])
         .arg(tool::sojourn())
-        .env("LAB_QEMU", clients::current().program("qemu-system-x86_64"))
+        .envs(environment.iter().copied())
         .output()
         .unwrap();
     let (out, err) = tool::texts(&done);
@@ -80,16 +85,20 @@ fn what_the_kernel_borrows_leaves_all_else_as_it_was() {
 }
 
 #[test]
-fn a_machine_hops_between_two_homes_and_counts_on_without_a_gap() {
+fn a_machine_hops_between_two_homes_and_two_qemus_and_counts_on_without_a_gap() {
     require!("qemu-system-x86_64", "mmdebstrap");
-    clients::each(|| {
-        let facts = scenario("hop");
-        let hops = facts["hops"].as_array().unwrap();
-        assert_eq!(hops.len(), 3, "{facts}");
-        assert!(facts["numbers"].as_u64().unwrap() > 12, "{facts}");
-        // The first suspension stores what is in memory, the later ones what changed.
-        let stored = |hop: usize| hops[hop]["store_bytes"].as_u64().unwrap();
-        assert!(stored(1) * 4 < stored(0) && stored(2) * 4 < stored(0), "{facts}");
-        assert_eq!(facts["killed"]["attempts"], 3, "{facts}");
-    });
+    let qemus = std::cell::RefCell::new(Vec::new());
+    clients::each(|| qemus.borrow_mut().push(clients::current().program("qemu-system-x86_64")));
+    let (here, elsewhere) = (qemus.borrow()[0].clone(), qemus.borrow().last().unwrap().clone());
+    let facts = scenario_with(
+        "hop",
+        &[("LAB_QEMU", here.as_path()), ("LAB_QEMU_ELSEWHERE", elsewhere.as_path())],
+    );
+    let hops = facts["hops"].as_array().unwrap();
+    assert_eq!(hops.len(), 3, "{facts}");
+    assert!(facts["numbers"].as_u64().unwrap() > 12, "{facts}");
+    // The first suspension stores what is in memory, the later ones what changed.
+    let stored = |hop: usize| hops[hop]["store_bytes"].as_u64().unwrap();
+    assert!(stored(1) * 4 < stored(0) && stored(2) * 4 < stored(0), "{facts}");
+    assert_eq!(facts["killed"]["attempts"], 2, "{facts}");
 }
