@@ -273,7 +273,7 @@ impl Notes {
     pub(crate) fn forget(&self) {
         let mut slot = self.file.write();
         *slot = None;
-        match self.path.remove_file() {
+        match self.path.remove_synced() {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 // The log has what they say; older than it they never are.
                 tracing::warn!(path = %self.path.display(), error = %e, "cannot remove old notes");
