@@ -163,7 +163,7 @@ def kernel_state(guest, borrow):
 AWAY = 6.0
 """Seconds that a server is away, and that a link delivers nothing: longer than the request timeout."""
 
-KEEPER = "--device /dev/nbd0 --connections 2 --request-timeout 3s"
+KEEPER = "--device /dev/nbd0 --request-timeout 3s"
 
 
 def kept_device(server, golden):
