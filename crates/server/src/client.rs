@@ -54,7 +54,7 @@ impl Client {
     /// Asks for the server's state.
     ///
     /// # Errors
-    /// As [`disk`](Self::disk).
+    /// What the server answers; [`Unavailable`](block::ErrorKind::Unavailable) when it went away.
     pub async fn status(self) -> Result<StatusView> {
         self.call::<(), _>("GET", STATUS_PATH, None).await
     }
@@ -62,7 +62,7 @@ impl Client {
     /// Has the server read its configuration again.
     ///
     /// # Errors
-    /// As [`disk`](Self::disk).
+    /// What the server answers; [`Unavailable`](block::ErrorKind::Unavailable) when it went away.
     pub async fn reload(self) -> Result<Reloaded> {
         self.call::<(), _>("POST", RELOAD_PATH, None).await
     }
@@ -70,7 +70,7 @@ impl Client {
     /// Has the server take no new clients and end after the last one.
     ///
     /// # Errors
-    /// As [`disk`](Self::disk).
+    /// What the server answers; [`Unavailable`](block::ErrorKind::Unavailable) when it went away.
     pub async fn drain(self, request: &DrainRequest) -> Result<Draining> {
         self.call("POST", DRAIN_PATH, Some(request)).await
     }
@@ -78,7 +78,7 @@ impl Client {
     /// Has the server hand everything over to a successor, which waits.
     ///
     /// # Errors
-    /// As [`disk`](Self::disk).
+    /// What the server answers; [`Unavailable`](block::ErrorKind::Unavailable) when it went away.
     pub(crate) async fn hand_over(self) -> Result<Draining> {
         self.call::<(), _>("POST", HAND_OVER_PATH, None).await
     }
@@ -99,7 +99,7 @@ impl Client {
     /// Changes the block cache; gives its state.
     ///
     /// # Errors
-    /// As [`disk`](Self::disk).
+    /// What the server answers; [`Unavailable`](block::ErrorKind::Unavailable) when it went away.
     pub async fn change_cache(self, request: &CacheRequest) -> Result<CacheView> {
         self.call("POST", CACHE_PATH, Some(request)).await
     }
@@ -107,7 +107,7 @@ impl Client {
     /// Carries out a verb on attached disks.
     ///
     /// # Errors
-    /// As [`disk`](Self::disk).
+    /// What the server answers; [`Unavailable`](block::ErrorKind::Unavailable) when it went away.
     pub async fn attach(self, request: &AttachRequest) -> Result<AttachedView> {
         self.call("POST", ATTACH_PATH, Some(request)).await
     }

@@ -214,7 +214,7 @@ proptest! {
     }
 }
 
-/// As [`open`], of a store in which not all that lies beside a range may be read.
+/// Opens a store, such as a gateway, in which not all that lies beside a range may be read.
 fn open_exact(remote: &Unreliable, dir: &FilePath, is_distant: bool) -> Opened {
     let pieces = Some(PieceOptions { dir: dir.to_owned(), limit: 1 << 30 });
     let options = OpenOptions { pieces, is_distant, ..OpenOptions::default() };

@@ -34,7 +34,8 @@ pub(super) fn broadcast(interface: &str, port: u16) -> Result<UdpSocket> {
 /// A socket at one address.
 ///
 /// # Errors
-/// As [`broadcast`].
+/// [`Denied`](block::ErrorKind::Denied) without the right to low ports, with the remedy;
+/// [`Conflict`](block::ErrorKind::Conflict) when another server has the port.
 pub(super) fn at(address: Ipv4Addr, port: u16) -> Result<UdpSocket> {
     let open = || -> io::Result<UdpSocket> {
         let socket = StdSocket::bind((address, port))?;

@@ -38,7 +38,7 @@ pub(super) async fn ask(home: &Home, request: DiskRequest) -> Result<DiskReply> 
     Ok(reply)
 }
 
-/// As [`ask`], about a disk whose client has just ended: the server may not have noticed yet.
+/// Carries out a verb on a disk whose client has just ended: waits for a server that has not noticed yet.
 ///
 /// # Errors
 /// Those of the verb; [`Conflict`](ErrorKind::Conflict) when the disk stays in use.

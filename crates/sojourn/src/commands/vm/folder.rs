@@ -107,7 +107,8 @@ impl MachineFolder {
     /// Makes it.
     ///
     /// # Errors
-    /// As [`must_be_free`](Self::must_be_free); those of the file system.
+    /// [`Conflict`](block::ErrorKind::Conflict) when the home has a machine of this name; those of the file
+    /// system.
     pub(super) fn make(&self, spec: &MachineSpec) -> Result<()> {
         self.must_be_free()?;
         self.put(spec)
