@@ -4,17 +4,20 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-mixed test-cuts test-ceph test-e2fsprogs test-iotests test-libnbd lint fmt fuzz bench bench-storm bench-store bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
+.PHONY: help build demo test test-mixed test-cuts test-netboot test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel lint fmt fuzz bench bench-storm bench-store bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
 	@echo "make test    every check and every test"
 	@echo "make test-mixed  a server's day in small, as long as you like: MIXED_MINUTES=30"
 	@echo "make test-cuts   power cuts on ext4 with and without a journal, XFS and btrfs, CUTS=1000 each (as root; about an hour)"
+	@echo "make test-netboot   blank machines with every pair of BIOS, UEFI's PXE and HTTP, two cards, NBD and iSCSI (as root; some ten minutes)"
 	@echo "make test-ceph   the stores' tests on Ceph with three OSDs, one of them killed (some minutes)"
 	@echo "make test-e2fsprogs   finding free blocks on all test images of e2fsprogs, E2FSPROGS=CHECKOUT"
 	@echo "make test-iotests   QEMU's tests of raw images over NBD, beside qemu-nbd, QEMU=SOURCES (some minutes)"
 	@echo "make test-libnbd   libnbd's tests of servers, LIBNBD=SOURCES (half a minute)"
+	@echo "make kernel   the disk lab's kernel modules: the CATS scheduler and a throttled disk (kernel/README.md)"
+	@echo "make test-kernel   those modules in guests: under load, in a power cut, beside mq-deadline and bfq (some minutes)"
 	@echo "make bench   beside other NBD servers and the physical limit"
 	@echo "make bench-storm   boot storms on a slow disk beside qemu-nbd, a light client beside a storm, many clients (about half an hour)"
 	@echo "make bench-store   importing, storing, exporting and booting images, beside other tools"
@@ -63,6 +66,13 @@ test-cuts:
 	$(CARGO) build --locked -p sojourn
 	CUTS=$(CUTS) CUTS_SEED=$(CUTS_SEED) $(CARGO) test -p sojourn-tests --locked --test power_cuts -- --nocapture --include-ignored --test-threads 4
 
+test-netboot:
+	@scripts/setup build demo netboot
+	lab/make-golden --generic
+	$(CARGO) build --locked -p sojourn
+	lab/make-golden >/dev/null
+	$(CARGO) test -p sojourn-tests --locked --test netboot -- --nocapture --include-ignored --test-threads 1
+
 test-ceph:
 	@scripts/setup build ceph
 	scripts/test-ceph
@@ -84,6 +94,14 @@ test-libnbd:
 	@scripts/setup build suites
 	$(CARGO) build --locked -p sojourn
 	scripts/test-libnbd "$(LIBNBD)"
+
+kernel:
+	@scripts/setup kernel
+	kernel/build
+
+test-kernel:
+	@scripts/setup kernel
+	kernel/test
 
 bench:
 	@scripts/setup build bench
