@@ -22,6 +22,7 @@
 //! | [`page_cache`] | [`PageCacheId`](page_cache::PageCacheId), whether two processes see the same page cache |
 //! | [`lock`] | [`LockFile`](lock::LockFile), a lock file that names its holder |
 //! | [`image_lock`] | locks on images and devices of others, ours and QEMU's |
+//! | [`mapped`] | [`MappedFile`](mapped::MappedFile), small stores into a file without a system call |
 //! | [`memory`] | [`Memory`], a device in memory |
 //! | [`faulty`] | [`Faulty`], a layer that fails, delays and tears on request (for tests) |
 //! | [`copy`](mod@copy) | [`copy()`], one device onto another |
@@ -38,6 +39,7 @@ pub mod fs;
 pub mod image_lock;
 pub mod layer;
 pub mod lock;
+pub mod mapped;
 pub mod memory;
 pub mod observe;
 pub mod offload;

@@ -26,6 +26,9 @@ use block::fs::{FsPath, Open};
 use block::{Error, ErrorKind, RandomFile, Result};
 use std::sync::Arc;
 
+/// The length of a log that holds nothing, in bytes.
+pub(crate) const BLANK: u64 = RECORDS;
+
 /// Where a damaged map leaves its owner.
 pub(crate) const REMEDY: &str = "put the file back from a backup, or give the private blocks up with 'sojourn disk reset' or 'disk rollback'";
 

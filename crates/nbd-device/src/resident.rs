@@ -13,7 +13,10 @@ const NEVER_KILLED: &str = "-1000";
 /// # Errors
 /// [`Denied`](block::ErrorKind::Denied) without the right to lock so much memory.
 pub fn stay() -> Result<()> {
-    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)
+    // What is mapped later is locked as it is touched: a map of a sparse file must not be filled.
+    let later = MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    mlockall(MlockAllFlags::CURRENT)
+        .and_then(|()| mlockall(later))
         .map_err(|e| Error::io("keeping this process in memory", e.into()))?;
     std::fs::write("/proc/self/oom_score_adj", NEVER_KILLED)
         .map_err(|e| Error::io("sparing this process when memory runs out", e))

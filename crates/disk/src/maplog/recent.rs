@@ -15,6 +15,7 @@ use super::Identity;
 use super::format::{Slot, u32_at, u64_at};
 use crate::blockmap::is_valid;
 use block::fs::{FsPath, Open};
+use block::mapped::{CELL, MappedFile};
 use block::page_cache::PageCacheId;
 use block::{Error, RandomFile, Result, Span};
 use parking_lot::{Mutex, RwLock};
@@ -32,14 +33,17 @@ const GROUNDS: [usize; 2] = [128, 160];
 const GROUND: usize = 32;
 /// Where the entries begin.
 const ENTRIES: u64 = 4096;
-/// The length of an entry: none lies in two pages.
-const ENTRY: usize = 16;
+/// The length of an entry: none lies in two pages, and it is stored at once.
+const ENTRY: usize = CELL;
 /// The most words of one note: a region of the shadow has eight groups.
 const MOST_WORDS: usize = 8;
 /// Notes that are longer than this, in bytes, are given up as soon as the log has all of them.
 const LONG: u64 = 1 << 20;
 /// How much is read at a time.
 const WINDOW: u64 = 64 << 10;
+/// The least that is mapped, in bytes, and the most: the notes of a disk of 8 TiB.
+const LEAST_MAPPED: u64 = 64 << 10;
+const MOST_MAPPED: u64 = 1 << 30;
 
 /// A record of a log: notes count beside a log that has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +83,48 @@ impl Ground {
 struct NotesFile {
     file: RandomFile,
     seed: u32,
+    mapped: Mapped,
+}
+
+#[derive(Debug)]
+enum Mapped {
+    NotYet,
+    Yes(MappedFile),
+    /// It cannot be mapped, or no further.
+    Never,
+}
+
+impl NotesFile {
+    fn new(file: RandomFile, seed: u32) -> Self {
+        Self { file, seed, mapped: Mapped::NotYet }
+    }
+
+    /// Whether more of the file is to be mapped for entries that end at `end`.
+    fn wants_map(&self, end: u64) -> bool {
+        end <= MOST_MAPPED
+            && match &self.mapped {
+                Mapped::NotYet => true,
+                Mapped::Yes(mapped) => mapped.len() < end,
+                Mapped::Never => false,
+            }
+    }
+
+    /// Maps the file at least up to `end`, if that can be done.
+    fn map(&mut self, end: u64) {
+        let len = end.next_power_of_two().max(LEAST_MAPPED);
+        self.mapped = match MappedFile::new(self.file.file(), len) {
+            Some(mapped) => Mapped::Yes(mapped),
+            None => Mapped::Never,
+        };
+    }
+
+    /// Writes entries: into memory where the file is mapped, which costs next to nothing.
+    fn put(&self, at: u64, entries: &[[u8; ENTRY]]) -> Result<()> {
+        match &self.mapped {
+            Mapped::Yes(mapped) if mapped.store(at, entries) => Ok(()),
+            _ => self.file.write(at, entries.as_flattened()),
+        }
+    }
 }
 
 /// The notes of a layer.
@@ -129,7 +175,8 @@ impl Notes {
     /// counts; none where there is nothing that counts.
     ///
     /// # Errors
-    /// Those of the file system: what cannot be read now may count all the same.
+    /// [`Unsupported`](block::ErrorKind::Unsupported) when a newer build noted something, which may count; those of
+    /// the file system: what cannot be read now may count all the same.
     pub(super) fn look(&self) -> Result<Vec<Ground>> {
         let Some(memory) = &self.memory else { return Ok(Vec::new()) };
         let Some(file) = open(&self.path)? else { return Ok(Vec::new()) };
@@ -137,12 +184,27 @@ impl Notes {
         file.read_blocking(0, &mut bytes)?;
         let header = self.header(memory, number(&file)?);
         if bytes[..HEADER] != header {
-            return Ok(Vec::new());
+            return self.must_not_be_newer(&bytes).map(|()| Vec::new());
         }
         let seed = u32_at(&header, HEADER - 4);
         let grounds = GROUNDS.iter().filter_map(|at| Ground::decode(&bytes[*at..], seed));
-        *self.file.write() = Some(NotesFile { file, seed });
+        *self.file.write() = Some(NotesFile::new(file, seed));
         Ok(grounds.collect())
+    }
+
+    /// Refuses notes of a later version. Each version begins with the magic number and its own, and has the header's
+    /// checksum at the same place.
+    fn must_not_be_newer(&self, bytes: &[u8]) -> Result<()> {
+        let version = u16::from_le_bytes([bytes[8], bytes[9]]);
+        let checks = u32_at(bytes, HEADER - 4) == crc32c::crc32c(&bytes[..HEADER - 4]);
+        if bytes[..8] != *MAGIC || version <= VERSION || !checks {
+            return Ok(());
+        }
+        Err(Error::unsupported(format!(
+            "{}: a newer sojourn noted the last writes before a kill here (version {version}, and {VERSION} is read \
+             here): have that one open the disk, or remove the file to have the disk as it was flushed last",
+            self.path.display()
+        )))
     }
 
     /// Tells `restore` the words that were noted. Groups are below `limit`.
@@ -153,7 +215,7 @@ impl Notes {
         let slot = self.file.read();
         let Some(notes) = &*slot else { return Ok(()) };
         let length = notes.file.len()?.max(ENTRIES);
-        self.noted.store(length, Ordering::Relaxed);
+        let mut noted = ENTRIES;
         let mut buffer = vec![0; WINDOW as usize];
         let mut at = ENTRIES;
         while at < length {
@@ -175,8 +237,10 @@ impl Notes {
                     }
                 }
             }
+            noted += data.span.len();
             at = data.span.end();
         }
+        self.noted.store(noted, Ordering::Relaxed);
         Ok(())
     }
 
@@ -195,35 +259,37 @@ impl Notes {
     /// Those of the file system; the next process may have either the old words or the new ones then.
     pub(crate) fn put(&self, first: u64, words: &[u64]) -> Result<()> {
         let Some(memory) = &self.memory else { return Ok(()) };
+        let at = ENTRIES + first * ENTRY as u64;
+        let end = at + (words.len() * ENTRY) as u64;
         let mut slot = self.file.read();
-        while slot.is_none() {
+        while slot.as_ref().is_none_or(|notes| notes.wants_map(end)) {
             drop(slot);
-            self.make(memory)?;
+            self.make(memory, end)?;
             slot = self.file.read();
         }
         let Some(notes) = &*slot else { return Ok(()) };
-        let mut bytes = [0; MOST_WORDS * ENTRY];
-        let entries = bytes.as_chunks_mut::<ENTRY>().0.iter_mut();
-        let groups = first..;
-        for ((entry, word), group) in entries.zip(words).zip(groups) {
+        let mut entries = [[0; ENTRY]; MOST_WORDS];
+        for ((entry, word), group) in entries.iter_mut().zip(words).zip(first..) {
             *entry = encode(*word, group, notes.seed);
         }
-        let bytes = &bytes[..words.len() * ENTRY];
-        notes.file.write(ENTRIES + first * ENTRY as u64, bytes)?;
-        self.noted.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        notes.put(at, &entries[..words.len()])?;
+        self.noted.fetch_add(end - at, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Makes the file, unless it is there.
-    fn make(&self, memory: &PageCacheId) -> Result<()> {
+    /// Makes the file, unless it is there, and maps what entries up to `end` need of it.
+    fn make(&self, memory: &PageCacheId, end: u64) -> Result<()> {
         let mut slot = self.file.write();
-        if slot.is_some() {
+        if let Some(notes) = &mut *slot {
+            if notes.wants_map(end) {
+                notes.map(end);
+            }
             return Ok(());
         }
         let file = RandomFile::open_on(&self.path, Open::REPLACE)?;
         let header = self.header(memory, number(&file)?);
         let seed = u32_at(&header, HEADER - 4);
-        let notes = NotesFile { file, seed };
+        let notes = NotesFile::new(file, seed);
         let grounds = self.grounds.lock();
         let mut page = [0; ENTRIES as usize];
         page[..HEADER].copy_from_slice(&header);

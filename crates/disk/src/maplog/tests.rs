@@ -235,7 +235,9 @@ fn damaged_notes_are_refused_or_count_for_nothing() {
     let (_log, path, expected) = noted_sample(&dir);
     assert_eq!(noted(&path).unwrap(), expected);
     let notes = dir.path().join("0001.recent");
-    let good = std::fs::read(&notes).unwrap();
+    let mut good = std::fs::read(&notes).unwrap();
+    let end = good.iter().rposition(|byte| *byte != 0).unwrap();
+    good.truncate(end + 1);
     let write = |bytes: &[u8]| std::fs::write(&notes, bytes).unwrap();
     let grounds = 128..192;
     // Between the header and the entries nothing is written.
@@ -259,6 +261,26 @@ fn damaged_notes_are_refused_or_count_for_nothing() {
             assert!(map.iter().all(|(group, word)| expected[group] == *word), "cut to {len}");
         }
     }
+}
+
+#[test]
+fn notes_of_a_newer_build_are_neither_read_nor_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, path, expected) = noted_sample(&dir);
+    drop(log);
+    let notes = dir.path().join("0001.recent");
+    let good = std::fs::read(&notes).unwrap();
+    let mut newer = good.clone();
+    newer[8] += 1;
+    let checksum = crc32c::crc32c(&newer[..124]);
+    newer[124..128].copy_from_slice(&checksum.to_le_bytes());
+    std::fs::write(&notes, &newer).unwrap();
+    let refused = noted(&path).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.message().contains("newer sojourn"), "{refused}");
+    assert_eq!(std::fs::read(&notes).unwrap(), newer);
+    std::fs::write(&notes, &good).unwrap();
+    assert_eq!(noted(&path).unwrap(), expected);
 }
 
 #[test]
@@ -296,6 +318,22 @@ fn notes_count_beside_a_log_that_has_the_record_that_they_were_told_of_and_no_ot
     std::fs::write(&copy, old).unwrap();
     std::fs::rename(&copy, &path).unwrap();
     assert!(noted(&path).unwrap().is_empty(), "they are of another file");
+}
+
+#[test]
+fn notes_go_on_by_system_calls_when_the_file_cannot_take_a_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, path, mut expected) = noted_sample(&dir);
+    let notes = std::fs::File::options().write(true).open(dir.path().join("0001.recent")).unwrap();
+    let length = notes.metadata().unwrap().len();
+    // The pages are gone, as when a file system is full: a store into them faults.
+    notes.set_len(4096 + 5 * 16).unwrap();
+    log.notes().put(600, &[PRIVATE, 5]).unwrap();
+    log.notes().put(4, &[ZERO]).unwrap();
+    expected.extend([(600, PRIVATE), (601, 5), (4, ZERO)]);
+    drop(log);
+    assert_eq!(noted(&path).unwrap(), expected);
+    assert!(notes.metadata().unwrap().len() < length, "written, and not mapped again");
 }
 
 #[test]
