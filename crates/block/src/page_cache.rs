@@ -4,10 +4,12 @@
 //! device stays. After a restart, or when the device was pulled and put back, storage may have any part
 //! of it.
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::io::Errno;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 /// The kernel's name for this run of the machine.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
@@ -19,7 +21,7 @@ pub struct PageCacheId(pub [u8; 32]);
 
 impl PageCacheId {
     /// That of the system's file system which `path` is on; `None` where nobody can tell, as in a
-    /// container without `/proc`.
+    /// container without `/proc`, or without the device of a btrfs.
     ///
     /// # Errors
     /// That of the system call.
@@ -31,7 +33,8 @@ impl PageCacheId {
         let mut id = [0; 32];
         id[..16].copy_from_slice(&boot.to_be_bytes());
         id[16..24].copy_from_slice(&device.to_le_bytes());
-        id[24..].copy_from_slice(&attachment(device).to_le_bytes());
+        let Some(attachment) = attachment(path, device)? else { return Ok(None) };
+        id[24..].copy_from_slice(&attachment.to_le_bytes());
         Ok(Some(Self(id)))
     }
 }
@@ -42,16 +45,77 @@ fn boot_id(text: &str) -> Option<u128> {
     (digits.len() == 32).then(|| u128::from_str_radix(&digits, 16).ok())?
 }
 
-/// The number that the kernel gave the block device when it was attached (`diskseq`, since Linux 5.15);
-/// 0 for a file system without one, or where that is not known.
-fn attachment(device: u64) -> u64 {
+/// The number that the kernel gave the block device of a path's file system when it was attached (`diskseq`,
+/// since Linux 5.15); 0 for a file system without one, or where there are no such numbers. `None` where the file
+/// system has a device and nobody can tell which.
+fn attachment(path: &Path, device: u64) -> io::Result<Option<u64>> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let place = format!("/sys/dev/block/{major}:{minor}");
-    // A partition has that of its disk.
-    [format!("{place}/diskseq"), format!("{place}/../diskseq")]
+    if major != 0 {
+        return Ok(Some(sequence(&PathBuf::from(format!("/sys/dev/block/{major}:{minor}")))));
+    }
+    // A number of its own: btrfs, which may be on several devices, or one that is on none. It is the next one's
+    // when it is free again, also when the device was pulled and put back.
+    let Some(mount) = mount_number(path)? else { return Ok(Some(0)) };
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(match mount_source(&mounts, mount) {
+        Some(("btrfs", source)) => in_sysfs(&source).map(|device| sequence(&device)),
+        // All its devices, with colons between them.
+        Some(("bcachefs", source)) => {
+            source.split(':').next().and_then(in_sysfs).map(|device| sequence(&device))
+        }
+        _ => Some(0),
+    })
+}
+
+/// The number of a device at its place in sysfs.
+fn sequence(device: &Path) -> u64 {
+    // A partition has that of its disk. The place is a link: `..` is not where its name is.
+    let places = [device.join("diskseq"), device.join("../diskseq")];
+    let read = |path: &PathBuf| fs::read_to_string(path).ok()?.trim().parse().ok();
+    places.iter().find_map(read).unwrap_or(0)
+}
+
+/// The number of the mount that a path is below; `None` before Linux 5.8.
+fn mount_number(path: &Path) -> io::Result<Option<u64>> {
+    match statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID) {
+        Ok(found) if found.stx_mask & StatxFlags::MNT_ID.bits() != 0 => Ok(Some(found.stx_mnt_id)),
+        Ok(_) | Err(Errno::NOSYS) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// The file system type and the source (`btrfs`, `/dev/sda2`) of a mount, out of `/proc/self/mountinfo`, whose lines
+/// begin with the mount's number (proc_pid_mountinfo(5)). `None` when no line does.
+fn mount_source(mounts: &str, number: u64) -> Option<(&str, String)> {
+    let number = number.to_string();
+    let line = mounts.lines().find(|line| line.split(' ').next() == Some(number.as_str()))?;
+    let (_, rest) = line.split_once(" - ")?;
+    let mut words = rest.split(' ');
+    let (kind, escaped) = (words.next()?, words.next()?);
+    let source = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
-        .find_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok())
-        .unwrap_or(0)
+        .fold(escaped.to_owned(), |text, (code, char)| text.replace(code, char));
+    Some((kind, source))
+}
+
+/// The place in sysfs of the block device that `/dev` has, or had where this process is not to see it, by this
+/// path.
+fn in_sysfs(device: &str) -> Option<PathBuf> {
+    if let Ok(found) = fs::metadata(device)
+        && found.file_type().is_block_device()
+    {
+        let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
+        return Some(PathBuf::from(format!("/sys/dev/block/{major}:{minor}")));
+    }
+    let (all, name) = (Path::new("/sys/class/block"), Path::new(device).file_name()?.to_str()?);
+    let same = all.join(name);
+    if same.exists() {
+        return Some(same);
+    }
+    // /dev/mapper has a name of its own for each.
+    fs::read_dir(all).ok()?.filter_map(io::Result::ok).map(|entry| entry.path()).find(|place| {
+        fs::read_to_string(place.join("dm/name")).is_ok_and(|mapped| mapped.trim_end() == name)
+    })
 }
 
 #[cfg(test)]
@@ -65,6 +129,19 @@ mod tests {
         assert_eq!(id(dir.path()), id(dir.path()));
         assert_ne!(id(dir.path()), id(Path::new("/proc")));
         assert!(PageCacheId::of(&dir.path().join("gone")).is_err());
+    }
+
+    #[test]
+    fn what_a_mount_is_of_is_found_by_its_number() {
+        let mounts = "27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+                      135 27 0:46 / /mnt/a\\040b rw shared:7 master:1 - btrfs /dev/a\\040b rw,subvol=/\n\
+                      13 27 0:5 / /proc rw - proc proc rw\n";
+        let source = |number| mount_source(mounts, number);
+        assert_eq!(source(27), Some(("ext4", "/dev/vda".to_owned())));
+        assert_eq!(source(135), Some(("btrfs", "/dev/a b".to_owned())));
+        assert_eq!(source(13), Some(("proc", "proc".to_owned())));
+        assert_eq!(mount_source(mounts, 1), None);
+        assert_eq!(mount_source("135 27", 135), None);
     }
 
     #[test]
