@@ -2,6 +2,7 @@
 
 use crate::flight::{Caller, FlightOutcome, Flights};
 use crate::forecast::{Forecast, Ghosts, Sampler};
+use crate::key::{Key, fingerprint};
 use crate::policy::PolicyKind;
 use crate::shard::Shard;
 use block::{Error, ErrorKind, Result};
@@ -11,9 +12,6 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-/// What an entry is found by: the id of a chunk, which is a keyed hash.
-pub type Key = [u8; 32];
 
 /// The least capacity of a shard, in bytes: about four thousand chunks. Policies lose sight in
 /// smaller ones, and a smaller cache is one shard.
@@ -319,14 +317,4 @@ impl Cache {
 /// Whether an error says something of the place that a load looked at only.
 fn is_of_the_place(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound)
-}
-
-/// Keys are keyed hashes, so their bits are good; the seed makes the result differ from cache to
-/// cache, and the multiplications spread every bit of the key.
-pub(crate) fn fingerprint(seed: u64, key: &Key) -> u64 {
-    let (words, _) = key.as_chunks::<8>();
-    words.iter().fold(seed, |state, word| {
-        let mixed = u128::from(state ^ u64::from_le_bytes(*word)) * 0x9e37_79b9_7f4a_7c15;
-        (mixed >> 64) as u64 ^ mixed as u64
-    })
 }

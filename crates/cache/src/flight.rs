@@ -1,6 +1,6 @@
 //! Loads under way: any number of callers that miss the same key at the same time share one.
 
-use crate::concurrent::Key;
+use crate::key::Key;
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use parking_lot::Mutex;

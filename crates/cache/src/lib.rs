@@ -10,21 +10,30 @@
 //! | `concurrent` | [`Cache`], the concurrent cache: shards, bytes, single flight |
 //! | `change` | another capacity or policy while it is in use |
 //! | `shard` | a part of the entries, with a policy of its own |
+//! | `key` | [`Key`], what entries are found by |
 //! | `index`, `slots` | where an entry is, and the entries: read without a lock |
 //! | `recent` | uses that the policy was not told of yet |
 //! | `forecast` | [`Forecast`], what other sizes and policies would give |
 //! | `flight` | the loads that are under way |
+//! | [`ahead`] | whether a guest reads in order, and what to load ahead of it; pure |
+//! | [`depth`] | how many loads a store is given at a time; pure |
 
+pub mod ahead;
 mod change;
 mod concurrent;
+pub mod depth;
 mod flight;
 mod forecast;
 mod index;
+mod key;
 pub mod policy;
 mod recent;
 mod shard;
 mod slots;
 
-pub use concurrent::{Cache, Config, Key, Stats};
+pub use ahead::ReadAhead;
+pub use concurrent::{Cache, Config, Stats};
+pub use depth::LoadDepth;
 pub use forecast::{Forecast, HitRatios};
+pub use key::Key;
 pub use policy::{Policy, PolicyKind};

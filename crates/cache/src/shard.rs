@@ -4,8 +4,8 @@
 //! lock the policy is told of these uses, and entries come and go. The policy knows of a slot
 //! exactly while there is an entry in it.
 
-use crate::concurrent::{Key, fingerprint};
 use crate::index::{Index, MOST_SLOTS};
+use crate::key::{Key, fingerprint};
 use crate::policy::{Policy, PolicyKind};
 use crate::recent::Recent;
 use crate::slots::{SlotEntry, Slots};

@@ -2,7 +2,7 @@
 //!
 //! Slots do not move and are not freed, so that they are reached without a lock.
 
-use crate::concurrent::Key;
+use crate::key::Key;
 use bytes::Bytes;
 use parking_lot::RwLock;
 use std::sync::OnceLock;

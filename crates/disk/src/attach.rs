@@ -7,11 +7,7 @@
 
 use crate::{Disk, Mode};
 use block::{Error, Result};
-use parking_lot::Mutex;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::Notify;
-use tokio::time::Instant;
 
 /// How an attachment ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,110 +16,6 @@ pub enum Ending {
     Clean,
     /// Its connection broke; it may come back.
     Lost,
-}
-
-/// The lease of a disk inside this process.
-#[derive(Debug)]
-pub(crate) struct Lease {
-    state: Mutex<State>,
-    changed: Notify,
-    /// Told when nothing keeps clients away any more.
-    free: Notify,
-    linger: Duration,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    holder: Option<String>,
-    attachments: usize,
-    /// Until when the disk waits for its holder, who is away.
-    deadline: Option<Instant>,
-    /// What is done to the disk that nobody may attach meanwhile.
-    busy: Option<&'static str>,
-    /// How many attachments are being ended.
-    leaving: usize,
-}
-
-impl Lease {
-    /// The lease of a disk that `absent` had attached when the disk was last open.
-    pub(crate) fn new(linger: Duration, absent: Option<String>) -> Self {
-        let deadline = absent.is_some().then(|| Instant::now() + linger);
-        let state = State { holder: absent, deadline, ..State::default() };
-        Self { state: Mutex::new(state), changed: Notify::new(), free: Notify::new(), linger }
-    }
-
-    /// Keeps clients away until the guard is dropped.
-    ///
-    /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) while one is attached.
-    pub(crate) fn exclude(&self, name: &str, what: &'static str) -> Result<Excluded<'_>> {
-        let mut state = self.state.lock();
-        if let Some(busy) = state.busy {
-            return Err(Error::conflict(format!(
-                "disk {name:?}: a {busy} is under way; try again when it is done"
-            )));
-        }
-        if state.attachments > 0 {
-            let holder = state.holder.as_deref().unwrap_or("a client");
-            return Err(Error::conflict(format!(
-                "disk {name:?} is attached by {holder}; detach it before a {what}"
-            )));
-        }
-        state.busy = Some(what);
-        Ok(Excluded { lease: self })
-    }
-
-    /// An attachment is being ended until the guard is dropped.
-    fn leave(&self) -> Leaving<'_> {
-        self.state.lock().leaving += 1;
-        Leaving { lease: self }
-    }
-
-    fn lingering_is_over(&self) -> bool {
-        let state = self.state.lock();
-        state.attachments == 0 && state.deadline.is_some_and(|at| at <= Instant::now())
-    }
-
-    /// Starts to wait for the holder.
-    fn linger(&self) {
-        let mut state = self.state.lock();
-        if state.attachments == 0 {
-            state.deadline = Some(Instant::now() + self.linger);
-            self.changed.notify_one();
-        }
-    }
-
-    fn release(&self) {
-        let mut state = self.state.lock();
-        if state.attachments == 0 {
-            state.holder = None;
-            state.deadline = None;
-        }
-    }
-}
-
-/// Nobody may attach while it lives.
-pub(crate) struct Excluded<'a> {
-    lease: &'a Lease,
-}
-
-impl Drop for Excluded<'_> {
-    fn drop(&mut self) {
-        self.lease.state.lock().busy = None;
-        self.lease.free.notify_waiters();
-    }
-}
-
-/// A client's last writes are noted, or its disk is reset, while it lives.
-struct Leaving<'a> {
-    lease: &'a Lease,
-}
-
-impl Drop for Leaving<'_> {
-    fn drop(&mut self) {
-        self.lease.state.lock().leaving -= 1;
-        self.lease.free.notify_waiters();
-    }
 }
 
 /// The right of one connection of a client to use a disk. Dropping it counts as a lost connection.

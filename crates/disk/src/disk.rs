@@ -1,8 +1,8 @@
 //! An open disk.
 
-use crate::attach::Lease;
 use crate::away::{Away, Kept, Room, cannot_keep};
 use crate::fence::{self, Tenure};
+use crate::lease::Lease;
 use crate::maplog::Failure;
 use crate::question::Latest;
 use crate::record::Record;
@@ -176,7 +176,8 @@ impl Disk {
 
     /// What the disk is.
     pub fn info(&self) -> DiskInfo {
-        describe(&self.record.lock(), self.room())
+        let own = OwnBlocks { room: self.room(), none: self.shadow.is_empty() };
+        describe(&self.record.lock(), own)
     }
 
     /// What its guest did since it was opened.
@@ -430,8 +431,33 @@ impl Disk {
     }
 }
 
+/// What a disk has of its own over its base.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OwnBlocks {
+    /// Room that it takes, in bytes.
+    pub(crate) room: u64,
+    /// There is none: blocks of zeroes take no room.
+    pub(crate) none: bool,
+}
+
+impl OwnBlocks {
+    pub(crate) const NONE: Self = Self { room: 0, none: true };
+
+    /// Those of a closed disk.
+    pub(crate) fn of_closed(directory: &FsPath, record: &Record) -> Self {
+        let paths = record.layers.iter().map(|layer| crate::layer::paths(directory, *layer));
+        let mut own = Self::NONE;
+        for (data, map) in paths {
+            own.room += data.metadata().map_or(0, |found| found.room);
+            own.none &= map.metadata().is_ok_and(|found| found.len <= crate::maplog::BLANK);
+        }
+        own.none &= own.room == 0;
+        own
+    }
+}
+
 /// What is told of the disk of a record.
-pub(crate) fn describe(record: &Record, private_bytes: u64) -> DiskInfo {
+pub(crate) fn describe(record: &Record, own: OwnBlocks) -> DiskInfo {
     DiskInfo {
         name: record.name.clone(),
         state: Resident::Known,
@@ -440,14 +466,10 @@ pub(crate) fn describe(record: &Record, private_bytes: u64) -> DiskInfo {
         mode: record.mode,
         size: record.size,
         created: record.created,
-        private_bytes,
+        private_bytes: own.room,
+        unchanged: own.none && own.room == 0 && record.base == record.origin,
+        over_origin: (record.base == record.origin).then_some(record.origin),
     }
-}
-
-/// Room that the data files of a closed disk take, in bytes.
-pub(crate) fn room(directory: &FsPath, record: &Record) -> u64 {
-    let paths = record.layers.iter().map(|layer| crate::layer::paths(directory, *layer).0);
-    paths.filter_map(|path| path.metadata().ok()).map(|found| found.room).sum()
 }
 
 /// What takes a client's requests.

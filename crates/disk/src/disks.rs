@@ -5,19 +5,16 @@
 //! is complete but whose ref was never made was not reported as created: creating it again replaces
 //! it as long as it holds nothing private, and opening it makes the ref.
 
-use crate::disk::{Terms, describe, room};
+use crate::disk::{OwnBlocks, Terms, describe};
 use crate::fence::{self, Tenure, UUID};
 use crate::home;
 use crate::layer::Layer;
 use crate::lock;
 use crate::maplog::{Failure, Identity};
 use crate::record::{Record, Uuid};
-use crate::shadow::check_size;
 use crate::snapshot;
 use crate::space::HomeSpace;
-use crate::{
-    CreateOptions, Disk, DiskInfo, LoadOptions, Loader, Mode, Resident, Room, SnapshotInfo,
-};
+use crate::{Disk, DiskInfo, LoadOptions, Loader, Mode, Resident, Room, SnapshotInfo};
 use block::fs::{FsPath, Kind};
 use block::lock::LockFile;
 use block::{Error, ErrorKind, Result, offload};
@@ -120,90 +117,6 @@ impl Disks {
         images::resolve(&self.store, image).await
     }
 
-    /// Makes a disk from an image version.
-    ///
-    /// # Errors
-    /// [`Invalid`](ErrorKind::Invalid) for a bad name or size,
-    /// [`NotFound`](ErrorKind::NotFound) when there is no such image,
-    /// [`Conflict`](ErrorKind::Conflict) when there is a disk of this name; those of the store and
-    /// the file system.
-    pub async fn create(
-        &self,
-        name: &str,
-        from: &ImageName,
-        options: CreateOptions,
-    ) -> Result<DiskInfo> {
-        check_name("disk", name)?;
-        let session = self.store.session(&format!("creation of disk {name}")).await?;
-        let outcome = self.create_in(&session, name, from, options).await;
-        session.close(outcome).await
-    }
-
-    async fn create_in(
-        &self,
-        session: &Session,
-        name: &str,
-        from: &ImageName,
-        options: CreateOptions,
-    ) -> Result<DiskInfo> {
-        let version = self.resolve(from).await?;
-        // It stays until the disk's own ref keeps it.
-        let version = session
-            .hold(RefKind::Image, &version.name)
-            .await?
-            .ok_or_else(|| Error::not_found(format!("image {} was removed", version.name)))?;
-        let manifest = self.store.stored_manifest(&images::manifest_of(&version)?).await?;
-        let size = options.size.unwrap_or(manifest.size());
-        check_size(size)?;
-        if size < manifest.size() {
-            return Err(Error::invalid(format!(
-                "a disk of {size} bytes cannot hold image {}, which has {}; give no size, or a \
-                 larger one",
-                version.name,
-                manifest.size()
-            )));
-        }
-        if self.store.refs().get(RefKind::Disk, name).await?.is_some() {
-            return Err(taken(name));
-        }
-        let world = self.store.world();
-        let mut uuid = Uuid([0; 16]);
-        world.entropy.fill(&mut uuid.0)?;
-        let record = Record {
-            name: name.to_owned(),
-            uuid,
-            mode: options.mode,
-            size,
-            created: world.clock.now(),
-            image: version.name.parse()?,
-            origin: manifest.id(),
-            base: manifest.id(),
-            layers: vec![1],
-            next_layer: 2,
-            attached: None,
-            epoch: 1,
-            left: Vec::new(),
-            published: None,
-        };
-        let server = self.server().await?;
-        let (home, copy) = (self.directory.clone(), record.clone());
-        let _lock = offload(move || build(&home, &copy, |left| left.base == left.origin)).await?;
-        let body = fence::body(&record, server, &[]);
-        if let Err(error) = session.publish(RefKind::Disk, name, body).await {
-            if error.kind() == ErrorKind::Conflict {
-                // Somebody else was first, with the same store.
-                let (home, name) = (self.directory.clone(), name.to_owned());
-                offload(move || clear(&home, &name)).await?;
-            }
-            return Err(error);
-        }
-        // What is left of others; only now is it sure that the name is this disk's.
-        self.forget_earlier_snapshots(&record).await.map_err(|e| {
-            e.context(format!("disk {name:?} is made, but has snapshots of an earlier one"))
-        })?;
-        Ok(describe(&record, 0))
-    }
-
     /// All disks, by name, without opening them; those that cannot be read say why.
     ///
     /// # Errors
@@ -215,14 +128,17 @@ impl Disks {
             for name in names(&home)? {
                 let directory = home.join(&name);
                 let record = Record::load(&directory);
-                let room = record.as_ref().map_or(0, |record| room(&directory, record));
-                found.push((name, record, room));
+                let own = record
+                    .as_ref()
+                    .map_or(OwnBlocks::NONE, |record| OwnBlocks::of_closed(&directory, record));
+                found.push((name, record, own));
             }
             Ok(found)
         })
         .await?;
-        let list = found.into_iter().map(|(name, record, room)| match record {
-            Ok(record) => describe(&record, room),
+        let list = found.into_iter().map(|(name, record, own)| match record {
+            // An interrupted `keep` leaves another name in the record.
+            Ok(record) => DiskInfo { name, ..describe(&record, own) },
             Err(error) => DiskInfo {
                 name,
                 state: Resident::Damaged,
@@ -232,6 +148,8 @@ impl Disks {
                 size: 0,
                 created: 0,
                 private_bytes: 0,
+                unchanged: false,
+                over_origin: None,
             },
         });
         Ok(list.collect())
@@ -402,7 +320,7 @@ pub(crate) fn build(
     if place.exists() {
         let _lock = lock::take(&place, &record.name)?;
         let left = Record::load(&place)?;
-        if room(&place, &left) > 0 || !replaces(&left) {
+        if OwnBlocks::of_closed(&place, &left).room > 0 || !replaces(&left) {
             return Err(taken(&record.name).context(format!(
                 "{} is of a disk that has, or had, private blocks",
                 place.display()

@@ -1,7 +1,6 @@
 //! A manifest as a read-only device.
 
 use crate::Touches;
-use crate::ahead::Ahead;
 use crate::loads::{Line, Load, LoadOptions, Loader, Urgency};
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
@@ -10,7 +9,7 @@ use block::{
     ZeroMode, extent,
 };
 use bytes::Buf;
-use cache::Cache;
+use cache::{Cache, ReadAhead};
 use futures::stream::{FuturesUnordered, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
@@ -36,7 +35,7 @@ const WINDOW: u64 = 256 << 20;
 pub struct Image {
     source: Arc<Source>,
     /// Whether the guest reads in order.
-    streams: Ahead,
+    streams: ReadAhead,
     /// Chunks that are being fetched ahead; they end with the image.
     ahead: Mutex<JoinSet<()>>,
     /// What is read, while a boot is recorded.
@@ -53,11 +52,14 @@ impl Source {
         self.line.cache()
     }
 
-    /// Loads what `span` shows and is not held.
-    async fn bring(&self, span: Span) {
+    /// Loads what `span` shows and is not held; returns the bytes that came into the cache.
+    async fn bring(&self, span: Span) -> u64 {
         let pieces = match self.manifest.pieces(span).await {
             Ok(pieces) => pieces,
-            Err(error) => return tracing::debug!(%error, "cannot read ahead"),
+            Err(error) => {
+                tracing::debug!(%error, "cannot read ahead");
+                return 0;
+            }
         };
         let chunks = pieces.iter().filter_map(|piece| match piece.content {
             Content::Chunk { at, .. } => Some(at),
@@ -65,7 +67,11 @@ impl Source {
         });
         let loads = self.line.chunks(&chunks.collect::<Vec<_>>(), Urgency::Ahead);
         let mut loads: FuturesUnordered<_> = loads.into_iter().map(Load::bring).collect();
-        while loads.next().await.is_some() {}
+        let mut bytes = 0;
+        while let Some(brought) = loads.next().await {
+            bytes += brought.unwrap_or_default();
+        }
+        bytes
     }
 }
 
@@ -147,10 +153,24 @@ impl Image {
         let most = line.options().ahead.min(line.cache().capacity() / SHARE_AHEAD);
         Self {
             source: Arc::new(Source { manifest, line }),
-            streams: Ahead::new(most),
+            streams: ReadAhead::new(most),
             ahead: Mutex::new(JoinSet::new()),
             touches: ArcSwapOption::empty(),
         }
+    }
+
+    /// The same image, whose reads say nothing of what is read next: nothing is read ahead unless it is
+    /// [asked for](Self::fetch_ahead).
+    #[must_use]
+    pub fn read_at_random(self) -> Self {
+        Self { streams: ReadAhead::new(0), ..self }
+    }
+
+    /// Loads what `span` shows and is not held, behind all that somebody waits for; returns the bytes that came into
+    /// the cache. A reader of the same chunk shares the load, and goes before others by that. What cannot be had is
+    /// passed over. `span` lies inside the image.
+    pub async fn fetch_ahead(&self, span: Span) -> u64 {
+        self.source.bring(span).await
     }
 
     /// Begins to note which chunks are read, at most `limit` of them. `None` when that is being done
@@ -295,7 +315,9 @@ impl Device for Image {
         let ahead = self.streams.note(span, self.size()).filter(|ahead| ahead.len() <= room);
         if let Some(span) = ahead {
             let source = Arc::clone(&self.source);
-            self.run_ahead(AHEAD, async move { source.bring(span).await });
+            self.run_ahead(AHEAD, async move {
+                source.bring(span).await;
+            });
         }
         let pieces = self.source.manifest.pieces(span).await?;
         if let Some(touches) = &*self.touches.load() {

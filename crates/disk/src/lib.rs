@@ -8,7 +8,6 @@
 //! |---|---|
 //! | `image` | [`Image`], a manifest as a read-only device |
 //! | `loads` | [`Loader`], which chunk comes from the store next: disks take turns |
-//! | `ahead` | whether a guest reads in order |
 //! | `shadow` | [`Shadow`], private blocks over a base: the write path and flushing |
 //! | `stack` | layers over a base: where the bytes of a block are |
 //! | `layer` | one data file and its map |
@@ -20,18 +19,22 @@
 //! | `space` | room in the file system of a home that guests do not get |
 //! | `model` | what is told of disks: [`DiskInfo`], [`Mode`], … |
 //! | `disks` | [`Disks`], all disks of a home |
+//! | `creation` | making disks, from images and from snapshots |
 //! | `home` | the directory of all disks, and what a crash leaves in it |
 //! | `removal` | removing disks: from the store, then here |
 //! | `fence` | which server holds a disk, and how an earlier one is kept out |
 //! | [`succession`] | what may follow in a disk's ref, for who passes on others' records |
 //! | `residence` | where a home lives: a copy of it is refused |
 //! | `question` | [`Question`], who holds an open disk, asked of the store without the disk |
+//! | `confirm` | whether this server still holds an open disk |
+//! | `lease` | who may use an open disk inside this process |
 //! | `moves` | taking, releasing and keeping disks: from one server to another |
 //! | `disk` | [`Disk`], an open one |
 //! | `away` | [`Room`], private blocks that lie elsewhere than in the home |
 //! | `strain` | whether a disk is short of room or slow, and the store slow |
 //! | `attach` | [`Attachment`], one client writes a disk; when an ephemeral one is reset |
 //! | `snapshot` | snapshot, commit, roll back |
+//! | `mark` | whether a disk still holds what it did |
 //! | `write_back` | [`Behind`]: what is written goes up in the background, under no name of its own |
 //! | `upload_log` | which packs were sent, for an upload that goes on after a crash |
 //! | `rebase` | onto another version of the image |
@@ -40,11 +43,12 @@
 //!
 //! `docs/shadow-format.md` describes the files, and why what was flushed is kept.
 
-mod ahead;
 mod attach;
 mod away;
 mod blockmap;
 mod compare;
+mod confirm;
+mod creation;
 mod disk;
 mod disks;
 mod doubt;
@@ -52,9 +56,11 @@ mod fence;
 mod home;
 mod image;
 mod layer;
+mod lease;
 mod loads;
 mod lock;
 mod maplog;
+mod mark;
 mod model;
 mod moves;
 mod question;

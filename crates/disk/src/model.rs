@@ -4,6 +4,7 @@ use block::{Error, Span};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
+use store::ManifestId;
 
 /// What becomes of a disk's private blocks when its client leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -85,6 +86,12 @@ pub struct DiskInfo {
     pub created: u64,
     /// Room that its private blocks take here, in bytes.
     pub private_bytes: u64,
+    /// It is as it was made or reset: it has no private block, and no snapshot, commit or rollback gave it another
+    /// base. That is what its image version holds, if there still is one.
+    pub unchanged: bool,
+    /// What its private blocks lie over, if that is what it is reset to: its image version's, if there still is one.
+    #[serde(skip)]
+    pub over_origin: Option<ManifestId>,
 }
 
 /// A disk of the store that is not here.

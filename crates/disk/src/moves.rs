@@ -4,7 +4,7 @@
 //! newest snapshot or the state it was released in, is in the store, and from there any other server
 //! may go on with it. See `fence` for what becomes of the earlier holder.
 
-use crate::disk::{describe, room};
+use crate::disk::{OwnBlocks, describe};
 use crate::disks::{Disks, build, clear, from_ref, lock_existing, saved, taken};
 use crate::fence::{self, Tenure};
 use crate::record::Record;
@@ -83,7 +83,7 @@ impl Disks {
             return Err(error);
         }
         drop(lock);
-        Ok(describe(&record, 0))
+        Ok(describe(&record, OwnBlocks::NONE))
     }
 
     /// Fails while the holder of a disk is at work, or when it is this very server.
@@ -152,6 +152,21 @@ impl Disks {
         session.close(outcome).await
     }
 
+    /// The name that the disk `name` is to have, when a [`keep`](Self::keep) was interrupted after it wrote
+    /// that down: the same call finishes it, and nothing else can be done with the disk.
+    ///
+    /// # Errors
+    /// [`Corrupt`](ErrorKind::Corrupt) for a record that is damaged; those of the file system.
+    pub async fn interrupted_keep(&self, name: &str) -> Result<Option<String>> {
+        check_name("disk", name)?;
+        let directory = self.directory.join(name);
+        let found = offload(move || match directory.exists() {
+            true => Record::load(&directory).map(|record| Some(record.name)),
+            false => Ok(None),
+        });
+        Ok(found.await?.filter(|found| found != name))
+    }
+
     async fn keep_in(&self, session: &Session, name: &str, new: &str) -> Result<DiskInfo> {
         let server = self.server().await?;
         // What the taken disk keeps for this one stays until this one has its own ref.
@@ -197,7 +212,7 @@ impl Disks {
             saved(copy.save(&directory))?;
             directory.rename(&place).map_err(|e| place.error(e))?;
             home.sync_directory()?;
-            Ok(room(&place, &copy))
+            Ok(OwnBlocks::of_closed(&place, &copy))
         })
         .await?;
         Ok(describe(&record, private))

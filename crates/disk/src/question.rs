@@ -5,9 +5,7 @@
 //! store to close it. An answer is judged by what the disk is when it comes. It says nothing to a
 //! disk that was closed since the question, to one that was opened again, and when it was asked anew.
 
-use crate::Disk;
-use crate::fence::{self, Tenure};
-use block::{ErrorKind, Result};
+use block::Result;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -20,10 +18,10 @@ pub struct Question {
     mark: Arc<()>,
 }
 
-/// What the store said, to be judged by [`Disk::judge`].
+/// What the store said, to be judged by [`Disk::judge`](crate::Disk::judge).
 #[derive(Debug)]
 pub struct Answer {
-    found: Result<Option<RefRecord>>,
+    pub(crate) found: Result<Option<RefRecord>>,
     mark: Arc<()>,
 }
 
@@ -38,8 +36,9 @@ impl Latest {
         mark
     }
 
-    fn is(&self, mark: &Arc<()>) -> bool {
-        self.0.lock().as_ref().is_some_and(|latest| Arc::ptr_eq(latest, mark))
+    /// Whether it is the answer to the last question.
+    pub(crate) fn is_answered_by(&self, answer: &Answer) -> bool {
+        self.0.lock().as_ref().is_some_and(|latest| Arc::ptr_eq(latest, &answer.mark))
     }
 
     /// No answer counts that is still to come.
@@ -55,51 +54,14 @@ impl fmt::Debug for Question {
 }
 
 impl Question {
+    /// Asks for the disk `name`; what was asked before does not count any more.
+    pub(crate) fn new(store: Store, name: &str, latest: &Latest) -> Self {
+        Self { store, name: name.to_owned(), mark: latest.ask() }
+    }
+
     /// Asks the store, for as long as it takes. The disk may be closed meanwhile.
     pub async fn ask(self) -> Answer {
         let found = self.store.refs().get(RefKind::Disk, &self.name).await;
         Answer { found, mark: self.mark }
-    }
-}
-
-impl Disk {
-    /// What the store is to be asked: whether this server still holds the disk. The answer to an
-    /// earlier question does not count from now on.
-    pub fn question(&self) -> Question {
-        Question { store: self.store.clone(), name: self.name().to_owned(), mark: self.asked.ask() }
-    }
-
-    /// Judges the store's answer: a disk that another server took is not written here any more. An
-    /// answer to anything but the last question changes nothing.
-    ///
-    /// # Errors
-    /// As [`confirm`](Self::confirm).
-    pub fn judge(&self, answer: Answer) -> Result<()> {
-        if !self.asked.is(&answer.mark) {
-            return Ok(());
-        }
-        answer.found?.map_or(Ok(()), |found| self.check_holder(&found))
-    }
-
-    /// Looks whether the disk is still held by this server, and waits for the store to say. When it
-    /// is not, it is not written any more.
-    ///
-    /// # Errors
-    /// [`Fenced`](ErrorKind::Fenced) when another server took the disk; those of the store.
-    pub async fn confirm(&self) -> Result<()> {
-        match self.store.refs().get(RefKind::Disk, self.name()).await? {
-            Some(found) => self.check_holder(&found),
-            None => Ok(()),
-        }
-    }
-
-    pub(crate) fn check_holder(&self, found: &RefRecord) -> Result<()> {
-        let record = self.record();
-        let tenure = Tenure { server: self.server, epoch: record.epoch };
-        fence::check(found, record.uuid, tenure, &self.directory).inspect_err(|error| {
-            if error.kind() == ErrorKind::Fenced {
-                self.shadow.poison().set(error);
-            }
-        })
     }
 }

@@ -71,10 +71,7 @@ pub(crate) async fn find(
             "disk {disk:?} has no snapshot {snapshot:?}; see 'sojourn disk show {disk}'"
         ))
     })?;
-    let manifest = found
-        .body
-        .manifest
-        .ok_or_else(|| Error::corrupt(format!("snapshot {full}: has no content; remove it")))?;
+    let manifest = content_of(&found)?;
     let image = match found.body.labels.get("image") {
         Some(name) => session.hold(RefKind::Image, name).await?,
         None => None,
@@ -84,6 +81,16 @@ pub(crate) async fn find(
         None => None,
     };
     Ok(Past { manifest, size: found.body.size, image })
+}
+
+/// What a snapshot holds.
+///
+/// # Errors
+/// [`Corrupt`](block::ErrorKind::Corrupt) when it says nothing of that.
+pub(crate) fn content_of(found: &RefRecord) -> Result<ManifestId> {
+    found.body.manifest.ok_or_else(|| {
+        Error::corrupt(format!("snapshot {}: has no content; remove it", found.name))
+    })
 }
 
 impl Disk {
@@ -302,14 +309,32 @@ impl Disk {
     async fn freeze(&self, session: &Session, progress: &dyn Progress) -> Result<Frozen> {
         self.shadow.check()?;
         let stack = self.shadow.stack();
+        if !stack.top().is_empty() && stack.layers.len() >= MOST_LAYERS {
+            // Uploads failed many times: what they left must go first.
+            let frozen = self.record().published.unwrap_or(self.record().created);
+            let view = self.shadow.sealed();
+            let manifest = self.publish_blocks(session, &view, progress).await?;
+            self.announce(Some(session), |record| record.base = manifest).await?;
+            self.settle(manifest, frozen).await?;
+        }
+        self.freeze_here().await
+    }
+
+    /// The same without the store.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) when too many layers wait to be published; those of the file
+    /// system.
+    pub(crate) async fn freeze_here(&self) -> Result<Frozen> {
+        self.shadow.check()?;
+        let stack = self.shadow.stack();
         if !stack.top().is_empty() {
             if stack.layers.len() >= MOST_LAYERS {
-                // Uploads failed many times: what they left must go first.
-                let frozen = self.record().published.unwrap_or(self.record().created);
-                let view = self.shadow.sealed();
-                let manifest = self.publish_blocks(session, &view, progress).await?;
-                self.announce(Some(session), |record| record.base = manifest).await?;
-                self.settle(manifest, frozen).await?;
+                return Err(Error::conflict(format!(
+                    "disk {:?} was not published for {MOST_LAYERS} states; publish it first ('sojourn disk publish {}')",
+                    self.name(),
+                    self.name()
+                )));
             }
             let number = self.record().next_layer;
             let layer = self.shadow.new_layer(number).await?;

@@ -4,7 +4,7 @@
 
 mod common;
 
-use block::{Attempt, Device, Durability, ErrorKind, Span, conformance};
+use block::{Attempt, Device, Durability, ErrorKind, Span, ZeroMode, conformance};
 use common::{Home, LENGTH as BLOCK, Spy, bytes, cache, golden, home, kind, put, same};
 use disk::{CreateOptions, Disk, Ending, Image, Mode, Rebase, Resident};
 use std::sync::Arc;
@@ -99,6 +99,71 @@ async fn bad_names_sizes_and_images_are_refused() {
     assert!(home.disks.list().await.unwrap().is_empty());
     assert_eq!(kind(home.disks.open("a").await), ErrorKind::NotFound);
     assert_eq!(kind(home.disks.remove("a").await), ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn a_disk_made_from_a_snapshot_holds_what_that_does_and_goes_its_own_way() {
+    let (home, image) = home().await;
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    let disk = home.open("a").await;
+    put(&disk, 1, 9).await;
+    disk.snapshot("s", &()).await.unwrap();
+    let then = common::bytes(&*disk).await;
+    put(&disk, 1, 8).await;
+    let options = CreateOptions::default();
+    home.disks.create_from_snapshot("b", "a", "s", options).await.unwrap();
+    let other = home.open("b").await;
+    assert!(common::bytes(&*other).await == then && then != image);
+    put(&other, 2, 7).await;
+    other.snapshot("own", &()).await.unwrap();
+    disk.rollback("s").await.unwrap();
+    assert!(common::bytes(&*disk).await == then);
+    // The image and the disk that it came from may go.
+    drop(disk);
+    home.disks.remove("a").await.unwrap();
+    other.rollback("own").await.unwrap();
+    other.reset().await.unwrap();
+    assert!(common::bytes(&*other).await == image);
+    for (disk, snapshot) in [("a", "s"), ("b", "nothing")] {
+        let made = home.disks.create_from_snapshot("c", disk, snapshot, options).await;
+        assert_eq!(kind(made), ErrorKind::NotFound);
+    }
+    let small = CreateOptions { size: Some(512), ..options };
+    let made = home.disks.create_from_snapshot("c", "b", "own", small).await;
+    assert_eq!(kind(made), ErrorKind::Invalid);
+}
+
+#[tokio::test]
+async fn a_mark_is_found_again_until_the_disk_holds_something_else() {
+    let (home, _) = home().await;
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    let disk = home.open("a").await;
+    put(&disk, 1, 9).await;
+    assert_eq!(disk.mark(), None, "nobody set one");
+    let mark = disk.set_mark().await.unwrap();
+    assert_eq!(disk.set_mark().await.unwrap(), mark);
+    disk.flush().await.unwrap();
+    drop(disk);
+    let disk = home.open("a").await;
+    assert_eq!(disk.mark().as_ref(), Some(&mark), "another process finds it");
+    let then = bytes(&*disk).await;
+    // Whatever is published of it.
+    disk.snapshot("s", &()).await.unwrap();
+    assert_eq!(disk.mark().as_ref(), Some(&mark));
+    disk.commit(&"golden".parse().unwrap(), &()).await.unwrap();
+    assert_eq!(disk.mark().as_ref(), Some(&mark));
+    assert!(bytes(&*disk).await == then);
+    put(&disk, 1, 9).await;
+    assert_eq!(disk.mark(), None, "written, be it with the same");
+    let second = disk.set_mark().await.unwrap();
+    assert_ne!(second, mark);
+    disk.rollback("s").await.unwrap();
+    let third = disk.mark();
+    assert!(third.as_ref() != Some(&mark) && third.as_ref() != Some(&second));
+    drop(disk);
+    home.create("e", "golden", Mode::Ephemeral).await.unwrap();
+    let error = home.open("e").await.set_mark().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
 }
 
 #[tokio::test]
@@ -376,6 +441,42 @@ async fn the_ref_of_a_disk_names_what_it_stands_on() {
     let disk = home.open("a").await;
     assert_eq!(of(&home).await.manifest, second.manifest);
     assert_eq!(bytes(&*disk).await[BLOCK..2 * BLOCK], [5; BLOCK]);
+}
+
+#[tokio::test]
+async fn a_disk_says_whether_it_is_as_its_image_open_or_closed() {
+    let (home, _) = home().await;
+    home.create("a", "golden", Mode::Persistent).await.unwrap();
+    let mut home = home;
+    // Looks at the open disk, then at what is left of it on the file system.
+    macro_rules! unchanged {
+        ($disk:ident) => {{
+            $disk.flush().await.unwrap();
+            let open = $disk.info().unchanged;
+            drop($disk);
+            home.again().await;
+            let closed = home.disks.list().await.unwrap()[0].unchanged;
+            (open, closed)
+        }};
+    }
+    assert!(home.disks.list().await.unwrap()[0].unchanged);
+    let disk = home.open("a").await;
+    assert_eq!(unchanged!(disk), (true, true), "opened and closed");
+    let disk = home.open("a").await;
+    let (mode, durability) =
+        (ZeroMode { may_punch: true, only_if_fast: false }, Durability::Buffered);
+    disk.zero(Span::between(0, 4 * BLOCK as u64), mode, durability).await.unwrap();
+    assert_eq!(unchanged!(disk), (false, false), "zeroed");
+    let disk = home.open("a").await;
+    disk.reset().await.unwrap();
+    assert_eq!(unchanged!(disk), (true, true), "reset");
+    let disk = home.open("a").await;
+    put(&disk, 1, 5).await;
+    assert_eq!(unchanged!(disk), (false, false), "written");
+    let disk = home.open("a").await;
+    disk.snapshot("s", &()).await.unwrap();
+    assert_eq!(disk.info().private_bytes, 0, "the snapshot has them");
+    assert_eq!(unchanged!(disk), (false, false), "snapshotted");
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@
 use crate::pattern;
 use crate::plan::Pace;
 use crate::replies::{Replies, Sink};
-use crate::run::Shared;
 use crate::script::Step;
+use crate::shared::Shared;
 use crate::verify::Expected;
 use block::{Error, Result};
 use nbd::codec::ReplyStyle;

@@ -10,12 +10,13 @@
 //! | [`plan`] | [`Plan`], how it is replayed: clients, exports, pace |
 //! | [`run`](mod@run) | [`run()`], doing it |
 //! | `connection` | the clients of one connection |
+//! | `shared` | what all connections share; [`Hub`], to look while it runs |
 //! | `replies` | the parser of what comes in |
 //! | `timer` | waking at exact times |
 //! | [`pattern`] | what writes hold |
 //! | `verify` | what reads must find |
 //! | [`histogram`] | [`Histogram`] of times |
-//! | `detail` | what is counted by client and time
+//! | `detail` | what is counted by client and time |
 //! | [`tally`] | what is counted, and the [`Report`] |
 
 mod connection;
@@ -26,6 +27,7 @@ pub mod plan;
 mod replies;
 pub mod run;
 pub mod script;
+mod shared;
 pub mod tally;
 mod timer;
 mod verify;
@@ -33,6 +35,7 @@ mod verify;
 pub use detail::{Answers, ClientAnswers, Interval};
 pub use histogram::{Histogram, Summary};
 pub use plan::{Pace, Plan};
-pub use run::{Hub, Prepared, prepare, run};
+pub use run::{Prepared, prepare, run};
 pub use script::{Script, Selection};
+pub use shared::Hub;
 pub use tally::{Lateness, OpReport, Progress, Report, Verified};

@@ -4,80 +4,19 @@ use crate::connection::{self, Connection};
 use crate::detail::Detail;
 use crate::plan::{Carried, Pace, Plan};
 use crate::script::Script;
-use crate::tally::{Lateness, Progress, Report, Tally, Verified};
+use crate::shared::{Hub, Shared};
+use crate::tally::{Lateness, Report, Verified};
 use crate::timer::Timer;
 use block::{Error, Result};
 use futures::stream::{StreamExt, TryStreamExt};
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 /// Connections that are made at a time.
 const CONNECTING: usize = 32;
-/// Length of a buffer for replies.
-const BUFFER: usize = 256 << 10;
-
-/// Where to look while it runs.
-#[derive(Clone, Debug, Default)]
-pub struct Hub(Arc<Mutex<Tally>>);
-
-impl Hub {
-    /// How far the replay is.
-    pub fn progress(&self) -> Progress {
-        self.lock().progress()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Tally> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What all connections share.
-pub(crate) struct Shared {
-    pub(crate) plan: Plan,
-    pub(crate) script: Arc<Script>,
-    pub(crate) timer: Timer,
-    pub(crate) stopping: AtomicBool,
-    /// Clients that had not done everything at the end.
-    pub(crate) left: AtomicU64,
-    hub: Hub,
-    start: OnceLock<Instant>,
-    /// Buffers for replies: as many as are needed at a time, not one for each connection.
-    buffers: Mutex<Vec<Vec<u8>>>,
-}
-
-impl Shared {
-    /// When it began; before that, the moment at which it is asked for the first time.
-    pub(crate) fn start(&self) -> Instant {
-        *self.start.get_or_init(Instant::now)
-    }
-
-    pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {
-        self.hub.lock()
-    }
-
-    /// Whether an answer at `now` is counted.
-    pub(crate) fn in_window(&self, now: u64) -> bool {
-        u128::from(now) >= self.plan.warm_up.as_nanos()
-            && self.plan.until.is_none_or(|until| u128::from(now) <= until.as_nanos())
-    }
-
-    pub(crate) fn take_buffer(&self) -> Vec<u8> {
-        let kept = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        kept.unwrap_or_else(|| vec![0; BUFFER])
-    }
-
-    pub(crate) fn give_buffer(&self, buffer: Vec<u8>) {
-        self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
-    }
-
-    fn stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
-        self.timer.wake_all();
-    }
-}
 
 /// Replays `script`: [`prepare`], and then [`Prepared::run`].
 ///
@@ -110,16 +49,8 @@ pub struct Prepared {
 pub async fn prepare(script: Arc<Script>, plan: Plan, hub: &Hub) -> Result<Prepared> {
     let carried = plan.connections(&script)?;
     hub.lock().detail = Detail::new(if plan.by_client { plan.clients } else { 0 }, plan.interval);
-    let shared = Arc::new(Shared {
-        timer: Timer::new(carried.len())?,
-        stopping: AtomicBool::new(false),
-        left: AtomicU64::new(0),
-        hub: hub.clone(),
-        start: OnceLock::new(),
-        buffers: Mutex::new(Vec::new()),
-        script,
-        plan,
-    });
+    let timer = Timer::new(carried.len())?;
+    let shared = Arc::new(Shared::new(script, plan, timer, hub.clone()));
     let connections = connect(&shared, carried).await?;
     Ok(Prepared { shared, connections })
 }

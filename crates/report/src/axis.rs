@@ -53,6 +53,7 @@ fn seconds(value: f64) -> (f64, &'static str) {
 /// At most four digits, without zeroes that say nothing.
 fn digits(value: f64) -> String {
     let places = match value.abs() {
+        v if v >= 1e9 => return format!("{value:.3e}"),
         v if v >= 1000.0 => 0,
         v if v >= 100.0 => 1,
         v if v >= 10.0 => 2,

@@ -26,6 +26,10 @@ fn numbers_are_written_for_people() {
     assert_eq!(Unit::Seconds.show(0.000_012_5), "12.5 \u{b5}s");
     assert_eq!(Unit::Seconds.show(3600.0), "60 min");
     assert_eq!(Unit::Number.show(-12.0), "-12");
+    for unit in [Unit::Number, Unit::Bytes, Unit::Percent, Unit::Seconds] {
+        let text = unit.show(1e300);
+        assert!(text.len() < 20 && text.contains('e'), "{text}");
+    }
     assert_eq!(Unit::Number.show(0.000_25), "2.50e-4");
 }
 

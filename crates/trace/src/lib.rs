@@ -16,6 +16,7 @@
 //! | [`record`] | a layer that notes requests, and what writes them |
 //! | [`merge`], [`transform`] | several traces as one; cut, sample, anonymize |
 
+mod bytes;
 pub mod export;
 mod foreign;
 pub mod format;

@@ -5,10 +5,8 @@
 //! |---|---|
 //! | `queue` | which chunk is next, and which come with it |
 //! | `fair` | turns of disks: start-time fair queueing |
-//! | `depth` | how many requests the store is given at a time |
 //! | `reach` | how long a request may be |
 
-mod depth;
 mod fair;
 mod queue;
 mod reach;
@@ -80,7 +78,6 @@ impl Loader {
         options: LoadOptions,
         sources: Option<Arc<Sources>>,
     ) -> Arc<Self> {
-        let sources = sources.filter(|sources| !sources.is_empty());
         let bound = Bound::default();
         Arc::new(Self {
             store,

@@ -1,7 +1,7 @@
 //! Which chunk is loaded next. No clock and no tasks: whoever uses it brings the time.
 //!
 //! What a guest waits for comes before what is read ahead, and that before boot lists; within each,
-//! disks take turns ([`Fair`]). A bounded number of requests is under way ([`Depth`]). A chunk that
+//! disks take turns ([`Fair`]). A bounded number of requests is under way ([`LoadDepth`]). A chunk that
 //! several want has a place in the line of each, and is loaded when the first of these is reached.
 //! Chunks that lie near one whose turn it is, and are wanted anyway, come with it in one request
 //! ([`Together`]), whoever wants them: to a disk and to a network one long request is cheaper than
@@ -9,9 +9,9 @@
 //! comes to a later one brings all of its run forward. Where a boot list wants a chunk from a place of its
 //! own, its boot copy, everybody's turn is for that place: its neighbours there are wanted as well.
 
-use super::depth::Depth;
 use super::fair::{Fair, FlowId, Ticket};
 use super::reach::{LONGEST, Reach};
+use cache::LoadDepth;
 use objects::GAP;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -123,7 +123,7 @@ pub(super) struct Queue {
     /// Requests that count as under way, the oldest first; those of no guest among them.
     under_way: BTreeSet<Run>,
     unasked: usize,
-    depth: Option<Depth>,
+    depth: Option<LoadDepth>,
     reach: Reach,
     /// What of the store's time each request under way had since the beginning, were it shared out
     /// evenly: so long one takes that has company, if that is served one after the other.
@@ -150,7 +150,7 @@ impl Queue {
             requests: HashMap::new(),
             under_way: BTreeSet::new(),
             unasked: 0,
-            depth: (most > 0).then(|| Depth::new(most)),
+            depth: (most > 0).then(|| LoadDepth::new(most)),
             reach: Reach::new(),
             served: Duration::ZERO,
             reckoned: Duration::ZERO,

@@ -5,7 +5,7 @@ use super::definition::{Alignment, Definition, Parser};
 use super::intake::{Intake, Raw, Times};
 use super::records::RecordFormat;
 use crate::Request;
-use crate::native::frame::u32_at;
+use crate::bytes::u32_at;
 
 /// The line of this format in the table.
 pub(crate) const FORMAT: Definition = Definition {

@@ -9,7 +9,7 @@ use super::intake::{Intake, Raw, Times};
 use super::records::RecordFormat;
 use super::writer::Exported;
 use super::{Parsed, SECOND};
-use crate::native::frame::{u32_at, u64_at};
+use crate::bytes::{u32_at, u64_at};
 use crate::request::PLACES;
 use crate::transform::mix;
 use crate::{Op, Request, Source};

@@ -2,7 +2,7 @@
 
 use super::intake::{Intake, Times};
 use super::{Foreign, Parsed};
-use crate::native::frame::fill;
+use crate::bytes::fill;
 use crate::source::BATCH;
 use crate::{Header, Request, Source};
 use block::Error;

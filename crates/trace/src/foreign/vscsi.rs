@@ -8,7 +8,7 @@ use super::definition::{Definition, Parser};
 use super::intake::{Intake, Raw, Times};
 use super::records::{self, RecordFormat};
 use super::{MICROSECOND, Parsed, SECTOR};
-use crate::native::frame::{u32_at, u64_at};
+use crate::bytes::{u32_at, u64_at};
 use crate::{Op, Request};
 
 /// The line of this format in the table.

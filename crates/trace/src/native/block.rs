@@ -2,7 +2,7 @@
 
 use super::MAX_REQUESTS;
 use super::column::{Column, Effort, Encoder};
-use super::frame::{u32_at, u64_at};
+use crate::bytes::{u32_at, u64_at};
 use crate::header::MAX_PARTIES;
 use crate::request::{Flags, Op, PLACES, Request};
 use block::{Error, Result};

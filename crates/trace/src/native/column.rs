@@ -4,7 +4,7 @@
 //! High planes of small numbers are all zero and vanish; bytes of one significance look alike, so
 //! what can be compressed is, and what cannot (the lowest bytes of times) costs nothing to read.
 
-use super::frame::{u32_at, u64_at};
+use crate::bytes::{u32_at, u64_at};
 use block::{Error, Result};
 use zstd::bulk::{Compressor, Decompressor};
 

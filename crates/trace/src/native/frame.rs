@@ -2,6 +2,7 @@
 
 use super::{END, MAGIC, VERSION};
 use crate::Header;
+use crate::bytes::{u32_at, u64_at};
 use block::{Error, Result};
 use std::io::{self, Read};
 
@@ -30,20 +31,6 @@ pub(crate) struct Head {
     pub(crate) kind: FrameKind,
     pub(crate) length: u32,
     crc: u32,
-}
-
-/// A little-endian number at a place; the caller has checked the length.
-pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    let mut word = [0; 4];
-    word.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_le_bytes(word)
-}
-
-/// As [`u32_at`].
-pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(word)
 }
 
 /// The first bytes of a file.
@@ -127,20 +114,6 @@ impl Head {
         }
         Err(Error::corrupt(format!("offset {at}: the frame's checksum does not match")))
     }
-}
-
-/// Reads until the buffer is full or the input ends; says how much was read.
-pub(crate) fn fill(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut done = 0;
-    while done < buffer.len() {
-        match input.read(&mut buffer[done..]) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(done)
 }
 
 /// Reads a payload of `length` bytes: grows as data come, whatever the head claims. `false` when

@@ -3,6 +3,7 @@
 use super::block::{self as blocks, BlockReader};
 use super::frame::{self, Entry, FrameKind, HEAD, Head, Index, TRAILER};
 use super::names::{self, Names};
+use crate::bytes::fill;
 use crate::{Header, Request, Source};
 use block::{Error, Result};
 use std::io::{Read, Seek, SeekFrom};
@@ -61,7 +62,7 @@ impl<R: Read> Reader<R> {
 
     fn prologue(&mut self) -> Result<()> {
         let mut bytes = [0; HEAD];
-        let n = frame::fill(&mut self.input, &mut bytes).map_err(|e| self.io(e))?;
+        let n = fill(&mut self.input, &mut bytes).map_err(|e| self.io(e))?;
         if n < HEAD {
             return Err(self.corrupt(0, "the trace ends in its prologue"));
         }
@@ -77,7 +78,7 @@ impl<R: Read> Reader<R> {
             return Ok(None);
         }
         let mut bytes = [0; HEAD];
-        let n = frame::fill(&mut self.input, &mut bytes).map_err(|e| self.io(e))?;
+        let n = fill(&mut self.input, &mut bytes).map_err(|e| self.io(e))?;
         if n < HEAD {
             return Ok(None);
         }
@@ -211,7 +212,7 @@ impl<R: Seekable> Reader<R> {
         let Some(trailer_at) = length.checked_sub(TRAILER as u64) else { return Ok(None) };
         self.seek(SeekFrom::Start(trailer_at))?;
         let mut bytes = [0; TRAILER];
-        let n = frame::fill(&mut self.input, &mut bytes).map_err(|e| self.io(e))?;
+        let n = fill(&mut self.input, &mut bytes).map_err(|e| self.io(e))?;
         let Some(at) = (n == TRAILER).then(|| frame::parse_trailer(&bytes)).flatten() else {
             return Ok(None);
         };
@@ -236,7 +237,7 @@ impl<R: Seekable> Reader<R> {
         while at + (HEAD as u64) <= length {
             self.seek(SeekFrom::Start(at))?;
             let mut bytes = [0; HEAD];
-            let n = frame::fill(&mut self.input, &mut bytes).map_err(|e| self.io(e))?;
+            let n = fill(&mut self.input, &mut bytes).map_err(|e| self.io(e))?;
             // What follows the last whole frame may be anything after a power loss.
             let Some(head) = (n == HEAD).then(|| Head::parse(&bytes, at).ok()).flatten() else {
                 break;
@@ -248,7 +249,7 @@ impl<R: Seekable> Reader<R> {
             let mut entry = Entry { offset: at, requests: 0, first: 0, last: 0 };
             if head.kind == FrameKind::Block {
                 let mut start = [0; blocks::HEAD];
-                let n = frame::fill(&mut self.input, &mut start).map_err(|e| self.io(e))?;
+                let n = fill(&mut self.input, &mut start).map_err(|e| self.io(e))?;
                 // A payload that never reached the disk says nothing; below its checksum tells.
                 if let Ok((count, first, last)) = blocks::summary(&start[..n]) {
                     entry = Entry { requests: count as u32, first, last, ..entry };

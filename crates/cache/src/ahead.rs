@@ -22,7 +22,7 @@ const NEVER: u64 = u64::MAX;
 
 /// The streams of one disk.
 #[derive(Debug)]
-pub(crate) struct Ahead {
+pub struct ReadAhead {
     /// The most that is asked for ahead of the guest, in bytes; 0 is nothing.
     most: u64,
     streams: Mutex<[Stream; STREAMS]>,
@@ -42,23 +42,23 @@ struct Stream {
     used: u64,
 }
 
-impl Ahead {
+impl ReadAhead {
     /// At most `most` bytes ahead of a guest that reads in one place; when it reads in several, each
     /// stream may have its part of that whatever the others have.
-    pub(crate) fn new(most: u64) -> Self {
+    pub fn new(most: u64) -> Self {
         let due = std::array::from_fn(|_| AtomicU64::new(NEVER));
         Self { most, streams: Mutex::default(), due }
     }
 
     /// Whether a read that is held in memory is one to tell of all the same.
     #[inline]
-    pub(crate) fn is_due(&self, span: Span) -> bool {
+    pub fn is_due(&self, span: Span) -> bool {
         self.most > 0
             && self.due.iter().any(|due| (span.offset()..span.end()).contains(&due.load(Relaxed)))
     }
 
     /// The guest reads `span` of a disk of `size` bytes: what to ask for now, if anything.
-    pub(crate) fn note(&self, span: Span, size: u64) -> Option<Span> {
+    pub fn note(&self, span: Span, size: u64) -> Option<Span> {
         if self.most < FIRST {
             return None;
         }
@@ -105,13 +105,13 @@ mod tests {
     const SIZE: u64 = 1 << 30;
     const MOST: u64 = 2 << 20;
 
-    fn read(ahead: &Ahead, offset: u64, len: u64) -> Option<Span> {
+    fn read(ahead: &ReadAhead, offset: u64, len: u64) -> Option<Span> {
         ahead.note(Span::between(offset, offset + len), SIZE)
     }
 
     #[test]
     fn a_second_read_in_order_begins_a_stream_whose_window_grows_to_the_limit() {
-        let ahead = Ahead::new(MOST);
+        let ahead = ReadAhead::new(MOST);
         assert_eq!(read(&ahead, 1 << 20, 65536), None);
         let (mut at, mut asked, mut longest) = ((1 << 20) + 65536, 0, 0);
         for _ in 0..200 {
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn reads_out_of_memory_are_told_of_when_the_next_window_is_due() {
-        let ahead = Ahead::new(MOST);
+        let ahead = ReadAhead::new(MOST);
         read(&ahead, 0, 65536);
         let mut asked = read(&ahead, 65536, 65536).unwrap().end();
         let mut told = 0;
@@ -145,17 +145,17 @@ mod tests {
 
     #[test]
     fn reads_here_and_there_ask_for_nothing() {
-        let ahead = Ahead::new(MOST);
+        let ahead = ReadAhead::new(MOST);
         for step in 0..100u64 {
             assert_eq!(read(&ahead, step * 7_919_000 % SIZE / 4096 * 4096, 4096), None);
         }
-        let off = Ahead::new(0);
+        let off = ReadAhead::new(0);
         assert!((0..10u64).all(|step| read(&off, step * 4096, 4096).is_none()));
     }
 
     #[test]
     fn several_streams_at_once_are_told_apart() {
-        let ahead = Ahead::new(MOST);
+        let ahead = ReadAhead::new(MOST);
         let mut asked = [0; STREAMS];
         for step in 0..50u64 {
             for (stream, asked) in asked.iter_mut().enumerate() {
@@ -171,7 +171,7 @@ mod tests {
         fn nothing_is_asked_for_beyond_the_end_nor_beyond_the_budget(
             reads in prop::collection::vec((0u64..64, 1u64..9), 1..200), most in 0u64..(4 << 20),
         ) {
-            let (ahead, size) = (Ahead::new(most), 64 * 32768 + 5);
+            let (ahead, size) = (ReadAhead::new(most), 64 * 32768 + 5);
             for (at, len) in reads {
                 let span = Span::between(at * 32768, (at * 32768 + len * 4096).min(size));
                 if let Some(asked) = ahead.note(span, size) {

@@ -22,9 +22,9 @@ const BETTER: f64 = 1.05;
 /// The most measurements between two trials.
 const REST: u32 = 128;
 
-/// The number, and what was found out about it.
+/// How many requests a store is given at a time, and what was found out about it.
 #[derive(Debug)]
-pub(super) struct Depth {
+pub struct LoadDepth {
     most: usize,
     now: usize,
     /// The best so far and its power, while another one is tried.
@@ -45,9 +45,9 @@ struct Epoch {
     waited: Duration,
 }
 
-impl Depth {
-    /// At most `most`.
-    pub(super) fn new(most: usize) -> Self {
+impl LoadDepth {
+    /// A number from 2 to `most` (at least 1), which begins at 8.
+    pub fn new(most: usize) -> Self {
         let most = most.max(1);
         Self {
             most,
@@ -60,13 +60,14 @@ impl Depth {
         }
     }
 
-    /// How many may be under way.
-    pub(super) fn get(&self) -> usize {
+    /// How many requests may be under way.
+    pub fn get(&self) -> usize {
         self.now
     }
 
-    /// A request was answered at `now`, after `took`. `wanted`: others waited for it.
-    pub(super) fn answered(&mut self, now: Duration, took: Duration, cost: u64, wanted: bool) {
+    /// A request was answered at `now`, `took` after it was sent; `cost` is what it is worth, such as its
+    /// bytes and a constant. `wanted`: others waited for it.
+    pub fn answered(&mut self, now: Duration, took: Duration, cost: u64, wanted: bool) {
         if !wanted {
             self.epoch = Epoch::default();
             return;
@@ -132,8 +133,13 @@ mod tests {
 
     /// A store that serves `parallel` at a time, each for `service` ms, and takes `trip` ms more for
     /// every request; where it ends up after so many, everybody asking for as much as they can get.
-    fn settled(parallel: usize, service: u64, trip: u64, requests: usize) -> (Vec<usize>, Depth) {
-        let mut depth = Depth::new(64);
+    fn settled(
+        parallel: usize,
+        service: u64,
+        trip: u64,
+        requests: usize,
+    ) -> (Vec<usize>, LoadDepth) {
+        let mut depth = LoadDepth::new(64);
         let mut free = vec![0u64; parallel];
         let mut under_way: Vec<(u64, u64)> = Vec::new();
         let (mut now, mut seen) = (0, Vec::new());
@@ -176,7 +182,7 @@ mod tests {
 
     #[test]
     fn times_in_which_nobody_waited_say_nothing() {
-        let mut depth = Depth::new(64);
+        let mut depth = LoadDepth::new(64);
         for second in 0..1000 {
             let second = Duration::from_secs(second);
             depth.answered(
@@ -187,6 +193,6 @@ mod tests {
             );
         }
         assert_eq!(depth.get(), BEGIN);
-        assert_eq!(Depth::new(1).get(), 1);
+        assert_eq!(LoadDepth::new(1).get(), 1);
     }
 }

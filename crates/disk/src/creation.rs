@@ -1,0 +1,181 @@
+//! Making disks: from an image version, or from what any disk of the store was at a snapshot.
+
+use crate::disk::{OwnBlocks, describe};
+use crate::disks::{Disks, build, clear, taken};
+use crate::fence;
+use crate::record::{Record, Uuid};
+use crate::shadow::check_size;
+use crate::snapshot;
+use crate::{CreateOptions, DiskInfo};
+use block::{Error, ErrorKind, Result, offload};
+use store::{ImageName, ManifestId, RefKind, Session, check_name, images};
+
+/// What a new disk is made of.
+struct DiskOrigin {
+    /// What it holds, in words: `image debian:1`.
+    what: String,
+    image: ImageName,
+    /// What it is reset to.
+    origin: ManifestId,
+    /// What it holds.
+    base: ManifestId,
+    /// Its size.
+    size: u64,
+}
+
+impl Disks {
+    /// Makes a disk from an image version.
+    ///
+    /// # Errors
+    /// [`Invalid`](ErrorKind::Invalid) for a bad name or size,
+    /// [`NotFound`](ErrorKind::NotFound) when there is no such image,
+    /// [`Conflict`](ErrorKind::Conflict) when there is a disk of this name; those of the store and
+    /// the file system.
+    pub async fn create(
+        &self,
+        name: &str,
+        from: &ImageName,
+        options: CreateOptions,
+    ) -> Result<DiskInfo> {
+        check_name("disk", name)?;
+        let session = self.store.session(&format!("creation of disk {name}")).await?;
+        let made = async {
+            let origin = self.of_image(&session, from).await?;
+            self.create_in(&session, name, origin, options).await
+        }
+        .await;
+        session.close(made).await
+    }
+
+    /// Makes a disk that holds what another one did at a snapshot. The other one may be of any home on the
+    /// store. The new disk belongs to the image version that the snapshot does; when that is gone, it is reset
+    /// to what the snapshot holds.
+    ///
+    /// # Errors
+    /// [`Invalid`](ErrorKind::Invalid) for a bad name or size,
+    /// [`NotFound`](ErrorKind::NotFound) when there is no such snapshot,
+    /// [`Conflict`](ErrorKind::Conflict) when there is a disk of this name; those of the store and
+    /// the file system.
+    pub async fn create_from_snapshot(
+        &self,
+        name: &str,
+        disk: &str,
+        snapshot: &str,
+        options: CreateOptions,
+    ) -> Result<DiskInfo> {
+        check_name("disk", name)?;
+        let session = self.store.session(&format!("creation of disk {name}")).await?;
+        let made = async {
+            let origin = self.of_snapshot(&session, disk, snapshot).await?;
+            self.create_in(&session, name, origin, options).await
+        }
+        .await;
+        session.close(made).await
+    }
+
+    /// What an image version holds; it stays until the session ends.
+    async fn of_image(&self, session: &Session, from: &ImageName) -> Result<DiskOrigin> {
+        let version = self.resolve(from).await?;
+        let version = session
+            .hold(RefKind::Image, &version.name)
+            .await?
+            .ok_or_else(|| Error::not_found(format!("image {} was removed", version.name)))?;
+        let manifest = self.store.stored_manifest(&images::manifest_of(&version)?).await?;
+        Ok(DiskOrigin {
+            what: format!("image {}", version.name),
+            image: version.name.parse()?,
+            origin: manifest.id(),
+            base: manifest.id(),
+            size: manifest.size(),
+        })
+    }
+
+    /// What a disk was at a snapshot; it stays until the session ends.
+    async fn of_snapshot(
+        &self,
+        session: &Session,
+        disk: &str,
+        snapshot: &str,
+    ) -> Result<DiskOrigin> {
+        check_name("disk", disk)?;
+        check_name("snapshot", snapshot)?;
+        let full = format!("{disk}@{snapshot}");
+        let found = session.hold(RefKind::Snapshot, &full).await?.ok_or_else(|| {
+            Error::not_found(format!(
+                "the store has no snapshot {full}; see 'sojourn disk show {disk}'"
+            ))
+        })?;
+        let base = snapshot::content_of(&found)?;
+        let image = found.body.labels.get("image").ok_or_else(|| {
+            Error::corrupt(format!("snapshot {full} does not say which image it belongs to"))
+        })?;
+        let version = session.hold(RefKind::Image, image).await?;
+        let origin = version.as_ref().map(images::manifest_of).transpose()?.unwrap_or(base);
+        let manifest = self.store.stored_manifest(&base).await?;
+        Ok(DiskOrigin {
+            what: format!("snapshot {full}"),
+            image: image.parse()?,
+            origin,
+            base,
+            size: manifest.size(),
+        })
+    }
+
+    async fn create_in(
+        &self,
+        session: &Session,
+        name: &str,
+        from: DiskOrigin,
+        options: CreateOptions,
+    ) -> Result<DiskInfo> {
+        let size = options.size.unwrap_or(from.size);
+        check_size(size)?;
+        if size < from.size {
+            return Err(Error::invalid(format!(
+                "a disk of {size} bytes cannot hold {}, which has {}; give no size, or a larger one",
+                from.what, from.size
+            )));
+        }
+        if self.store.refs().get(RefKind::Disk, name).await?.is_some() {
+            return Err(taken(name));
+        }
+        let world = self.store.world();
+        let mut uuid = Uuid([0; 16]);
+        world.entropy.fill(&mut uuid.0)?;
+        let record = Record {
+            name: name.to_owned(),
+            uuid,
+            mode: options.mode,
+            size,
+            created: world.clock.now(),
+            image: from.image,
+            origin: from.origin,
+            base: from.base,
+            layers: vec![1],
+            next_layer: 2,
+            attached: None,
+            epoch: 1,
+            left: Vec::new(),
+            published: None,
+        };
+        let server = self.server().await?;
+        let (home, copy) = (self.directory.clone(), record.clone());
+        // What an interrupted try left holds what it was made from.
+        let replaces = move |left: &Record| left.base == left.origin || left.base == from.base;
+        let _lock = offload(move || build(&home, &copy, replaces)).await?;
+        let body = fence::body(&record, server, &[]);
+        if let Err(error) = session.publish(RefKind::Disk, name, body).await {
+            if error.kind() == ErrorKind::Conflict {
+                // Somebody else was first, with the same store.
+                let (home, name) = (self.directory.clone(), name.to_owned());
+                offload(move || clear(&home, &name)).await?;
+            }
+            return Err(error);
+        }
+        // What is left of others; only now is it sure that the name is this disk's.
+        self.forget_earlier_snapshots(&record).await.map_err(|e| {
+            e.context(format!("disk {name:?} is made, but has snapshots of an earlier one"))
+        })?;
+        Ok(describe(&record, OwnBlocks::NONE))
+    }
+}

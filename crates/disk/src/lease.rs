@@ -1,0 +1,112 @@
+//! Who may use an open disk inside this process: its clients, one at a time, and whoever changes it as a
+//! whole.
+
+use block::{Error, Result};
+use parking_lot::Mutex;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The lease of a disk inside this process.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) state: Mutex<State>,
+    pub(crate) changed: Notify,
+    /// Told when nothing keeps clients away any more.
+    pub(crate) free: Notify,
+    linger: Duration,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) holder: Option<String>,
+    pub(crate) attachments: usize,
+    /// Until when the disk waits for its holder, who is away.
+    pub(crate) deadline: Option<Instant>,
+    /// What is done to the disk that nobody may attach meanwhile.
+    pub(crate) busy: Option<&'static str>,
+    /// How many attachments are being ended.
+    pub(crate) leaving: usize,
+}
+
+impl Lease {
+    /// The lease of a disk that `absent` had attached when the disk was last open.
+    pub(crate) fn new(linger: Duration, absent: Option<String>) -> Self {
+        let deadline = absent.is_some().then(|| Instant::now() + linger);
+        let state = State { holder: absent, deadline, ..State::default() };
+        Self { state: Mutex::new(state), changed: Notify::new(), free: Notify::new(), linger }
+    }
+
+    /// Keeps clients away until the guard is dropped.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) while one is attached.
+    pub(crate) fn exclude(&self, name: &str, what: &'static str) -> Result<Excluded<'_>> {
+        let mut state = self.state.lock();
+        if let Some(busy) = state.busy {
+            return Err(Error::conflict(format!(
+                "disk {name:?}: a {busy} is under way; try again when it is done"
+            )));
+        }
+        if state.attachments > 0 {
+            let holder = state.holder.as_deref().unwrap_or("a client");
+            return Err(Error::conflict(format!(
+                "disk {name:?} is attached by {holder}; detach it before a {what}"
+            )));
+        }
+        state.busy = Some(what);
+        Ok(Excluded { lease: self })
+    }
+
+    /// An attachment is being ended until the guard is dropped.
+    pub(crate) fn leave(&self) -> Leaving<'_> {
+        self.state.lock().leaving += 1;
+        Leaving { lease: self }
+    }
+
+    pub(crate) fn lingering_is_over(&self) -> bool {
+        let state = self.state.lock();
+        state.attachments == 0 && state.deadline.is_some_and(|at| at <= Instant::now())
+    }
+
+    /// Starts to wait for the holder.
+    pub(crate) fn linger(&self) {
+        let mut state = self.state.lock();
+        if state.attachments == 0 {
+            state.deadline = Some(Instant::now() + self.linger);
+            self.changed.notify_one();
+        }
+    }
+
+    pub(crate) fn release(&self) {
+        let mut state = self.state.lock();
+        if state.attachments == 0 {
+            state.holder = None;
+            state.deadline = None;
+        }
+    }
+}
+
+/// Nobody may attach while it lives.
+pub(crate) struct Excluded<'a> {
+    lease: &'a Lease,
+}
+
+impl Drop for Excluded<'_> {
+    fn drop(&mut self) {
+        self.lease.state.lock().busy = None;
+        self.lease.free.notify_waiters();
+    }
+}
+
+/// A client's last writes are noted, or its disk is reset, while it lives.
+pub(crate) struct Leaving<'a> {
+    lease: &'a Lease,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.lease.state.lock().leaving -= 1;
+        self.lease.free.notify_waiters();
+    }
+}
