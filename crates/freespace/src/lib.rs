@@ -17,6 +17,7 @@
 //! | [`probe`](mod@probe) | what a part holds, by its marks |
 //! | [`READERS`], [`read`](fn@read) | the table of readers, one folder for each file system |
 //! | [`suspended`] | suspended systems in swap space and swap files |
+//! | `reader`, `head` | what a reader is, and the bytes that it recognises a file system by |
 //! | `bytes`, `clusters`, `swap_files` | what several readers need: integers, maps of clusters, `fstab` |
 
 mod btrfs;
@@ -26,10 +27,12 @@ mod exfat;
 mod ext;
 mod fat;
 pub mod found;
+mod head;
 mod ntfs;
 mod partition;
 pub mod probe;
 mod reader;
+mod readers;
 pub mod refusal;
 pub mod source;
 pub mod suspended;
@@ -40,7 +43,8 @@ mod xfs;
 
 pub use found::{FileSystem, FreeList, FreeSpace, Level, Options, Stamp, Volume};
 pub use partition::{Partition, PartitionTable};
-pub use reader::{FileSystemReader, READERS, SuspendedIn};
+pub use reader::{FileSystemReader, SuspendedIn};
+pub use readers::READERS;
 pub use refusal::{Code, Refusal};
 pub use source::{Source, Window};
 pub use unheld::UnheldDisk;

@@ -7,7 +7,6 @@
 //! the signature is.
 
 use crate::bytes::{label, le32, uuid};
-use crate::probe::marks::ANYWHERE;
 use crate::reader::SuspendedIn;
 use crate::refusal::refuse;
 use crate::{
@@ -20,6 +19,17 @@ use block::Span;
 const PAGES: [usize; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 const SIGNATURE: usize = 10;
 const BAD_PAGES: usize = 1536;
+
+/// The last ten bytes (or fewer) of the first page of swap space, in use or suspended.
+const SIGNATURES: &[&[u8]] = &[
+    b"SWAPSPACE2",
+    b"SWAP-SPACE",
+    b"S1SUSPEND",
+    b"S2SUSPEND",
+    b"ULSUSPEND",
+    b"LINHIB0001",
+    b"\xed\xc3\x02\xe9\x98\x56\xe5\x0c",
+];
 
 /// TuxOnIce leaves the signature as it is and writes this at the very start.
 const TUXONICE: &[u8] = b"\xed\xc3\x02\xe9\x98\x56\xe5\x0c";
@@ -77,7 +87,7 @@ impl FileSystem {
 pub(crate) const READER: FileSystemReader = FileSystemReader {
     kinds: &[FileSystem::SWAP],
     recognize: |head| {
-        let at = |size: &usize| ANYWHERE.iter().any(|magic| head.has(size - SIGNATURE, magic));
+        let at = |size: &usize| SIGNATURES.iter().any(|magic| head.has(size - SIGNATURE, magic));
         PAGES.iter().any(at).then_some(FileSystem::SWAP)
     },
     read,

@@ -6,6 +6,7 @@
 //! kept away by locks ([`block::image_lock`]), as far as locks go, and looked for again as long as the
 //! disk is held.
 
+use crate::identity::DiskIdentity;
 use crate::machine::KernelDisk;
 use crate::sys;
 use block::ErrorKind;
@@ -13,26 +14,8 @@ use block::image_lock::{self, Usage};
 use freespace::{Code, Refusal, refuse};
 use rustix::fs::{Mode, OFlags};
 use std::fs::{File, Metadata};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-/// What a disk is, whatever its path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DiskIdentity {
-    /// A file: the number of its file system and its own.
-    File(u64, u64),
-    /// A block device, by its number.
-    Device(u64),
-}
-
-impl DiskIdentity {
-    fn of(meta: &Metadata) -> Self {
-        match meta.file_type().is_block_device() {
-            true => Self::Device(meta.rdev()),
-            false => Self::File(meta.dev(), meta.ino()),
-        }
-    }
-}
 
 /// What shares bytes with a disk, locked.
 #[derive(Debug)]

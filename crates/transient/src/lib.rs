@@ -9,9 +9,11 @@
 //! |---|---|
 //! | [`disk`] | [`HostDisk`], a device or image file, held and read only |
 //! | `machine` | the disks that the kernel knows, and where a suspended system may hide |
+//! | `identity` | what a disk is, whatever its path |
 //! | `around`, `direct` | who else can reach its bytes; what is on it, past the page cache |
 //! | [`Scan`] | from disks and images to a report, with the rules for the whole machine |
 //! | [`policy`] | [`Policy`], which of the free ranges are taken |
+//! | [`Loan`], [`Claim`] | what a file system lends, and how to tell that nobody has used it since |
 //! | [`Plan`], [`Member`] | what is lent of which disks, held, opened for writing |
 //! | [`Watch`] | looks at the lenders again before the first write, and from then on |
 //! | [`Layout`], [`Stitched`], [`Key`] | the one map from logical to physical, the encrypted disk on it |
@@ -26,9 +28,11 @@ mod bits;
 mod direct;
 pub mod disk;
 pub mod dm;
+mod identity;
 mod key;
 mod layout;
 mod live;
+mod loan;
 mod machine;
 mod member;
 mod plan;
@@ -47,9 +51,10 @@ pub use disk::HostDisk;
 pub use key::Key;
 pub use layout::{Layout, Lent};
 pub use live::{GiveBack, Given, Live};
+pub use loan::{Claim, Loan};
 pub use machine::Sleeper;
 pub use member::Member;
-pub use plan::{Claim, Loan, Plan};
+pub use plan::Plan;
 pub use policy::{Offer, Policy};
 pub use pool::{Pool, Thin};
 pub use scan::{Accepted, DiskReport, Part, Scan, ScanOptions};

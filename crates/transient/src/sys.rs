@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::around::DiskIdentity;
+use crate::identity::DiskIdentity;
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;

@@ -7,7 +7,7 @@
 
 use crate::around::Surroundings;
 use crate::direct::Direct;
-use crate::plan::{Claim, Loan};
+use crate::loan::{Claim, Loan};
 use block::{Error, Result, offload};
 use parking_lot::Mutex;
 use std::path::PathBuf;

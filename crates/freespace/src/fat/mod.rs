@@ -13,7 +13,7 @@ mod walk;
 
 use crate::bytes::{le16, le32};
 use crate::clusters::Clusters;
-use crate::probe::PartHead;
+use crate::head::PartHead;
 use crate::reader::SuspendedIn;
 use crate::refusal::refuse;
 use crate::{

@@ -48,17 +48,6 @@ const fn rounded(
     }
 }
 
-/// The last ten bytes (or fewer) of the first page of swap space, in use or suspended.
-pub(crate) const ANYWHERE: &[&[u8]] = &[
-    b"SWAPSPACE2",
-    b"SWAP-SPACE",
-    b"S1SUSPEND",
-    b"S2SUSPEND",
-    b"ULSUSPEND",
-    b"LINHIB0001",
-    b"\xed\xc3\x02\xe9\x98\x56\xe5\x0c",
-];
-
 /// 4967d63b-2e29-4ad8-8399-f6a339e3d001.
 pub(super) const BITLOCKER_TO_GO: [u8; 16] =
     *b"\x3b\xd6\x67\x49\x29\x2e\xd8\x4a\x83\x99\xf6\xa3\x39\xe3\xd0\x01";

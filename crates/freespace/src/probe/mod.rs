@@ -7,10 +7,10 @@ pub(crate) mod marks;
 mod weak;
 
 use crate::bytes::{le16, le32, le64};
+use crate::head::PartHead;
 use crate::refusal::refuse;
 use crate::{Code, FileSystem, READERS, Refusal, Window};
 use marks::{DiskMark, MARKS, MarkOffset};
-use std::cell::OnceCell;
 use weak::{Around, confirmed};
 
 /// Recognises what is in `window`.
@@ -27,7 +27,7 @@ pub fn probe(window: &Window<'_>) -> Result<FileSystem, Refusal> {
         }
         // Beside something else, two bytes alone may be there by chance.
         let alone = kinds.is_empty() && others.is_empty();
-        if !mark.weak || alone || confirmed(mark.name, &head.around(window)?) {
+        if !mark.weak || alone || confirmed(mark.name, &Around::of(&head, window)?) {
             others.push((mark.code, mark.name));
         }
     }
@@ -72,44 +72,6 @@ fn sentence(code: Code, name: &str) -> String {
         Code::CacheMember => format!("it is one half of a cached disk ({name})"),
         Code::PartitionTable => format!("it holds a partition table that is not read ({name})"),
         _ => format!("it holds {name}, whose free space is not read"),
-    }
-}
-
-/// The first bytes, where most marks are.
-pub(crate) struct PartHead {
-    bytes: Vec<u8>,
-    /// The last whole sector of 512 bytes.
-    tail: OnceCell<Vec<u8>>,
-}
-
-impl PartHead {
-    fn read(window: &Window<'_>) -> Result<Self, Refusal> {
-        let len = window.size().min(68 << 10) as usize;
-        Ok(Self { bytes: window.bytes(0, len)?, tail: OnceCell::new() })
-    }
-
-    fn tail(&self, window: &Window<'_>) -> Result<&[u8], Refusal> {
-        if let Some(tail) = self.tail.get() {
-            return Ok(tail);
-        }
-        let tail = match window.size().checked_sub(512) {
-            Some(at) => window.bytes(at / 512 * 512, 512)?,
-            None => Vec::new(),
-        };
-        Ok(self.tail.get_or_init(|| tail))
-    }
-
-    fn around(&self, window: &Window<'_>) -> Result<Around<'_>, Refusal> {
-        let head = &self.bytes[..self.bytes.len().min(2048)];
-        Ok(Around { head, tail: self.tail(window)? })
-    }
-
-    pub(crate) fn at(&self, offset: usize, len: usize) -> Option<&[u8]> {
-        self.bytes.get(offset..offset.checked_add(len)?)
-    }
-
-    pub(crate) fn has(&self, offset: usize, magic: &[u8]) -> bool {
-        self.at(offset, magic.len()) == Some(magic)
     }
 }
 

@@ -3,6 +3,8 @@
 //! Sources: libblkid's probes, and the headers of the kernel that each comes with.
 
 use crate::bytes::{le16, le32};
+use crate::head::PartHead;
+use crate::{Refusal, Window};
 
 /// Bytes at the start of a disk and at its end, as far as it has them.
 pub(super) struct Around<'a> {
@@ -10,6 +12,13 @@ pub(super) struct Around<'a> {
     pub(super) head: &'a [u8],
     /// The last whole sector of 512 bytes.
     pub(super) tail: &'a [u8],
+}
+
+impl<'a> Around<'a> {
+    pub(super) fn of(head: &'a PartHead, window: &Window<'_>) -> Result<Self, Refusal> {
+        let start = &head.bytes[..head.bytes.len().min(2048)];
+        Ok(Self { head: start, tail: head.tail(window)? })
+    }
 }
 
 /// Whether what `name` needs beside its two bytes is there, too.

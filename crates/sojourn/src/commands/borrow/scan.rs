@@ -110,6 +110,11 @@ struct AcceptedView {
 
 pub(crate) async fn run(args: &Args, output: Output) -> Result<()> {
     let scan = args.selection.plain().scan().await?;
+    if !rustix::process::geteuid().is_root()
+        && let Some(sentence) = all_unreadable(&scan)
+    {
+        return Err(Error::denied(format!("{sentence}; run it as root, who may read disks")));
+    }
     let lent = scan.choose(&args.selection.plain().policy);
     let view = View::new(&scan, &lent, args.extents);
     if let Some(path) = &args.svg {
@@ -134,6 +139,14 @@ pub(crate) async fn run(args: &Args, output: Output) -> Result<()> {
         }
         text
     })
+}
+
+/// Why the first disk could not be read, when none could.
+fn all_unreadable(scan: &Scan) -> Option<&str> {
+    let unreadable = |refusal: &&Refusal| refusal.code == Code::ReadError;
+    let refusals = scan.disks.iter().map(|disk| disk.refusal.as_ref().filter(unreadable));
+    let refusals: Option<Vec<&Refusal>> = refusals.collect();
+    refusals?.first().map(|refusal| refusal.sentence.as_str())
 }
 
 impl View {
