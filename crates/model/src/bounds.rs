@@ -17,18 +17,21 @@ pub struct Bounds {
     pub think: f64,
 }
 
-impl Bounds {
-    pub(crate) fn of(network: &Network) -> Self {
-        let loads = network.centres().iter().map(|centre| centre.load()).enumerate();
+impl Network {
+    /// Its asymptotes.
+    pub fn bounds(&self) -> Bounds {
+        let loads = self.centres().iter().map(|centre| centre.load()).enumerate();
         let highest = loads.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, load)| *load > 0.0);
-        Self {
+        Bounds {
             bottleneck: highest.map(|(index, _)| index),
             highest: highest.map_or(0.0, |(_, load)| load),
-            total: network.centres().iter().map(|centre| centre.demand).sum(),
-            think: network.think(),
+            total: self.centres().iter().map(|centre| centre.demand).sum(),
+            think: self.think(),
         }
     }
+}
 
+impl Bounds {
     /// The throughput that `clients` cannot exceed.
     pub fn throughput(&self, clients: u32) -> f64 {
         let unhindered = f64::from(clients) / (self.total + self.think);

@@ -10,6 +10,7 @@
 //! | module | concept |
 //! |---|---|
 //! | [`network`] | [`Network`] of [`Centre`]s, and its [`Solution`] for a number of clients |
+//! | `exact` | the exact solution, by one of the next two |
 //! | `mva` | the exact solution, by mean value analysis |
 //! | `convolution` | the exact solution with centres of several servers |
 //! | `approximate` | about the solution, for more clients than the exact one goes to |
@@ -24,6 +25,7 @@
 mod approximate;
 pub mod bounds;
 mod convolution;
+mod exact;
 pub mod file;
 pub mod fit;
 pub mod head_room;

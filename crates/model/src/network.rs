@@ -1,7 +1,5 @@
-//! A closed network of one kind of clients, and its exact solution.
+//! A closed network of one kind of clients, and what a solution of it says.
 
-use crate::bounds::Bounds;
-use crate::{convolution, mva};
 use block::{Error, Result};
 
 /// The most centres of a network.
@@ -139,36 +137,6 @@ impl Network {
     /// Its centres.
     pub fn centres(&self) -> &[Centre] {
         &self.centres
-    }
-
-    /// Its asymptotes.
-    pub fn bounds(&self) -> Bounds {
-        Bounds::of(self)
-    }
-
-    /// The exact solution for `clients`.
-    ///
-    /// # Errors
-    /// As [`sweep`](Self::sweep).
-    pub fn solve(&self, clients: u32) -> Result<Solution> {
-        let mut all = self.sweep(clients)?;
-        all.pop().ok_or_else(|| Error::invalid("a network without clients: give 1 or more"))
-    }
-
-    /// The exact solutions for 1, 2, … `most` clients.
-    ///
-    /// # Errors
-    /// [`Invalid`](block::ErrorKind::Invalid) beyond [`MOST_CLIENTS`], or
-    /// [`MOST_CLIENTS_SERVERS`] when a centre has several servers.
-    pub fn sweep(&self, most: u32) -> Result<Vec<Solution>> {
-        let several = self.centres.iter().any(|c| matches!(c.kind, Kind::Servers(_)));
-        let limit = if several { MOST_CLIENTS_SERVERS } else { MOST_CLIENTS };
-        if most > limit {
-            return Err(Error::invalid(format!(
-                "{most} clients: the exact solution of this network goes to {limit}"
-            )));
-        }
-        if several { convolution::sweep(self, most) } else { Ok(mva::sweep(self, most)) }
     }
 }
 

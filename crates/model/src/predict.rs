@@ -200,13 +200,19 @@ impl Question {
         Ok(Holding { hit, network: network(clients.max(1))?, solutions, clients })
     }
 
-    /// What each change brings, best first; those that bring nothing are left out.
+    /// What each change brings, best first; those that bring nothing are left out. `twice` is the server
+    /// with twice the memory, and its hit ratios.
     ///
     /// # Errors
-    /// As [`answer`](Self::answer).
-    pub fn purchases(&self, profile: &Profile, hits: &Hits, twice: &Hits) -> Result<Vec<Purchase>> {
+    /// Those of [`answer`](Self::answer).
+    pub fn purchases(
+        &self,
+        profile: &Profile,
+        hits: &Hits,
+        twice: (&Profile, &Hits),
+    ) -> Result<Vec<Purchase>> {
         let now = self.answer(profile, hits)?.clients;
-        let memory = self.answer(profile, twice)?.clients;
+        let memory = self.answer(twice.0, twice.1)?.clients;
         let mut all = vec![Purchase { what: Change::Memory, clients: memory }];
         for at in 0..profile.centres.len() {
             let mut better = profile.clone();
@@ -324,11 +330,12 @@ mod tests {
         let question = question(10e-3);
         let first = |hit| {
             let hits = Hits::Same(hit);
-            question.purchases(&profile, &hits, &hits).unwrap().remove(0).what
+            question.purchases(&profile, &hits, (&profile, &hits)).unwrap().remove(0).what
         };
         assert_eq!(first(0.5), Change::Centre("disk".into()));
         assert_eq!(first(1.0), Change::Centre("network".into()));
-        let bought = question.purchases(&profile, &Hits::Same(0.5), &Hits::Same(0.99)).unwrap();
+        let bought =
+            question.purchases(&profile, &Hits::Same(0.5), (&profile, &Hits::Same(0.99))).unwrap();
         assert_eq!(bought[0].what, Change::Memory);
     }
 

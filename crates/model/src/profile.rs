@@ -48,9 +48,14 @@ impl Demand {
         &self.0
     }
 
-    /// Whether `block` lies outside of the points that were measured (and there are several).
+    /// Whether nobody measured what a block of `block` bytes takes: it lies outside of the sizes that were, or
+    /// is not the only one. A demand that is the same for all sizes is known for all.
     pub fn extrapolates(&self, block: u64) -> bool {
-        self.0.len() > 1 && !(self.0[0].0..=self.0[self.0.len() - 1].0).contains(&block)
+        match self.0.as_slice() {
+            [] | [(1, _)] => false,
+            [(first, _), .., (last, _)] => !(*first..=*last).contains(&block),
+            [(only, _)] => *only != block,
+        }
     }
 
     /// The demand at blocks of `block` bytes, in seconds; never negative.
@@ -80,6 +85,15 @@ pub struct ProfileCentre {
     pub request: Demand,
     /// What a request takes in addition when the cache has not got it.
     pub miss: Demand,
+}
+
+impl ProfileCentre {
+    /// Whether it is the store, or on the way to it: only misses take time here. What a server keeps on its
+    /// own disk of a store behind a network, its piece cache, saves this time.
+    pub fn is_store(&self) -> bool {
+        self.request.as_points().iter().all(|(_, seconds)| *seconds == 0.0)
+            && self.miss.as_points().iter().any(|(_, seconds)| *seconds > 0.0)
+    }
 }
 
 /// The demands of a server.
@@ -188,6 +202,31 @@ impl Profile {
         Network::new(think, centres.collect())
     }
 
+    /// The centres at which nobody measured what a request of `block` bytes takes.
+    pub fn extrapolated(&self, block: u64) -> impl Iterator<Item = &ProfileCentre> {
+        let unknown =
+            move |c: &&ProfileCentre| c.request.extrapolates(block) || c.miss.extrapolates(block);
+        self.centres.iter().filter(unknown)
+    }
+
+    /// The same server, of whose misses only this share, 0 to 1, needs the [store](ProfileCentre::is_store):
+    /// its piece cache has what the others ask for.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) for another share.
+    pub fn with_store_share(&self, share: f64) -> Result<Self> {
+        if !(0.0..=1.0).contains(&share) {
+            return Err(Error::invalid(format!("a share of {share}: give 0 to 1")));
+        }
+        let mut profile = self.clone();
+        for centre in profile.centres.iter_mut().filter(|centre| centre.is_store()) {
+            let points = centre.miss.as_points().iter();
+            let small = |seconds: f64| if seconds < 1e-15 { 0.0 } else { seconds };
+            centre.miss = Demand::points(points.map(|(b, s)| (*b, small(s * share))).collect())?;
+        }
+        Ok(profile)
+    }
+
     /// The hit ratios between 0 and 1 at which the bottleneck changes, ascending.
     ///
     /// # Errors
@@ -235,6 +274,9 @@ mod tests {
             assert!((demand.at(kib << 10) - 0.08 * kib as f64).abs() < 1e-12);
             assert_eq!(demand.extrapolates(kib << 10), !(4..=32).contains(&kib));
         }
+        let single = Demand::points(vec![(4096, 1.0)]).unwrap();
+        assert!(!single.extrapolates(4096) && single.extrapolates(32 << 10));
+        assert!(!Demand::constant(3.0).unwrap().extrapolates(7));
         let falling = Demand::points(vec![(4096, 1.0), (8192, 0.5)]).unwrap();
         assert_eq!(falling.at(1 << 20), 0.0);
         assert_eq!(Demand::constant(3.0).unwrap().at(7), 3.0);
@@ -251,6 +293,24 @@ mod tests {
             let name = |k: usize| profile.centres[k].name.as_str();
             assert_eq!((name(switches[0].below), name(switches[0].above)), ("disk", "network"));
         }
+    }
+
+    #[test]
+    fn what_the_store_takes_shrinks_with_the_share_of_misses_that_need_it() {
+        let profile = Profile::transcom().unwrap();
+        let store = |share| profile.with_store_share(share).unwrap().demands(4096, 0.5).unwrap();
+        let (all, half, none) = (store(1.0), store(0.5), store(0.0));
+        assert_eq!(all, profile.demands(4096, 0.5).unwrap());
+        assert_eq!(
+            (all[0], all[1]),
+            (half[0], half[1]),
+            "processor and network serve hits as well"
+        );
+        assert!(
+            (half[2] / all[2] - 0.5).abs() < 1e-12 && none[2] == 0.0,
+            "{all:?} {half:?} {none:?}"
+        );
+        assert!(profile.with_store_share(1.5).is_err());
     }
 
     #[test]

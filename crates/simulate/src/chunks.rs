@@ -3,9 +3,10 @@
 //! Cuts are drawn by the law of a content-defined chunker for content in which no file ends. Pieces of one
 //! length would be too good a cache: chunks differ, and requests meet the long ones more often.
 
-use crate::stream::BLOCK_BITS;
 use block::{BLOCK, Error, Result};
 
+/// Bits of a reference's key that number the block; which client and disk it is stands above.
+pub(crate) const BLOCK_BITS: u32 = 44;
 /// Pages of the chunks that a cache holds, on average: more than the mean of all, as long ones are
 /// asked for more often, and less than the mean of what is asked for, as they take more room.
 const HELD_PAGES: u64 = 30;
@@ -73,6 +74,12 @@ impl Chunks {
             }
             (first, draw) = (next, draw + 1);
         }
+    }
+
+    /// Where the chunk of this number, one that [`at`](Self::at) named, begins, and its bytes.
+    pub(crate) fn extent(&self, number: u64) -> (u64, u64) {
+        let begin = self.offset(number);
+        (begin, self.at(begin).1 - begin)
     }
 
     /// The chunks of the bytes from `first` to `last`, block by block: its offset, and its chunk's number.

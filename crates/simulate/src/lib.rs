@@ -3,7 +3,7 @@
 //! A trace is read once and becomes a [`Stream`]: references to blocks with dense ids, as a server
 //! sees them behind its clients' caches. Everything else runs over that, without a hash table.
 //!
-//! This crate may know traces and replacement policies. It must not know files, clocks or threads,
+//! This crate may know traces, replacement policies and the demands of servers. It must not know files, clocks or threads,
 //! nor how results are shown.
 //!
 //! | module | concept |
@@ -13,29 +13,34 @@
 //! | [`chunks`] | [`Chunks`]: where images may be cut, for a server that caches chunks |
 //! | [`mod@run`] | [`run()`](run::run()): one policy and size; hits and misses by distance; [`whole()`](run::whole) requests |
 //! | [`opt`] | the best that any policy could do |
-//! | [`stack`] | [`Curve`]: LRU at every size in one pass, exactly or from a sample |
+//! | [`curve`] | [`Curve`]: LRU at every size in one pass, exactly or from a sample |
+//! | `stack` | the distances of LRU's references |
 //! | [`shards`] | [`Estimate`]: the same in bounded memory |
 //! | [`tune`](mod@tune) | the best policy for a load, by miniature simulation |
+//! | [`server`] | a whole server under the load of a trace: its caches, its loads, its queues, event by event |
 //! | [`budget`] | how to divide memory between server and clients, and into which blocks |
 
 mod bases;
 pub mod budget;
 pub mod chunks;
 mod client;
+pub mod curve;
 pub mod opt;
 pub mod options;
 pub mod run;
+pub mod server;
 pub mod shards;
-pub mod stack;
+mod stack;
 pub mod stream;
 mod table;
 pub mod tune;
 
 pub use budget::{Budget, Costs, Plan, Spending};
 pub use chunks::{Chunks, Law};
+pub use curve::Curve;
 pub use options::{Options, Sharing};
-pub use run::{Outcome, Policy, drive, run, whole};
+pub use run::{Outcome, Policy, WholeRequests, drive, run, whole};
+pub use server::{ClientPace, Crowd, ServerLoad, ServerOutcome, ServerSetup, serve};
 pub use shards::Estimate;
-pub use stack::Curve;
 pub use stream::Stream;
 pub use tune::{Advice, Question, tune};

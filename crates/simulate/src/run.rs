@@ -5,6 +5,7 @@ use crate::opt;
 use crate::stream::{AHEAD, Stream};
 use block::{Error, Result};
 use cache::PolicyKind;
+use cache::policy::lru::Lru;
 use cache::policy::{Algorithm, Room, Visitor};
 use serde::Serialize;
 use std::fmt;
@@ -110,27 +111,52 @@ impl Visitor for Run<'_> {
     }
 }
 
-/// How many requests find all of their blocks in a cache of `blocks` blocks: `ends` are the places in
-/// the stream where each request ends, ascending. A request without references finds all.
-pub fn whole(policy: PolicyKind, blocks: u32, stream: &Stream, ends: &[u32]) -> u64 {
-    struct Whole<'a>(usize, &'a Stream, &'a [u32]);
+/// How many requests need nothing but a cache, and how many of the others nothing but it and what lies below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WholeRequests {
+    /// Requests that find all of their blocks in the cache.
+    pub cache: u64,
+    /// Requests that find the rest of their blocks in the cache below it.
+    pub below: u64,
+}
+
+/// What a cache of `blocks` blocks and an LRU cache of `below` blocks behind it, which keeps what passes
+/// through, answer whole: `ends` are the places in the stream where each request ends, ascending. A request
+/// without references finds all.
+pub fn whole(
+    policy: PolicyKind,
+    blocks: u32,
+    below: u32,
+    stream: &Stream,
+    ends: &[u32],
+) -> WholeRequests {
+    struct Whole<'a>(usize, u32, &'a Stream, &'a [u32]);
     impl Visitor for Whole<'_> {
-        type Output = u64;
-        fn visit<A: Algorithm + 'static>(self, mut algorithm: A) -> u64 {
-            let Self(blocks, stream, ends) = self;
-            let (mut references, mut from, mut hits) = (stream.references(), 0, 0);
+        type Output = WholeRequests;
+        fn visit<A: Algorithm + 'static>(self, mut algorithm: A) -> WholeRequests {
+            let Self(blocks, below, stream, ends) = self;
+            let mut lower = Lru::new(Room::simulated(below.max(1), stream.blocks()));
+            let (mut references, mut from) = (stream.references(), 0);
+            let mut whole = WholeRequests::default();
             for end in ends {
                 let count = end.saturating_sub(from) as usize;
                 from = *end;
+                let (mut cached, mut kept) = (true, true);
                 // Each of them is referenced, whether or not one before it missed.
-                let all = |hit, (id, _)| hit & access(&mut algorithm, blocks, id);
-                hits += u64::from(references.by_ref().take(count).fold(true, all));
+                for (id, _) in references.by_ref().take(count) {
+                    if !access(&mut algorithm, blocks, id) {
+                        cached = false;
+                        kept &= below > 0 && access(&mut lower, below as usize, id);
+                    }
+                }
+                whole.cache += u64::from(cached);
+                whole.below += u64::from(!cached && kept);
             }
-            hits
+            whole
         }
     }
     let room = Room::simulated(blocks.max(1), stream.blocks());
-    policy.visit(room, Whole(blocks.max(1) as usize, stream, ends))
+    policy.visit(room, Whole(blocks.max(1) as usize, below, stream, ends))
 }
 
 /// Counts what a cache says that is none of ours: `access` is called with the block of each reference

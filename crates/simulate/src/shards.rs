@@ -7,13 +7,10 @@
 //! grows thinner as the trace touches more. A reference in a sample of one in `n` counts `n` times, at
 //! `n` times its distance.
 
-use crate::options::Options;
 use crate::stack::Stack;
-use crate::stream::{Builder, Stream};
 use crate::table::mix;
 use block::{Error, Result};
 use std::collections::{BinaryHeap, HashMap};
-use trace::Source;
 
 /// The fewest blocks of a sample: with fewer the curve says nothing.
 const FEWEST: u32 = 64;
@@ -134,27 +131,6 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Reads a trace to its end, looking at so many blocks at most. Also tells what was read: a
-    /// stream without references. Takes about 100 bytes per block that is looked at, and what clients'
-    /// caches and what is written to a shared image take: see [`Options`].
-    ///
-    /// # Errors
-    /// As [`Shards::new`] and [`Stream::read`].
-    pub fn read(
-        source: &mut dyn Source,
-        options: &Options,
-        samples: u32,
-    ) -> Result<(Self, Stream)> {
-        let mut builder = Builder::counting(options, Shards::new(samples)?)?;
-        let mut batch = Vec::new();
-        while source.read(&mut batch)? {
-            builder.learn(source.header());
-            builder.push_all(&batch)?;
-        }
-        let shards = builder.counted().map_or_else(|| Shards::new(samples), Ok)?;
-        Ok((shards.finish(), builder.finish()))
-    }
-
     /// The hit ratio with each of these numbers of blocks.
     pub fn hit_ratios(&self, sizes: &[u64]) -> Vec<f64> {
         let mut sums = Vec::with_capacity(self.histogram.len() + 1);

@@ -1,10 +1,10 @@
 //! A trace as a server's cache sees it: references to blocks with dense ids.
 
 use crate::bases::Bases;
-use crate::chunks::Chunks;
+use crate::chunks::{BLOCK_BITS, Chunks};
 use crate::client::{self, Clients};
 use crate::options::{Options, Sharing};
-use crate::shards::Shards;
+use crate::shards::{Estimate, Shards};
 use crate::table::{self, Table, mix};
 use block::{Error, Result};
 use std::collections::HashMap;
@@ -19,9 +19,6 @@ const WRITE_KEY: u64 = (WRITE as u64) << 32;
 /// References that a simulation looks ahead: what is known of as many blocks fits the processor's
 /// first cache.
 pub(crate) const AHEAD: usize = 64;
-
-/// Bits of a key that number the block; the party stands above.
-pub(crate) const BLOCK_BITS: u32 = 44;
 
 /// The most pairs of a client and a disk.
 const PARTIES: u32 = 1 << (63 - BLOCK_BITS);
@@ -478,5 +475,28 @@ impl Builder {
     pub fn finish(mut self) -> Stream {
         self.stream.blocks = self.ids.len();
         self.stream
+    }
+}
+impl Estimate {
+    /// Reads a trace to its end, looking at so many blocks at most. Also tells what was read: a
+    /// stream without references. Takes about 100 bytes per block that is looked at, and what clients'
+    /// caches and what is written to a shared image take: see [`Options`].
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) for fewer than 64 or more than 2^28 blocks, and what
+    /// [`Stream::read`] fails with.
+    pub fn read(
+        source: &mut dyn Source,
+        options: &Options,
+        samples: u32,
+    ) -> Result<(Self, Stream)> {
+        let mut builder = Builder::counting(options, Shards::new(samples)?)?;
+        let mut batch = Vec::new();
+        while source.read(&mut batch)? {
+            builder.learn(source.header());
+            builder.push_all(&batch)?;
+        }
+        let shards = builder.counted().map_or_else(|| Shards::new(samples), Ok)?;
+        Ok((shards.finish(), builder.finish()))
     }
 }

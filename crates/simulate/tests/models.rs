@@ -167,7 +167,8 @@ proptest! {
             at = end;
             ends.push(end as u32);
         }
-        prop_assert_eq!(whole(PolicyKind::Lru, blocks, &stream, &ends), expected);
+        let whole = whole(PolicyKind::Lru, blocks, 0, &stream, &ends);
+        prop_assert_eq!((whole.cache, whole.below), (expected, 0));
     }
 
     #[test]

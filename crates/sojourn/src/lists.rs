@@ -1,7 +1,6 @@
 //! Lists, ranges and times, as people write them on the command line.
 
 use block::{ByteSize, Error, Result};
-use std::time::Duration;
 
 /// The most items of a list.
 const MOST: usize = 100_000;
@@ -173,23 +172,6 @@ fn limit(length: usize) -> Result<()> {
     Ok(())
 }
 
-/// Reads a time: `20ms`, `1.5s`, `2m`, `500us`; up to a year.
-pub(crate) fn duration(text: &str) -> Result<Duration> {
-    const UNITS: [(&str, f64); 6] =
-        [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
-    let bad = || {
-        Error::invalid(format!("{text:?} is not a time: write it as 500us, 20ms, 1.5s, 2m or 1h"))
-    };
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
-    let (number, unit) = text.split_at(split);
-    let scale = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(bad)?.1;
-    let seconds = number.parse::<f64>().map_err(|_| bad())? * scale;
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(time) if seconds <= 366.0 * 86_400.0 => Ok(time),
-        _ => Err(bad()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,8 +190,6 @@ mod tests {
         let sizes = |text: &str| text.parse::<Sizes>().unwrap().0;
         assert_eq!(sizes("8K,4K"), [4096, 8192]);
         assert_eq!(sizes("1M-5M"), [1 << 20, 2 << 20, 4 << 20, 5 << 20]);
-        assert_eq!(duration("1.5s").unwrap(), Duration::from_millis(1500));
-        assert_eq!(duration("20ms").unwrap(), Duration::from_millis(20));
     }
 
     #[test]
@@ -222,9 +202,6 @@ mod tests {
         }
         for bad in ["", "4Q", "0-4K", "8K-4K"] {
             assert!(bad.parse::<Sizes>().is_err(), "{bad}");
-        }
-        for bad in ["", "5", "ms", "1d", "1.2.3s", "-1s", "99999h"] {
-            assert!(duration(bad).is_err(), "{bad}");
         }
     }
 
@@ -247,7 +224,6 @@ mod tests {
             let _ = text.parse::<Shares>();
             let _ = text.parse::<Sizes>();
             let _ = text.parse::<Amounts>();
-            let _ = duration(&text);
         }
     }
 }

@@ -37,6 +37,13 @@ fn the_papers_server_is_solved_and_drawn() {
     assert_eq!(csv.lines().count(), 1 + 12);
     let text = lab.line(line).ok();
     assert!(text.contains("disk is the bottleneck below 97.49 % hits, network above"), "{text}");
+    // Known at one size alone.
+    let centre = "[[centre]]\nname = \"disk\"\nmiss_ms = { 4K = 10 }\n";
+    lab.file("one.toml", format!("version = 1\nname = \"one\"\n{centre}").as_bytes());
+    for (block, unknown) in [("4K", false), ("32K", true)] {
+        let solved = lab.json(&format!("model solve one.toml --clients 1 --hit 0 --block {block}"));
+        assert_eq!(solved["cases"][0]["extrapolated"], unknown, "{solved}");
+    }
 }
 
 #[test]
@@ -132,6 +139,63 @@ fn more_memory_holds_more_clients_and_the_backend_is_what_to_buy() {
 }
 
 #[test]
+fn clients_in_step_are_simulated_and_arithmetic_says_that_it_cannot_tell_them() {
+    let lab = Lab::empty();
+    // One client that reads 100 places, 1 MiB apart.
+    let requests: Vec<_> = (0..100).map(|i| (i * 1000, 0, 'R', i * 256)).collect();
+    let trace = trace(&lab, "boot.csv", &requests);
+    let line = format!(
+        "predict --profile transcom --trace {trace} --memory 64M --think 0s --response 1s --clients 1,6"
+    );
+    let plain = lab.json(&line);
+    let notes = plain["notes"].to_string();
+    assert!(notes.contains("cannot tell") && notes.contains("--pieces 4GiB"), "{plain}");
+    assert!(plain["cases"][0].get("simulated").is_none());
+    let seen = lab.json(&format!("{line} --simulate"));
+    let [one, six] = [0, 1].map(|at| seen["cases"][0]["simulated"][at].clone());
+    let x = |point: &Value| point["throughput"].as_f64().unwrap();
+    assert!(x(&six) > 4.5 * x(&one), "six share every load: {one} {six}");
+    assert_eq!((&one["store_loads"], &six["store_loads"]), (&100.into(), &100.into()));
+    assert!(six["shared"].as_f64().unwrap() > 0.8, "{six}");
+    assert!(x(&six) > 3.0 * six["model_throughput"].as_f64().unwrap(), "{six}");
+    assert!(!seen["notes"].to_string().contains("cannot tell"), "{seen}");
+    // Each with data of its own: the disk is the bottleneck again.
+    let own = lab.json(&format!("{line} --simulate --data private"));
+    let own = &own["cases"][0]["simulated"][1];
+    assert_eq!(own["store_loads"], 600);
+    assert!(x(own) < 1.2 * x(&one), "{own}");
+    let text = lab.line(&format!("{line} --simulate --stagger 10s")).ok();
+    assert!(text.contains("by arithmetic") && text.contains("empty caches"), "{text}");
+    let alone = lab.line(&format!("{line} --stagger 1s"));
+    assert!(alone.code == 2 && alone.stderr.contains("--simulate"), "{}", alone.stderr);
+    lab.line(&format!("{line} --data private --pieces 1G")).fails(2, &["--simulate"]);
+}
+
+#[test]
+fn what_left_a_small_cache_is_answered_by_the_piece_cache() {
+    let lab = Lab::empty();
+    let requests: Vec<_> = (0..400).map(|i| (i * 1000, 0, 'R', i % 100 * 256)).collect();
+    let trace = trace(&lab, "loop.csv", &requests);
+    let line = format!(
+        "predict --profile transcom --trace {trace} --memory 1M --think 0s --clients 1 --policy lru --simulate"
+    );
+    let figures = |line: &str| {
+        let seen = lab.json(line);
+        let case = &seen["cases"][0];
+        let of = |value: &Value| value.as_f64().unwrap();
+        (of(&case["kept"]), of(&case["throughput"]), of(&case["simulated"][0]["throughput"]))
+    };
+    let (none, slow, slow_simulated) = figures(&line);
+    let (kept, quick, quick_simulated) = figures(&format!("{line} --pieces 4GiB"));
+    assert!(none == 0.0 && (kept - 0.75).abs() < 0.01, "{none} {kept}");
+    assert!(quick > 3.0 * slow, "{quick} {slow}");
+    assert!((slow / slow_simulated - 1.0).abs() < 0.05, "{slow} {slow_simulated}");
+    // Two pieces come for a chunk, which takes the disk a little longer.
+    let quicker = quick_simulated / slow_simulated;
+    assert!(quicker > 2.5 && quick_simulated < quick, "{quick_simulated} {slow_simulated}");
+}
+
+#[test]
 fn a_running_servers_demands_are_measured_into_a_profile() {
     let (lab, _) = Lab::with_image();
     let server = lab.serve(&[]);
@@ -145,6 +209,8 @@ fn a_running_servers_demands_are_measured_into_a_profile() {
             "--out",
             "server.toml",
             "--hits-only",
+            "--block",
+            "4K",
             "--hot",
             "4M",
             "--loads",

@@ -81,6 +81,9 @@ fn a_curve_from_a_few_blocks_is_nearly_that_of_all() {
         let near = exact.iter().zip(&sampled).all(|(exact, ratio)| (exact - ratio).abs() < 0.03);
         assert!(near, "{options}: {sampled:?}, not {exact:?}");
     }
+    let small = lab.line("simulate curve loop.csv --one-in 64 --size 16M");
+    assert!(small.stderr.contains("the sample is small"), "{}", small.stderr);
+    assert!(!lab.line("simulate curve loop.csv --size 16M").stderr.contains("sample"));
     let csv = lab.line("simulate curve loop.csv --samples 512 --csv").ok();
     assert!(csv.starts_with("bytes,hit_ratio\n") && csv.lines().count() > 10, "{csv}");
     let both = lab.line("simulate curve loop.csv --samples 512 --one-in 8");

@@ -298,6 +298,17 @@ fn nothing_is_recorded_of_a_server_that_is_not_there() {
 }
 
 #[test]
+fn a_small_sample_says_that_it_is_small() {
+    let lab = Lab::empty();
+    let lines: String = (0..400).map(|i| format!("{i},R,{},4096\n", i * 4096)).collect();
+    lab.file("t.csv", format!("time_us,op,offset,length\n{lines}").as_bytes());
+    let small = lab.line("trace sample t.csv x.sjt --one-in 4");
+    assert!(small.stderr.contains("the sample is small"), "{}", small.stderr);
+    small.ok();
+    assert_eq!(lab.line("trace sample t.csv y.sjt --one-in 1").stderr, "");
+}
+
+#[test]
 fn a_part_that_holds_nothing_is_refused_and_no_file_is_made() {
     let lab = Lab::empty();
     lab.file("t.csv", b"time_us,op,offset,length\n0,R,4096,4096\n5,R,8192,4096\n");

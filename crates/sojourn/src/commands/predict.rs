@@ -2,19 +2,25 @@
 
 mod curve;
 mod load;
+mod notes;
 mod plots;
+mod served;
 mod server;
 
 use crate::commands::model::{profile, write_file};
 use crate::commands::trace::Reading;
-use crate::lists::{Numbers, Sizes, duration};
+use crate::lists::{Numbers, Sizes};
 use crate::output::{Output, Table};
 use block::{ByteSize, Error, Result};
 use cache::PolicyKind;
+use curve::TraceAnswers;
+use engine::config::time::duration;
 use load::TraceLoad;
 use model::Profile;
 use model::predict::{Change, Hits, Holding, Question, Sharing, most_clients};
 use serde::Serialize;
+use served::SimulatedPoint;
+use server::Cached;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -27,11 +33,13 @@ Examples:
   sojourn predict --profile server.toml --trace day.trace --clients 1-500 --memory 1G-16G
   sojourn predict --profile server.toml --trace boot.trace --memory 256M --think 0s --response 5ms
   sojourn predict --profile transcom --trace boot.trace --memory 64M --html holds.html
+  sojourn predict --profile server.toml --trace boot.trace --memory 1G --simulate --clients 1,6,24
 
 PROFILE comes from `sojourn model fit`. The trace tells how large requests are, how long a client
 pauses between them, and by its hit-ratio curve what a cache of so much memory answers. With
 --data shared (machines of one golden image) more clients need no more cache; with private each
-brings data of its own. docs/model.md says what is assumed.")]
+brings data of its own. Arithmetic takes clients for unrelated; those that boot together share
+loads, and --simulate runs them one by one. docs/model.md says what is assumed.")]
 pub(crate) struct Args {
     /// The demands of the server: a file, or `transcom`
     #[arg(long, value_name = "PROFILE")]
@@ -67,6 +75,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) curve: Option<PathBuf>,
     #[command(flatten)]
+    pub(crate) served: served::ServedOptions,
+    #[command(flatten)]
     pub(crate) reading: Reading,
     /// Also write a page with plots, which opens without a network
     #[arg(long, value_name = "FILE")]
@@ -92,6 +102,8 @@ struct Case {
     /// Look-ups in the cache that are hits, as the server counts them, for the clients of the trace; null
     /// with a curve from elsewhere.
     cache_hit: Option<f64>,
+    /// Requests that need the piece cache in addition, but not the store; null with a curve from elsewhere.
+    kept: Option<f64>,
     /// How many clients get the response asked for.
     clients: u32,
     /// Whether more clients than were looked for would get it.
@@ -107,6 +119,9 @@ struct Case {
     next: Vec<Next>,
     /// The response by number of clients.
     curve: Vec<Point>,
+    /// The same, simulated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    simulated: Option<Vec<SimulatedPoint>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -138,11 +153,13 @@ struct View {
     /// The most clients that were looked for.
     most: u32,
     cases: Vec<Case>,
+    /// What these figures do not tell.
+    notes: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
     let profile = profile(&args.profile)?.profile;
-    let (load, curve, cached) = curve::of(args)?;
+    let TraceAnswers { load, curve, cached, requests } = curve::of(args, miss_seconds(&profile))?;
     let most = args.clients.0.last().copied().unwrap_or(0);
     if args.clients.0.first() == Some(&0) || most > most_clients(&profile) {
         return Err(Error::invalid(format!(
@@ -163,13 +180,23 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
         Data::Shared => Sharing::Shared,
         Data::Private => Sharing::Private { clients: load.clients },
     };
+    if args.data == Data::Private && args.served.pieces.0 > 0 && !args.served.simulate {
+        return Err(Error::invalid(
+            "with data of their own clients also divide the piece cache, which arithmetic cannot tell: give \
+             --simulate, or --pieces 0",
+        ));
+    }
     let hits = |memory: u64| Hits::of(&curve, memory, sharing, load.changes, most);
+    let cached = |memory: u64| cached.iter().find(|point| point.size == memory);
+    let server =
+        |memory: u64| profile.with_store_share(cached(memory).map_or(1.0, Cached::store_share));
     let mut cases = Vec::new();
     for memory in &args.memory.0 {
         let now = hits(*memory);
-        let holding = question.answer(&profile, &now)?;
-        let twice = hits(memory.saturating_mul(2));
-        let next = question.purchases(&profile, &now, &twice)?;
+        let server_now = server(*memory)?;
+        let holding = question.answer(&server_now, &now)?;
+        let more = memory.saturating_mul(2);
+        let next = question.purchases(&server_now, &now, (&server(more)?, &hits(more)))?;
         let next = next.into_iter().map(|purchase| Next {
             twice: match purchase.what {
                 Change::Memory => "memory".to_owned(),
@@ -178,10 +205,15 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
             clients: purchase.clients,
             at_least: purchase.clients == most,
         });
-        let cache_hit = cached.iter().find(|point| point.size == *memory).map(|point| point.hits);
-        let case = case(args, *memory, &profile, &now, &holding, next.collect());
-        cases.push(Case { cache_hit, ..case });
+        let mut case = case(args, *memory, &server_now, &now, &holding, next.collect());
+        case.cache_hit = cached(*memory).map(|point| point.hits);
+        case.kept = cached(*memory).map(|point| point.kept);
+        if let Some(requests) = &requests {
+            case.simulated = Some(served::points(args, &profile, requests, *memory, &case)?);
+        }
+        cases.push(case);
     }
+    let notes = notes::all(args, &profile, &load, question.block);
     let view = View {
         profile: profile.name,
         block: question.block,
@@ -191,11 +223,17 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
         most,
         trace: load,
         cases,
+        notes,
     };
     if let Some(path) = &args.html {
         write_file(path, &plots::page(&view))?;
     }
     output.print(&view, || text(&view))
+}
+
+/// Seconds that a miss of a block takes at all that is the store.
+fn miss_seconds(profile: &Profile) -> f64 {
+    profile.centres.iter().filter(|c| c.is_store()).map(|c| c.miss.at(block::BLOCK)).sum()
 }
 
 fn no_times() -> Error {
@@ -230,6 +268,7 @@ fn case(
         memory,
         hit: holding.hit,
         cache_hit: None,
+        kept: None,
         clients: holding.clients,
         at_least: holding.clients as usize == holding.solutions.len(),
         knee: holding.network.bounds().knee(),
@@ -239,6 +278,7 @@ fn case(
         utilisation: queues.map(|(c, used)| (c.name.clone(), used.utilisation)).collect(),
         next,
         curve: args.clients.0.iter().filter_map(point).collect(),
+        simulated: None,
     }
 }
 
@@ -303,6 +343,13 @@ fn text(view: &View) -> String {
     }
     if view.cases.iter().any(|case| case.clients == 0) {
         let _ = writeln!(text, "\nwhere 0 clients are held, the figures are those of a single one");
+    }
+    if view.cases.iter().any(|case| case.simulated.is_some()) {
+        let _ = write!(text, "\nsimulated, beginning with empty caches:\n\n");
+        text.push_str(&served::table(&view.cases).render());
+    }
+    for note in &view.notes {
+        let _ = writeln!(text, "\nnote: {note}");
     }
     text
 }

@@ -1,12 +1,12 @@
 //! `sojourn replay`: a trace against any NBD server.
 
 use crate::commands::trace::Reading;
-use crate::lists::duration;
 use crate::output::{Output, Table, fields};
 use crate::progress::Bar;
 use crate::remote;
 use block::{ByteSize, Error, Result};
 use clap::builder::RangedU64ValueParser;
+use engine::config::time::duration;
 use nbd::Uri;
 use replay::{Answers, Hub, Lateness, Pace, Plan, Report, Script, Selection, Summary};
 use rustix::time::{ClockId, clock_gettime};

@@ -3,11 +3,12 @@
 use super::measure::{Watched, Work, interface};
 use super::write_file;
 use crate::commands::replay::drive;
-use crate::lists::{Numbers, Sizes, duration};
+use crate::lists::{Numbers, Sizes};
 use crate::output::{Output, Table};
 use crate::remote;
 use block::{ByteSize, Error, Result, Span};
 use engine::Home;
+use engine::config::time::duration;
 use model::fit::{Busy, Hidden, Load, Measured, hidden, utilisation_law};
 use model::{Centre, Demand, Kind, Network, Profile, ProfileCentre};
 use nbd::Uri;
@@ -27,6 +28,8 @@ const WARM_UP: u32 = 5;
 const GOOD: f64 = 0.15;
 /// A model that is off by more is of no use.
 const WRONG: f64 = 0.5;
+/// What the piece cache may answer of the misses for them to be misses of the store.
+const FEW_PIECES: f64 = 0.05;
 /// A hidden queue below this share of the whole response is none.
 const NOTHING: f64 = 0.005;
 
@@ -50,8 +53,8 @@ pub(crate) struct Args {
     /// Where to write the profile
     #[arg(long, value_name = "FILE")]
     pub(crate) out: PathBuf,
-    /// Bytes of a request
-    #[arg(long, value_name = "LIST", default_value = "4K")]
+    /// Bytes of a request; what other sizes take is reckoned from these
+    #[arg(long, value_name = "LIST", default_value = "4K,128K")]
     pub(crate) block: Sizes,
     /// Numbers of clients to measure at
     #[arg(long, value_name = "LIST", default_value = "1,4,16")]
@@ -138,9 +141,10 @@ pub(super) fn run(args: &Args, home: Option<&Home>, output: Output) -> Result<()
     let mut runs = Vec::new();
     for block in &args.block.0 {
         let (centres, mut measured) = lab.best(*block)?;
-        merge(&mut profile, centres)?;
+        merge(&mut profile, centres, *block)?;
         runs.append(&mut measured);
     }
+    without_nothing(&mut profile);
     let worst = worst(&runs, |_| true);
     let notes = format!(
         "Measured by sojourn model fit {} at {:?} clients for {:?} each.\n\
@@ -173,6 +177,22 @@ fn must_be_right(worst: f64, force: bool) -> Result<()> {
     )))
 }
 
+/// Refuses misses that the server's own disk answered: they say nothing of the store.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) when more than a few of them did.
+fn must_be_the_stores(from_pieces: f64, force: bool) -> Result<()> {
+    if from_pieces <= FEW_PIECES || force {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{:.0} % of what the cache missed came from the server's piece cache, so what the store takes cannot be \
+         measured: have the server run with pieces.size = 0 meanwhile, and tell `predict` its size by --pieces; or \
+         give --force for a profile of a server whose piece cache holds all",
+        from_pieces * 100.0
+    )))
+}
+
 /// The largest difference at loads of a kind that are not used for the fit.
 fn worst(runs: &[Run], kind: impl Fn(&Run) -> bool) -> f64 {
     let checked = runs.iter().filter(|run| !run.used && kind(run));
@@ -191,6 +211,18 @@ struct Lookups {
     pid: u32,
     hits: u64,
     misses: u64,
+    /// Parts of the store that the piece cache had, and had not; none where the server has none.
+    pieces: Option<(u64, u64)>,
+}
+
+impl Lookups {
+    /// The share of the parts of the store, asked for since `before`, that the piece cache had.
+    fn share_of_pieces(&self, before: &Self) -> f64 {
+        let (Some(now), Some(then)) = (self.pieces, before.pieces) else { return 0.0 };
+        let kept = now.0.saturating_sub(then.0) as f64;
+        let all = kept + now.1.saturating_sub(then.1) as f64;
+        if all > 0.0 { kept / all } else { 0.0 }
+    }
 }
 
 /// Those of the server of this home; `None` when none runs.
@@ -203,7 +235,8 @@ fn lookups(home: &Home) -> Result<Option<Lookups>> {
         let Some(client) = Client::connect(home).await? else { return Ok(None) };
         let status = client.status().await?;
         let (hits, misses) = (status.cache.hits, status.cache.misses);
-        Ok(Some(Lookups { pid: status.pid, hits, misses }))
+        let pieces = status.pieces.map(|pieces| (pieces.hits, pieces.misses));
+        Ok(Some(Lookups { pid: status.pid, hits, misses, pieces }))
     })
 }
 
@@ -257,9 +290,13 @@ impl Lab<'_> {
         }
         let mut misses = Vec::new();
         if !self.args.hits_only {
+            let before = self.home.map_or(Ok(None), lookups)?;
             for clients in self.all() {
                 let seed = 1_000_000 + u64::from(clients);
                 misses.push(self.run(block, clients, Span::whole(size), seed)?);
+            }
+            if let (Some(before), Some(after)) = (before, self.home.map_or(Ok(None), lookups)?) {
+                must_be_the_stores(after.share_of_pieces(&before), self.args.force)?;
             }
             if self.home.is_none() {
                 // Nobody says how often the cache was hit: hits always, misses always.
@@ -320,7 +357,7 @@ impl Lab<'_> {
             (Some(before), Some(after)) => {
                 let hits = after.hits.saturating_sub(before.hits) as f64;
                 let all = hits + after.misses.saturating_sub(before.misses) as f64;
-                if all > 0.0 { hits / all } else { 1.0 }
+                answered_whole(hits, all, report.answers as f64)
             }
             _ => 1.0,
         };
@@ -414,16 +451,23 @@ fn measured(block: u64, clients: u32, hit: f64, report: &Report, work: Work, own
     }
 }
 
+/// The share of the requests that the cache answers whole, of so many hits and look-ups: a request for several
+/// chunks, each looked up, is a miss when one of them is.
+fn answered_whole(hits: f64, lookups: f64, answers: f64) -> f64 {
+    if lookups <= 0.0 {
+        return 1.0;
+    }
+    (hits / lookups).powf((lookups / answers.max(1.0)).max(1.0))
+}
+
 /// The load generator: part of what was measured, not of the server.
 fn generator(demand: f64) -> Centre {
     Centre { name: "load generator".to_owned(), kind: Kind::Queue, demand }
 }
 
 fn centre(name: &str, kind: Kind, block: u64, request: f64, miss: f64) -> Result<ProfileCentre> {
-    let demand = |seconds: f64| match seconds < 1e-9 {
-        true => Ok(Demand::default()),
-        false => Demand::points(vec![(block, seconds)]),
-    };
+    let demand =
+        |seconds: f64| Demand::points(vec![(block, if seconds < 1e-9 { 0.0 } else { seconds })]);
     Ok(ProfileCentre {
         name: name.to_owned(),
         kind,
@@ -476,18 +520,46 @@ fn add(
     Ok(())
 }
 
-/// Adds the centres of another block size.
-fn merge(profile: &mut Profile, centres: Vec<ProfileCentre>) -> Result<()> {
-    for centre in centres {
-        match profile.centres.iter_mut().find(|known| known.name == centre.name) {
+/// Adds the centres of another block size. One that was not found at a size takes nothing there.
+fn merge(profile: &mut Profile, mut centres: Vec<ProfileCentre>, block: u64) -> Result<()> {
+    let others: Vec<u64> = match profile.centres.first() {
+        Some(first) => first.request.as_points().iter().map(|(bytes, _)| *bytes).collect(),
+        None => Vec::new(),
+    };
+    for known in &profile.centres {
+        if !centres.iter().any(|centre| centre.name == known.name) {
+            centres.push(centre(&known.name, known.kind, block, 0.0, 0.0)?);
+        }
+    }
+    for found in centres {
+        match profile.centres.iter_mut().find(|known| known.name == found.name) {
             Some(known) => {
-                known.request = joined(&known.request, &centre.request)?;
-                known.miss = joined(&known.miss, &centre.miss)?;
+                known.request = joined(&known.request, &found.request)?;
+                known.miss = joined(&known.miss, &found.miss)?;
             }
-            None => profile.centres.push(centre),
+            None => {
+                let nothing = others.iter().map(|block| (*block, 0.0));
+                let before = Demand::points(nothing.collect())?;
+                profile.centres.push(ProfileCentre {
+                    request: joined(&before, &found.request)?,
+                    miss: joined(&before, &found.miss)?,
+                    ..found
+                });
+            }
         }
     }
     Ok(())
+}
+
+/// Leaves demands out that are none at any size.
+fn without_nothing(profile: &mut Profile) {
+    for centre in &mut profile.centres {
+        for demand in [&mut centre.request, &mut centre.miss] {
+            if demand.as_points().iter().all(|(_, seconds)| *seconds == 0.0) {
+                *demand = Demand::default();
+            }
+        }
+    }
 }
 
 fn joined(a: &Demand, b: &Demand) -> Result<Demand> {
@@ -544,18 +616,43 @@ mod tests {
     }
 
     #[test]
+    fn misses_that_the_piece_cache_answers_are_refused() {
+        let looked = |pieces| Lookups { pid: 1, hits: 0, misses: 0, pieces };
+        let share = |pieces| looked(pieces).share_of_pieces(&looked(Some((10, 10))));
+        assert_eq!((share(Some((40, 20))), share(Some((10, 10))), share(None)), (0.75, 0.0, 0.0));
+        let error = must_be_the_stores(0.75, false).unwrap_err();
+        assert!(error.message().contains("75 %") && error.message().contains("pieces.size = 0"));
+        must_be_the_stores(0.75, true).unwrap();
+        must_be_the_stores(0.01, false).unwrap();
+    }
+
+    #[test]
+    fn a_request_for_several_chunks_misses_when_one_of_them_does() {
+        assert_eq!(answered_whole(50.0, 100.0, 100.0), 0.5);
+        assert_eq!(answered_whole(50.0, 100.0, 50.0), 0.25);
+        // Private blocks and holes are looked up by nobody.
+        assert_eq!(answered_whole(50.0, 100.0, 400.0), 0.5);
+        assert_eq!(answered_whole(0.0, 0.0, 9.0), 1.0);
+    }
+
+    #[test]
     fn block_sizes_come_together_in_one_profile() {
         let mut profile = Profile { name: "x".to_owned(), centres: Vec::new() };
         let one = |name: &str, block, request, miss| {
             vec![centre(name, Kind::Queue, block, request, miss).unwrap()]
         };
-        merge(&mut profile, one("cpu", 4096, 1e-3, 0.0)).unwrap();
-        merge(&mut profile, one("cpu", 8192, 2e-3, 5e-3)).unwrap();
-        merge(&mut profile, one("disk", 8192, 0.0, 1e-3)).unwrap();
-        assert_eq!(profile.centres.len(), 2);
-        assert_eq!(profile.centres[0].request.as_points().len(), 2);
-        assert!((profile.centres[0].request.at(6144) - 1.5e-3).abs() < 1e-9);
-        assert!((profile.centres[0].miss.at(1) - 5e-3).abs() < 1e-9);
+        merge(&mut profile, one("cpu", 4096, 1e-3, 0.0), 4096).unwrap();
+        let mut second = one("cpu", 8192, 2e-3, 5e-3);
+        second.extend(one("disk", 8192, 0.0, 1e-3));
+        merge(&mut profile, second, 8192).unwrap();
+        merge(&mut profile, one("disk", 16384, 0.0, 3e-3), 16384).unwrap();
+        without_nothing(&mut profile);
+        let [cpu, disk] = profile.centres.as_slice() else { panic!("{profile:?}") };
+        assert!((cpu.request.at(6144) - 1.5e-3).abs() < 1e-9);
+        // What was not found at a size takes nothing there.
+        let sizes = |at: &Demand| [4096, 8192, 16384].map(|bytes| (at.at(bytes) * 1e3).round());
+        assert_eq!((sizes(&cpu.request), sizes(&cpu.miss)), ([1.0, 2.0, 0.0], [0.0, 5.0, 0.0]));
+        assert_eq!((sizes(&disk.miss), disk.request.as_points().len()), ([0.0, 1.0, 3.0], 0));
         let text = model::file::render(&profile, "note").unwrap();
         assert_eq!(model::file::parse(&text).unwrap().profile.centres.len(), 2);
     }

@@ -1,9 +1,10 @@
 //! `sojourn model solve`.
 
 use super::{classes, plots, profile, write_file};
-use crate::lists::{Numbers, Shares, Sizes, duration};
+use crate::lists::{Numbers, Shares, Sizes};
 use crate::output::{Output, Table};
 use block::{ByteSize, Error, Result};
+use engine::config::time::duration;
 use model::{Kind, Network, Profile, Solution};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -139,10 +140,7 @@ fn compute(profile: &Profile, clients: &[u32], args: &Args) -> Result<View> {
             cases.push(Case {
                 block: *block,
                 hit: *hit,
-                extrapolated: profile
-                    .centres
-                    .iter()
-                    .any(|c| c.request.extrapolates(*block) || c.miss.extrapolates(*block)),
+                extrapolated: profile.extrapolated(*block).next().is_some(),
                 knee: bounds.knee(),
                 limit: (bounds.highest > 0.0).then(|| 1.0 / bounds.highest),
                 bottleneck: bounds.bottleneck.map(name),

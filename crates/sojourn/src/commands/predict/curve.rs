@@ -1,10 +1,11 @@
 //! The hit ratios of a trace by size of the cache.
 
-use super::load::{Counter, TraceLoad};
+use super::load::{ClientRelation, Counter, TraceLoad};
 use super::server::{Cached, Keys, Reads};
 use super::{Args, Data};
 use block::{Error, Result};
 use model::predict::HitCurve;
+use simulate::ServerLoad;
 use std::path::Path;
 
 /// The longest curve file that is read, in bytes.
@@ -12,16 +13,28 @@ const LONGEST: u64 = 16 << 20;
 /// Caches of fewer entries than this say nothing.
 const FEWEST: u64 = 16;
 
-/// The load of the trace, the share of its reads that a server answers without its backend, by size of
-/// its cache, and what the cache itself does, unless the curve comes from a file.
+/// What a trace says of a server.
+pub(super) struct TraceAnswers {
+    pub(super) load: TraceLoad,
+    /// The share of its reads that need nothing but the cache, by the cache's size.
+    pub(super) curve: HitCurve,
+    /// What the cache itself does; empty where the curve comes from a file.
+    pub(super) cached: Vec<Cached>,
+    /// The requests, where they are to be simulated.
+    pub(super) requests: Option<ServerLoad>,
+}
+
+/// Reads the trace, for a server whose misses take so many seconds.
 ///
 /// # Errors
 /// Those of the files.
-pub(super) fn of(args: &Args) -> Result<(TraceLoad, HitCurve, Vec<Cached>)> {
+pub(super) fn of(args: &Args, miss: f64) -> Result<TraceAnswers> {
     let mut source = args.reading.open(&args.trace)?;
     let mut counter = Counter::default();
     let mut keys = Keys::new(args.grain.0, args.data == Data::Private)?;
+    let mut requests = args.served.simulate.then(|| ServerLoad::new(keys.cuts().clone()));
     let mut reads = Reads::default();
+    let mut relation = ClientRelation::within(miss);
     let mut batch = Vec::new();
     while source.read(&mut batch)? {
         counter.take(&batch);
@@ -30,21 +43,27 @@ pub(super) fn of(args: &Args) -> Result<(TraceLoad, HitCurve, Vec<Cached>)> {
         }
         keys.learn(source.header());
         for request in &batch {
-            if let Some(chunks) = keys.of(request)? {
+            let chunks = keys.of(request)?;
+            if let Some(requests) = &mut requests {
+                requests.push(request, chunks.unwrap_or_default())?;
+            }
+            if let Some(chunks) = chunks {
+                relation.take(request, chunks);
                 reads.push(chunks)?;
             }
         }
     }
-    let load = counter.load(source.header());
+    let mut load = counter.load(source.header());
+    load.related = if source.header().times { relation.share() } else { 0.0 };
     if load.requests == 0 {
         return Err(Error::invalid(format!("{}: holds no requests", args.trace.display())));
     }
     if let Some(path) = &args.curve {
-        return Ok((load, read(path)?, Vec::new()));
+        return Ok(TraceAnswers { load, curve: read(path)?, cached: Vec::new(), requests: None });
     }
-    let cached = reads.curve(args.policy, &sizes(args), args.grain.0);
+    let cached = reads.curve(args.policy, &sizes(args), args.grain.0, args.served.pieces.0);
     let points = cached.iter().map(|point| (point.size, point.answered)).collect();
-    Ok((load, HitCurve::new(points)?, cached))
+    Ok(TraceAnswers { load, curve: HitCurve::new(points)?, cached, requests })
 }
 
 /// The sizes to simulate: those asked for and twice as much; where clients divide the cache among

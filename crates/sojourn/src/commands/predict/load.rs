@@ -20,6 +20,43 @@ pub(super) struct TraceLoad {
     pub(super) mean_bytes: u64,
     /// From an answer to the same client's next request, on average; null without times.
     pub(super) think_ms: Option<f64>,
+    /// The share of the chunks that another client asked for within the time of a miss after the first one.
+    pub(super) related: f64,
+}
+
+/// Whether clients ask for the same at the same time.
+#[derive(Debug)]
+pub(super) struct ClientRelation {
+    /// The time of a miss, in nanoseconds.
+    window: u64,
+    /// When a chunk was asked for first, and by whom; nobody once another client did soon after.
+    first: HashMap<u64, (u64, Option<u32>)>,
+    together: u64,
+}
+
+impl ClientRelation {
+    /// Clients are together that ask within so many seconds.
+    pub(super) fn within(seconds: f64) -> Self {
+        Self { window: (seconds * 1e9) as u64, first: HashMap::new(), together: 0 }
+    }
+
+    /// Takes a read, and the chunks that it needs.
+    pub(super) fn take(&mut self, request: &Request, chunks: &[u64]) {
+        for chunk in chunks {
+            let (time, client) =
+                self.first.entry(*chunk).or_insert((request.time, Some(request.client)));
+            let is_other = client.is_some_and(|client| client != request.client);
+            if is_other && request.time.saturating_sub(*time) <= self.window {
+                *client = None;
+                self.together += 1;
+            }
+        }
+    }
+
+    /// The share of the chunks that were asked for together.
+    pub(super) fn share(&self) -> f64 {
+        self.together as f64 / self.first.len().max(1) as f64
+    }
 }
 
 /// Counts the load of a trace as it goes by.
@@ -71,6 +108,7 @@ impl Counter {
             changes: self.changes as f64 / requests,
             mean_bytes: (self.bytes as f64 / requests).round().max(1.0) as u64,
             think_ms: think,
+            related: 0.0,
         }
     }
 }
@@ -78,6 +116,18 @@ impl Counter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clients_are_related_when_they_ask_for_the_same_within_a_miss() {
+        let mut relation = ClientRelation::within(0.01);
+        let read = |client, ms: u64| Request { client, time: ms * 1_000_000, ..Request::default() };
+        relation.take(&read(0, 0), &[1, 2, 3, 4]);
+        relation.take(&read(1, 5), &[1]);
+        relation.take(&read(2, 6), &[1]); // the third is not counted again
+        relation.take(&read(0, 7), &[2]); // the same client
+        relation.take(&read(1, 20), &[3]); // too late
+        assert_eq!(relation.share(), 0.25);
+    }
 
     #[test]
     fn pauses_are_what_is_left_between_requests_of_one_client() {

@@ -46,6 +46,11 @@ impl Keys {
         })
     }
 
+    /// Where images may be cut.
+    pub(super) fn cuts(&self) -> &Chunks {
+        &self.cuts
+    }
+
     /// Takes note of disks that the header names by now.
     pub(super) fn learn(&mut self, header: &Header) {
         for disk in &header.disks[self.bases.len().min(header.disks.len())..] {
@@ -144,16 +149,25 @@ impl Reads {
         Ok(())
     }
 
-    /// What caches of these sizes do, each with chunks of `grain` bytes.
-    pub(super) fn curve(self, policy: PolicyKind, sizes: &[u64], grain: u64) -> Vec<Cached> {
+    /// What caches of these sizes do, each with chunks of `grain` bytes, and `pieces` bytes of the store kept
+    /// on the server's disk.
+    pub(super) fn curve(
+        self,
+        policy: PolicyKind,
+        sizes: &[u64],
+        grain: u64,
+        pieces: u64,
+    ) -> Vec<Cached> {
         let stream = Stream::of_reads(self.references);
         let reads = self.ends.len().max(1) as f64;
+        let of = |bytes: u64| u32::try_from(bytes / grain).unwrap_or(u32::MAX);
         let point = |size: &u64| {
-            let chunks =
-                u32::try_from(size / grain).unwrap_or(u32::MAX).clamp(1, stream.blocks().max(1));
+            let chunks = of(*size).clamp(1, stream.blocks().max(1));
+            let whole = simulate::whole(policy, chunks, of(pieces), &stream, &self.ends);
             Cached {
                 size: *size,
-                answered: simulate::whole(policy, chunks, &stream, &self.ends) as f64 / reads,
+                answered: whole.cache as f64 / reads,
+                kept: whole.below as f64 / reads,
                 hits: simulate::run(Policy::Kind(policy), chunks, &stream, false).hit_ratio(),
             }
         };
@@ -167,8 +181,18 @@ pub(super) struct Cached {
     pub(super) size: u64,
     /// The share of the reads that need nothing but the cache and their disk's own blocks.
     pub(super) answered: f64,
+    /// The share that need the piece cache in addition, but not the store.
+    pub(super) kept: f64,
     /// The share of look-ups of chunks that are hits, as the server itself counts them.
     pub(super) hits: f64,
+}
+
+impl Cached {
+    /// The share of the reads that miss the cache which need the store.
+    pub(super) fn store_share(&self) -> f64 {
+        let missing = 1.0 - self.answered;
+        if missing > 0.0 { (1.0 - self.kept / missing).clamp(0.0, 1.0) } else { 1.0 }
+    }
 }
 
 #[cfg(test)]
@@ -231,10 +255,20 @@ mod tests {
             reads.push(chunks).unwrap();
         }
         // Of two chunks: 8 hits, nothing hits, and 7 and 9 hit at the end.
-        let curve = reads.curve(PolicyKind::Lru, &[8192, 1 << 40], 4096);
+        let curve = reads.curve(PolicyKind::Lru, &[8192, 1 << 40], 4096, 0);
         let answered: Vec<f64> = curve.iter().map(|point| point.answered).collect();
         assert_eq!(answered, [0.6, 0.6]);
         // 8, 7 and 9 again, of 7 look-ups: in a cache of two, 7 is gone when it is read again.
         assert_eq!(curve[1].hits, 4.0 / 7.0);
+    }
+
+    #[test]
+    fn what_left_the_cache_is_kept_in_pieces_where_there_are_some() {
+        for (pieces, kept) in [(0, 0.0), (1 << 30, 0.25)] {
+            let mut reads = Reads::default();
+            (0..4u64).for_each(|read| reads.push(&[read % 3]).unwrap());
+            let curve = reads.curve(PolicyKind::Lru, &[8192], 4096, pieces);
+            assert_eq!((curve[0].answered, curve[0].kept), (0.0, kept));
+        }
     }
 }

@@ -3,9 +3,10 @@
 use super::percent;
 use super::tune::{Args, config, gain};
 use super::write_page;
-use crate::lists::{Sizes, duration};
+use crate::lists::Sizes;
 use crate::output::{Output, Table};
 use block::{ByteSize, Error, Result};
+use engine::config::time::duration;
 use report::{Axis, Plot, Report, Series, Unit};
 use serde::Serialize;
 use simulate::{Budget, Costs, Plan, Spending};

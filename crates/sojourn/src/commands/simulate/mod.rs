@@ -28,8 +28,8 @@ use simulate::{Chunks, Estimate, Law, Options, Sharing, Stream};
 use std::path::PathBuf;
 use store::chunker::{MAX_PAGES, MEAN_PAGES, MIN_PAGES};
 
-/// Fewer sampled blocks than this tell nothing of a cache.
-const FEWEST: u32 = 64;
+/// Hit ratios from fewer sampled blocks than this may be off by points.
+const FEWEST: u32 = 2500;
 
 /// What to find out.
 #[derive(Debug, Subcommand)]
@@ -188,7 +188,8 @@ impl Load {
             tracing::warn!(
                 blocks = stream.blocks(),
                 one_in,
-                "the sample is too small to tell anything; give a smaller --one-in"
+                points = off_by(stream.blocks()).round(),
+                "the sample is small, hit ratios may be off by so many points; give a smaller --one-in"
             );
         }
         Ok(stream)
@@ -282,6 +283,12 @@ fn describe_estimate(load: &Load, estimate: &Estimate, stream: &Stream) -> Strin
         load.what(stream),
         estimate.samples
     )
+}
+
+/// By how many points a hit ratio from so many sampled blocks may be off: twice the standard error of a share of
+/// one half.
+fn off_by(blocks: u32) -> f64 {
+    100.0 / f64::from(blocks.max(1)).sqrt()
 }
 
 /// A share in percent, as tables have it.

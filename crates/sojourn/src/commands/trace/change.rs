@@ -2,10 +2,11 @@
 
 use super::{Reading, kept, must_not_be_read, stem};
 use crate::commands::image::target::exists;
-use crate::lists::{Numbers, duration};
+use crate::lists::Numbers;
 use crate::output::{Output, visible};
 use crate::progress::Bar;
 use block::{ByteSize, Error, Result};
+use engine::config::time::duration;
 use serde::Serialize;
 use server::descriptors;
 use std::path::PathBuf;
@@ -15,6 +16,9 @@ use trace::{
     Anonymous, Begun, ExportOptions, Exported, Format, Merged, Op, Same, Selection, Source,
     format_for,
 };
+
+/// A sample of fewer requests says little.
+const FEW_REQUESTS: u64 = 1000;
 
 /// How a trace is written.
 #[derive(Debug, clap::Args)]
@@ -57,21 +61,22 @@ impl Writing {
         }
     }
 
-    fn write(&self, source: &mut dyn Source, unit: u32, output: Output) -> Result<()> {
+    /// Writes it, and says so; how many requests were written.
+    fn write(&self, source: &mut dyn Source, unit: u32, output: Output) -> Result<u64> {
         let format = self.format()?;
         let bar = Bar::waiting("writing");
         let done = trace::export(source, &self.out, &ExportOptions { format, unit });
         drop(bar);
         let done = match done {
             // Whoever reads it has enough, as `head` does.
-            Err(e) if self.to_stdout() && is_broken_pipe(&e) => return Ok(()),
+            Err(e) if self.to_stdout() && is_broken_pipe(&e) => return Ok(0),
             done => done?,
         };
-        if self.to_stdout() {
-            return Ok(());
+        if !self.to_stdout() {
+            let view = View { file: self.out.display().to_string(), format, done };
+            output.print(&view, || text(&view))?;
         }
-        let view = View { file: self.out.display().to_string(), format, done };
-        output.print(&view, || text(&view))
+        Ok(done.requests)
     }
 }
 
@@ -122,7 +127,7 @@ pub(crate) struct Convert {
 pub(super) fn convert(args: &Convert, output: Output) -> Result<()> {
     args.writing.check(from_ref(&args.trace))?;
     let mut source = args.reading.open(&args.trace)?;
-    args.writing.write(&mut source, args.reading.unit, output)
+    args.writing.write(&mut source, args.reading.unit, output).map(drop)
 }
 
 /// Arguments of `sojourn trace cut`.
@@ -198,7 +203,7 @@ pub(super) fn cut(args: &Cut, output: Output) -> Result<()> {
             args.trace.display()
         )));
     }
-    args.writing.write(&mut cut, args.reading.unit, output)
+    args.writing.write(&mut cut, args.reading.unit, output).map(drop)
 }
 
 /// Arguments of `sojourn trace sample`.
@@ -235,7 +240,15 @@ pub(super) fn sample(args: &Sample, output: Output) -> Result<()> {
             args.one_in
         )));
     }
-    args.writing.write(&mut sample, args.reading.unit, output)
+    let requests = args.writing.write(&mut sample, args.reading.unit, output)?;
+    if args.one_in > 1 && (1..FEW_REQUESTS).contains(&requests) {
+        tracing::warn!(
+            requests,
+            one_in = args.one_in,
+            "the sample is small, and what it shows may be far from the whole; give a smaller --one-in"
+        );
+    }
+    Ok(())
 }
 
 /// Arguments of `sojourn trace merge`.
@@ -293,7 +306,7 @@ pub(super) fn merge(args: &Merge, output: Output) -> Result<()> {
     } else {
         Merged::new(traces, same)
     };
-    args.writing.write(&mut merged, args.reading.unit, output)
+    args.writing.write(&mut merged, args.reading.unit, output).map(drop)
 }
 
 /// Arguments of `sojourn trace anonymize`.
@@ -322,7 +335,7 @@ pub(super) fn anonymize(args: &Anonymize, output: Output) -> Result<()> {
     let source = args.reading.open(&args.trace)?;
     let key = if args.places { Some(key()?) } else { None };
     let mut anonymous = Anonymous::new(source, key);
-    args.writing.write(&mut anonymous, args.reading.unit, output)
+    args.writing.write(&mut anonymous, args.reading.unit, output).map(drop)
 }
 
 /// A random number.
