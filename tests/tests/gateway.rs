@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+use sojourn_tests::attached::{furnish, read_all};
 use sojourn_tests::home::free_port;
 use sojourn_tests::tool::shell;
 use sojourn_tests::{Client, Home, Server, content, require};
@@ -18,21 +19,9 @@ fn lab(key: Option<&Path>) -> (Home, Vec<u8>) {
         None => Home::new(),
     };
     let bytes = content::image(41, MIB);
-    home.import("golden:1", &bytes);
-    home.disk("alice", "golden:1");
+    let rule = "{ certificate = \"*\", write = [\"{name}\"], read = [\"golden:*\"] }";
+    furnish(&home, &bytes, rule);
     home.disk("bob", "golden:1");
-    home.run(&["disk", "release", "alice"]);
-    home.run(&["cert", "ca"]);
-    home.run(&["cert", "server", "localhost", "127.0.0.1"]);
-    home.run(&["cert", "client", "alice"]);
-    let uid = rustix::process::getuid().as_raw();
-    let rules = format!(
-        "access = [\n{{ certificate = \"*\", write = [\"{{name}}\"], read = [\"golden:*\"] }},\n\
-         {{ uid = {uid}, write = [\"*\"] }},\n]\n"
-    );
-    let config = home.path("home/sojourn.toml");
-    let rest = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(&config, format!("{rules}{rest}")).unwrap();
     (home, bytes)
 }
 
@@ -52,10 +41,6 @@ fn laptop(server: &Home, at: SocketAddr, key: Option<&Path>) -> Home {
         Some(key) => Home::made_with(&["--store", &url, "--key-file", key.to_str().unwrap()]),
         None => Home::made_with(&["--store", &url]),
     }
-}
-
-fn read_all(client: &mut Client) -> Vec<u8> {
-    (0..client.size >> 20).flat_map(|part| client.read(part << 20, 1 << 20)).collect()
 }
 
 fn carried(key: Option<&Path>) {

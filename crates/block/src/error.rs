@@ -33,6 +33,20 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Every kind.
+    pub const ALL: [Self; 10] = [
+        Self::Invalid,
+        Self::NotFound,
+        Self::Conflict,
+        Self::Fenced,
+        Self::Unavailable,
+        Self::Corrupt,
+        Self::NoSpace,
+        Self::Denied,
+        Self::Unsupported,
+        Self::Internal,
+    ];
+
     /// The kind in words, for logs and JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -63,6 +77,11 @@ impl ErrorKind {
             Self::Denied => 9,
             Self::Unsupported => 10,
         }
+    }
+
+    /// The kind that a process ended with; [`Internal`](Self::Internal) for a code that stands for none.
+    pub fn of_exit_code(code: u8) -> Self {
+        Self::ALL.into_iter().find(|kind| kind.exit_code() == code).unwrap_or(Self::Internal)
     }
 }
 
@@ -196,22 +215,12 @@ mod tests {
 
     #[test]
     fn exit_codes_are_distinct_and_not_zero() {
-        use ErrorKind::*;
-        let all = [
-            Invalid,
-            NotFound,
-            Conflict,
-            Fenced,
-            Unavailable,
-            Corrupt,
-            NoSpace,
-            Denied,
-            Unsupported,
-            Internal,
-        ];
+        let all = ErrorKind::ALL;
         let codes: std::collections::BTreeSet<u8> = all.iter().map(|k| k.exit_code()).collect();
         assert_eq!(codes.len(), all.len());
         assert!(!codes.contains(&0));
+        assert!(all.into_iter().all(|kind| ErrorKind::of_exit_code(kind.exit_code()) == kind));
+        assert_eq!(ErrorKind::of_exit_code(77), ErrorKind::Internal);
     }
 
     #[test]

@@ -502,7 +502,7 @@ async fn clients_that_say_nothing_or_half_a_word_keep_nobody_out() {
 
 #[tokio::test]
 async fn who_does_not_take_its_answers_is_closed_and_holds_up_nobody() {
-    let limits = Limits { patience: Duration::from_secs(1), bytes: 8 << 20, ..Limits::default() };
+    let limits = Limits { patience: Duration::from_secs(5), bytes: 8 << 20, ..Limits::default() };
     let scene = scene_with(limits).await;
     let (_, shared) = scene.split().await;
     let pack = format!("packs/{}", shared[0].pack);

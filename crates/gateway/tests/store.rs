@@ -10,7 +10,15 @@ use gateway::Limits;
 use lab::{Lab, read_all};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
+use objects::{OpenOptions, Patience};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 use store::testing::{self, noise};
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 
 async fn clear_and_encrypted() -> [Lab; 2] {
     let limits = Limits::default();
@@ -69,6 +77,55 @@ async fn every_object_that_may_be_read_is_the_one_of_the_backend_in_whole_and_in
         }
         assert!(read >= 5, "settings, a pack, a segment, a root and a name: {read}");
     }
+}
+
+/// A way to the gateway on which every connection breaks when it has brought so many bytes; gives its port, and
+/// counts what it brought.
+async fn breaking(to: SocketAddr, after: u64, tasks: &mut JoinSet<()>) -> (u16, Arc<AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (port, brought) = (listener.local_addr().unwrap().port(), Arc::new(AtomicU64::new(0)));
+    let counted = Arc::clone(&brought);
+    tasks.spawn(async move {
+        loop {
+            let (client, _) = listener.accept().await.unwrap();
+            let server = TcpStream::connect(to).await.unwrap();
+            let ((mut asks, mut is_told), (server, mut to_server)) =
+                (client.into_split(), server.into_split());
+            let mut answers = server.take(after);
+            tokio::select! {
+                _ = tokio::io::copy(&mut asks, &mut to_server) => {}
+                copied = tokio::io::copy(&mut answers, &mut is_told) => {
+                    counted.fetch_add(copied.unwrap_or(0), Relaxed);
+                }
+            }
+        }
+    });
+    (port, brought)
+}
+
+#[tokio::test]
+async fn a_batch_over_a_link_that_breaks_every_mebibyte_comes_bit_by_bit() {
+    let lab = Lab::new().await;
+    lab.image("debian:1", &noise(5, 6 << 20)).await;
+    let mut tasks = JoinSet::new();
+    let (port, brought) = breaking(lab.address, 1 << 20, &mut tasks).await;
+    let options = OpenOptions {
+        patience: Patience::lasting(Duration::from_secs(20)),
+        ..OpenOptions::default()
+    };
+    let bare = Arc::new(lab.object_store_at("alice", port));
+    let opened = objects::exact(bare, "gateway+https://test", &options);
+    let packs: Vec<_> = lab.backend.list(Some(&Path::from("packs"))).try_collect().await.unwrap();
+    let pack = packs.iter().max_by_key(|meta| meta.size).unwrap();
+    assert!(pack.size > 5 << 20);
+    let whole = lab.backend.get(&pack.location).await.unwrap().bytes().await.unwrap();
+    let starts = (0..pack.size).step_by(64 << 10);
+    let ranges: Vec<_> = starts.map(|at| at..pack.size.min(at + (64 << 10))).collect();
+    let parts = opened.backend.get_ranges(&pack.location, &ranges).await.unwrap();
+    assert_eq!(parts.concat(), whole);
+    let brought = brought.load(Relaxed);
+    // What was on its way when the link broke, and only that, comes again.
+    assert!(brought < pack.size * 2, "{brought} for {}", pack.size);
 }
 
 #[tokio::test]

@@ -2,8 +2,8 @@
 //! environment, then the profile (`AWS_PROFILE`, else `default`) in `~/.aws/credentials` and
 //! `~/.aws/config`, then the roles that machines and containers have.
 
+use super::attempts::client_options;
 use super::environment::Environment;
-use super::place::client_options;
 use block::{Error, Result};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use std::collections::BTreeMap;

@@ -1,11 +1,13 @@
 //! Reads that come at nearly the same time and lie near each other become one request: on a
 //! network a request costs a round trip, and money.
 
+use super::batch::RangeBatches;
 use super::layer::object_layer;
 use crate::trip::Trip;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::{BoxFuture, Shared};
+use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{Error, ObjectStore, Result};
@@ -53,6 +55,8 @@ pub(crate) struct Gathered {
     inner: Arc<dyn ObjectStore>,
     batches: Arc<Mutex<HashMap<Path, Batch>>>,
     apart: Arc<Apart>,
+    /// The most that reads may be apart and be joined, in bytes.
+    most_apart: u64,
 }
 
 /// How far apart reads may be that are joined: what the backend sends in [`WASTE`] at the rate of its
@@ -94,7 +98,13 @@ impl Apart {
 
 impl Gathered {
     pub(crate) fn new(inner: Arc<dyn ObjectStore>) -> Self {
-        Self { inner, batches: Arc::default(), apart: Arc::default() }
+        Self { inner, batches: Arc::default(), apart: Arc::default(), most_apart: GAP }
+    }
+
+    /// The same, which reads next to nothing that nobody asked for, however quick the backend may turn out to be.
+    #[must_use]
+    pub(crate) fn sparing(self) -> Self {
+        Self { most_apart: NEAR, ..self }
     }
 
     /// Adds ranges to the batch of an object. Whoever waits for the batch drives it; it is planned
@@ -110,7 +120,8 @@ impl Gathered {
         let plan = async move {
             tokio::time::sleep(WINDOW).await;
             this.batches.lock().remove(&place);
-            let ranges = joined(std::mem::take(&mut *mine.lock()), this.apart.get());
+            let apart = this.apart.get().min(this.most_apart);
+            let ranges = joined(std::mem::take(&mut *mine.lock()), apart);
             let request = |range: Range<u64>| (range.clone(), this.request(&place, range));
             Arc::new(ranges.into_iter().map(request).collect())
         };
@@ -229,6 +240,19 @@ impl super::layer::ObjectLayer for Gathered {
     }
 }
 
+/// All that were asked for at once come together.
+impl RangeBatches for Gathered {
+    fn ranges<'a>(
+        &'a self,
+        location: &'a Path,
+        ranges: &'a [Range<u64>],
+    ) -> BoxStream<'a, Result<Bytes>> {
+        let parts = ObjectStore::get_ranges(self, location, ranges);
+        let each = |parts: Vec<Bytes>| stream::iter(parts.into_iter().map(Ok));
+        stream::once(parts).map_ok(each).try_flatten().boxed()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::single_range_in_vec_init)] // one range is asked for at a time
@@ -304,6 +328,20 @@ mod tests {
         took.sort_unstable();
         took.dedup();
         assert!(took.len() > 6, "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sparing_reader_reads_little_that_nobody_asked_for() {
+        let (bytes, counted, gathered) = rig(1 << 20).await;
+        let gathered = gathered.sparing();
+        let path = Path::from("a");
+        let asked = [0..100, 10_000..10_100, 200_000..200_100];
+        let before = counted.calls();
+        let parts = gathered.get_ranges(&path, &asked).await.unwrap();
+        assert_eq!(counted.calls() - before, 2, "the first two lie near each other");
+        for (part, range) in parts.iter().zip(asked) {
+            assert_eq!(part[..], bytes[range.start as usize..range.end as usize]);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -18,14 +18,19 @@
 //! | `requests` | [`get`], [`put_new`], [`put_content`], [`list`] and the like; what their errors mean |
 //! | `place` | [`open`]: from a URL to a backend |
 //! | `local` | [`local`](fn@local): a directory as a backend |
+//! | `attempts` | how long a single request may take |
 //! | `environment`, `aws` | [`Environment`]: where credentials are |
 //! | `fault` | what a backend's error means |
 //! | [`layer`] | [`ObjectLayer`](layer::ObjectLayer): a backend over another one that says only what it changes |
+//! | `batch` | [`RangeBatches`]: several ranges in one request, each as it comes |
 //! | `patient` | [`Patience`]: trying again |
+//! | `resumed` | a batch goes on where its link broke |
 //! | `gathered` | joining reads |
+//! | `link_pace` | [`LinkTime`]: what reads over a network take |
 //! | `trip` | [`Trip`]: what a request takes before its first byte |
 //! | `pieces`, `local_disk` | [`PieceOptions`]: the piece cache |
 //! | `directory` | a directory as a backend, and what of it is durable |
+//! | `mounted` | a directory that may be an empty mount point |
 //! | `turns` | how many read a directory at the same time |
 //! | `spare` | a directory whose file system is full |
 //! | `staging` | what killed writers leave in a directory |
@@ -35,7 +40,9 @@
 //! | [`testing`] | failing backends, for tests |
 
 mod amount;
+mod attempts;
 mod aws;
+mod batch;
 pub mod check;
 mod directory;
 mod environment;
@@ -43,13 +50,16 @@ mod fault;
 mod gathered;
 pub mod header;
 pub mod layer;
+mod link_pace;
 mod local;
 mod local_disk;
+mod mounted;
 mod patient;
 mod pieces;
 mod place;
 pub mod publish;
 mod requests;
+mod resumed;
 mod spare;
 mod staging;
 pub mod testing;
@@ -57,11 +67,13 @@ mod trip;
 mod turns;
 
 pub use amount::Amount;
+pub use batch::RangeBatches;
 pub use environment::Environment;
 pub use gathered::GAP;
+pub use link_pace::LinkTime;
 pub use local::{create_local, local};
+pub use local_disk::{PieceCounters, PieceOptions};
 pub use patient::{Patience, RetryCounters};
-pub use pieces::{PieceCounters, PieceOptions};
 pub use place::{Link, OpenOptions, Opened, create, exact, is_remote, layered, open, patient};
 pub use requests::{
     Created, Hint, create_content, delete, error, get, get_range, get_range_with, get_ranges,

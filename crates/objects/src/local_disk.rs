@@ -5,11 +5,11 @@
 //! written a sixteenth of the limit, all files are counted, and the ones that were not used for
 //! longest go. A file that is used gets the time of its use, at most once in a quarter of an hour.
 
-use super::pieces::{PieceCounters, PieceOptions};
 use block::{ErrorKind, offload};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
@@ -19,6 +19,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// Where pieces are kept, and how many.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PieceOptions {
+    /// The directory; it is made when something is kept. It may be deleted at any time.
+    pub dir: PathBuf,
+    /// Bytes that are kept; the least recently used pieces go first.
+    pub limit: u64,
+}
+
+/// What a piece cache did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PieceCounters {
+    /// Parts that were on the local disk.
+    pub hits: u64,
+    /// Their bytes.
+    pub hit_bytes: u64,
+    /// Parts that were fetched.
+    pub misses: u64,
+    /// Their bytes.
+    pub miss_bytes: u64,
+    /// Files that were damaged, and were fetched again.
+    pub damaged: u64,
+    /// Parts that could not be kept: the local disk is full or fails.
+    pub not_kept: u64,
+    /// Bytes that were dropped to make room.
+    pub evicted_bytes: u64,
+}
 
 const MAGIC: [u8; 8] = *b"SOJPIEC1";
 const HEADER: usize = MAGIC.len() + 32;

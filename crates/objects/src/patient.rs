@@ -5,8 +5,10 @@
 //! taken ([`put_new`](super::put_new), [`put_content`](super::put_content)), so a first attempt
 //! that was carried out after all is not mistaken for another writer's.
 
+use super::batch::RangeBatches;
 use super::fault::{self, Verdict};
 use super::layer::object_layer;
+use super::link_pace::LinkPace;
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
@@ -67,12 +69,30 @@ pub(crate) struct Patient {
     inner: Arc<dyn ObjectStore>,
     patience: Patience,
     tally: Arc<Tally>,
+    /// The same backend, if it answers several ranges in one request.
+    batches: Option<Arc<dyn RangeBatches>>,
+}
+
+/// Attempts at something, since the first one.
+pub(super) struct Attempts {
+    start: Instant,
+    pause: Duration,
+    said: bool,
+}
+
+impl Attempts {
+    /// The first one begins now.
+    pub(super) fn begin() -> Self {
+        Self { start: Instant::now(), pause: FIRST_PAUSE, said: false }
+    }
 }
 
 #[derive(Default)]
 pub(crate) struct Tally {
     retries: AtomicU64,
     given_up: AtomicU64,
+    /// What reads take.
+    pub(super) pace: LinkPace,
 }
 
 impl Tally {
@@ -86,7 +106,28 @@ impl Tally {
 
 impl Patient {
     pub(crate) fn new(inner: Arc<dyn ObjectStore>, patience: Patience) -> Self {
-        Self { inner, patience, tally: Arc::default() }
+        Self { inner, patience, tally: Arc::default(), batches: None }
+    }
+
+    /// The same for a backend that answers several ranges of an object in one request. One request for each would
+    /// cost a round trip for each. What of them has come when the link breaks is not asked for again, and as long
+    /// as something comes each time, nobody gives up.
+    pub(crate) fn batching(inner: Arc<dyn RangeBatches>, patience: Patience) -> Self {
+        let batches = Some(Arc::clone(&inner));
+        Self { batches, ..Self::new(inner, patience) }
+    }
+
+    pub(super) fn batches(&self) -> Option<&dyn RangeBatches> {
+        self.batches.as_deref()
+    }
+
+    pub(super) fn patience(&self) -> Patience {
+        self.patience
+    }
+
+    /// So many bytes came in one request, since it `began`.
+    pub(super) fn came(&self, bytes: u64, began: Instant) {
+        self.tally.pace.note(bytes, began.elapsed());
     }
 
     /// What was tried again so far, and from now on.
@@ -96,6 +137,7 @@ impl Patient {
 
     /// One reading, body and all.
     async fn whole(&self, location: &Path, options: &GetOptions) -> Result<GetResult> {
+        let began = Instant::now();
         let answer = self.inner.get_opts(location, options.clone()).await?;
         if options.head {
             return Ok(answer);
@@ -108,6 +150,7 @@ impl Patient {
             let why = format!("the body ended after {} bytes", body.len());
             return Err(failure(ErrorKind::UnexpectedEof, why));
         }
+        self.tally.pace.note(body.len() as u64, began.elapsed());
         let payload = GetResultPayload::Stream(stream::iter([Ok(body)]).boxed());
         Ok(GetResult { payload, meta, range, attributes, extensions })
     }
@@ -127,42 +170,56 @@ impl Patient {
         limit: Duration,
         attempt: impl Fn() -> F + Send,
     ) -> Result<T> {
-        let start = Instant::now();
-        let mut pause = FIRST_PAUSE;
-        let mut said = false;
+        let mut attempts = Attempts::begin();
         loop {
-            let failure = match timeout(limit, attempt()).await {
+            let failed = match timeout(limit, attempt()).await {
                 Ok(Ok(done)) => return Ok(done),
-                Ok(Err(e)) if fault::verdict(&e) == Verdict::Final => return Err(e),
                 Ok(Err(e)) => e,
                 Err(_) => {
                     let why = format!("no answer in {} s", limit.as_secs());
                     failure(ErrorKind::TimedOut, why)
                 }
             };
-            if start.elapsed() + pause >= self.patience.give_up {
-                self.tally.given_up.fetch_add(1, Ordering::Relaxed);
-                return Err(failure);
-            }
-            let turn = self.tally.retries.fetch_add(1, Ordering::Relaxed);
-            if !said && start.elapsed() > Duration::from_secs(1) {
-                said = true;
-                tracing::warn!(
-                    object = what,
-                    error = %failure,
-                    "the store does not answer; trying again for {} s",
-                    self.patience.give_up.as_secs()
-                );
-            }
-            // Many readers that failed together come back apart.
-            let spread = (turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as u32;
-            tokio::time::sleep(pause * (96 + spread) / 128).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            self.after(&mut attempts, what, failed).await?;
         }
+    }
+
+    /// Waits until it is time for the next attempt.
+    ///
+    /// # Errors
+    /// The failure of the last one, when trying again cannot help, or time is up.
+    pub(super) async fn after(
+        &self,
+        attempts: &mut Attempts,
+        what: &str,
+        failure: Error,
+    ) -> Result<()> {
+        if fault::verdict(&failure) == Verdict::Final {
+            return Err(failure);
+        }
+        if attempts.start.elapsed() + attempts.pause >= self.patience.give_up {
+            self.tally.given_up.fetch_add(1, Ordering::Relaxed);
+            return Err(failure);
+        }
+        let turn = self.tally.retries.fetch_add(1, Ordering::Relaxed);
+        if !attempts.said && attempts.start.elapsed() > Duration::from_secs(1) {
+            attempts.said = true;
+            tracing::warn!(
+                object = what,
+                error = %failure,
+                "the store does not answer; trying again for {} s",
+                self.patience.give_up.as_secs()
+            );
+        }
+        // Many readers that failed together come back apart.
+        let spread = (turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as u32;
+        tokio::time::sleep(attempts.pause * (96 + spread) / 128).await;
+        attempts.pause = (attempts.pause * 2).min(LONGEST_PAUSE);
+        Ok(())
     }
 }
 
-fn failure(kind: ErrorKind, why: String) -> Error {
+pub(super) fn failure(kind: ErrorKind, why: String) -> Error {
     Error::Generic { store: "network", source: std::io::Error::new(kind, why).into() }
 }
 
@@ -210,14 +267,7 @@ impl super::layer::ObjectLayer for Patient {
         location: &Path,
         ranges: &[Range<u64>],
     ) -> Result<Vec<bytes::Bytes>> {
-        // Each by `get_opts`, which knows how long its body has to be.
-        let mut parts = Vec::with_capacity(ranges.len());
-        for range in ranges {
-            let options = GetOptions { range: Some(range.clone().into()), ..Default::default() };
-            let found = ObjectStore::get_opts(self, location, options).await?;
-            parts.push(found.bytes().await?);
-        }
-        Ok(parts)
+        self.all_ranges(location, ranges).await
     }
 
     fn delete_stream(
@@ -290,6 +340,22 @@ mod tests {
         }
         assert_eq!(patient.list(None).count().await, 0);
         assert!(unreliable.injected() > 50);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ranges_are_one_request_where_the_backend_takes_several() {
+        let (unreliable, patient) = rig(Faults::default(), Patience::COMMAND);
+        let path = Path::from("a");
+        patient.put(&path, "content".into()).await.unwrap();
+        let reads = async |patient: Patient| {
+            let before = unreliable.calls();
+            let found = patient.get_ranges(&path, &[0..2, 3..5, 6..7]).await.unwrap();
+            assert_eq!(found, ["co", "te", "t"]);
+            unreliable.calls() - before
+        };
+        assert_eq!(reads(patient.clone()).await, 3);
+        let batching = Patient::batching(Arc::new(unreliable.clone()), Patience::COMMAND);
+        assert_eq!(reads(batching).await, 1);
     }
 
     #[tokio::test(start_paused = true)]

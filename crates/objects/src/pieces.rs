@@ -1,7 +1,7 @@
 //! The piece cache: parts of a remote store's immutable objects, kept on a local disk.
 //!
 //! Packs are kept in pieces of 128 KiB, cut at multiples of that; the indexes of packs, segments
-//! and roots as they were asked for. Of a store that lets only chunks be read ([`RangeGrain::AsAsked`]) the
+//! and roots as they were asked for. Of a store that lets only chunks be read the
 //! ranges of packs are kept as they were asked for, too. A piece is a file; its name is a hash of the store's place,
 //! the object's key and the part. A file is believed only if its own hash is right, so torn, old
 //! and foreign files do no harm: they are fetched again. Nothing is synced. Everything may be
@@ -13,9 +13,11 @@
 //! | 8 | 32 | BLAKE3, keyed with the file's name, of the rest |
 //! | 40 | … | the part |
 
+use super::Hint;
+use super::batch::RangeBatches;
 use super::gathered::again;
 use super::layer::object_layer;
-use super::{Hint, local_disk::LocalDisk};
+use super::local_disk::{LocalDisk, PieceOptions};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::{BoxFuture, Shared, WeakShared, try_join_all};
@@ -27,11 +29,9 @@ use object_store::{
     PutPayload, PutResult, Result,
 };
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Bytes of a piece of a pack.
@@ -42,34 +42,6 @@ const LONGEST: u64 = 16 << 20;
 const KEPT: [&str; 4] = ["packs/", "segments/", "manifests/", "bootlists/"];
 /// Kept, too, of a distant store: it never changes, and the store cannot be opened without it.
 const SETTINGS: &str = "store.json";
-
-/// Where pieces are kept, and how many.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PieceOptions {
-    /// The directory; it is made when something is kept. It may be deleted at any time.
-    pub dir: PathBuf,
-    /// Bytes that are kept; the least recently used pieces go first.
-    pub limit: u64,
-}
-
-/// What a piece cache did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct PieceCounters {
-    /// Parts that were on the local disk.
-    pub hits: u64,
-    /// Their bytes.
-    pub hit_bytes: u64,
-    /// Parts that were fetched.
-    pub misses: u64,
-    /// Their bytes.
-    pub miss_bytes: u64,
-    /// Files that were damaged, and were fetched again.
-    pub damaged: u64,
-    /// Parts that could not be kept: the local disk is full or fails.
-    pub not_kept: u64,
-    /// Bytes that were dropped to make room.
-    pub evicted_bytes: u64,
-}
 
 type Name = [u8; 32];
 type Fetch = BoxFuture<'static, Result<Bytes, Arc<Error>>>;
@@ -85,15 +57,6 @@ enum Part {
     Whole,
 }
 
-/// In which parts a pack is fetched and kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RangeGrain {
-    /// In pieces of [`PIECE`] bytes, whatever was asked for.
-    Pieces,
-    /// As it was asked for: not all that lies beside a range may be read.
-    AsAsked,
-}
-
 /// A backend whose immutable objects are kept on a local disk.
 #[derive(Clone)]
 pub(crate) struct Pieces {
@@ -101,7 +64,9 @@ pub(crate) struct Pieces {
     disk: Arc<LocalDisk>,
     /// Hash of the store's place.
     place: [u8; 32],
-    grain: RangeGrain,
+    /// Who gives ranges of packs where they are fetched and kept as they were asked for, and not in pieces: not
+    /// all that lies beside one may be read.
+    as_asked: Option<Arc<dyn RangeBatches>>,
     /// The store may be away for long: see [`distant`](Self::distant).
     is_distant: bool,
     /// Pieces that are on their way, for all who want them.
@@ -110,15 +75,17 @@ pub(crate) struct Pieces {
 
 impl Pieces {
     /// Puts itself in front of `inner`, the store at `place`.
-    pub(crate) fn new(
-        inner: Arc<dyn ObjectStore>,
-        place: &str,
-        grain: RangeGrain,
-        options: PieceOptions,
-    ) -> Self {
+    pub(crate) fn new(inner: Arc<dyn ObjectStore>, place: &str, options: PieceOptions) -> Self {
         let place = *blake3::hash(place.as_bytes()).as_bytes();
         let disk = Arc::new(LocalDisk::new(options));
-        Self { inner, disk, place, grain, is_distant: false, flights: Arc::default() }
+        let (as_asked, flights) = (None, Arc::default());
+        Self { inner, disk, place, as_asked, is_distant: false, flights }
+    }
+
+    /// The same, but ranges of packs are fetched from `ranges`, as they were asked for, and kept so.
+    #[must_use]
+    pub(crate) fn taking_ranges_from(self, ranges: Arc<dyn RangeBatches>) -> Self {
+        Self { as_asked: Some(ranges), ..self }
     }
 
     /// The same in front of a store that may be away for long: what is written is kept like what is read,
@@ -148,8 +115,33 @@ impl Pieces {
         let own =
             || self.disk.has(self.name(path, Part::Range(range.start, range.end - range.start)));
         let mut numbers = range.start / PIECE..range.end.div_ceil(PIECE);
-        (self.grain == RangeGrain::AsAsked && own())
+        (self.keeps_ranges() && own())
             || numbers.all(|number| self.disk.has(self.name(path, Part::Piece(number))))
+    }
+
+    /// Keeps a range of an object that came from elsewhere.
+    pub(crate) async fn keep_range(&self, path: &Path, range: &Range<u64>, bytes: Bytes) {
+        if is_kept(path) && self.keeps_ranges() && bytes.len() as u64 == range.end - range.start {
+            let name = self.name(path, Part::Range(range.start, range.end - range.start));
+            self.disk.keep(name, bytes).await;
+        }
+    }
+
+    /// Whether an object is kept as a whole, by the name of the file: it is not read.
+    pub(crate) fn has_object(&self, path: &Path) -> bool {
+        self.disk.has(self.name(path, Part::Whole))
+    }
+
+    /// Keeps an object that came from elsewhere, unless it is longer than any that is kept.
+    pub(crate) async fn keep_object(&self, path: &Path, bytes: Bytes) {
+        if is_kept(path) && !path.as_ref().starts_with("packs/") && bytes.len() as u64 <= LONGEST {
+            self.disk.keep(self.name(path, Part::Whole), bytes).await;
+        }
+    }
+
+    /// Whether ranges are looked for as they are asked for, and not in pieces alone.
+    fn keeps_ranges(&self) -> bool {
+        self.is_distant || self.as_asked.is_some()
     }
 
     /// What was kept where, and what that was good for.
@@ -256,8 +248,13 @@ impl Pieces {
         (whole.len() >= end).then(|| Bytes::from(whole).slice(skip..end))
     }
 
-    /// Ranges of an object as they were asked for, kept or fetched together.
-    async fn as_asked(&self, path: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+    /// Ranges of an object as they were asked for, kept or fetched together; each is kept as it comes.
+    async fn as_asked(
+        &self,
+        source: &dyn RangeBatches,
+        path: &Path,
+        ranges: &[Range<u64>],
+    ) -> Result<Vec<Bytes>> {
         let mut found = Vec::with_capacity(ranges.len());
         let mut missing = Vec::new();
         for range in ranges {
@@ -267,26 +264,20 @@ impl Pieces {
             }
             found.push(kept);
         }
-        let mut fetched = match missing.is_empty() {
-            true => Vec::new(),
-            false => self.inner.get_ranges(path, &missing).await?,
-        }
-        .into_iter();
+        let mut parts = source.ranges(path, &missing);
         let mut all = Vec::with_capacity(ranges.len());
         for (range, kept) in ranges.iter().zip(found) {
-            all.push(match kept {
-                Some(bytes) => bytes,
-                None => {
-                    let bytes = fetched.next().unwrap_or_default();
-                    let len = range.end - range.start;
-                    // A shorter one ends with the object, and is not what its name would say.
-                    if bytes.len() as u64 == len {
-                        let name = self.name(path, Part::Range(range.start, len));
-                        self.disk.keep(name, bytes.clone()).await;
-                    }
-                    bytes
-                }
-            });
+            if let Some(bytes) = kept {
+                all.push(bytes);
+                continue;
+            }
+            let bytes = parts.next().await.transpose()?.unwrap_or_default();
+            let len = range.end - range.start;
+            // A shorter one ends with the object, and is not what its name would say.
+            if bytes.len() as u64 == len {
+                self.disk.keep(self.name(path, Part::Range(range.start, len)), bytes.clone()).await;
+            }
+            all.push(bytes);
         }
         Ok(all)
     }
@@ -420,10 +411,20 @@ impl super::layer::ObjectLayer for Pieces {
         if !is_kept(location) {
             return self.inner.get_ranges(location, ranges).await;
         }
-        if self.grain == RangeGrain::AsAsked {
-            return self.as_asked(location, ranges).await;
+        if let Some(source) = &self.as_asked {
+            return self.as_asked(&**source, location, ranges).await;
         }
-        try_join_all(ranges.iter().map(|range| self.range(location, range))).await
+        let range = async |range: &Range<u64>| {
+            let own = self.name(location, Part::Range(range.start, range.end - range.start));
+            if self.is_distant
+                && self.disk.has(own)
+                && let Some(bytes) = self.disk.read(own).await
+            {
+                return Ok(bytes);
+            }
+            self.range(location, range).await
+        };
+        try_join_all(ranges.iter().map(range)).await
     }
 }
 

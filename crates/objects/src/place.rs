@@ -8,23 +8,28 @@
 //! | `az://container/prefix` | Azure Blob Storage | `AZURE_STORAGE_*` |
 //! | `http://…`, `https://…` | any web server; read only, see [`publish`](super::publish) | |
 
+use super::attempts::{client_options, once};
 use super::aws;
+use super::batch::RangeBatches;
 use super::environment::Environment;
 use super::gathered::Gathered;
+use super::link_pace::LinkTime;
+use super::local_disk::{PieceCounters, PieceOptions};
+use super::mounted::Mounted;
 use super::patient::{Patience, Patient, RetryCounters, Tally};
-use super::pieces::{PieceCounters, PieceOptions, Pieces, RangeGrain};
+use super::pieces::Pieces;
 use super::publish::Published;
 use super::{create_local, fault, local};
 use block::{Error, ErrorKind, Result};
+use bytes::Bytes;
+use object_store::ObjectStore;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
-use object_store::{ClientOptions, ObjectStore, RetryConfig};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// How a store is opened.
 #[derive(Debug, Clone)]
@@ -35,9 +40,12 @@ pub struct OpenOptions {
     pub pieces: Option<PieceOptions>,
     /// Where credentials are looked for.
     pub environment: Environment,
-    /// Whether the store may be away for long. Then a directory, too, has the layers of a store over a
+    /// Whether the store may be away for long, its directory too. Then a directory has the layers of a store over a
     /// network; what is written is kept like what is read; and so are the store's settings.
     pub is_distant: bool,
+    /// Whether what is read lies scattered, and what lies beside it is of no use: packs of a store over a network are
+    /// read as they are asked for then, and not in pieces.
+    pub is_scattered: bool,
 }
 
 impl Default for OpenOptions {
@@ -48,6 +56,7 @@ impl Default for OpenOptions {
             pieces: None,
             environment: Environment::system(),
             is_distant: false,
+            is_scattered: false,
         }
     }
 }
@@ -74,9 +83,35 @@ impl Link {
         self.retries.snapshot()
     }
 
+    /// What a read of so many bytes takes; `None` before there was any, and for a directory.
+    pub fn expected(&self, bytes: u64) -> Option<LinkTime> {
+        self.retries.pace.expected(bytes)
+    }
+
     /// What the piece cache did; `None` when there is none.
     pub fn pieces(&self) -> Option<PieceCounters> {
         self.pieces.as_ref().map(|pieces| pieces.disk().counters())
+    }
+
+    /// Puts a range of an immutable object, which came from elsewhere, into the piece cache. That it cannot
+    /// be kept is counted there.
+    pub async fn keep_range(&self, object: &Path, range: &Range<u64>, bytes: Bytes) {
+        if let Some(pieces) = &self.pieces {
+            pieces.keep_range(object, range, bytes).await;
+        }
+    }
+
+    /// Puts an immutable object, which came from elsewhere, into the piece cache. That it cannot be kept is
+    /// counted there.
+    pub async fn keep_object(&self, object: &Path, bytes: Bytes) {
+        if let Some(pieces) = &self.pieces {
+            pieces.keep_object(object, bytes).await;
+        }
+    }
+
+    /// Whether an object is in the piece cache as a whole; as [`has_range`](Self::has_range).
+    pub fn has_object(&self, object: &Path) -> bool {
+        self.pieces.as_ref().is_some_and(|pieces| pieces.has_object(object))
     }
 
     /// Whether all of a range of an object is in the piece cache. Nothing is read: what is there is verified
@@ -149,7 +184,8 @@ pub fn is_remote(url: &str) -> bool {
 pub fn open(url: &str, options: &OpenOptions) -> Result<Opened> {
     match Place::of(url)? {
         Place::Directory(path) if options.is_distant => {
-            Ok(layered(local(path)?, url, options, |patient| patient))
+            let bare = Arc::new(Mounted::at(path)?);
+            Ok(layered(bare, url, options, |patient| patient))
         }
         Place::Directory(path) => Ok(Opened { backend: local(path)?, link: Link::default() }),
         remote => connect(url, &remote, options),
@@ -192,30 +228,41 @@ pub fn layered(
 ) -> Opened {
     let patient = Patient::new(bare, options.patience);
     let retries = patient.tally();
-    let backend = Arc::new(Gathered::new(inner(Arc::new(patient))));
-    kept(backend, retries, place, RangeGrain::Pieces, options)
+    let gathered = Gathered::new(inner(Arc::new(patient)));
+    if !options.is_scattered {
+        return kept(Arc::new(gathered), None, retries, place, options);
+    }
+    let gathered = Arc::new(gathered.sparing());
+    let as_asked = Arc::clone(&gathered) as Arc<dyn RangeBatches>;
+    kept(gathered, Some(as_asked), retries, place, options)
 }
 
 /// A backend over a network whose reads have to come as they were asked for, because not all that lies
-/// between them may be read: they are not joined, and kept as they are. `place` as for [`layered`].
-pub fn exact(bare: Arc<dyn ObjectStore>, place: &str, options: &OpenOptions) -> Opened {
-    let patient = Patient::new(bare, options.patience);
-    let retries = patient.tally();
-    kept(Arc::new(patient), retries, place, RangeGrain::AsAsked, options)
+/// between them may be read: they are not joined, and kept as they are, each as it comes. It answers several
+/// ranges of an object in one request. `place` as for [`layered`].
+pub fn exact(bare: Arc<dyn RangeBatches>, place: &str, options: &OpenOptions) -> Opened {
+    let patient = Arc::new(Patient::batching(bare, options.patience));
+    let (retries, as_asked) = (patient.tally(), Arc::clone(&patient) as Arc<dyn RangeBatches>);
+    kept(patient, Some(as_asked), retries, place, options)
 }
 
-/// Puts the piece cache in front, if one is asked for.
+/// Puts the piece cache in front, if one is asked for. `as_asked` gives ranges that have to come as they were
+/// asked for.
 fn kept(
     backend: Arc<dyn ObjectStore>,
+    as_asked: Option<Arc<dyn RangeBatches>>,
     retries: Arc<Tally>,
     place: &str,
-    grain: RangeGrain,
     options: &OpenOptions,
 ) -> Opened {
     let Some(pieces) = options.pieces.clone().filter(|pieces| pieces.limit > 0) else {
         return Opened { backend, link: Link { retries, pieces: None } };
     };
-    let pieces = Pieces::new(backend, place.trim_end_matches('/'), grain, pieces);
+    let pieces = Pieces::new(backend, place.trim_end_matches('/'), pieces);
+    let pieces = match as_asked {
+        Some(ranges) => pieces.taking_ranges_from(ranges),
+        None => pieces,
+    };
     let pieces = if options.is_distant { pieces.distant() } else { pieces };
     let link = Link { retries, pieces: Some(pieces.clone()) };
     Opened { backend: Arc::new(pieces), link }
@@ -241,7 +288,7 @@ fn bare<'a>(
     };
     match place {
         Place::S3 { bucket, prefix } => {
-            let builder = aws::builder(environment)?.with_bucket_name(*bucket).with_retry(never());
+            let builder = aws::builder(environment)?.with_bucket_name(*bucket).with_retry(once());
             Ok((Arc::new(builder.build().map_err(failed)?), prefix))
         }
         Place::Google { bucket, prefix } => {
@@ -252,7 +299,7 @@ fn bare<'a>(
                     builder = builder.with_config(key, value);
                 }
             }
-            let builder = builder.with_bucket_name(*bucket).with_retry(never());
+            let builder = builder.with_bucket_name(*bucket).with_retry(once());
             Ok((Arc::new(builder.build().map_err(failed)?), prefix))
         }
         Place::Azure { container, prefix } => {
@@ -268,30 +315,18 @@ fn bare<'a>(
                      AZURE_STORAGE_ACCOUNT_KEY"
                 )));
             }
-            let builder = builder.with_container_name(*container).with_retry(never());
+            let builder = builder.with_container_name(*container).with_retry(once());
             Ok((Arc::new(builder.build().map_err(failed)?), prefix))
         }
         Place::Web => {
             let builder = HttpBuilder::new()
                 .with_url(url)
                 .with_client_options(client_options().with_allow_http(true))
-                .with_retry(never());
+                .with_retry(once());
             Ok((Arc::new(builder.build().map_err(failed)?), ""))
         }
         Place::Directory(path) => Ok((local(*path)?, "")),
     }
-}
-
-/// [`Patient`] tries again, nobody else.
-fn never() -> RetryConfig {
-    RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..Default::default() }
-}
-
-/// Time limits of single requests; [`Patience`] has the real ones.
-pub(super) fn client_options() -> ClientOptions {
-    ClientOptions::new()
-        .with_timeout(Duration::from_secs(180))
-        .with_connect_timeout(Duration::from_secs(5))
 }
 
 #[cfg(test)]
@@ -349,5 +384,22 @@ mod tests {
         let half = options(&[("AWS_ACCESS_KEY_ID", "k")]);
         let error = open("s3://bucket/p", &half).err().unwrap();
         assert!(error.message().contains("AWS_SECRET_ACCESS_KEY"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn scattered_reads_bring_what_was_asked_for_and_no_more() {
+        let (dir, path) = (tempfile::tempdir().unwrap(), Path::from("packs/one"));
+        let memory = Arc::new(object_store::memory::InMemory::new());
+        memory.put_opts(&path, vec![7; 300_000].into(), Default::default()).await.unwrap();
+        for is_scattered in [false, true] {
+            let dir = dir.path().join(is_scattered.to_string());
+            let pieces = Some(PieceOptions { dir, limit: 1 << 30 });
+            let options = OpenOptions { pieces, is_scattered, ..OpenOptions::default() };
+            let opened = layered(memory.clone(), "s3://test", &options, |patient| patient);
+            let parts = opened.backend.get_ranges(&path, std::slice::from_ref(&(1000..2000))).await;
+            assert_eq!(parts.unwrap()[0][..], [7; 1000]);
+            assert!(opened.link.has_range(&path, &(1000..2000)), "it is kept");
+            assert_eq!(opened.link.has_range(&path, &(1000..3000)), !is_scattered);
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::chunker::PAGE;
 use crate::object::{self, ObjectKind};
 use crate::segment::Segment;
 use crate::wire::damaged;
-use crate::{BootListId, ChunkId, ChunkRef, Manifest, RefBody, Session, Store};
+use crate::{BootListId, ChunkId, ChunkRef, Manifest, RefBody, Session, Store, heal};
 use block::{Error, Result, Span};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use std::collections::{HashMap, HashSet};
@@ -105,8 +105,7 @@ pub async fn write(session: &Session, chunks: &[ChunkId]) -> Result<BootListId> 
 /// [`NotFound`](block::ErrorKind::NotFound), [`Corrupt`](block::ErrorKind::Corrupt); else the
 /// backend's.
 pub async fn read(store: &Store, id: &BootListId) -> Result<Vec<ChunkId>> {
-    let (backend, settings) = (store.backend(), store.settings());
-    let body = object::read_content(backend, settings, ObjectKind::BootList, &id.0).await?;
+    let body = heal::content(store, ObjectKind::BootList, &id.0).await?;
     decode(&ObjectKind::BootList.key(id), &body)
 }
 

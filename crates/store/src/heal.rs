@@ -6,25 +6,33 @@
 //! found is verified like everything else. Nothing is written: that is what a repair is for.
 
 use crate::import::Known;
+use crate::maps::{MapId, MapLookup, MapTurn};
 use crate::moved::{self, MAX_STEPS, Moved};
 use crate::object::{self, ObjectKind};
 use crate::{ChunkId, ChunkRef, PackId, Store};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::OnceCell;
 
 /// Bytes of `moved` objects that are kept in memory.
 const MEMORY: usize = 64 << 20;
+/// So long a store is waited for before whoever is nearby is asked for a map again, and at the longest between two
+/// times.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// What a store knows of the places that its own map does not name.
 #[derive(Default)]
 pub(crate) struct Healing {
     rewritten: Mutex<Rewritten>,
     sources: Mutex<Vec<OtherStore>>,
+    /// Who has maps nearby, if there is anybody.
+    pub(crate) nearby: RwLock<Option<Arc<dyn MapLookup>>>,
 }
 
 /// Packs that are gone, and where their chunks are.
@@ -247,13 +255,80 @@ pub(crate) fn target(moved: &HashMap<PackId, Moved>, at: &ChunkRef) -> Vec<Chunk
     steps
 }
 
-/// Reads the body of an object whose key is the hash of it, here or in another store.
+/// Reads the body of an object whose key is the hash of it: nearby where that is quicker, here, or wherever
+/// else it is. Whoever is nearby is asked again while this store gives no answer; the first right one counts.
 pub(crate) async fn content(store: &Store, kind: ObjectKind, id: &[u8; 32]) -> Result<Bytes> {
-    let failure = match own_content(store, kind, id).await {
-        Ok(body) => return Ok(body),
-        Err(e) if is_loss(&e) || e.kind() == ErrorKind::Unavailable => e,
-        Err(e) => return Err(e),
+    if let Some(body) = nearby(store, kind, id, MapTurn::BeforeStore).await {
+        return Ok(body);
+    }
+    let own = tokio::select! {
+        biased;
+        own = own_content(store, kind, id) => own,
+        body = nearby_at_last(store, kind, id) => return Ok(body),
     };
+    let failure = match own {
+        Ok(body) => return Ok(body),
+        Err(e) => e,
+    };
+    if !may_be_elsewhere(&failure) {
+        return Err(failure);
+    }
+    // Before the other stores, which may be away, too, and take long to say so.
+    if let Some(body) = nearby(store, kind, id, MapTurn::AfterStore).await {
+        store.tally().healed();
+        tracing::warn!(error = %failure, "an object was read from a source nearby");
+        return Ok(body);
+    }
+    others_content(store, kind, id, failure).await
+}
+
+/// The body of a map, from whoever is nearby and gives it while the store is waited for; never ends while nobody
+/// does.
+async fn nearby_at_last(store: &Store, kind: ObjectKind, id: &[u8; 32]) -> Bytes {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        tokio::time::sleep(pause).await;
+        if let Some(body) = nearby(store, kind, id, MapTurn::AfterStore).await {
+            tracing::debug!("a source nearby gave a map that the store had not given yet");
+            return body;
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// The body of a map that is nearby, verified.
+async fn nearby(store: &Store, kind: ObjectKind, id: &[u8; 32], turn: MapTurn) -> Option<Bytes> {
+    let id = MapId::of(kind, id)?;
+    let lookup = store.healing().nearby.read().clone()?;
+    let object = lookup.map(&id, turn).await?;
+    id.verify(store.settings(), object).ok()
+}
+
+/// Whether an error lets others be asked for the object.
+fn may_be_elsewhere(error: &Error) -> bool {
+    is_loss(error) || error.kind() == ErrorKind::Unavailable
+}
+
+/// Reads the body of an object whose key is the hash of it, here, and from another store when it is lost. What
+/// only a source nearby has is in no store.
+pub(crate) async fn stored_content(
+    store: &Store,
+    kind: ObjectKind,
+    id: &[u8; 32],
+) -> Result<Bytes> {
+    match own_content(store, kind, id).await {
+        Err(e) if may_be_elsewhere(&e) => others_content(store, kind, id, e).await,
+        own => own,
+    }
+}
+
+/// Reads the body of an object from another store, as this one gave `failure`.
+async fn others_content(
+    store: &Store,
+    kind: ObjectKind,
+    id: &[u8; 32],
+    failure: Error,
+) -> Result<Bytes> {
     for source in store.healing().sources() {
         if let Ok(body) = own_content(&source.store, kind, id).await {
             store.tally().healed();

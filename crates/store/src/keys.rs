@@ -281,7 +281,7 @@ async fn newest(backend: &dyn ObjectStore, key_id: &[u8; 16]) -> Result<Document
     ))
 }
 
-/// The master key of a store, opened with a secret.
+/// The master key of a store, opened with a secret; and the document that has it, wrapped.
 ///
 /// # Errors
 /// [`Denied`](ErrorKind::Denied) when the secret opens no slot.
@@ -289,8 +289,29 @@ pub(crate) async fn unlock(
     backend: &dyn ObjectStore,
     key_id: [u8; 16],
     secret: &Secret,
+) -> Result<(Zeroizing<[u8; 32]>, Vec<u8>)> {
+    let document = newest(backend, &key_id).await?;
+    let bytes = document.encode()?;
+    Ok((open_one(document.slots, key_id, secret).await?, bytes))
+}
+
+/// The master key out of a document that was kept, if it is one of this store and the secret opens a slot.
+pub(crate) async fn unlock_kept(
+    kept: Option<&[u8]>,
+    key_id: [u8; 16],
+    secret: &Secret,
+) -> Option<Zeroizing<[u8; 32]>> {
+    let document = Document::decode("the kept key slots", kept?).ok()?;
+    let is_ours = document.key_id == hex(&key_id);
+    let slots = is_ours.then_some(document.slots)?;
+    open_one(slots, key_id, secret).await.ok()
+}
+
+async fn open_one(
+    slots: Vec<Slot>,
+    key_id: [u8; 16],
+    secret: &Secret,
 ) -> Result<Zeroizing<[u8; 32]>> {
-    let slots = newest(backend, &key_id).await?.slots;
     let kind = SlotKind::of(secret);
     let (fitting, others): (Vec<Slot>, Vec<Slot>) =
         slots.into_iter().partition(|slot| slot.kind == kind);

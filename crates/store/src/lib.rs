@@ -22,6 +22,7 @@
 //! | [`offered`] | objects that another party offers to write, checked before they are |
 //! | [`pack`] | immutable objects that hold chunks in image order |
 //! | [`manifest`] | [`Manifest`]: what an image version or snapshot holds |
+//! | [`maps`] | roots, segments and boot lists, from whoever has them nearby |
 //! | [`stats`] | how much names hold and share |
 //! | [`stretch`] | chunks near each other, read in one request |
 //! | `shared` | segments in memory, held once by all manifests |
@@ -60,6 +61,7 @@ pub mod images;
 pub mod import;
 pub mod keys;
 pub mod manifest;
+pub mod maps;
 mod moved;
 pub mod name;
 mod object;
@@ -95,6 +97,7 @@ pub use import::{
 };
 pub use keys::{KeySlot, Keys, NewKey, SlotKind};
 pub use manifest::{Content, Manifest, Piece};
+pub use maps::{MapId, MapLookup, MapTurn};
 pub use name::{ImageName, check_name};
 pub use refs::{DamagedRef, KeyedRecord, Listing, RefBody, RefKey, RefKind, RefRecord, Refs};
 pub use secret::{Cost, Secret};

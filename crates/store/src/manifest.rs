@@ -68,8 +68,16 @@ pub(crate) struct Root {
 
 impl Root {
     pub(crate) async fn load(store: &Store, id: &ManifestId) -> Result<Self> {
-        let body = heal::content(store, ObjectKind::Root, &id.0).await?;
-        let (size, ids) = decode(&key(id), &body)?;
+        Self::read(id, &heal::content(store, ObjectKind::Root, &id.0).await?)
+    }
+
+    /// Reads the root out of a store, this one or another that it is healed from; never from a medium.
+    pub(crate) async fn load_stored(store: &Store, id: &ManifestId) -> Result<Self> {
+        Self::read(id, &heal::stored_content(store, ObjectKind::Root, &id.0).await?)
+    }
+
+    fn read(id: &ManifestId, body: &[u8]) -> Result<Self> {
+        let (size, ids) = decode(&key(id), body)?;
         Ok(Self { size, ids })
     }
 }
@@ -347,8 +355,8 @@ pub(crate) fn check_size(size: u64) -> Result<()> {
     }
     if !size.is_multiple_of(512) {
         return Err(Error::invalid(format!(
-            "the image's size ({size} bytes) is not a multiple of 512; pad it with \
-             \"truncate -s %512 FILE\""
+            "the image's size ({size} bytes) is not a multiple of 512: is it a disk? One that was cut \
+             short is padded with \"truncate -s %512 FILE\""
         )));
     }
     if size > MAX_SIZE {

@@ -6,7 +6,7 @@
 //! | 0 | 8 | magic of the kind |
 //! | 8 | 2 | version |
 //! | 10 | 2 | flags: 1 when the body is sealed |
-//! | 12 | 4 | CRC-32C of all bytes from 16 on |
+//! | 12 | 4 | CRC-32C of all bytes from 16 on; in any other version than 1, or with another flag, of bytes 8 to 11 before them |
 //! | 16 | 8 | key check: says which store's it is |
 //! | 24 | … | body |
 
@@ -49,6 +49,19 @@ impl Settings {
 /// # Errors
 /// [`Internal`](block::ErrorKind::Internal) when the cipher fails.
 pub fn encode(settings: &Settings, magic: [u8; 8], name: &str, body: &[u8]) -> Result<Vec<u8>> {
+    encode_version(settings, (magic, VERSION), name, body)
+}
+
+/// The file that holds `body`, in a given version of the format of this magic.
+///
+/// # Errors
+/// [`Internal`](block::ErrorKind::Internal) when the cipher fails.
+pub fn encode_version(
+    settings: &Settings,
+    (magic, version): ([u8; 8], u16),
+    name: &str,
+    body: &[u8],
+) -> Result<Vec<u8>> {
     let mut rest = Vec::with_capacity(CHECK + body.len() + TAG);
     rest.extend_from_slice(&settings.key_check());
     let flags = match settings.sealer() {
@@ -63,7 +76,11 @@ pub fn encode(settings: &Settings, magic: [u8; 8], name: &str, body: &[u8]) -> R
             SEALED
         }
     };
-    let mut bytes = Frame::of(magic, VERSION, flags, &rest).as_bytes().to_vec();
+    let frame = match version {
+        VERSION => Frame::of(magic, VERSION, flags, &rest),
+        later => Frame::of_later(magic, later, flags, &rest),
+    };
+    let mut bytes = frame.as_bytes().to_vec();
     bytes.extend_from_slice(&rest);
     Ok(bytes)
 }
@@ -75,20 +92,36 @@ pub fn encode(settings: &Settings, magic: [u8; 8], name: &str, body: &[u8]) -> R
 /// [`Unsupported`](block::ErrorKind::Unsupported) for a newer version or unknown flags,
 /// [`Invalid`](block::ErrorKind::Invalid) when it is another store's.
 pub fn decode(settings: &Settings, magic: [u8; 8], name: &str, bytes: &[u8]) -> Result<Vec<u8>> {
+    decode_versions(settings, (magic, VERSION), name, bytes).map(|(_, body)| body)
+}
+
+/// The body of a file of any version up to this one that was made under the same name, and its version.
+///
+/// # Errors
+/// [`Corrupt`](block::ErrorKind::Corrupt) for anything that is not what was written,
+/// [`Unsupported`](block::ErrorKind::Unsupported) for a newer version or unknown flags,
+/// [`Invalid`](block::ErrorKind::Invalid) when it is another store's.
+pub fn decode_versions(
+    settings: &Settings,
+    (magic, newest): ([u8; 8], u16),
+    name: &str,
+    bytes: &[u8],
+) -> Result<(u16, Vec<u8>)> {
     let short = || Error::corrupt(format!("{name} is damaged: it is too short"));
     let (frame, rest) = Frame::ref_from_prefix(bytes).map_err(|_| short())?;
-    frame.check(name, magic, VERSION, rest)?;
+    let version = frame.check_versions(name, magic, newest, rest)?;
     let (check, body) = rest.split_at_checked(CHECK).ok_or_else(short)?;
     if check != settings.key_check() {
         return Err(Error::invalid(format!("{name} belongs to another store")));
     }
     wire::check_sealed(name, frame.flags.get(), settings.is_encrypted())?;
-    match settings.sealer() {
-        None => Ok(body.to_vec()),
+    let body = match settings.sealer() {
+        None => body.to_vec(),
         Some(sealer) => sealer
             .open_object(name, &magic, body)
-            .map_err(|_| Error::corrupt(format!("{name} is damaged: it is not what was sealed"))),
-    }
+            .map_err(|_| Error::corrupt(format!("{name} is damaged: it is not what was sealed")))?,
+    };
+    Ok((version, body))
 }
 
 #[cfg(test)]
@@ -114,6 +147,23 @@ mod tests {
             for len in 0..bytes.len() {
                 assert!(decode(&settings, magic, "index", &bytes[..len]).is_err());
             }
+        }
+        for settings in [testing::settings(), testing::encrypted_settings()] {
+            let of = |version| encode_version(&settings, (magic, version), "index", b"x").unwrap();
+            for version in [1, 2] {
+                let read = decode_versions(&settings, (magic, 2), "index", &of(version)).unwrap();
+                assert_eq!(read, (version, b"x".to_vec()));
+            }
+            for bit in 0..of(2).len() * 8 {
+                let mut bad = of(2);
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert!(
+                    decode_versions(&settings, (magic, 2), "index", &bad).is_err(),
+                    "bit {bit}"
+                );
+            }
+            let newer = decode(&settings, magic, "index", &of(2)).unwrap_err();
+            assert_eq!(newer.kind(), ErrorKind::Unsupported);
         }
         let bytes = encode(&testing::settings(), magic, "index", b"what it says").unwrap();
         let other = Settings::generate(&testing::FixedEntropy::new(99)).unwrap();

@@ -45,14 +45,16 @@ pub enum RefKind {
     Snapshot,
     /// A suspended machine: `machine@number`.
     Parcel,
+    /// A machine that runs: `machine`.
+    Machine,
     /// How far garbage collection is: one name, `store`.
     Gc,
 }
 
 impl RefKind {
     /// All of them.
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Image, Self::Disk, Self::Snapshot, Self::Parcel, Self::Gc];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Image, Self::Disk, Self::Snapshot, Self::Parcel, Self::Machine, Self::Gc];
 
     /// The kind in words, as it stands in keys.
     pub const fn as_str(self) -> &'static str {
@@ -61,6 +63,7 @@ impl RefKind {
             Self::Disk => "disk",
             Self::Snapshot => "snapshot",
             Self::Parcel => "parcel",
+            Self::Machine => "machine",
             Self::Gc => "gc",
         }
     }
@@ -79,6 +82,7 @@ impl RefKind {
             Self::Disk => check_name("disk", name),
             Self::Snapshot => parts('@', "disk", "snapshot"),
             Self::Parcel => parts('@', "machine", "number"),
+            Self::Machine => check_name("machine", name),
             Self::Gc => check_name("collection", name),
         }
     }

@@ -14,6 +14,7 @@
 mod copies;
 mod finder;
 mod maps;
+mod plan;
 mod rebuild;
 
 use crate::chunk;
@@ -21,13 +22,14 @@ use crate::gc::{self, Absent};
 use crate::object::{self, ObjectKind};
 use crate::pack::{self, Builder, Finished, Index};
 use crate::verify::{self, Fault};
-use crate::{ChunkId, ChunkRef, PackId, Progress, Session, Store, heal, moved};
+use crate::{ChunkId, ChunkRef, MapId, PackId, Progress, Session, Store, heal, moved};
 use async_trait::async_trait;
 use block::{Device, Error, ErrorKind, Result};
 use bytes::Bytes;
 use finder::{Finder, Wanted};
+use plan::{Part, Plan};
 use serde::Serialize;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// What a repair calls itself.
@@ -46,7 +48,7 @@ pub enum Source {
         /// Its bytes.
         device: Arc<dyn Device>,
     },
-    /// Whatever answers chunk ids.
+    /// Whatever answers chunk ids, and perhaps gives segments, roots and boot lists.
     Chunks(Arc<dyn ChunkLookup>),
 }
 
@@ -61,6 +63,9 @@ pub trait ChunkLookup: Send + Sync {
     /// # Errors
     /// Any: it does not have the chunk then.
     async fn read(&self, at: &ChunkRef) -> Result<Bytes>;
+
+    /// The object of a map, as a store has it: not verified; `None` when it has none.
+    async fn map(&self, id: &MapId) -> Option<Bytes>;
 }
 
 /// What a repair did, or would do.
@@ -133,8 +138,10 @@ pub async fn store(
             other => other?,
         }),
     };
-    let outcome =
-        Repair { store, sources, session: session.as_ref(), progress, report }.run().await;
+    let unlisted = Vec::new();
+    let outcome = Repair { store, sources, session: session.as_ref(), progress, report, unlisted }
+        .run()
+        .await;
     match session {
         Some(session) => session.close(outcome).await,
         None => outcome,
@@ -148,6 +155,8 @@ struct Repair<'a> {
     session: Option<&'a Session>,
     progress: &'a dyn Progress,
     report: Report,
+    /// Packs that are there and were healed as far as is known, but whose indexes cannot be read.
+    unlisted: Vec<PackId>,
 }
 
 impl Repair<'_> {
@@ -230,6 +239,16 @@ impl Repair<'_> {
     /// The body of an object that is named after it, verified: from a source, or from one of the other
     /// stores that readers of this one ask.
     async fn body_elsewhere(&self, kind: ObjectKind, id: &[u8; 32]) -> Option<Bytes> {
+        if let Some(map) = MapId::of(kind, id) {
+            for source in self.sources {
+                if let Source::Chunks(lookup) = source
+                    && let Some(object) = lookup.map(&map).await
+                    && let Ok(body) = map.verify(self.store.settings(), object)
+                {
+                    return Some(body);
+                }
+            }
+        }
         let asked = self.store.healing().sources();
         let given = self.sources.iter().filter_map(|source| match source {
             Source::Store(other) => Some(other),
@@ -257,18 +276,14 @@ impl Repair<'_> {
                 bad.push(pack);
             }
         }
-        let mut plans = Vec::with_capacity(bad.len());
+        let plans = self.plans(&bad, full).await?;
         let mut wanted = Wanted::default();
-        for pack in &bad {
-            let plan = self.plan(pack, full).await?;
-            for at in plan.lost() {
-                wanted.lengths.insert(at.id, at.len);
-                let offsets = full.shown.get(&at.id).cloned().unwrap_or_default();
-                wanted.offsets.insert(at.id, offsets);
-            }
-            plans.push(plan);
+        for at in plans.iter().flat_map(Plan::lost) {
+            wanted.lengths.insert(at.id, at.len);
+            let offsets = full.shown.get(&at.id).cloned().unwrap_or_default();
+            wanted.offsets.insert(at.id, offsets);
         }
-        let aside = sound_in(&plans, &wanted);
+        let aside = plan::sound_in(&plans, &wanted);
         let bad: HashSet<PackId> = bad.into_iter().collect();
         let finder =
             Finder::search(self.store, self.sources, wanted, aside, (&bad, &absent), self.progress)
@@ -297,51 +312,24 @@ impl Repair<'_> {
                 self.heal(plan, &finder, full, &absent).await?;
             }
         }
-        Ok(())
+        self.delete_unlisted().await
     }
 
-    /// What of a bad pack is sound, and what is lost.
-    async fn plan(&self, pack: &PackId, full: &verify::Report) -> Result<Plan> {
-        let path = pack::path(pack);
-        let bytes = match objects::get(self.store.backend(), path.as_ref(), pack::MAX_LEN).await {
-            Ok(bytes) => bytes,
-            Err(e) if is_loss(&e) => Bytes::new(),
-            Err(e) => return Err(e),
-        };
-        let settings = self.store.settings();
-        let layout_in = |bytes: &Bytes| {
-            let index =
-                Index::decode(settings, *pack, path.as_ref(), bytes, bytes.len() as u64).ok()?;
-            let sums = index.checksums().map(Some);
-            Some(index.chunks().zip(sums).collect::<Vec<(ChunkRef, Option<u32>)>>())
-        };
-        let mut layout = layout_in(&bytes);
-        for source in self.sources {
-            if let (None, Source::Store(other)) = (&layout, source)
-                && self.store.shares_ids(other)
-                && let Ok(there) = objects::get(other.backend(), path.as_ref(), pack::MAX_LEN).await
-            {
-                layout = layout_in(&there);
+    /// Deletes the healed packs whose indexes cannot be read, unless a chunk is lost that one of them may
+    /// have.
+    async fn delete_unlisted(&mut self) -> Result<()> {
+        for pack in std::mem::take(&mut self.unlisted) {
+            if self.report.lost_chunks > 0 {
+                tracing::warn!(
+                    %pack,
+                    "a damaged pack stays, as it may have chunks that are found nowhere; repair the store again \
+                     when those are healed"
+                );
+            } else {
+                objects::delete(self.store.backend(), pack::path(&pack).as_ref()).await?;
             }
         }
-        let needed = full.unsure.get(pack);
-        // What a name needs that cannot be read now is in no list of needs.
-        let is_partly_known =
-            layout.is_none() && full.faults.iter().any(|fault| names_chunks(&fault.object));
-        let layout = layout.unwrap_or_else(|| {
-            let mut known: Vec<_> =
-                needed.into_iter().flatten().map(|lost| (lost.0, None)).collect();
-            known.dedup_by_key(|(at, _)| at.id);
-            known
-        });
-        let sound = |at: &ChunkRef| {
-            let range = at.offset as usize..at.offset as usize + at.stored as usize;
-            let stored = (range.end <= bytes.len()).then(|| bytes.slice(range))?;
-            at.decode(settings, stored.clone()).ok().map(|_| stored)
-        };
-        let part = |(at, checksum)| Part { at, stored: sound(&at), checksum };
-        let parts: Vec<Part> = layout.into_iter().map(part).collect();
-        Ok(Plan { pack: *pack, there: !bytes.is_empty(), is_partly_known, parts })
+        Ok(())
     }
 
     /// Writes a pack again as it was, over the bad one, if all of it can be had; says whether it could.
@@ -498,6 +486,8 @@ impl Repair<'_> {
                 "a damaged pack stays, as chunks in it may be needed by names or maps that cannot be read; \
                  repair the store again when those are healed"
             );
+        } else if plan.there && !plan.is_layout_known {
+            self.unlisted.push(pack);
         } else if plan.there {
             objects::delete(self.store.backend(), &key).await?;
         }
@@ -537,41 +527,6 @@ impl Repair<'_> {
     }
 }
 
-/// A bad pack, as far as it is known what was in it.
-struct Plan {
-    pack: PackId,
-    there: bool,
-    /// Its index is of no use, and something that may need chunks of it cannot be read, either.
-    is_partly_known: bool,
-    /// Its chunks, in order.
-    parts: Vec<Part>,
-}
-
-/// A chunk of a bad pack.
-struct Part {
-    at: ChunkRef,
-    /// What is stored of it, when that still gives the chunk.
-    stored: Option<Bytes>,
-    /// The checksum of what was stored of it, when an index says so.
-    checksum: Option<u32>,
-}
-
-impl Plan {
-    /// The chunks that the pack does not give any more.
-    fn lost(&self) -> impl Iterator<Item = ChunkRef> {
-        self.parts.iter().filter(|part| part.stored.is_none()).map(|part| part.at)
-    }
-}
-
-/// What is wanted of chunks that bad packs still have.
-fn sound_in(plans: &[Plan], wanted: &Wanted) -> HashMap<ChunkId, (ChunkRef, Bytes)> {
-    let parts = plans.iter().flat_map(|plan| &plan.parts);
-    parts
-        .filter(|part| wanted.lengths.get(&part.at.id) == Some(&part.at.len))
-        .filter_map(|part| Some((part.at.id, (part.at, part.stored.clone()?))))
-        .collect()
-}
-
 /// The plain bytes of a chunk that is in none of the places that a repair searched: from where `moved`
 /// leads, or from the other stores that readers of this one ask; `None` when nobody has them.
 async fn by_other_ways(store: &Store, at: &ChunkRef) -> Option<Bytes> {
@@ -584,13 +539,6 @@ async fn by_other_ways(store: &Store, at: &ChunkRef) -> Option<Bytes> {
         }
     }
     None
-}
-
-/// Whether chunks are needed because of what is in an object.
-fn names_chunks(key: &str) -> bool {
-    ["refs", "manifests", "segments"].iter().any(|prefix| {
-        key.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/')) //
-    })
 }
 
 /// The kind and the id of an object that is named after its content.

@@ -10,10 +10,10 @@ use crate::settings::{self, Settings};
 use crate::shared::Shared;
 use crate::stretch::Stretch;
 use crate::{
-    Counters, Keys, Manifest, ManifestId, NewKey, Refs, Secret, SegmentId, World, WriterId,
-    document, keys, pack,
+    Counters, Encoding, Keys, Manifest, ManifestId, NewKey, Refs, Secret, SegmentId, World,
+    WriterId, chunk, document, keys, pack,
 };
-use block::{Error, ErrorKind, Result};
+use block::{Error, ErrorKind, Result, offload};
 use bytes::Bytes;
 use object_store::ObjectStore;
 use objects::Created;
@@ -120,6 +120,25 @@ impl Store {
         world: World,
         secret: impl AsyncFnOnce() -> Result<Option<Secret>>,
     ) -> Result<Self> {
+        Ok(Self::open_with_slots(backend, world, secret, None).await?.0)
+    }
+
+    /// The same, with the key slots of an encrypted store as they were `kept` earlier: with these it is
+    /// opened while it is away, if its settings are kept, too. Gives the slots when they were read from the
+    /// store, because none were kept or the secret opens none of those: they hold the key wrapped, as the
+    /// store does, and are to be kept.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) when there is no store,
+    /// [`Denied`](ErrorKind::Denied) when the secret is needed and missing, or the wrong one,
+    /// [`Unsupported`](ErrorKind::Unsupported) when its format is newer,
+    /// [`Corrupt`](ErrorKind::Corrupt) when its settings are damaged; else the backend's.
+    pub async fn open_with_slots(
+        backend: Arc<dyn ObjectStore>,
+        world: World,
+        secret: impl AsyncFnOnce() -> Result<Option<Secret>>,
+        kept: Option<&[u8]>,
+    ) -> Result<(Self, Option<Vec<u8>>)> {
         let found = objects::get(&*backend, settings::KEY, document::MAX_LEN).await;
         let bytes = found.map_err(|e| match e.kind() {
             ErrorKind::NotFound => {
@@ -127,6 +146,7 @@ impl Store {
             }
             _ => e,
         })?;
+        let mut read = None;
         let settings = match Settings::decode(&bytes)? {
             Found::Open(settings) => *settings,
             Found::Locked(locked) => {
@@ -137,11 +157,18 @@ impl Store {
                          a terminal)",
                     )
                 })?;
-                let master = keys::unlock(&*backend, locked.key_id(), &secret).await?;
+                let master = match keys::unlock_kept(kept, locked.key_id(), &secret).await {
+                    Some(master) => master,
+                    None => {
+                        let found = keys::unlock(&*backend, locked.key_id(), &secret).await?;
+                        read = Some(found.1);
+                        found.0
+                    }
+                };
                 locked.unlock(master)
             }
         };
-        Ok(Self::new(backend, settings, world))
+        Ok((Self::new(backend, settings, world), read))
     }
 
     fn new(backend: Arc<dyn ObjectStore>, settings: Settings, world: World) -> Self {
@@ -271,6 +298,38 @@ impl Store {
         link.has_range(&pack::path(&at.pack), &stored_range(at))
     }
 
+    /// Puts a chunk that came from elsewhere into the piece cache of `link`, the way to this store, as if it had
+    /// been read there. `stored` is what was given, when that was compressed and sealed. Says whether that
+    /// was possible: the bytes have to be such as the store's own are read by the same reference.
+    ///
+    /// # Errors
+    /// [`Internal`](ErrorKind::Internal) when the compressor or cipher fails.
+    pub async fn keep(
+        &self,
+        link: &objects::Link,
+        at: &ChunkRef,
+        stored: Option<(Encoding, Bytes)>,
+        plain: Bytes,
+    ) -> Result<bool> {
+        let (settings, at) = (self.settings().clone(), *at);
+        let fits = move |(encoding, bytes): &(Encoding, Bytes)| {
+            *encoding == at.encoding && bytes.len() == at.stored as usize
+        };
+        let found = offload(move || {
+            let stored = match stored.filter(&fits) {
+                Some((_, bytes)) => bytes,
+                None => match Some(chunk::encode(&settings, &at.id, plain)?).filter(&fits) {
+                    Some((_, bytes)) => bytes,
+                    None => return Ok(None),
+                },
+            };
+            Ok(at.decode(&settings, stored.clone()).is_ok().then_some(stored))
+        });
+        let Some(stored) = found.await? else { return Ok(false) };
+        link.keep_range(&pack::path(&at.pack), &stored_range(&at), stored).await;
+        Ok(true)
+    }
+
     /// Counts the outcome of reading a chunk.
     pub(crate) fn count<T>(&self, at: &ChunkRef, outcome: Result<T>) -> Result<T> {
         match &outcome {
@@ -291,13 +350,14 @@ impl Store {
         Ok(Arc::new(Manifest::new(self, id, root)))
     }
 
-    /// As [`manifest`](Self::manifest), but the root is read whoever holds it: for who is about to rely
-    /// on its being there.
+    /// Opens a manifest whose root is read anew from a store, not from memory or a medium: for whoever is
+    /// about to rely on its being there.
     ///
     /// # Errors
-    /// As [`manifest`](Self::manifest).
+    /// [`NotFound`](ErrorKind::NotFound), [`Corrupt`](ErrorKind::Corrupt),
+    /// [`Unsupported`](ErrorKind::Unsupported) for a newer format; else the backend's.
     pub async fn stored_manifest(&self, id: &ManifestId) -> Result<Arc<Manifest>> {
-        let root = Root::load(self, id).await?;
+        let root = Root::load_stored(self, id).await?;
         Ok(Arc::new(Manifest::new(self, id, Arc::new(root))))
     }
 

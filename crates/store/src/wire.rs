@@ -35,6 +35,13 @@ impl Frame {
         }
     }
 
+    /// The frame of an object of a later version than the first, whose remaining bytes are `body`.
+    pub(crate) fn of_later(magic: [u8; 8], version: u16, flags: u16, body: &[u8]) -> Self {
+        let mut frame = Self::of(magic, version, flags, body);
+        frame.checksum = frame.newer_checksum(body).into();
+        frame
+    }
+
     /// The checksum of an object of a newer format: of version and flags, then of the body.
     fn newer_checksum(&self, body: &[u8]) -> u32 {
         crc32c::crc32c_append(crc32c::crc32c(&self.as_bytes()[8..12]), body)
@@ -46,15 +53,32 @@ impl Frame {
     /// [`Unsupported`](block::ErrorKind::Unsupported) for a newer version or unknown flags,
     /// [`Corrupt`](block::ErrorKind::Corrupt) for anything else that is not as it was written.
     pub(crate) fn check(&self, key: &str, magic: [u8; 8], version: u16, body: &[u8]) -> Result<()> {
+        match self.check_versions(key, magic, version, body)? == version {
+            true => Ok(()),
+            false => Err(damaged(key, "it has a version that it never had")),
+        }
+    }
+
+    /// Checks the frame of an object that may have any version up to `version`; gives the one that it has.
+    pub(crate) fn check_versions(
+        &self,
+        key: &str,
+        magic: [u8; 8],
+        version: u16,
+        body: &[u8],
+    ) -> Result<u16> {
         if self.magic != magic {
             return Err(damaged(key, "it does not begin with its magic"));
         }
         let is_newer = self.version.get() > version;
         if !is_newer && self.flags.get() & !SEALED == 0 {
-            return match self.version.get() == version
-                && crc32c::crc32c(body) == self.checksum.get()
-            {
-                true => Ok(()),
+            let checksum = match self.version.get() {
+                0 => None,
+                1 => Some(crc32c::crc32c(body)),
+                _ => Some(self.newer_checksum(body)),
+            };
+            return match checksum == Some(self.checksum.get()) {
+                true => Ok(self.version.get()),
                 false => Err(damaged(key, "checksum mismatch")),
             };
         }

@@ -330,7 +330,7 @@ async fn a_server_that_is_not_there_is_given_up_in_time() {
         ("AWS_ENDPOINT_URL", &endpoint),
     ]);
     let patience = Patience::lasting(Duration::from_secs(1));
-    let options = OpenOptions { environment, patience, pieces: None, is_distant: false };
+    let options = OpenOptions { environment, patience, ..OpenOptions::default() };
     let opened = objects::open("s3://bucket", &options).unwrap();
     let start = tokio::time::Instant::now();
     let error = Store::open(opened.backend, testing::world(1)).await.unwrap_err();

@@ -6,6 +6,7 @@ use crate::wire::{ABSENT, ListedObject, MODIFIED, MOST_BYTES, MOST_PARTS, PART, 
 use async_trait::async_trait;
 use bytes::{Buf, Bytes, BytesMut};
 use chrono::DateTime;
+use futures::Stream;
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -17,6 +18,7 @@ use object_store::{
     MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload,
     PutResult, Result,
 };
+use objects::RangeBatches;
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -124,7 +126,7 @@ fn failure(error: io::Error) -> Error {
 }
 
 /// The frames of a body; one that stands still is an error.
-fn frames(body: Incoming) -> impl futures::Stream<Item = io::Result<Bytes>> + Send {
+fn frames(body: Incoming) -> impl Stream<Item = io::Result<Bytes>> + Send {
     stream::try_unfold(body, async |mut body| {
         loop {
             let frame = timeout(STALL, body.frame()).await;
@@ -168,7 +170,7 @@ struct Parts<S> {
     held: BytesMut,
 }
 
-impl<S: futures::Stream<Item = io::Result<Bytes>> + Unpin> Parts<S> {
+impl<S: Stream<Item = io::Result<Bytes>> + Unpin> Parts<S> {
     async fn fill(&mut self, len: usize) -> io::Result<()> {
         while self.held.len() < len {
             match self.frames.try_next().await? {
@@ -227,21 +229,54 @@ impl GatewayStore {
         read(answer.into_body(), range.end - range.start).await.map_err(failure)
     }
 
-    async fn batch(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let body: String = ranges.iter().map(|range| batch_line(location, range)).collect();
-        let answer = self.send(Method::POST, "ranges", None, body.into()).await.map_err(failure)?;
-        let answer = checked(location, answer).await?;
-        let frames = std::pin::pin!(frames(answer.into_body()));
-        let mut parts = Parts { frames, held: BytesMut::new() };
-        let mut all = Vec::with_capacity(ranges.len());
-        for range in ranges {
-            let part = parts.next(range.end - range.start).await.map_err(failure)?;
-            all.push(part.ok_or_else(|| Error::NotFound {
-                path: location.to_string(),
-                source: "no such object, or none that this client may use".into(),
-            })?);
-        }
-        Ok(all)
+    /// The parts of one batch, each as it comes.
+    fn batch<'a>(
+        &'a self,
+        location: &'a Path,
+        ranges: &'a [Range<u64>],
+    ) -> impl Stream<Item = Result<Bytes>> + Send + 'a {
+        let answered = async move {
+            let lines = ranges.iter().filter(|range| !range.is_empty());
+            let body: String = lines.map(|range| batch_line(location, range)).collect();
+            let answer =
+                self.send(Method::POST, "ranges", None, body.into()).await.map_err(failure)?;
+            let answer = checked(location, answer).await?;
+            let frames = frames(answer.into_body()).boxed();
+            Ok::<_, Error>(Parts { frames, held: BytesMut::new() })
+        };
+        let absent = move || Error::NotFound {
+            path: location.to_string(),
+            source: "no such object, or none that this client may use".into(),
+        };
+        let parts = move |parts: Parts<_>| {
+            stream::try_unfold((parts, ranges), move |(mut parts, rest)| async move {
+                let Some((range, rest)) = rest.split_first() else { return Ok(None) };
+                if range.is_empty() {
+                    return Ok(Some((Bytes::new(), (parts, rest))));
+                }
+                let part = parts.next(range.end - range.start).await.map_err(failure)?;
+                Ok(Some((part.ok_or_else(absent)?, (parts, rest))))
+            })
+        };
+        stream::once(answered).map_ok(parts).try_flatten()
+    }
+}
+
+impl RangeBatches for GatewayStore {
+    fn ranges<'a>(
+        &'a self,
+        location: &'a Path,
+        ranges: &'a [Range<u64>],
+    ) -> BoxStream<'a, Result<Bytes>> {
+        let group = move |group: &'a [Range<u64>]| match group
+            .iter()
+            .filter(|range| !range.is_empty())
+            .count()
+        {
+            0 | 1 => stream::iter(group).then(move |range| self.one_range(location, range)).boxed(),
+            _ => self.batch(location, group).boxed(),
+        };
+        stream::iter(groups(ranges)).flat_map(group).boxed()
     }
 }
 
@@ -324,26 +359,7 @@ impl ObjectStore for GatewayStore {
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let asked: Vec<Range<u64>> = ranges.iter().filter(|r| !r.is_empty()).cloned().collect();
-        let mut found = Vec::with_capacity(ranges.len());
-        match asked.len() {
-            0 => {}
-            1 => found.push(self.one_range(location, &asked[0]).await?),
-            _ => {
-                for group in groups(&asked) {
-                    match group {
-                        [one] => found.push(self.one_range(location, one).await?),
-                        group => found.extend(self.batch(location, group).await?),
-                    }
-                }
-            }
-        }
-        let mut found = found.into_iter();
-        let part = |range: &Range<u64>| match range.is_empty() {
-            true => Bytes::new(),
-            false => found.next().unwrap_or_default(),
-        };
-        Ok(ranges.iter().map(part).collect())
+        self.ranges(location, ranges).try_collect().await
     }
 
     fn delete_stream(

@@ -91,8 +91,8 @@ pub(crate) fn right(
             owner.or_else(|| rules.right(peer, name).map(|_| Right::Read))
         }
         RefKind::Gc => Some(Right::Read),
-        // A suspended machine is on the store itself: its memory shows more than its disk does.
-        RefKind::Parcel => None,
+        // Machines are for those on the store itself: its memory shows more than its disk does.
+        RefKind::Parcel | RefKind::Machine => None,
     }
 }
 

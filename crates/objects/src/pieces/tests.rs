@@ -5,7 +5,7 @@ use block::conformance::Sequence;
 use object_store::ObjectStoreExt;
 use object_store::memory::InMemory;
 use proptest::prelude::*;
-use std::path::Path as FilePath;
+use std::path::{Path as FilePath, PathBuf};
 
 /// A remote store with one pack of `len` bytes.
 async fn remote(len: usize) -> (Vec<u8>, Unreliable, Path) {

@@ -1,8 +1,10 @@
 //! A backend that behaves as networks do: slow, busy, silent, sometimes after the work was done.
 
+use crate::RangeBatches;
 use crate::layer::{object_layer, ranges_by_get};
 use async_trait::async_trait;
 use block::conformance::Sequence;
+use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
@@ -14,6 +16,7 @@ use object_store::{
 use parking_lot::Mutex;
 use std::fmt;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -255,12 +258,22 @@ impl crate::layer::ObjectLayer for Unreliable {
         self.shared.leave()
     }
 
-    async fn get_ranges(
-        &self,
-        location: &Path,
-        ranges: &[std::ops::Range<u64>],
-    ) -> Result<Vec<bytes::Bytes>> {
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         ranges_by_get(self, location, ranges).await
+    }
+}
+
+impl RangeBatches for Unreliable {
+    fn ranges<'a>(
+        &'a self,
+        location: &'a Path,
+        ranges: &'a [Range<u64>],
+    ) -> BoxStream<'a, Result<Bytes>> {
+        let parts = async {
+            let parts = self.get_ranges(location, ranges).await?;
+            Ok::<_, Error>(stream::iter(parts.into_iter().map(Ok)))
+        };
+        stream::once(parts).try_flatten().boxed()
     }
 }
 

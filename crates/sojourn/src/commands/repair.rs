@@ -14,7 +14,7 @@ use engine::sources::{self, SourcePlace};
 use lookaside::ChunkSource;
 use std::sync::Arc;
 use store::repair::{ChunkLookup, Report, Source};
-use store::{ChunkId, ChunkRef, Settings, Store};
+use store::{ChunkId, ChunkRef, MapId, Settings, Store};
 
 /// Arguments of `sojourn repair`.
 #[derive(Debug, clap::Args)]
@@ -27,9 +27,9 @@ Examples:
   sojourn repair                                     keep what is sound of damaged packs
 
 Everything is verified before it is written. From an image or a device come the chunks that are in
-it, wherever they stand; a store with the same key also gives maps and boot lists. What nobody has
-stays broken and is named with those whom it touches; the exit code is 7 then. Import the image
-again, and repair once more.")]
+it, wherever they stand; media and a store with the same key also give maps and boot lists. What
+nobody has stays broken and is named with those whom it touches; the exit code is 7 then. Import
+the image again, and repair once more.")]
 pub(crate) struct Args {
     /// A store (a directory or URL), a medium, an indexed tree, an image file, a block device, an nbd://
     /// or nbds:// URI; may be repeated
@@ -94,6 +94,11 @@ impl ChunkLookup for Looked {
 
     async fn read(&self, at: &ChunkRef) -> Result<Bytes> {
         self.source.chunk(at).await?.verify(&self.settings, at)
+    }
+
+    async fn map(&self, id: &MapId) -> Option<Bytes> {
+        self.source.claims_map(id)?;
+        self.source.map(id).await.ok()
     }
 }
 

@@ -120,6 +120,7 @@ async fn names_of_the_wrong_form_are_refused() {
         (RefKind::Disk, ""),
         (RefKind::Snapshot, "disk"),
         (RefKind::Parcel, "work"),
+        (RefKind::Machine, "work@1"),
     ] {
         let error = refs.create(kind, name, body(1)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{name}");

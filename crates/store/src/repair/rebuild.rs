@@ -136,7 +136,8 @@ mod tests {
         let found =
             Finder::search(store, &[], wanted, HashMap::new(), (&none, &Absent::default()), &())
                 .await;
-        let plan = Plan { pack, there: false, is_partly_known: false, parts };
+        let plan =
+            Plan { pack, there: false, is_layout_known: true, is_partly_known: false, parts };
         as_it_was(store, &plan, &found.unwrap()).await.unwrap()
     }
 

@@ -6,7 +6,7 @@ use block::conformance::Sequence;
 use object_store::ObjectStoreExt;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 struct Lab {
     backend: Arc<InMemory>,
@@ -51,6 +51,15 @@ impl Lab {
     async fn keys(&self, prefix: &str) -> Vec<String> {
         let all = objects::list(&*self.backend, prefix).await.unwrap();
         all.into_iter().map(|meta| meta.location.to_string()).collect()
+    }
+
+    /// Damages the end of a pack, where its index is.
+    async fn spoil_index(&self, pack: &str) {
+        self.change(pack, |bytes| {
+            let end = bytes.len();
+            bytes[end - 100..].fill(0);
+        })
+        .await;
     }
 
     async fn change(&self, key: &str, change: impl FnOnce(&mut Vec<u8>)) {
@@ -154,11 +163,7 @@ async fn a_pack_is_healed_from_an_image_in_which_the_data_stands_elsewhere() {
 async fn a_pack_whose_index_is_lost_keeps_what_is_sound() {
     let lab = lab().await;
     let pack = lab.keys("packs").await.remove(0);
-    lab.change(&pack, |bytes| {
-        let end = bytes.len();
-        bytes[end - 100..].fill(0);
-    })
-    .await;
+    lab.spoil_index(&pack).await;
     // Nobody is needed for it: the segments say where the chunks are.
     let report = lab.repair(&[]).await;
     assert_eq!((report.lost_chunks, report.left.len()), (0, 0), "{report:?}");
@@ -170,11 +175,7 @@ async fn a_pack_whose_index_is_lost_stays_while_a_name_cannot_say_what_it_needs(
     for prefix in ["refs/image", "manifests", "segments"] {
         let lab = lab().await;
         let pack = lab.keys("packs").await.remove(0);
-        lab.change(&pack, |bytes| {
-            let end = bytes.len();
-            bytes[end - 100..].fill(0);
-        })
-        .await;
+        lab.spoil_index(&pack).await;
         let key = lab.keys(prefix).await.remove(0);
         let good = lab.bytes(&key).await;
         lab.change(&key, |bytes| bytes[good.len() / 2] ^= 1).await;
@@ -183,6 +184,64 @@ async fn a_pack_whose_index_is_lost_stays_while_a_name_cannot_say_what_it_needs(
         assert!(lab.read(&lab.copy().await).await.is_ok_and(|read| read == lab.image), "{prefix}");
         lab.repair(&[]).await;
         assert!(lab.is_whole().await, "{prefix}");
+    }
+}
+
+/// A store most of whose image is in a pack that a collection made of another one, and that pack.
+async fn rewritten(seed: u64) -> (Lab, String) {
+    let backend = Arc::new(InMemory::new());
+    let store =
+        Store::create(backend.clone(), testing::settings(), testing::world(1)).await.unwrap();
+    let image = picture();
+    let mut larger = image.clone();
+    larger.extend(noise(seed, 200 * 4096));
+    import(&store, "larger:1", &larger).await;
+    import(&store, "debian:1", &image).await;
+    let larger = store.refs().get(RefKind::Image, "larger:1").await.unwrap().unwrap();
+    store.refs().remove(RefKind::Image, "larger:1", larger.sequence).await.unwrap();
+    let lab = Lab { backend, store, image };
+    let before = lab.keys("packs").await;
+    let none = std::time::Duration::ZERO;
+    let options = gc::Options { grace: none, stale: none, rewrite_below: 0.9, dry_run: false };
+    gc::collect(&lab.store, &options, &()).await.unwrap();
+    let mut made = lab.keys("packs").await;
+    made.retain(|pack| !before.contains(pack));
+    assert_eq!((made.len(), lab.keys("moved").await.len()), (1, 1));
+    assert!(lab.is_whole().await);
+    (lab, made.remove(0))
+}
+
+#[tokio::test]
+async fn a_rewritten_pack_whose_index_is_lost_keeps_what_maps_lead_to() {
+    let (lab, pack) = rewritten(6).await;
+    lab.spoil_index(&pack).await;
+    let report = lab.repair(&[]).await;
+    assert_eq!((report.lost_chunks, report.left.len()), (0, 0), "{report:?}");
+    assert!(lab.is_whole().await);
+}
+
+#[tokio::test]
+async fn a_rewritten_pack_whose_index_is_lost_stays_while_its_map_is_lost() {
+    let mut orders = HashSet::new();
+    for (seed, damage) in (6..).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let (lab, pack) = rewritten(seed).await;
+        lab.spoil_index(&pack).await;
+        let map = lab.keys("moved").await.remove(0);
+        let good = lab.bytes(&map).await;
+        match damage {
+            true => lab.change(&map, |bytes| bytes[good.len() / 2] ^= 1).await,
+            false => lab.remove(&map).await,
+        }
+        let report = lab.repair(&[]).await;
+        assert_ne!(report.left, [], "damaged: {damage}");
+        lab.backend.put(&Path::from(map.as_str()), good.into()).await.unwrap();
+        lab.repair(&[]).await;
+        assert!(lab.is_whole().await, "damaged: {damage}");
+        // Whichever of the two packs is looked at first, the gone one or the damaged one.
+        orders.insert((map.strip_prefix("moved/") < pack.strip_prefix("packs/"), damage));
+        if orders.len() == 4 {
+            return;
+        }
     }
 }
 
@@ -414,6 +473,7 @@ async fn a_root_or_a_segment_that_is_sound_by_now_is_not_written_over() {
             session: Some(&session),
             progress: &(),
             report: Report::default(),
+            unlisted: Vec::new(),
         };
         assert!(!repair.objects(&faults).await.unwrap(), "{key}");
         assert_eq!(repair.report.restored, Vec::<String>::new());
@@ -440,9 +500,10 @@ async fn a_pack_that_an_import_brought_back_meanwhile_is_kept() {
         session: Some(&session),
         progress: &(),
         report: Report::default(),
+        unlisted: Vec::new(),
     };
     let pack = crate::verify::pack_id_of(&key).unwrap();
-    let plan = repair.plan(&pack, &full).await.unwrap();
+    let plan = repair.plans(&[pack], &full).await.unwrap().remove(0);
     assert!(plan.lost().count() > 0);
     import(&lab.store, "debian:2", &lab.image).await;
     assert!(lab.bytes(&key).await == good, "the same image makes the same pack");
