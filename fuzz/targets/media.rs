@@ -1,4 +1,4 @@
-//! The index and the records of a medium, and the index of a tree or an image.
+//! The index, the records and the maps of a medium, and the index of a tree or an image.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

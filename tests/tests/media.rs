@@ -116,6 +116,58 @@ fn with_a_medium_a_server_whose_store_lost_its_packs_serves_everything() {
 }
 
 #[test]
+fn a_store_that_lost_its_maps_is_read_and_healed_by_a_medium() {
+    let home = Home::new();
+    let bytes = image(5, 6);
+    home.import("debian", &bytes);
+    let key = home.path("key");
+    std::fs::create_dir(&key).unwrap();
+    assert_eq!(home.json(&["media", "write", &text(&key), "debian"])["written_maps"], 2);
+    for kind in ["segments", "manifests"] {
+        files(&home.home().join("store").join(kind))
+            .iter()
+            .for_each(|file| std::fs::remove_file(file).unwrap());
+    }
+    home.fails(3, &["image", "export", "debian", "out.raw"]);
+    let server = home.serve_with(&["--source", &text(&key)]);
+    read_all(&server, "debian:1", &bytes);
+    server.stop();
+    home.fails(7, &["repair", "--dry-run"]);
+    let report = home.json(&["repair", "--from", &text(&key)]);
+    assert_eq!(report["restored"].as_array().unwrap().len(), 2, "{report}");
+    assert_eq!(report["left"].as_array().unwrap().len(), 0, "{report}");
+    home.run(&["verify", "--deep"]);
+    home.run(&["image", "export", "debian", "out.raw"]);
+    content::assert_same("healed", &std::fs::read(home.path("out.raw")).unwrap(), &bytes);
+}
+
+#[test]
+fn a_command_asks_media_for_maps_as_a_server_does() {
+    let home = Home::new();
+    let bytes = image(6, 6);
+    home.import("debian", &bytes);
+    let key = home.path("key");
+    std::fs::create_dir(&key).unwrap();
+    home.run(&["media", "write", &text(&key), "debian"]);
+    for kind in ["segments", "manifests"] {
+        files(&home.home().join("store").join(kind))
+            .iter()
+            .for_each(|file| std::fs::remove_file(file).unwrap());
+    }
+    home.fails(3, &["image", "export", "debian", "out.raw"]);
+    let config = home.home().join("sojourn.toml");
+    let rest = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("sources = [{:?}]\n{rest}", text(&key))).unwrap();
+    home.run(&["image", "export", "debian", "out.raw"]);
+    content::assert_same("export", &std::fs::read(home.path("out.raw")).unwrap(), &bytes);
+    // What the store itself has is what a verification is about.
+    home.fails(7, &["verify"]);
+    // A medium that is gone is no trouble for what needs none.
+    std::fs::rename(&key, home.path("elsewhere")).unwrap();
+    home.run(&["image", "list"]);
+}
+
+#[test]
 fn a_damaged_medium_gives_no_wrong_byte_and_what_it_lacks_comes_from_the_store() {
     let home = Home::new();
     let bytes = image(2, 12);

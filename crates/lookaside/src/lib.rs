@@ -40,6 +40,6 @@ pub mod tree;
 mod wire;
 
 pub use replica::Replica;
-pub use source::{ChunkBytes, ChunkSource, CostEstimate, SourceKind};
-pub use sources::{ReadOrder, Sources, Urgency};
+pub use source::{ChunkBytes, ChunkSource, CostEstimate, SourceKind, StoreLink};
+pub use sources::{NearbySource, ReadOrder, Sources, Urgency};
 pub use tally::{SourceReport, SourceState};

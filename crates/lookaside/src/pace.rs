@@ -19,6 +19,10 @@ const OLD: Duration = Duration::from_secs(60);
 /// Bounds of the time after which somebody else is asked, too: a hedge costs the other one's link.
 const SOONEST: Duration = Duration::from_millis(20);
 const LATEST: Duration = Duration::from_secs(2);
+/// The latest where somebody else takes long: an estimate of that may be far off.
+pub(crate) const DEAREST: Duration = Duration::from_secs(10);
+/// A hedge that takes as long as this is dear: it is not sent before the source took as long as it would.
+const DEAR: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Clone, Copy)]
 struct SizeClass {
@@ -45,6 +49,11 @@ impl LearnedPace {
         Self { estimate, classes: [class; CLASSES] }
     }
 
+    /// What a request of so many bytes was expected to take before any was measured.
+    pub(crate) fn at_first(&self, bytes: u64) -> Duration {
+        self.estimate.of(bytes)
+    }
+
     /// A request of so many bytes took so long, and ended at `now`.
     pub(crate) fn answered(&mut self, bytes: u64, took: Duration, now: Duration) {
         let class = &mut self.classes[class_of(bytes)];
@@ -56,6 +65,12 @@ impl LearnedPace {
         class.measured = Some(now);
         class.recent[class.count % WINDOW] = seconds as f32;
         class.count += 1;
+    }
+
+    /// Somebody else answered when a request of so many bytes had taken so long, at `now`: it would have taken
+    /// longer, and no less than was expected.
+    pub(crate) fn outrun(&mut self, bytes: u64, took: Duration, now: Duration) {
+        self.answered(bytes, took.max(self.expected(bytes, now)), now);
     }
 
     /// What a request of so many bytes is expected to take.
@@ -79,7 +94,7 @@ impl LearnedPace {
     }
 
     /// After how long somebody else is asked as well, who is expected to take `other`: the 95th
-    /// percentile, and not before a good part of what the other one would take.
+    /// percentile, and not before a quarter of what the other one would take, or all of it where that is long.
     pub(crate) fn patience(&self, bytes: u64, now: Duration, other: Duration) -> Duration {
         let class = &self.classes[class_of(bytes)];
         let filled = class.count.min(WINDOW);
@@ -91,7 +106,8 @@ impl LearnedPace {
             recent.sort_unstable_by(f32::total_cmp);
             Duration::from_secs_f32(recent[(filled * 19 / 20).min(filled - 1)])
         };
-        percentile.max(other / 4).clamp(SOONEST, LATEST)
+        let dear = (other.as_secs_f64() / DEAR.as_secs_f64()).clamp(0.25, 1.0);
+        percentile.clamp(SOONEST, LATEST).max(other.mul_f64(dear).min(DEAREST))
     }
 }
 
@@ -120,7 +136,11 @@ mod tests {
         }
         let patience = pace.patience(50_000, MS(40), MS(0));
         assert!(patience >= MS(100) && patience <= MS(401), "{patience:?}");
-        assert_eq!(pace.patience(50_000, MS(40), MS(4000)), MS(1000), "a dear hedge waits");
+        let dear = pace.patience(50_000, MS(40), MS(10_000));
+        assert_eq!(dear, MS(10_000), "what takes long on the link is no hedge before that");
+        assert_eq!(pace.patience(50_000, MS(40), MS(240_000)), DEAREST);
+        pace.outrun(50_000, MS(1), MS(41));
+        assert!(pace.expected(50_000, MS(41)) > MS(90), "who was outrun was not quick");
         let mut quick = LearnedPace::new(CostEstimate::LOCAL);
         (0..32).for_each(|n| quick.answered(4096, MS(0), MS(n)));
         assert_eq!(quick.patience(4096, MS(40), MS(0)), SOONEST);

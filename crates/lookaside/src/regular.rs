@@ -8,6 +8,8 @@ use std::path::Path;
 
 /// Opens a regular file for reading: not what a link leads to, and no device or pipe that would hang.
 pub(crate) fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
+    #[cfg(test)]
+    failing::check(path)?;
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
     let metadata = file.metadata()?;
@@ -24,6 +26,33 @@ pub(crate) fn create_afresh(path: &Path) -> io::Result<File> {
         _ => {}
     }
     File::create_new(path)
+}
+
+/// Files of tests that cannot be read, as on a device that fails.
+#[cfg(test)]
+pub(crate) mod failing {
+    use parking_lot::Mutex;
+    use std::collections::HashSet;
+    use std::io;
+    use std::path::{Path, PathBuf};
+    use std::sync::LazyLock;
+
+    static FILES: LazyLock<Mutex<HashSet<PathBuf>>> = LazyLock::new(Mutex::default);
+
+    /// From now on a file, in a directory of this test's own, fails to be read, or does not any more.
+    pub(crate) fn set(path: &Path, fails: bool) {
+        match fails {
+            true => FILES.lock().insert(path.to_owned()),
+            false => FILES.lock().remove(path),
+        };
+    }
+
+    pub(super) fn check(path: &Path) -> io::Result<()> {
+        match FILES.lock().contains(path) {
+            true => Err(rustix::io::Errno::IO.into()),
+            false => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]

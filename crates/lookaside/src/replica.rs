@@ -35,6 +35,10 @@ impl ChunkSource for Replica {
         self.estimate
     }
 
+    fn is_distant(&self) -> bool {
+        self.estimate == CostEstimate::DISTANT
+    }
+
     fn claims(&self, id: &ChunkId) -> bool {
         self.store.claims(id)
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
-use store::{ChunkId, ChunkRef, Encoding, Settings};
+use store::{ChunkId, ChunkRef, Encoding, MapId, Settings};
 
 /// What a source is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +63,13 @@ impl CostEstimate {
     }
 }
 
+/// What reads of the store take, as seen by whoever makes them.
+pub trait StoreLink: Send + Sync + fmt::Debug {
+    /// What a read of so many bytes is expected to take, and whether that is sure: otherwise it takes no longer.
+    /// `None` before anything was read.
+    fn expected(&self, bytes: u64) -> Option<(Duration, bool)>;
+}
+
 /// A chunk as a source has it: not verified.
 #[derive(Debug, Clone)]
 pub enum ChunkBytes {
@@ -111,8 +118,8 @@ impl ChunkBytes {
     }
 }
 
-/// Anything that can answer a chunk id. Nothing that it says is trusted: whoever asks verifies the answer
-/// by hash ([`ChunkBytes::verify`]). To add a kind is one file that implements this and passes
+/// Anything that can answer a chunk id, and perhaps has maps, too. Nothing that it says is trusted: whoever
+/// asks verifies the answer by hash ([`ChunkBytes::verify`], [`MapId::verify`]). To add a kind is one file that implements this and passes
 /// [`conformance::check`](crate::conformance::check).
 #[async_trait]
 pub trait ChunkSource: Send + Sync + fmt::Debug {
@@ -125,6 +132,11 @@ pub trait ChunkSource: Send + Sync + fmt::Debug {
     /// What a request is expected to take before any was measured.
     fn estimate(&self) -> CostEstimate {
         CostEstimate::LOCAL
+    }
+
+    /// Whether what it gives comes over a network.
+    fn is_distant(&self) -> bool {
+        false
     }
 
     /// Whether it claims to have a chunk. Asked on the way of every read, so it is answered from memory:
@@ -143,4 +155,20 @@ pub trait ChunkSource: Send + Sync + fmt::Debug {
 
     /// Forgets that it claimed a chunk: what it gave was something else.
     fn disown(&self, id: &ChunkId);
+
+    /// The length in bytes of a map's object, if it claims to have that. Answered from memory.
+    fn claims_map(&self, _id: &MapId) -> Option<u64> {
+        None
+    }
+
+    /// Reads a map's object, as a store has it. The future may be dropped at any time.
+    ///
+    /// # Errors
+    /// [`NotFound`](block::ErrorKind::NotFound) when it does not have the map; else those of the place.
+    async fn map(&self, id: &MapId) -> Result<Bytes> {
+        Err(Error::not_found(format!("{id} is not in {}", self.name())))
+    }
+
+    /// Forgets that it claimed a map: what it gave was something else.
+    fn disown_map(&self, _id: &MapId) {}
 }

@@ -49,21 +49,21 @@ pub struct SourceReport {
     pub claims: Option<u64>,
     /// What a request of 64 KiB is expected to take, in microseconds.
     pub expected_us: u64,
-    /// Chunks that it was asked for.
+    /// Chunks and maps that it was asked for.
     pub asked: u64,
-    /// Chunks that it gave, verified.
+    /// Those that it gave, verified.
     pub had: u64,
-    /// Chunks that it claimed to have and did not.
+    /// Those that it claimed to have and did not.
     pub missed: u64,
-    /// Answers that were not the chunk asked for.
+    /// Answers that were not what was asked for.
     pub wrong: u64,
-    /// Chunks that somebody else gave, because it took too long.
+    /// Those that somebody else gave, because it took too long.
     pub late: u64,
     /// Requests that failed.
     pub failed: u64,
     /// How often it was not asked for a while.
     pub rests: u64,
-    /// Bytes of the chunks that it gave, as they were moved.
+    /// Bytes of what it gave, as they were moved.
     pub bytes: u64,
     /// The same, decompressed.
     pub plain_bytes: u64,

@@ -1,7 +1,7 @@
 //! Sources that behave badly, and the bare readers of the formats: for tests and fuzzers of this and other
 //! crates.
 
-use crate::media::{index, record};
+use crate::media::{index, map_file, record};
 use crate::tree::{self, index as tree_index};
 use crate::{ChunkBytes, ChunkSource, SourceKind};
 use async_trait::async_trait;
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use store::{ChunkId, ChunkRef, Settings, outside};
+use store::{ChunkId, ChunkRef, MapId, Settings, outside};
 
 /// How a [`Fake`] answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +35,7 @@ pub enum Manner {
 pub struct Fake {
     name: String,
     chunks: Mutex<HashMap<ChunkId, Bytes>>,
+    maps: Mutex<HashMap<MapId, Bytes>>,
     manner: Mutex<Manner>,
     asked: AtomicU64,
 }
@@ -44,7 +45,15 @@ impl Fake {
     pub fn new(name: &str, settings: &Settings, chunks: &[Bytes], manner: Manner) -> Self {
         let chunks = chunks.iter().map(|plain| (settings.chunk_id(plain), plain.clone())).collect();
         let (chunks, manner) = (Mutex::new(chunks), Mutex::new(manner));
-        Self { name: name.to_owned(), chunks, manner, asked: AtomicU64::new(0) }
+        let maps = Mutex::default();
+        Self { name: name.to_owned(), chunks, maps, manner, asked: AtomicU64::new(0) }
+    }
+
+    /// It has these maps, too: the objects of a store.
+    #[must_use]
+    pub fn with_maps(self, maps: impl IntoIterator<Item = (MapId, Bytes)>) -> Self {
+        self.maps.lock().extend(maps);
+        self
     }
 
     /// How often it was asked.
@@ -55,6 +64,26 @@ impl Fake {
     /// From now on it answers in another manner.
     pub fn behave(&self, manner: Manner) {
         *self.manner.lock() = manner;
+    }
+
+    /// Answers with these bytes, in its manner.
+    async fn answer(&self, bytes: Bytes) -> Result<Bytes> {
+        let before = self.asked.fetch_add(1, Relaxed);
+        let manner = *self.manner.lock();
+        Ok(match manner {
+            Manner::Honest => bytes,
+            Manner::Lying => bytes.iter().map(|byte| byte ^ 1).collect(),
+            Manner::Slow(time) => {
+                tokio::time::sleep(time).await;
+                bytes
+            }
+            Manner::Hanging => std::future::pending().await,
+            Manner::Dying(after) if before >= after => {
+                return Err(Error::unavailable("the device was pulled out"));
+            }
+            Manner::Dying(_) => bytes,
+            Manner::Truncating => bytes.slice(..bytes.len() / 2),
+        })
     }
 }
 
@@ -77,29 +106,29 @@ impl ChunkSource for Fake {
     }
 
     async fn chunk(&self, at: &ChunkRef) -> Result<ChunkBytes> {
-        let before = self.asked.fetch_add(1, Relaxed);
         let plain = self.chunks.lock().get(&at.id).cloned();
-        let plain = plain.ok_or_else(|| Error::not_found("it is not here"))?;
-        let manner = *self.manner.lock();
-        let plain = match manner {
-            Manner::Honest => plain,
-            Manner::Lying => plain.iter().map(|byte| byte ^ 1).collect(),
-            Manner::Slow(time) => {
-                tokio::time::sleep(time).await;
-                plain
-            }
-            Manner::Hanging => std::future::pending().await,
-            Manner::Dying(after) if before >= after => {
-                return Err(Error::unavailable("the device was pulled out"));
-            }
-            Manner::Dying(_) => plain,
-            Manner::Truncating => plain.slice(..plain.len() / 2),
+        let Some(plain) = plain else {
+            self.asked.fetch_add(1, Relaxed);
+            return Err(Error::not_found("it is not here"));
         };
-        Ok(ChunkBytes::Plain(plain))
+        self.answer(plain).await.map(ChunkBytes::Plain)
     }
 
     fn disown(&self, id: &ChunkId) {
         self.chunks.lock().remove(id);
+    }
+
+    fn claims_map(&self, id: &MapId) -> Option<u64> {
+        self.maps.lock().get(id).map(|object| object.len() as u64)
+    }
+
+    async fn map(&self, id: &MapId) -> Result<Bytes> {
+        let object = self.maps.lock().get(id).cloned();
+        self.answer(object.ok_or_else(|| Error::not_found("it is not here"))?).await
+    }
+
+    fn disown_map(&self, id: &MapId) {
+        self.maps.lock().remove(id);
     }
 }
 
@@ -110,13 +139,18 @@ pub enum MediaFormat {
     Index,
     /// What was written to a medium.
     Record,
+    /// The same, as the first version had it.
+    FirstRecord,
+    /// A map on a medium.
+    Map,
     /// The index of a tree or an image.
     Tree,
 }
 
 impl MediaFormat {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Index, Self::Record, Self::Tree];
+    pub const ALL: [Self; 5] =
+        [Self::Index, Self::Record, Self::Tree, Self::FirstRecord, Self::Map];
 
     /// The file that has this body, with the right checksum.
     ///
@@ -125,8 +159,13 @@ impl MediaFormat {
     pub fn frame(self, settings: &Settings, body: &[u8]) -> Result<Vec<u8>> {
         match self {
             Self::Index => outside::encode(settings, index::MAGIC, index::NAME, body),
-            Self::Record => outside::encode(settings, record::MAGIC, &record::name(0), body),
+            Self::Record => {
+                let format = (record::MAGIC, record::VERSION);
+                outside::encode_version(settings, format, &record::name(0), body)
+            }
+            Self::FirstRecord => outside::encode(settings, record::MAGIC, &record::name(0), body),
             Self::Tree => outside::encode(settings, tree_index::MAGIC, tree_index::NAME, body),
+            Self::Map => Ok(map_file::frame(settings, body)),
         }
     }
 
@@ -137,7 +176,8 @@ impl MediaFormat {
     pub fn decode(self, settings: &Settings, bytes: &[u8]) -> Result<()> {
         match self {
             Self::Index => index::decode(settings, bytes).map(|_| ()),
-            Self::Record => record::decode(settings, 0, bytes).map(|_| ()),
+            Self::Record | Self::FirstRecord => record::decode(settings, 0, bytes).map(|_| ()),
+            Self::Map => map_file::decode(settings, bytes),
             Self::Tree => tree::decode(settings, bytes).map(|_| ()),
         }
     }

@@ -1,16 +1,19 @@
 //! A medium as a source.
 
-use super::pack_file::{ChunkRow, HEAD, PackFile};
+use super::head::HEAD;
+use super::map_file::{self, MapFile};
+use super::pack_file::{ChunkRow, PackFile};
 use super::{DIRECTORY, Media};
 use crate::regular::open_regular;
 use crate::{ChunkBytes, ChunkSource, SourceKind};
 use async_trait::async_trait;
-use block::{Error, Result, offload};
+use block::{Error, ErrorKind, Result, offload};
+use bytes::Bytes;
 use parking_lot::RwLock;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use store::{ChunkId, ChunkRef, Settings};
+use store::{ChunkId, ChunkRef, MapId, Settings};
 
 /// A medium as a source: its index is in memory, and no file of it is held open, so that it can be
 /// unmounted at any time.
@@ -21,6 +24,8 @@ pub struct MediaSource {
     /// By id, each once, with the number of its file.
     rows: Vec<(ChunkRow, u32)>,
     disowned: RwLock<HashSet<ChunkId>>,
+    /// Without those that were disowned.
+    maps: RwLock<HashMap<MapId, MapFile>>,
 }
 
 impl MediaSource {
@@ -38,7 +43,9 @@ impl MediaSource {
         rows.shrink_to_fit();
         let directory = place.join(DIRECTORY);
         let name = place.display().to_string();
-        Ok(Self { name, directory, rows, disowned: RwLock::default() })
+        let maps = media.maps.iter().map(|map| (map.id, *map)).collect();
+        let maps = RwLock::new(maps);
+        Ok(Self { name, directory, rows, disowned: RwLock::default(), maps })
     }
 
     fn find(&self, id: &ChunkId) -> Option<(ChunkRow, u32)> {
@@ -93,5 +100,29 @@ impl ChunkSource for MediaSource {
 
     fn disown(&self, id: &ChunkId) {
         self.disowned.write().insert(*id);
+    }
+
+    fn claims_map(&self, id: &MapId) -> Option<u64> {
+        self.maps.read().get(id).map(|map| u64::from(map.len))
+    }
+
+    async fn map(&self, id: &MapId) -> Result<Bytes> {
+        let map = self.maps.read().get(id).copied();
+        let map = map.ok_or_else(|| Error::not_found(format!("{id} is not on {}", self.name)))?;
+        let directory = self.directory.clone();
+        offload(move || {
+            map_file::read_object(&directory, &map).map_err(|e| match e.kind() {
+                ErrorKind::NotFound if !directory.exists() => {
+                    Error::unavailable(format!("{} is not there", directory.display()))
+                        .with_source(e)
+                }
+                _ => e,
+            })
+        })
+        .await
+    }
+
+    fn disown_map(&self, id: &MapId) {
+        self.maps.write().remove(id);
     }
 }

@@ -11,7 +11,8 @@
 //! | 8, 32 | the file's length in bytes; the pack's id |
 //! | m times 44 | chunk id (32), offset in the pack (4), stored bytes (4), blocks of 4 KiB (2), encoding (1), reserved (1) |
 
-use super::pack_file::{ChunkRow, HEAD, PackFile};
+use super::head::HEAD;
+use super::pack_file::{ChunkRow, PackFile};
 use super::{PacksByNumber, read_bounded};
 use crate::wire::Reader;
 use block::Result;
@@ -24,9 +25,16 @@ pub(crate) const NAME: &str = "index of a medium";
 /// The longest file that is read: of some 2 TiB of chunks.
 const MAX_LEN: u64 = 1 << 30;
 /// Bytes of a chunk in the file.
-pub(super) const ROW: usize = 44;
+const ROW: usize = 44;
 /// Bytes of a pack file without its chunks.
 const FILE: usize = 48;
+/// Bytes of the file beside those: its frame, the number of pack files, and the seal.
+const AROUND: u64 = 24 + 4 + 16;
+
+/// Bytes of the file that has so many chunks of so many pack files, at most.
+pub(super) const fn len(chunks: u64, packs: u64) -> u64 {
+    AROUND + chunks * ROW as u64 + packs * FILE as u64
+}
 
 /// Where it is.
 pub(super) fn path(settings: &Settings, directory: &Path) -> PathBuf {

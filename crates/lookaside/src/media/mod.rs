@@ -6,31 +6,44 @@
 //!
 //! | module | concept |
 //! |---|---|
+//! | `head` | what stands before a pack or a map in a file |
 //! | `pack_file` | a pack of chunks in a file |
+//! | `map_file` | a root, a segment or a boot list in a file |
 //! | `index` | what is in all pack files, in one: only quicker to read |
-//! | `record` | [`MediaRecord`]: an image or a disk that was written |
-//! | `write` | [`write()`], [`remove`]: what goes on first, and what fits |
+//! | `record` | [`MediaRecord`]: an image, a disk or a machine that was written |
+//! | `wanted` | [`MediaImage`]: what is to be on a medium, and in which order |
+//! | `room` | what files take on its file system, and how much may still be written |
+//! | `write` | [`write()`], [`remove`]: what fits, and what may go |
+//! | `files` | making and deleting files |
 //! | `check` | [`verify`]: reading all of it |
 //! | `answer` | [`MediaSource`] |
 
 mod answer;
 mod check;
+mod files;
+mod head;
 pub(crate) mod index;
+pub(crate) mod map_file;
 mod pack_file;
 pub(crate) mod record;
+mod room;
 #[cfg(test)]
 mod tests;
+mod wanted;
 mod write;
 
 pub use answer::MediaSource;
 pub use check::{MediaVerifyReport, verify};
 pub use record::{MediaRecord, RecordKind};
-pub use write::{MediaImage, MediaWriteReport, WrittenImage, remove, write};
+pub use wanted::MediaImage;
+pub use write::{MediaWriteReport, WrittenImage, remove, write};
 
 use crate::regular::open_regular;
 use block::{Error, ErrorKind, Result};
+use map_file::MapFile;
 use pack_file::{ChunkRow, PackFile};
 use record::StoredRecord;
+use room::BlockSize;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
@@ -51,14 +64,20 @@ this directory: what is missing is read from elsewhere.\r\n";
 pub struct Media {
     directory: PathBuf,
     packs: Vec<PackFile>,
+    maps: Vec<MapFile>,
     records: Vec<StoredRecord>,
     /// Files of this store that are damaged or incomplete.
     broken: Vec<PathBuf>,
-    /// Bytes of all files, of other stores, too.
+    /// Files that cannot be read now, and why: what is in them may be sound.
+    unreadable: Vec<(PathBuf, Error)>,
+    blocks: BlockSize,
+    /// Files, of other stores, too.
+    files: u64,
+    /// What they take on the file system.
     used: u64,
 }
 
-/// An image or a disk on a medium.
+/// An image, a disk or a machine on a medium.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MediaListing {
     /// What was written.
@@ -68,8 +87,12 @@ pub struct MediaListing {
     pub chunks: u64,
     /// How many of them are on the medium.
     pub present: u64,
-    /// Of its boot list's chunks, how many are.
+    /// Of the chunks that come first, how many are.
     pub boot_present: u64,
+    /// Its maps: manifests and boot list.
+    pub maps: u64,
+    /// How many of them are on the medium.
+    pub maps_present: u64,
 }
 
 /// Whether there is a medium at a place.
@@ -82,7 +105,7 @@ impl Media {
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) when there is none; the system's when its directory cannot be
-    /// read. A file that is damaged counts as missing.
+    /// read. A file that is damaged, or cannot be read, counts as missing.
     pub fn open(settings: &Settings, place: &Path) -> Result<Self> {
         let directory = place.join(DIRECTORY);
         let entries = std::fs::read_dir(&directory).map_err(|e| match e.kind() {
@@ -95,8 +118,12 @@ impl Media {
         let mut media = Self {
             directory: directory.clone(),
             packs: Vec::new(),
+            maps: Vec::new(),
             records: Vec::new(),
             broken: Vec::new(),
+            unreadable: Vec::new(),
+            blocks: BlockSize::of(&directory),
+            files: 0,
             used: 0,
         };
         let mut known = index::read(settings, &directory).unwrap_or_default();
@@ -108,7 +135,8 @@ impl Media {
             if !metadata.is_file() {
                 continue;
             }
-            media.used += metadata.len();
+            media.files += 1;
+            media.used += media.blocks.taken(metadata.len());
             let Some((number, kind)) = name.to_str().and_then(parse_name) else { continue };
             let outcome = match kind {
                 FileKind::Pack => match known.remove(&number) {
@@ -119,38 +147,45 @@ impl Media {
                     _ => pack_file::read_index(settings, &path, number, metadata.len())
                         .map(|pack| media.packs.push(pack)),
                 },
+                FileKind::Map => map_file::read_head(settings, &path, number, metadata.len())
+                    .map(|map| media.maps.push(map)),
                 FileKind::Record => {
                     record::read(settings, &path, number).map(|record| media.records.push(record))
                 }
             };
-            match outcome {
-                // Another store's, or a newer build's: not ours to judge.
-                Err(e) if matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Unsupported) => {}
-                Err(e) => {
-                    tracing::debug!(file = %path.display(), error = %e, "left out of the medium");
-                    media.broken.push(path);
+            if let Err(error) = outcome {
+                tracing::debug!(file = %path.display(), %error, "left out of the medium");
+                match FileFault::of(&error) {
+                    FileFault::Foreign | FileFault::Missing => {}
+                    FileFault::Damaged => media.broken.push(path),
+                    FileFault::Unreadable => media.unreadable.push((path, error)),
                 }
-                Ok(()) => {}
             }
         }
+        media.used += media.blocks.directory(media.files);
         Ok(media)
     }
 
     /// What was written, and how much of it is there.
     pub fn list(&self) -> Vec<MediaListing> {
-        let there = self.short_ids();
-        let count = |ids: &[[u8; 8]]| ids.iter().filter(|id| there.contains(*id)).count() as u64;
+        let (there, maps) = (self.short_ids(), self.short_map_ids());
+        let count_in = |there: &HashSet<[u8; 8]>, ids: &[[u8; 8]]| {
+            ids.iter().filter(|id| there.contains(*id)).count() as u64
+        };
+        let count = |ids: &[[u8; 8]]| count_in(&there, ids);
         (self.records.iter())
             .map(|stored| MediaListing {
                 record: stored.record.clone(),
                 chunks: stored.ids.len() as u64,
                 present: count(&stored.ids),
                 boot_present: count(&stored.ids[..stored.boot_chunks()]),
+                maps: stored.maps.len() as u64,
+                maps_present: count_in(&maps, &stored.maps),
             })
             .collect()
     }
 
-    /// Bytes of all its files.
+    /// Bytes that all its files take, in whole blocks of the file system.
     pub fn used(&self) -> u64 {
         self.used
     }
@@ -160,14 +195,59 @@ impl Media {
         &self.broken
     }
 
+    /// Files that cannot be read now, and why. What is in them may be sound.
+    pub fn unreadable(&self) -> &[(PathBuf, Error)] {
+        &self.unreadable
+    }
+
     fn short_ids(&self) -> HashSet<[u8; 8]> {
         self.packs.iter().flat_map(|pack| &pack.rows).map(ChunkRow::short).collect()
+    }
+
+    fn short_map_ids(&self) -> HashSet<[u8; 8]> {
+        self.maps.iter().map(MapFile::short).collect()
+    }
+}
+
+/// What is the matter with a file of a medium.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FileFault {
+    /// It is another store's, or a newer build's: not ours to judge.
+    Foreign,
+    /// It is not there any more.
+    Missing,
+    /// What is in it is not what was written.
+    Damaged,
+    /// It cannot be read now, and nothing is known of what is in it: the device fails, is away, or does not
+    /// let us.
+    Unreadable,
+}
+
+impl FileFault {
+    fn of(error: &Error) -> Self {
+        match error.kind() {
+            ErrorKind::Corrupt => Self::Damaged,
+            ErrorKind::Invalid | ErrorKind::Unsupported => Self::Foreign,
+            ErrorKind::NotFound => Self::Missing,
+            _ => Self::Unreadable,
+        }
+    }
+}
+
+/// The error of reading a file: one that ends too early is damaged.
+fn read_error(path: &Path, error: std::io::Error) -> Error {
+    match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => {
+            Error::corrupt(format!("{} is cut off", path.display())).with_source(error)
+        }
+        _ => Error::io(path.display(), error),
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileKind {
     Pack,
+    Map,
     Record,
 }
 
@@ -180,6 +260,7 @@ fn parse_name(name: &str) -> Option<(u32, FileKind)> {
     let number = u32::from_str_radix(stem, 16).ok()?;
     match () {
         () if extension.eq_ignore_ascii_case("pck") => Some((number, FileKind::Pack)),
+        () if extension.eq_ignore_ascii_case("map") => Some((number, FileKind::Map)),
         () if extension.eq_ignore_ascii_case("img") => Some((number, FileKind::Record)),
         () => None,
     }

@@ -1,18 +1,8 @@
 //! A pack of chunks in a file: 64 bytes that say what it is, then the pack as a store would have it.
-//!
-//! | offset | bytes | field |
-//! |---|---|---|
-//! | 0 | 8 | `SOJMPCK\n` |
-//! | 8 | 2 | version, 1 |
-//! | 10 | 2 | reserved |
-//! | 12 | 4 | CRC-32C of bytes 16 to 63 |
-//! | 16 | 32 | the pack's id |
-//! | 48 | 8 | its length in bytes |
-//! | 56 | 8 | key check: which store's it is |
-//! | 64 | … | the pack |
 
+use super::head::{self, FileHead, HEAD};
+use super::read_error;
 use crate::regular::open_regular;
-use crate::wire::Reader;
 use block::{Error, Result};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -20,9 +10,6 @@ use store::pack::{self, Index};
 use store::{ChunkId, ChunkRef, Encoding, PackId, Settings};
 
 const MAGIC: [u8; 8] = *b"SOJMPCK\n";
-const VERSION: u16 = 1;
-/// Bytes before the pack.
-pub(super) const HEAD: usize = 64;
 /// Read first of a pack's end.
 const TAIL: u64 = 16 << 10;
 
@@ -64,53 +51,22 @@ pub(crate) struct PackFile {
 impl PackFile {
     /// Where the file of this number is.
     pub(super) fn path(directory: &Path, number: u32) -> PathBuf {
-        directory.join(format!("{number:08x}.pck"))
-    }
-
-    /// The number that is tried first.
-    pub(super) fn number_of(id: &PackId) -> u32 {
-        u32::from_be_bytes([id.0[0], id.0[1], id.0[2], id.0[3]])
+        head::path(directory, number, "pck")
     }
 }
 
 /// What stands before a pack.
-pub(super) fn head(settings: &Settings, id: &PackId, len: u64) -> [u8; HEAD] {
-    let mut head = [0; HEAD];
-    head[..8].copy_from_slice(&MAGIC);
-    head[8..10].copy_from_slice(&VERSION.to_le_bytes());
-    head[16..48].copy_from_slice(&id.0);
-    head[48..56].copy_from_slice(&len.to_le_bytes());
-    head[56..].copy_from_slice(&settings.key_check());
-    let checksum = crc32c::crc32c(&head[16..]);
-    head[12..16].copy_from_slice(&checksum.to_le_bytes());
-    head
+pub(super) fn head_of(settings: &Settings, id: &PackId, len: u32) -> [u8; HEAD] {
+    FileHead { id: id.0, len, kind: 0 }.encode(settings, MAGIC)
 }
 
 /// The id of the pack in a file of `size` bytes.
 fn check_head(settings: &Settings, name: &str, head: &[u8], size: u64) -> Result<PackId> {
-    let mut reader = Reader::new(name, head);
-    if reader.take(8)? != MAGIC {
-        return Err(reader.damaged("it does not begin with its magic"));
+    let head = FileHead::decode(settings, MAGIC, name, head, size)?;
+    match head.kind == 0 && u64::from(head.len) <= pack::MAX_LEN {
+        true => Ok(PackId(head.id)),
+        false => Err(Error::corrupt(format!("{name} is damaged: it is longer than a pack can be"))),
     }
-    let (version, reserved, checksum) = (reader.u16()?, reader.u16()?, reader.u32()?);
-    let rest = head.get(16..HEAD).ok_or_else(|| reader.damaged("it is too short"))?;
-    if crc32c::crc32c(rest) != checksum {
-        return Err(reader.damaged("checksum mismatch"));
-    }
-    let (id, len) = (PackId(reader.id()?), reader.u64()?);
-    if reader.take(8)? != settings.key_check() {
-        return Err(Error::invalid(format!("{name} belongs to another store")));
-    }
-    if version > VERSION || reserved != 0 {
-        return Err(Error::unsupported(format!(
-            "{name} has format version {version}, this build reads up to {VERSION}; use a newer \
-             sojourn"
-        )));
-    }
-    if len > pack::MAX_LEN || size != len + HEAD as u64 {
-        return Err(reader.damaged("it is not as long as it says"));
-    }
-    Ok(id)
 }
 
 /// Reads what a pack file of `size` bytes holds, from its two ends.
@@ -121,7 +77,7 @@ pub(super) fn read_index(
     size: u64,
 ) -> Result<PackFile> {
     let name = path.display().to_string();
-    let at_path = |e| Error::io(path.display(), e);
+    let at_path = |e| read_error(path, e);
     let cut_off = || Error::corrupt(format!("{name} is damaged: it is cut off"));
     let (file, _) = open_regular(path).map_err(at_path)?;
     if size < (HEAD + 48) as u64 {

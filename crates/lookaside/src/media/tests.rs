@@ -6,7 +6,9 @@ use block::conformance::Sequence;
 use bytes::Bytes;
 use object_store::memory::InMemory;
 use std::sync::Arc;
-use store::{Manifest, Store, bootlist, import, testing};
+use store::{
+    Manifest, MapId, MapLookup, MapTurn, Store, bootcopy, bootlist, import, outside, testing,
+};
 use tempfile::TempDir;
 
 struct Lab {
@@ -50,12 +52,18 @@ impl Lab {
         let chunks = manifest.chunks().await.unwrap();
         let boot: Vec<_> = chunks.iter().rev().step_by(3).map(|at| at.id).collect();
         let boot_list = Some(bootlist::write(&session, &boot).await.unwrap());
+        let located = bootlist::locate(&manifest, &boot).await.unwrap();
+        let copied = located.into_iter().map(|located| located.at).collect();
+        let boot_copy = Some(bootcopy::make(&session, copied).await.unwrap());
         let image = MediaImage {
             name: name.to_owned(),
             kind: RecordKind::Image,
             version: format!("{name}:1"),
             manifest: done.manifest,
+            disk: None,
             boot_list,
+            boot_copy,
+            first: Vec::new(),
         };
         (image, manifest)
     }
@@ -66,6 +74,23 @@ impl Lab {
 
     fn open(&self) -> MediaSource {
         MediaSource::open(self.settings(), self.place.path()).unwrap()
+    }
+
+    /// All maps of an image, and their objects as the store has them.
+    async fn maps(&self, image: &MediaImage) -> Vec<(MapId, Bytes)> {
+        let mut maps = self.store.manifest(&image.manifest).await.unwrap().maps();
+        maps.extend(self.store.manifest(&image.boot_copy.unwrap()).await.unwrap().maps());
+        maps.push(MapId::BootList(image.boot_list.unwrap()));
+        let mut all = Vec::new();
+        for id in maps {
+            all.push((id, self.store.map_object(&id).await.unwrap()));
+        }
+        all
+    }
+
+    fn files_of(&self, extension: &str) -> Vec<PathBuf> {
+        let is_one = |path: &PathBuf| path.extension().is_some_and(|found| found == extension);
+        self.files().into_iter().filter(is_one).collect()
     }
 
     async fn plain(&self, manifest: &Manifest) -> Vec<Bytes> {
@@ -89,8 +114,16 @@ async fn a_medium_passes_the_suite_in_clear_and_sealed_and_keeps_names_of_fat() 
     for encrypted in [false, true] {
         let lab = Lab::new(encrypted).await;
         let (wanted, manifest) = lab.import("debian", image(1)).await;
-        let report = lab.write(&[wanted], None).await;
+        let report = lab.write(std::slice::from_ref(&wanted), None).await;
         assert_eq!(report.images[0].present, report.images[0].chunks);
+        let source = lab.open();
+        for (id, object) in lab.maps(&wanted).await {
+            assert_eq!(source.claims_map(&id), Some(object.len() as u64));
+            assert_eq!(source.map(&id).await.unwrap(), object, "{id}");
+        }
+        let strange = MapId::Root(store::ManifestId([0x77; 32]));
+        assert_eq!(source.claims_map(&strange), None);
+        assert_eq!(source.map(&strange).await.unwrap_err().kind(), ErrorKind::NotFound);
         let chunks = lab.plain(&manifest).await;
         conformance::check(&lab.open(), lab.settings(), &chunks).await;
         for file in lab.files() {
@@ -109,8 +142,10 @@ async fn a_medium_passes_the_suite_in_clear_and_sealed_and_keeps_names_of_fat() 
             (listing[0].present, listing[0].boot_present),
             (listing[0].chunks, listing[0].record.boot_chunks)
         );
+        assert_eq!((listing[0].maps, listing[0].maps_present), (5, 5));
         let found = verify(lab.settings(), lab.place.path(), false, &()).await.unwrap();
         assert_eq!((found.chunks, found.damaged.len()), (chunks.len() as u64, 0));
+        assert_eq!((found.maps, found.damaged_maps), (5, 0));
     }
 }
 
@@ -120,7 +155,8 @@ async fn what_is_there_is_not_written_again_and_what_nobody_needs_goes() {
     let (first, _) = lab.import("debian", image(1)).await;
     let whole = lab.write(std::slice::from_ref(&first), None).await;
     let again = lab.write(std::slice::from_ref(&first), None).await;
-    assert_eq!((again.written_chunks, again.kept_bytes), (0, whole.written_bytes));
+    assert_eq!((again.written_chunks, again.written_maps), (0, 0));
+    assert_eq!((again.written_bytes, again.kept_bytes), (0, whole.written_bytes));
     // The next version has half of it.
     let mut bytes = image(1);
     bytes[..1 << 20].copy_from_slice(&testing::noise(77, 1 << 20));
@@ -131,6 +167,7 @@ async fn what_is_there_is_not_written_again_and_what_nobody_needs_goes() {
     assert!(fresh.kept_bytes > 0);
     let media = Media::open(lab.settings(), lab.place.path()).unwrap();
     assert_eq!(media.list().len(), 1, "it takes the place of the one before");
+    assert_eq!(lab.files_of("map").len(), 5, "and so do its maps");
     let source = lab.open();
     assert!(manifest.chunks().await.unwrap().iter().all(|at| source.claims(&at.id)));
     // Another one goes on, and off again.
@@ -145,7 +182,7 @@ async fn what_is_there_is_not_written_again_and_what_nobody_needs_goes() {
 }
 
 #[tokio::test]
-async fn when_room_is_short_boot_lists_of_all_go_first() {
+async fn when_room_is_short_maps_and_boot_lists_of_all_go_first() {
     let lab = Lab::new(false).await;
     let (a, _) = lab.import("a", image(1)).await;
     let (b, _) = lab.import("b", image(2)).await;
@@ -154,6 +191,7 @@ async fn when_room_is_short_boot_lists_of_all_go_first() {
     assert!(report.used_bytes <= boots, "{report:?}");
     for image in &report.images {
         assert_eq!(image.boot_present, image.boot_chunks, "{report:?}");
+        assert_eq!((image.maps, image.maps_present), (5, 5), "{report:?}");
         assert!(image.present < image.chunks && image.missing_bytes > 0);
     }
     let most = report.images.iter().map(|image| image.present).sum::<u64>();
@@ -165,18 +203,148 @@ async fn when_room_is_short_boot_lists_of_all_go_first() {
 }
 
 #[tokio::test]
+async fn what_may_be_taken_is_never_exceeded_in_whole_blocks_of_the_file_system() {
+    for size in [1_300_000, 2_000_000, 3_000_000] {
+        let lab = Lab::new(false).await;
+        let (a, _) = lab.import("a", image(1)).await;
+        let (b, _) = lab.import("b", image(2)).await;
+        let taken = || {
+            let block = rustix::fs::statvfs(lab.place.path()).unwrap().f_frsize;
+            let len = |path: &PathBuf| std::fs::metadata(path).unwrap().len();
+            lab.files().iter().map(|path| len(path).next_multiple_of(block)).sum::<u64>()
+        };
+        // Again and again: what is written anew is not counted twice.
+        for images in [&[a.clone(), b][..], &[a]].repeat(2) {
+            let report = lab.write(images, Some(size)).await;
+            assert!(taken() <= report.used_bytes, "{} of {size}: {report:?}", taken());
+            assert!(report.used_bytes <= size, "{report:?}");
+        }
+    }
+    let lab = Lab::new(false).await;
+    let (a, _) = lab.import("a", image(1)).await;
+    let told = write(&lab.store, lab.place.path(), &[a], Some(2000), &()).await.unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::NoSpace);
+    assert!(told.message().contains("--size"), "{told}");
+}
+
+#[tokio::test]
+async fn a_write_that_is_refused_leaves_what_is_on_the_medium() {
+    let lab = Lab::new(false).await;
+    let (a, _) = lab.import("a", image(1)).await;
+    let whole = lab.write(&[a], None).await;
+    let before = lab.files();
+    // Another version of it, which needs other chunks.
+    let (next, _) = lab.import("a", image(2)).await;
+    let told = write(&lab.store, lab.place.path(), &[next], Some(2000), &()).await.unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::NoSpace);
+    assert_eq!(lab.files(), before);
+    let report = verify(lab.settings(), lab.place.path(), false, &()).await.unwrap();
+    assert_eq!(report.damaged.len(), 0, "{report:?}");
+    assert!(whole.written_chunks > 0);
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_read_is_not_damaged_and_nothing_is_lost() {
+    use crate::regular::failing;
+    let lab = Lab::new(false).await;
+    let (wanted, manifest) = lab.import("debian", image(1)).await;
+    let (other, _) = lab.import("other", image(2)).await;
+    lab.write(&[wanted.clone(), other], None).await;
+    let check = |drop| verify(lab.settings(), lab.place.path(), drop, &());
+    for kind in ["pck", "map", "img"] {
+        let path = lab.files_of(kind).remove(0);
+        failing::set(&path, true);
+        let told = check(true).await.unwrap();
+        assert_eq!((told.damaged.len(), told.dropped), (0, false), "{told:?}");
+        assert_eq!(told.unreadable.len(), 1, "{told:?}");
+        assert!(told.unreadable[0].contains(&path.display().to_string()), "{told:?}");
+        // Without the index every pack is looked into.
+        lab.files_of("idx").iter().for_each(|path| std::fs::remove_file(path).unwrap());
+        let again = write(&lab.store, lab.place.path(), std::slice::from_ref(&wanted), None, &());
+        match kind {
+            // Who knows what it needs?
+            "img" => {
+                assert_eq!(again.await.unwrap_err().kind(), ErrorKind::Unavailable);
+                let gone = remove(lab.settings(), lab.place.path(), "other").unwrap_err();
+                assert_eq!(gone.kind(), ErrorKind::Unavailable);
+            }
+            _ => assert_eq!(again.await.unwrap().unreadable.len(), 1),
+        }
+        assert!(path.exists(), "{kind}");
+        failing::set(&path, false);
+        let told = check(true).await.unwrap();
+        assert!(told.damaged.is_empty() && told.unreadable.is_empty(), "{told:?}");
+    }
+    let chunks = lab.plain(&manifest).await;
+    conformance::check(&lab.open(), lab.settings(), &chunks).await;
+    let listing = Media::open(lab.settings(), lab.place.path()).unwrap().list();
+    assert!(listing.iter().all(|one| one.present == one.chunks), "{listing:?}");
+}
+
+#[tokio::test]
+async fn a_medium_of_the_first_version_is_read_and_gets_maps_when_it_is_written() {
+    for encrypted in [false, true] {
+        let lab = Lab::new(encrypted).await;
+        let (wanted, manifest) = lab.import("debian", image(1)).await;
+        lab.write(std::slice::from_ref(&wanted), None).await;
+        lab.files_of("map").iter().for_each(|path| std::fs::remove_file(path).unwrap());
+        let [path] = lab.files_of("img").try_into().unwrap();
+        let number = u32::from_str_radix(path.file_stem().unwrap().to_str().unwrap(), 16).unwrap();
+        let name = record::name(number);
+        let format = (record::MAGIC, record::VERSION);
+        let bytes = std::fs::read(&path).unwrap();
+        let (_, body) = outside::decode_versions(lab.settings(), format, &name, &bytes).unwrap();
+        let first = &body[..body.len() - 4 - 5 * 8];
+        let first = outside::encode(lab.settings(), record::MAGIC, &name, first).unwrap();
+        std::fs::write(&path, first).unwrap();
+        let [listed] =
+            Media::open(lab.settings(), lab.place.path()).unwrap().list().try_into().unwrap();
+        assert_eq!((listed.present, listed.maps), (listed.chunks, 0));
+        assert!(manifest.chunks().await.unwrap().iter().all(|at| lab.open().claims(&at.id)));
+        let again = lab.write(&[wanted], None).await;
+        assert_eq!((again.written_chunks, again.written_maps), (0, 5));
+        assert_eq!(
+            Media::open(lab.settings(), lab.place.path()).unwrap().list()[0].maps_present,
+            5
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_boot_reads_no_map_of_the_store_when_the_medium_has_them() {
+    let lab = Lab::new(true).await;
+    let (wanted, _) = lab.import("debian", image(1)).await;
+    lab.write(std::slice::from_ref(&wanted), None).await;
+    let list: Vec<Arc<dyn ChunkSource>> = vec![Arc::new(lab.open())];
+    let sources = Sources::new(lab.settings().clone(), "store", CostEstimate::DISTANT, list);
+    let sources = Arc::new(sources);
+    lab.store.ask_for_maps(Arc::clone(&sources) as Arc<dyn MapLookup>);
+    let backend = lab.store.object_store();
+    for (id, _) in lab.maps(&wanted).await {
+        object_store::ObjectStoreExt::delete(&*backend, &id.path()).await.unwrap();
+    }
+    let manifest = lab.store.manifest(&wanted.manifest).await.unwrap();
+    let ids = bootlist::read(&lab.store, &wanted.boot_list.unwrap()).await.unwrap();
+    assert_eq!(bootlist::locate(&manifest, &ids).await.unwrap().len(), ids.len());
+    let copy = lab.store.manifest(&wanted.boot_copy.unwrap()).await.unwrap();
+    assert_eq!(bootcopy::chunks(&copy).await.unwrap().len(), ids.len());
+    assert_eq!(sources.report()[0].wrong, 0);
+}
+
+#[tokio::test]
 async fn a_medium_that_was_pulled_out_midway_is_read_and_written_on() {
     let lab = Lab::new(false).await;
     let (wanted, manifest) = lab.import("debian", image(1)).await;
     let whole = lab.write(std::slice::from_ref(&wanted), None).await;
     for file in lab.files() {
         match file.extension().and_then(|extension| extension.to_str()) {
-            // Neither record nor index came; the pack is as long as it should be, its middle was lost.
+            // Neither record nor index came; the others are as long as they should be, their middle was lost.
             Some("img" | "idx") => std::fs::remove_file(&file).unwrap(),
-            Some("pck") => {
+            Some("pck" | "map") => {
                 let mut bytes = std::fs::read(&file).unwrap();
                 let middle = bytes.len() / 2;
-                bytes[middle..middle + 5000].fill(0);
+                let end = bytes.len().min(middle + 5000);
+                bytes[middle..end].fill(0);
                 std::fs::write(&file, bytes).unwrap();
             }
             _ => {}
@@ -237,13 +405,14 @@ async fn no_damage_gives_a_wrong_byte_or_fails_a_read() {
         let (b, _) = lab.import("b", small(2)).await;
         lab.write(std::slice::from_ref(&a), None).await;
         lab.write(&[b], None).await;
+        let maps = lab.maps(&a).await;
         let sound: Vec<_> =
             lab.files().into_iter().map(|path| (std::fs::read(&path).unwrap(), path)).collect();
-        cases.push((lab, lab.plain(&manifest).await, sound));
+        cases.push((lab, lab.plain(&manifest).await, maps, sound));
     }
     let mut answered = 0;
     for round in 0..rounds {
-        let (lab, chunks, sound) = &cases[round % 2];
+        let (lab, chunks, maps, sound) = &cases[round % 2];
         let mut random = Sequence::new(round as u64);
         sound.iter().for_each(|(bytes, path)| std::fs::write(path, bytes).unwrap());
         let files: Vec<_> = sound.iter().map(|(_, path)| path.clone()).collect();
@@ -262,6 +431,12 @@ async fn no_damage_gives_a_wrong_byte_or_fails_a_read() {
             let store = || async { Ok(plain.clone()) };
             let read = sources.read(&at, ReadOrder::Cheapest, Urgency::Demand, store).await;
             assert_eq!(&read.unwrap(), plain, "round {round}");
+        }
+        for (id, object) in maps {
+            for turn in [MapTurn::BeforeStore, MapTurn::AfterStore] {
+                let given = sources.map(id, turn).await;
+                assert!(given.is_none_or(|given| given == object), "round {round}: {id}");
+            }
         }
         answered += sources.report()[0].had;
     }
@@ -299,6 +474,7 @@ fn records_and_indexes_survive_and_no_cut_or_flip_passes() {
     }
     assert_eq!(parse_name("0000002A.PCK"), Some((42, FileKind::Pack)));
     assert_eq!(parse_name("0000002a.img"), Some((42, FileKind::Record)));
+    assert_eq!(parse_name("0000002A.MAP"), Some((42, FileKind::Map)));
     for other in ["2a.pck", "0000002a.pckx", "0000002g.pck", "00000+2a.pck", "readme.txt", "x"] {
         assert_eq!(parse_name(other), None, "{other}");
     }

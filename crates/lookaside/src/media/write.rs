@@ -1,46 +1,37 @@
-//! Writing a medium: what goes on first, what fits, and what may go.
+//! Writing a medium: what fits, and what may go.
 //!
 //! Each step leaves a medium that can be read: a pack file that is not whole does not count, an image's
 //! record comes when its chunks are there, the index file last. So a writing that ended anywhere, by a
 //! kill or by pulling the medium out, goes on where it was.
 
-use super::pack_file::{self, ChunkRow, HEAD, PackFile, check_chunks, short};
-use super::record::{self, MediaRecord, RecordKind, StoredRecord};
-use super::{DIRECTORY, Media, README, README_TEXT, index, is_at};
+use super::files::{delete, put_file, put_pack, replace, write_index};
+use super::head::{self, HEAD};
+use super::map_file::{self, MapFile};
+use super::pack_file::{PackFile, check_chunks, short};
+use super::record::{self, MediaRecord, StoredRecord};
+use super::room::{MediaRoom, Occupied, PACK};
+use super::wanted::{MediaImage, Wanted};
+use super::{DIRECTORY, FileFault, Media, README, README_TEXT, index, is_at};
 use crate::regular::create_afresh;
 use block::{Error, ErrorKind, Result, offload};
 use serde::Serialize;
 use std::collections::HashSet;
-use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use store::pack::Builder;
-use store::{
-    BootListId, ChunkId, ChunkRef, ManifestId, Progress, Settings, Store, bootlist, sweep,
-};
+use store::{ChunkId, ChunkRef, MapId, Progress, Settings, Store, sweep};
 
-/// Stored bytes of the chunks of a pack file.
-const PACK: u64 = 8 << 20;
-/// Bytes of a pack file beside its chunks: its head, and the pack's own head, trailer and seal.
-const PACK_OVERHEAD: u64 = HEAD as u64 + 16 + 32 + 16;
-/// Bytes of a chunk beside what is stored of it: in its pack, and in the index file.
-const CHUNK_OVERHEAD: u64 = 48 + index::ROW as u64 + 8;
-/// Left free on a file system.
-const RESERVE: u64 = 1 << 20;
+/// What images on a medium need: the first bytes of the ids.
+struct Needed {
+    chunks: HashSet<[u8; 8]>,
+    maps: HashSet<[u8; 8]>,
+}
 
-/// What is to be on a medium.
-#[derive(Debug, Clone)]
-pub struct MediaImage {
-    /// As the user called it.
-    pub name: String,
-    /// What it is.
-    pub kind: RecordKind,
-    /// Which version of an image; of a disk its name.
-    pub version: String,
-    /// Its content.
-    pub manifest: ManifestId,
-    /// What a boot of it reads.
-    pub boot_list: Option<BootListId>,
+impl Needed {
+    fn add(&mut self, stored: &StoredRecord) {
+        self.chunks.extend(&stored.ids);
+        self.maps.extend(&stored.maps);
+    }
 }
 
 /// What came of one image.
@@ -54,10 +45,14 @@ pub struct WrittenImage {
     pub chunks: u64,
     /// How many of them are on the medium now.
     pub present: u64,
-    /// Chunks of its boot list.
+    /// Chunks that are read first: those of its boot list, or of a machine's resume set.
     pub boot_chunks: u64,
     /// How many of them are on the medium now.
     pub boot_present: u64,
+    /// Its maps: manifests and boot list.
+    pub maps: u64,
+    /// How many of them are on the medium now.
+    pub maps_present: u64,
     /// Stored bytes that did not fit.
     pub missing_bytes: u64,
 }
@@ -69,36 +64,29 @@ pub struct MediaWriteReport {
     pub images: Vec<WrittenImage>,
     /// Chunks that were written.
     pub written_chunks: u64,
-    /// Stored bytes of them.
+    /// Maps that were written.
+    pub written_maps: u64,
+    /// Stored bytes of both.
     pub written_bytes: u64,
-    /// Stored bytes of chunks that were there already.
+    /// Stored bytes of chunks and maps that were there already.
     pub kept_bytes: u64,
     /// Bytes that were freed: of damaged files, and of packs that no image on the medium needs any more.
     pub freed_bytes: u64,
-    /// Bytes of all files now.
+    /// Bytes that all files take now, in whole blocks of the file system.
     pub used_bytes: u64,
+    /// Files that cannot be read now, with the reason: they count as missing, and stay.
+    pub unreadable: Vec<String>,
 }
 
-/// An image's chunks in the order in which they go on: the boot list's, then the rest in image order.
-struct Order {
-    boot: Vec<ChunkRef>,
-    rest: Vec<ChunkRef>,
-}
-
-impl Order {
-    fn all(&self) -> impl Iterator<Item = &ChunkRef> {
-        self.boot.iter().chain(&self.rest)
-    }
-}
-
-/// Writes `images` to the medium at `place`, which is made if there is none: first what their boots read,
-/// then the rest of each in image order, as far as it fits into `size` bytes (all files together; `None`:
-/// what the file system has). What is there is not written again; what no image on the medium needs any
-/// more is deleted before.
+/// Writes `images` to the medium at `place`, which is made if there is none: first the maps of all, then what
+/// their boots read, then the rest of each in image order, as far as it fits into `size` bytes (what all files
+/// together take at any time, in whole blocks of the file system; `None`: what that has). What is there is not
+/// written again; what nothing on the medium needs any more is deleted before.
 ///
 /// # Errors
-/// Those of the store; the system's, naming the file. A medium that is full is none: the report says what
-/// did not fit.
+/// Those of the store; [`NoSpace`](ErrorKind::NoSpace) when not even the index and the records have room;
+/// [`Unavailable`](ErrorKind::Unavailable) when what is on it cannot be read; the system's, naming the file. A
+/// medium that is full is none: the report says what did not fit.
 pub async fn write(
     store: &Store,
     place: &Path,
@@ -108,65 +96,51 @@ pub async fn write(
 ) -> Result<MediaWriteReport> {
     let mut report = MediaWriteReport::default();
     let settings = store.settings().clone();
-    let mut orders = Vec::with_capacity(images.len());
+    let mut wanted = Vec::with_capacity(images.len());
     for image in images {
-        orders.push(order(store, image).await?);
+        wanted.push(Wanted::of(store, image).await?);
     }
-    let replaced: HashSet<u32> =
+    let numbers: HashSet<u32> =
         images.iter().map(|image| record::number_of(&settings, image.kind, &image.name)).collect();
-    let needed: HashSet<[u8; 8]> =
-        orders.iter().flat_map(Order::all).map(|at| short(&at.id)).collect();
-    let (opened, freed) = {
-        let (settings, place) = (settings.clone(), place.to_owned());
-        offload(move || prepare(&settings, &place, &replaced, needed)).await?
+    let needed = Needed {
+        chunks: wanted.iter().flat_map(Wanted::all).map(|at| short(&at.id)).collect(),
+        maps: wanted.iter().flat_map(|wanted| &wanted.maps).map(map_file::short).collect(),
     };
-    let mut media = opened;
+    let ids: Vec<u64> = wanted.iter().map(Wanted::ids).collect();
+    let (mut media, freed) = {
+        let (settings, place, replaced) = (settings.clone(), place.to_owned(), numbers.clone());
+        let ids = ids.clone();
+        offload(move || prepare(&settings, &place, &replaced, needed, (&ids, size))).await?
+    };
     report.freed_bytes = freed;
-    let mut there = media.short_ids();
-    let mut room = room(&media, size)?;
-    for order in &orders {
-        room = room.saturating_sub(4096 + 8 * order.all().count() as u64);
-    }
-    let first = orders.iter().flat_map(|order| &order.boot);
-    let then = orders.iter().flat_map(|order| &order.rest);
-    let mut chosen = Vec::new();
-    for at in first.chain(then) {
-        if there.contains(&short(&at.id)) {
-            continue;
-        }
-        let cost = u64::from(at.stored) + CHUNK_OVERHEAD;
-        let packs = u64::from(chosen.is_empty());
-        let share = PACK_OVERHEAD * u64::from(at.stored) / PACK + packs * PACK_OVERHEAD + 1;
-        let Some(left) = room.checked_sub(cost + share) else { break };
-        room = left;
-        there.insert(short(&at.id));
-        chosen.push(*at);
-    }
-    report.kept_bytes = kept(&orders, &media);
+    report.unreadable = told_unreadable(&media);
+    let occupied = media.occupied(&settings, &numbers, &[]);
+    let mut room = MediaRoom::of(&media.directory, &occupied, &ids, size)?;
+    report.kept_bytes = kept(&wanted, &media);
+    put_maps(store, &mut media, &wanted, &mut room, &mut report).await?;
+    let chosen = choose(&media, &wanted, &mut room);
     put(store, &mut media, chosen, &mut report, progress).await?;
     let written = store.world().clock.now();
-    let place = place.to_owned();
-    for (image, order) in images.iter().zip(&orders) {
+    for (image, wanted) in images.iter().zip(&wanted) {
         let number = record::number_of(&settings, image.kind, &image.name);
-        let manifest = store.manifest(&image.manifest).await?;
         let record = MediaRecord {
             name: image.name.clone(),
             kind: image.kind,
             version: image.version.clone(),
             manifest: image.manifest,
-            size: manifest.size(),
+            size: wanted.size,
             written,
-            boot_chunks: order.boot.len() as u64,
+            boot_chunks: wanted.boot.len() as u64,
         };
-        let ids = order.all().map(|at| short(&at.id)).collect();
+        let ids = wanted.all().map(|at| short(&at.id)).collect();
+        let maps = wanted.maps.iter().map(map_file::short).collect();
         media.records.retain(|record| record.number != number);
-        media.records.push(StoredRecord { number, record, ids });
-        report.images.push(told(image, order, &media.short_ids()));
+        media.records.push(StoredRecord { number, record, ids, maps });
+        report.images.push(told(image, wanted, &media));
     }
-    let fresh: HashSet<u32> =
-        images.iter().map(|image| record::number_of(&settings, image.kind, &image.name)).collect();
+    let place = place.to_owned();
     report.used_bytes = offload(move || {
-        for stored in media.records.iter().filter(|stored| fresh.contains(&stored.number)) {
+        for stored in media.records.iter().filter(|stored| numbers.contains(&stored.number)) {
             let bytes = record::encode(&settings, stored)?;
             replace(&record::path(&media.directory, stored.number), &bytes)?;
         }
@@ -177,14 +151,35 @@ pub async fn write(
     Ok(report)
 }
 
-/// Takes an image or a disk off the medium at `place`: its record, and the packs that no other one needs.
+/// The chunks that go on, in their order: those that are not there, as far as there is room.
+fn choose(media: &Media, wanted: &[Wanted], room: &mut MediaRoom) -> Vec<ChunkRef> {
+    let mut there = media.short_ids();
+    let first = wanted.iter().flat_map(|wanted| &wanted.boot);
+    let then = wanted.iter().flat_map(|wanted| &wanted.rest);
+    let mut chosen = Vec::new();
+    for at in first.chain(then) {
+        if there.contains(&short(&at.id)) {
+            continue;
+        }
+        if !room.take_chunk(at.stored.into()) {
+            break;
+        }
+        there.insert(short(&at.id));
+        chosen.push(*at);
+    }
+    chosen
+}
+
+/// Takes an image, a disk or a machine off the medium at `place`: its record, and the packs and maps that no
+/// other one needs.
 /// Returns the bytes that were freed. With the last one all of the medium is deleted.
 ///
 /// # Errors
-/// [`NotFound`](ErrorKind::NotFound) when nothing of that name is on it; as [`Media::open`]; the system's
-/// when a file cannot be deleted.
+/// [`NotFound`](ErrorKind::NotFound) when there is no medium, or nothing of that name on it;
+/// [`Unavailable`](ErrorKind::Unavailable) when a record cannot be read; the system's when a file cannot be deleted.
 pub fn remove(settings: &Settings, place: &Path, name: &str) -> Result<u64> {
     let mut media = Media::open(settings, place)?;
+    media.must_know_records()?;
     let before = media.used;
     let is_it = |stored: &StoredRecord| stored.record.name == name || stored.record.version == name;
     if !media.records.iter().any(is_it) {
@@ -198,9 +193,10 @@ pub fn remove(settings: &Settings, place: &Path, name: &str) -> Result<u64> {
     for stored in &gone {
         delete(&record::path(&media.directory, stored.number))?;
     }
-    let needed = media.records.iter().flat_map(|stored| stored.ids.iter().copied()).collect();
+    let mut needed = Needed { chunks: HashSet::new(), maps: HashSet::new() };
+    media.records.iter().for_each(|stored| needed.add(stored));
     prune(&mut media, &needed)?;
-    if media.records.is_empty() && media.packs.is_empty() {
+    if media.records.is_empty() && media.packs.is_empty() && media.maps.is_empty() {
         delete(&index::path(settings, &media.directory))?;
         let _ = std::fs::remove_file(media.directory.join(README));
         // Another store's files may be left.
@@ -217,35 +213,14 @@ pub(super) fn drop_files(settings: &Settings, media: &mut Media, files: &[PathBu
     write_index(settings, media)
 }
 
-/// The chunks of an image in their order.
-async fn order(store: &Store, image: &MediaImage) -> Result<Order> {
-    let manifest = store.manifest(&image.manifest).await?;
-    let mut boot = Vec::new();
-    if let Some(list) = &image.boot_list {
-        match bootlist::read(store, list).await {
-            Ok(list) => {
-                let located = bootlist::locate(&manifest, &list).await?;
-                boot.extend(located.into_iter().map(|located| located.at));
-            }
-            // A boot list makes boots quicker, no more.
-            Err(error) => {
-                tracing::warn!(image = image.version, %error, "its boot list is left out")
-            }
-        }
-    }
-    let mut seen: HashSet<ChunkId> = HashSet::new();
-    boot.retain(|at| seen.insert(at.id));
-    let mut rest = manifest.chunks().await?;
-    rest.retain(|at| seen.insert(at.id));
-    Ok(Order { boot, rest })
-}
-
-/// Opens or makes a medium that is about to be written, and deletes what is of no use on it.
+/// Opens or makes a medium that is about to be written, and deletes what is of no use on it: not before it is
+/// known that the index and the records, of so many ids each, fit into `size` bytes beside what stays.
 fn prepare(
     settings: &Settings,
     place: &Path,
     replaced: &HashSet<u32>,
-    mut needed: HashSet<[u8; 8]>,
+    mut needed: Needed,
+    (ids, size): (&[u64], Option<u64>),
 ) -> Result<(Media, u64)> {
     if !place.is_dir() {
         return Err(Error::not_found(format!("{} is not a directory", place.display())));
@@ -261,53 +236,137 @@ fn prepare(
             .map_err(|e| Error::io(readme.display(), e))?;
     }
     let mut media = Media::open(settings, place)?;
+    media.must_know_records()?;
     let before = media.used;
     // Of one that was written last before the medium was pulled out, the middle may be missing.
     let mut sound = Vec::with_capacity(media.packs.len());
     for pack in std::mem::take(&mut media.packs) {
-        match pack.indexed || matches!(check_chunks(settings, &media.directory, &pack), Ok(0)) {
-            true => sound.push(pack),
-            false => media.broken.push(PackFile::path(&media.directory, pack.number)),
+        if pack.indexed {
+            sound.push(pack);
+            continue;
+        }
+        let path = PackFile::path(&media.directory, pack.number);
+        match check_chunks(settings, &media.directory, &pack) {
+            Ok(0) => sound.push(pack),
+            Ok(_) => media.broken.push(path),
+            Err(e) => match FileFault::of(&e) {
+                FileFault::Damaged => media.broken.push(path),
+                FileFault::Missing => {}
+                // A newer build's is not ours to judge.
+                FileFault::Foreign => sound.push(pack),
+                FileFault::Unreadable => media.unreadable.push((path, e)),
+            },
         }
     }
     media.packs = sound;
-    for path in std::mem::take(&mut media.broken) {
-        delete(&path)?;
+    // Nobody says of a map that all of it was there once; they are short.
+    for map in std::mem::take(&mut media.maps) {
+        match map_file::check(settings, &media.directory, &map) {
+            Ok(()) => media.maps.push(map),
+            Err(e) => {
+                let path = MapFile::path(&media.directory, map.number);
+                match FileFault::of(&e) {
+                    FileFault::Damaged => media.broken.push(path),
+                    FileFault::Missing => {}
+                    FileFault::Foreign => media.maps.push(map),
+                    FileFault::Unreadable => media.unreadable.push((path, e)),
+                }
+            }
+        }
     }
     let others = media.records.iter().filter(|stored| !replaced.contains(&stored.number));
-    needed.extend(others.flat_map(|stored| stored.ids.iter().copied()));
-    prune(&mut media, &needed)?;
+    others.for_each(|stored| needed.add(stored));
+    let mut gone = std::mem::take(&mut media.broken);
+    gone.extend(split_off(&mut media, &needed));
+    let occupied = media.occupied(settings, replaced, &gone);
+    MediaRoom::of(&media.directory, &occupied, ids, size)?;
+    gone.iter().try_for_each(|path| delete(path))?;
     // What was deleted is in no index.
-    let media = Media { packs: media.packs, ..Media::open(settings, place)? };
+    let Media { packs, maps, unreadable, .. } = media;
+    let media = Media { packs, maps, unreadable, ..Media::open(settings, place)? };
     let freed = before.saturating_sub(media.used);
     Ok((media, freed))
 }
 
-/// Deletes packs of which nothing is needed.
-fn prune(media: &mut Media, needed: &HashSet<[u8; 8]>) -> Result<()> {
-    let is_needed = |pack: &PackFile| pack.rows.iter().any(|row| needed.contains(&row.short()));
+/// Deletes packs of which nothing is needed, and maps that are not.
+fn prune(media: &mut Media, needed: &Needed) -> Result<()> {
+    split_off(media, needed).iter().try_for_each(|path| delete(path))
+}
+
+/// Takes packs of which nothing is needed, and maps that are not, off the list; gives their files.
+fn split_off(media: &mut Media, needed: &Needed) -> Vec<PathBuf> {
+    let is_needed =
+        |pack: &PackFile| pack.rows.iter().any(|row| needed.chunks.contains(&row.short()));
     let (kept, gone): (Vec<_>, Vec<_>) = media.packs.drain(..).partition(is_needed);
     media.packs = kept;
-    gone.iter().try_for_each(|pack| delete(&PackFile::path(&media.directory, pack.number)))
+    let packs = gone.iter().map(|pack| PackFile::path(&media.directory, pack.number));
+    let mut files: Vec<PathBuf> = packs.collect();
+    let is_needed = |map: &MapFile| needed.maps.contains(&map.short());
+    let (kept, gone): (Vec<_>, Vec<_>) = media.maps.drain(..).partition(is_needed);
+    media.maps = kept;
+    files.extend(gone.iter().map(|map| MapFile::path(&media.directory, map.number)));
+    files
 }
 
-/// Bytes that may still be written.
-fn room(media: &Media, size: Option<u64>) -> Result<u64> {
-    let stat = rustix::fs::statvfs(&media.directory)
-        .map_err(|e| Error::io(media.directory.display(), e.into()))?;
-    let free = (stat.f_bavail.saturating_mul(stat.f_frsize)).saturating_sub(RESERVE);
-    Ok(size.map_or(free, |size| size.saturating_sub(media.used).min(free)))
+impl Media {
+    /// Fails while it is not known what is needed on it: nothing is deleted then.
+    fn must_know_records(&self) -> Result<()> {
+        let is_record = |(path, _): &&(PathBuf, Error)| {
+            path.extension().is_some_and(|found| found.eq_ignore_ascii_case("img"))
+        };
+        match self.unreadable.iter().find(is_record) {
+            Some((_, error)) => Err(Error::unavailable(format!(
+                "{}: what is needed on the medium is not known while this cannot be read, and nothing is \
+                 changed; if it stays so, delete the file",
+                error.message()
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// What stays on it when records of these numbers are written and these files are gone.
+    fn occupied(&self, settings: &Settings, replaced: &HashSet<u32>, gone: &[PathBuf]) -> Occupied {
+        let records = self.records.iter().filter(|stored| replaced.contains(&stored.number));
+        let records = records.map(|stored| record::path(&self.directory, stored.number));
+        let written_again = records.chain([index::path(settings, &self.directory)]);
+        let (mut files, mut bytes) = (self.files, self.used - self.blocks.directory(self.files));
+        let mut take_off = |path: &Path| match std::fs::metadata(path) {
+            Ok(found) => {
+                let taken = self.blocks.taken(found.len());
+                files = files.saturating_sub(1);
+                bytes = bytes.saturating_sub(taken);
+                taken
+            }
+            Err(_) => 0,
+        };
+        let replaced = written_again.map(|path| take_off(&path)).sum();
+        for path in gone {
+            take_off(path);
+        }
+        let chunks = self.packs.iter().map(|pack| pack.rows.len() as u64).sum();
+        let indexed = (chunks, self.packs.len() as u64);
+        Occupied { blocks: self.blocks, files, bytes, replaced, indexed }
+    }
 }
 
-fn kept(orders: &[Order], media: &Media) -> u64 {
+fn told_unreadable(media: &Media) -> Vec<String> {
+    media.unreadable.iter().map(|(_, error)| error.message().to_owned()).collect()
+}
+
+fn kept(wanted: &[Wanted], media: &Media) -> u64 {
     let there = media.short_ids();
     let mut seen = HashSet::new();
-    let all = orders.iter().flat_map(Order::all);
+    let all = wanted.iter().flat_map(Wanted::all);
     let kept = all.filter(|at| seen.insert(at.id) && there.contains(&short(&at.id)));
-    kept.map(|at| u64::from(at.stored)).sum()
+    let maps: HashSet<&MapId> = wanted.iter().flat_map(|wanted| &wanted.maps).collect();
+    let kept_maps = media.maps.iter().filter(|map| maps.contains(&map.id));
+    kept.map(|at| u64::from(at.stored)).sum::<u64>()
+        + kept_maps.map(|map| u64::from(map.len)).sum::<u64>()
 }
 
-fn told(image: &MediaImage, order: &Order, there: &HashSet<[u8; 8]>) -> WrittenImage {
+fn told(image: &MediaImage, order: &Wanted, media: &Media) -> WrittenImage {
+    let (there, maps) = (media.short_ids(), media.short_map_ids());
+    let has_map = |id: &&MapId| maps.contains(&map_file::short(id));
     let is_there = |at: &&ChunkRef| there.contains(&short(&at.id));
     WrittenImage {
         name: image.name.clone(),
@@ -316,8 +375,61 @@ fn told(image: &MediaImage, order: &Order, there: &HashSet<[u8; 8]>) -> WrittenI
         present: order.all().filter(is_there).count() as u64,
         boot_chunks: order.boot.len() as u64,
         boot_present: order.boot.iter().filter(is_there).count() as u64,
+        maps: order.maps.len() as u64,
+        maps_present: order.maps.iter().filter(has_map).count() as u64,
         missing_bytes: order.all().filter(|at| !is_there(at)).map(|at| u64::from(at.stored)).sum(),
     }
+}
+
+/// Reads maps from the store and writes those that there is room for.
+async fn put_maps(
+    store: &Store,
+    media: &mut Media,
+    wanted: &[Wanted],
+    room: &mut MediaRoom,
+    report: &mut MediaWriteReport,
+) -> Result<()> {
+    let mut there: HashSet<MapId> = media.maps.iter().map(|map| map.id).collect();
+    for id in wanted.iter().flat_map(|wanted| &wanted.maps) {
+        if !there.insert(*id) {
+            continue;
+        }
+        let object = match store.map_object(id).await {
+            Ok(object) => object,
+            // A boot copy's: it is of some use without.
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {
+                tracing::warn!(map = %id, error = %e, "it is left out");
+                continue;
+            }
+            Err(e) => return Err(e),
+        };
+        let len = HEAD as u64 + object.len() as u64;
+        // A shorter one may fit.
+        if !room.take_file(len) {
+            continue;
+        }
+        let (settings, directory, id) = (store.settings().clone(), media.directory.clone(), *id);
+        let put = offload(move || {
+            let start = map_file::head_of(&settings, &id, &object);
+            let number =
+                put_file(&directory, head::number_of(id.as_bytes()), "map", &start, &object)?;
+            Ok(MapFile { number, id, len: object.len() as u32 })
+        });
+        match put.await {
+            Ok(map) => {
+                report.written_maps += 1;
+                report.written_bytes += u64::from(map.len);
+                media.maps.push(map);
+            }
+            Err(e) if e.kind() == ErrorKind::NoSpace => {
+                tracing::warn!(error = %e, "the medium is full");
+                room.end();
+                return Ok(());
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 /// Reads chunks from the store and writes them, pack by pack, until all are there or the medium is full.
@@ -370,66 +482,4 @@ async fn put(
         }
     }
     Ok(())
-}
-
-/// Writes a pack file under the first number from that of its id on that is free.
-fn put_pack(settings: &Settings, directory: &Path, builder: Builder) -> Result<PackFile> {
-    let pack = builder.finish(settings, |_| false)?;
-    let mut number = PackFile::number_of(&pack.id);
-    let (path, mut file) = loop {
-        let path = PackFile::path(directory, number);
-        match File::create_new(&path) {
-            Ok(file) => break (path, file),
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
-                number = number.wrapping_add(1);
-            }
-            Err(e) => return Err(Error::io(path.display(), e)),
-        }
-    };
-    let head = pack_file::head(settings, &pack.id, pack.bytes.len() as u64);
-    let written = (file.write_all(&head))
-        .and_then(|()| file.write_all(&pack.bytes))
-        .and_then(|()| file.sync_data());
-    if let Err(e) = written {
-        drop(file);
-        let _ = std::fs::remove_file(&path);
-        return Err(Error::io(path.display(), e));
-    }
-    let len = (HEAD + pack.bytes.len()) as u64;
-    let index = store::pack::Index::decode(
-        settings,
-        pack.id,
-        "pack",
-        &pack.bytes,
-        pack.bytes.len() as u64,
-    )?;
-    let rows: Vec<ChunkRow> = pack_file::rows(&index);
-    Ok(PackFile { number, id: pack.id, len, rows, indexed: true })
-}
-
-fn write_index(settings: &Settings, media: &mut Media) -> Result<()> {
-    media.packs.sort_by_key(|pack| pack.number);
-    let bytes = index::encode(settings, &media.packs)?;
-    replace(&index::path(settings, &media.directory), &bytes)
-}
-
-/// Writes a file in place of another one: beside it first.
-fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    let fresh = path.with_extension("new");
-    let at_path = |e| Error::io(fresh.display(), e);
-    let mut file = create_afresh(&fresh).map_err(at_path)?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_data());
-    drop(file);
-    if let Err(e) = written {
-        let _ = std::fs::remove_file(&fresh);
-        return Err(at_path(e));
-    }
-    std::fs::rename(&fresh, path).map_err(at_path)
-}
-
-fn delete(path: &Path) -> Result<()> {
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path.display(), e)),
-        _ => Ok(()),
-    }
 }

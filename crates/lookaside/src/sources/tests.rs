@@ -1,10 +1,14 @@
 use super::*;
+use crate::StoreLink;
 use crate::conformance::{self, asked_for};
 use crate::testing::{Fake, Manner};
+use block::{Error, ErrorKind, Result};
 use proptest::prelude::*;
-use store::testing;
+use store::{MapId, MapLookup, MapTurn, Store, testing};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
+/// The longest that a source that is well again waits to be asked, while the store gives no answer.
+const LONGEST: Duration = Duration::from_secs(31);
 
 fn chunks(count: u64) -> Vec<Bytes> {
     (0..count).map(|seed| testing::noise(seed, 8192).into()).collect()
@@ -86,6 +90,96 @@ async fn a_store_that_fails_or_hangs_is_helped_out_by_a_dearer_source() {
     let hangs = std::future::pending::<Result<Bytes>>;
     let plain = sources.read(&at, ReadOrder::StoreFirst, Urgency::Demand, hangs).await.unwrap();
     assert_eq!(plain, chunks[1]);
+}
+
+/// A link that brings so many bytes in a second.
+#[derive(Debug)]
+struct Thin(u64, bool);
+
+impl StoreLink for Thin {
+    fn expected(&self, bytes: u64) -> Option<(Duration, bool)> {
+        Some((Duration::from_secs_f64(bytes as f64 / self.0 as f64), self.1))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn over_a_thin_link_a_medium_has_as_long_as_the_link_would_take_before_that_is_asked() {
+    let chunks = chunks(200);
+    // 100 Kb/s: a chunk takes 0.7 s, and nothing of the sort was read yet, or it was.
+    for (link, most) in [(None, 200), (Some(Thin(12_500, false)), 0), (Some(Thin(12_500, true)), 0)]
+    {
+        // Each sixteenth read of the medium is slow, as on a busy machine.
+        let media = fake(&chunks, Manner::Honest);
+        let sources = sources(CostEstimate::DISTANT, &[Arc::clone(&media)]);
+        let is_known = link.is_some();
+        if let Some(link) = link {
+            sources.judge_store_by(Arc::new(link));
+        }
+        for (n, plain) in chunks.iter().enumerate() {
+            media.behave(Manner::Slow(MS(if n % 16 == 7 { 600 } else { 100 })));
+            assert_eq!(&read(&sources, plain, MS(700)).await.unwrap(), plain);
+        }
+        let asked = sources.report()[1].asked;
+        assert!(asked <= most && (is_known || asked > 0), "{asked}: {:?}", sources.report());
+        // One that hangs is found out all the same.
+        media.behave(Manner::Hanging);
+        let began = Instant::now();
+        assert_eq!(&read(&sources, &chunks[0], MS(700)).await.unwrap(), &chunks[0]);
+        assert!(began.elapsed() <= MS(2800), "{:?}", began.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_medium_that_comes_back_is_asked_again_while_the_store_gives_no_answer() {
+    let chunks = chunks(2);
+    let media = fake(&chunks, Manner::Dying(0));
+    let sources = sources(CostEstimate::DISTANT, &[Arc::clone(&media)]);
+    let at = |plain: &Bytes| asked_for(&testing::settings(), plain);
+    let hangs = std::future::pending::<Result<Bytes>>;
+    for (plain, away) in chunks.iter().zip([MS(3000), MS(200_000)]) {
+        media.behave(Manner::Dying(0));
+        let began = Instant::now();
+        let at = at(plain);
+        let read = async {
+            let read = sources.read(&at, ReadOrder::Cheapest, Urgency::Demand, hangs);
+            tokio::time::timeout(away + MS(40_000), read).await
+        };
+        let (read, ()) = tokio::join!(read, async {
+            tokio::time::sleep(away).await;
+            media.behave(Manner::Honest);
+        });
+        assert_eq!(&read.expect("it was there in time").unwrap(), plain);
+        assert!(began.elapsed() <= away + LONGEST, "{:?}", began.elapsed());
+    }
+    // It was not held against it that it was away when it could only help.
+    let report = &sources.report()[0];
+    assert_eq!((report.rests, report.had), (0, 2), "{report:?}");
+    assert!(report.asked < 20, "{report:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_rests_is_asked_when_the_store_fails_or_gives_no_answer_and_a_liar_is_no_more() {
+    let chunks = chunks(6);
+    for fails in [true, false] {
+        let (media, liar) = (fake(&chunks, Manner::Dying(0)), fake(&chunks, Manner::Lying));
+        let sources = sources(CostEstimate::DISTANT, &[Arc::clone(&media), Arc::clone(&liar)]);
+        for plain in &chunks[..5] {
+            assert_eq!(&read(&sources, plain, MS(50)).await.unwrap(), plain);
+        }
+        assert_eq!(sources.report()[0].state, SourceState::Resting);
+        media.behave(Manner::Honest);
+        let at = asked_for(&testing::settings(), &chunks[5]);
+        let store = || async move {
+            match fails {
+                true => Err(Error::unavailable("down")),
+                false => std::future::pending().await,
+            }
+        };
+        let read = sources.read(&at, ReadOrder::Cheapest, Urgency::Background, store);
+        let read = tokio::time::timeout(MS(5000), read).await.expect("it has it");
+        assert_eq!(read.unwrap(), chunks[5]);
+        assert!(!liar.claims(&at.id) || liar.asked() <= 6, "{}", liar.asked());
+    }
 }
 
 /// What a hundred reads cost with a source of this manner beside a store of 50 ms, against none.
@@ -201,4 +295,90 @@ proptest! {
             }
         });
     }
+}
+
+/// The objects of an image's maps.
+async fn maps() -> Vec<(MapId, Bytes)> {
+    let backend = Arc::new(object_store::memory::InMemory::new());
+    let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
+    let session = testing::session(&store).await;
+    let image = block::Memory::from(testing::noise(1, 1 << 20));
+    let done = store::import::from_device(&session, &image, &()).await.unwrap();
+    let mut all = Vec::new();
+    for id in store.manifest(&done.manifest).await.unwrap().maps() {
+        all.push((id, store.map_object(&id).await.unwrap()));
+    }
+    all
+}
+
+fn with_maps(maps: &[(MapId, Bytes)], manner: Manner) -> Arc<Fake> {
+    Arc::new(Fake::new("fake", &testing::settings(), &[], manner).with_maps(maps.iter().cloned()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_map_comes_from_whoever_is_honest_and_never_late() {
+    let maps = maps().await;
+    for manner in [Manner::Lying, Manner::Truncating, Manner::Dying(0), Manner::Hanging] {
+        let (bad, good) = (with_maps(&maps, manner), with_maps(&maps, Manner::Honest));
+        let both = sources(CostEstimate::DISTANT, &[Arc::clone(&bad), good]);
+        let alone = sources(CostEstimate::DISTANT, &[bad]);
+        for (id, object) in &maps {
+            let began = Instant::now();
+            assert_eq!(both.map(id, MapTurn::BeforeStore).await.as_ref(), Some(object));
+            assert_eq!(alone.map(id, MapTurn::BeforeStore).await, None, "{manner:?}");
+            assert!(began.elapsed() <= MS(1000), "{manner:?} took {:?}", began.elapsed());
+        }
+        let report = &both.report()[0];
+        assert_eq!(report.had, 0, "{report:?}");
+        assert!(report.wrong + report.failed + report.late > 0, "{report:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn maps_of_a_store_in_a_directory_come_from_there_until_it_fails() {
+    let maps = maps().await;
+    let key = with_maps(&maps, Manner::Slow(MS(15)));
+    let sources = sources(CostEstimate::DIRECTORY, &[Arc::clone(&key)]);
+    let (id, object) = &maps[0];
+    assert_eq!(sources.map(id, MapTurn::BeforeStore).await, None);
+    assert_eq!(key.asked(), 0);
+    assert_eq!(sources.map(id, MapTurn::AfterStore).await.as_ref(), Some(object));
+    let unknown = MapId::Root(store::ManifestId([9; 32]));
+    assert_eq!(sources.map(&unknown, MapTurn::AfterStore).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_store_is_no_help_a_medium_that_hangs_keeps_nobody_from_another_one() {
+    let maps = maps().await;
+    let (hung, good) = (with_maps(&maps, Manner::Hanging), with_maps(&maps, Manner::Honest));
+    let sources = sources(CostEstimate::DISTANT, &[hung, good]);
+    let began = Instant::now();
+    for (id, object) in &maps {
+        assert_eq!(sources.map(id, MapTurn::AfterStore).await.as_ref(), Some(object));
+    }
+    assert!(began.elapsed() < MS(1000), "{:?}", began.elapsed());
+    assert_eq!(sources.report()[0].rests, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_of_a_map_that_hangs_keeps_its_turn_and_waiting_for_one_is_no_fault() {
+    let maps = maps().await;
+    let key = with_maps(&maps, Manner::Hanging);
+    let sources = sources(CostEstimate::DISTANT, &[Arc::clone(&key)]);
+    let (id, object) = &maps[0];
+    for _ in 0..TURNS + 3 {
+        assert_eq!(sources.map(id, MapTurn::AfterStore).await, None);
+    }
+    let report = &sources.report()[0];
+    let turns = TURNS as u64;
+    assert_eq!((key.asked(), report.asked, report.late), (turns, turns, turns), "{report:?}");
+    // Those that are slow give their turns back, though nobody waits for them any more.
+    let key = with_maps(&maps, Manner::Slow(MS(60_000)));
+    let sources = self::sources(CostEstimate::DISTANT, &[Arc::clone(&key)]);
+    for _ in 0..TURNS {
+        assert_eq!(sources.map(id, MapTurn::AfterStore).await, None);
+    }
+    tokio::time::sleep(MS(60_000)).await;
+    key.behave(Manner::Honest);
+    assert_eq!(sources.map(id, MapTurn::AfterStore).await.as_ref(), Some(object));
 }

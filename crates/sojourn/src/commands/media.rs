@@ -4,26 +4,35 @@ use crate::output::{Output, Table};
 use crate::progress::Bar;
 use crate::stores;
 use block::{ByteSize, Error, ErrorKind, Result, offload};
+use cache::{Cache, PolicyKind};
 use clap::Subcommand;
+use disk::{LoadOptions, Loader};
 use engine::{Config, Home, sources};
 use lookaside::media::{self, MediaImage, MediaListing, MediaWriteReport, RecordKind};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use store::{ImageName, RefKind, Store, images};
+use std::sync::Arc;
+use store::{RefKind, Store, images};
+use vm::Parcel;
+
+/// Memory for the beginning of a machine's memory image, in bytes.
+const SCRATCH: u64 = 16 << 20;
 
 /// The verbs of `sojourn media`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Media {
-    /// Put images and disks onto a medium
+    /// Put images, disks and suspended machines onto a medium
     #[command(after_help = "\
 Examples:
   sojourn media write /media/usb debian alice        the newest debian, and alice's published state
   sojourn media write /media/usb debian --size 4GiB  what matters most of it
+  sojourn media write /media/usb work                machine work as it was suspended last; work@5
   sojourn media write /media/usb --refresh           all that is on it, as it is now
 
-Boot lists of all go first, then the rest of each in image order, as far as there is room. What is
-on the medium is not written again; what nothing on it needs any more is deleted. The medium may be
-pulled out at any time: the same command goes on.")]
+Maps of all go first, then what boots and resumes read first, then the rest of each, as far as there
+is room. What is on the medium is not written again; what nothing on it needs any more is deleted.
+The medium may be pulled out at any time: the same command goes on.")]
     Write(WriteArgs),
     /// What is on a medium
     #[command(after_help = "\
@@ -37,7 +46,8 @@ Examples:
   sojourn media verify /media/usb
   sojourn media verify /media/usb --drop-damaged     then write again what was lost
 
-A damaged medium gives no wrong byte, and takes time for nothing. Exit code 7 when it is damaged.")]
+A damaged medium gives no wrong byte, and takes time for nothing. Exit code 7 when it is damaged, 6
+when some of it cannot be read now; what cannot be read is not dropped.")]
     Verify(VerifyArgs),
     /// Index a directory tree or an image file by content, so that it can be a source
     #[command(after_help = "\
@@ -49,7 +59,7 @@ Examples:
 The index is kept in the home; what did not change since the last time is not read again. It holds
 for a file while its size and its time of change are the same.")]
     Index(IndexArgs),
-    /// Take an image or a disk off a medium
+    /// Take an image, a disk or a machine off a medium
     #[command(after_help = "\
 Examples:
   sojourn media remove /media/usb debian
@@ -64,10 +74,11 @@ pub(crate) struct WriteArgs {
     /// A directory: a mounted key or disk
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Images, with or without a version, and disks
+    /// Images, with or without a version, disks, and machines, with or without a parcel's number
     #[arg(value_name = "NAME", required_unless_present = "refresh")]
     names: Vec<String>,
-    /// The most that everything of sojourn on it may take [default: all the room there is]
+    /// The most that everything of sojourn on it may take, in whole clusters of its file system
+    /// [default: all the room there is]
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
     /// Write all that is on it as it is now
@@ -126,22 +137,22 @@ pub(crate) async fn run(verb: &Media, home: &Home, output: Output) -> Result<()>
 }
 
 async fn write(args: &WriteArgs, store: &Store, output: Output) -> Result<()> {
-    let mut names = args.names.clone();
-    if args.refresh {
-        let there = listing(args.dir.clone(), store).await?;
-        names.extend(there.into_iter().map(|listing| listing.record.name));
+    let mut images = Vec::new();
+    for name in args.names.iter().collect::<BTreeSet<_>>() {
+        images.extend(resolve(store, name).await?);
     }
-    names.sort();
-    names.dedup();
-    let mut images = Vec::with_capacity(names.len());
-    for name in &names {
-        match resolve(store, name).await {
-            Ok(image) => images.push(image),
-            // What was removed since stays on the medium until it is taken off.
-            Err(e) if e.kind() == ErrorKind::NotFound && !args.names.contains(name) => {
-                tracing::warn!(name, error = %e, "not refreshed");
+    if args.refresh {
+        for MediaListing { record, .. } in listing(args.dir.clone(), store).await? {
+            let named = |image: &MediaImage| image.name == record.name && image.kind == record.kind;
+            if images.iter().any(named) {
+                continue;
             }
-            Err(e) => return Err(e),
+            match find(store, record.kind, &record.name).await {
+                Ok(Some(image)) => images.push(image),
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+                // What was removed since stays on the medium until it is taken off.
+                _ => tracing::warn!(name = record.name, "it is gone, and not refreshed"),
+            }
         }
     }
     let size = args.size.map(|size| size.0);
@@ -151,28 +162,66 @@ async fn write(args: &WriteArgs, store: &Store, output: Output) -> Result<()> {
     output.print(&report, || described(&report))
 }
 
-/// The image or disk of a name.
-async fn resolve(store: &Store, name: &str) -> Result<MediaImage> {
-    let image: ImageName = name.parse()?;
-    match images::resolve(store, &image).await {
-        Ok(found) => {
-            return Ok(MediaImage {
-                name: name.to_owned(),
-                kind: RecordKind::Image,
-                manifest: images::manifest_of(&found)?,
-                boot_list: found.body.boot_list().ok().flatten(),
-                version: found.name,
-            });
-        }
-        Err(e) if e.kind() == ErrorKind::NotFound && image.tag.is_none() => {}
-        Err(e) => return Err(e),
+/// The image of a name, or the disk and the machine, which may have the same one.
+async fn resolve(store: &Store, name: &str) -> Result<Vec<MediaImage>> {
+    if let Some(image) = find(store, RecordKind::Image, name).await? {
+        return Ok(vec![image]);
     }
-    let found = store.refs().get(RefKind::Disk, name).await?.ok_or_else(|| {
-        Error::not_found(format!(
-            "there is no image and no disk called {name}; see `sojourn image list` and \
-             `sojourn disk list`"
-        ))
-    })?;
+    let (mut found, mut unpublished) = (Vec::new(), None);
+    for kind in [RecordKind::Disk, RecordKind::Machine] {
+        match find(store, kind, name).await {
+            // A disk without a published state; a machine may be called the same.
+            Err(e) if kind == RecordKind::Disk && e.kind() == ErrorKind::NotFound => {
+                unpublished = Some(e);
+            }
+            one => found.extend(one?),
+        }
+    }
+    match found.is_empty() {
+        false => Ok(found),
+        true => Err(unpublished.unwrap_or_else(|| {
+            Error::not_found(format!(
+                "there is no image, no disk and no suspended machine called {name}; see `sojourn image list`, \
+                 `sojourn disk list` and `sojourn vm list`"
+            ))
+        })),
+    }
+}
+
+/// What has a name, if there is one of this kind.
+async fn find(store: &Store, kind: RecordKind, name: &str) -> Result<Option<MediaImage>> {
+    match kind {
+        // A parcel's name is none of an image or a disk.
+        RecordKind::Image | RecordKind::Disk if name.contains('@') => Ok(None),
+        RecordKind::Image => image(store, name).await,
+        RecordKind::Disk => disk(store, name).await,
+        RecordKind::Machine => machine(store, name).await,
+    }
+}
+
+async fn image(store: &Store, name: &str) -> Result<Option<MediaImage>> {
+    let found = match images::resolve(store, &name.parse()?).await {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        found => found?,
+    };
+    Ok(Some(MediaImage {
+        name: name.to_owned(),
+        kind: RecordKind::Image,
+        manifest: images::manifest_of(&found)?,
+        disk: None,
+        boot_list: found.body.boot_list().ok().flatten(),
+        boot_copy: found.body.boot_copy().ok().flatten(),
+        first: Vec::new(),
+        version: found.name,
+    }))
+}
+
+/// A disk, as it was published last.
+async fn disk(store: &Store, name: &str) -> Result<Option<MediaImage>> {
+    if name.contains(':') {
+        return Ok(None);
+    }
+    let Some(found) = store.refs().get(RefKind::Disk, name).await? else { return Ok(None) };
     let manifest = found.body.manifest.ok_or_else(|| {
         Error::not_found(format!("disk {name} has no published state yet; take a snapshot of it"))
     })?;
@@ -181,20 +230,50 @@ async fn resolve(store: &Store, name: &str) -> Result<MediaImage> {
         Some(Ok(image)) => images::resolve(store, &image).await.ok(),
         _ => None,
     };
-    Ok(MediaImage {
+    let base = base.as_ref().map(|base| &base.body);
+    Ok(Some(MediaImage {
         name: name.to_owned(),
         kind: RecordKind::Disk,
         version: name.to_owned(),
         manifest,
-        boot_list: base.and_then(|base| base.body.boot_list().ok().flatten()),
-    })
+        disk: None,
+        boot_list: base.and_then(|base| base.boot_list().ok().flatten()),
+        boot_copy: base.and_then(|base| base.boot_copy().ok().flatten()),
+        first: Vec::new(),
+    }))
+}
+
+/// A suspended machine: its memory, with the state of its devices, and its disk.
+async fn machine(store: &Store, name: &str) -> Result<Option<MediaImage>> {
+    if name.contains(':') {
+        return Ok(None);
+    }
+    let parcel = match Parcel::find(store, name).await {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        found => found?,
+    };
+    let config = cache::Config { capacity: SCRATCH, policy: PolicyKind::default(), seed: 0 };
+    let cache = Arc::new(Cache::new(config));
+    let loader = Loader::new(store.clone(), cache, LoadOptions::default());
+    let first = parcel.image(store, &loader).await?.first_chunks().await?;
+    Ok(Some(MediaImage {
+        name: name.to_owned(),
+        kind: RecordKind::Machine,
+        version: parcel.name(),
+        manifest: parcel.memory,
+        disk: Some(parcel.disk),
+        boot_list: None,
+        boot_copy: None,
+        first,
+    }))
 }
 
 fn described(report: &MediaWriteReport) -> String {
     let mut text = format!(
-        "{} written in {} chunks, {} were there, {} freed; {} used\n",
+        "{} written in {} chunks and {} maps, {} were there, {} freed; {} used\n",
         ByteSize(report.written_bytes),
         report.written_chunks,
+        report.written_maps,
         ByteSize(report.kept_bytes),
         ByteSize(report.freed_bytes),
         ByteSize(report.used_bytes)
@@ -209,7 +288,7 @@ fn described(report: &MediaWriteReport) -> String {
                 ByteSize(missing)
             ),
             (missing, boot) => format!(
-                "{} of {} chunks, {} of the {boot} that a boot reads; {} did not fit",
+                "{} of {} chunks, {} of the {boot} that come first; {} did not fit",
                 image.present,
                 image.chunks,
                 image.boot_present,
@@ -217,6 +296,9 @@ fn described(report: &MediaWriteReport) -> String {
             ),
         };
         text.push_str(&format!("{}: {state}\n", image.version));
+    }
+    for error in &report.unreadable {
+        text.push_str(&format!("cannot be read, and counts as missing: {error}\n"));
     }
     text
 }
@@ -229,8 +311,9 @@ async fn listing(dir: PathBuf, store: &Store) -> Result<Vec<MediaListing>> {
 async fn list(place: &Place, store: &Store, output: Output) -> Result<()> {
     let listed = listing(place.dir.clone(), store).await?;
     output.print(&listed, || {
-        let mut table =
-            Table::new(&["NAME", "KIND", "VERSION", ">SIZE", ">CHUNKS", ">THERE", ">BOOT"]);
+        let mut table = Table::new(&[
+            "NAME", "KIND", "VERSION", ">SIZE", ">CHUNKS", ">THERE", ">FIRST", ">MAPS",
+        ]);
         for one in &listed {
             let record = &one.record;
             table.row([
@@ -241,6 +324,7 @@ async fn list(place: &Place, store: &Store, output: Output) -> Result<()> {
                 one.chunks.to_string(),
                 one.present.to_string(),
                 format!("{}/{}", one.boot_present, record.boot_chunks),
+                format!("{}/{}", one.maps_present, one.maps),
             ]);
         }
         table.render()
@@ -253,26 +337,34 @@ async fn verify(args: &VerifyArgs, store: &Store, output: Output) -> Result<()> 
     drop(bar);
     output.print(&report, || {
         let mut text = format!(
-            "{} chunks in {} packs, {}; {} chunks are damaged\n",
+            "{} chunks in {} packs and {} maps, {}; {} chunks and {} maps are damaged\n",
             report.chunks,
             report.packs,
+            report.maps,
             ByteSize(report.bytes),
-            report.damaged_chunks
+            report.damaged_chunks,
+            report.damaged_maps
         );
         for file in &report.damaged {
             let what = if report.dropped { "deleted" } else { "damaged" };
             text.push_str(&format!("{file}: {what}\n"));
         }
+        for error in &report.unreadable {
+            text.push_str(&format!("cannot be read: {error}\n"));
+        }
         text
     })?;
-    match report.damaged.as_slice() {
-        [] => Ok(()),
-        _ if report.dropped => Ok(()),
-        [first, ..] => Err(Error::corrupt(format!(
+    match (report.damaged.as_slice(), report.unreadable.as_slice()) {
+        ([first, ..], _) if !report.dropped => Err(Error::corrupt(format!(
             "{} files of the medium are damaged ({first}); drop them with --drop-damaged and write \
              again",
             report.damaged.len()
         ))),
+        (_, [first, ..]) => Err(Error::unavailable(format!(
+            "{} files of the medium cannot be read now ({first}); if it stays so, delete them and write again",
+            report.unreadable.len()
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -1,0 +1,219 @@
+//! One request to a source or to the store, and what its answer says of it.
+
+use super::{
+    Asked, BACKGROUND_TURNS, GIVE_UP, Instant, Sources, TURNS, Tracked, UNSURE_HEDGE, Urgency,
+};
+use crate::ChunkBytes;
+use crate::tally::SourceTally;
+use block::{Error, ErrorKind, Result};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+use store::ChunkRef;
+use tokio::sync::OwnedSemaphorePermit;
+
+const _: () = assert!(BACKGROUND_TURNS < TURNS);
+
+/// Turns of a source, while it is asked.
+pub(super) type Turns = (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit);
+
+/// Why a source is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AskReason {
+    /// It is its turn: that it is away or takes too long speaks against it.
+    ItsTurn,
+    /// The store gives no answer: the source may help, and no more is expected of it.
+    StoreSilent,
+}
+
+/// Bytes of a request that was answered.
+pub(super) struct Moved {
+    /// As it was asked for: by these times are learned.
+    pub(super) asked: u64,
+    /// As they were moved.
+    pub(super) bytes: u64,
+    /// Decompressed.
+    pub(super) plain: u64,
+}
+
+impl Sources {
+    /// Turns of a source. `alone`: nobody else is asked meanwhile, so they are waited for, but by a guest
+    /// no longer than for the answer.
+    pub(super) async fn turns(
+        &self,
+        tracked: &Tracked,
+        at: &ChunkRef,
+        urgency: Urgency,
+        alone: bool,
+    ) -> Option<Turns> {
+        let turn = || Arc::clone(&tracked.turns).acquire_owned();
+        let turns = match (urgency, alone) {
+            (_, false) => tracked.turns_now(urgency)?,
+            (Urgency::Background, true) => {
+                let background = Arc::clone(&tracked.background).acquire_owned().await.ok()?;
+                // Reads that hang may have all of them.
+                let turn = tokio::time::timeout(GIVE_UP, turn()).await;
+                (Some(background), turn.ok()?.ok()?)
+            }
+            (Urgency::Demand, true) => {
+                let (bytes, now) = (u64::from(at.stored), self.now());
+                let patience = tracked.learned.lock().0.patience(bytes, now, Duration::ZERO);
+                let turn = tokio::time::timeout(patience, turn()).await;
+                (None, turn.ok()?.ok()?)
+            }
+        };
+        // It may have been found out meanwhile.
+        let is_asked = tracked.learned.lock().1.rests(self.now()).is_none();
+        is_asked.then_some(turns)
+    }
+
+    /// After how long somebody else, who is expected to take `other`, is asked for a chunk as well as `asked`.
+    pub(super) fn patience(&self, asked: &Asked, at: &ChunkRef, other: Duration) -> Duration {
+        let (bytes, now) = (u64::from(at.stored), self.now());
+        match asked {
+            Asked::Store => self.store.lock().patience(bytes, now, other),
+            Asked::Source(tracked) => tracked.learned.lock().0.patience(bytes, now, other),
+        }
+    }
+
+    /// What it costs to ask the store for so many bytes beside a source.
+    pub(super) fn hedge_of(&self, bytes: u64) -> Duration {
+        self.store_expected(bytes, self.now(), UNSURE_HEDGE)
+    }
+
+    /// Has the store read a chunk, and counts what came of it.
+    pub(super) async fn ask_store(
+        &self,
+        at: &ChunkRef,
+        read: impl Future<Output = Result<Bytes>> + Send,
+    ) -> Result<Bytes> {
+        let (tally, began) = (&self.store_tally, Instant::now());
+        SourceTally::add(&tally.asked, 1);
+        let outcome = read.await;
+        match &outcome {
+            Ok(plain) => {
+                let bytes = u64::from(at.stored);
+                self.store.lock().answered(bytes, began.elapsed(), self.now());
+                SourceTally::add(&tally.had, 1);
+                SourceTally::add(&tally.bytes, bytes);
+                SourceTally::add(&tally.plain, plain.len() as u64);
+            }
+            Err(e) => match e.kind() {
+                ErrorKind::NotFound => SourceTally::add(&tally.missed, 1),
+                ErrorKind::Corrupt => SourceTally::add(&tally.wrong, 1),
+                _ => SourceTally::add(&tally.failed, 1),
+            },
+        }
+        outcome
+    }
+
+    /// Asks a source for a chunk, and judges its answer: as it was given, and its plain bytes.
+    pub(super) async fn ask(
+        &self,
+        tracked: &Tracked,
+        at: &ChunkRef,
+        turns: Turns,
+        reason: AskReason,
+    ) -> Result<(ChunkBytes, Bytes)> {
+        let source = &tracked.source;
+        SourceTally::add(&tracked.tally.asked, 1);
+        let began = Instant::now();
+        let answer = source.chunk(at).await;
+        drop(turns);
+        let moved = answer.as_ref().map_or(0, |answer| answer.len() as u64);
+        let outcome = answer.and_then(|answer| {
+            let plain = answer.clone().verify(&self.settings, at)?;
+            Ok((answer, plain))
+        });
+        let judged = outcome.as_ref().map(|(_, plain)| Moved {
+            asked: at.stored.into(),
+            bytes: moved,
+            plain: plain.len() as u64,
+        });
+        self.judge(tracked, (began, reason), judged, || source.disown(&at.id));
+        outcome
+    }
+
+    /// Counts what came of a request to a source; `disown` has it claim no more what it does not have.
+    pub(super) fn judge(
+        &self,
+        tracked: &Tracked,
+        (began, reason): (Instant, AskReason),
+        outcome: Result<Moved, &Error>,
+        disown: impl FnOnce(),
+    ) {
+        let tally = &tracked.tally;
+        match outcome {
+            Ok(moved) => {
+                let mut learned = tracked.learned.lock();
+                learned.0.answered(moved.asked, began.elapsed(), self.now());
+                learned.1.answered();
+                SourceTally::add(&tally.had, 1);
+                SourceTally::add(&tally.bytes, moved.bytes);
+                SourceTally::add(&tally.plain, moved.plain);
+            }
+            // A tree whose files were changed is no liar.
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                SourceTally::add(&tally.missed, 1);
+                disown();
+            }
+            Err(e) => {
+                let counter = match e.kind() {
+                    ErrorKind::Corrupt => {
+                        disown();
+                        &tally.wrong
+                    }
+                    _ => &tally.failed,
+                };
+                SourceTally::add(counter, 1);
+                if reason == AskReason::ItsTurn || e.kind() == ErrorKind::Corrupt {
+                    self.strike(tracked, e.message());
+                }
+            }
+        }
+    }
+
+    /// Somebody else answered before these did.
+    pub(super) fn outrun(&self, at: &ChunkRef, others: &[(Asked, Instant, AskReason)]) {
+        let (bytes, now) = (u64::from(at.stored), self.now());
+        for (asked, began, reason) in others {
+            // What it would have taken is longer still, and no less than was expected.
+            let took = began.elapsed();
+            match asked {
+                Asked::Store => {
+                    self.store.lock().outrun(bytes, took, now);
+                    SourceTally::add(&self.store_tally.late, 1);
+                }
+                Asked::Source(tracked) => {
+                    tracked.learned.lock().0.outrun(bytes, took, now);
+                    SourceTally::add(&tracked.tally.late, 1);
+                    if *reason == AskReason::ItsTurn {
+                        self.strike(tracked, "no answer in time");
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn strike(&self, tracked: &Tracked, why: &str) {
+        let rest = tracked.learned.lock().1.struck(self.now());
+        if let Some(rest) = rest {
+            SourceTally::add(&tracked.tally.rests, 1);
+            tracing::warn!(
+                source = tracked.source.name(), kind = %tracked.source.kind(), reason = why,
+                seconds = rest.as_secs(), "a source is not asked for a while"
+            );
+        }
+    }
+}
+
+impl Tracked {
+    /// Turns that are free now.
+    pub(super) fn turns_now(&self, urgency: Urgency) -> Option<Turns> {
+        let background = match urgency {
+            Urgency::Background => Some(Arc::clone(&self.background).try_acquire_owned().ok()?),
+            Urgency::Demand => None,
+        };
+        Some((background, Arc::clone(&self.turns).try_acquire_owned().ok()?))
+    }
+}
