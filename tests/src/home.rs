@@ -18,6 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Home {
     dir: TempDir,
     home: PathBuf,
+    environment: Vec<(&'static str, String)>,
 }
 
 impl Default for Home {
@@ -34,22 +35,28 @@ impl Home {
 
     /// A fresh home, `sojourn init` done with these arguments.
     pub fn made_with(args: &[&str]) -> Self {
+        Self::made_in(&[], args)
+    }
+
+    /// The same; whatever is run in it has more variables in its environment.
+    pub fn made_in(environment: &[(&'static str, String)], args: &[&str]) -> Self {
         let dir = temporary();
-        let home = Self { home: dir.path().join("home"), dir };
+        let environment = environment.to_vec();
+        let home = Self { home: dir.path().join("home"), dir, environment };
         home.run(&[&["init"], args].concat());
         home
     }
 
     /// A fresh home in `parent`; sockets, logs and other files are not there.
     pub fn within(parent: &Path) -> Self {
-        let home = Self { home: parent.join("home"), dir: temporary() };
+        let home = Self::at(parent);
         home.run(&["init"]);
         home
     }
 
     /// The home that is in `parent` already; sockets, logs and other files are not there.
     pub fn at(parent: &Path) -> Self {
-        Self { home: parent.join("home"), dir: temporary() }
+        Self { home: parent.join("home"), dir: temporary(), environment: Vec::new() }
     }
 
     /// A directory of the test's own.
@@ -71,6 +78,7 @@ impl Home {
     pub fn command(&self) -> Command {
         let mut command = Command::new(sojourn());
         command.arg("--home").arg(&self.home).env_remove("SOJOURN_LOG");
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.current_dir(self.dir.path()).stdin(Stdio::null());
         command
     }

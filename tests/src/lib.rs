@@ -12,16 +12,21 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a failed step is a failed test")]
 #![allow(clippy::print_stderr, reason = "a skipped test says so")]
 
+pub mod attached;
 pub mod client;
 pub mod clients;
 pub mod content;
+pub mod counting;
 pub mod home;
 pub mod link;
+pub mod s3;
 pub mod slow;
 pub mod small;
 pub mod tool;
 
 pub use client::Client;
+pub use counting::CountingMachine;
 pub use home::{Home, Server};
 pub use link::Link;
+pub use s3::S3;
 pub use small::SmallFileSystem;

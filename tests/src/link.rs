@@ -1,10 +1,11 @@
-//! A link that can be cut: connections to a server go through it, and the bytes in both directions are
-//! counted.
+//! A link that can be cut, and may be thin: connections to a server go through it, and the bytes in both
+//! directions are counted.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A link to one server, at a port of its own.
 pub struct Link {
@@ -18,11 +19,29 @@ struct State {
     up: AtomicU64,
     down: AtomicU64,
     open: Mutex<Vec<TcpStream>>,
+    thin: Option<ThinLink>,
+}
+
+/// What a thin link has.
+struct ThinLink {
+    /// Bytes in a second to each client.
+    rate: u32,
+    /// What clients said, in the order in which it came.
+    said: Mutex<Vec<u8>>,
 }
 
 impl Link {
     /// A link to `server`.
     pub fn to(server: SocketAddr) -> Self {
+        Self::made(server, None)
+    }
+
+    /// A link to `server` that carries `rate` bytes in a second to each client, and keeps what clients say.
+    pub fn thin(server: SocketAddr, rate: u32) -> Self {
+        Self::made(server, Some(ThinLink { rate, said: Mutex::default() }))
+    }
+
+    fn made(server: SocketAddr, thin: Option<ThinLink>) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let address = listener.local_addr().expect("its address");
         let state = Arc::new(State {
@@ -31,6 +50,7 @@ impl Link {
             up: AtomicU64::new(0),
             down: AtomicU64::new(0),
             open: Mutex::default(),
+            thin,
         });
         let served = Arc::clone(&state);
         std::thread::spawn(move || {
@@ -64,6 +84,13 @@ impl Link {
         self.state.up.load(Ordering::SeqCst)
     }
 
+    /// What clients of a thin link said since the start, in the order in which it came: the words of several
+    /// connections follow each other.
+    pub fn said(&self) -> String {
+        let said = self.state.thin.as_ref().map(|thin| thin.said.lock().expect("words").clone());
+        String::from_utf8_lossy(&said.unwrap_or_default()).into_owned()
+    }
+
     /// Bytes that came from the server since the start.
     pub fn down(&self) -> u64 {
         self.state.down.load(Ordering::SeqCst)
@@ -87,15 +114,27 @@ impl State {
             let this = Arc::clone(self);
             std::thread::spawn(move || {
                 let counter = if upward { &this.up } else { &this.down };
-                pass(streams, counter);
+                pass(streams, counter, |bytes| this.slow_down(bytes, upward));
             });
         }
     }
 }
 
-fn pass((mut from, mut to): (TcpStream, TcpStream), counter: &AtomicU64) {
+impl State {
+    /// What a thin link does with bytes before it carries them.
+    fn slow_down(&self, bytes: &[u8], upward: bool) {
+        match &self.thin {
+            Some(thin) if upward => thin.said.lock().expect("words").extend_from_slice(bytes),
+            Some(thin) => std::thread::sleep(Duration::from_secs(bytes.len() as u64) / thin.rate),
+            None => {}
+        }
+    }
+}
+
+fn pass((mut from, mut to): (TcpStream, TcpStream), counter: &AtomicU64, before: impl Fn(&[u8])) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
+        before(&buffer[..length]);
         if to.write_all(&buffer[..length]).is_err() {
             break;
         }

@@ -176,3 +176,30 @@ fn hundreds_of_disks_that_are_opened_and_closed_at_once_take_few_threads() {
     assert!(most < 120, "{most} threads");
     server.stop();
 }
+
+#[test]
+fn a_disk_whose_image_is_gone_or_is_another_one_by_now_is_not_said_to_be_as_its_image() {
+    let home = Home::new();
+    for version in [1, 2] {
+        home.import(&format!("golden:{version}"), &content::image(version, 8));
+    }
+    home.disk("alice", "golden:1");
+    assert_eq!(home.json(&["disk", "show", "alice"])["unchanged"], true);
+    // Another home takes the disk, and nothing of the store uses the image any more.
+    let store = home.home().join("store");
+    let there = Home::made_with(&["--store", store.to_str().unwrap()]);
+    there.run(&["disk", "take", "--force", "alice"]);
+    there.run(&["disk", "rebase", "alice", "golden:2"]);
+    there.run(&["image", "remove", "golden:1"]);
+    let kept = home.json(&["disk", "keep", "alice", "bob"]);
+    assert_eq!((&kept["unchanged"], &kept["over_image"]), (&false.into(), &false.into()), "{kept}");
+    home.import("golden:1", &content::image(3, 8));
+    for shown in [home.json(&["disk", "show", "bob"]), home.json(&["disk", "list"])[0].clone()] {
+        assert_eq!(
+            (&shown["image"], &shown["unchanged"]),
+            (&"golden:1".into(), &false.into()),
+            "{shown}"
+        );
+    }
+    assert_eq!(there.json(&["disk", "show", "alice"])["over_image"], true);
+}

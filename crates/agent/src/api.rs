@@ -50,10 +50,22 @@ pub enum AttachRequest {
         /// Bytes; 0 is no limit.
         down: Option<u64>,
     },
-    /// Have nothing go up until told otherwise.
+    /// Have nothing go up until told otherwise, also after a restart.
     Pause {
         /// Whether nothing is to go up.
         paused: bool,
+    },
+    /// Remember that a disk is to be a block device of this machine, or none.
+    Device {
+        /// The disk.
+        name: String,
+        /// The device's path.
+        device: Option<String>,
+    },
+    /// Ask these places for chunks, too, from now on. Those that are asked already are looked at anew.
+    Sources {
+        /// As `sources` of the configuration has them.
+        places: Vec<String>,
     },
 }
 
@@ -68,6 +80,9 @@ pub struct AttachedView {
     pub socket: String,
     /// Whether a process looks after them.
     pub running: bool,
+    /// Whether nothing goes up until somebody says so.
+    #[serde(default)]
+    pub paused: bool,
     /// Bytes per second that go up at most; 0 is no limit.
     pub up_bytes_per_second: u64,
     /// Bytes per second that are hoarded at most; 0 is no limit.
@@ -99,6 +114,9 @@ pub struct AttachedDisk {
     /// Whether that is because a client uses it.
     #[serde(default)]
     pub in_use: bool,
+    /// The block device of this machine that it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     /// The same for people, a line for each thing.
     pub text: Vec<String>,
 }

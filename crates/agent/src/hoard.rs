@@ -1,6 +1,7 @@
 //! Everything that a disk stands on comes to this machine, behind whatever guests ask for.
 //!
-//! First come the chunks of its image's boot list, then the rest in the order of the disk. They lie in the
+//! What a source nearby has is copied from there; the rest comes over the link, first the chunks of its
+//! image's boot list, then all others in the order of the disk. They lie in the
 //! piece cache, whose files outlive restarts and are verified whenever they are read: so a hoard can be
 //! counted anew at any time, costs nothing twice, and one that was damaged or deleted is fetched again.
 
@@ -9,7 +10,8 @@ use crate::progress::{HoardProgress, HoardState};
 use block::{Error, ErrorKind, Result, offload};
 use disk::Disk;
 use engine::{Engine, boot_list};
-use futures::FutureExt;
+use futures::{FutureExt, StreamExt, TryStreamExt};
+use lookaside::{ChunkBytes, Sources};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -31,6 +33,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const RELOOK: Duration = Duration::from_secs(1);
 /// How often a complete hoard is counted again: something may have been dropped to make room.
 const RECOUNT: Duration = Duration::from_secs(600);
+/// Chunks that sources nearby are asked for at a time.
+const NEARBY: usize = 4;
 /// A request that takes longer is one to a store that does not answer.
 const STALL: Duration = Duration::from_secs(15);
 /// The pause after a failure.
@@ -103,11 +107,13 @@ impl Hoard {
         let (manifest, chunks) = in_order(disk, engine).await?;
         let size = |chunks: &[ChunkRef]| chunks.iter().map(|at| u64::from(at.stored)).sum::<u64>();
         let total = size(&chunks);
-        let missing = missing(engine, chunks).await?;
+        let mut missing = missing(engine, chunks).await?;
         let state = if missing.is_empty() { HoardState::Complete } else { HoardState::Fetching };
         let here = total - size(&missing);
         *self.progress.lock() =
             HoardProgress { state, total_bytes: total, here_bytes: here, error: None };
+        let all_missing = missing.clone();
+        self.bring_nearby(&mut missing, engine).await?;
         let (mut rest, mut bytes) = (&missing[..], LEAST);
         while !rest.is_empty() {
             let (batch, others) = rest.split_at(batch(rest, bytes));
@@ -121,7 +127,7 @@ impl Hoard {
             bytes = next_size(bytes, began.elapsed());
             self.progress.lock().here_bytes += size(batch);
         }
-        if !self::missing(engine, missing).await?.is_empty() {
+        if !self::missing(engine, all_missing).await?.is_empty() {
             return Err(Error::new(
                 ErrorKind::NoSpace,
                 "what is hoarded cannot be kept here; make room, or raise pieces.size",
@@ -133,6 +139,49 @@ impl Hoard {
 }
 
 impl Hoard {
+    /// Takes what a key or another source has that is quicker than the store, and leaves the rest: the link
+    /// carries nothing of it.
+    async fn bring_nearby(&self, missing: &mut Vec<ChunkRef>, engine: &Arc<Engine>) -> Result<()> {
+        let Some(sources) = engine.loader().sources().filter(|sources| !sources.is_empty()) else {
+            return Ok(());
+        };
+        let mut brought = Vec::with_capacity(missing.len());
+        let mut answers = futures::stream::iter(missing.clone())
+            .map(|at| self.bring(at, sources, engine).boxed())
+            .buffered(NEARBY);
+        while let Some(kept) = answers.try_next().await? {
+            brought.push(kept);
+        }
+        drop(answers);
+        let mut brought = brought.into_iter();
+        missing.retain(|_| !brought.next().unwrap_or(false));
+        Ok(())
+    }
+
+    /// Copies a chunk from a source into the piece cache; whether it is there now.
+    async fn bring(&self, at: ChunkRef, sources: &Sources, engine: &Engine) -> Result<bool> {
+        while engine.has_demand() {
+            tokio::time::sleep(LOOK).await;
+        }
+        for source in sources.nearby(&at) {
+            // What comes over a network is paid for.
+            if source.is_distant() {
+                self.budget.spend(at.stored.into()).await;
+            }
+            let Some((given, plain)) = sources.bring(&source, &at).await else { continue };
+            let stored = match given {
+                ChunkBytes::Stored(encoding, bytes) => Some((encoding, bytes)),
+                ChunkBytes::Plain(_) => None,
+            };
+            let kept = engine.store.keep(&engine.link, &at, stored, plain).await?;
+            if kept {
+                self.progress.lock().here_bytes += u64::from(at.stored);
+            }
+            return Ok(kept);
+        }
+        Ok(false)
+    }
+
     /// Waits for a request; one that takes long is told of as one to a store that does not answer.
     async fn fetched(&self, request: impl Future<Output = Result<()>>) -> Result<()> {
         let mut request = pin!(request);

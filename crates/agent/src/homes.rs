@@ -1,9 +1,9 @@
 //! The homes of attached disks: one for each store, in `attached/` of the user's own home.
 
 use block::{ByteSize, Error, Result};
-use engine::Home;
 use engine::config::attached;
 use engine::config::{Config, Pieces, Tls};
+use engine::{Home, devices};
 use gateway::GatewayUrl;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{ErrorKind as IoKind, Write};
@@ -143,7 +143,9 @@ pub fn all(own: &Home) -> Result<Vec<Home>> {
 /// [`Conflict`](block::ErrorKind::Conflict) when there are several; those of the file system.
 pub fn with_disk(own: &Home, disk: &str, store: Option<&str>) -> Result<Home> {
     store::check_name("disk", disk)?;
-    let has = |home: &Home| home.disks().join(disk).is_dir();
+    // One that another machine took may be a device still.
+    let is_device = |home: &Home| matches!(devices::of(home, disk), Ok(Some(_)));
+    let has = |home: &Home| home.disks().join(disk).is_dir() || is_device(home);
     let homes = match store {
         Some(store) => vec![of(own, &DistantStore::parse(store)?)?],
         None => all(own)?,
@@ -183,11 +185,6 @@ pub fn prepare(
         },
     };
     let mut config = before.clone();
-    for source in &options.sources {
-        if !config.sources.contains(source) {
-            config.sources.push(source.clone());
-        }
-    }
     if let Some(path) = &options.key_file {
         config.key_file = Some(path.display().to_string());
     }
@@ -195,6 +192,11 @@ pub fn prepare(
         config.tls.dir = absolute(&path.display().to_string())?;
     }
     let needs_restart = config != before;
+    for source in &options.sources {
+        if !config.sources.contains(source) {
+            config.sources.push(source.clone());
+        }
+    }
     let attach = config.attach.get_or_insert_default();
     attach.up = options.up.unwrap_or(attach.up);
     attach.down = options.down.unwrap_or(attach.down);
@@ -205,7 +207,15 @@ pub fn prepare(
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
     made.map_err(|e| Error::io(dir.display(), e))?;
     home.create()?;
-    replace(&home.config(), &attached::text(&config)?)?;
+    let path = home.config();
+    let text = match is_new {
+        true => attached::text(&config)?,
+        false => {
+            let text = std::fs::read_to_string(&path).map_err(|e| Error::io(path.display(), e))?;
+            attached::edited(&text, &before, &config)?
+        }
+    };
+    replace(&path, &text)?;
     Ok(match (is_new, needs_restart) {
         (true, _) => Preparation::New,
         (false, true) => Preparation::NeedsRestart,
@@ -262,6 +272,8 @@ mod tests {
         assert_eq!(did(&options), Preparation::New);
         assert_eq!(did(&options), Preparation::Unchanged);
         options.sources.push("/media/usb".into());
+        assert_eq!(did(&options), Preparation::Changed);
+        options.certificates = Some("/pki".into());
         assert_eq!(did(&options), Preparation::NeedsRestart);
         options = AttachOptions { up: Some(ByteSize(0)), ..Default::default() };
         assert_eq!(did(&options), Preparation::Changed);

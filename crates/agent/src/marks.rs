@@ -1,9 +1,10 @@
-//! Wishes that outlive the process: an empty file each, named like the disk, in a directory of the home.
+//! Wishes that outlive the process, an empty file each: those for a disk are named like it, in a directory of
+//! the home.
 
 use block::{Error, Result};
 use engine::Home;
 use std::io::ErrorKind as IoKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What a disk is to be given up for, once that is possible, or to be done for it from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,16 +34,36 @@ impl DiskMark {
     /// # Errors
     /// Those of the file system.
     pub(crate) fn set(self, home: &Home, disk: &str, set: bool) -> Result<()> {
-        let path = self.path(home, disk);
-        let dir = path.parent().unwrap_or(&path);
-        let done = match set {
-            true => std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&path, "")),
-            false => std::fs::remove_file(&path),
-        };
-        match done {
-            Err(e) if set || e.kind() != IoKind::NotFound => Err(Error::io(path.display(), e)),
-            Err(_) => Ok(()),
-            Ok(()) => block::file::sync_directory(dir),
-        }
+        put(&self.path(home, disk), set)
+    }
+}
+
+/// Whether nothing is to go up to the home's store.
+pub(crate) fn is_paused(home: &Home) -> bool {
+    paused(home).exists()
+}
+
+/// Has nothing go up, or everything again.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn set_paused(home: &Home, set: bool) -> Result<()> {
+    put(&paused(home), set)
+}
+
+fn paused(home: &Home) -> PathBuf {
+    home.dir().join("paused")
+}
+
+fn put(path: &Path, set: bool) -> Result<()> {
+    let dir = path.parent().unwrap_or(path);
+    let done = match set {
+        true => std::fs::create_dir_all(dir).and_then(|()| std::fs::write(path, "")),
+        false => std::fs::remove_file(path),
+    };
+    match done {
+        Err(e) if set || e.kind() != IoKind::NotFound => Err(Error::io(path.display(), e)),
+        Err(_) => Ok(()),
+        Ok(()) => block::file::sync_directory(dir),
     }
 }

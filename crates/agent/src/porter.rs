@@ -5,11 +5,12 @@
 use crate::api::{AttachRequest, AttachedDisk, AttachedView};
 use crate::budget::ByteBudget;
 use crate::hoard::Hoard;
-use crate::marks::DiskMark;
+use crate::marks::{self, DiskMark};
 use crate::write_back::{Timing, WriteBack};
 use block::{Error, ErrorKind, Result};
+use engine::config::Config;
 use engine::config::attached::Attach;
-use engine::{Engine, Home};
+use engine::{Engine, Home, devices, parcels};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,6 +27,8 @@ const LONGEST_RETRY: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
 /// Names that are tried for a disk that another machine took.
 const NAMES: u32 = 1000;
+/// How long attaching a disk waits while that disk is being given up, or kept.
+const ENDING: Duration = Duration::from_secs(60);
 
 /// Looks after all attached disks of a home.
 pub struct Porter {
@@ -49,12 +52,16 @@ struct CarriedDisk {
     hoard: Hoard,
     /// Whether it is to be given up.
     detaching: watch::Sender<bool>,
+    /// Held while it is given up, or becomes a disk of its own.
+    ending: tokio::sync::Mutex<()>,
     outcome: Mutex<DiskNews>,
 }
 
 /// What there is to say of a disk.
 #[derive(Default)]
 struct DiskNews {
+    /// It is not looked after any more.
+    has_ended: bool,
     kept_as: Option<String>,
     error: Option<String>,
     in_use: bool,
@@ -64,11 +71,13 @@ impl Porter {
     /// Looks after nothing yet.
     pub fn new(home: &Home, store: &str, engine: &Arc<Engine>, config: &Attach) -> Arc<Self> {
         let after = Duration::from_secs(config.after_seconds);
+        let up = ByteBudget::new(config.up.0);
+        up.pause(marks::is_paused(home));
         Arc::new(Self {
             home: home.clone(),
             store: store.to_owned(),
             engine: Arc::clone(engine),
-            up: Arc::new(ByteBudget::new(config.up.0)),
+            up: Arc::new(up),
             down: Arc::new(ByteBudget::new(config.down.0)),
             timing: Timing { after, ..Timing::default() },
             disks: Mutex::default(),
@@ -102,6 +111,7 @@ impl Porter {
             write_back: WriteBack::new(Arc::clone(&self.up), self.timing),
             hoard: Hoard::new(Arc::clone(&self.down), DiskMark::Hoarding.is_set(&self.home, name)),
             detaching: watch::Sender::new(DiskMark::Detaching.is_set(&self.home, name)),
+            ending: tokio::sync::Mutex::default(),
             outcome: Mutex::default(),
         });
         disks.insert(name.to_owned(), Arc::clone(&carried));
@@ -119,9 +129,10 @@ impl Porter {
             let begun = Instant::now();
             match self.carry_on(disk).await {
                 Ok(Ended::GivenUp) => {
-                    self.disks.lock().remove(&disk.name);
+                    self.forget(disk);
                     return;
                 }
+                Ok(Ended::Recalled) => {}
                 // It stays in the list, for whoever asks what became of it.
                 Ok(Ended::Kept) => return,
                 Err(e) => {
@@ -141,6 +152,9 @@ impl Porter {
     /// The same, until something fails.
     async fn carry_on(self: &Arc<Self>, carried: &CarriedDisk) -> Result<Ended> {
         let name = &carried.name;
+        if let Some(ended) = self.finish_keep(carried).await? {
+            return Ok(ended);
+        }
         let held = match self.engine.open.hold(name).await {
             Err(e) if e.kind() == ErrorKind::Fenced => return self.keep(carried, &e).await,
             // Somebody else gave it up or removed it.
@@ -156,7 +170,7 @@ impl Porter {
             let all_up = async {
                 let _ = detaching.wait_for(|detaching| *detaching).await;
                 carried.write_back.hurry();
-                while disk.behind().is_some() {
+                while disk.behind().is_some() && *carried.detaching.borrow() {
                     tokio::time::sleep(LOOK).await;
                 }
             };
@@ -174,39 +188,78 @@ impl Porter {
         }
     }
 
-    /// Gives up a disk of which everything is in the store.
+    /// Takes a disk that is not looked after any more off the list.
+    fn forget(&self, ended: &CarriedDisk) {
+        let mut disks = self.disks.lock();
+        if disks.get(&ended.name).is_some_and(|listed| std::ptr::eq(&**listed, ended)) {
+            disks.remove(&ended.name);
+        }
+    }
+
+    /// Gives up a disk of which everything is in the store, unless somebody attached it again.
     async fn give_up(&self, carried: &CarriedDisk) -> Result<Ended> {
+        let _ending = carried.ending.lock().await;
+        if !*carried.detaching.borrow() {
+            return Ok(Ended::Recalled);
+        }
+        // A machine may have been suspended with it since.
+        parcels::must_not_be_suspended(&self.engine, &carried.name).await?;
         let released = self.engine.open.release(&carried.name).await;
         carried.outcome.lock().in_use =
             released.as_ref().is_err_and(|e| e.kind() == ErrorKind::Conflict);
         released?;
         DiskMark::Hoarding.set(&self.home, &carried.name, false)?;
         DiskMark::Detaching.set(&self.home, &carried.name, false)?;
+        carried.outcome.lock().has_ended = true;
         Ok(Ended::GivenUp)
     }
 
     /// Makes what is here of a disk that another machine took a disk of its own.
     async fn keep(self: &Arc<Self>, carried: &CarriedDisk, why: &Error) -> Result<Ended> {
+        let _ending = carried.ending.lock().await;
         let name = &carried.name;
         tracing::warn!(disk = name, error = why.message(), "another machine took the disk");
         carried.outcome.lock().error = Some(why.message().to_owned());
         for number in 1..NAMES {
             let new = format!("{name}-kept-{number}");
-            if self.home.disks().join(&new).exists()
-                || self.engine.store.refs().get(RefKind::Disk, &new).await?.is_some()
-            {
+            if self.home.disks().join(&new).exists() {
                 continue;
             }
-            let kept = self.engine.open.keep(name, &new).await?;
-            tracing::warn!(disk = name, kept = kept.name, "what was written is kept");
-            DiskMark::Hoarding.set(&self.home, name, false)?;
-            DiskMark::Detaching.set(&self.home, name, false)?;
-            self.look_after(&kept.name);
-            let kept_as = Some(kept.name);
-            *carried.outcome.lock() = DiskNews { kept_as, ..DiskNews::default() };
-            return Ok(Ended::Kept);
+            match self.engine.open.keep(name, &new).await {
+                Ok(kept) => return self.kept(carried, kept.name),
+                // It is another disk's name; an interrupted try of our own does not fail.
+                Err(e)
+                    if e.kind() == ErrorKind::Conflict
+                        && self.engine.disks.interrupted_keep(name).await?.is_none()
+                        && self.engine.store.refs().get(RefKind::Disk, &new).await?.is_some() => {}
+                Err(e) => return Err(e),
+            }
         }
         Err(Error::conflict(format!("there are {NAMES} kept disks of {name}; remove some")))
+    }
+
+    /// Goes on where an earlier process was killed while it made a lost disk one of its own.
+    async fn finish_keep(self: &Arc<Self>, carried: &CarriedDisk) -> Result<Option<Ended>> {
+        let _ending = carried.ending.lock().await;
+        match self.engine.disks.interrupted_keep(&carried.name).await? {
+            Some(new) => {
+                let kept = self.engine.open.keep(&carried.name, &new).await?;
+                self.kept(carried, kept.name).map(Some)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// What was written to a disk is now the disk `kept`.
+    fn kept(self: &Arc<Self>, carried: &CarriedDisk, kept: String) -> Result<Ended> {
+        let name = &carried.name;
+        tracing::warn!(disk = name, kept, "what was written is kept");
+        DiskMark::Hoarding.set(&self.home, name, false)?;
+        DiskMark::Detaching.set(&self.home, name, false)?;
+        self.look_after(&kept);
+        let kept_as = Some(kept);
+        *carried.outcome.lock() = DiskNews { has_ended: true, kept_as, ..DiskNews::default() };
+        Ok(Ended::Kept)
     }
 
     fn carried(&self, name: &str) -> Result<Arc<CarriedDisk>> {
@@ -222,7 +275,8 @@ impl Porter {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) for a disk that is not attached; those of the verb: for `Attach`
     /// those of [`Disks::take`](disk::Disks::take) and of opening the disk, for `Discard`
-    /// [`Conflict`](ErrorKind::Conflict) while a client uses it.
+    /// [`Conflict`](ErrorKind::Conflict) while a client uses it, for `Discard` and `Detach` while a machine can go on
+    /// with it that was suspended in this home and is not in the store.
     pub async fn perform(self: &Arc<Self>, request: AttachRequest) -> Result<AttachedView> {
         let _ = self.is_listed.subscribe().wait_for(|is_listed| *is_listed).await;
         match request {
@@ -231,10 +285,16 @@ impl Porter {
             AttachRequest::Sync { name } => self.carried(&name)?.write_back.hurry(),
             AttachRequest::Discard { name } => {
                 self.carried(&name)?;
+                // What is mounted of it would go on over another content.
+                devices::must_be_none(&self.home, &name)?;
+                parcels::must_not_be_suspended(&self.engine, &name).await?;
                 self.engine.open.hold(&name).await?.discard_unpublished().await?;
             }
             AttachRequest::Detach { name } => {
                 let carried = self.carried(&name)?;
+                if !carried.outcome.lock().has_ended {
+                    parcels::must_not_be_suspended(&self.engine, &name).await?;
+                }
                 DiskMark::Detaching.set(&self.home, &name, true)?;
                 carried.detaching.send_replace(true);
             }
@@ -243,40 +303,84 @@ impl Porter {
                 DiskMark::Hoarding.set(&self.home, &name, wanted)?;
                 carried.hoard.want(wanted);
             }
+            AttachRequest::Device { name, device } => {
+                // One that another machine took is no device any more, either.
+                if device.is_some() {
+                    self.carried(&name)?;
+                }
+                devices::set(&self.home, &name, device.as_deref())?;
+            }
             AttachRequest::Budget { up, down } => {
                 up.into_iter().for_each(|rate| self.up.set_rate(rate));
                 down.into_iter().for_each(|rate| self.down.set_rate(rate));
             }
-            AttachRequest::Pause { paused } => self.up.pause(paused),
+            AttachRequest::Pause { paused } => {
+                marks::set_paused(&self.home, paused)?;
+                self.up.pause(paused);
+            }
+            AttachRequest::Sources { places } => {
+                let config = Config::load(&self.home.config())?;
+                let mut failures = Vec::new();
+                for place in &places {
+                    let added = self.engine.add_source(place, &self.home, &config).await;
+                    failures.extend(added.err());
+                }
+                // One that is away keeps none of the others from being asked.
+                if let Some(first) = failures.first() {
+                    let why: Vec<_> = failures.iter().map(ToString::to_string).collect();
+                    return Err(Error::new(first.kind(), why.join("; ")));
+                }
+            }
         }
         Ok(self.view())
     }
 
     async fn attach(self: &Arc<Self>, name: &str, force: bool) -> Result<()> {
         store::check_name("disk", name)?;
-        {
-            let mut disks = self.disks.lock();
-            if disks.get(name).is_some_and(|disk| disk.outcome.lock().kept_as.is_some()) {
-                disks.remove(name);
+        let recalled = tokio::time::timeout(ENDING, self.recall(name)).await;
+        let is_carried = recalled.unwrap_or_else(|_| {
+            Err(Error::unavailable(format!(
+                "disk {name:?} is being given up, and the store does not answer; try again"
+            )))
+        })?;
+        if !is_carried {
+            if !self.home.disks().join(name).is_dir() {
+                devices::must_be_none(&self.home, name)?;
+                self.engine.disks.take(name, force).await?;
             }
+            DiskMark::Detaching.set(&self.home, name, false)?;
+            self.look_after(name);
         }
-        if !self.home.disks().join(name).is_dir() {
-            self.engine.disks.take(name, force).await?;
-        }
-        DiskMark::Detaching.set(&self.home, name, false)?;
-        self.look_after(name);
-        self.carried(name)?.detaching.send_replace(false);
         // Whoever asked learns now whether it can be used.
         self.engine.open.hold(name).await.map(drop)
     }
 
+    /// Has a disk that is looked after stay; whether there is one. One that is being given up, or kept
+    /// under another name, is waited for: it is none.
+    async fn recall(self: &Arc<Self>, name: &str) -> Result<bool> {
+        loop {
+            let listed = self.disks.lock().get(name).map(Arc::clone);
+            let Some(carried) = listed else { return Ok(false) };
+            self.finish_keep(&carried).await?;
+            let _ending = carried.ending.lock().await;
+            if carried.outcome.lock().has_ended {
+                self.forget(&carried);
+                continue;
+            }
+            DiskMark::Detaching.set(&self.home, name, false)?;
+            carried.detaching.send_replace(false);
+            return Ok(true);
+        }
+    }
+
     fn view(&self) -> AttachedView {
-        let disks = self.disks.lock().values().map(|disk| disk.view()).collect();
+        let disks = self.disks.lock().values().map(|disk| disk.view(&self.home)).collect();
         AttachedView {
             store: self.store.clone(),
             home: self.home.dir().display().to_string(),
             socket: self.home.nbd_socket().display().to_string(),
             running: true,
+            paused: self.up.is_paused(),
             up_bytes_per_second: self.up.rate(),
             down_bytes_per_second: self.down.rate(),
             sources: self.engine.sources(),
@@ -291,10 +395,12 @@ enum Ended {
     GivenUp,
     /// Another machine took it; what was written here is a disk of its own.
     Kept,
+    /// It was to be given up, and is not any more: it is looked after on.
+    Recalled,
 }
 
 impl CarriedDisk {
-    fn view(&self) -> AttachedDisk {
+    fn view(&self, home: &Home) -> AttachedDisk {
         let (upload, hoard) = (self.write_back.progress(), self.hoard.progress());
         let detaching = *self.detaching.borrow();
         let outcome = self.outcome.lock();
@@ -310,7 +416,9 @@ impl CarriedDisk {
             text.push("is given up when all is in the store and its client has left".to_owned());
         }
         text.extend([&upload.error, &hoard.error, &error].into_iter().flatten().cloned());
+        let device = devices::of(home, &self.name).ok().flatten();
+        text.extend(device.as_ref().map(|device| format!("is {device}")));
         let (name, in_use) = (self.name.clone(), outcome.in_use);
-        AttachedDisk { name, detaching, upload, hoard, kept_as, error, in_use, text }
+        AttachedDisk { name, detaching, upload, hoard, kept_as, error, in_use, device, text }
     }
 }

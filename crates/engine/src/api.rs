@@ -94,6 +94,13 @@ pub enum DiskRequest {
         /// The disk.
         name: String,
     },
+    /// By what it is told later whether a disk still holds what it does now.
+    Mark {
+        /// The disk.
+        name: String,
+        /// Set a mark; else only look for one.
+        set: bool,
+    },
     /// Publish a disk and give it up.
     Release {
         /// The disk.
@@ -126,6 +133,8 @@ pub enum DiskReply {
     Rebase(RebaseView),
     /// What was removed.
     Removed(String),
+    /// The mark of a disk; none when it was written since one was set.
+    Mark(Option<String>),
     /// A disk whose state is in the store now.
     Published(PublishedView),
     /// What was given up.
@@ -158,6 +167,12 @@ pub struct DiskView {
     pub created: u64,
     /// Bytes of its private blocks.
     pub private_bytes: u64,
+    /// Whether it holds what its image version does.
+    #[serde(default)]
+    pub unchanged: bool,
+    /// Whether its private blocks, if it has any, lie over what its image version holds.
+    #[serde(default)]
+    pub over_image: bool,
     /// Its snapshots.
     pub snapshots: Vec<SnapshotView>,
     /// Why the disk cannot be used, if so.

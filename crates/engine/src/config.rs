@@ -8,11 +8,15 @@
 //! | [`attached`] | a home of attached disks |
 //! | [`throttle`] | what exports are as slow as |
 //! | [`log`] | what is logged, and how |
+//! | [`time`] | times as people write them |
+//! | `mistakes` | what a text that cannot be read was meant to be |
 
 pub mod attached;
 pub mod log;
+mod mistakes;
 pub mod place;
 pub mod throttle;
+pub mod time;
 
 use self::attached::Attach;
 use self::log::LogFormat;
@@ -95,6 +99,8 @@ pub struct Serve {
     pub iscsi: Vec<String>,
     /// The file of iSCSI clients' secrets (relative to the home).
     pub iscsi_chap: Option<String>,
+    /// Whether the server is announced to the networks in which it listens.
+    pub announce: bool,
     /// Whether TCP listeners that do not say it themselves are encrypted.
     pub tls: TlsMode,
     /// The HTTP listener for metrics and status; none when absent.
@@ -104,16 +110,22 @@ pub struct Serve {
     /// Allows addresses that other machines reach.
     pub insecure: bool,
     /// Seconds that a disk stays open after its last session.
+    #[serde(deserialize_with = "time::seconds")]
     pub idle_seconds: u64,
     /// Seconds that a graceful stop waits for clients.
+    #[serde(deserialize_with = "time::seconds")]
     pub stop_seconds: u64,
     /// Seconds that readers wait for a store over a network that does not answer.
+    #[serde(deserialize_with = "time::seconds")]
     pub store_seconds: u64,
     /// Seconds after which another server may take the disks of one that fell silent.
+    #[serde(deserialize_with = "time::seconds")]
     pub lease_seconds: u64,
     /// The longest mean response, in milliseconds, up to which head-room is reckoned; 0: any.
+    #[serde(deserialize_with = "time::milliseconds")]
     pub response_ms: u64,
     /// Beyond so many milliseconds a disk or the store is called slow; 0: never.
+    #[serde(deserialize_with = "time::milliseconds")]
     pub slow_ms: u64,
     /// The longest that the next request of a quick client is looked for, in microseconds; 0: never.
     /// Without it, while the machine has processors to spare.
@@ -158,6 +170,7 @@ pub struct Limits {
     /// Connections at a time.
     pub connections: u32,
     /// Seconds in which a client must finish the handshake.
+    #[serde(deserialize_with = "time::seconds")]
     pub handshake_seconds: u64,
     /// Bytes of requests and answers in memory per connection.
     pub in_flight: ByteSize,
@@ -223,6 +236,7 @@ impl Default for Serve {
             nbd: vec!["unix:nbd.sock".into()],
             iscsi: Vec::new(),
             iscsi_chap: None,
+            announce: false,
             tls: TlsMode::Off,
             http: None,
             gateway: None,
@@ -326,15 +340,7 @@ impl Config {
     /// # Errors
     /// [`ErrorKind::Invalid`] with the line and the key.
     pub fn parse(text: &str) -> Result<Self> {
-        let config: Self = toml::from_str(text).map_err(|e| {
-            let line = e.span().map_or(1, |span| {
-                text.as_bytes().iter().take(span.start).filter(|b| **b == b'\n').count() + 1
-            });
-            let why = e.message().split_whitespace().collect::<Vec<_>>().join(" ");
-            let what = text.lines().nth(line - 1).map(str::trim).unwrap_or_default();
-            let what: String = what.chars().take(80).collect();
-            Error::invalid(format!("line {line} (`{what}`): {why}; see docs/config.md"))
-        })?;
+        let config: Self = toml::from_str(text).map_err(|e| mistakes::explain(text, &e))?;
         config.check()?;
         Ok(config)
     }
@@ -400,7 +406,7 @@ impl Config {
             ("serve.lease_seconds", self.serve.lease_seconds),
         ] {
             if seconds > 86_400 {
-                return bad(key, "is more than a day; write seconds");
+                return bad(key, "is more than a day; write seconds, or text such as \"30s\"");
             }
         }
         if self.serve.read_ahead.0 > 64 << 20 {
@@ -478,6 +484,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # tls = "off"               # of HOST:PORT: "optional" or "required" need certificates
 # iscsi = ["127.0.0.1:3260"]  # off unless set: every export as an iSCSI target
 # iscsi_chap = "chap"       # lines of USER:SECRET; off unless set: nobody is asked for a secret
+# announce = false          # true: `sojourn discover` finds the server in its networks
 # http = "127.0.0.1:9180"   # off unless set: /metrics, /healthz, /v1/status
 # gateway = "0.0.0.0:9443"  # off unless set: the store by HTTPS, for clients with certificates
 # insecure = false          # true allows addresses that other machines reach
@@ -600,6 +607,7 @@ mod tests {
             ("[limits]\nconnections = \"many\"\n", "line 2", "connections"),
             ("[serve]\nhttp = 7\n", "line 2", "http"),
             ("nonsense", "line 1", "nonsense"),
+            ("[serve]\nidle_seconds = \"soon\"\n", "line 2", "30 or \"30s\""),
         ] {
             let error = Config::parse(text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);

@@ -91,6 +91,11 @@ impl Home {
         self.dir.join("disks")
     }
 
+    /// The directory of the virtual machines, a directory each.
+    pub fn vms(&self) -> PathBuf {
+        self.dir.join("machines")
+    }
+
     /// The list of machines that start from the network.
     pub fn machines(&self) -> PathBuf {
         self.dir.join("machines.toml")

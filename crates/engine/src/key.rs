@@ -95,7 +95,12 @@ fn from_environment(variable: &str) -> Result<Option<Secret>> {
 /// # Errors
 /// That of the file; [`Invalid`](block::ErrorKind::Invalid) when it cannot be a key.
 pub fn read(path: &Path) -> Result<Secret> {
-    let io = |e| Error::io(path.display(), e);
+    let io = |e: std::io::Error| match e.kind() {
+        std::io::ErrorKind::NotFound => {
+            Error::not_found(format!("there is no key file {}", path.display())).with_source(e)
+        }
+        _ => Error::io(format!("key file {}", path.display()), e),
+    };
     let file = File::open(path).map_err(io)?;
     let mut bytes = Vec::new();
     file.take(LONGEST_KEY_FILE as u64 + 1).read_to_end(&mut bytes).map_err(io)?;

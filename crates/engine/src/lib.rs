@@ -10,25 +10,33 @@
 //! |---|---|
 //! | [`home`] | the directory that one server lives in |
 //! | [`config`] | `sojourn.toml` |
+//! | `kept_slots` | the key slots of a distant encrypted store, kept here |
 //! | [`key`] | the passphrase or key file of an encrypted store |
 //! | [`world`] | the system's clock and randomness |
+//! | [`devices`] | which disks are to be block devices of this machine |
 //! | [`disk_io`] | how reads of files wait for the disk |
+//! | `nearby_maps` | maps of the store from sources nearby |
 //! | [`open`] | the disks that are open now, and who holds them |
 //! | [`places`] | from the place of a store to its backend |
 //! | [`sources`] | whoever else may have a chunk: other stores, media, indexed trees and images |
 //! | [`api`] | verbs on disks as they travel over the control socket |
 //! | [`verbs`] | what a [`DiskRequest`](api::DiskRequest) does |
 //! | [`boot_list`] | what a boot of an image version reads |
+//! | [`parcels`] | snapshots and disks that virtual machines need |
 //! | [`image_views`] | image versions as commands show them, and who stands on them |
 
 pub mod api;
 pub mod boot_list;
 pub mod config;
+pub mod devices;
 pub mod disk_io;
 pub mod home;
 pub mod image_views;
+mod kept_slots;
 pub mod key;
+mod nearby_maps;
 pub mod open;
+pub mod parcels;
 pub mod places;
 pub mod sources;
 pub mod verbs;
@@ -40,13 +48,15 @@ pub use home::Home;
 use block::{ByteSize, Error, Result};
 use cache::{Cache, PolicyKind};
 use disk::{Disks, Image, LoadOptions, Loader, Room};
+use kept_slots::KeptSlots;
 use lookaside::{SourceReport, Sources};
+use nearby_maps::{MapsOnDemand, NearbyMaps, StoreWay};
 use objects::{Link, OpenOptions, Opened, Patience, PieceOptions};
 use open::OpenDisks;
 use parking_lot::Mutex;
-use sources::ConfiguredSources;
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use sources::{ConfiguredSources, SourcePlace};
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use store::{ManifestId, RefRecord, Store, images};
@@ -60,7 +70,10 @@ pub struct Engine {
     pub link: Link,
     /// The block cache that all disks and images share.
     pub cache: Arc<Cache>,
+    home: Home,
     loader: Arc<Loader>,
+    /// The places that are asked for chunks beside the store.
+    asked: tokio::sync::Mutex<HashSet<String>>,
     /// The disks of the home, open or not.
     pub disks: Arc<Disks>,
     /// Those that are open now.
@@ -75,10 +88,10 @@ pub struct Prepared {
     store: Store,
     link: Link,
     what_for: Use,
-    disks: PathBuf,
+    home: Home,
     cache: cache::Config,
     loads: LoadOptions,
-    sources: Option<Arc<Sources>>,
+    sources: Option<(Arc<Sources>, HashSet<String>)>,
     /// Its disks are used while the store is away, too.
     offline: bool,
 }
@@ -110,14 +123,20 @@ impl Engine {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn prepare(home: &Home, config: &Config, what_for: Use) -> Result<Prepared> {
-        if what_for == Use::Server {
+        if what_for.lasts() {
             cache_size(config.cache.size.0).map_err(|e| e.context("cache.size"))?;
         }
         let (store, link, configured) = open_with_sources(home, config, what_for).await?;
         let sources = match what_for {
-            Use::Server => configured.open(&store, home, config).await,
+            Use::Server | Use::Keeper => Some(configured.open(&store, home, config).await),
             Use::Command | Use::Inspection => None,
         };
+        // More may come while attached disks are used.
+        let sources = sources.filter(|(found, _)| config.attach.is_some() || !found.is_empty());
+        if let Some((sources, _)) = &sources {
+            sources.judge_store_by(Arc::new(StoreWay(link.clone())));
+            store.ask_for_maps(Arc::new(NearbyMaps::new(Arc::clone(sources), link.clone())));
+        }
         let mut seed = [0; 8];
         crate::world::system().entropy.fill(&mut seed)?;
         let cache = cache::Config {
@@ -130,8 +149,8 @@ impl Engine {
             share: config.cache.single_flight,
             ahead: config.serve.read_ahead.0,
         };
-        let (disks, offline) = (home.disks(), config.attach.is_some());
-        Ok(Prepared { store, link, what_for, disks, cache, loads, sources, offline })
+        let (home, offline) = (home.clone(), config.attach.is_some());
+        Ok(Prepared { store, link, what_for, home, cache, loads, sources, offline })
     }
 
     /// The way from the store into the cache.
@@ -179,7 +198,31 @@ impl Engine {
 
     /// What each source of chunks did, the store last; nothing when the store is the only one.
     pub fn sources(&self) -> Vec<SourceReport> {
-        self.loader.sources().map(|sources| sources.report()).unwrap_or_default()
+        let sources = self.loader.sources().filter(|sources| !sources.is_empty());
+        sources.map(|sources| sources.report()).unwrap_or_default()
+    }
+
+    /// Has a place asked for chunks, too, from now on. One that is asked already is looked at anew, as it may
+    /// have been plugged in again, and does not rest any more.
+    ///
+    /// # Errors
+    /// [`NotFound`](block::ErrorKind::NotFound) when nothing is there, or it is not indexed; those of what is
+    /// opened; [`Unsupported`](block::ErrorKind::Unsupported) where nobody but the store is asked.
+    pub async fn add_source(&self, place: &str, home: &Home, config: &Config) -> Result<()> {
+        let sources = self.loader.sources().ok_or_else(|| {
+            Error::unsupported("sources are added to a process of attached disks")
+        })?;
+        let place = home.store_url(place);
+        let mut asked = self.asked.lock().await;
+        let is_store = matches!(SourcePlace::of(&place)?, SourcePlace::Store(_));
+        if is_store && asked.contains(&place) {
+            sources.wake(&place);
+            return Ok(());
+        }
+        sources.add(sources::chunk_source_at(&self.store, &place, home, config).await?);
+        tracing::info!(source = place, "is asked for chunks from now on");
+        asked.insert(place);
+        Ok(())
     }
 
     /// The read-only device of an image version; one for all who use it.
@@ -207,10 +250,12 @@ impl Prepared {
     /// Opens the disks' directory, too. Ephemeral disks keep their private blocks in `room`, if there is
     /// one.
     pub fn open(self, room: Option<Arc<dyn Room>>) -> Arc<Engine> {
-        let Self { store, link, what_for, disks, cache, loads, sources, offline } = self;
+        let Self { store, link, what_for, home, cache, loads, sources, offline } = self;
         let cache = Arc::new(Cache::new(cache));
+        let (sources, asked) = sources.unzip();
+        let asked = tokio::sync::Mutex::new(asked.unwrap_or_default());
         let loader = Loader::with_sources(store.clone(), Arc::clone(&cache), loads, sources);
-        let disks = Disks::through(disks, Arc::clone(&loader));
+        let disks = Disks::through(home.disks(), Arc::clone(&loader));
         let disks = if offline { disks.opening_offline() } else { disks };
         let disks = Arc::new(match room {
             Some(room) => disks.with_room(room),
@@ -219,7 +264,7 @@ impl Prepared {
         let open = OpenDisks::new(Arc::clone(&disks));
         let images = Mutex::default();
         let _sweeping = sweeping(&disks, what_for);
-        Arc::new(Engine { store, link, cache, loader, disks, open, images, _sweeping })
+        Arc::new(Engine { store, link, cache, home, loader, asked, disks, open, images, _sweeping })
     }
 }
 
@@ -227,7 +272,7 @@ impl Prepared {
 /// the home, as the lock of the home is not needed to make a disk: the disks have a lock for that.
 fn sweeping(disks: &Arc<Disks>, what_for: Use) -> JoinSet<()> {
     let mut sweeping = JoinSet::new();
-    if what_for == Use::Server {
+    if what_for.lasts() {
         let disks = Arc::clone(disks);
         sweeping.spawn(async move { disks.sweep().await });
     }
@@ -243,6 +288,15 @@ pub enum Use {
     Inspection,
     /// A server, whose clients rather wait than fail.
     Server,
+    /// As a server, for the memory of a machine: its pages lie scattered, and what lies beside one is not read next.
+    Keeper,
+}
+
+impl Use {
+    /// Whether it is for a process that stays, and would rather wait for the store than fail.
+    fn lasts(self) -> bool {
+        matches!(self, Self::Server | Self::Keeper)
+    }
 }
 
 /// Opens the backend of a home's store. Nothing is asked over the network yet.
@@ -259,7 +313,9 @@ pub fn backend(home: &Home, config: &Config, what_for: Use) -> Result<Opened> {
 pub fn options(home: &Home, config: &Config, what_for: Use) -> OpenOptions {
     let patience = match what_for {
         Use::Command | Use::Inspection => Patience::COMMAND,
-        Use::Server => Patience::lasting(Duration::from_secs(config.serve.store_seconds)),
+        Use::Server | Use::Keeper => {
+            Patience::lasting(Duration::from_secs(config.serve.store_seconds))
+        }
     };
     let pieces = PieceOptions {
         dir: home.resolve(Path::new(&config.pieces.dir)),
@@ -267,7 +323,8 @@ pub fn options(home: &Home, config: &Config, what_for: Use) -> OpenOptions {
     };
     let pieces = (what_for != Use::Inspection).then_some(pieces);
     let is_distant = config.attach.is_some();
-    OpenOptions { patience, pieces, is_distant, ..OpenOptions::default() }
+    let is_scattered = what_for == Use::Keeper;
+    OpenOptions { patience, pieces, is_distant, is_scattered, ..OpenOptions::default() }
 }
 
 /// Opens the store of a home for a command.
@@ -297,10 +354,22 @@ async fn open_with_sources(
     let place = home.store_url(&config.store);
     let opened = backend(home, config, what_for)?;
     let secret = async || crate::key::given(home, config);
-    let store = Store::open_with(opened.backend, crate::world::system(), secret)
+    let slots = KeptSlots::of(home, config);
+    let kept = slots.read();
+    let world = crate::world::system();
+    let (store, read) = Store::open_with_slots(opened.backend, world, secret, kept.as_deref())
         .await
         .map_err(|e| e.context(format!("store {place}")))?;
+    if let Some(read) = read {
+        slots.keep(&read);
+    }
     let configured = sources::add_configured(&store, home, config).await;
+    let media = configured.media();
+    if what_for == Use::Command && !media.is_empty() {
+        let (settings, link) = (store.settings().clone(), opened.link.clone());
+        let cost = sources::store_cost(home, config).await;
+        store.ask_for_maps(Arc::new(MapsOnDemand::new(settings, media, link, cost)));
+    }
     Ok((store, opened.link, configured))
 }
 

@@ -10,6 +10,7 @@ use block::{Device, Error, ErrorKind, Result, offload};
 use lookaside::tree::{self, ContentIndex, FileStamp, IndexReport, Indexed};
 use lookaside::{ChunkSource, CostEstimate, Replica, Sources, media};
 use objects::OpenOptions;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,10 @@ use store::{OtherStore, Progress, Settings, Store};
 /// How long a server that begins waits for another store's list of what it has. One that takes longer only
 /// heals.
 const LEARN: Duration = Duration::from_secs(10);
+/// How long a place may take to say what it is: a mount point of which the server is gone may never do.
+const LOOK: Duration = Duration::from_secs(10);
+/// How long it may take to be opened: a long index is read.
+const OPEN: Duration = Duration::from_secs(60);
 /// The longest index of a tree that is read.
 const LONGEST_INDEX: u64 = 1 << 30;
 
@@ -104,7 +109,9 @@ pub async fn add_configured(store: &Store, home: &Home, config: &Config) -> Conf
     let mut configured = ConfiguredSources::default();
     for place in &config.sources {
         let place = home.store_url(place);
-        let outcome = match SourcePlace::of(&place) {
+        let asked = place.clone();
+        let looked = soon(&place, LOOK, offload(move || SourcePlace::of(&asked))).await;
+        let outcome = match looked {
             Ok(SourcePlace::Store(_)) => {
                 let added = add_one(store, &place, home, config).await;
                 added.map(|other| configured.stores.push((place, other)))
@@ -123,33 +130,106 @@ pub async fn add_configured(store: &Store, home: &Home, config: &Config) -> Conf
 }
 
 impl ConfiguredSources {
-    /// Opens all of them for a server; `None` when there is none.
-    pub async fn open(self, store: &Store, home: &Home, config: &Config) -> Option<Arc<Sources>> {
-        let estimate = |place: &str| match place.contains("://") {
-            true => CostEstimate::DISTANT,
-            false => CostEstimate::DIRECTORY,
-        };
+    /// The media among them.
+    pub(crate) fn media(&self) -> Vec<PathBuf> {
+        let media = self.others.iter().filter_map(|(_, place)| match place {
+            SourcePlace::Media(path) => Some(path.clone()),
+            _ => None,
+        });
+        media.collect()
+    }
+
+    /// Opens all of them for a server; also gives the places that were opened.
+    pub async fn open(
+        self,
+        store: &Store,
+        home: &Home,
+        config: &Config,
+    ) -> (Arc<Sources>, HashSet<String>) {
         let mut list: Vec<Arc<dyn ChunkSource>> = Vec::new();
+        let mut places = HashSet::new();
         for (place, other) in self.stores {
-            match tokio::time::timeout(LEARN, other.learn()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(source = place, %error, "it only heals"),
-                Err(_) => tracing::warn!(source = place, "it is too slow to do more than heal"),
-            }
-            list.push(Arc::new(Replica::new(&place, other, estimate(&place))));
+            list.push(replica(&place, other).await);
+            places.insert(place);
         }
         for (place, other) in self.others {
-            match chunk_source(&other, store.settings(), home).await {
-                Ok(source) => list.push(source),
+            match soon(&place, OPEN, chunk_source(&other, store.settings(), home)).await {
+                Ok(source) => {
+                    list.push(source);
+                    places.insert(place);
+                }
                 Err(error) => {
                     tracing::warn!(source = place, %error, "a source of the configuration is left out");
                 }
             }
         }
-        let name = home.store_url(&config.store);
-        let cost = estimate(&name);
-        let sources = Sources::new(store.settings().clone(), name, cost, list);
-        (!sources.is_empty()).then(|| Arc::new(sources))
+        let (name, cost) = store_cost(home, config).await;
+        (Arc::new(Sources::new(store.settings().clone(), name, cost, list)), places)
+    }
+}
+
+/// What a place answers, unless it takes too long.
+async fn soon<T>(
+    place: &str,
+    limit: Duration,
+    answer: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
+        Err(Error::unavailable(format!("{place} does not answer in {} s", limit.as_secs())))
+    })
+}
+
+/// The store of a home, and what a request to it takes before any was measured. A share is as far away as a
+/// server; so is one of attached disks that is not there now.
+pub(crate) async fn store_cost(home: &Home, config: &Config) -> (String, CostEstimate) {
+    let name = home.store_url(&config.store);
+    let is_away = config.attach.is_some() && !name.contains("://") && {
+        let settings = Path::new(&name).join("store.json");
+        let looked = soon(&name, LOOK, offload(move || Ok(settings.exists()))).await;
+        !looked.unwrap_or(false)
+    };
+    let cost = if is_away { CostEstimate::DISTANT } else { estimate(&name).await };
+    (name, cost)
+}
+
+/// What a request to a store takes before any was measured. A directory that does not answer soon is taken for one
+/// of a network.
+async fn estimate(place: &str) -> CostEstimate {
+    let path = PathBuf::from(place);
+    let is_distant = place.contains("://")
+        || soon(place, LOOK, offload(move || Ok(crate::places::is_over_network(&path))))
+            .await
+            .unwrap_or(true);
+    if is_distant { CostEstimate::DISTANT } else { CostEstimate::DIRECTORY }
+}
+
+/// Another store as a source. One that does not say soon what it has only heals.
+async fn replica(place: &str, other: OtherStore) -> Arc<dyn ChunkSource> {
+    match tokio::time::timeout(LEARN, other.learn()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(source = place, %error, "it only heals"),
+        Err(_) => tracing::warn!(source = place, "it is too slow to do more than heal"),
+    }
+    Arc::new(Replica::new(place, other, estimate(place).await))
+}
+
+/// Opens a place of any kind, for chunks of `store`. Another store also heals that one from now on.
+///
+/// # Errors
+/// [`NotFound`](ErrorKind::NotFound) when nothing is there, or it is not indexed; those of what is opened.
+pub async fn chunk_source_at(
+    store: &Store,
+    place: &str,
+    home: &Home,
+    config: &Config,
+) -> Result<Arc<dyn ChunkSource>> {
+    match SourcePlace::of(place)? {
+        SourcePlace::Store(_) => {
+            Ok(replica(place, add_one(store, place, home, config).await?).await)
+        }
+        other => chunk_source(&other, store.settings(), home)
+            .await
+            .map_err(|e| e.context(format!("source {place}"))),
     }
 }
 
@@ -310,6 +390,26 @@ async fn write_index(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn an_attached_share_that_is_not_there_is_far_away_and_a_directory_of_this_machine_is_not()
+     {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::find(Some(&dir.path().join("home"))).unwrap();
+        let share = dir.path().join("share");
+        let store = share.display().to_string();
+        let plain = Config { store, ..Config::default() };
+        let attached = Config { attach: Some(Default::default()), ..plain.clone() };
+        let cost = async |config: &Config| store_cost(&home, config).await.1;
+        assert_eq!(cost(&plain).await, CostEstimate::DIRECTORY);
+        assert_eq!(cost(&attached).await, CostEstimate::DISTANT);
+        std::fs::create_dir(&share).unwrap();
+        assert_eq!(cost(&attached).await, CostEstimate::DISTANT, "an empty mount point");
+        std::fs::write(share.join("store.json"), "").unwrap();
+        assert_eq!(cost(&attached).await, CostEstimate::DIRECTORY);
+        let bucket = Config { store: "s3://b/p".into(), ..plain };
+        assert_eq!(cost(&bucket).await, CostEstimate::DISTANT);
+    }
 
     #[test]
     fn a_place_is_told_by_what_is_there() {

@@ -1,14 +1,17 @@
 //! What the verbs on disks do: the same for a command on its own and for the server.
 
 use super::Engine;
+use super::devices;
 use super::image_views;
 use super::open::Held;
+use super::parcels;
 use crate::api::{
     DiskReply, DiskRequest, DiskView, ElsewhereView, PublishedView, Range, RebaseView, SnapshotView,
 };
 use block::{Error, ErrorKind, Result};
 use disk::{CreateOptions, Disk, DiskInfo, Elsewhere, Mode, Rebase, SnapshotInfo};
-use store::{ImageName, UploadPlan, images};
+use std::collections::{HashMap, HashSet};
+use store::{ImageName, ManifestId, RefKind, UploadPlan, images};
 
 /// Refuses to call a disk what clients call an image: they would get a disk in place of that.
 ///
@@ -34,23 +37,30 @@ pub async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply>
     let open = &engine.open;
     match request {
         DiskRequest::Create { name, from, ephemeral, size } => {
-            let from: ImageName = from.parse()?;
             let mode = if ephemeral { Mode::Ephemeral } else { Mode::Persistent };
             let options = CreateOptions { size, mode };
             check_free(engine, &name).await?;
-            let info = engine.disks.create(&name, &from, options).await?;
-            Ok(DiskReply::Disk(view(info, Vec::new())))
+            devices::must_be_none(&engine.home, &name)?;
+            let info = match from.split_once('@') {
+                Some((disk, snapshot)) => {
+                    engine.disks.create_from_snapshot(&name, disk, snapshot, options).await?
+                }
+                None => engine.disks.create(&name, &from.parse()?, options).await?,
+            };
+            Ok(DiskReply::Disk(made(engine, info).await))
         }
-        DiskRequest::List => Ok(DiskReply::Disks(list(engine).await?)),
+        DiskRequest::List => Ok(DiskReply::Disks(list(engine, None).await?)),
         DiskRequest::Show { name } => Ok(DiskReply::Disk(show(engine, &name).await?)),
         DiskRequest::Snapshot { name, snapshot } => {
             let info = open.hold(&name).await?.snapshot(&snapshot, &()).await?;
             Ok(DiskReply::Snapshot(info.into()))
         }
         DiskRequest::Rollback { name, snapshot } => {
+            devices::must_be_none(&engine.home, &name)?;
+            parcels::must_not_be_suspended(engine, &name).await?;
             let disk = hold_or_recover(engine, &name, Some(&snapshot)).await?;
             disk.rollback(&snapshot).await?;
-            Ok(DiskReply::Disk(changed(&disk).await))
+            Ok(DiskReply::Disk(changed(engine, &disk).await))
         }
         DiskRequest::Commit { name, image } => {
             let image: ImageName = image.parse()?;
@@ -58,6 +68,8 @@ pub async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply>
             Ok(DiskReply::Image(image_views::view(&record)?))
         }
         DiskRequest::Rebase { name, image, keep_mine } => {
+            devices::must_be_none(&engine.home, &name)?;
+            parcels::must_not_be_suspended(engine, &name).await?;
             let image: ImageName = image.parse()?;
             let force = if keep_mine { Rebase::KeepMine } else { Rebase::Refuse };
             let disk = open.hold(&name).await?;
@@ -67,33 +79,44 @@ pub async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply>
                 .iter()
                 .map(|span| Range { offset: span.offset(), length: span.len() })
                 .collect();
-            Ok(DiskReply::Rebase(RebaseView { disk: changed(&disk).await, both_changed }))
+            Ok(DiskReply::Rebase(RebaseView { disk: changed(engine, &disk).await, both_changed }))
         }
         DiskRequest::Reset { name } => {
+            devices::must_be_none(&engine.home, &name)?;
+            parcels::must_not_be_suspended(engine, &name).await?;
             let disk = hold_or_recover(engine, &name, None).await?;
             disk.reset().await?;
-            Ok(DiskReply::Disk(changed(&disk).await))
+            Ok(DiskReply::Disk(changed(engine, &disk).await))
         }
         DiskRequest::Grow { name, size } => {
+            parcels::must_not_be_suspended(engine, &name).await?;
             let disk = open.hold(&name).await?;
             disk.grow(size).await?;
-            Ok(DiskReply::Disk(changed(&disk).await))
+            Ok(DiskReply::Disk(changed(engine, &disk).await))
         }
         DiskRequest::Remove { name, lost } => {
+            store::check_name("disk", &name)?;
+            devices::must_be_none(&engine.home, &name)?;
+            parcels::must_not_need_disk(engine, &name, lost).await?;
             if lost {
                 engine.disks.remove_lost(&name).await?;
             } else {
+                parcels::must_not_be_suspended(engine, &name).await?;
                 open.remove(&name).await?;
             }
             Ok(DiskReply::Removed(format!("disk {name}")))
         }
         DiskRequest::RemoveSnapshot { name, snapshot } => {
+            store::check_name("disk", &name)?;
+            store::check_name("snapshot", &snapshot)?;
+            parcels::must_not_need(engine, &name, &snapshot).await?;
             open.hold(&name).await?.remove_snapshot(&snapshot).await?;
             Ok(DiskReply::Removed(format!("snapshot {name}@{snapshot}")))
         }
         DiskRequest::Take { name, force } => {
+            devices::must_be_none(&engine.home, &name)?;
             let info = engine.disks.take(&name, force).await?;
-            Ok(DiskReply::Disk(view(info, Vec::new())))
+            Ok(DiskReply::Disk(made(engine, info).await))
         }
         DiskRequest::Publish { name } => {
             let disk = open.hold(&name).await?;
@@ -101,14 +124,24 @@ pub async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply>
             disk.write_back(UploadPlan::default(), &()).await?;
             Ok(DiskReply::Published(PublishedView { disk: name, bytes: behind }))
         }
+        DiskRequest::Mark { name, set } => {
+            let disk = open.hold(&name).await?;
+            Ok(DiskReply::Mark(match set {
+                true => Some(disk.set_mark().await?),
+                false => disk.mark(),
+            }))
+        }
         DiskRequest::Release { name } => {
+            devices::must_be_none(&engine.home, &name)?;
+            parcels::must_not_be_suspended(engine, &name).await?;
             open.release(&name).await?;
             Ok(DiskReply::Released(format!("disk {name}")))
         }
         DiskRequest::Keep { name, new } => {
+            devices::must_be_none(&engine.home, &name)?;
             check_free(engine, &new).await?;
             let info = open.keep(&name, &new).await?;
-            Ok(DiskReply::Disk(view(info, Vec::new())))
+            Ok(DiskReply::Disk(made(engine, info).await))
         }
         DiskRequest::Elsewhere => {
             let found = engine.disks.elsewhere().await?;
@@ -129,43 +162,99 @@ async fn hold_or_recover(engine: &Engine, name: &str, snapshot: Option<&str>) ->
     }
 }
 
-/// All disks; of an open one what is true now.
-async fn list(engine: &Engine) -> Result<Vec<DiskView>> {
-    let infos = engine.disks.list().await?;
+/// All disks, or one; of an open one what is true now.
+async fn list(engine: &Engine, only: Option<&str>) -> Result<Vec<DiskView>> {
+    let mut infos = engine.disks.list().await?;
+    infos.retain(|info| only.is_none_or(|only| info.name == only));
     if infos.is_empty() {
         return Ok(Vec::new());
     }
-    let mut snapshots = engine.disks.snapshots().await?;
     let open = engine.open.look(Disk::info);
+    for info in &mut infos {
+        if let Some(now) = open.get(&info.name) {
+            info.clone_from(now);
+        }
+    }
+    let (mut snapshots, images) =
+        futures::try_join!(engine.disks.snapshots(), Images::of(engine, &infos))?;
     let mut views: Vec<DiskView> = infos
         .into_iter()
         .map(|info| {
             let own = snapshots.remove(&info.name).unwrap_or_default();
-            view(open.get(&info.name).cloned().unwrap_or(info), own)
+            view(info, own, &images)
         })
         .collect();
     views.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(views)
 }
 
+/// What the image versions hold that disks say they stand on: one may be gone, or another one may have its name.
+#[derive(Default)]
+struct Images(HashMap<String, ManifestId>);
+
+impl Images {
+    /// Those of disks that are over what they are reset to.
+    ///
+    /// # Errors
+    /// Those of the store's listing.
+    async fn of(engine: &Engine, infos: &[DiskInfo]) -> Result<Self> {
+        let over = infos.iter().filter(|info| info.over_origin.is_some());
+        let wanted: HashSet<&str> = over.map(|info| info.image.as_str()).collect();
+        if wanted.is_empty() {
+            return Ok(Self::default());
+        }
+        let refs = engine.store.refs();
+        let found = refs.list_some(RefKind::Image, |name| wanted.contains(name)).await?;
+        let held = found.records.into_iter().filter_map(|version| {
+            let manifest = version.body.manifest?;
+            Some((version.name, manifest))
+        });
+        Ok(Self(held.collect()))
+    }
+
+    /// That of one disk, after a verb that is done: when the store does not tell, there is none.
+    async fn of_one(engine: &Engine, info: &DiskInfo) -> Self {
+        if info.over_origin.is_none() {
+            return Self::default();
+        }
+        let found = engine.store.refs().get(RefKind::Image, &info.image).await;
+        let found = found.unwrap_or_else(|error| {
+            tracing::warn!(disk = info.name, %error, "cannot look for the image of a changed disk");
+            None
+        });
+        let manifest = found.and_then(|version| version.body.manifest);
+        Self(manifest.into_iter().map(|manifest| (info.image.clone(), manifest)).collect())
+    }
+}
+
 /// What a disk is after a verb. That verb is done: when the store cannot list the snapshots after it,
 /// none are shown.
-async fn changed(disk: &Disk) -> DiskView {
+async fn changed(engine: &Engine, disk: &Disk) -> DiskView {
     let snapshots = disk.snapshots().await.unwrap_or_else(|error| {
         tracing::warn!(disk = disk.name(), %error, "cannot list the snapshots of a changed disk");
         Vec::new()
     });
-    view(disk.info(), snapshots)
+    let info = disk.info();
+    let images = Images::of_one(engine, &info).await;
+    view(info, snapshots, &images)
 }
 
 async fn show(engine: &Engine, name: &str) -> Result<DiskView> {
     store::check_name("disk", name)?;
-    list(engine).await?.into_iter().find(|disk| disk.name == name).ok_or_else(|| {
+    list(engine, Some(name)).await?.pop().ok_or_else(|| {
         Error::not_found(format!("no disk {name}; see `sojourn disk list` for what there is"))
     })
 }
 
-fn view(info: DiskInfo, snapshots: Vec<SnapshotInfo>) -> DiskView {
+/// A disk that came to be here.
+async fn made(engine: &Engine, info: DiskInfo) -> DiskView {
+    let images = Images::of_one(engine, &info).await;
+    view(info, Vec::new(), &images)
+}
+
+fn view(info: DiskInfo, snapshots: Vec<SnapshotInfo>, images: &Images) -> DiskView {
+    let over_image =
+        info.over_origin.is_some_and(|origin| images.0.get(&info.image) == Some(&origin));
     DiskView {
         name: info.name,
         image: info.image,
@@ -173,6 +262,8 @@ fn view(info: DiskInfo, snapshots: Vec<SnapshotInfo>) -> DiskView {
         size: info.size,
         created: info.created,
         private_bytes: info.private_bytes,
+        unchanged: info.unchanged && over_image,
+        over_image,
         snapshots: snapshots.into_iter().map(Into::into).collect(),
         error: info.error,
     }

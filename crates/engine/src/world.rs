@@ -2,16 +2,21 @@
 
 use block::{Error, Result};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use store::{Clock, Entropy, World};
 
 struct SystemClock;
 
 impl Clock for SystemClock {
-    #[allow(clippy::disallowed_methods)] // the one place
     fn now(&self) -> u64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+        since_1970().as_secs()
     }
+}
+
+/// The time since 1970-01-01 00:00 UTC.
+#[allow(clippy::disallowed_methods)] // the one place
+pub fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 struct SystemEntropy;

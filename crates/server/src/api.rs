@@ -71,19 +71,6 @@ pub(crate) struct Problem {
     pub(crate) message: String,
 }
 
-const KINDS: [ErrorKind; 10] = [
-    ErrorKind::Invalid,
-    ErrorKind::NotFound,
-    ErrorKind::Conflict,
-    ErrorKind::Fenced,
-    ErrorKind::Unavailable,
-    ErrorKind::Corrupt,
-    ErrorKind::NoSpace,
-    ErrorKind::Denied,
-    ErrorKind::Unsupported,
-    ErrorKind::Internal,
-];
-
 impl From<&Error> for Problem {
     fn from(error: &Error) -> Self {
         Self { kind: error.kind().as_str().to_owned(), message: error.message().to_owned() }
@@ -92,7 +79,7 @@ impl From<&Error> for Problem {
 
 impl From<Problem> for Error {
     fn from(problem: Problem) -> Self {
-        let kind = KINDS.into_iter().find(|kind| kind.as_str() == problem.kind);
+        let kind = ErrorKind::ALL.into_iter().find(|kind| kind.as_str() == problem.kind);
         Self::new(kind.unwrap_or(ErrorKind::Internal), problem.message)
     }
 }
@@ -103,7 +90,7 @@ mod tests {
 
     #[test]
     fn an_error_keeps_its_kind_across_the_socket() {
-        for kind in KINDS {
+        for kind in ErrorKind::ALL {
             let json = serde_json::to_string(&Problem::from(&Error::new(kind, "m"))).unwrap();
             let back = Error::from(serde_json::from_str::<Problem>(&json).unwrap());
             assert_eq!((back.kind(), back.message()), (kind, "m"));

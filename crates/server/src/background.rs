@@ -6,12 +6,13 @@ use engine::Home;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal};
+use std::convert::Infallible;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -21,6 +22,10 @@ const START: Duration = Duration::from_secs(60);
 /// How long one may take to end.
 const STOP: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
+/// How long a log grows; then it is the old one, and what was that is dropped.
+const LOG_MOST: u64 = 1 << 20;
+/// How often is looked how long it is.
+const LOG_LOOK: Duration = Duration::from_secs(5);
 /// The end of a log that is looked at when the process does not start, in bytes.
 const LOG_END: u64 = 2000;
 
@@ -93,6 +98,44 @@ pub async fn ended(process: OwnedFd, most: Option<Duration>) -> Result<bool> {
     .await
 }
 
+/// Bounds the log of this process, for ever, if it is the one that [`running`] gave it: one that grew to 1 MiB
+/// becomes `agent.log.1`, and a new one is begun.
+pub async fn bound_log(home: &Home) -> Infallible {
+    let path = log(home);
+    loop {
+        tokio::time::sleep(LOG_LOOK).await;
+        let at = path.clone();
+        let bounded = block::offload(move || {
+            bound(&at, std::io::stderr(), LOG_MOST).map_err(|e| Error::io(at.display(), e))
+        });
+        if let Err(error) = bounded.await {
+            tracing::warn!(%error, "the log is not bounded");
+        }
+    }
+}
+
+/// Begins a new log at `path` when `errors`, which this process writes to, is the one there and longer than
+/// `most` bytes.
+fn bound(path: &Path, errors: impl AsFd, most: u64) -> std::io::Result<()> {
+    let (open, named) = (rustix::fs::fstat(errors)?, std::fs::metadata(path));
+    let is_ours = named.is_ok_and(|named| (named.dev(), named.ino()) == (open.st_dev, open.st_ino));
+    if !is_ours || u64::try_from(open.st_size).unwrap_or(0) <= most {
+        return Ok(());
+    }
+    // The new one first: without it this process goes on with the old one, under its name.
+    let fresh = path.with_extension("log.new");
+    let log = open_log(&fresh)?;
+    std::fs::rename(path, path.with_extension("log.1"))?;
+    std::fs::rename(fresh, path)?;
+    rustix::stdio::dup2_stderr(&log)?;
+    rustix::stdio::dup2_stdout(&log)?;
+    Ok(())
+}
+
+fn open_log(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
 fn log(home: &Home) -> PathBuf {
     home.dir().join("agent.log")
 }
@@ -114,7 +157,7 @@ fn last_line(home: &Home) -> String {
 fn start(home: &Home, verb: &[&str]) -> Result<Child> {
     let path = log(home);
     let io = |e| Error::io(path.display(), e);
-    let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&path).map_err(io)?;
+    let log = open_log(&path).map_err(io)?;
     let errors = log.try_clone().map_err(io)?;
     let program = std::env::current_exe().map_err(|e| Error::io("this program", e))?;
     Command::new(&program)

@@ -14,7 +14,7 @@ use nbd::Server;
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -46,6 +46,8 @@ pub(crate) struct Running {
     pub(crate) porter: Option<Arc<Porter>>,
     /// What the control socket asks of the server itself.
     pub(crate) orders: mpsc::UnboundedSender<Order>,
+    /// A successor serves in its place.
+    pub(crate) handed_over: AtomicBool,
 }
 
 /// Verbs that are being carried out.
@@ -84,6 +86,16 @@ impl Running {
         if let Some(gateway) = &self.gateway {
             gateway.drain();
         }
+    }
+
+    /// Notes that a successor serves in its place.
+    pub(crate) fn tell_handed_over(&self) {
+        self.handed_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a successor serves in its place.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.handed_over.load(Ordering::Relaxed)
     }
 
     /// Carries out a verb, in a task of its own.

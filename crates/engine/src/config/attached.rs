@@ -4,6 +4,7 @@ use super::Config;
 use block::{ByteSize, Error, Result};
 use serde::Deserialize;
 use toml::{Table, Value};
+use toml_edit::{Array, DocumentMut, Item, TableLike, value};
 
 /// `[attach]`: how attached disks go to their store.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -14,6 +15,7 @@ pub struct Attach {
     /// Bytes per second that are hoarded at most; 0 is no limit.
     pub down: ByteSize,
     /// Seconds from a first write until it goes up.
+    #[serde(deserialize_with = "super::time::seconds")]
     pub after_seconds: u64,
 }
 
@@ -23,8 +25,7 @@ impl Default for Attach {
     }
 }
 
-/// The text of the file of a home of attached disks: what `sojourn attach` sets, and the sections of
-/// `extra`, which are written as they are.
+/// The text of the file of a new home of attached disks.
 ///
 /// # Errors
 /// [`Internal`](block::ErrorKind::Internal) when it cannot be written as TOML.
@@ -59,6 +60,60 @@ pub fn text(config: &Config) -> Result<String> {
     Ok(format!("# Disks that `sojourn attach` uses here; docs/attach.md.\n{body}"))
 }
 
+/// The text of the file after `sojourn attach` changed its configuration from `before` to `after`: what is the
+/// same in both stays as it is written, with its comments.
+///
+/// # Errors
+/// [`Invalid`](block::ErrorKind::Invalid) when the text is no TOML, or has a value where a section belongs.
+pub fn edited(text: &str, before: &Config, after: &Config) -> Result<String> {
+    let mut document: DocumentMut =
+        text.parse().map_err(|e| Error::invalid(format!("sojourn.toml: {e}")).with_source(e))?;
+    if let Some(path) = after.key_file.as_ref().filter(|_| after.key_file != before.key_file) {
+        set_value(document.as_table_mut(), "key_file", path);
+    }
+    let new = after.sources.iter().filter(|source| !before.sources.contains(source));
+    for source in new {
+        let list = document.entry("sources").or_insert_with(|| value(Array::new()));
+        list.as_array_mut().ok_or_else(|| misplaced("sources"))?.push(source);
+    }
+    if after.tls.dir != before.tls.dir {
+        set_in(&mut document, "tls", "dir", &after.tls.dir)?;
+    }
+    let rates = |config: &Config| {
+        let attach = config.attach.clone().unwrap_or_default();
+        [("up", attach.up.0), ("down", attach.down.0)]
+    };
+    for ((key, new), (_, old)) in rates(after).into_iter().zip(rates(before)) {
+        if new != old {
+            set_in(&mut document, "attach", key, &new.to_string())?;
+        }
+    }
+    Ok(document.to_string())
+}
+
+fn set_in(document: &mut DocumentMut, section: &str, key: &str, text: &str) -> Result<()> {
+    let table = document.entry(section).or_insert_with(toml_edit::table);
+    let table = table.as_table_like_mut().ok_or_else(|| misplaced(section))?;
+    set_value(table, key, text);
+    Ok(())
+}
+
+/// Sets a value. What stands beside it stays.
+fn set_value(table: &mut dyn TableLike, key: &str, text: &str) {
+    match table.get_mut(key).and_then(Item::as_value_mut) {
+        Some(old) => {
+            let decor = old.decor().clone();
+            *old = text.into();
+            *old.decor_mut() = decor;
+        }
+        None => drop(table.insert(key, value(text))),
+    }
+}
+
+fn misplaced(what: &str) -> Error {
+    Error::invalid(format!("sojourn.toml: {what} is not what it should be; docs/config.md"))
+}
+
 fn section<const N: usize>(values: [(&str, Value); N]) -> Value {
     Value::Table(values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
 }
@@ -66,6 +121,26 @@ fn section<const N: usize>(values: [(&str, Value); N]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_changed_leaves_the_rest_of_the_file_as_it_was_written() {
+        let text = "# mine\nstore = \"s3://b/p\" # far\nsources = [\n  \"/a\", # a key\n]\n\n[attach]\n\
+                    up = \"1\" # slow\nafter_seconds = 5\n\n[cache]\nsize = \"9MiB\" # small\n";
+        let before = Config::parse(text).unwrap();
+        let mut after = before.clone();
+        after.sources.push("/b".into());
+        after.key_file = Some("/k".into());
+        after.tls.dir = "/pki".into();
+        after.attach = Some(Attach { up: ByteSize(7), ..before.attach.clone().unwrap() });
+        let written = edited(text, &before, &after).unwrap();
+        assert_eq!(Config::parse(&written).unwrap(), after, "{written}");
+        for kept in ["# mine", "# far", "# a key", "# slow", "[cache]", "# small"] {
+            assert!(written.contains(kept), "{kept}: {written}");
+        }
+        assert_eq!(edited(&written, &after, &after).unwrap(), written);
+        let wrong = edited("attach = 1", &before, &after).unwrap_err();
+        assert_eq!(wrong.kind(), block::ErrorKind::Invalid);
+    }
 
     #[test]
     fn what_is_written_is_read_again() {

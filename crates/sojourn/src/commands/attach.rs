@@ -1,5 +1,7 @@
 //! `sojourn attach` and `sojourn detach`.
 
+mod device;
+
 use crate::global::Global;
 use crate::logging;
 use crate::output::{Output, fields, visible};
@@ -8,13 +10,13 @@ use agent::api::{AttachRequest, AttachedDisk, AttachedView};
 use agent::homes::{self, AttachOptions, DistantStore, Preparation};
 use agent::{HoardState, UploadState};
 use block::{ByteSize, Error, Result};
-use engine::{Config, Home};
+use engine::{Config, Home, devices};
 use nbd::{Address, Uri};
 use serde::Serialize;
 use server::client::Client;
 use server::options::Options;
 use server::{background, brief, daemon, listen};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -35,6 +37,7 @@ Examples:
   sojourn attach alice --from s3://lab/images --up 1MiB
   sojourn attach alice --from https://lab.example.org --source /media/usb --source /usr
   sojourn attach alice --run 'qemu-system-x86_64 -m 1G -drive file=$uri,format=raw,if=virtio'
+  sojourn attach alice --device /dev/nbd0
   sojourn attach status
   sojourn attach hoard alice      everything comes here: then the link may go
   sojourn attach sync alice       everything goes up now
@@ -75,6 +78,11 @@ struct Args {
     /// Take it from a server that is at work: that one can publish nothing more
     #[arg(long)]
     force: bool,
+    /// Make it this block device, and keep it that until it is detached: through cut links, and restarts of
+    /// this machine and of the process that looks after its disks. Needs root, and the kernel's NBD driver
+    /// (modprobe nbd)
+    #[arg(long, value_name = "PATH", value_parser = super::device::device)]
+    device: Option<u32>,
     /// Run CMD with $uri, $unixsocket and $exportname, and end with its exit code; the disk stays
     /// attached
     #[arg(long, value_name = "CMD")]
@@ -153,8 +161,8 @@ Examples:
   sojourn detach alice              waits until everything is in the store
   sojourn detach alice --no-wait    is given up as soon as everything is
 
-Detach when the guest is off. Then any machine can go on with the disk, by `sojourn attach alice`
-there.")]
+Detach when the guest is off. A device of the disk is ended first, and refused while it is mounted.
+Then any machine can go on with the disk, by `sojourn attach alice` there.")]
 pub(crate) struct Detach {
     #[command(flatten)]
     named: AttachedName,
@@ -172,6 +180,8 @@ struct AttachedExport {
     socket: String,
     uri: String,
     qemu: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<String>,
 }
 
 impl Attach {
@@ -204,9 +214,14 @@ pub(crate) async fn serve(global: &Global) -> Result<ExitCode> {
         trace: None,
         borrow: None,
         throttle: None,
+        announce: false,
         take_over: false,
     };
-    daemon::run(&home, config, options).await
+    tokio::select! {
+        ended = daemon::run(&home, config, options) => ended,
+        never = background::bound_log(&home) => match never {},
+        never = device::look_after(&home) => match never {},
+    }
 }
 
 pub(crate) async fn run(attach: &Attach, own: &Home, output: Output) -> Result<ExitCode> {
@@ -240,10 +255,24 @@ async fn attach_disk(args: &Args, own: &Home, output: Output) -> Result<ExitCode
         Some(from) => DistantStore::parse(from)?,
         None => DistantStore::parse(&Config::of(&home)?.store)?,
     };
+    if let Some(path) = own.key_file() {
+        // One that is not there or cannot be a key is not remembered.
+        engine::key::read(path)?;
+    }
     match homes::prepare(own, &home, &store, &args.options(own)?)? {
         Preparation::New => must_open(&home).await?,
         Preparation::NeedsRestart => restart(&home).await?,
         Preparation::Changed | Preparation::Unchanged => {}
+    }
+    if !args.source.is_empty() {
+        let places = args.options(own)?.sources;
+        let asked = process(&home).await?.attach(&AttachRequest::Sources { places }).await;
+        if let Err(error) = asked {
+            tracing::warn!(
+                error = error.message(),
+                "it is asked for nothing before the next start"
+            );
+        }
     }
     if args.up.is_some() || args.down.is_some() {
         let (up, down) = (args.up.map(|up| up.0), args.down.map(|down| down.0));
@@ -252,11 +281,15 @@ async fn attach_disk(args: &Args, own: &Home, output: Output) -> Result<ExitCode
     let request = AttachRequest::Attach { name: name.clone(), force: args.force };
     let view = process(&home).await?.attach(&request).await?;
     let uri = Uri::new(Address::unix(&view.socket)?, &name).to_string();
+    if let Some(index) = args.device {
+        device::bring_up(&home, &name, index, process(&home).await?).await?;
+    }
     if let Some(command) = &args.run {
         return brief::command(command, &uri, view.socket.as_ref(), &name).await;
     }
     let qemu = format!("qemu-system-x86_64 -m 1G -drive 'if=virtio,format=raw,file={uri}'");
     let made = AttachedExport {
+        device: devices::of(&home, &name)?,
         disk: name,
         store: view.store,
         home: view.home,
@@ -265,12 +298,16 @@ async fn attach_disk(args: &Args, own: &Home, output: Output) -> Result<ExitCode
         qemu,
     };
     output.print(&made, || {
+        let last = match &made.device {
+            Some(device) => ("device", device.clone()),
+            None => ("try", made.qemu.clone()),
+        };
         fields(&[
             ("disk", made.disk.clone()),
             ("from", made.store.clone()),
             ("socket", made.socket.clone()),
             ("uri", made.uri.clone()),
-            ("try", made.qemu.clone()),
+            last,
         ])
     })?;
     Ok(ExitCode::SUCCESS)
@@ -297,7 +334,14 @@ async fn process(home: &Home) -> Result<Client> {
 /// Fails when the store of a new home cannot be opened; then there is no home, unless somebody else made use
 /// of it meanwhile. No disk is touched: a home without a configuration may still have some.
 async fn must_open(home: &Home) -> Result<()> {
-    let opened = engine::open_store(home, &Config::load(&home.config())?).await;
+    let config = Config::load(&home.config())?;
+    let opened = match is_missing(&config.store) {
+        // Nobody waits for the share of a disk that is attached for the first time.
+        true => {
+            Err(Error::not_found(format!("there is no store in {}; is it mounted?", config.store)))
+        }
+        false => engine::open_store(home, &config).await,
+    };
     if opened.is_err()
         && let Ok(lock) = home.lock()
     {
@@ -310,13 +354,19 @@ async fn must_open(home: &Home) -> Result<()> {
     opened.map(drop)
 }
 
+/// Whether a store is to be in a directory, and is not.
+fn is_missing(store: &str) -> bool {
+    // One that cannot be looked at tells why when it is opened.
+    !store.contains("://") && matches!(Path::new(store).join("store.json").try_exists(), Ok(false))
+}
+
 /// Ends the process of a home, if one runs and nobody uses its disks: the next one reads the configuration.
 async fn restart(home: &Home) -> Result<()> {
     let Some(client) = Client::connect(home).await? else { return Ok(()) };
     let sessions = client.status().await?.connections;
     if sessions > 0 {
         return Err(Error::conflict(
-            "sources, keys and certificates change when the disks' process starts anew, and disks of this \
+            "keys and certificates change when the disks' process starts anew, and disks of this \
              store are in use; the change is kept for then: detach the clients and repeat the command",
         ));
     }
@@ -348,6 +398,7 @@ async fn status(own: &Home, output: Output) -> Result<()> {
                     home: home.dir().display().to_string(),
                     socket: home.nbd_socket().display().to_string(),
                     running: false,
+                    paused: false,
                     up_bytes_per_second: attach.up.0,
                     down_bytes_per_second: attach.down.0,
                     sources: Vec::new(),
@@ -445,6 +496,11 @@ fn find<'a>(view: &'a AttachedView, name: &str) -> Result<&'a AttachedDisk> {
 
 pub(crate) async fn detach(args: &Detach, own: &Home, output: Output) -> Result<()> {
     let name = &args.named.disk;
+    let with_device = homes::with_disk(own, name, args.named.from.as_deref())?;
+    device::take_down(&with_device, name, process(&with_device).await?).await?;
+    if !with_device.disks().join(name).is_dir() {
+        return output.done(&format!("{name} is no device any more; it is not attached here"));
+    }
     let request = AttachRequest::Detach { name: name.clone() };
     let (home, mut view) = args.named.ask(own, &request).await?;
     if args.no_wait {

@@ -2,10 +2,10 @@
 
 mod background;
 
-use crate::lists::duration;
 use crate::output::Output;
 use crate::remote;
 use block::{ByteSize, Error, Result};
+use engine::config::time::duration;
 use nbd::Uri;
 use nbd_device::keeper::Servers;
 use nbd_device::{Backend, Driver, Keeper, KeeperOptions, Netlink, resident, sysfs};
@@ -13,6 +13,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 use server::notify::notify;
+use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -116,7 +118,7 @@ impl Device {
     }
 }
 
-fn device(text: &str) -> Result<u32> {
+pub(crate) fn device(text: &str) -> Result<u32> {
     sysfs::index_of(Path::new(text))
 }
 
@@ -238,6 +240,26 @@ async fn disconnect(args: &Disconnect, output: Output) -> Result<()> {
     }
     driver.disconnect(args.device).await?;
     output.done(&format!("disconnected {}", path.display()))
+}
+
+/// Starts the keeper of a device in the background, which holds `lock` as long as it lives; when it fails, its
+/// exit code.
+///
+/// # Errors
+/// When it cannot be started.
+pub(crate) async fn keep(uri: &Uri, index: u32, lock: File) -> Result<Result<(), i32>> {
+    let path = sysfs::path(index);
+    let verb = ["device", "connect"].map(OsString::from);
+    let rest = [uri.to_string().into(), "--device".into(), path.into_os_string()];
+    let kept = background::spawn(verb.into_iter().chain(rest), lock.into()).await?;
+    Ok(kept.map(drop))
+}
+
+/// Writes what the kernel has in memory of a device, which is refused when something uses it.
+pub(crate) fn sync_free(path: &Path) -> Result<()> {
+    must_be_free(path)?;
+    let synced = File::open(path).and_then(|device| device.sync_all());
+    synced.map_err(|e| Error::io(path.display(), e))
 }
 
 /// Refuses a device that is mounted, swapped to, or held by another device.

@@ -9,19 +9,21 @@ use clap::Subcommand;
 use engine::Config;
 use engine::Home;
 use engine::api::{DiskReply, DiskRequest, DiskView, ElsewhereView, RebaseView};
+use engine::parcels::parcel_of;
 use engine::world;
-use engine::{Engine, Use, verbs};
+use engine::{Engine, Use, open_store, verbs};
 use server::client::Client;
 
 /// The verbs of `sojourn disk`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Disk {
-    /// Make a disk from an image version
+    /// Make a disk from an image version, or from a snapshot of any disk of the store
     #[command(after_help = "\
 Examples:
   sojourn disk create alice --from debian                the newest version
   sojourn disk create kiosk --from debian:2 --ephemeral  forgets its writes when its client leaves
-  sojourn disk create big --from debian --size 100G      larger than the image")]
+  sojourn disk create big --from debian --size 100G      larger than the image
+  sojourn disk create bob --from alice@before-upgrade    as alice was then; it shares her blocks")]
     Create(Create),
     /// List the disks
     #[command(after_help = "\
@@ -151,7 +153,7 @@ pub(crate) struct Keep {
 pub(crate) struct Create {
     /// The disk's name, which is also its export's name
     pub(crate) name: String,
-    /// The image version: NAME[:TAG]; the newest without a tag
+    /// The image version: NAME[:TAG], the newest without a tag; or a snapshot: DISK@SNAPSHOT
     #[arg(long, value_name = "IMAGE")]
     pub(crate) from: String,
     /// Forget the disk's writes when its client leaves
@@ -300,10 +302,15 @@ pub(super) async fn ask(request: DiskRequest, home: &Home) -> Result<DiskReply> 
 }
 
 /// Removes the old snapshots of a disk; returns their names. Damaged ones stay: nobody can tell how old
-/// they are.
+/// they are. So do those of suspended machines, which are removed with their parcels.
 async fn prune(args: &Prune, disk: &DiskView, home: &Home) -> Result<Vec<String>> {
-    let sound = disk.snapshots.iter().filter(|snapshot| snapshot.error.is_none());
-    let mut sound: Vec<_> = sound.collect();
+    let store = open_store(home, &Config::of(home)?).await?;
+    let mut sound = Vec::new();
+    for snapshot in disk.snapshots.iter().filter(|snapshot| snapshot.error.is_none()) {
+        if parcel_of(&store, &disk.name, &snapshot.name).await?.is_none() {
+            sound.push(snapshot);
+        }
+    }
     sound.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
     let created: Vec<u64> = sound.iter().map(|snapshot| snapshot.created).collect();
     let old = args.keep.superseded(&created, world::system().clock.now())?;
@@ -331,6 +338,9 @@ fn print(verb: &Disk, reply: &DiskReply, output: Output) -> Result<()> {
         DiskReply::Disks(disks) => output.print(disks, || table(disks)),
         DiskReply::Disk(disk) => output.print(disk, || match verb {
             Disk::Show(_) => describe(disk),
+            Disk::Create(args) if args.from.contains('@') => {
+                format!("disk {} made from {}", disk.name, args.from)
+            }
             Disk::Create(_) => format!("disk {} made from {}", disk.name, disk.image),
             Disk::Rollback(args) => format!("disk {} is as snapshot {}", disk.name, args.snapshot),
             Disk::Take(_) => format!("disk {} is held by this server", disk.name),
@@ -352,6 +362,8 @@ fn print(verb: &Disk, reply: &DiskReply, output: Output) -> Result<()> {
         }),
         DiskReply::Released(what) => output.done(&format!("{what} released")),
         DiskReply::Elsewhere(disks) => output.print(disks, || elsewhere(disks)),
+        // Machines ask for those, and no verb of this noun.
+        DiskReply::Mark(mark) => output.print(mark, String::new),
     }
 }
 

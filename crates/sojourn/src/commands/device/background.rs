@@ -2,6 +2,7 @@
 
 use crate::output;
 use block::{Error, Result};
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::process::Stdio;
 use tokio::io::AsyncReadExt;
@@ -20,11 +21,26 @@ const NOWHERE: &str = "/dev/null";
 /// # Errors
 /// When it cannot be started. When it fails it says why itself, and this process ends with its code.
 pub(super) async fn start() -> Result<()> {
+    match spawn(std::env::args_os().skip(1), Stdio::null()).await? {
+        Ok(said) => output::raw(&said),
+        Err(code) => std::process::exit(code),
+    }
+}
+
+/// Starts a keeper with a command line and something to hold open; gives what it prints until the device is
+/// there, or the exit code of one that failed.
+///
+/// # Errors
+/// When it cannot be started.
+pub(super) async fn spawn(
+    line: impl Iterator<Item = OsString>,
+    held: Stdio,
+) -> Result<Result<Vec<u8>, i32>> {
     let program = std::env::current_exe().map_err(|e| Error::io("this program's path", e))?;
     let mut keeper = Command::new(program)
-        .args(std::env::args_os().skip(1))
+        .args(line)
         .arg(DETACH)
-        .stdin(Stdio::null())
+        .stdin(held)
         .stdout(Stdio::piped())
         .current_dir("/")
         .spawn()
@@ -35,10 +51,10 @@ pub(super) async fn start() -> Result<()> {
         stdout.read_to_end(&mut said).await.map_err(|e| Error::io("the device's keeper", e))?;
     }
     if !said.is_empty() {
-        return output::raw(&said);
+        return Ok(Ok(said));
     }
     let ended = keeper.wait().await.map_err(|e| Error::io("the device's keeper", e))?;
-    std::process::exit(ended.code().unwrap_or(1));
+    Ok(Err(ended.code().unwrap_or(1)))
 }
 
 /// Leaves the terminal and whoever started this process: a session of its own, nothing to read, and
