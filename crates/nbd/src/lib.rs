@@ -22,7 +22,8 @@ mod socket;
 
 pub use address::Address;
 pub use client::{
-    ClientOptions, ClientTls, HandedSocket, Relay, Remote, Stream, Terms, connect_socket, negotiate,
+    ClientOptions, ClientTls, HandedSocket, Relay, Remote, Stream, Terms, connect_socket,
+    list_exports, negotiate,
 };
 pub use server::{
     Counters, Credentials, Ending, ExportSummary, Exports, Layered, Limits, Listener, Peer,

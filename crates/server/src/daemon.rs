@@ -20,7 +20,7 @@ use super::running::{Order, Running};
 use super::signals::{Asked, Signals, Switch};
 use super::throttle::{Throttles, throttled};
 use super::upkeep::Upkeep;
-use super::{forecast, head_room, spare, strain};
+use super::{discovery, forecast, head_room, spare, strain};
 use crate::api::Draining;
 use crate::borrow::shadow::Shadows;
 use crate::client::Client;
@@ -35,7 +35,7 @@ use parking_lot::Mutex;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -215,6 +215,7 @@ impl Daemon {
             attached: watch::Sender::new(clients.is_empty()),
             porter: porter(home, &config, &engine),
             orders,
+            handed_over: AtomicBool::new(false),
         });
         engine.disks.limit_private_bytes(config.limits.disk_space.0);
         engine.call_slow(Duration::from_millis(config.serve.slow_ms));
@@ -238,6 +239,16 @@ impl Daemon {
             port.serve(passing, &mut server.others)?;
         }
         work_beside(&mut server, control.into_listener(), &stop);
+        if server.options.announce || server.config.serve.announce {
+            let (running, stop) = (Arc::clone(&server.running), stop.wait());
+            server.others.spawn(async move {
+                let ended = async {
+                    stop.await;
+                    !running.is_handed_over()
+                };
+                discovery::announce(&running, ended).await;
+            });
+        }
         tracing::info!(home = %home.dir().display(), pid = std::process::id(), "ready");
         notify("READY=1");
         server.tell_places();
@@ -339,7 +350,10 @@ impl Daemon {
         stop_iscsi(&self.server.running, &mut self.iscsi).await;
         let handed = self.server.hand_over().await;
         match &handed {
-            Ok(handed) => self.succession.done(handed),
+            Ok(handed) => {
+                self.server.running.tell_handed_over();
+                self.succession.done(handed);
+            }
             Err(_) if self.draining.is_none() => self.start_iscsi_again().await,
             Err(_) => {}
         }

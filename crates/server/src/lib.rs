@@ -46,6 +46,7 @@
 //! | [`limits`] | the limits of the configuration as the NBD server takes them |
 //! | [`borrow`] | borrowed disks in use, and borrowed room for a server's disks |
 //! | [`netboot`](mod@netboot) | machines without a disk start from the home's disks |
+//! | [`discovery`](mod@discovery) | this server is announced to the network, others are looked for |
 //! | [`descriptors`] | how many files and sockets may be open |
 //! | [`names`] | the names of metrics and log fields |
 //! | [`http`], [`metrics`], [`status`], [`latency`], [`head_room`] | what the server tells of itself |
@@ -59,6 +60,7 @@ pub mod client;
 mod control;
 pub mod daemon;
 pub mod descriptors;
+pub mod discovery;
 mod estate;
 mod exports;
 mod file;

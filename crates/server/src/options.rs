@@ -27,6 +27,8 @@ pub struct Options {
     pub borrow: Option<Wanted>,
     /// What exports are as slow as that no rule of the configuration is for.
     pub throttle: Option<ThrottleRule>,
+    /// Announce the server to its networks, whatever the configuration says.
+    pub announce: bool,
     /// Follow the server that runs, if one does.
     pub take_over: bool,
 }

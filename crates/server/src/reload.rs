@@ -117,6 +117,7 @@ impl Changeable {
             iscsi: self.config.serve.iscsi.clone(),
             gateway: self.config.serve.gateway.clone(),
             iscsi_chap: self.config.serve.iscsi_chap.clone(),
+            announce: self.config.serve.announce,
             boot_lists: self.config.serve.boot_lists,
             boot_copies: self.config.serve.boot_copies,
             ..new.serve
@@ -168,6 +169,7 @@ impl Changeable {
             ("serve.gateway", new.serve.gateway != old.serve.gateway),
             ("serve.iscsi", new.serve.iscsi != old.serve.iscsi),
             ("serve.iscsi_chap", new.serve.iscsi_chap != old.serve.iscsi_chap),
+            ("serve.announce", new.serve.announce != old.serve.announce),
             ("serve.store_seconds", new.serve.store_seconds != old.serve.store_seconds),
             ("serve.boot_lists", new.serve.boot_lists != old.serve.boot_lists),
             ("serve.boot_copies", new.serve.boot_copies != old.serve.boot_copies),

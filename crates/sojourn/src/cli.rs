@@ -2,11 +2,12 @@
 //! beside its code in [`commands`](crate::commands).
 
 use crate::commands::{
-    attach, borrow, cache, calibrate, cert, completions, device, disk, drain, gc, image, init,
-    machine, man, media, model, netboot, predict, reload, repair, replay, serve, simulate, status,
-    store, top, trace, verify, vm,
+    attach, borrow, cache, calibrate, cert, completions, device, discover, disk, drain, gc, image,
+    init, machine, man, media, model, netboot, predict, reload, repair, replay, serve, simulate,
+    status, store, top, trace, verify, vm,
 };
 use crate::global::Global;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
 /// Streams machines' disks from golden images: every machine gets its own private disk, over NBD.
@@ -64,6 +65,8 @@ pub(crate) enum Command {
     Machine(machine::MachineCommand),
     /// Let machines without a disk start from this home's disks
     Netboot(netboot::Args),
+    /// Find the servers of this network and what they export
+    Discover(discover::Args),
     /// Certificates of the server and its clients
     #[command(subcommand, arg_required_else_help = true)]
     Cert(cert::Cert),
@@ -107,6 +110,36 @@ pub(crate) enum Command {
     Man(man::Args),
 }
 
+/// What other tools call our commands.
+const ELSEWHERE: [(&str, &str); 8] = [
+    ("stop", "drain"),
+    ("shutdown", "drain"),
+    ("start", "serve"),
+    ("mount", "attach"),
+    ("import", "image import"),
+    ("create", "disk create"),
+    ("list", "disk list"),
+    ("ls", "disk list"),
+];
+
+/// The error for a command that is not there, with what it is called here.
+pub(crate) fn suggest(mut error: clap::Error) -> clap::Error {
+    let ours = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(asked)) if error.kind() == ErrorKind::InvalidSubcommand => {
+            ELSEWHERE.iter().find(|(theirs, _)| theirs == asked).map(|(_, ours)| *ours)
+        }
+        _ => None,
+    };
+    // A verb of another noun has suggestions of its own.
+    let of_all = matches!(error.get(ContextKind::Usage), Some(ContextValue::StyledStr(usage))
+        if usage.to_string().contains("sojourn [OPTIONS] <COMMAND>"));
+    if let Some(ours) = ours.filter(|_| of_all) {
+        let suggestion = ContextValue::Strings(vec![ours.to_owned()]);
+        error.insert(ContextKind::SuggestedSubcommand, suggestion);
+    }
+    error
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,6 +148,23 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn commands_of_other_tools_are_told_by_their_name_here() {
+        let said = |words: &[&str]| {
+            let words = ["sojourn"].iter().chain(words);
+            suggest(Cli::try_parse_from(words).unwrap_err()).to_string()
+        };
+        assert!(said(&["stop"]).contains("'drain'"), "{}", said(&["stop"]));
+        assert!(said(&["list"]).contains("'disk list'"), "{}", said(&["list"]));
+        assert!(said(&["dsk"]).contains("'disk'"), "{}", said(&["dsk"]));
+        assert!(!said(&["image", "stop"]).contains("drain"), "{}", said(&["image", "stop"]));
+        for (_, ours) in ELSEWHERE {
+            let words: Vec<&str> = ours.split(' ').chain(["--help"]).collect();
+            let help = Cli::try_parse_from(["sojourn"].iter().chain(&words)).unwrap_err();
+            assert_eq!(help.kind(), ErrorKind::DisplayHelp, "{ours}");
+        }
     }
 
     #[test]

@@ -15,7 +15,8 @@
 //! | [`stores`] | the stores that commands open |
 //! | [`values`] | values of options that several commands take |
 //! | [`interrupt`] | what an interrupted command leaves in a store |
-//! | [`lists`] | lists, ranges and times on the command line |
+//! | [`lists`] | lists and ranges on the command line |
+//! | [`order`] | the order in which people expect names |
 //! | [`output`], [`progress`], [`logging`] | what people and programs see |
 
 mod allocator;
@@ -25,6 +26,7 @@ mod global;
 mod interrupt;
 mod lists;
 mod logging;
+mod order;
 mod output;
 mod owner;
 mod progress;
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
+            let e = cli::suggest(e);
             let code = u8::try_from(e.exit_code()).unwrap_or(2);
             let _ = e.print();
             return ExitCode::from(code);
@@ -121,6 +124,7 @@ fn carry_out(cli: &Cli) -> Result<ExitCode> {
         Command::Disk(verb) => return writes(commands::disk::run(verb, &home()?, output)),
         Command::Device(verb) => block_on(commands::device::run(verb, output))?,
         Command::Machine(verb) => return writes(commands::machine::run(verb, &home()?, output)),
+        Command::Discover(args) => block_on(commands::discover::run(args, output))?,
         Command::Netboot(args) => block_on(commands::netboot::run(args, &home()?))?,
         Command::Gc(args) => return writes(commands::gc::run(args, &home()?, output)),
         Command::Store(verb) => return writes(commands::store::run(verb, &home()?, output)),

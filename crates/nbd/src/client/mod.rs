@@ -5,11 +5,13 @@
 //! | `negotiate` | agreeing with the server |
 //! | `handed` | a negotiated socket for the kernel's driver |
 //! | `tls` | encryption |
+//! | `list` | what a server exports |
 //! | `link` | the connection: sending, receiving, connecting again |
 //! | `table` | the requests that wait for their answer |
 
 mod handed;
 mod link;
+mod list;
 mod negotiate;
 mod table;
 mod tls;
@@ -34,6 +36,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
 pub use handed::{HandedSocket, Relay, connect_socket};
+pub use list::list_exports;
 pub use negotiate::{Terms, negotiate};
 pub use tls::ClientTls;
 

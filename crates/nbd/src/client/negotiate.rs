@@ -15,6 +15,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 const LONGEST_REPLY: u32 = 64 << 10;
 /// Replies to one option that are accepted.
 const MOST_REPLIES: usize = 1000;
+/// Bytes of all replies to one option that are accepted.
+const MOST_BYTES: usize = 1 << 20;
+/// Exports of a list that are accepted.
+const MOST_LISTED: usize = 10_000;
 /// The longest payload that is sent or asked for, whatever the server says.
 const LONGEST_PAYLOAD: u32 = 32 << 20;
 
@@ -76,11 +80,51 @@ pub(super) enum Features {
 
 /// As [`negotiate`], asking for these features.
 pub(super) async fn encrypt_and_choose(
-    mut stream: Box<dyn Stream>,
+    stream: Box<dyn Stream>,
     uri: &Uri,
     options: &ClientOptions,
     features: Features,
 ) -> Result<(Box<dyn Stream>, Terms)> {
+    let (mut stream, no_zeroes) = greet_and_encrypt(stream, uri, options).await?;
+    let terms = choose(&mut stream, uri, options, no_zeroes, features).await?;
+    Ok((stream, terms))
+}
+
+/// The names of all exports that the server lists.
+pub(super) async fn encrypt_and_list(
+    stream: Box<dyn Stream>,
+    uri: &Uri,
+    options: &ClientOptions,
+) -> Result<Vec<String>> {
+    let (mut stream, _) = greet_and_encrypt(stream, uri, options).await?;
+    let mut names = Vec::new();
+    let listed = ask_for(MOST_LISTED, &mut stream, &OptionRequest::List, |reply| {
+        if let OptionReply::Server { name, .. } = reply {
+            names.push(name.to_owned());
+        }
+        Ok(())
+    });
+    if let Err(refused) = listed.await? {
+        let why = match refused.message.as_str() {
+            "" => format!("error {:#x}", refused.code),
+            text => text.to_owned(),
+        };
+        let kind = fault::option_kind(refused.code);
+        return Err(Error::new(kind, format!("the server does not list its exports: {why}")));
+    }
+    // A goodbye; whether it arrives does not matter.
+    let mut out = Vec::new();
+    OptionRequest::Abort.put(&mut out);
+    let _ = stream.write_all(&out).await;
+    Ok(names)
+}
+
+/// Takes the greeting, and encrypts the connection if the address says so; gives what [`greet`] does.
+async fn greet_and_encrypt(
+    mut stream: Box<dyn Stream>,
+    uri: &Uri,
+    options: &ClientOptions,
+) -> Result<(Box<dyn Stream>, bool)> {
     let no_zeroes = greet(&mut stream).await?;
     if uri.tls.is_some() {
         let Some(tls) = &options.tls else {
@@ -95,8 +139,7 @@ pub(super) async fn encrypt_and_choose(
         }
         stream = tls.connect(stream, uri).await?;
     }
-    let terms = choose(&mut stream, uri, options, no_zeroes, features).await?;
-    Ok((stream, terms))
+    Ok((stream, no_zeroes))
 }
 
 /// Agrees on an export over a connection that is not encrypted, with no features. Takes not one byte
@@ -218,6 +261,19 @@ impl Refused {
 async fn ask<S>(
     stream: &mut S,
     option: &OptionRequest<'_>,
+    each: impl FnMut(OptionReply<'_>) -> Result<()>,
+) -> Result<std::result::Result<(), Refused>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    ask_for(MOST_REPLIES, stream, option, each).await
+}
+
+/// Sends an option and gives each reply to `each`: at most `most` replies, of [`MOST_BYTES`] together.
+async fn ask_for<S>(
+    most: usize,
+    stream: &mut S,
+    option: &OptionRequest<'_>,
     mut each: impl FnMut(OptionReply<'_>) -> Result<()>,
 ) -> Result<std::result::Result<(), Refused>>
 where
@@ -227,7 +283,8 @@ where
     option.put(&mut out);
     stream.write_all(&out).await.map_err(lost)?;
     stream.flush().await.map_err(lost)?;
-    for _ in 0..MOST_REPLIES {
+    let mut bytes = 0;
+    for _ in 0..=most {
         let mut header = [0; REPLY_HEADER];
         read_exact(stream, &mut header).await?;
         let Parsed::Complete(header, _) = OptionReplyHeader::parse(&header)? else {
@@ -235,6 +292,10 @@ where
         };
         if header.option != option.code() || header.len > LONGEST_REPLY {
             return Err(Error::invalid("the server's reply does not fit its option"));
+        }
+        bytes += header.len as usize;
+        if bytes > MOST_BYTES {
+            return Err(Error::invalid("the server's replies to an option are too long"));
         }
         let mut body = vec![0; header.len as usize];
         read_exact(stream, &mut body).await?;

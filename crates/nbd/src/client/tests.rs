@@ -1,5 +1,5 @@
-use super::{ClientOptions, Remote};
-use crate::codec::constants::{chunk, option_reply};
+use super::{ClientOptions, Remote, list_exports};
+use crate::codec::constants::{chunk, option, option_reply};
 use crate::codec::option::{Info, OptionHeader, OptionReply, put_greeting};
 use crate::codec::reply::{self, Mark};
 use crate::codec::request::Request;
@@ -27,7 +27,7 @@ struct One(Arc<dyn Device>);
 #[async_trait]
 impl Exports for One {
     async fn list(&self, _: &Peer) -> Result<Vec<ExportSummary>> {
-        Ok(Vec::new())
+        Ok(vec![ExportSummary { name: "disk".into(), description: "the device".into() }])
     }
     async fn open(&self, name: &str, _: &Peer, _: Purpose) -> Result<Box<dyn Session>> {
         match name {
@@ -86,6 +86,39 @@ fn hasty() -> ClientOptions {
 fn place(dir: &Path) -> (Address, Uri) {
     let address = Address::unix(dir.join("s")).unwrap();
     (address.clone(), Uri::new(address, "disk"))
+}
+
+#[tokio::test]
+async fn the_exports_of_a_server_are_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (address, uri) = place(dir.path());
+    let server = Running::start(&address, Arc::new(Memory::new(4096))).await;
+    assert_eq!(list_exports(&uri, &hasty()).await.unwrap(), ["disk"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_list_of_exports_that_does_not_end_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (address, uri) = place(dir.path());
+    let Address::Unix(path) = &address else { panic!() };
+    let listener = UnixListener::bind(path).unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut out = Vec::new();
+        put_greeting(&mut out);
+        let reply = OptionReply::Server { name: "one more", description: "" };
+        loop {
+            if stream.write_all(&out).await.is_err() {
+                return;
+            }
+            out.clear();
+            reply.put(option::LIST, &mut out);
+        }
+    });
+    let error = list_exports(&uri, &hasty()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

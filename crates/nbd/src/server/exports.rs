@@ -35,6 +35,7 @@ pub struct Peer {
     /// Who it is, the same for all its connections: `pid:N`, `ip:ADDR` or `stdio`; with a
     /// certificate `cert:NAME@` before it. Where the system does not tell the process it is
     /// `uid:N/socket:N`, another one for each connection, and with a certificate `cert:NAME@uid:N`.
+    /// A process that keeps a device is `uid:N/device:ID`, as is the one that takes the device up after it.
     pub identity: String,
     /// The name in the certificate that it showed.
     pub certificate: Option<String>,
@@ -145,6 +146,19 @@ impl Peer {
         self.identity = format!("chap:{user}@{}", self.identity);
         self.user = Some(user);
         self
+    }
+
+    /// The same client, now that it has said that its connections take each other's place under `id`. On a
+    /// unix socket that id and the user say who it is from then on, whatever process it is: who keeps a
+    /// device is started anew and goes on with it. `None` where the identity stays as it is.
+    pub(super) fn keeping(&self, id: &[u8; 16]) -> Option<Self> {
+        let Transport::Unix { uid, .. } = self.transport else { return None };
+        let own = format!("uid:{uid}/device:{:032x}", u128::from_be_bytes(*id));
+        let identity = match &self.certificate {
+            Some(name) => format!("cert:{name}@{own}"),
+            None => own,
+        };
+        Some(Self { identity, ..self.clone() })
     }
 
     /// The name by which this connection asked for the export that it uses, which need not be the
@@ -353,6 +367,17 @@ mod tests {
         let peer = Peer::at_socket(&one).unwrap();
         assert_eq!(peer, Peer::at_socket(&other).unwrap());
         assert_eq!(peer.identity, format!("pid:{}", std::process::id()));
+    }
+
+    #[test]
+    fn whoever_keeps_a_device_is_known_by_user_and_id_and_not_by_process() {
+        let keeper = |uid, pid, id| Peer::unix(uid, Some(pid)).keeping(&[id; 16]).unwrap().identity;
+        assert_eq!(keeper(7, 1, 5), keeper(7, 2, 5), "another process of the user");
+        assert_ne!(keeper(7, 1, 5), keeper(7, 1, 6), "another device");
+        assert_ne!(keeper(7, 1, 5), keeper(8, 1, 5), "another user who knows the id");
+        let certified = Peer::unix(7, Some(1)).certified("alice".into()).keeping(&[5; 16]);
+        assert!(certified.unwrap().identity.starts_with("cert:alice@uid:7/device:0505"));
+        assert_eq!(Peer::tcp(([127, 0, 0, 1], 9).into()).keeping(&[5; 16]), None);
     }
 
     #[test]

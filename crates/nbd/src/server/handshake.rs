@@ -55,6 +55,8 @@ pub(super) struct Agreed {
     pub(super) allocation: bool,
     /// Which connections this one takes the place of.
     pub(super) reinstates: Option<Reinstatement>,
+    /// The client by another identity than it came with.
+    pub(super) keeper: Option<Peer>,
     /// The last replies of the negotiation, and what was received beyond it.
     pub(super) rest: Rest,
 }
@@ -73,6 +75,8 @@ struct Handshake<'a, S> {
     /// The export whose `base:allocation` was asked for.
     allocation: Option<String>,
     reinstates: Option<Reinstatement>,
+    /// The client, once it said that it keeps a device.
+    keeper: Option<Peer>,
 }
 
 /// Negotiates with a client. The caller sets the deadline.
@@ -101,6 +105,7 @@ where
         style: ReplyStyle::Simple,
         allocation: None,
         reinstates: None,
+        keeper: None,
     };
     handshake.run().await
 }
@@ -114,6 +119,10 @@ enum Next {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
+    fn peer(&self) -> &Peer {
+        self.keeper.as_ref().unwrap_or(self.peer)
+    }
+
     async fn run(&mut self) -> Result<Outcome> {
         self.flags = match self.channel {
             Channel::Encrypted(flags) => flags,
@@ -151,6 +160,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
                         style: self.style,
                         allocation: name.is_some(),
                         reinstates: self.reinstates,
+                        keeper: self.keeper.take(),
                         rest: Rest {
                             unsent: std::mem::take(&mut self.out),
                             received: std::mem::take(&mut self.received),
@@ -295,6 +305,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
             },
             OptionRequest::Reinstate(reinstatement) => {
                 self.reinstates = Some(reinstatement);
+                self.keeper = self.peer.keeping(&reinstatement.id);
                 self.reply(code, &OptionReply::Ack);
             }
             OptionRequest::Unknown(_) => {
@@ -306,7 +317,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
     }
 
     async fn export_name(&mut self, name: &str) -> Result<Next> {
-        let session = self.exports.open(name, self.peer, Purpose::Use).await?;
+        let session = self.exports.open(name, self.peer(), Purpose::Use).await?;
         put_export(session.device().size(), flags(&**session.device(), self.style), &mut self.out);
         if !self.flags.no_zeroes {
             self.out.extend_from_slice(&[0; EXPORT_NAME_PADDING]);
@@ -337,7 +348,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
         request: &InfoRequest<'_>,
         purpose: Purpose,
     ) -> Option<Box<dyn Session>> {
-        let session = match self.exports.open(request.name, self.peer, purpose).await {
+        let session = match self.exports.open(request.name, self.peer(), purpose).await {
             Ok(session) => session,
             Err(e) => {
                 self.refuse(code, fault::option_number(e.kind()), e.message());
@@ -373,7 +384,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
     }
 
     async fn list(&mut self) {
-        match self.exports.list(self.peer).await {
+        match self.exports.list(self.peer()).await {
             Ok(list) => {
                 for export in &list {
                     let (name, description) = (&*export.name, &*export.description);
@@ -394,7 +405,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
             let why = "metadata contexts need structured replies: negotiate these first";
             return self.refuse(code, error_code::ERR_INVALID, why);
         }
-        match self.exports.open(request.name, self.peer, Purpose::Info).await {
+        match self.exports.open(request.name, self.peer(), Purpose::Info).await {
             Ok(session) => session.close(Ending::Clean).await,
             Err(e) => return self.refuse(code, fault::option_number(e.kind()), e.message()),
         }

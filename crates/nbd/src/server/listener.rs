@@ -104,6 +104,12 @@ impl Listener {
                     return Ok(Self { socket, address, tls: None, file: None });
                 }
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse => failure = in_use(&address),
+                Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable => {
+                    failure = Error::not_found(format!(
+                        "{address} is no address of this machine; `ip address` lists those it has, \
+                         and 0.0.0.0:{port} takes all of them"
+                    ));
+                }
                 Err(e)
                     if e.kind() == io::ErrorKind::PermissionDenied && (1..1024).contains(&port) =>
                 {

@@ -615,7 +615,8 @@ impl Place {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        let Agreed { session, style, allocation, reinstates, rest } = agreed;
+        let Agreed { session, style, allocation, reinstates, keeper, rest } = agreed;
+        let peer = keeper.as_ref().unwrap_or(peer);
         self.count_once(|registry| &registry.accepted);
         let Inner { registry, budget, .. } = &*self.inner;
         let limits = &*self.limits;

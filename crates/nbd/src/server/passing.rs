@@ -258,6 +258,7 @@ impl Place {
             style: was.style,
             allocation: was.allocation,
             reinstates: was.reinstates,
+            keeper: None,
             rest: was.rest,
         };
         let Accepted { stream, peer } = Accepted::from_fd(stream, was.peer)?;

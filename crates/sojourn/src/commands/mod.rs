@@ -8,6 +8,7 @@ pub(crate) mod calibrate;
 pub(crate) mod cert;
 pub(crate) mod completions;
 pub(crate) mod device;
+pub(crate) mod discover;
 pub(crate) mod disk;
 pub(crate) mod drain;
 pub(crate) mod gc;

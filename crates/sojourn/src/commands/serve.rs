@@ -52,6 +52,9 @@ pub(crate) struct Args {
     /// alone to read
     #[arg(long, value_name = "FILE")]
     pub(crate) iscsi_chap: Option<PathBuf>,
+    /// Announce the server, by DNS-SD, to the networks in which it listens: sojourn discover finds it
+    #[arg(long, conflicts_with_all = ["single", "run", "file"])]
+    pub(crate) announce: bool,
     /// Listen here for /metrics, /healthz and /v1/status: IP:PORT
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) http: Option<std::net::SocketAddr>,
@@ -226,6 +229,7 @@ impl Args {
             trace: self.trace.clone(),
             borrow: self.wanted(),
             throttle: self.throttle(),
+            announce: self.announce,
             take_over: self.take_over,
         }
     }
