@@ -9,6 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from dataclasses import dataclass
 
 from . import LabError, accel
 from .address import blockdev
@@ -23,6 +24,22 @@ PROFILES = {
 COUNTERS = ("rd_bytes", "wr_bytes", "rd_operations", "wr_operations", "flush_operations", "unmap_operations")
 
 
+OVMF = "/usr/share/OVMF"
+"""Where Debian's package ovmf puts UEFI for virtual machines."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """The network card that a machine without a disk boots from."""
+
+    tap: str
+    """The tap device that it is plugged into."""
+    mac: str
+    model: str = "virtio-net-pci"
+    ipxe: bool = True
+    """Whether it has iPXE of its own, as QEMU's cards do; else the machine's firmware boots from it."""
+
+
 class Guest:
     """A QEMU process with one virtio disk and the laboratory's agent inside.
 
@@ -30,12 +47,12 @@ class Guest:
     disk alone; otherwise the golden image's kernel and tiny initial RAM disk are given to
     QEMU.  `network` adds a card on QEMU's user network: the host is 10.0.2.2.  `more` are
     further disks, which the guest sees as /dev/vdb, /dev/vdc ...  A guest without a disk (None)
-    boots from its `card`, a pair of a tap device and a MAC address.
+    boots from its `card`; `uefi` is "pxe" or "http" for a machine with UEFI, by what that is to boot.
     Use it as a context manager: leaving kills what still runs.
     """
 
     def __init__(self, golden, disk, *, name="guest", profile="bare", firmware=False, memory=256, cpus=1,
-                 network=False, more=(), card=None):
+                 network=False, more=(), card=None, uefi=None):
         self.name = name
         self.directory = tempfile.mkdtemp(prefix="lab-guest.")
         self.console = os.path.join(self.directory, "console.log")
@@ -50,10 +67,12 @@ class Guest:
             "-chardev", f"file,id=console,path={self.console}", "-serial", "chardev:console",
             "-chardev", f"socket,id=lab,path={self._path('lab')},server=on,wait=off", "-serial", "chardev:lab",
             "-qmp", f"unix:{self._path('qmp')},server=on,wait=off"]
+        if uefi:
+            self.command += self._uefi(uefi)
         if card:
-            tap, mac = card
-            self.command += ["-netdev", f"tap,id=n1,ifname={tap},script=no,downscript=no",
-                             "-device", f"virtio-net-pci,netdev=n1,mac={mac},bootindex=1"]
+            rom = "" if card.ipxe else ",romfile="
+            self.command += ["-netdev", f"tap,id=n1,ifname={card.tap},script=no,downscript=no",
+                             "-device", f"{card.model},netdev=n1,mac={card.mac},bootindex=1{rom}"]
         if disk is None:
             return
         for device in blockdev(disk):
@@ -73,6 +92,19 @@ class Guest:
 
     def _path(self, name):
         return os.path.join(self.directory, name)
+
+    def _uefi(self, way):
+        """QEMU's options for OVMF with settings of its own."""
+        try:
+            shutil.copy(f"{OVMF}/OVMF_VARS_4M.fd", self._path("settings"))
+        except FileNotFoundError as e:
+            raise LabError("UEFI for virtual machines is not installed; run scripts/setup netboot") from e
+        options = ["-drive", f"if=pflash,unit=0,format=raw,readonly=on,file={OVMF}/OVMF_CODE_4M.fd",
+                   "-drive", f"if=pflash,unit=1,format=raw,file={self._path('settings')}"]
+        if way == "http":
+            for version in ("IPv4", "IPv6"):
+                options += ["-fw_cfg", f"name=opt/org.tianocore/{version}PXESupport,string=no"]
+        return options
 
     def __enter__(self):
         return self

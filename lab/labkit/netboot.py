@@ -11,17 +11,61 @@ import socket
 import struct
 import subprocess
 import time
+from dataclasses import dataclass
 
 from . import LabError
-from .guest import Guest
+from .golden import build, packages
+from .guest import Card, Guest
 from .shell import free_port, run, tail, wait_until
 
 BRIDGE, HERE = "br0", "10.77.0.1"
 OTHER = "10.77.0.2"
 """The address of the DHCP server that is not ours."""
 
-MACHINES = {"nbd": "52:54:00:77:00:01", "iscsi": "52:54:00:77:00:02"}
-"""Two machines, by the way in which they reach their disks."""
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine without a disk."""
+
+    name: str
+    """Its disk is lab- and this."""
+    number: int
+    """Tells its card from those of the others."""
+    method: str
+    """How it reaches its disk."""
+    uefi: str | None = None
+    """By what its UEFI boots, "pxe" or "http"; None for a BIOS."""
+    card: str = "virtio-net-pci"
+    ipxe: bool = True
+    """Whether its card has iPXE."""
+    image: str = "debian"
+
+    @property
+    def mac(self):
+        """The address of its card."""
+        return f"52:54:00:77:00:{self.number:02x}"
+
+    @property
+    def tap(self):
+        """The tap device that its card is plugged into."""
+        return f"tap{self.number}"
+
+
+QUICK = (Machine("nbd", 1, "nbd"), Machine("iscsi", 2, "iscsi"),
+         Machine("uefi-http", 3, "nbd", uefi="http", ipxe=False))
+"""One of each kind."""
+
+OTHERS = (Machine("uefi-pxe-nbd", 4, "nbd", uefi="pxe", ipxe=False),
+          Machine("uefi-pxe-iscsi", 5, "iscsi", uefi="pxe", ipxe=False),
+          Machine("uefi-http-iscsi", 6, "iscsi", uefi="http", ipxe=False),
+          Machine("uefi-ipxe-nbd", 7, "nbd", uefi="pxe"),
+          Machine("e1000-nbd", 8, "nbd", card="e1000", image="generic"),
+          Machine("e1000-iscsi", 9, "iscsi", card="e1000", image="generic"),
+          Machine("e1000-uefi-iscsi", 10, "iscsi", uefi="pxe", card="e1000", image="generic"))
+"""The rest. OVMF has no driver for the e1000: it uses the one that comes with iPXE on the card."""
+
+AT_ONCE = 3
+"""Machines that start at a time: their processors are emulated, but iPXE waits 15 s for an IPv6 router."""
 
 STRANGER = "52:54:00:77:00:99"
 """A machine that nobody knows."""
@@ -36,7 +80,8 @@ PORT = 8067
 class Site:
     """A bridge with the server's address, a tap device for each machine, and the other DHCP server."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, machines):
+        self.machines = machines
         self.log = os.path.join(directory, "dnsmasq.log")
         self.leases = os.path.join(directory, "dnsmasq.leases")
         self.other = None
@@ -47,9 +92,9 @@ class Site:
                      f"peer name probe1, link set site0 master {BRIDGE} up, link set probe1 master {BRIDGE} up, "
                      "link set probe0 up").split(", "):
             run(["ip", *line.split()])
-        for method in MACHINES:
-            run(["ip", "tuntap", "add", f"tap-{method}", "mode", "tap"])
-            run(["ip", "link", "set", f"tap-{method}", "master", BRIDGE, "up"])
+        for machine in self.machines:
+            run(["ip", "tuntap", "add", machine.tap, "mode", "tap"])
+            run(["ip", "link", "set", machine.tap, "master", BRIDGE, "up"])
         dnsmasq = ("dnsmasq --keep-in-foreground --port=0 --interface=site1 --bind-interfaces --conf-file=/dev/null "
                    f"--user=root --pid-file= --dhcp-leasefile={self.leases} --log-dhcp --log-facility={self.log} "
                    "--no-ping --dhcp-range=10.77.0.100,10.77.0.150")
@@ -118,33 +163,49 @@ def start(server, *options):
     return process, log
 
 
-def boot(golden, method):
+def boot(golden, machine):
     """Boots a machine to its system; what it found there."""
-    with Guest(golden, None, name=method, memory=768, card=(f"tap-{method}", MACHINES[method])) as guest:
+    card = Card(machine.tap, machine.mac, machine.card, machine.ipxe)
+    with Guest(golden, None, name=machine.name, memory=768, card=card, uefi=machine.uefi) as guest:
         seconds = guest.start().ready(timeout=400)
         root = guest.execute("findmnt -no SOURCE /")["note"]
         host = guest.execute("sed -n 's/.*nbdroot=[^ ]*\\/\\([^ ]*\\).*/\\1/p' /proc/cmdline")["note"]
-        login = guest.execute("systemctl is-active serial-getty@ttyS0.service", timeout=200)["note"]
-        guest.execute(f"echo {method} > /var/marker && sync")
+        uefi = guest.execute("test -d /sys/firmware/efi", check=False)["rc"] == 0
+        driver = guest.execute("basename $(readlink -f /sys/class/net/eth0/device/driver)")["note"]
+        login = guest.execute("until systemctl is-active -q serial-getty@ttyS0; do sleep 0.2; done; "
+                              "systemctl is-active serial-getty@ttyS0", timeout=300)["note"]
+        guest.execute(f"echo {machine.name} > /var/marker && sync")
         guest.poweroff(timeout=120)
-        return {"boot_seconds": seconds, "root": root, "disk": host, "login": login}
+        return {"boot_seconds": seconds, "root": root, "disk": host, "login": login, "uefi": uefi, "driver": driver}
 
 
 def blank_machines(server, golden):
-    """Two machines without a disk find this server beside another DHCP server, and start: one by NBD with
-    the kernel out of its disk, one by iSCSI from the unmodified image. A third one gets nothing."""
+    """Machines without a disk, one of each kind."""
+    return _start_all(server, golden, QUICK)
+
+
+def more_blank_machines(server, golden):
+    """The other pairs of firmware, card and method. Only Debian's kernel for real machines knows an e1000."""
+    generic = build.golden(recipe=packages.GENERIC)
+    server.command("image", "import", os.path.join(generic, "golden.raw"), "generic")
+    return _start_all(server, golden, OTHERS)
+
+
+def _start_all(server, golden, machines):
+    """Machines find this server beside another DHCP server, and start, each from its own disk. Another one
+    gets nothing."""
     port, iscsi = free_port(), free_port()
-    with Site(server.sockets) as site:
+    with Site(server.sockets, machines) as site:
         server.start(f"{HERE}:{port}", options=["--iscsi", f"{HERE}:{iscsi}", "--insecure"])
-        for method, mac in MACHINES.items():
-            server.command("machine", "assign", mac, "--from", "debian", "--name", f"lab-{method}",
-                           "--method", method)
+        for machine in machines:
+            server.command("machine", "assign", machine.mac, "--from", machine.image, "--name",
+                           f"lab-{machine.name}", "--method", machine.method)
         process, log = start(server)
         try:
-            known = site.offers(MACHINES["nbd"], 3)
+            known = site.offers(machines[0].mac, 3)
             stranger = site.offers(STRANGER, 3)
-            with concurrent.futures.ThreadPoolExecutor(len(MACHINES)) as pool:
-                booted = dict(zip(MACHINES, pool.map(lambda method: boot(golden, method), MACHINES)))
+            with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+                results = list(pool.map(lambda machine: boot(golden, machine), machines))
         except LabError as e:
             raise LabError(f"{e}\n--- netboot said\n{tail(log)}\n--- the server said\n{tail(server.log)}\n"
                            f"--- the other DHCP server said\n{tail(site.log)}") from e
@@ -154,6 +215,8 @@ def blank_machines(server, golden):
         if code:
             raise LabError(f"netboot ended with {code}\n{tail(log)}")
         waiting = [seen["mac"] for seen in server.command("machine", "list")["waiting"]]
-        written = {method: server.command("disk", "show", f"lab-{method}")["private_bytes"] for method in MACHINES}
+        for machine, facts in zip(machines, results):
+            facts["written"] = server.command("disk", "show", f"lab-{machine.name}")["private_bytes"]
         server.stop()
-    return {"known_offers": known, "stranger_offers": stranger, "waiting": waiting, "written": written} | booted
+    booted = {machine.name: facts for machine, facts in zip(machines, results)}
+    return {"known_offers": known, "stranger_offers": stranger, "waiting": waiting, "machines": booted}

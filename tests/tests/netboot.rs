@@ -7,29 +7,34 @@ use sojourn_tests::{require, tool};
 use std::path::Path;
 use std::process::Command;
 
-#[test]
-fn blank_machines_boot_beside_another_dhcp_server_and_a_stranger_gets_nothing() {
-    require!("qemu-system-x86_64", "mmdebstrap", "dnsmasq", "ip", "unshare");
+/// Runs a scenario of the laboratory in a network of its own; `None` where that cannot be had.
+fn scenario(name: &str) -> Option<serde_json::Value> {
     let own_network =
         Command::new("unshare").args(["--net", "ip", "tuntap", "add", "t", "mode", "tap"]).output();
     if !own_network.is_ok_and(|done| done.status.success()) {
-        return tool::skip("netboot", "no network namespaces or no tap devices here");
+        tool::skip("netboot", "no network namespaces or no tap devices here");
+        return None;
     }
-    if !Path::new("/usr/lib/ipxe/qemu/efi-virtio.rom").exists() {
-        return tool::skip("netboot", "ipxe-qemu is not installed");
+    let firmware = ["/usr/lib/ipxe/qemu/efi-virtio.rom", "/usr/share/OVMF/OVMF_CODE_4M.fd"];
+    if let Some(missing) = firmware.into_iter().find(|path| !Path::new(path).exists()) {
+        tool::skip("netboot", &format!("{missing} is not here; run scripts/setup netboot"));
+        return None;
     }
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     let done = Command::new("unshare")
         .arg("--net")
         .arg(tests.join("../lab/guest-test"))
-        .args(["blank-machines", "--sojourn"])
+        .args([name, "--sojourn"])
         .arg(tool::sojourn())
         .output()
         .unwrap();
     let (out, err) = tool::texts(&done);
     assert!(done.status.success(), "{err}");
-    let facts: serde_json::Value = serde_json::from_str(&out).unwrap();
-    println!("netboot: {facts}");
+    Some(serde_json::from_str(&out).unwrap())
+}
+
+/// Fails unless every machine came to its login, from its own disk, and the stranger got nothing of ours.
+fn check(facts: &serde_json::Value, machines: &[(&str, &str, bool, &str)]) {
     assert_eq!(facts["known_offers"], serde_json::json!(["10.77.0.1", "10.77.0.2"]));
     assert_eq!(
         facts["stranger_offers"],
@@ -37,11 +42,53 @@ fn blank_machines_boot_beside_another_dhcp_server_and_a_stranger_gets_nothing() 
         "an address, and nothing of ours"
     );
     assert_eq!(facts["waiting"], serde_json::json!(["52:54:00:77:00:99"]));
-    assert_eq!(facts["nbd"]["root"], "/dev/nbd0p1");
-    assert_eq!(facts["nbd"]["disk"], "lab-nbd");
-    assert_eq!(facts["iscsi"]["root"], "/dev/sda1");
-    for method in ["nbd", "iscsi"] {
-        assert_eq!(facts[method]["login"], "active", "{facts}");
-        assert!(facts["written"][method].as_u64() > Some(0), "{facts}");
+    assert_eq!(facts["machines"].as_object().unwrap().len(), machines.len(), "{facts}");
+    for (name, method, uefi, driver) in machines {
+        let found = &facts["machines"][name];
+        let (root, disk) = match *method {
+            "nbd" => ("/dev/nbd0p1", format!("lab-{name}")),
+            _ => ("/dev/sda1", String::new()),
+        };
+        assert_eq!(
+            (&found["root"], &found["disk"]),
+            (&root.into(), &disk.into()),
+            "{name}: {facts}"
+        );
+        assert_eq!(
+            (&found["uefi"], &found["driver"]),
+            (&(*uefi).into(), &(*driver).into()),
+            "{name}"
+        );
+        assert_eq!(found["login"], "active", "{name}: {facts}");
+        assert!(found["written"].as_u64() > Some(0), "{name}: {facts}");
     }
+}
+
+#[test]
+fn blank_machines_boot_beside_another_dhcp_server_and_a_stranger_gets_nothing() {
+    require!("qemu-system-x86_64", "mmdebstrap", "dnsmasq", "ip", "unshare");
+    let Some(facts) = scenario("blank-machines") else { return };
+    let machines = [
+        ("nbd", "nbd", false, "virtio_net"),
+        ("iscsi", "iscsi", false, "virtio_net"),
+        ("uefi-http", "nbd", true, "virtio_net"),
+    ];
+    check(&facts, &machines);
+}
+
+#[test]
+#[ignore = "some ten minutes, and an image of its own: make test-netboot"]
+fn blank_machines_boot_with_every_pair_of_firmware_card_and_method() {
+    require!("qemu-system-x86_64", "mmdebstrap", "dnsmasq", "ip", "unshare");
+    let Some(facts) = scenario("more-blank-machines") else { return };
+    let machines = [
+        ("uefi-pxe-nbd", "nbd", true, "virtio_net"),
+        ("uefi-pxe-iscsi", "iscsi", true, "virtio_net"),
+        ("uefi-http-iscsi", "iscsi", true, "virtio_net"),
+        ("uefi-ipxe-nbd", "nbd", true, "virtio_net"),
+        ("e1000-nbd", "nbd", false, "e1000"),
+        ("e1000-iscsi", "iscsi", false, "e1000"),
+        ("e1000-uefi-iscsi", "iscsi", true, "e1000"),
+    ];
+    check(&facts, &machines);
 }

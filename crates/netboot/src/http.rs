@@ -1,8 +1,9 @@
 //! What machines fetch over HTTP: scripts, kernels, firmware. A router without a socket.
 
 use crate::firmware::Files;
+use crate::identity::Claim;
 use crate::kernel::BootFile;
-use crate::machines::{Claim, Machines};
+use crate::machines::Machines;
 use crate::script;
 use axum::Router;
 use axum::body::{Body, Bytes};

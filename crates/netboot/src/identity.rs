@@ -110,6 +110,15 @@ fn hex(digits: &[u8]) -> Option<Vec<u8>> {
     pairs.map(|pair| u8::try_from(digit(pair[0])? * 16 + digit(pair[1])?).ok()).collect()
 }
 
+/// A machine, as far as it said who it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// The card that it asks from.
+    pub mac: MacAddress,
+    /// The number of its board, when it told a useful one.
+    pub uuid: Option<MachineUuid>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

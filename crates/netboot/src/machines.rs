@@ -1,8 +1,8 @@
 //! What the caller decides about machines.
 
+use crate::identity::Claim;
 use crate::kernel::BootFile;
 use crate::script::Script;
-use crate::{MacAddress, MachineUuid};
 use async_trait::async_trait;
 use block::Result;
 use bytes::Bytes;
@@ -14,15 +14,6 @@ pub enum Verdict {
     Ignore,
     /// It is to start from here.
     Boot,
-}
-
-/// A machine, as far as it said who it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Claim {
-    /// The card that it asks from.
-    pub mac: MacAddress,
-    /// The number of its board, when it told a useful one.
-    pub uuid: Option<MachineUuid>,
 }
 
 /// Who decides what machines do.

@@ -1,6 +1,6 @@
 //! Which machine has which disk: one TOML file, replaced as a whole.
 
-use crate::machines::Claim;
+use crate::identity::Claim;
 use crate::{MacAddress, MachineUuid};
 use block::fs::{FsPath, Open};
 use block::{Error, Result};

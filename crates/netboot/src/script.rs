@@ -3,7 +3,7 @@
 //! Made for iPXE of 2019, which Debian 12 has. A script runs with whatever it says, so nothing goes
 //! into one unchecked: [`word`] lets through what iPXE takes as it stands.
 
-use crate::machines::Claim;
+use crate::identity::Claim;
 use block::{Error, Result};
 use std::fmt::Write;
 use std::net::SocketAddr;

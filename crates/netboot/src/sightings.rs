@@ -1,6 +1,6 @@
 //! Machines that asked and are not known: so many at most, the ones seen longest ago forgotten first.
 
-use crate::machines::Claim;
+use crate::identity::Claim;
 use crate::{MacAddress, MachineUuid};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;

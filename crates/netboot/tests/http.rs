@@ -5,8 +5,8 @@
 use async_trait::async_trait;
 use block::{Error, Result};
 use bytes::Bytes;
+use netboot::identity::Claim;
 use netboot::kernel::BootFile;
-use netboot::machines::Claim;
 use netboot::script::Script;
 use netboot::{Machines, Verdict, http};
 use std::net::SocketAddr;

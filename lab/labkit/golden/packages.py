@@ -20,6 +20,7 @@ EPOCH = 1735689600
 DISK_GUID = "5a0c5a0c-0001-4a00-8000-000000000001"
 ROOT_PARTUUID = "5a0c5a0c-0001-4a00-8000-0000000000a1"
 BIOS_PARTUUID = "5a0c5a0c-0001-4a00-8000-0000000000b1"
+ESP_PARTUUID = "5a0c5a0c-0001-4a00-8000-0000000000c1"
 ROOT_FSUUID = "5a0c5a0c-0001-4a00-8000-0000000000f1"
 HASH_SEED = "5a0c5a0c-0001-4a00-8000-0000000000e1"
 
@@ -51,6 +52,9 @@ class Recipe:
 
 GOLDEN = Recipe("golden")
 """What guests boot in the demonstration and the tests: small."""
+
+GENERIC = Recipe("generic", ("linux-image-amd64", *(p for p in BASE if p != "linux-image-cloud-amd64")))
+"""The same with the kernel for real machines, which knows the cards that those have."""
 
 BENCH = Recipe("bench", (*BASE, "openssh-server", "git", "curl", "man-db", "rsync", "python3", "perl",
                          "tcpdump", "bash-completion", "less", "sudo", "wget"),

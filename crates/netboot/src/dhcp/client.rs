@@ -2,7 +2,7 @@
 
 use super::{Message, option};
 use crate::MachineUuid;
-use crate::machines::Claim;
+use crate::identity::Claim;
 
 /// What runs on the machine and asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

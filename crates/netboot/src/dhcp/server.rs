@@ -195,8 +195,8 @@ fn destination(request: &Message, answer: &Message, from: SocketAddrV4) -> Socke
 mod tests {
     use super::*;
     use crate::dhcp::option;
+    use crate::identity::Claim;
     use crate::kernel::BootFile;
-    use crate::machines::Claim;
     use crate::script::Script;
     use async_trait::async_trait;
     use bytes::Bytes;

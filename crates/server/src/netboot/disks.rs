@@ -92,10 +92,11 @@ async fn ask(home: &Home, request: DiskRequest) -> Result<DiskView> {
     }
 }
 
-/// The export that has what a disk would start: the disk itself once it was written to, else the image
-/// below it, which any number of clients may read.
+/// The export that has what a disk would start: the disk itself once it is not as its image any more, or there is
+/// no such image, else the image, which any number of clients may read. An ephemeral disk starts without what its
+/// last client wrote.
 pub(super) fn export_of(disk: &DiskView) -> String {
-    match disk.mode == "ephemeral" || disk.private_bytes == 0 {
+    match disk.unchanged || disk.mode == "ephemeral" && disk.over_image {
         true => disk.image.clone(),
         false => disk.name.clone(),
     }
@@ -144,6 +145,28 @@ async fn with_export<T, F: Future<Output = Result<T>>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_starts_is_the_disk_once_it_is_not_as_its_image() {
+        let disk = |mode: &str, unchanged, over_image| DiskView {
+            name: "alice".into(),
+            image: "debian:1".into(),
+            mode: mode.into(),
+            size: 1 << 30,
+            created: 0,
+            // None, as after a snapshot.
+            private_bytes: 0,
+            unchanged,
+            over_image,
+            snapshots: Vec::new(),
+            error: None,
+        };
+        assert_eq!(export_of(&disk("persistent", true, true)), "debian:1");
+        assert_eq!(export_of(&disk("persistent", false, true)), "alice");
+        assert_eq!(export_of(&disk("ephemeral", false, true)), "debian:1");
+        // Made of a snapshot, or of an image that was removed.
+        assert_eq!(export_of(&disk("ephemeral", false, false)), "alice");
+    }
 
     #[test]
     fn machines_are_sent_to_where_the_server_really_listens() {
