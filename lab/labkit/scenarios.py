@@ -161,9 +161,24 @@ def kernel_state(guest, borrow):
 
 
 AWAY = 6.0
-"""Seconds that a server is away, and that a link delivers nothing: longer than the request timeout."""
+"""Seconds that a server is away: longer than the request timeout."""
 
 KEEPER = "--device /dev/nbd0 --request-timeout 3s"
+
+
+def stall(link, guest):
+    """Has a link deliver nothing, with a write under way, until the keeper has connected anew."""
+    made, deadline = link.made, time.monotonic() + 90
+    link.stall()
+    # The load alone may have nothing to say for so long that no request is late.
+    guest.execute("(dd if=/dev/urandom of=/mnt/x/stalled bs=64k count=4 conv=fsync && touch /run/wrote) "
+                  ">/dev/null 2>&1 &")
+    while link.made == made:
+        if time.monotonic() > deadline:
+            raise LabError("the keeper of a stalled connection did not connect anew")
+        time.sleep(0.1)
+    link.go()
+    guest.execute("until [ -e /run/wrote ]; do sleep 0.1; done")
 
 
 def kept_device(server, golden):
@@ -193,7 +208,7 @@ def kept_device(server, golden):
             "restart": lambda: (server.stop(), time.sleep(AWAY), server.start(f"127.0.0.1:{port}")),
             "crash": lambda: (server.crash(), time.sleep(AWAY), server.start(f"127.0.0.1:{port}")),
             "cut": link.cut,
-            "stall": lambda: (link.stall(), time.sleep(AWAY), link.go()),
+            "stall": lambda: stall(link, guest),
             "killed keeper": lambda: (guest.execute("pkill -9 sojourn || kill -9 $(pidof sojourn)"), link.cut(),
                                       guest.execute(connect)),
         }
@@ -220,8 +235,93 @@ def kept_device(server, golden):
     return {"survived": survived, "listed": listed, "checked": check["note"], "errors": int(errors)}
 
 
-ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, kept_device, firmware, device_mapper,
-                                                      netboot.blank_machines, travel.hop)}
+GATEWAY_RULES = """access = [
+  {{ certificate = "lab", write = ["scratch", "second"], read = ["blank:*"] }},
+  {{ uid = {uid}, write = ["*"] }},
+]
+"""
+
+
+def gateway(server, disks, name):
+    """Starts a server whose disks are taken through its gateway; its port, and a disk with the certificates."""
+    for disk in disks:
+        server.command("disk", "create", disk, "--from", "blank")
+        server.command("disk", "release", disk)
+    for words in (["ca"], ["server", name], ["client", "lab"]):
+        server.command("cert", *words)
+    config = os.path.join(server.home, "sojourn.toml")
+    with open(config, encoding="utf-8") as f:
+        text = f.read()
+    with open(config, "w", encoding="utf-8") as f:
+        f.write(GATEWAY_RULES.format(uid=os.getuid()) + text)
+    pki, port = os.path.join(server.sockets, "pki.raw"), free_port()
+    run_command(["tar", "-C", os.path.join(server.home, "tls/clients/lab"), "-cf", pki, "."])
+    os.truncate(pki, -(-os.path.getsize(pki) // 4096) * 4096)
+    server.start(options=("--gateway", f"127.0.0.1:{port}"))
+    return port, pki
+
+
+def attached_device(server, golden):
+    """A guest's ext4 on an attached disk: its keeper, its agent and the server are killed, and it goes back."""
+    blank, program = os.path.join(server.sockets, "blank.raw"), program_disk(server)
+    with open(blank, "wb") as f:
+        f.truncate(SCRATCH)
+    server.command("image", "import", blank, "blank")
+    port, pki = gateway(server, ["scratch", "second"], "10.0.2.2")
+    own = os.path.join(server.sockets, "box.raw")
+    run_command(["cp", "--sparse=always", os.path.join(golden, "golden.raw"), own])
+    sojourn = "/run/sojourn --home /run/home"
+    attach = f"{sojourn} attach scratch --from https://10.0.2.2:{port} --tls-dir /run/pki --device /dev/nbd0"
+
+    def kill(words):
+        # By what is in their command line; the shell that looks has it in its own.
+        return ("for p in /proc/[0-9]*; do [ ! $p/exe -ef /run/sojourn ] || "
+                f"! grep -qz {words} $p/cmdline || kill -9 ${{p#/proc/}}; done")
+
+    with Guest(golden, own, memory=768, cpus=2, network=True, more=[program, pki]) as guest:
+        guest.start().ready()
+        guest.execute("dd if=/dev/vdb of=/run/sojourn bs=1M && chmod +x /run/sojourn && mkdir /run/pki && "
+                      "tar -C /run/pki -xf /dev/vdc && chmod -R go= /run/pki && modprobe virtio_net && modprobe nbd && "
+                      "ip link set lo up && ip link set eth0 up && ip addr add 10.0.2.15/24 dev eth0")
+        guest.execute(attach)
+        guest.execute(attach.replace("scratch", "second").replace("nbd0", "nbd1"))
+        guest.execute("mkfs.ext4 -q /dev/nbd1 && mkfs.ext4 -q /dev/nbd0 && mkdir -p /mnt/x && mount /dev/nbd0 /mnt/x")
+        load = guest.execute(f"fsload /mnt/x/load {ROUNDS}")
+        outages = {
+            "killed keepers": lambda: guest.execute(kill("connect")),
+            "killed agent": lambda: guest.execute(f"{kill('^serve')}; sleep 1; {sojourn} attach scratch"),
+            "killed both": lambda: guest.execute(f"{kill('connect')}; {kill('^serve')}; {sojourn} attach scratch"),
+            "restarted server": lambda: (server.stop(), server.start(options=("--gateway", f"127.0.0.1:{port}"))),
+        }
+        for name, outage in outages.items():
+            outage()
+            guest.execute("echo 3 > /proc/sys/vm/drop_caches; "
+                          "dd if=/dev/urandom of=/mnt/x/probe bs=64k count=4 conv=fsync", timeout=90)
+            if guest.execute(f"{sojourn} attach status | grep -c 'is /dev/nbd'")["note"] != "2":
+                raise LabError(f"{name}: the disks are not looked after")
+        # Two keepers and the agent.
+        locked = "grep -h VmLck /proc/[0-9]*/status | grep -vc ' 0 kB'"
+        guest.execute(f"until [ $({locked}) -ge 3 ]; do sleep 0.2; done")
+        status = guest.execute(f"{sojourn} attach status | grep -o 'is /dev/nbd[01]' | paste -sd' '")["note"]
+        refused = guest.execute(f"{sojourn} detach scratch", check=False)
+        if refused["rc"] != 4:
+            raise LabError(f"a mounted device was not refused: {refused}")
+        guest.execute("dd if=/dev/urandom of=/mnt/x/probe bs=64k count=4 conv=fsync && umount /mnt/x")
+        guest.execute(f"{sojourn} detach scratch && {sojourn} detach second")
+        listed = guest.execute(f"{sojourn} device list")["note"]
+        guest.execute(f"{kill('^serve')}; rm -rf /run/home && {attach}")
+        guest.execute("e2fsck -fn /dev/nbd0 && mount -o ro /dev/nbd0 /mnt/x")
+        check = guest.execute("fsload --check /mnt/x/load")
+        guest.execute(f"umount /mnt/x && {sojourn} detach scratch")
+        errors = guest.execute("dmesg | grep -ciE 'i/o error|aborting journal|remounting' || true")["note"]
+        guest.poweroff()
+    server.stop()
+    return {"survived": list(outages), "status": status, "listed": listed,
+            "loaded": load["note"], "checked": check["note"], "errors": int(errors)}
+
+
+ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, kept_device, attached_device, firmware, device_mapper,
+                                                      netboot.blank_machines, netboot.more_blank_machines, travel.hop)}
 
 
 def run(name, server):

@@ -135,6 +135,22 @@ class Traveller:
             raise LabError(f"the guest's memory is not what it was: {found}, and then {again}, in place of "
                            f"{self.pattern}")
 
+    def watch(self):
+        """`vm console` must show what the guest says now."""
+        line = [self.home.binary, "--home", self.home.home, "vm", "console", NAME]
+        with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as console:
+            try:
+                os.set_blocking(console.stdout.fileno(), False)
+                shown = []
+
+                def a_number():
+                    shown.append((console.stdout.read() or b"").decode("utf-8", "replace"))
+                    return TICK.search("".join(shown))
+
+                wait_until("a number on the console", a_number, 60)
+            finally:
+                console.terminate()
+
     def said(self):
         """What the guest said since it began to run here."""
         path = os.path.join(self.folder(), "console.log")
@@ -205,7 +221,7 @@ def travel(machine, server, golden):
     facts, text = {"hops": []}, ""
     for number in range(1, 4):
         before = memory_and_all(server)
-        stored = machine.vm("suspend", NAME)
+        stored = machine.vm("suspend", "--wait", NAME)
         text += machine.said()
         check_row(text)
         machine.enter(1 - machine.at)
@@ -223,6 +239,7 @@ def travel(machine, server, golden):
             "first_output_seconds": round(first_output, 2), "on_demand": resumed["memory_on_demand"]})
         if stored["parcel"] != f"{NAME}@{number}":
             raise LabError(f"parcel {stored['parcel']} in place of {NAME}@{number}")
+    machine.watch()
     facts["checkpoint"] = machine.vm("checkpoint", NAME)
     text = killed(machine, text, facts)
     facts["numbers"] = check_row(text)
@@ -234,15 +251,16 @@ def travel(machine, server, golden):
 
 
 def killed(machine, text, facts):
-    """Kills the keeper in the middle of a suspension: there is the parcel of before, or a whole new one."""
-    whole = 0
+    """Kills the keeper in the middle of a suspension: the machine goes on from the parcel before, from a whole new one,
+    or from what was kept here and did not go up."""
+    whole = kept_here = 0
     for attempt in range(KILLS):
         # Something to store, so that it takes a while.
         machine.execute("head -c 20000000 /dev/urandom > /run/more")
         newest = machine.vm("show", NAME)["parcels"][-1]["parcel"]
         keeper = machine.vm("show", NAME)["running"]["keeper"]
         qemu = machine.vm("show", NAME)["running"]["qemu"]
-        line = [machine.home.binary, "--home", machine.home.home, "--json", "vm", "suspend", NAME]
+        line = [machine.home.binary, "--home", machine.home.home, "--json", "vm", "suspend", "--wait", NAME]
         with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as asking:
             time.sleep(random.Random(attempt).uniform(0.1, 1.0))
             with contextlib.suppress(ProcessLookupError):
@@ -256,7 +274,11 @@ def killed(machine, text, facts):
         whole += parcel != newest
         # What the guest said after the parcel was made is undone with its disk.
         kept = text + machine.said()
-        machine.vm("rollback", parcel)
+        if view.get("pending"):
+            kept_here += 1
+            parcel = NAME
+        else:
+            machine.vm("rollback", parcel)
         machine.enter(machine.at)
         machine.resume(parcel)
         machine.wait_for(2)
@@ -270,7 +292,7 @@ def killed(machine, text, facts):
         machine.check_pattern()
         text_here = machine.said()
         check_row(text + text_here)
-    facts["killed"] = {"attempts": KILLS, "whole_parcels": whole}
+    facts["killed"] = {"attempts": KILLS, "whole_parcels": whole, "kept_here": kept_here}
     return text + machine.said()
 
 

@@ -62,6 +62,18 @@ fn a_file_system_on_a_kept_device_survives_restarts_crashes_cuts_stalls_and_its_
 }
 
 #[test]
+fn an_attached_disk_is_a_device_through_kills_of_its_keeper_and_its_agent_and_goes_back_whole() {
+    require!("qemu-system-x86_64", "mmdebstrap");
+    // The client is the guest's kernel: the same under any QEMU.
+    let facts = scenario("attached-device");
+    assert_eq!(facts["survived"].as_array().unwrap().len(), 4, "{facts}");
+    assert_eq!(facts["errors"], 0, "{facts}");
+    assert_eq!(facts["status"].as_str().unwrap().trim(), "is /dev/nbd0 is /dev/nbd1", "{facts}");
+    assert!(facts["listed"].as_str().unwrap().contains("no NBD device"), "{facts}");
+    assert_eq!(facts["checked"], facts["loaded"], "{facts}");
+}
+
+#[test]
 fn a_guest_boots_from_its_disk_alone_through_bios_and_grub() {
     require!("qemu-system-x86_64", "mmdebstrap");
     clients::each(|| {

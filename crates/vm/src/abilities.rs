@@ -60,7 +60,7 @@ impl Abilities {
     }
 
     async fn ask(socket: &Path, spec: &MachineSpec) -> Result<Self> {
-        let monitor = Monitor::connect(socket, PATIENCE).await?;
+        let monitor = Monitor::connect(socket, PATIENCE, None).await?;
         let names = |value: &Value, key: &str| -> BTreeSet<String> {
             let list = value.as_array().map(Vec::as_slice).unwrap_or_default();
             list.iter().filter_map(|one| Some(one[key].as_str()?.to_owned())).collect()
@@ -142,6 +142,9 @@ fn devices(spec: &MachineSpec) -> Vec<String> {
     ];
     if spec.screen {
         devices.push("VGA".into());
+    }
+    if spec.agent {
+        devices.extend(["virtio-serial-pci".into(), "virtserialport".into()]);
     }
     for pair in spec.arguments.windows(2) {
         if pair[0] == "-device" || pair[0] == "--device" {

@@ -1,6 +1,6 @@
 //! The command line of QEMU, as a function of the machine and of where its parts are.
 
-use crate::MachineSpec;
+use crate::{MachineSpec, agent};
 use serde_json::json;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -38,6 +38,11 @@ impl MachineParts {
     /// The socket of the screen's VNC server.
     pub fn screen(&self) -> PathBuf {
         self.directory.join("vnc.sock")
+    }
+
+    /// Our end of the port of the guest agent.
+    pub fn agent(&self) -> PathBuf {
+        self.directory.join("agent.sock")
     }
 
     /// What QEMU itself says.
@@ -107,6 +112,16 @@ pub fn arguments(spec: &MachineSpec, parts: &MachineParts, incoming: bool) -> Ve
     add("-device", "vmgenid,guid=auto".into());
     add("-netdev", "user,id=net0".into());
     add("-device", format!("virtio-net-pci,netdev=net0,mac={},romfile=", spec.mac));
+    if spec.agent {
+        let socket = path(&parts.agent());
+        let chardev = agent::CHARDEV;
+        add("-chardev", format!("socket,id={chardev},path={socket},server=on,wait=off"));
+        add("-device", "virtio-serial-pci,id=agent-bus".into());
+        add(
+            "-device",
+            format!("virtserialport,bus=agent-bus.0,chardev={chardev},name={}", agent::PORT),
+        );
+    }
     let mut rest = vec!["-nodefaults", "-no-user-config", "-S"];
     if incoming {
         rest.extend(["-incoming", "defer"]);
@@ -166,6 +181,15 @@ mod tests {
         let (one, other) = (line(&spec(), true), line(&spec(), false));
         let rest: Vec<_> = one.into_iter().filter(|a| a != "-incoming" && a != "defer").collect();
         assert_eq!(rest, other, "the machine is the same");
+    }
+
+    #[test]
+    fn a_port_for_an_agent_changes_no_other_device() {
+        let with = MachineSpec { agent: true, ..spec() };
+        let (with, without) = (line(&with, false), line(&spec(), false));
+        let added = value(&with, "-device").len() - value(&without, "-device").len();
+        assert_eq!(added, 2);
+        assert!(value(&with, "-device").starts_with(&value(&without, "-device")));
     }
 
     #[test]

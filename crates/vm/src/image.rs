@@ -18,9 +18,9 @@ use block::{BLOCK, Device, Error, Result, Span};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-use crate::resume_set;
+use crate::{EXTENT, resume_set};
 use disk::{Image, Loader};
-use store::{Manifest, ManifestId};
+use store::{ChunkId, Manifest, ManifestId, bootlist};
 
 /// What a segment of a manifest shows.
 pub(crate) const SEGMENT: u64 = 256 << 20;
@@ -114,7 +114,7 @@ impl MemoryImage {
                 layout.size()
             )));
         }
-        Ok(Self { layout, image: Image::through(loader, manifest) })
+        Ok(Self { layout, image: Image::through(loader, manifest).read_at_random() })
     }
 
     /// Where things are in it.
@@ -146,6 +146,16 @@ impl MemoryImage {
         Ok(())
     }
 
+    /// Fetches what a part of the memory consists of into the cache, behind all that somebody waits for; returns the
+    /// bytes that came. What cannot be had is passed over. `span` lies inside the memory.
+    pub(crate) async fn fetch_ahead(&self, span: Span) -> u64 {
+        let plane = self.layout.plane();
+        let delta = Span::between(span.offset() + plane, span.end() + plane);
+        let (base, delta) =
+            tokio::join!(self.image.fetch_ahead(span), self.image.fetch_ahead(delta));
+        base + delta
+    }
+
     /// Reads the base region alone.
     pub(crate) async fn read_base(&self, span: Span, buf: &mut [u8]) -> Result<()> {
         self.image.read(span, buf).await
@@ -172,6 +182,22 @@ impl MemoryImage {
     pub async fn resume_set(&self) -> Result<Vec<u32>> {
         let bytes = self.tail(self.layout.state, self.layout.resume_set).await?;
         resume_set::decode(&bytes, self.layout.memory)
+    }
+
+    /// The chunks that a resume reads first, in that order: the state of the devices, then what the extents of
+    /// the resume set consist of.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub async fn first_chunks(&self) -> Result<Vec<ChunkId>> {
+        let (tail, plane) = (self.layout.tail(), self.layout.plane());
+        let mut spans = vec![Span::between(tail, self.layout.size())];
+        for extent in self.resume_set().await? {
+            let start = u64::from(extent) * EXTENT;
+            let end = (start + EXTENT).min(self.layout.memory);
+            spans.extend([Span::between(start, end), Span::between(start + plane, end + plane)]);
+        }
+        bootlist::of_ranges(self.manifest(), &spans).await
     }
 
     async fn tail(&self, from: u64, len: u64) -> Result<Vec<u8>> {

@@ -21,10 +21,15 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 /// How much of its log is told when QEMU fails, in bytes.
 const LAST_WORDS: u64 = 600;
+
+/// How long QEMU has to end when it is asked to.
+pub const GOODBYE: Duration = Duration::from_secs(5);
 
 /// A QEMU that was started. It is killed when this is dropped, and when this process ends.
 #[derive(Debug)]
@@ -130,6 +135,22 @@ impl Launched {
         }
     }
 
+    /// Has it end as `ask` asks it to. It is killed when that takes longer than [`GOODBYE`]: it may wait for a disk whose
+    /// server has gone, for minutes, and what it was told that it wrote is with that server already. `let_go` is called
+    /// once it was killed, and ends what it waits for in the kernel, where it cannot die.
+    pub async fn end<T>(&mut self, ask: impl Future<Output = T>, let_go: impl FnOnce()) {
+        let ended = async {
+            // It may be gone before it answers.
+            drop(ask.await);
+            self.wait().await
+        };
+        if timeout(GOODBYE, ended).await.is_err() {
+            self.kill();
+            let_go();
+            self.wait().await;
+        }
+    }
+
     /// Kills it, if it runs.
     pub fn kill(&self) {
         if self.ended.borrow().is_none() {
@@ -182,6 +203,18 @@ mod tests {
         drop(launched);
         let status = ended.wait_for(Option::is_some).await.unwrap().clone().unwrap();
         assert!(status.contains("signal"), "{status}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_child_that_does_not_end_when_it_is_asked_to_is_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        let arguments = ["600"].map(OsString::from);
+        let log = dir.path().join("log");
+        let mut launched = qemu(Path::new("/bin/sleep"), &arguments, &log).unwrap();
+        let let_go = std::cell::Cell::new(false);
+        launched.end(std::future::pending::<()>(), || let_go.set(true)).await;
+        assert!(let_go.get(), "it may wait for a page of its memory");
+        assert!(launched.wait().await.contains("signal"));
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@
 //! | [`spec`] | [`MachineSpec`], what a machine is made of, pinned so that it can go on elsewhere |
 //! | [`abilities`] | [`Abilities`], what a QEMU can run, and why a machine cannot run on it |
 //! | [`command`] | the command line of QEMU |
+//! | [`agent`] | the guest agent, which sets the clock of a guest that goes on |
 //! | [`accelerator`] | whether KVM works here |
 //! | [`launch`] | QEMU as a child that ends with its keeper, and asks for no huge pages |
 //! | [`image`] | [`MemoryImage`], the memory of a suspended machine, read from the store |
@@ -19,31 +20,49 @@
 //! | [`ram`] | [`GuestRam`], the memory of a machine that runs |
 //! | [`mount`] | guest memory as a file on FUSE |
 //! | [`parcel`] | [`Parcel`], the ref of a suspended machine |
-//! | [`machine`] | [`RunningMachine`]: start, resume, checkpoint, suspend |
+//! | [`claim`] | [`RunClaim`], the ref of a machine that runs |
+//! | `demand` | what of the memory is on its way: what somebody waits for, and what is fetched ahead |
+//! | `ahead` | a resume set is fetched, behind what somebody waits for |
+//! | [`machine`] | [`RunningMachine`]: start, resume, end |
+//! | `device_state` | the state of its devices, from QEMU and to it |
+//! | [`packing`] | a machine that runs is stored: checkpoint, suspend |
+//! | [`pending`] | [`PendingSuspension`], which is on this host and not in the store yet |
+//! | [`upload`] | a pending suspension becomes a parcel |
 //!
 //! `docs/vm.md` is for users; `docs/vm-format.md` describes parcels and memory images.
 
 pub mod abilities;
 pub mod accelerator;
+pub mod agent;
+mod ahead;
+pub mod claim;
 pub mod command;
+mod demand;
+mod device_state;
 pub mod image;
 pub mod launch;
 pub mod machine;
 pub mod mount;
+pub mod packing;
 mod pages;
 pub mod parcel;
+pub mod pending;
 mod plain;
 pub mod qmp;
 pub mod ram;
 pub mod resume_set;
 pub mod save;
 pub mod spec;
+pub mod upload;
 
 pub use abilities::Abilities;
 pub use accelerator::Accelerator;
+pub use agent::GuestClock;
+pub use claim::RunClaim;
 pub use image::MemoryImage;
 pub use machine::RunningMachine;
 pub use parcel::Parcel;
+pub use pending::PendingSuspension;
 pub use qmp::Monitor;
 pub use ram::GuestRam;
 pub use spec::MachineSpec;

@@ -2,35 +2,45 @@
 
 use crate::abilities::PATIENCE;
 use crate::command::{self, MachineParts};
-use crate::image::MAX_STATE;
 use crate::launch::{self, Launched};
 use crate::mount::{self, MountedRam};
-use crate::ram::GuestRam;
-use crate::save::{self, MachineTail};
-use crate::{EXTENT, MachineSpec, Monitor, Parcel, plain, resume_set};
+use crate::pending::PendingSuspension;
+use crate::ram::{GuestRam, WRITTEN};
+use crate::{
+    GuestClock, MachineSpec, MemoryImage, Monitor, Parcel, RunClaim, agent, ahead, device_state,
+    plain, resume_set,
+};
 use async_trait::async_trait;
-use block::{Error, ErrorKind, Result, Span, offload};
+use block::{Error, ErrorKind, Result, offload};
 use disk::Loader;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use store::{Progress, RefKind, Store};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{UnixListener, UnixStream};
+use store::{ManifestId, ServerId, Session, Store};
+use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 /// The directory of a machine in which its memory is mounted.
 pub const MOUNT_POINT: &str = "ram";
-/// How often QEMU is asked how far it is.
-const STEP: Duration = Duration::from_millis(5);
-/// How long QEMU has to write or read the state of its devices.
-const STATE_PATIENCE: Duration = Duration::from_secs(300);
-/// Extents of a resume set that are fetched at the same time.
-const AHEAD: usize = 32;
-/// For how long after a resume it is noted what is read.
+/// How much of its own time a guest has, after a resume, while it is noted what is read. What it waits for the
+/// store does not count: over a thin link it may not have said anything after ten seconds.
 const NOTED: Duration = Duration::from_secs(10);
+/// For how long it is noted at the most.
+const NOTED_AT_MOST: Duration = Duration::from_secs(900);
+/// How long the store may take to let go of what a start that was ended held.
+const LETS_GO: Duration = Duration::from_secs(2);
+/// How often it is looked whether the guest waits.
+const LOOKS: Duration = Duration::from_millis(20);
+
+/// Clears away what a machine that does not run, or whose keeper was killed, left in its directory: the mount of its
+/// memory, and what its guest wrote there.
+pub fn clear(directory: &Path) {
+    mount::detach(&directory.join(MOUNT_POINT));
+    let _ = std::fs::remove_file(directory.join(WRITTEN));
+}
 
 /// Gives memory up that nobody has mapped any more. Unmounting waits for the kernel.
 async fn unmount(memory: Option<MappedMemory>) {
@@ -44,9 +54,48 @@ async fn unmount(memory: Option<MappedMemory>) {
     let _ = offload(work).await;
 }
 
-/// Snapshots of a machine's disk, by whoever serves it.
+/// Does a part of a start, unless the machine is to end before it is done: QEMU and the store may keep it waiting for
+/// very long.
+///
+/// # Errors
+/// [`Conflict`](ErrorKind::Conflict) when it is to end; those of the work.
+async fn unless_ended<T>(
+    end: &mut watch::Receiver<bool>,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let asked = async {
+        // Who does not say any more that it is to end has it go on.
+        if end.wait_for(|end| *end).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        done = work => done,
+        () = asked => Err(Error::conflict("the machine was ended while it started")),
+    }
+}
+
+/// A machine's disk, by whoever serves it.
 #[async_trait]
-pub trait SnapshotDisk: Send + Sync {
+pub trait MachineDisk: Send + Sync {
+    /// Whether the disk holds what a manifest says, and nothing that was written since.
+    ///
+    /// # Errors
+    /// Those of the server and the store.
+    async fn holds(&self, disk: &str, contents: &ManifestId) -> Result<bool>;
+
+    /// Marks what the disk holds now, to be recognised by the mark. Needs no store.
+    ///
+    /// # Errors
+    /// Those of the server.
+    async fn set_mark(&self, disk: &str) -> Result<String>;
+
+    /// The mark of what the disk holds; `None` when it was written since one was set.
+    ///
+    /// # Errors
+    /// Those of the server.
+    async fn mark(&self, disk: &str) -> Result<Option<String>>;
+
     /// Freezes what the disk holds now: all that was answered, nothing that is written later.
     ///
     /// # Errors
@@ -69,31 +118,38 @@ pub struct MachineHost {
     pub directory: PathBuf,
     /// The NBD socket of the server that has its disk.
     pub nbd: PathBuf,
+    /// The server that has its disk.
+    pub server: ServerId,
     /// The store.
     pub store: Store,
     /// Through which its memory is read.
     pub loader: Arc<Loader>,
 }
 
-/// What making a parcel came to.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ParcelReport {
-    /// The parcel.
-    pub parcel: Parcel,
-    /// For how long the guest stood still, in seconds; of a suspend, until all was stored.
-    pub paused: f64,
-    /// Until the parcel was in the store, in seconds.
-    pub stored: f64,
-    /// Bytes of chunks that the memory added to the store.
-    pub memory_bytes: u64,
-    /// Extents of memory that changed.
-    pub changed: u64,
-    /// Extents of these that were stored in full.
-    pub full: u64,
+/// What a machine starts from.
+#[derive(Debug, Clone, Copy)]
+pub enum MachineOrigin<'a> {
+    /// Its firmware boots it.
+    Boot,
+    /// A parcel.
+    Parcel(&'a Parcel),
+    /// A suspension that is on this host only.
+    Pending(&'a PendingSuspension),
+}
+
+impl MachineOrigin<'_> {
+    /// The number of the parcel that it is, or is to be; 0 for none.
+    fn number(&self) -> u64 {
+        match self {
+            Self::Boot => 0,
+            Self::Parcel(parcel) => parcel.number,
+            Self::Pending(pending) => pending.number,
+        }
+    }
 }
 
 /// Where the guest's memory is.
-enum MappedMemory {
+pub(crate) enum MappedMemory {
     /// Fetched as it is touched.
     Mounted(MountedRam),
     /// Fetched before the guest went on.
@@ -102,51 +158,103 @@ enum MappedMemory {
 
 /// A machine that runs, or is paused.
 pub struct RunningMachine {
-    host: MachineHost,
-    spec: MachineSpec,
+    pub(crate) host: MachineHost,
+    pub(crate) spec: MachineSpec,
     parts: MachineParts,
     qemu: Launched,
-    monitor: Monitor,
-    ram: Arc<GuestRam>,
-    memory: Option<MappedMemory>,
+    pub(crate) monitor: Arc<Monitor>,
+    pub(crate) ram: Arc<GuestRam>,
+    pub(crate) memory: Option<MappedMemory>,
+    /// Says in the store that it runs; none before it does.
+    pub(crate) claim: Mutex<Option<RunClaim>>,
+    /// The number of the last parcel that is known of.
+    pub(crate) last_number: AtomicU64,
     /// Fetches ahead; ends with the machine.
-    _ahead: JoinSet<()>,
+    ahead: JoinSet<()>,
     /// Which extents were read first, once that is known.
-    touched: Arc<parking_lot::Mutex<Vec<u32>>>,
+    pub(crate) touched: Arc<parking_lot::Mutex<Vec<u32>>>,
+    /// The resume set of the suspension that it came from; empty if that was a parcel.
+    pub(crate) resumed_by: Vec<u32>,
+    /// What became of the guest's clock; nothing of one that was booted.
+    clock: Arc<parking_lot::Mutex<Option<GuestClock>>>,
 }
 
 impl RunningMachine {
-    /// Starts a machine, or goes on with a parcel of it.
+    /// Starts a machine, or goes on with a parcel or a suspension of it, and claims it in the store. When `end` becomes
+    /// true meanwhile, it is ended; a suspension that it was to go on with stays.
     ///
     /// # Errors
-    /// [`Unavailable`](ErrorKind::Unavailable) with QEMU's own words when it ends; those of the store and
-    /// the file system.
+    /// [`Unavailable`](ErrorKind::Unavailable) with QEMU's own words when it ends;
+    /// [`Conflict`](ErrorKind::Conflict) when the disk is not what it was in the parcel or the suspension, and when it
+    /// is to end; [`Fenced`](ErrorKind::Fenced) when another home has the machine of a suspension by now; those of the store
+    /// and the file system.
     pub async fn start(
         host: MachineHost,
         spec: MachineSpec,
-        parcel: Option<&Parcel>,
+        origin: MachineOrigin<'_>,
+        disk: &dyn MachineDisk,
+        mut end: watch::Receiver<bool>,
     ) -> Result<Self> {
         spec.check()?;
-        let base = match parcel {
-            Some(parcel) => Some(parcel.image(&host.store, &host.loader).await?),
-            None => None,
-        };
-        let ram = GuestRam::new(&host.directory, spec.memory, base.clone())?;
-        let (mount, at) = (Arc::clone(&ram), host.directory.join(MOUNT_POINT));
-        let mut ahead = JoinSet::new();
-        let touched = Arc::default();
-        if let Some(base) = base.clone() {
-            // The oldest parcel has none, and one that is damaged only makes the resume slow.
-            let set = base.resume_set().await.unwrap_or_default();
-            ahead.spawn(async move { fetch_ahead(&base, &set).await });
-            ahead.spawn(note_reads(Arc::clone(&ram), Arc::clone(&touched)));
+        // A suspension has its claim, and goes on although the store may be away.
+        if let MachineOrigin::Pending(pending) = origin {
+            let kept = async {
+                let claim = RunClaim::of_suspension(&host.store, &spec, host.server).await?;
+                Ok((claim, pending.base(&host.store, &host.loader).await?))
+            };
+            let (claim, base) = unless_ended(&mut end, kept).await?;
+            let from = (origin, base, Some(claim));
+            return Self::start_with(None, host, spec, from, (disk, &mut end)).await;
         }
+        // What the parcel leads to stays until the claim keeps it.
+        let what = format!("start of machine {}", spec.name);
+        let session = unless_ended(&mut end, host.store.session(&what)).await?;
+        let started = async {
+            let base = match origin {
+                MachineOrigin::Parcel(parcel) => {
+                    let held = async {
+                        parcel.hold(&session).await?;
+                        parcel.image(&host.store, &host.loader).await
+                    };
+                    Some(unless_ended(&mut end, held).await?)
+                }
+                _ => None,
+            };
+            let (from, with) = ((origin, base, None), (disk, &mut end));
+            Self::start_with(Some(&session), host, spec, from, with).await
+        };
+        let started = started.await;
+        if *end.borrow() {
+            // The store may be what it waited for; a pin that stays there expires.
+            let _ = timeout(LETS_GO, session.close(Ok(()))).await;
+            return started;
+        }
+        session.close(started).await
+    }
+
+    async fn start_with(
+        session: Option<&Session>,
+        host: MachineHost,
+        spec: MachineSpec,
+        (origin, base, claim): (MachineOrigin<'_>, Option<Arc<MemoryImage>>, Option<RunClaim>),
+        (disk, end): (&dyn MachineDisk, &mut watch::Receiver<bool>),
+    ) -> Result<Self> {
+        let (earlier, set) = match origin {
+            MachineOrigin::Pending(pending) => {
+                let set = pending.resume_set(&host.directory)?;
+                let set = resume_set::decode(&set, spec.memory)?;
+                (Some(pending.earlier(&host.directory)?), Some(set))
+            }
+            _ => (None, None),
+        };
+        let ram = GuestRam::after(&host.directory, spec.memory, base.clone(), earlier)?;
+        let (mount, at) = (Arc::clone(&ram), host.directory.join(MOUNT_POINT));
         let memory = match MountedRam::new(&at, mount) {
             Ok(mounted) => MappedMemory::Mounted(mounted),
             Err(e) if e.kind() == ErrorKind::Unsupported => {
                 tracing::warn!(error = %e, "all memory is fetched before the guest goes on");
                 let path = host.directory.join("memory");
-                plain::fill(&ram, &path).await?;
+                unless_ended(end, plain::fill(&ram, &path)).await?;
                 MappedMemory::File(path)
             }
             Err(e) => return Err(e),
@@ -157,20 +265,24 @@ impl RunningMachine {
         };
         let parts =
             MachineParts { directory: host.directory.clone(), memory: file, nbd: host.nbd.clone() };
-        for socket in [parts.monitor(), parts.console(), parts.screen()] {
+        for socket in [parts.monitor(), parts.console(), parts.screen(), parts.agent()] {
             let _ = std::fs::remove_file(socket);
         }
-        let arguments = command::arguments(&spec, &parts, parcel.is_some());
+        let arguments = command::arguments(&spec, &parts, !matches!(origin, MachineOrigin::Boot));
         let mut qemu = launch::qemu(&host.qemu, &arguments, &parts.log())?;
         let socket = parts.monitor();
-        let connected = tokio::select! {
-            monitor = Monitor::connect(&socket, PATIENCE) => monitor,
-            ended = qemu.ended() => Err(ended),
+        let connected = async {
+            tokio::select! {
+                monitor = Monitor::connect(&socket, PATIENCE, Some(Arc::clone(ram.demand()))) => monitor,
+                ended = qemu.ended() => Err(ended),
+            }
         };
+        let connected = unless_ended(end, connected).await;
         let monitor = match connected {
             Ok(monitor) => monitor,
             Err(e) => {
                 qemu.kill();
+                ram.end_reads();
                 qemu.wait().await;
                 unmount(Some(memory)).await;
                 return Err(e);
@@ -181,32 +293,103 @@ impl RunningMachine {
             spec,
             parts,
             qemu,
-            monitor,
+            monitor: Arc::new(monitor),
             ram,
             memory: Some(memory),
-            _ahead: ahead,
-            touched,
+            claim: Mutex::new(claim),
+            last_number: AtomicU64::new(origin.number()),
+            ahead: JoinSet::new(),
+            touched: Arc::default(),
+            resumed_by: set.clone().unwrap_or_default(),
+            clock: Arc::default(),
         };
-        match machine.go(base).await {
-            Ok(()) => Ok(machine),
+        match machine.go(session, origin, disk, end).await {
+            Ok(()) => {
+                machine.look_ahead(base, set);
+                Ok(machine)
+            }
             Err(e) => {
                 let e = match e.kind() {
                     ErrorKind::Unavailable => machine.qemu.why_it_ended(e).await,
                     _ => e,
                 };
-                machine.end().await;
+                match origin {
+                    MachineOrigin::Pending(_) => machine.park().await,
+                    _ => machine.end().await,
+                }
                 Err(e)
             }
         }
     }
 
-    /// Lets the guest run: from its start, or as a parcel says.
-    async fn go(&mut self, base: Option<Arc<crate::MemoryImage>>) -> Result<()> {
-        if let Some(base) = base {
-            let state = base.state().await?;
-            self.load(&state).await?;
+    /// Lets the guest run, from its start or from where it was.
+    async fn go(
+        &mut self,
+        session: Option<&Session>,
+        origin: MachineOrigin<'_>,
+        disk: &dyn MachineDisk,
+        end: &mut watch::Receiver<bool>,
+    ) -> Result<()> {
+        let directory = self.host.directory.clone();
+        let state = match origin {
+            MachineOrigin::Boot => None,
+            MachineOrigin::Parcel(parcel) => {
+                let image = parcel.image(&self.host.store, &self.host.loader).await?;
+                Some(unless_ended(end, image.state()).await?)
+            }
+            MachineOrigin::Pending(pending) => Some(pending.state(&directory)?),
+        };
+        if let Some(state) = state {
+            let load = device_state::load(&self.monitor, &mut self.qemu, &directory, &state);
+            unless_ended(end, load).await?;
         }
-        self.run().await
+        // QEMU has the disk by now, and nobody else: what it holds cannot change before the guest runs.
+        let parcel = match origin {
+            MachineOrigin::Boot => None,
+            MachineOrigin::Parcel(parcel) => {
+                if !disk.holds(&self.spec.disk, &parcel.disk).await? {
+                    return Err(parcel.disk_was_written());
+                }
+                Some(parcel)
+            }
+            MachineOrigin::Pending(pending) => {
+                if disk.mark(&self.spec.disk).await?.as_ref() != Some(&pending.disk_mark) {
+                    return Err(pending.disk_was_written());
+                }
+                PendingSuspension::note_resumed(&directory).await?;
+                let ram = Arc::clone(&self.ram);
+                self.ahead.spawn(async move {
+                    // What is not copied now is when the machine is suspended.
+                    let _ = ram.take_over().await;
+                });
+                None
+            }
+        };
+        if let Some(session) = session {
+            let claim = RunClaim::make(session, &self.spec, self.host.server, parcel).await?;
+            *self.claim.get_mut() = Some(claim);
+        }
+        // Not between the two: a claim that was made is given up again.
+        unless_ended(end, self.run()).await
+    }
+
+    /// Has what the last resume read fetched ahead, and notes what this one reads, where memory is fetched as it is
+    /// touched. Not before the guest runs: it does not wait behind that for the state of its devices. `set` is the resume set; that of the base if there is none.
+    fn look_ahead(&mut self, base: Option<Arc<MemoryImage>>, set: Option<Vec<u32>>) {
+        let Some(base) = base.filter(|_| self.fetches_as_touched()) else { return };
+        let ram = Arc::clone(&self.ram);
+        self.ahead.spawn(async move {
+            let set = match set {
+                Some(set) => set,
+                // The oldest parcel has none, and one that is damaged only makes the resume slow.
+                None => base.resume_set().await.unwrap_or_default(),
+            };
+            match set.is_empty() {
+                true => ahead::fetch_beside(base, ram.demand()).await,
+                false => ahead::fetch(base, &set, ram.demand()).await,
+            }
+        });
+        self.ahead.spawn(note_reads(Arc::clone(&self.ram), Arc::clone(&self.touched)));
     }
 
     /// The machine's description.
@@ -229,9 +412,41 @@ impl RunningMachine {
         matches!(self.memory, Some(MappedMemory::Mounted(_)))
     }
 
+    /// Has the clock of a guest that went on set to what `now` says, the time since 1970, if an agent runs in it. Does
+    /// not wait for that.
+    pub fn set_guest_clock(&mut self, now: fn() -> Duration) {
+        let (clock, monitor) = (Arc::clone(&self.clock), Arc::clone(&self.monitor));
+        let (has_port, socket) = (self.spec.agent, self.parts.agent());
+        let machine = self.spec.name.clone();
+        *clock.lock() = Some(GuestClock::Setting);
+        self.ahead.spawn(async move {
+            let became = match has_port && agent::is_there(&monitor).await {
+                false => GuestClock::NoAgent,
+                true => match agent::set_clock(&socket, now).await {
+                    Ok(()) => GuestClock::Set,
+                    Err(error) => {
+                        tracing::warn!(machine, %error, "the guest's clock is not set");
+                        GuestClock::Failed(error.message().to_owned())
+                    }
+                },
+            };
+            *clock.lock() = Some(became);
+        });
+    }
+
+    /// What became of the guest's clock; `None` of a machine that was booted.
+    pub fn guest_clock(&self) -> Option<GuestClock> {
+        self.clock.lock().clone()
+    }
+
     /// QEMU's process id.
     pub fn qemu_id(&self) -> u32 {
         self.qemu.id()
+    }
+
+    /// Whether QEMU waits for pages of its memory.
+    pub fn waits_for_memory(&self) -> bool {
+        self.ram.demand().is_some()
     }
 
     /// Its state in QEMU's words, such as `running` or `paused`.
@@ -255,270 +470,110 @@ impl RunningMachine {
         self.monitor.execute("system_powerdown", Value::Null).await.map(drop)
     }
 
-    /// Ends QEMU in an orderly way; what the guest has in its memory is lost.
+    /// Ends QEMU in an orderly way, and the claim; what the guest has in its memory is lost, and so is what was kept
+    /// here of an earlier suspension.
     pub async fn end(&mut self) {
+        self.end_qemu().await;
+        self.let_go().await;
+    }
+
+    async fn let_go(&mut self) {
+        let directory = self.host.directory.clone();
+        let machine = &self.spec.name;
+        if let Err(error) = offload(move || PendingSuspension::forget(&directory)).await {
+            tracing::warn!(machine, %error, "an earlier suspension stays here");
+        }
+        let Some(claim) = self.claim.get_mut().take() else { return };
+        if let Err(error) = claim.end(&self.host.store).await {
+            tracing::warn!(machine, %error, "the store says until the next start that the machine runs here");
+        }
+    }
+
+    /// Ends a machine that nobody asked to stop: the host goes down, the guest powers off, or QEMU ends in a way of
+    /// its own. A suspension that is kept here, and its claim, stay where the disk was not written since: the
+    /// machine goes on from it.
+    pub async fn give_up(&mut self, disk: &dyn MachineDisk) {
+        self.end_qemu().await;
+        let kept = PendingSuspension::find(&self.host.directory);
+        let goes_on = match kept {
+            Ok(None) => false,
+            Ok(Some(kept)) => match disk.mark(&self.spec.disk).await {
+                Ok(mark) => mark.as_ref() == Some(&kept.disk_mark),
+                // Whoever starts it next looks again.
+                Err(_) => true,
+            },
+            Err(_) => true,
+        };
+        if goes_on {
+            self.claim.get_mut().take();
+        } else {
+            self.let_go().await;
+        }
+    }
+
+    /// Ends QEMU alone: what was kept of the machine, and its claim, are still needed.
+    pub async fn park(&mut self) {
+        self.claim.get_mut().take();
+        self.end_qemu().await;
+    }
+
+    async fn end_qemu(&mut self) {
         self.ram.give_up();
-        // It may be gone before it answers.
-        let _ = timeout(PATIENCE, self.monitor.execute("quit", Value::Null)).await;
-        if timeout(PATIENCE, self.qemu.wait()).await.is_err() {
-            self.qemu.kill();
-            self.qemu.wait().await;
-        }
+        // Nothing is fetched for a guest that ends.
+        self.ahead.abort_all();
+        let ask = self.monitor.execute("quit", Value::Null);
+        self.qemu.end(ask, || self.ram.end_reads()).await;
         unmount(self.memory.take()).await;
+        let directory = self.host.directory.clone();
+        let cleared = offload(move || {
+            clear(&directory);
+            Ok(())
+        });
+        let _ = cleared.await;
     }
 
-    /// Makes a parcel of the machine as it is now, and lets it run on.
-    ///
-    /// # Errors
-    /// Those of the disk's server, the store and QEMU; the machine runs on then, too.
-    pub async fn checkpoint(
-        &self,
-        disk: &dyn SnapshotDisk,
-        progress: &dyn Progress,
-    ) -> Result<ParcelReport> {
-        self.pack(disk, progress, true).await
-    }
-
-    /// Makes a parcel of the machine, and ends it.
-    ///
-    /// # Errors
-    /// As [`checkpoint`](Self::checkpoint); the machine runs on then.
-    pub async fn suspend(
-        &mut self,
-        disk: &dyn SnapshotDisk,
-        progress: &dyn Progress,
-    ) -> Result<ParcelReport> {
-        let report = self.pack(disk, progress, false).await?;
-        self.end().await;
-        Ok(report)
-    }
-
-    /// Makes a parcel. The guest stands still until its memory is frozen and its disk is stored, and goes on
-    /// then if it is to run on.
-    async fn pack(
-        &self,
-        disk: &dyn SnapshotDisk,
-        progress: &dyn Progress,
-        run_on: bool,
-    ) -> Result<ParcelReport> {
-        let store = &self.host.store;
-        let name = &self.spec.name;
-        let began = Instant::now();
-        let session = store.session(&format!("parcel of machine {name}")).await?;
-        let outcome = self.pack_in(&session, disk, progress, run_on, began).await;
-        let outcome = session.close(outcome).await;
-        if outcome.is_err()
-            && let Err(error) = self.run().await
-        {
-            tracing::error!(machine = name, %error, "the guest stays paused");
-        }
-        outcome
-    }
-
-    async fn pack_in(
-        &self,
-        session: &store::Session,
-        disk: &dyn SnapshotDisk,
-        progress: &dyn Progress,
-        run_on: bool,
-        began: Instant,
-    ) -> Result<ParcelReport> {
-        let (store, spec) = (&self.host.store, &self.spec);
-        let before = Parcel::newest(store, &spec.name).await?;
-        if let Some(before) = before.as_ref().filter(|before| before.spec.uuid != spec.uuid) {
-            return Err(Error::conflict(format!(
-                "parcel {} is of another machine that has the same name; remove one of the two",
-                before.name()
-            )));
-        }
-        let number = before.map_or(1, |before| before.number + 1);
-        let snapshot = Parcel::snapshot_name(&spec.name, number);
-        let full = format!("{}@{snapshot}", spec.disk);
-        // A try that was killed may have left its snapshot; no parcel names it.
-        if store.refs().get(RefKind::Snapshot, &full).await?.is_some() {
-            disk.remove_snapshot(&spec.disk, &snapshot).await?;
-        }
-        self.monitor.execute("stop", Value::Null).await?;
-        let stopped = Instant::now();
-        let state = self.save_state().await?;
-        self.collect().await?;
-        let frozen = self.ram.freeze()?;
-        disk.snapshot(&spec.disk, &snapshot).await?;
-        let found = session.hold(RefKind::Snapshot, &full).await?;
-        let contents = found.and_then(|found| found.body.manifest).ok_or_else(|| {
-            Error::conflict(format!(
-                "snapshot {full} was removed while machine {:?} was saved",
-                spec.name
-            ))
-        })?;
-        if run_on {
-            self.run().await?;
-        }
-        let mut paused = stopped.elapsed().as_secs_f64();
-        let base = frozen.base().cloned();
-        let set = resume_set::encode(&self.first_reads(base.as_deref()).await);
-        let tail = MachineTail { state: &state, resume_set: &set };
-        let saved = save::memory(session, base.as_deref(), &frozen, tail, progress).await?;
-        let parcel = Parcel::publish(session, spec, number, &saved, contents).await?;
-        frozen.stored(parcel.image(store, &self.host.loader).await?);
-        if !run_on {
-            paused = stopped.elapsed().as_secs_f64();
-        }
-        Ok(ParcelReport {
-            parcel,
-            paused,
-            stored: began.elapsed().as_secs_f64(),
-            memory_bytes: saved.imported.stats.stored_bytes,
-            changed: saved.changed,
-            full: saved.full,
-        })
-    }
-
-    /// Which extents the next resume should have fetched ahead: those that the last one read first, or those
-    /// that the one before it did if this machine did not come from a parcel.
-    async fn first_reads(&self, base: Option<&crate::MemoryImage>) -> Vec<u32> {
-        let seen = self.touched.lock().clone();
-        match base {
-            _ if !seen.is_empty() => seen,
-            Some(base) => base.resume_set().await.unwrap_or_default(),
-            None => Vec::new(),
-        }
-    }
-
-    /// Has all that the guest changed in its memory in our hands. The guest is stopped.
-    async fn collect(&self) -> Result<()> {
-        match &self.memory {
-            Some(MappedMemory::Mounted(mounted)) => mount::write_back(&mounted.file()).await,
-            Some(MappedMemory::File(path)) => plain::collect(&self.ram, path).await,
-            None => Err(Error::conflict("the machine has ended")),
-        }
-    }
-
-    async fn run(&self) -> Result<()> {
+    /// Lets the guest run.
+    pub(crate) async fn run(&self) -> Result<()> {
         self.monitor.execute("cont", Value::Null).await.map(drop)
     }
-
-    /// Memory is a file that both sides have, and no part of the state.
-    async fn leave_memory_out(&self) -> Result<()> {
-        let capability =
-            json!({"capabilities": [{"capability": "x-ignore-shared", "state": true}]});
-        self.monitor.execute("migrate-set-capabilities", capability).await.map(drop)
-    }
-
-    /// The state of the devices. The guest is stopped.
-    async fn save_state(&self) -> Result<Vec<u8>> {
-        let path = self.host.directory.join("state.sock");
-        let _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path).map_err(|e| Error::io(path.display(), e))?;
-        self.leave_memory_out().await?;
-        let no_limit = json!({"max-bandwidth": 1u64 << 40});
-        self.monitor.execute("migrate-set-parameters", no_limit).await?;
-        self.monitor.execute("migrate", json!({"uri": format!("unix:{}", path.display())})).await?;
-        let receive = async {
-            let (stream, _) = listener.accept().await.map_err(lost_state)?;
-            let mut state = Vec::new();
-            stream.take(MAX_STATE + 1).read_to_end(&mut state).await.map_err(lost_state)?;
-            Ok(state)
-        };
-        let state =
-            timeout(STATE_PATIENCE, async { tokio::try_join!(receive, self.migrated()) }).await;
-        let _ = std::fs::remove_file(&path);
-        let (state, ()) = state
-            .map_err(|_| Error::unavailable("QEMU does not finish the state of its devices"))??;
-        if state.len() as u64 > MAX_STATE {
-            return Err(Error::unsupported(
-                "the state of the machine's devices is too long; a device of it is not meant to be suspended",
-            ));
-        }
-        Ok(state)
-    }
-
-    async fn migrated(&self) -> Result<()> {
-        loop {
-            let answer = self.monitor.execute("query-migrate", Value::Null).await?;
-            match answer["status"].as_str() {
-                Some("completed") => return Ok(()),
-                Some("failed" | "cancelled") => {
-                    let why =
-                        answer["error-desc"].as_str().unwrap_or("it does not say why").to_owned();
-                    return Err(Error::unsupported(format!(
-                        "QEMU cannot save the state of its devices: {why}"
-                    )));
-                }
-                _ => sleep(STEP).await,
-            }
-        }
-    }
-
-    /// Gives QEMU the state of its devices.
-    async fn load(&mut self, state: &[u8]) -> Result<()> {
-        let path = self.host.directory.join("state.sock");
-        let _ = std::fs::remove_file(&path);
-        self.leave_memory_out().await?;
-        self.monitor
-            .execute("migrate-incoming", json!({"uri": format!("unix:{}", path.display())}))
-            .await?;
-        let monitor = &self.monitor;
-        let loaded = async {
-            let mut stream = UnixStream::connect(&path).await.map_err(lost_state)?;
-            stream.write_all(state).await.map_err(lost_state)?;
-            stream.shutdown().await.map_err(lost_state)?;
-            while monitor.status().await? == "inmigrate" {
-                sleep(STEP).await;
-            }
-            Ok(())
-        };
-        let outcome = tokio::select! {
-            loaded = timeout(STATE_PATIENCE, loaded) => {
-                loaded.unwrap_or_else(|_| Err(Error::unavailable("QEMU does not take the state of its devices")))
-            }
-            ended = self.qemu.ended() => Err(ended),
-        };
-        let _ = std::fs::remove_file(&path);
-        match outcome {
-            // When it refuses a state it says why and ends.
-            Err(e) if e.kind() == ErrorKind::Unavailable => {
-                let _ = timeout(Duration::from_secs(1), self.qemu.wait()).await;
-                Err(e.context(format!(
-                    "QEMU does not go on with the machine: {}",
-                    self.qemu.last_words()
-                )))
-            }
-            other => other,
-        }
-    }
-}
-
-fn lost_state(e: std::io::Error) -> Error {
-    Error::unavailable(format!("the state of the machine's devices was cut off: {e}"))
-}
-
-/// Fetches a resume set, in its order, some extents at a time.
-async fn fetch_ahead(base: &Arc<crate::MemoryImage>, set: &[u32]) {
-    let mut running = JoinSet::new();
-    for extent in set {
-        if running.len() >= AHEAD {
-            running.join_next().await;
-        }
-        let start = u64::from(*extent) * EXTENT;
-        let span = Span::between(start, (start + EXTENT).min(base.layout().memory));
-        let base = Arc::clone(base);
-        running.spawn(async move {
-            let mut buf = vec![0; span.len() as usize];
-            // What cannot be had now is fetched when the guest asks for it.
-            let _ = base.read(span, &mut buf).await;
-        });
-    }
-    while running.join_next().await.is_some() {}
 }
 
 /// Notes for a while what a machine reads of the parcel that it came from.
 async fn note_reads(ram: Arc<GuestRam>, touched: Arc<parking_lot::Mutex<Vec<u32>>>) {
-    sleep(NOTED).await;
+    let until = Instant::now() + NOTED_AT_MOST;
+    let mut own = Duration::ZERO;
+    while own < NOTED && Instant::now() < until {
+        sleep(LOOKS).await;
+        if !ram.demand().is_some() {
+            own += LOOKS;
+        }
+    }
     *touched.lock() = ram.stop_noting();
 }
 
 /// The program that is used unless another is named.
 pub fn default_qemu() -> &'static Path {
     Path::new("qemu-system-x86_64")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_that_waits_ends_when_it_is_to_end_and_not_when_nobody_says_so_any_more() {
+        let (tell, mut end) = watch::channel(false);
+        let waits = unless_ended(&mut end, std::future::pending::<Result<()>>());
+        let mut waits = std::pin::pin!(waits);
+        assert!(timeout(Duration::from_secs(600), &mut waits).await.is_err(), "it waits");
+        tell.send_replace(true);
+        assert_eq!(waits.await.unwrap_err().kind(), ErrorKind::Conflict);
+        let (tell, mut end) = watch::channel(false);
+        drop(tell);
+        let done = async {
+            sleep(LETS_GO).await;
+            Ok(7)
+        };
+        assert_eq!(unless_ended(&mut end, done).await.unwrap(), 7);
+    }
 }

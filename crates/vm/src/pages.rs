@@ -1,5 +1,6 @@
 //! A set of pages of guest memory.
 
+use block::{Error, Result};
 use std::ops::Range;
 
 /// Pages by number, below a number that is fixed.
@@ -24,6 +25,41 @@ impl Pages {
 
     pub(crate) fn remove(&mut self, page: u64) {
         self.words[(page / 64) as usize] &= !(1 << (page % 64));
+    }
+
+    /// The set as bytes: a bit for each page, and their CRC-32C.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+        bytes
+    }
+
+    /// Bytes that a set below `pages` takes.
+    pub(crate) fn encoded_len(pages: u64) -> u64 {
+        pages.div_ceil(64) * 8 + 4
+    }
+
+    /// Reads a set of pages below `pages`.
+    ///
+    /// # Errors
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when the bytes are none, or are damaged.
+    pub(crate) fn decode(bytes: &[u8], pages: u64) -> Result<Self> {
+        let damaged = |why| Err(Error::corrupt(format!("a set of pages of guest memory {why}")));
+        if bytes.len() as u64 != Self::encoded_len(pages) {
+            return damaged("has a length that it cannot have");
+        }
+        let (bits, checksum) = bytes.split_at(bytes.len() - 4);
+        if crc32c::crc32c(bits).to_le_bytes() != checksum {
+            return damaged("is damaged");
+        }
+        let word =
+            |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        let words: Vec<u64> = bits.chunks_exact(8).map(word).collect();
+        let beyond = pages % 64;
+        if beyond > 0 && words.last().is_some_and(|last| last >> beyond != 0) {
+            return damaged("names pages beyond the end of the memory");
+        }
+        Ok(Self { words })
     }
 
     /// How many there are.
@@ -58,6 +94,23 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
+        #[test]
+        fn it_is_read_back_and_other_bytes_are_refused(
+            inserted in proptest::collection::vec(0u64..200, 0..100),
+            bytes in proptest::collection::vec(any::<u8>(), 0..60),
+            flip in any::<prop::sample::Index>(),
+        ) {
+            let mut pages = Pages::none(200);
+            inserted.iter().for_each(|page| pages.insert(*page));
+            let mut encoded = pages.encode();
+            prop_assert_eq!(Pages::decode(&encoded, 200).unwrap(), pages);
+            prop_assert!(Pages::decode(&encoded, 300).is_err());
+            let at = flip.index(encoded.len());
+            encoded[at] ^= 1;
+            prop_assert!(Pages::decode(&encoded, 200).is_err());
+            let _ = Pages::decode(&bytes, 400);
+        }
+
         #[test]
         fn it_is_a_set(
             inserted in proptest::collection::vec(0u64..200, 0..100),

@@ -14,6 +14,7 @@ use store::{DamagedRef, ManifestId, RefBody, RefKind, RefRecord, Session, Store}
 const MACHINE: &str = "machine";
 const LAYOUT: &str = "layout";
 const SNAPSHOT: &str = "snapshot";
+const TOKEN: &str = "token";
 
 /// A suspended machine in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub struct Parcel {
     pub snapshot: String,
     /// When it was made, in Unix seconds.
     pub created: u64,
+    /// Tells it from another parcel of its number; those that were kept on a host first have one.
+    pub token: Option<String>,
     /// The record of its ref.
     sequence: u64,
 }
@@ -40,6 +43,28 @@ impl Parcel {
     /// Its name, such as `work@5`.
     pub fn name(&self) -> String {
         format!("{}@{}", self.spec.name, self.number)
+    }
+
+    /// Why the machine cannot go on from this parcel: its disk is not what it was.
+    pub fn disk_was_written(&self) -> Error {
+        let name = self.name();
+        Error::conflict(format!(
+            "disk {:?} was written since {name} was made; drop what was written with 'sojourn vm rollback {name}', \
+             then resume it by that name",
+            self.spec.disk
+        ))
+    }
+
+    /// The number of the parcel after one.
+    ///
+    /// # Errors
+    /// [`Corrupt`](ErrorKind::Corrupt) when there is none: somebody made a parcel of the last number.
+    pub(crate) fn number_after(machine: &str, number: u64) -> Result<u64> {
+        number.checked_add(1).ok_or_else(|| {
+            Error::corrupt(format!(
+                "there is no number after that of parcel {machine}@{number}; remove that parcel"
+            ))
+        })
     }
 
     /// The name of the snapshot that belongs to a parcel.
@@ -57,19 +82,61 @@ impl Parcel {
         number: u64,
         saved: &SavedMemory,
         disk: ManifestId,
+        token: Option<&str>,
+    ) -> Result<Self> {
+        let memory = (saved.imported.manifest, saved.layout);
+        Self::name_memory(session, spec, number, memory, disk, token).await
+    }
+
+    /// Has a session keep what the parcel leads to.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) when it was removed; those of the session.
+    pub async fn hold(&self, session: &Session) -> Result<()> {
+        match session.hold(RefKind::Parcel, &self.name()).await? {
+            Some(_) => Ok(()),
+            None => Err(Error::not_found(format!("parcel {} was removed", self.name()))),
+        }
+    }
+
+    /// Makes the first parcel of another machine, `spec`, of what this one holds: they share memory and disk, and
+    /// each goes its own way. `disk` is what the other machine's own disk holds.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) when this one was removed meanwhile,
+    /// [`Conflict`](ErrorKind::Conflict) when the other machine has a parcel; those of the session.
+    pub async fn copy_to(
+        &self,
+        session: &Session,
+        spec: &MachineSpec,
+        disk: ManifestId,
+    ) -> Result<Self> {
+        self.hold(session).await?;
+        Self::name_memory(session, spec, 1, (self.memory, self.layout), disk, None).await
+    }
+
+    async fn name_memory(
+        session: &Session,
+        spec: &MachineSpec,
+        number: u64,
+        (memory, layout): (ManifestId, MemoryLayout),
+        disk: ManifestId,
+        token: Option<&str>,
     ) -> Result<Self> {
         let name = format!("{}@{number}", spec.name);
-        let layout = serde_json::to_string(&saved.layout)
+        let size = layout.memory;
+        let layout = serde_json::to_string(&layout)
             .map_err(|e| Error::internal("a layout cannot be written").with_source(e))?;
-        let labels = BTreeMap::from([
+        let mut labels = BTreeMap::from([
             (MACHINE.to_owned(), spec.encode()?),
             (LAYOUT.to_owned(), layout),
             (SNAPSHOT.to_owned(), Self::snapshot_name(&spec.name, number)),
             (RefBody::ALSO.to_owned(), disk.to_string()),
         ]);
+        labels.extend(token.map(|token| (TOKEN.to_owned(), token.to_owned())));
         let body = RefBody {
-            manifest: Some(saved.imported.manifest),
-            size: saved.layout.memory,
+            manifest: Some(memory),
+            size,
             created: session.store().world().clock.now(),
             labels,
         };
@@ -107,6 +174,7 @@ impl Parcel {
                 disk: label(RefBody::ALSO)?.parse()?,
                 snapshot: label(SNAPSHOT)?.clone(),
                 created: found.body.created,
+                token: found.body.labels.get(TOKEN).cloned(),
                 sequence: found.sequence,
                 spec,
                 layout,
@@ -193,7 +261,7 @@ impl Parcel {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::save::{self, MachineTail, MemorySource};
     use crate::spec::tests::spec;
@@ -220,24 +288,24 @@ mod tests {
         }
     }
 
-    async fn fresh() -> Store {
+    pub(crate) async fn fresh() -> Store {
         let backend = Arc::new(object_store::memory::InMemory::new());
         Store::create(backend, testing::settings(), testing::world(1)).await.unwrap()
     }
 
-    async fn make(store: &Store, number: u64) -> Parcel {
+    pub(crate) async fn make(store: &Store, number: u64) -> Parcel {
         let session = store.session("test").await.unwrap();
         let made = async {
             let disk = import::from_stream(&session, &[number as u8; 8192][..], &()).await?;
             let tail = MachineTail { state: b"devices", resume_set: &[] };
             let saved = save::memory(&session, None, &Little, tail, &()).await?;
-            Parcel::publish(&session, &spec(), number, &saved, disk.manifest).await
+            Parcel::publish(&session, &spec(), number, &saved, disk.manifest, None).await
         };
         let made = made.await;
         session.close(made).await.unwrap()
     }
 
-    async fn collect(store: &Store) {
+    pub(crate) async fn collect(store: &Store) {
         let now = gc::Options { grace: std::time::Duration::ZERO, ..gc::Options::default() };
         gc::collect(store, &now, &()).await.unwrap();
     }
@@ -264,6 +332,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_copy_keeps_the_memory_when_the_parcel_that_it_was_made_of_is_gone() {
+        let store = fresh().await;
+        let parcel = make(&store, 3).await;
+        let other = parcel.spec.twin("play", "play-disk", [7; 16], false);
+        let session = store.session("test").await.unwrap();
+        let copy = parcel.copy_to(&session, &other, parcel.disk).await.unwrap();
+        let copy = session.close(Ok(copy)).await.unwrap();
+        assert_eq!((copy.name().as_str(), copy.memory), ("play@1", parcel.memory));
+        assert_eq!(Parcel::newest(&store, "work").await.unwrap(), Some(parcel.clone()));
+        parcel.remove(&store).await.unwrap();
+        collect(&store).await;
+        store.stored_manifest(&copy.memory).await.unwrap();
+        store.stored_manifest(&copy.disk).await.unwrap();
+        let session = store.session("test").await.unwrap();
+        let late = parcel.copy_to(&session, &other, parcel.disk).await.unwrap_err();
+        assert_eq!(
+            session.close(Err::<(), _>(late)).await.unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+    }
+
+    #[tokio::test]
     async fn parcels_are_found_by_name_and_the_newest_by_number() {
         let store = fresh().await;
         assert_eq!(Parcel::newest(&store, "work").await.unwrap(), None);
@@ -281,7 +371,8 @@ mod tests {
         let session = store.session("test").await.unwrap();
         let tail = MachineTail::default();
         let saved = save::memory(&session, None, &Little, tail, &()).await.unwrap();
-        let again = Parcel::publish(&session, &spec(), 2, &saved, saved.imported.manifest).await;
+        let again =
+            Parcel::publish(&session, &spec(), 2, &saved, saved.imported.manifest, None).await;
         assert_eq!(again.unwrap_err().kind(), ErrorKind::Conflict, "a parcel never changes");
     }
 }

@@ -11,7 +11,8 @@ use std::sync::Arc;
 /// Bytes that are read at a time.
 const STEP: u64 = 16 * EXTENT;
 
-/// Makes the file at `path`, with all that the memory holds.
+/// Makes the file at `path`, with all that the memory holds. It is noted no more what is read: all is, and not by the
+/// guest.
 ///
 /// # Errors
 /// Those of the store and the file system.
@@ -27,6 +28,7 @@ pub(crate) async fn fill(ram: &GuestRam, path: &Path) -> Result<()> {
         .map_err(failed)?;
     file.set_len(ram.size()).map_err(failed)?;
     let file = Arc::new(file);
+    ram.note_nothing();
     for span in Span::whole(ram.size()).pieces(STEP) {
         let mut buf = vec![0; span.len() as usize];
         ram.read(span, &mut buf).await?;
@@ -70,6 +72,38 @@ pub(crate) async fn collect(ram: &GuestRam, path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::MemoryImage;
+    use crate::save::{self, MachineTail};
+    use cache::Cache;
+    use disk::Loader;
+    use store::{Store, testing};
+
+    /// The memory of a parcel that is all zeroes.
+    async fn parcel(dir: &Path, size: u64) -> Arc<MemoryImage> {
+        let backend = Arc::new(object_store::memory::InMemory::new());
+        let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
+        let config =
+            cache::Config { capacity: 64 << 20, policy: cache::PolicyKind::default(), seed: 1 };
+        let cache = Arc::new(Cache::new(config));
+        let loader = Loader::new(store.clone(), cache, disk::LoadOptions::default());
+        let frozen = GuestRam::new(dir, size, None).unwrap().freeze().unwrap();
+        let session = store.session("test").await.unwrap();
+        let saved = save::memory(&session, None, &frozen, MachineTail::default(), &()).await;
+        let saved = session.close(saved).await.unwrap();
+        let manifest = store.manifest(&saved.imported.manifest).await.unwrap();
+        Arc::new(MemoryImage::new(&loader, manifest, saved.layout).unwrap())
+    }
+
+    #[tokio::test]
+    async fn what_is_read_to_fill_the_file_is_not_noted_as_what_the_guest_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = parcel(dir.path(), 4 << 20).await;
+        let ram = GuestRam::new(dir.path(), 4 << 20, Some(base)).unwrap();
+        ram.read(Span::between(0, PAGE), &mut [0; PAGE as usize]).await.unwrap();
+        assert_eq!(ram.noted(), [0]);
+        fill(&ram, &dir.path().join("memory")).await.unwrap();
+        assert!(ram.noted().is_empty() && ram.stop_noting().is_empty());
+    }
 
     #[tokio::test]
     async fn only_what_changed_in_the_file_is_taken_over() {

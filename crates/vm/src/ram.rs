@@ -7,6 +7,7 @@
 //! While a parcel is made of a machine that runs on, its memory is *frozen*: before a page that is not stored
 //! yet is written over, its content is put aside.
 
+use crate::demand::Demand;
 use crate::image::MemoryImage;
 use crate::pages::Pages;
 use crate::resume_set::MAX_EXTENTS;
@@ -24,6 +25,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+/// The file of what the guest wrote, in the directory of its machine.
+pub(crate) const WRITTEN: &str = "written";
 /// How often room is looked for while there is none.
 const LOOKS: Duration = Duration::from_secs(1);
 
@@ -34,9 +37,36 @@ pub struct GuestRam {
     local: Arc<File>,
     /// What was put aside while the memory is frozen, at its own offset.
     aside: Arc<File>,
+    /// What the guest wrote before it was suspended here, at its own offset; it does not change.
+    earlier: Option<EarlierPages>,
     /// Whether the machine is being ended: nobody waits for room any more.
     ending: watch::Sender<bool>,
+    /// Whether QEMU was killed: nobody needs what is read any more.
+    killed: watch::Sender<bool>,
+    /// Reads that wait for the store.
+    demand: Arc<Demand>,
     state: Mutex<RamState>,
+}
+
+/// Pages of a suspension that is not in the store.
+pub(crate) struct EarlierPages {
+    /// Their content, each at its own offset.
+    pub(crate) file: Arc<File>,
+    /// Which they are.
+    pub(crate) local: Pages,
+    /// Which of them, or of others, changed since the last parcel.
+    pub(crate) changed: Pages,
+}
+
+/// Where the content of a page is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PagePlace {
+    /// In the local file.
+    Local,
+    /// In the file of a suspension.
+    Earlier,
+    /// In the parcel, or zero.
+    Base,
 }
 
 struct RamState {
@@ -77,34 +107,69 @@ impl GuestRam {
     /// # Errors
     /// Those of the file system.
     pub fn new(directory: &Path, size: u64, base: Option<Arc<MemoryImage>>) -> Result<Arc<Self>> {
+        Self::after(directory, size, base, None)
+    }
+
+    /// The same, of a machine that was suspended here: some pages are those of the suspension.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn after(
+        directory: &Path,
+        size: u64,
+        base: Option<Arc<MemoryImage>>,
+        earlier: Option<EarlierPages>,
+    ) -> Result<Arc<Self>> {
         let open = |name: &str| {
             let path = directory.join(name);
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&path)
-                .and_then(|file| std::fs::remove_file(&path).map(|()| file));
-            file.map(Arc::new).map_err(|e| Error::io(path.display(), e))
+            // A suspension may have another name of the file that was there.
+            let file = match std::fs::remove_file(&path) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+                _ => OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .create_new(true)
+                    .mode(0o600)
+                    .open(&path),
+            };
+            file.map(|file| (Arc::new(file), path.clone()))
+                .map_err(|e| Error::io(path.display(), e))
         };
-        Ok(Arc::new(Self::over(size, base, open("written")?, open("aside")?)))
+        let (local, _) = open(WRITTEN)?;
+        let (aside, path) = open("aside")?;
+        std::fs::remove_file(&path).map_err(|e| Error::io(path.display(), e))?;
+        Ok(Arc::new(Self::over(size, base, (local, aside), earlier)))
     }
 
     /// Memory whose local files are these, which are empty.
-    fn over(size: u64, base: Option<Arc<MemoryImage>>, local: Arc<File>, aside: Arc<File>) -> Self {
+    fn over(
+        size: u64,
+        base: Option<Arc<MemoryImage>>,
+        (local, aside): (Arc<File>, Arc<File>),
+        earlier: Option<EarlierPages>,
+    ) -> Self {
         let none = Pages::none(size / PAGE);
         let noting = base.is_some();
         let state = RamState {
             base,
             local: none.clone(),
-            changed: none.clone(),
+            changed: earlier
+                .as_ref()
+                .map_or_else(|| none.clone(), |earlier| earlier.changed.clone()),
             lost: none,
             frozen: None,
             touched: Touched { noting, ..Touched::default() },
         };
-        Self { size, local, aside, ending: watch::Sender::new(false), state: Mutex::new(state) }
+        Self {
+            size,
+            local,
+            aside,
+            earlier,
+            ending: watch::Sender::new(false),
+            killed: watch::Sender::new(false),
+            demand: Arc::default(),
+            state: Mutex::new(state),
+        }
     }
 
     /// Its size in bytes.
@@ -115,6 +180,21 @@ impl GuestRam {
     /// Bytes that the guest wrote since the machine started or went on here.
     pub fn written(&self) -> u64 {
         self.state.lock().local.len() * PAGE
+    }
+
+    /// The reads that wait for the store.
+    pub(crate) fn demand(&self) -> &Arc<Demand> {
+        &self.demand
+    }
+
+    /// The extents that were read until now, in order.
+    pub(crate) fn noted(&self) -> Vec<u32> {
+        self.state.lock().touched.order.clone()
+    }
+
+    /// Notes nothing of which extents are read, from now on or until now.
+    pub(crate) fn note_nothing(&self) {
+        self.state.lock().touched = Touched::default();
     }
 
     /// Notes no more which extents are read, and returns those that were, in order.
@@ -133,7 +213,7 @@ impl GuestRam {
         state.must_know(span)?;
         let pages = span.offset() / PAGE..span.end().div_ceil(PAGE);
         let (end, local) = state.local.run(pages.clone());
-        if end < pages.end || (!local && state.base.is_some()) {
+        if end < pages.end || (!local && (state.base.is_some() || self.earlier.is_some())) {
             return Ok(false);
         }
         drop(state);
@@ -145,19 +225,130 @@ impl GuestRam {
     /// Reads. `span` lies inside the memory and is aligned to pages.
     ///
     /// # Errors
-    /// [`Corrupt`](block::ErrorKind::Corrupt) for a page that could not be kept; those of the store and the
-    /// file system.
+    /// [`Corrupt`](block::ErrorKind::Corrupt) for a page that could not be kept;
+    /// [`Unavailable`](block::ErrorKind::Unavailable) once [`end_reads`](Self::end_reads) was called; those of the store
+    /// and the file system.
     pub async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        let (base, local) = {
+        let (base, places) = {
             let mut state = self.state.lock();
             state.must_know(span)?;
             state.note(span);
-            (state.base.clone(), state.local.clone_range(span))
+            (state.base.clone(), self.places(&state.local, span))
         };
-        compose(span, buf, base.as_deref(), &self.local, |page| {
-            local[(page - span.offset() / PAGE) as usize]
-        })
-        .await
+        let extents = span.offset() / EXTENT..span.end().div_ceil(EXTENT);
+        let needs_store = base.is_some() && places.contains(&PagePlace::Base);
+        let _waits = needs_store.then(|| self.demand.wait_for(extents));
+        self.unless_killed(self.compose(span, buf, base.as_deref(), &places)).await
+    }
+
+    /// Does a read, unless QEMU is killed meanwhile.
+    async fn unless_killed(&self, read: impl Future<Output = Result<()>>) -> Result<()> {
+        let mut killed = self.killed.subscribe();
+        tokio::select! {
+            done = read => done,
+            // The sender is here: it cannot have gone.
+            _ = killed.wait_for(|killed| *killed) => {
+                Err(Error::unavailable("the machine was ended while it waited for its memory"))
+            }
+        }
+    }
+
+    /// Where each page of a span is, when these are local.
+    fn places(&self, local: &Pages, span: Span) -> Vec<PagePlace> {
+        let earlier =
+            |page| self.earlier.as_ref().is_some_and(|earlier| earlier.local.contains(page));
+        let pages = span.offset() / PAGE..span.end().div_ceil(PAGE);
+        let place = |page| match (local.contains(page), earlier(page)) {
+            (true, _) => PagePlace::Local,
+            (false, true) => PagePlace::Earlier,
+            (false, false) => PagePlace::Base,
+        };
+        pages.map(place).collect()
+    }
+
+    /// Reads a span whose pages are in these places.
+    async fn compose(
+        &self,
+        span: Span,
+        buf: &mut [u8],
+        base: Option<&MemoryImage>,
+        places: &[PagePlace],
+    ) -> Result<()> {
+        let mut rest = buf;
+        let mut at = 0;
+        while let Some(place) = places.get(at).copied() {
+            let run = places[at..].iter().take_while(|other| **other == place).count();
+            let start = span.offset() + at as u64 * PAGE;
+            let part = Span::between(start, start + run as u64 * PAGE);
+            let (target, behind) = rest.split_at_mut(part.len() as usize);
+            let file = match place {
+                PagePlace::Local => Some(&self.local),
+                PagePlace::Earlier => self.earlier.as_ref().map(|earlier| &earlier.file),
+                PagePlace::Base => None,
+            };
+            match (file, base) {
+                (Some(file), _) => {
+                    let (file, offset) = (Arc::clone(file), part.offset());
+                    let mut bytes = vec![0; target.len()];
+                    let read = move || read_padded(&file, offset, &mut bytes).map(|()| bytes);
+                    target.copy_from_slice(&offload(read).await?);
+                }
+                (None, Some(base)) => base.read(part, target).await?,
+                (None, None) => target.fill(0),
+            }
+            (rest, at) = (behind, at + run);
+        }
+        Ok(())
+    }
+
+    /// Copies what the guest wrote before it was suspended here, so that all that is local is in one file. Others may
+    /// read and write meanwhile.
+    ///
+    /// # Errors
+    /// Those of the file system. What was copied stays so.
+    pub(crate) async fn take_over(self: &Arc<Self>) -> Result<()> {
+        let Some(earlier) = &self.earlier else { return Ok(()) };
+        for span in Span::whole(self.size).pieces(EXTENT) {
+            let pages = span.offset() / PAGE..span.end() / PAGE;
+            if !earlier.local.any(pages.clone()) {
+                continue;
+            }
+            let ram = Arc::clone(self);
+            let copy = move || {
+                pages
+                    .filter(|page| ram.is_only_earlier(*page))
+                    .try_for_each(|page| ram.copy_one(page))
+            };
+            offload(copy).await?;
+        }
+        Ok(())
+    }
+
+    fn is_only_earlier(&self, page: u64) -> bool {
+        let earlier = self.earlier.as_ref().is_some_and(|earlier| earlier.local.contains(page));
+        earlier && !self.state.lock().local.contains(page)
+    }
+
+    fn copy_one(&self, page: u64) -> Result<()> {
+        let Some(earlier) = &self.earlier else { return Ok(()) };
+        let mut bytes = vec![0; PAGE as usize];
+        read_padded(&earlier.file, page * PAGE, &mut bytes)?;
+        // Held while the file is written, as in `write`: what the guest writes goes before.
+        let mut state = self.state.lock();
+        if !state.local.contains(page) {
+            self.local.write_all_at(&bytes, page * PAGE).map_err(not_kept)?;
+            state.local.insert(page);
+        }
+        Ok(())
+    }
+
+    /// Has what the guest wrote on stable storage.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) async fn sync(&self) -> Result<()> {
+        let file = Arc::clone(&self.local);
+        offload(move || file.sync_data().map_err(not_kept)).await
     }
 
     /// Writes whole pages. Waits for the local file.
@@ -169,7 +360,6 @@ impl GuestRam {
         if !span.offset().is_multiple_of(PAGE) || !span.len().is_multiple_of(PAGE) {
             return Err(Error::invalid("guest memory is written in whole pages"));
         }
-        let failed = |e| Error::io("the file of what a guest wrote to its memory", e);
         let pages = span.offset() / PAGE..span.end() / PAGE;
         // Held while the file is written: a frozen page is put aside and written over in one step.
         let mut state = self.state.lock();
@@ -178,12 +368,12 @@ impl GuestRam {
             for page in pages.clone() {
                 if frozen.local.contains(page) && !frozen.aside.contains(page) {
                     read_padded(&self.local, page * PAGE, &mut page_bytes)?;
-                    self.aside.write_all_at(&page_bytes, page * PAGE).map_err(failed)?;
+                    self.aside.write_all_at(&page_bytes, page * PAGE).map_err(not_kept)?;
                     frozen.aside.insert(page);
                 }
             }
         }
-        self.local.write_all_at(data, span.offset()).map_err(failed)?;
+        self.local.write_all_at(data, span.offset()).map_err(not_kept)?;
         for page in pages {
             state.local.insert(page);
             state.changed.insert(page);
@@ -225,6 +415,11 @@ impl GuestRam {
     /// Nobody waits for room any more: the machine is being ended.
     pub fn give_up(&self) {
         self.ending.send_replace(true);
+    }
+
+    /// QEMU was killed: reads that wait for the store fail. It cannot die before they have ended.
+    pub(crate) fn end_reads(&self) {
+        self.killed.send_replace(true);
     }
 
     /// Freezes the memory as it is now; what changed from here on belongs to the next parcel.
@@ -285,35 +480,8 @@ impl Pages {
     }
 }
 
-/// Reads a span, some pages of which are in a file, and the others in `base` or zero.
-async fn compose(
-    span: Span,
-    buf: &mut [u8],
-    base: Option<&MemoryImage>,
-    file: &Arc<File>,
-    is_local: impl Fn(u64) -> bool,
-) -> Result<()> {
-    let (mut page, last) = (span.offset() / PAGE, span.end() / PAGE);
-    let mut rest = buf;
-    while page < last {
-        let local = is_local(page);
-        let end = (page + 1..last).find(|page| is_local(*page) != local).unwrap_or(last);
-        let part = Span::between(page * PAGE, end * PAGE);
-        let (target, behind) = rest.split_at_mut(part.len() as usize);
-        match (local, base) {
-            (true, _) => {
-                let (file, offset, mut bytes) =
-                    (Arc::clone(file), part.offset(), vec![0; target.len()]);
-                let read =
-                    offload(move || read_padded(&file, offset, &mut bytes).map(|()| bytes)).await?;
-                target.copy_from_slice(&read);
-            }
-            (false, Some(base)) => base.read(part, target).await?,
-            (false, None) => target.fill(0),
-        }
-        (rest, page) = (behind, end);
-    }
-    Ok(())
+fn not_kept(e: std::io::Error) -> Error {
+    Error::io("the file of what a guest wrote to its memory", e)
 }
 
 /// Reads a file that may end before; the rest is zero.
@@ -324,7 +492,7 @@ fn read_padded(file: &File, offset: u64, buf: &mut [u8]) -> Result<()> {
             Ok(0) => break,
             Ok(n) => filled += n,
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(Error::io("the file of what a guest wrote to its memory", e)),
+            Err(e) => return Err(not_kept(e)),
         }
     }
     buf[filled..].fill(0);
@@ -344,6 +512,14 @@ impl FrozenRam {
     /// The parcel that the memory came from.
     pub fn base(&self) -> Option<&Arc<MemoryImage>> {
         self.base.as_ref()
+    }
+
+    /// The pages that are in the local file, and those that changed since the last parcel. All that is local has to
+    /// be [taken over](GuestRam::take_over).
+    pub(crate) fn pages(&self) -> (Pages, &Pages) {
+        let state = self.ram.state.lock();
+        let local = state.frozen.as_ref().map(|frozen| frozen.local.clone());
+        (local.unwrap_or_else(|| Pages::none(self.ram.size / PAGE)), &self.changed)
     }
 
     /// What was frozen is stored as `image`: the next parcel is made against that.
@@ -384,14 +560,13 @@ impl MemorySource for FrozenRam {
                 state.frozen.as_ref().ok_or_else(|| Error::internal("the memory is not frozen"))?;
             frozen.base.clone()
         };
-        let local = {
+        let places = {
             let state = self.ram.state.lock();
             let frozen = state.frozen.as_ref();
-            frozen.map(|frozen| frozen.local.clone_range(span)).unwrap_or_default()
+            frozen.map(|frozen| self.ram.places(&frozen.local, span)).unwrap_or_default()
         };
         let first = span.offset() / PAGE;
-        compose(span, buf, base.as_deref(), &self.ram.local, |page| local[(page - first) as usize])
-            .await?;
+        self.ram.compose(span, buf, base.as_deref(), &places).await?;
         // What was written over before it was read above was put aside before that.
         let aside = {
             let state = self.ram.state.lock();
@@ -449,7 +624,7 @@ mod tests {
     fn on_a_full_disk(dir: &Path) -> Arc<GuestRam> {
         let full = Arc::new(File::options().read(true).write(true).open("/dev/full").unwrap());
         let aside = Arc::new(File::create(dir.join("aside")).unwrap());
-        Arc::new(GuestRam::over(SIZE, None, full, aside))
+        Arc::new(GuestRam::over(SIZE, None, (full, aside), None))
     }
 
     #[tokio::test(start_paused = true)]
@@ -469,28 +644,65 @@ mod tests {
         assert_eq!(ram.freeze().err().map(|e| e.kind()), Some(ErrorKind::Corrupt));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_waits_for_the_store_ends_when_qemu_is_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        let ram = GuestRam::new(dir.path(), SIZE, None).unwrap();
+        let waits = ram.unless_killed(std::future::pending());
+        let mut waits = std::pin::pin!(waits);
+        assert!(timeout(Duration::from_secs(600), &mut waits).await.is_err(), "it waits");
+        ram.give_up();
+        assert!(timeout(Duration::from_secs(5), &mut waits).await.is_err(), "QEMU ends by itself");
+        ram.end_reads();
+        assert_eq!(waits.await.unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
         fn frozen_memory_does_not_change(
+            earlier in proptest::collection::vec((0u64..64, 1u8..), 0..40),
             before in proptest::collection::vec((0u64..64, 1u8..), 0..40),
             after in proptest::collection::vec((0u64..64, 1u8..), 0..40),
+            takes_over in 0..3,
         ) {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             runtime.block_on(async {
                 let dir = tempfile::tempdir().unwrap();
-                let ram = GuestRam::new(dir.path(), SIZE, None).unwrap();
                 let mut model = [0u8; 64];
+                let pages = {
+                    let ram = GuestRam::new(dir.path(), SIZE, None).unwrap();
+                    for (n, byte) in earlier {
+                        ram.write(page(n), &vec![byte; PAGE as usize]).unwrap();
+                        model[n as usize] = byte;
+                    }
+                    let frozen = ram.freeze().unwrap();
+                    let (local, changed) = frozen.pages();
+                    EarlierPages { file: Arc::clone(&ram.local), local, changed: changed.clone() }
+                };
+                let ram = GuestRam::after(dir.path(), SIZE, None, Some(pages)).unwrap();
+                if takes_over == 1 {
+                    ram.take_over().await.unwrap();
+                }
                 for (n, byte) in before {
                     ram.write(page(n), &vec![byte; PAGE as usize]).unwrap();
                     model[n as usize] = byte;
                 }
                 let frozen = ram.freeze().unwrap();
+                let mut then = model;
                 for (n, byte) in after {
                     ram.write(page(n), &vec![byte; PAGE as usize]).unwrap();
+                    then[n as usize] = byte;
+                }
+                if takes_over == 2 {
+                    ram.take_over().await.unwrap();
                 }
                 for n in 0..64 {
                     assert_eq!(first_byte(&frozen, n).await, model[n as usize]);
+                    assert_eq!(frozen.changed(n / 16), model[n as usize / 16 * 16..][..16] != [0; 16]);
+                    let mut buf = vec![0; PAGE as usize];
+                    ram.read(page(n), &mut buf).await.unwrap();
+                    assert!(buf.iter().all(|byte| *byte == then[n as usize]));
                 }
             });
         }

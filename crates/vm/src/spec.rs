@@ -1,12 +1,13 @@
 //! What a machine is made of.
 
-use crate::Accelerator;
+use crate::{Accelerator, agent};
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
 use store::check_name;
 
-/// The version of the description that is written, and the newest that is read.
+/// The version of the description of a machine without an agent's port, and of one with it, the newest that is read.
 const VERSION: u32 = 1;
+const VERSION_WITH_AGENT: u32 = 2;
 /// Memory that a machine may have, in bytes: 32 MiB to 1 TiB.
 const MEMORY: std::ops::RangeInclusive<u64> = 32 << 20..=1 << 40;
 /// Processors that a machine may have.
@@ -19,7 +20,7 @@ pub const MAX_LEN: usize = 32 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MachineSpec {
-    /// The version of this description: 1.
+    /// The version of this description: 2 if it has a port for an agent, else 1.
     pub version: u32,
     /// The machine's name.
     pub name: String,
@@ -39,6 +40,9 @@ pub struct MachineSpec {
     pub accelerator: Accelerator,
     /// Whether it has a screen, shown over VNC.
     pub screen: bool,
+    /// Whether it has a port for the QEMU guest agent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub agent: bool,
     /// The MAC address of its network card.
     pub mac: String,
     /// More arguments for QEMU.
@@ -58,12 +62,7 @@ impl MachineSpec {
         accelerator: Accelerator,
         random: [u8; 16],
     ) -> Self {
-        let mut bytes = random;
-        // A random UUID (RFC 9562, version 4).
-        bytes[6] = bytes[6] & 0x0f | 0x40;
-        bytes[8] = bytes[8] & 0x3f | 0x80;
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let uuid = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-");
+        let (uuid, mac) = identity(random);
         Self {
             version: VERSION,
             name: name.to_owned(),
@@ -75,9 +74,26 @@ impl MachineSpec {
             cpu: accelerator.default_cpu().to_owned(),
             accelerator,
             screen: false,
-            mac: format!("52:54:00:{:02x}:{:02x}:{:02x}", bytes[13], bytes[14], bytes[15]),
+            agent: false,
+            mac,
             arguments: Vec::new(),
         }
+    }
+
+    /// Gives it a port for the QEMU guest agent, unless its arguments do.
+    pub fn give_agent(&mut self) {
+        if !self.arguments.iter().any(|argument| argument.contains(agent::PORT)) {
+            (self.agent, self.version) = (true, VERSION_WITH_AGENT);
+        }
+    }
+
+    /// The same machine as another one, with another disk. `random` becomes its UUID, and the address of its
+    /// network card unless it keeps that.
+    #[must_use]
+    pub fn twin(&self, name: &str, disk: &str, random: [u8; 16], keep_mac: bool) -> Self {
+        let (uuid, mac) = identity(random);
+        let mac = if keep_mac { self.mac.clone() } else { mac };
+        Self { name: name.to_owned(), disk: disk.to_owned(), uuid, mac, ..self.clone() }
     }
 
     /// Checks what a user or a parcel says.
@@ -88,11 +104,18 @@ impl MachineSpec {
     pub fn check(&self) -> Result<()> {
         let invalid =
             |what: String| Err(Error::invalid(format!("machine {:?}: {what}", self.name)));
-        if self.version != VERSION {
+        if !is_read(self.version) {
             return Err(Error::unsupported(format!(
-                "machine {:?} is described in version {}, and this build reads version {VERSION}; use a newer sojourn",
+                "machine {:?} is described in version {}, and this build reads versions up to {VERSION_WITH_AGENT}; \
+                 use a newer sojourn",
                 self.name, self.version
             )));
+        }
+        if self.agent != (self.version == VERSION_WITH_AGENT) {
+            return invalid(format!(
+                "a description of version {} that is wrong about a port for an agent",
+                self.version
+            ));
         }
         check_name("machine", &self.name)?;
         check_name("disk", &self.disk)?;
@@ -157,15 +180,29 @@ impl MachineSpec {
             return Err(Error::corrupt("the description of a machine is too long"));
         }
         let Versioned { version } = serde_json::from_str(text).map_err(damaged)?;
-        if version != VERSION {
+        if !is_read(version) {
             return Err(Error::unsupported(format!(
-                "a machine is described in version {version}, and this build reads version {VERSION}; use a newer sojourn"
+                "a machine is described in version {version}, and this build reads versions up to \
+                 {VERSION_WITH_AGENT}; use a newer sojourn"
             )));
         }
         let spec: Self = serde_json::from_str(text).map_err(damaged)?;
         spec.check()?;
         Ok(spec)
     }
+}
+
+fn is_read(version: u32) -> bool {
+    (VERSION..=VERSION_WITH_AGENT).contains(&version)
+}
+
+/// A random UUID (RFC 9562, version 4), and an address for a network card, of the range that QEMU uses.
+fn identity(mut bytes: [u8; 16]) -> (String, String) {
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let uuid = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-");
+    (uuid, format!("52:54:00:{:02x}:{:02x}:{:02x}", bytes[13], bytes[14], bytes[15]))
 }
 
 /// Whether an argument takes out of our hands what suspending depends on.
@@ -222,8 +259,38 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_description_of_version_2_is_read_and_written_the_same() {
+        let text = include_str!("../tests/golden/machine-v2.json").trim_end();
+        let mut spec =
+            MachineSpec::decode(include_str!("../tests/golden/machine-v1.json")).unwrap();
+        spec.give_agent();
+        assert_eq!(MachineSpec::decode(text).unwrap(), spec);
+        assert_eq!(spec.encode().unwrap(), text);
+        let wrong = text.replace("\"version\":2", "\"version\":1");
+        assert_eq!(MachineSpec::decode(&wrong).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+
+    #[test]
+    fn a_machine_whose_arguments_bring_a_port_for_an_agent_gets_no_second_one() {
+        let port = "virtserialport,chardev=mine,name=org.qemu.guest_agent.0".to_owned();
+        let mut own = MachineSpec { arguments: vec!["-device".into(), port], ..spec() };
+        own.give_agent();
+        assert!(!own.agent && own.version == 1);
+    }
+
+    #[test]
+    fn a_twin_is_the_same_hardware_under_another_identity() {
+        let one = MachineSpec { screen: true, ..spec() };
+        let other = one.twin("play", "bob", [1; 16], false);
+        assert!(other.uuid != one.uuid && other.mac != one.mac);
+        let back = MachineSpec { mac: one.mac.clone(), uuid: one.uuid.clone(), ..other };
+        assert_eq!(MachineSpec { name: "work".into(), disk: "alice".into(), ..back }, one);
+        assert_eq!(one.twin("play", "bob", [1; 16], true).mac, one.mac);
+    }
+
+    #[test]
     fn a_newer_description_asks_for_a_newer_build() {
-        let newer = r#"{"version":2,"something":"else"}"#;
+        let newer = r#"{"version":3,"something":"else"}"#;
         assert_eq!(MachineSpec::decode(newer).unwrap_err().kind(), ErrorKind::Unsupported);
         let unknown = spec().encode().unwrap().replace("\"screen\"", "\"scream\"");
         assert_eq!(MachineSpec::decode(&unknown).unwrap_err().kind(), ErrorKind::Corrupt);

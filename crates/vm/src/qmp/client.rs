@@ -1,17 +1,23 @@
 //! One connection to QEMU's monitor.
 
 use super::message::{self, MAX_LINE, QmpMessage};
+use crate::demand::Demand;
 use block::{Error, Result};
 use serde_json::Value;
 use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long QEMU has for an answer. None that is asked for waits for the guest.
+/// How long QEMU may be silent when it has to answer. None that is asked for waits for the guest; but QEMU does not
+/// answer while it waits for a page of the guest's memory, which may come over a thin link.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long an answer may take at the most when QEMU waits for its memory again and again.
+const AT_MOST: Duration = Duration::from_secs(1800);
 /// How often a socket that is not there yet is looked for.
 const RETRY: Duration = Duration::from_millis(10);
 
@@ -20,6 +26,8 @@ const RETRY: Duration = Duration::from_millis(10);
 pub struct Monitor {
     link: Mutex<MonitorLink>,
     version: (u32, u32),
+    /// The reads of memory that QEMU waits for, if it may have to.
+    demand: Option<Arc<Demand>>,
 }
 
 #[derive(Debug)]
@@ -33,17 +41,22 @@ struct MonitorLink {
 }
 
 impl Monitor {
-    /// Connects to the socket at `path`, which QEMU may not have made yet.
+    /// Connects to the socket at `path`, which QEMU may not have made yet. The time that QEMU waits for its memory,
+    /// by `demand`, is not counted as silence.
     ///
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) when QEMU does not answer within `patience`;
     /// [`Corrupt`](block::ErrorKind::Corrupt) when what answers is no monitor.
-    pub async fn connect(path: &Path, patience: Duration) -> Result<Self> {
+    pub(crate) async fn connect(
+        path: &Path,
+        patience: Duration,
+        demand: Option<Arc<Demand>>,
+    ) -> Result<Self> {
         let until = Instant::now() + patience;
         let stream = loop {
             match UnixStream::connect(path).await {
                 Ok(stream) => break stream,
-                Err(e) if Instant::now() >= until => {
+                Err(e) if Instant::now() >= until && !waits(demand.as_deref(), patience) => {
                     return Err(Error::unavailable(format!(
                         "QEMU's monitor {} does not answer: {e}",
                         path.display()
@@ -52,21 +65,18 @@ impl Monitor {
                 Err(_) => sleep(RETRY).await,
             }
         };
-        Self::over(stream).await
+        Self::over(stream, demand).await
     }
 
     /// Begins the protocol on a connection.
-    ///
-    /// # Errors
-    /// As [`connect`](Self::connect).
-    pub async fn over(stream: UnixStream) -> Result<Self> {
+    async fn over(stream: UnixStream, demand: Option<Arc<Demand>>) -> Result<Self> {
         let mut link = MonitorLink { stream, received: Vec::new(), last: 0 };
-        let greeting =
-            timeout(PATIENCE, link.next()).await.map_err(|_| silent("its greeting"))??;
+        let greeting = patiently(demand.as_deref(), PATIENCE, link.next()).await;
+        let greeting = greeting.ok_or_else(|| silent("its greeting"))??;
         let QmpMessage::Greeting { version } = greeting else {
             return Err(Error::corrupt("QEMU's monitor did not begin with a greeting"));
         };
-        let monitor = Self { link: Mutex::new(link), version };
+        let monitor = Self { link: Mutex::new(link), version, demand };
         monitor.execute("qmp_capabilities", Value::Null).await?;
         Ok(monitor)
     }
@@ -80,10 +90,22 @@ impl Monitor {
     ///
     /// # Errors
     /// [`Internal`](block::ErrorKind::Internal) when QEMU refuses, with its reason;
-    /// [`Unavailable`](block::ErrorKind::Unavailable) when it went away or gives no answer for a minute.
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when it went away, or gives no answer for a minute in which it
+    /// does not wait for its memory, or for half an hour.
     pub async fn execute(&self, name: &str, arguments: Value) -> Result<Value> {
         let mut link = self.link.lock().await;
-        timeout(PATIENCE, link.execute(name, &arguments)).await.map_err(|_| silent(name))?
+        let answer = self.patiently(PATIENCE, link.execute(name, &arguments)).await;
+        answer.ok_or_else(|| silent(name))?
+    }
+
+    /// Waits for something that QEMU does; `None` when that is not done within `patience` and QEMU does not wait for
+    /// its memory meanwhile, nor within half an hour if it does.
+    pub(crate) async fn patiently<T>(
+        &self,
+        patience: Duration,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        patiently(self.demand.as_deref(), patience, work).await
     }
 
     /// The state of the machine, such as `running`, `paused`, `inmigrate`.
@@ -98,6 +120,27 @@ impl Monitor {
 
 fn silent(what: &str) -> Error {
     Error::unavailable(format!("QEMU did not answer {what} within {} s", PATIENCE.as_secs()))
+}
+
+/// Whether QEMU waits for its memory, or did within `time`.
+fn waits(demand: Option<&Demand>, time: Duration) -> bool {
+    demand.is_some_and(|demand| demand.was_within(time))
+}
+
+async fn patiently<T>(
+    demand: Option<&Demand>,
+    patience: Duration,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let mut work = pin!(work);
+    let until = Instant::now() + AT_MOST;
+    loop {
+        match timeout(patience, &mut work).await {
+            Ok(done) => return Some(done),
+            Err(_) if Instant::now() < until && waits(demand, patience) => {}
+            Err(_) => return None,
+        }
+    }
 }
 
 impl MonitorLink {
@@ -167,7 +210,7 @@ mod tests {
             }
             seen
         });
-        (Monitor::over(ours).await, tasks)
+        (Monitor::over(ours, None).await, tasks)
     }
 
     #[tokio::test]
@@ -196,11 +239,29 @@ mod tests {
             .write_all(format!("{GREETING}\n{{\"return\":{{}},\"id\":1}}\n").as_bytes())
             .await
             .unwrap();
-        let monitor = Monitor::over(ours).await.unwrap();
+        let monitor = Monitor::over(ours, None).await.unwrap();
         let late = timeout(Duration::from_millis(1), monitor.status()).await;
         assert!(late.is_err(), "nobody answers");
         let answers = "{\"return\":{\"status\":\"late\"},\"id\":2}\n{\"return\":{\"status\":\"running\"},\"id\":3}\n";
         theirs.write_all(answers.as_bytes()).await.unwrap();
         assert_eq!(monitor.status().await.unwrap(), "running");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_qemu_that_waits_for_its_memory_is_not_silent() {
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        let demand = Demand::default();
+        let work = async || sleep(minutes(10)).await;
+        assert!(patiently(None, PATIENCE, work()).await.is_none());
+        assert!(patiently(Some(&demand), PATIENCE, work()).await.is_none());
+        let waits = demand.wait_for(0..1);
+        let answer = patiently(Some(&demand), PATIENCE, work()).await;
+        assert!(answer.is_some(), "it waited for a page all the time");
+        let never = patiently(Some(&demand), PATIENCE, std::future::pending::<()>());
+        assert!(timeout(minutes(60), never).await.is_ok_and(|answer| answer.is_none()));
+        drop(waits);
+        let began = Instant::now();
+        assert!(patiently(Some(&demand), PATIENCE, work()).await.is_none());
+        assert!(began.elapsed() <= minutes(2), "it has had its page for long");
     }
 }

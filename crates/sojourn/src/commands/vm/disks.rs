@@ -1,5 +1,7 @@
-//! The server that has a machine's disk: the one that runs in the home, or one that a keeper starts.
+//! The server that has a machine's disk: the one that runs in the home, or one that a keeper starts and all share.
 
+use super::folder::MachineFolder;
+use super::sharing::{LastUse, ServerUse};
 use async_trait::async_trait;
 use block::{Error, ErrorKind, Result};
 use engine::api::{DiskReply, DiskRequest};
@@ -11,15 +13,19 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use store::{RefKind, Store};
-use tokio::time::{Instant, sleep};
-use vm::Parcel;
-use vm::machine::SnapshotDisk;
+use store::{ManifestId, RefKind, Store};
+use tokio::time::{Instant, sleep, timeout};
+use vm::machine::MachineDisk;
+use vm::{Parcel, PendingSuspension};
 
-/// How long a server has to come up, and to end.
+/// How long a server has to come up.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a server has to notice that a client has ended.
 const GOODBYE: Duration = Duration::from_secs(5);
+/// How long a server has to end that nobody uses any more.
+const ENDS: Duration = Duration::from_secs(10);
+/// How long a server that finds the home taken waits for the one that has it, before it is started again.
+const AGAIN: Duration = Duration::from_secs(3);
 const STEP: Duration = Duration::from_millis(20);
 
 /// Carries out a disk verb, by the server of the home if one runs.
@@ -72,18 +78,19 @@ pub(super) async fn bring(home: &Home, disk: &str) -> Result<()> {
 /// # Errors
 /// Those of the store and the server.
 pub(super) async fn is_of(home: &Home, store: &Store, parcel: &Parcel) -> Result<bool> {
-    let disk = &parcel.spec.disk;
+    let held = holds(home, store, &parcel.spec.disk, &parcel.disk).await;
+    held.map_err(|e| e.context(format!("parcel {}", parcel.name())))
+}
+
+/// Whether a disk holds what a manifest says, and is here or released.
+async fn holds(home: &Home, store: &Store, disk: &str, contents: &ManifestId) -> Result<bool> {
     let Some(found) = store.refs().get(RefKind::Disk, disk).await? else {
-        return Err(Error::not_found(format!(
-            "disk {disk:?} of parcel {} is gone from the store; the snapshot {disk}@{} may still be there",
-            parcel.name(),
-            parcel.snapshot
-        )));
+        return Err(Error::not_found(format!("its disk {disk:?} is gone from the store")));
     };
-    if found.body.manifest != Some(parcel.disk) {
+    if found.body.manifest != Some(*contents) {
         return Ok(false);
     }
-    match ask(home, DiskRequest::Show { name: disk.clone() }).await {
+    match ask(home, DiskRequest::Show { name: disk.to_owned() }).await {
         Ok(DiskReply::Disk(view)) => Ok(view.private_bytes == 0),
         Ok(_) => Err(Error::internal("a disk was asked for, and something else came")),
         // Whoever has it says so when it is taken.
@@ -92,36 +99,32 @@ pub(super) async fn is_of(home: &Home, store: &Store, parcel: &Parcel) -> Result
     }
 }
 
-/// The server that has the disk of a running machine.
+/// The server that has the disk of a machine; keepers share it.
 pub(super) struct DiskServer {
     home: Home,
-    /// The one that was started for this machine.
-    own: Option<Child>,
+    store: Store,
+    using: ServerUse,
 }
 
 impl DiskServer {
-    /// The server of the home; one is started if none runs, and ends with the machine.
+    /// The server of the home; one is started if none runs, and ends with the last machine.
     ///
     /// # Errors
     /// [`Unavailable`](ErrorKind::Unavailable) when it does not come up, with the path of its log.
-    pub(super) async fn find(home: &Home, log: &Path) -> Result<Self> {
-        if Client::connect(home).await?.is_some() {
-            return Ok(Self { home: home.clone(), own: None });
-        }
-        let mut server = Self { home: home.clone(), own: Some(spawn(home, log)?) };
+    pub(super) async fn find(home: &Home, store: &Store, log: &Path) -> Result<Self> {
         let until = Instant::now() + PATIENCE;
-        while Client::connect(home).await?.is_none() {
-            let ended =
-                server.own.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)));
-            if ended || Instant::now() > until {
-                return Err(Error::unavailable(format!(
-                    "a server for the machine's disk does not come up; see {}",
-                    log.display()
-                )));
+        let using = ServerUse::begin(home, until).await?;
+        let mut own = None;
+        if let Err(e) = come_up(home, log, &using, &mut own, until).await {
+            // One that others use by now is ended by the last of them.
+            if let Some(mut own) = own
+                && let Some(_last) = using.end()
+            {
+                let _ = own.kill();
             }
-            sleep(STEP).await;
+            return Err(e);
         }
-        Ok(server)
+        Ok(Self { home: home.clone(), store: store.clone(), using })
     }
 
     /// Its NBD socket.
@@ -152,25 +155,133 @@ impl DiskServer {
         ask_once_free(&self.home, DiskRequest::Release { name: disk.to_owned() }).await.map(drop)
     }
 
-    /// Has the server end, if it was started for this machine: once nobody uses it any more.
-    pub(super) async fn leave(mut self) {
-        let Some(mut own) = self.own.take() else { return };
-        if let Ok(Some(client)) = Client::connect(&self.home).await {
-            let drained = client.drain(&DrainRequest { seconds: None, to_successor: false }).await;
-            if let Err(error) = drained {
-                tracing::warn!(%error, "the server that was started for the machine stays");
-            }
+    /// The same; says whether it was done, and logs why not.
+    pub(super) async fn release_or_warn(&self, disk: &str) -> bool {
+        let released = self.release(disk).await;
+        if let Err(error) = &released {
+            tracing::warn!(disk, %error, "the disk is not released; 'sojourn disk release' does it");
         }
-        // Others may have machines on it: then it ends after theirs.
-        let until = Instant::now() + Duration::from_secs(10);
-        while matches!(own.try_wait(), Ok(None)) && Instant::now() < until {
+        released.is_ok()
+    }
+
+    /// Leaves the server. The last machine's keeper has it end, if a keeper started it and no other client uses it.
+    pub(super) async fn leave(self) {
+        let Self { home, using, .. } = self;
+        let Some(last) = using.end() else { return };
+        // One that hangs keeps nobody waiting.
+        match timeout(GOODBYE * 2, drain(&home, &last)).await {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => return,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the server that was started for machines stays");
+            }
+            Err(_) => tracing::warn!("the server that was started for machines does not answer"),
+        }
+        let until = Instant::now() + ENDS;
+        while matches!(Client::connect(&home).await, Ok(Some(_))) && Instant::now() < until {
             sleep(STEP).await;
         }
+        last.forget_ended();
+    }
+}
+
+/// Has the server of a home end, if a keeper started it, and once it has noticed that its clients have ended; whether it
+/// is to. One that others use stays as it is: it would serve them on, and take no machine that comes.
+///
+/// # Errors
+/// Those of the server.
+async fn drain(home: &Home, last: &LastUse) -> Result<bool> {
+    let until = Instant::now() + GOODBYE;
+    loop {
+        let Some(client) = Client::connect(home).await? else { return Ok(false) };
+        let status = client.status().await?;
+        if !last.started(status.pid) {
+            return Ok(false);
+        }
+        let initiators = status.iscsi.map_or(0, |iscsi| iscsi.connections);
+        let fetching = status.gateway.map_or(0, |gateway| gateway.counters.connections);
+        if status.connections + initiators + fetching == 0 {
+            break;
+        }
+        if Instant::now() > until {
+            tracing::info!("others use the server that was started for machines: it stays");
+            return Ok(false);
+        }
+        sleep(STEP).await;
+    }
+    let Some(client) = Client::connect(home).await? else { return Ok(false) };
+    client.drain(&DrainRequest { seconds: None, to_successor: false }).await?;
+    Ok(true)
+}
+
+/// The mark of a disk, or a new one.
+async fn ask_mark(home: &Home, disk: &str, set: bool) -> Result<Option<String>> {
+    match ask(home, DiskRequest::Mark { name: disk.to_owned(), set }).await? {
+        DiskReply::Mark(mark) => Ok(mark),
+        _ => Err(Error::internal("the mark of a disk was asked for, and something else came")),
+    }
+}
+
+/// Whether a disk holds what it did when a machine was suspended here.
+///
+/// # Errors
+/// Those of the server, but for a disk that is not here: that one does not.
+pub(super) async fn is_as_suspended(home: &Home, pending: &PendingSuspension) -> Result<bool> {
+    match ask_mark(home, &pending.machine.disk, false).await {
+        Ok(mark) => Ok(mark.as_ref() == Some(&pending.disk_mark)),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Fenced) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// The suspension of a machine that is not in the store yet, if the machine can still go on from it.
+///
+/// # Errors
+/// Those of the file system and the server.
+pub(super) async fn pending(
+    home: &Home,
+    folder: &MachineFolder,
+) -> Result<Option<PendingSuspension>> {
+    let Some(pending) = folder.pending()? else { return Ok(None) };
+    Ok(is_as_suspended(home, &pending).await?.then_some(pending))
+}
+
+/// Refuses what would leave behind a suspension that is not in the store yet.
+///
+/// # Errors
+/// [`Conflict`](ErrorKind::Conflict) when there is one that the machine can go on from.
+pub(super) async fn must_not_be_pending(home: &Home, folder: &MachineFolder) -> Result<()> {
+    let Some(pending) = pending(home, folder).await? else { return Ok(()) };
+    let (name, parcel) = (folder.name(), pending.parcel());
+    Err(Error::conflict(format!(
+        "machine {name:?} was suspended here as {parcel}, which is not in the store yet: wait for that ('sojourn vm \
+         suspend --wait {name}'), or drop it ('sojourn vm discard {name}')"
+    )))
+}
+
+/// Bytes of a disk that the store does not have; 0 when it cannot be asked.
+pub(super) async fn private_bytes(home: &Home, disk: &str) -> u64 {
+    match ask(home, DiskRequest::Show { name: disk.to_owned() }).await {
+        Ok(DiskReply::Disk(view)) => view.private_bytes,
+        _ => 0,
     }
 }
 
 #[async_trait]
-impl SnapshotDisk for DiskServer {
+impl MachineDisk for DiskServer {
+    async fn holds(&self, disk: &str, contents: &ManifestId) -> Result<bool> {
+        holds(&self.home, &self.store, disk, contents).await
+    }
+
+    async fn set_mark(&self, disk: &str) -> Result<String> {
+        let mark = ask_mark(&self.home, disk, true).await?;
+        mark.ok_or_else(|| Error::internal("a mark was set, and there is none"))
+    }
+
+    async fn mark(&self, disk: &str) -> Result<Option<String>> {
+        ask_mark(&self.home, disk, false).await
+    }
+
     async fn snapshot(&self, disk: &str, snapshot: &str) -> Result<()> {
         let (name, snapshot) = (disk.to_owned(), snapshot.to_owned());
         ask(&self.home, DiskRequest::Snapshot { name, snapshot }).await.map(drop)
@@ -197,6 +308,51 @@ pub(super) fn program(home: &Home, log: &Path) -> Result<Command> {
     }
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
     Ok(command)
+}
+
+/// Waits until the server of a home answers. Starts one if none runs: that is `own` then, and noted before anything
+/// else, so that a keeper which is killed leaves nobody behind.
+async fn come_up(
+    home: &Home,
+    log: &Path,
+    using: &ServerUse,
+    own: &mut Option<Child>,
+    until: Instant,
+) -> Result<()> {
+    let late = || {
+        Error::unavailable(format!(
+            "a server for the machine's disk does not come up; see {}",
+            log.display()
+        ))
+    };
+    let mut again = Instant::now();
+    while Client::connect(home).await?.is_none() {
+        match own.as_mut().map(Child::try_wait) {
+            None if Instant::now() >= again => {
+                let mut child = spawn(home, log)?;
+                if let Err(e) = using.note_started(child.id()) {
+                    // Nobody would end it.
+                    let _ = child.kill().and_then(|()| child.wait());
+                    return Err(e);
+                }
+                *own = Some(child);
+            }
+            None | Some(Ok(None)) => {}
+            // Another one has the home, and comes up: that of a machine which starts at the same time. If not, it was
+            // about to end.
+            Some(Ok(Some(status)))
+                if status.code() == Some(ErrorKind::Conflict.exit_code().into()) =>
+            {
+                (*own, again) = (None, Instant::now() + AGAIN);
+            }
+            Some(_) => return Err(late()),
+        }
+        if Instant::now() > until {
+            return Err(late());
+        }
+        sleep(STEP).await;
+    }
+    Ok(())
 }
 
 fn spawn(home: &Home, log: &Path) -> Result<Child> {

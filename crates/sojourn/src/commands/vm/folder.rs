@@ -8,18 +8,26 @@
 //! | `keeper.log`, `qemu.log`, `console.log` | what keeper, QEMU and guest said |
 //! | `qmp.sock`, `console.sock`, `vnc.sock` | QEMU's monitor, the serial console, the screen |
 //! | `ram/` | its memory on FUSE |
+//! | `written` | what its guest wrote to its memory; of no use once it does not run |
+//! | `pending/` | a suspension that is not in the store yet |
+//! | `pending.aside/` | the same while its disk is put back to an older parcel; after a kill it is put back itself |
+//! | `not-sent` | why that is not sent: it was given up, or somebody had it end |
 
+use super::not_sent::NotSent;
+use block::fs::FsPath;
 use block::lock::{LockFile, Taking};
-use block::{Error, Result};
+use block::{Error, ErrorKind, Result};
 use engine::Home;
 use std::fs::DirBuilder;
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use vm::MachineSpec;
+use vm::{MachineSpec, PendingSuspension};
 
 /// Paths of sockets have 108 bytes at the most.
 const LONGEST: usize = 90;
+/// The file that says why a suspension is not sent.
+const NOT_SENT: &str = "not-sent";
 
 /// The directory of a machine, which may not be there.
 #[derive(Debug, Clone)]
@@ -29,18 +37,13 @@ pub(super) struct MachineFolder {
 }
 
 impl MachineFolder {
-    /// The directory of all machines.
-    pub(super) fn all(home: &Home) -> PathBuf {
-        home.dir().join("machines")
-    }
-
     /// That of one machine.
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for a bad name, or a home whose path is too long.
     pub(super) fn of(home: &Home, name: &str) -> Result<Self> {
         store::check_name("machine", name)?;
-        let path = Self::all(home).join(name);
+        let path = home.vms().join(name);
         if path.as_os_str().len() > LONGEST {
             return Err(Error::invalid(format!(
                 "{} is too long a path for sockets; use a shorter name or a home with a shorter path",
@@ -60,6 +63,11 @@ impl MachineFolder {
 
     pub(super) fn socket(&self) -> PathBuf {
         self.path.join("keeper.sock")
+    }
+
+    /// The socket of the guest's serial console, while the machine runs.
+    pub(super) fn console(&self) -> PathBuf {
+        self.path.join("console.sock")
     }
 
     pub(super) fn log(&self) -> PathBuf {
@@ -120,7 +128,7 @@ impl MachineFolder {
     /// Those of the file system.
     pub(super) fn put(&self, spec: &MachineSpec) -> Result<()> {
         let failed = |e| Error::io(self.path.display(), e);
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.path).map_err(failed)?;
+        self.make_directory()?;
         let mut file = tempfile::NamedTempFile::new_in(&self.path).map_err(failed)?;
         file.write_all(spec.encode()?.as_bytes()).map_err(failed)?;
         file.as_file().sync_all().map_err(failed)?;
@@ -128,15 +136,82 @@ impl MachineFolder {
         std::fs::File::open(&self.path).and_then(|directory| directory.sync_all()).map_err(failed)
     }
 
-    /// Takes the machine for one keeper.
+    /// Makes its directory, if it is not there, and puts its name on stable storage, whoever made it: what is kept in
+    /// it of a suspension is nowhere else.
     ///
     /// # Errors
-    /// [`Conflict`](block::ErrorKind::Conflict) while it runs.
+    /// Those of the file system.
+    pub(super) fn make_directory(&self) -> Result<()> {
+        self.make_directory_synced(&FsPath::sync_directory)
+    }
+
+    fn make_directory_synced(&self, sync: &dyn Fn(&FsPath) -> Result<()>) -> Result<()> {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.path);
+        made.map_err(|e| Error::io(self.path.display(), e))?;
+        let all = FsPath::from(&self.path).above();
+        sync(&all)?;
+        sync(&all.above())
+    }
+
+    /// Notes why what is kept here of a suspension is not sent any more; `None` when it is tried.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(super) fn note_not_sent(&self, why: Option<&NotSent>) -> Result<()> {
+        let path = self.path.join(NOT_SENT);
+        match why {
+            Some(why) => why.write(&path),
+            None => NotSent::clear(&path),
+        }
+    }
+
+    /// Why what is kept here is not sent, if it is not to be.
+    pub(super) fn not_sent(&self) -> Option<NotSent> {
+        NotSent::read(&self.path.join(NOT_SENT))
+    }
+
+    /// A suspension that is not in the store yet, if there is one.
+    ///
+    /// # Errors
+    /// Those of [`PendingSuspension::find`].
+    pub(super) fn pending(&self) -> Result<Option<PendingSuspension>> {
+        // Whoever set one aside may be at it; if they were killed, this puts it back.
+        if PendingSuspension::is_set_aside(&self.path)
+            && let Err(error) = self.lock()
+        {
+            tracing::debug!(machine = self.name, %error, "what was set aside stays there");
+        }
+        PendingSuspension::find(&self.path)
+    }
+
+    /// Refuses to throw away what a newer build made of the machine: this one cannot tell what that is.
+    ///
+    /// # Errors
+    /// [`Unsupported`](ErrorKind::Unsupported).
+    pub(super) fn must_not_be_newer(&self) -> Result<()> {
+        match [self.spec().err(), self.pending().err()]
+            .into_iter()
+            .flatten()
+            .find(|e| e.kind() == ErrorKind::Unsupported)
+        {
+            Some(newer) => Err(newer),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the machine for one keeper. What somebody set aside who was killed is back then: if its disk is another one
+    /// by now, that is told as of any suspension.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) while it runs; those of the file system.
     pub(super) fn lock(&self) -> Result<LockFile> {
         match LockFile::take(self.path.join("lock"))? {
-            Taking::Ours(lock) => Ok(lock),
+            Taking::Ours(lock) => {
+                PendingSuspension::put_back(&self.path)?;
+                Ok(lock)
+            }
             Taking::Held(holder) => Err(Error::conflict(format!(
-                "machine {:?} runs already, kept by {holder}; see 'sojourn vm show {}'",
+                "machine {:?} runs already, or is being stored, by {holder}; see 'sojourn vm show {}'",
                 self.name, self.name
             ))),
             Taking::Replaced => Err(Error::conflict(format!(
@@ -151,12 +226,20 @@ impl MachineFolder {
     /// # Errors
     /// [`Conflict`](block::ErrorKind::Conflict) while it runs.
     pub(super) fn must_not_run(&self) -> Result<()> {
+        self.must_stay_down().map(drop)
+    }
+
+    /// The same, and nobody starts the machine here until the lock is dropped; none if it is not of this home.
+    ///
+    /// # Errors
+    /// [`Conflict`](block::ErrorKind::Conflict) while it runs.
+    pub(super) fn must_stay_down(&self) -> Result<Option<LockFile>> {
         if !self.path.exists() {
-            return Ok(());
+            return Ok(None);
         }
-        let _lock = self.lock()?;
-        vm::mount::detach(&self.path.join(vm::machine::MOUNT_POINT));
-        Ok(())
+        let lock = self.lock()?;
+        vm::machine::clear(&self.path);
+        Ok(Some(lock))
     }
 
     /// Removes it.
@@ -169,6 +252,69 @@ impl MachineFolder {
                 Err(Error::io(self.path.display(), e))
             }
             _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn the_names_that_lead_to_a_suspension_are_put_on_stable_storage() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::with_key_file(Some(&dir.path().join("home")), None).unwrap();
+        let folder = MachineFolder::of(&home, "work").unwrap();
+        // Also of a directory that somebody else made, who may have been killed before a sync.
+        for _ in 0..2 {
+            let synced = RefCell::new(Vec::new());
+            let note = |path: &FsPath| {
+                assert!(folder.path().is_dir(), "it is there when its name is synced");
+                synced.borrow_mut().push(path.display().to_string());
+                Ok(())
+            };
+            folder.make_directory_synced(&note).unwrap();
+            let home = home.dir().display();
+            assert_eq!(synced.into_inner(), [format!("{home}/machines"), home.to_string()]);
+        }
+        let failing = |_: &FsPath| Err(Error::unavailable("the disk failed"));
+        folder.make_directory_synced(&failing).unwrap_err();
+    }
+
+    #[test]
+    fn what_was_set_aside_comes_back_once_nobody_has_the_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::with_key_file(Some(dir.path()), None).unwrap();
+        let folder = MachineFolder::of(&home, "work").unwrap();
+        folder.make_directory().unwrap();
+        let place = PendingSuspension::directory(folder.path());
+        std::fs::create_dir(&place).unwrap();
+        let lock = folder.lock().unwrap();
+        PendingSuspension::set_aside(folder.path()).unwrap();
+        assert!(folder.pending().unwrap().is_none() && !place.exists());
+        drop(lock);
+        folder.pending().unwrap();
+        assert!(place.exists() && !PendingSuspension::is_set_aside(folder.path()));
+    }
+
+    #[test]
+    fn what_a_newer_build_made_of_a_machine_is_told_from_damage_and_from_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::with_key_file(Some(dir.path()), None).unwrap();
+        let folder = MachineFolder::of(&home, "work").unwrap();
+        folder.must_not_be_newer().unwrap();
+        folder.make_directory().unwrap();
+        let place = PendingSuspension::directory(folder.path());
+        std::fs::create_dir(&place).unwrap();
+        for path in [folder.description(), place.join("pending.json")] {
+            std::fs::write(&path, "{}").unwrap();
+            folder.must_not_be_newer().unwrap();
+            std::fs::write(&path, "{\"version\":9}").unwrap();
+            let newer = folder.must_not_be_newer().unwrap_err();
+            assert_eq!(newer.kind(), ErrorKind::Unsupported);
+            assert!(newer.message().contains("newer sojourn"), "{newer}");
+            std::fs::write(&path, "{}").unwrap();
         }
     }
 }

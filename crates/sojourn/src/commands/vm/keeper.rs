@@ -3,20 +3,28 @@
 
 use super::disks::{self, DiskServer};
 use super::folder::MachineFolder;
-use super::wire::{self, KeeperReply, KeeperRequest, RunningView, StoredView, kind_of};
-use ::vm::machine::MachineHost;
-use ::vm::{Parcel, RunningMachine};
-use block::{Error, Result};
-use engine::{Config, Engine, Home, Use};
+use super::upload::{self, UploadEnd, UploadWaiter};
+use super::wire::{self, Caller, KeeperReply, KeeperRequest, RunningView, StoredView};
+use ::vm::machine::{MachineHost, MachineOrigin};
+use ::vm::packing::{KeptReport, ParcelReport};
+use ::vm::{Parcel, PendingSuspension, RunningMachine};
+use block::{Error, ErrorKind, Result};
+use engine::{Config, Engine, Home, Use, world};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use store::ServerId;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// How often a keeper that comes up is looked for.
 const STEP: Duration = Duration::from_millis(10);
+/// How long who connects has to ask.
+const ASKS: Duration = Duration::from_secs(5);
+/// How long QEMU has to say what its machine does: shorter than who asks waits.
+const SAYS: Duration = Duration::from_secs(1);
 /// How long a guest has to power off when it is asked to.
 const GOODBYE: Duration = Duration::from_secs(90);
 
@@ -31,9 +39,28 @@ pub(crate) struct Keep {
     /// The parcel to go on with
     #[arg(long)]
     parcel: Option<String>,
+    /// Go on with what was kept here when the machine was suspended
+    #[arg(long, conflicts_with = "parcel")]
+    pending: bool,
+    /// Send what was kept here, and run nothing
+    #[arg(long, conflicts_with_all = ["parcel", "pending"])]
+    upload: bool,
 }
 
-/// Starts a keeper, and waits until its machine runs.
+/// What a keeper is started for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum KeepFor<'a> {
+    /// To boot the machine.
+    Boot,
+    /// To go on with a parcel.
+    Parcel(&'a Parcel),
+    /// To go on with what was kept here.
+    Pending,
+    /// To send what was kept here.
+    Upload,
+}
+
+/// Starts a keeper, and waits until its machine runs, or what was kept goes up.
 ///
 /// # Errors
 /// The keeper's own.
@@ -41,31 +68,65 @@ pub(super) async fn spawn(
     home: &Home,
     folder: &MachineFolder,
     qemu: &Path,
-    parcel: Option<&Parcel>,
-) -> Result<RunningView> {
+    what: KeepFor<'_>,
+) -> Result<KeeperReply> {
     let began = Instant::now();
+    folder.make_directory()?;
     let log = folder.log();
     let said = std::fs::metadata(&log).map_or(0, |metadata| metadata.len());
     let mut command = disks::program(home, &log)?;
     command.args(["vm", "keep", folder.name(), "--qemu"]).arg(qemu);
-    if let Some(parcel) = parcel {
-        command.args(["--parcel", &parcel.name()]);
+    match what {
+        KeepFor::Boot => {}
+        KeepFor::Parcel(parcel) => drop(command.args(["--parcel", &parcel.name()])),
+        KeepFor::Pending => drop(command.arg("--pending")),
+        KeepFor::Upload => drop(command.arg("--upload")),
     }
     let mut child = command.spawn().map_err(|e| Error::io("cannot start a keeper", e))?;
     loop {
-        if let Some(KeeperReply::Status(mut status)) =
-            wire::call(folder, &KeeperRequest::Status).await?
-            && status.keeper == child.id()
-        {
-            status.started_seconds = began.elapsed().as_secs_f64();
-            return Ok(status);
+        match wire::call(folder, &KeeperRequest::Status).await {
+            Ok(Some(KeeperReply::Status(mut status))) if status.keeper == child.id() => {
+                status.started_seconds = began.elapsed().as_secs_f64();
+                return Ok(KeeperReply::Status(status));
+            }
+            Ok(Some(KeeperReply::Uploading(view))) if view.keeper == Some(child.id()) => {
+                return Ok(KeeperReply::Uploading(view));
+            }
+            // One that ends meanwhile goes away before it answers.
+            Err(e) if e.kind() == ErrorKind::Unavailable => {}
+            other => drop(other?),
         }
         if let Ok(Some(status)) = child.try_wait() {
+            if status.success() {
+                // All that was left was done at once.
+                return Ok(KeeperReply::Stopped);
+            }
             let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
-            return Err(Error::new(kind_of(code), last_line(&log, said)));
+            return Err(Error::new(ErrorKind::of_exit_code(code), last_line(&log, said)));
         }
         sleep(STEP).await;
     }
+}
+
+/// Starts a keeper that sends what was kept, and waits for a while until it can be asked, or has ended: until then it
+/// has the machine, and tells nobody what it does.
+///
+/// # Errors
+/// Those of the system.
+pub(super) async fn send_behind(home: &Home, folder: &MachineFolder) -> Result<()> {
+    let mut command = disks::program(home, &folder.log())?;
+    // QEMU is not needed for that.
+    let qemu = ::vm::machine::default_qemu();
+    command.args(["vm", "keep", folder.name(), "--qemu"]).arg(qemu).arg("--upload");
+    let mut child = command.spawn().map_err(|e| Error::io("cannot start a keeper", e))?;
+    let until = Instant::now() + ASKS;
+    while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
+        if UnixStream::connect(folder.socket()).await.is_ok() {
+            break;
+        }
+        sleep(STEP).await;
+    }
+    Ok(())
 }
 
 /// The last line of a log that was written since it had `from` bytes, without the program's name.
@@ -81,140 +142,495 @@ fn last_line(log: &Path, from: u64) -> String {
     last.strip_prefix("sojourn: ").unwrap_or(last).to_owned()
 }
 
-/// Keeps a machine until it ends.
+/// What a keeper does next.
+enum KeeperStep {
+    /// Run the machine; who asked for that may wait.
+    Run(Option<UnixStream>),
+    /// Send what was kept of it; these wait until that is done.
+    Upload(Vec<UploadWaiter>),
+    /// End, and answer.
+    End(Vec<Farewell>),
+}
+
+/// Keeps a machine until it ends: runs it, and sends what was kept of it when it was suspended.
 pub(super) async fn run(args: &Keep, home: &Home) -> Result<()> {
     // A terminal that closes ends its session, and not this. Fails for the leader of a group, which it is
     // when nobody's terminal started it.
     let _ = rustix::process::setsid();
     let folder = MachineFolder::of(home, &args.name)?;
     let lock = folder.lock()?;
-    let spec = folder.spec()?;
     let socket = folder.socket();
     let _ = std::fs::remove_file(&socket);
     let config = Config::of(home)?;
     // As patient as a server: a guest whose memory cannot be had cannot go on.
-    let engine = Engine::open(home, &config, Use::Server).await?;
+    let engine = Engine::open(home, &config, Use::Keeper).await?;
     let parcel = match &args.parcel {
         Some(name) => Some(Parcel::find(&engine.store, name).await?),
         None => None,
     };
-    let server = DiskServer::find(home, &folder.path().join("serve.log")).await?;
-    let outcome = async {
-        let host = MachineHost {
-            qemu: args.qemu.clone(),
-            directory: folder.path().to_owned(),
-            nbd: server.socket()?,
-            store: engine.store.clone(),
-            loader: Arc::clone(engine.loader()),
-        };
-        let machine = RunningMachine::start(host, spec, parcel.as_ref()).await?;
-        let listener = UnixListener::bind(&socket).map_err(|e| Error::io(socket.display(), e))?;
-        let parcel = parcel.map(|parcel| parcel.name());
-        KeptMachine { machine, server: &server, parcel }.keep(&listener).await
+    // Under the lock: nobody who resumes another parcel puts another description there meanwhile.
+    if let Some(parcel) = &parcel {
+        folder.put(&parcel.spec)?;
     }
-    .await;
+    let terminate = signal(SignalKind::terminate()).map_err(|e| Error::io("signals", e))?;
+    let id = engine.disks.server().await?;
+    let server = DiskServer::find(home, &engine.store, &folder.path().join("serve.log")).await?;
+    let mut keeper = Keeper {
+        qemu: args.qemu.clone(),
+        home,
+        folder: &folder,
+        id,
+        engine: &engine,
+        server: &server,
+        listener: None,
+        caller: None,
+        terminate,
+        is_to_end: false,
+    };
+    let outcome = keeper.work(args, parcel).await;
     let _ = std::fs::remove_file(&socket);
     server.leave().await;
     drop(lock);
     // Whoever asked may start the machine again at once.
-    if let Some(Farewell { stream, reply }) = outcome? {
-        wire::answer(stream, Ok(reply)).await;
+    for Farewell { stream, reply } in outcome? {
+        wire::answer(stream, reply).await;
     }
     Ok(())
 }
 
+/// The keeper of a machine.
+pub(super) struct Keeper<'a> {
+    qemu: PathBuf,
+    pub(super) home: &'a Home,
+    pub(super) folder: &'a MachineFolder,
+    pub(super) id: ServerId,
+    pub(super) engine: &'a Engine,
+    pub(super) server: &'a DiskServer,
+    /// Where commands come in, once there is something to say.
+    listener: Option<UnixListener>,
+    /// Who connected last and has not asked yet, and until when.
+    caller: Option<(Caller, Instant)>,
+    terminate: Signal,
+    /// A signal had a start end.
+    is_to_end: bool,
+}
+
+/// Who waits for a machine's end, and what is answered then.
+pub(super) struct Farewell {
+    pub(super) stream: UnixStream,
+    pub(super) reply: Result<KeeperReply>,
+}
+
+/// What a keeper is asked.
+pub(super) enum KeeperInput {
+    /// By a signal.
+    ToEnd,
+    /// By a command.
+    Command(UnixStream, Result<KeeperRequest>),
+    /// Somebody connected, and said nothing.
+    Nothing,
+}
+
+/// What came of making a parcel.
+enum Packing {
+    Parcel(ParcelReport),
+    Kept(KeptReport),
+    Failed(Error),
+    /// It was given up: the machine is to end. Who asked for that may wait.
+    Ended(Option<UnixStream>),
+}
+
+/// What came of waiting until a guest has powered off.
+enum PoweringOff {
+    /// It has, or it is to be ended as if the power failed; who asked for that waits.
+    Ended(Option<UnixStream>),
+    /// The keeper is to end.
+    ToEnd,
+    Failed(Error),
+}
+
+impl Keeper<'_> {
+    /// Does one thing after the other; says whom to answer at the end.
+    async fn work(&mut self, args: &Keep, parcel: Option<Parcel>) -> Result<Vec<Farewell>> {
+        let mut step =
+            if args.upload { KeeperStep::Upload(Vec::new()) } else { KeeperStep::Run(None) };
+        let mut is_pending = args.pending;
+        loop {
+            step = match step {
+                KeeperStep::Run(asked) => {
+                    let pending = match is_pending {
+                        true => Some(self.pending()?),
+                        false => None,
+                    };
+                    match (self.start(parcel.as_ref(), pending.as_ref()).await, asked) {
+                        (Ok(mut machine), asked) => {
+                            let name = pending.map(|pending| pending.parcel());
+                            let name = name.or_else(|| parcel.as_ref().map(Parcel::name));
+                            if name.is_some() {
+                                machine.set_guest_clock(world::since_1970);
+                            }
+                            KeptMachine { machine, parcel: name }.keep(self, asked).await?
+                        }
+                        (Err(e), None) => return Err(e),
+                        // What was kept is there still.
+                        (Err(e), Some(asked)) => {
+                            wire::answer(asked, Err(e)).await;
+                            match self.is_to_end {
+                                true => KeeperStep::End(Vec::new()),
+                                false => KeeperStep::Upload(Vec::new()),
+                            }
+                        }
+                    }
+                }
+                KeeperStep::Upload(waiting) => match upload::run(self, waiting).await? {
+                    UploadEnd::Resume(stream, qemu) => {
+                        self.qemu = qemu;
+                        KeeperStep::Run(Some(stream))
+                    }
+                    UploadEnd::End(farewells) => KeeperStep::End(farewells),
+                },
+                KeeperStep::End(farewells) => return Ok(farewells),
+            };
+            is_pending = true;
+        }
+    }
+
+    /// What was kept of the machine.
+    pub(super) fn pending(&self) -> Result<PendingSuspension> {
+        self.folder.pending()?.ok_or_else(|| {
+            Error::not_found(format!("nothing is kept here of machine {:?}", self.folder.name()))
+        })
+    }
+
+    /// Starts the machine. A signal ends that, too: QEMU may wait very long for memory or the store.
+    async fn start(
+        &mut self,
+        parcel: Option<&Parcel>,
+        pending: Option<&PendingSuspension>,
+    ) -> Result<RunningMachine> {
+        let host = MachineHost {
+            qemu: self.qemu.clone(),
+            directory: self.folder.path().to_owned(),
+            nbd: self.server.socket()?,
+            server: self.id,
+            store: self.engine.store.clone(),
+            loader: Arc::clone(self.engine.loader()),
+        };
+        let (origin, spec) = match (pending, parcel) {
+            (Some(pending), _) => (MachineOrigin::Pending(pending), pending.machine.clone()),
+            (None, Some(parcel)) => (MachineOrigin::Parcel(parcel), parcel.spec.clone()),
+            (None, None) => (MachineOrigin::Boot, self.folder.spec()?),
+        };
+        let (tell, end) = watch::channel(false);
+        let started = RunningMachine::start(host, spec, origin, self.server, end);
+        let mut started = std::pin::pin!(started);
+        tokio::select! {
+            started = &mut started => return started,
+            _ = self.terminate.recv() => {}
+        }
+        self.is_to_end = true;
+        tell.send_replace(true);
+        // It may have come up at the same moment.
+        started.await?.give_up(self.server).await;
+        Err(Error::conflict("the machine was ended while it started"))
+    }
+
+    /// Whether it listens for commands.
+    pub(super) fn listens(&self) -> bool {
+        self.listener.is_some()
+    }
+
+    /// Listens for commands from now on, if it did not.
+    pub(super) fn listen(&mut self) -> Result<()> {
+        if self.listener.is_none() {
+            let socket = self.folder.socket();
+            let bound = UnixListener::bind(&socket);
+            self.listener = Some(bound.map_err(|e| Error::io(socket.display(), e))?);
+        }
+        Ok(())
+    }
+
+    /// Waits for a signal or a command. When this is dropped before, who connected is heard by the next call.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub(super) async fn asked(&mut self) -> Result<KeeperInput> {
+        let Some(listener) = &self.listener else { return std::future::pending().await };
+        if self.caller.is_none() {
+            let accepted = tokio::select! {
+                _ = self.terminate.recv() => return Ok(KeeperInput::ToEnd),
+                accepted = listener.accept() => accepted,
+            };
+            let (stream, _) = accepted.map_err(|e| Error::io("the keeper's socket", e))?;
+            // Whoever asks writes at once; nothing waits for longer than that.
+            self.caller = Some((Caller::new(stream), Instant::now() + ASKS));
+        }
+        let Some((caller, until)) = &mut self.caller else { return Ok(KeeperInput::Nothing) };
+        let asked = timeout_at(*until, caller.request()).await;
+        Ok(match (asked, self.caller.take()) {
+            (Ok(request), Some((caller, _))) => KeeperInput::Command(caller.into_stream(), request),
+            _ => KeeperInput::Nothing,
+        })
+    }
+}
+
 /// A machine that runs.
-struct KeptMachine<'a> {
+struct KeptMachine {
     machine: RunningMachine,
-    server: &'a DiskServer,
-    /// The parcel that it came from.
+    /// The parcel that it came from, or that was made of it last.
     parcel: Option<String>,
 }
 
-/// Who waits for the machine's end, and what is answered then.
-struct Farewell {
-    stream: UnixStream,
-    reply: KeeperReply,
-}
-
-impl KeptMachine<'_> {
+impl KeptMachine {
     /// Serves commands until the machine ends.
-    async fn keep(mut self, listener: &UnixListener) -> Result<Option<Farewell>> {
-        let failed = |e| Error::io("signals", e);
-        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    async fn keep(
+        mut self,
+        keeper: &mut Keeper<'_>,
+        asked: Option<UnixStream>,
+    ) -> Result<KeeperStep> {
+        keeper.listen()?;
+        // Whatever was said of an earlier suspension: it is not what is kept next.
+        keeper.folder.note_not_sent(None)?;
+        if let Some(stream) = asked {
+            wire::answer(stream, self.status(None).await.map(KeeperReply::Status)).await;
+        }
         loop {
-            tokio::select! {
+            let asked = tokio::select! {
                 how = self.machine.ended() => {
                     tracing::warn!(how, "the machine has ended");
-                    self.machine.end().await;
-                    return Ok(None);
+                    KeeperInput::ToEnd
                 }
-                _ = terminate.recv() => {
-                    self.machine.end().await;
-                    return Ok(None);
+                asked = keeper.asked() => asked?,
+            };
+            match asked {
+                KeeperInput::ToEnd => {
+                    self.machine.give_up(keeper.server).await;
+                    return Ok(KeeperStep::End(Vec::new()));
                 }
-                accepted = listener.accept() => {
-                    let (stream, _) = accepted.map_err(|e| Error::io("the keeper's socket", e))?;
-                    if let Some(farewell) = self.serve(stream).await {
-                        return Ok(Some(farewell));
+                KeeperInput::Nothing => {}
+                KeeperInput::Command(stream, request) => {
+                    if let Some(step) = self.serve(keeper, stream, request).await? {
+                        return Ok(step);
                     }
                 }
             }
         }
     }
 
-    /// Serves one command; `Some` when the machine has ended by it.
-    async fn serve(&mut self, mut stream: UnixStream) -> Option<Farewell> {
-        let request = timeout(Duration::from_secs(5), wire::receive(&mut stream)).await.ok()?;
+    /// Serves one command; `Some` when the machine does not run any more.
+    async fn serve(
+        &mut self,
+        keeper: &mut Keeper<'_>,
+        stream: UnixStream,
+        request: Result<KeeperRequest>,
+    ) -> Result<Option<KeeperStep>> {
         let reply = match request {
             Err(e) => Err(e),
-            Ok(KeeperRequest::Status) => self.status().await.map(KeeperReply::Status),
-            Ok(KeeperRequest::Checkpoint) => {
-                let made = self.machine.checkpoint(self.server, &()).await;
-                made.map(|report| KeeperReply::Stored(StoredView::new(&report, false)))
+            Ok(KeeperRequest::Status) => self.status(None).await.map(KeeperReply::Status),
+            Ok(KeeperRequest::Resume { .. }) => Err(Error::conflict(format!(
+                "machine {:?} runs already; see 'sojourn vm show {}'",
+                self.machine.spec().name,
+                self.machine.spec().name
+            ))),
+            Ok(KeeperRequest::Checkpoint) => match self.pack(keeper, true).await? {
+                Packing::Parcel(report) => {
+                    self.parcel = Some(report.parcel.name());
+                    Ok(KeeperReply::Stored(StoredView::new(&report, false)))
+                }
+                Packing::Ended(by) => {
+                    return Ok(Some(self.end_early(keeper.server, stream, by).await));
+                }
+                Packing::Failed(e) => Err(e),
+                Packing::Kept(_) => Err(Error::internal("a checkpoint was kept")),
+            },
+            Ok(KeeperRequest::Suspend { wait }) => match self.pack(keeper, false).await? {
+                Packing::Kept(kept) => {
+                    // All is safe: nobody waits for QEMU's end.
+                    let waiting = upload::kept(keeper, stream, &kept, wait).await;
+                    self.machine.park().await;
+                    return Ok(Some(KeeperStep::Upload(waiting)));
+                }
+                Packing::Parcel(report) => {
+                    let reply = Ok(KeeperReply::Stored(self.part(keeper.server, &report).await));
+                    return Ok(Some(KeeperStep::End(vec![Farewell { stream, reply }])));
+                }
+                Packing::Ended(by) => {
+                    return Ok(Some(self.end_early(keeper.server, stream, by).await));
+                }
+                Packing::Failed(e) => Err(e),
+            },
+            Ok(KeeperRequest::Stop { force }) => {
+                let off = match force {
+                    true => PoweringOff::Ended(None),
+                    false => self.power_off(keeper).await?,
+                };
+                match off {
+                    PoweringOff::Ended(by) => {
+                        self.machine.end().await;
+                        let stopped = |stream| Farewell { stream, reply: Ok(KeeperReply::Stopped) };
+                        let streams = by.into_iter().chain([stream]);
+                        return Ok(Some(KeeperStep::End(streams.map(stopped).collect())));
+                    }
+                    PoweringOff::ToEnd => {
+                        self.machine.give_up(keeper.server).await;
+                        let reply = Ok(KeeperReply::Stopped);
+                        return Ok(Some(KeeperStep::End(vec![Farewell { stream, reply }])));
+                    }
+                    PoweringOff::Failed(e) => Err(e),
+                }
             }
-            Ok(KeeperRequest::Suspend) => match self.suspend().await {
-                Ok(view) => return Some(Farewell { stream, reply: KeeperReply::Stored(view) }),
+        };
+        wire::answer(stream, reply).await;
+        Ok(None)
+    }
+
+    /// Makes a parcel, or keeps what becomes one. Meanwhile others are told so, and the machine can be ended: a
+    /// disk that is full, or a store that is away, may keep a parcel waiting for ever.
+    async fn pack(&self, keeper: &mut Keeper<'_>, run_on: bool) -> Result<Packing> {
+        let (machine, server) = (&self.machine, keeper.server);
+        let packing = async {
+            if run_on {
+                return machine
+                    .checkpoint(server, &())
+                    .await
+                    .map_or_else(Packing::Failed, Packing::Parcel);
+            }
+            match machine.suspend_here(server).await {
+                Ok(kept) => Packing::Kept(kept),
+                // A disk that cannot wait, such as an ephemeral one.
+                Err(e) if matches!(e.kind(), ErrorKind::Denied | ErrorKind::Conflict) => {
+                    tracing::info!(why = e.message(), "the suspension goes to the store at once");
+                    let stored = machine.freeze_and_store(server, &()).await;
+                    stored.map_or_else(Packing::Failed, Packing::Parcel)
+                }
+                Err(e) => Packing::Failed(e),
+            }
+        };
+        let mut packing = std::pin::pin!(packing);
+        loop {
+            let asked = tokio::select! {
+                done = &mut packing => return Ok(done),
+                asked = keeper.asked() => asked?,
+            };
+            let (stream, request) = match asked {
+                KeeperInput::ToEnd => return Ok(Packing::Ended(None)),
+                KeeperInput::Nothing => continue,
+                KeeperInput::Command(stream, request) => (stream, request),
+            };
+            let (name, doing) =
+                (&machine.spec().name, if run_on { "storing" } else { "suspending" });
+            let reply = match request {
                 Err(e) => Err(e),
-            },
-            Ok(KeeperRequest::Stop { force }) => match self.stop(force).await {
-                Ok(()) => return Some(Farewell { stream, reply: KeeperReply::Stopped }),
-                Err(e) => Err(e),
-            },
+                Ok(KeeperRequest::Status) => {
+                    self.status(Some(doing)).await.map(KeeperReply::Status)
+                }
+                Ok(KeeperRequest::Stop { force: true }) => return Ok(Packing::Ended(Some(stream))),
+                Ok(_) => Err(Error::conflict(format!(
+                    "a parcel of machine {name:?} is being made; wait for it, or end the machine with 'sojourn vm \
+                     stop --force {name}'"
+                ))),
+            };
+            wire::answer(stream, reply).await;
+        }
+    }
+
+    /// Ends a machine of which a parcel was being made.
+    async fn end_early(
+        &mut self,
+        server: &DiskServer,
+        stream: UnixStream,
+        by: Option<UnixStream>,
+    ) -> KeeperStep {
+        match by {
+            Some(_) => self.machine.end().await,
+            None => self.machine.give_up(server).await,
+        }
+        let why = "the machine was ended while a parcel of it was made; there is none";
+        wire::answer(stream, Err(Error::conflict(why))).await;
+        let stopped = |stream| Farewell { stream, reply: Ok(KeeperReply::Stopped) };
+        KeeperStep::End(by.map(stopped).into_iter().collect())
+    }
+
+    /// Ends a machine whose parcel is made, and releases its disk.
+    async fn part(&mut self, server: &DiskServer, report: &ParcelReport) -> StoredView {
+        self.machine.end().await;
+        let released = server.release_or_warn(&self.machine.spec().disk).await;
+        StoredView::new(report, released)
+    }
+
+    /// Has the guest power off. Meanwhile others are told so, and the machine can be ended.
+    async fn power_off(&mut self, keeper: &mut Keeper<'_>) -> Result<PoweringOff> {
+        let until = Instant::now() + GOODBYE;
+        {
+            let mut asking = std::pin::pin!(timeout_at(until, self.machine.power_off()));
+            loop {
+                let asked = tokio::select! {
+                    heard = &mut asking => match heard {
+                        Ok(Err(e)) => return Ok(PoweringOff::Failed(e)),
+                        // Too late, which is said below, or it was heard.
+                        _ => break,
+                    },
+                    asked = keeper.asked() => asked?,
+                };
+                if let Some(off) = self.while_powering_off(asked).await {
+                    return Ok(off);
+                }
+            }
+        }
+        loop {
+            let asked = tokio::select! {
+                ended = timeout_at(until, self.machine.ended()) => return Ok(match ended {
+                    Ok(_) => PoweringOff::Ended(None),
+                    Err(_) => PoweringOff::Failed(Error::unavailable(format!(
+                        "the guest does not power off within {} s; 'sojourn vm stop --force' ends it as if the power \
+                         failed",
+                        GOODBYE.as_secs()
+                    ))),
+                }),
+                asked = keeper.asked() => asked?,
+            };
+            if let Some(off) = self.while_powering_off(asked).await {
+                return Ok(off);
+            }
+        }
+    }
+
+    /// Serves a command while the guest powers off; `Some` when it is waited for no more.
+    async fn while_powering_off(&self, asked: KeeperInput) -> Option<PoweringOff> {
+        let (stream, request) = match asked {
+            KeeperInput::ToEnd => return Some(PoweringOff::ToEnd),
+            KeeperInput::Nothing => return None,
+            KeeperInput::Command(stream, request) => (stream, request),
+        };
+        let name = &self.machine.spec().name;
+        let reply = match request {
+            Err(e) => Err(e),
+            Ok(KeeperRequest::Status) => {
+                self.status(Some("stopping")).await.map(KeeperReply::Status)
+            }
+            Ok(KeeperRequest::Stop { force: true }) => {
+                return Some(PoweringOff::Ended(Some(stream)));
+            }
+            Ok(_) => Err(Error::conflict(format!(
+                "machine {name:?} is to power off; wait for it, or end it with 'sojourn vm stop --force {name}'"
+            ))),
         };
         wire::answer(stream, reply).await;
         None
     }
 
-    async fn suspend(&mut self) -> Result<StoredView> {
-        let report = self.machine.suspend(self.server, &()).await?;
-        let disk = &self.machine.spec().disk;
-        let released = self.server.release(disk).await;
-        if let Err(error) = &released {
-            tracing::warn!(disk, %error, "the disk is not released; 'sojourn disk release' does it");
-        }
-        Ok(StoredView::new(&report, released.is_ok()))
-    }
-
-    async fn stop(&mut self, force: bool) -> Result<()> {
-        if !force {
-            self.machine.power_off().await?;
-            if timeout(GOODBYE, self.machine.ended()).await.is_err() {
-                return Err(Error::unavailable(format!(
-                    "the guest does not power off within {} s; 'sojourn vm stop --force' ends it as if the power failed",
-                    GOODBYE.as_secs()
-                )));
-            }
-        }
-        self.machine.end().await;
-        Ok(())
-    }
-
-    async fn status(&self) -> Result<RunningView> {
+    /// What is said of the machine; `doing` is what keeps it from anything else now.
+    async fn status(&self, doing: Option<&str>) -> Result<RunningView> {
         let (spec, parts) = (self.machine.spec(), self.machine.parts());
         Ok(RunningView {
             name: spec.name.clone(),
-            state: self.machine.status().await?,
+            state: match doing {
+                Some(doing) => doing.to_owned(),
+                None => {
+                    let machine = &self.machine;
+                    state_soon(machine.status(), || machine.waits_for_memory()).await?
+                }
+            },
             parcel: self.parcel.clone(),
             accelerator: spec.accelerator.to_string(),
             keeper: std::process::id(),
@@ -223,7 +639,42 @@ impl KeptMachine<'_> {
             screen: spec.screen.then(|| parts.screen().display().to_string()),
             memory_on_demand: self.machine.fetches_as_touched(),
             memory_written: self.machine.ram().written(),
+            clock: self.machine.guest_clock(),
             started_seconds: 0.0,
         })
+    }
+}
+
+/// The state of a machine as QEMU says it, or why it does not say it soon: whoever asks waits for that, and the keeper
+/// hears nothing else meanwhile.
+///
+/// # Errors
+/// QEMU's own.
+async fn state_soon(
+    says: impl Future<Output = Result<String>>,
+    waits: impl FnOnce() -> bool,
+) -> Result<String> {
+    match timeout(SAYS, says).await {
+        Ok(state) => state,
+        Err(_) => Ok(if waits() { "waiting for memory" } else { "silent" }.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::{pending, ready};
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_for_the_state_of_a_machine_that_waits_for_memory_is_told_so_before_long() {
+        let began = Instant::now();
+        assert_eq!(state_soon(pending(), || true).await.unwrap(), "waiting for memory");
+        assert_eq!(state_soon(pending(), || false).await.unwrap(), "silent");
+        assert!(
+            began.elapsed() < Duration::from_secs(4),
+            "who lists machines waits for two seconds"
+        );
+        let running = ready(Ok("running".to_owned()));
+        assert_eq!(state_soon(running, || true).await.unwrap(), "running");
     }
 }

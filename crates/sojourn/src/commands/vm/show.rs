@@ -1,11 +1,17 @@
 //! Machines and parcels as they are printed.
 
+use super::disks;
 use super::folder::MachineFolder;
-use super::wire::{self, KeeperReply, KeeperRequest, RunningView, StoredView};
-use crate::output::{Output, Table, fields, moment};
+use super::not_sent::NotSent;
+use super::wire::{
+    self, KeeperReply, KeeperRequest, KeptView, PendingView, RunningView, StoredView,
+};
+use crate::output::{Output, Table, fields, moment, visible};
+use ::vm::claim::ClaimState;
+use ::vm::{GuestClock, RunClaim};
 use ::vm::{MachineSpec, Parcel};
-use block::{ByteSize, Error, Result};
-use engine::{Config, Home, open_store};
+use block::{ByteSize, Error, ErrorKind, Result};
+use engine::{Config, Engine, Home, Use};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,20 +24,40 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug, Serialize)]
 struct MachineView {
     name: String,
-    /// `running`, `busy` (it runs, and is being stored or stopped), `suspended` (there is a parcel),
-    /// `stopped`, or `damaged`.
+    /// `running`, `busy` (it runs, and is being stored or stopped), `elsewhere` (another home runs it, or sends
+    /// what it was suspended as), `suspended` (there is a parcel, or a suspension that is on this host),
+    /// `stopped`, `damaged`, or `newer` (a newer build made what cannot be read here).
     state: &'static str,
+    /// The host that runs it, of one that runs elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
     /// Whether this home has it.
     here: bool,
     disk: String,
     memory: u64,
     cpus: u32,
+    /// The address of its network card.
+    mac: String,
     parcels: Vec<ParcelView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     running: Option<RunningView>,
-    /// Why nothing but the name is known.
+    /// A suspension that is not in the store yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pending: Option<PendingView>,
+    /// Why nothing but the name is known, or the suspension that is on this host is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    #[serde(skip)]
+    error_kind: Option<ErrorKind>,
+}
+
+impl MachineView {
+    /// Notes that something of it cannot be read, unless that is known.
+    fn note_unreadable(&mut self, e: &Error) {
+        self.state = if e.kind() == ErrorKind::Unsupported { "newer" } else { "damaged" };
+        self.error.get_or_insert_with(|| e.message().to_owned());
+        self.error_kind.get_or_insert(e.kind());
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -65,11 +91,20 @@ pub(super) fn running(view: &RunningView, output: Output) -> Result<()> {
 }
 
 fn look(view: &RunningView) -> String {
-    let mut text =
-        format!("console:  socat -,raw,echo=0,escape=0x1d UNIX-CONNECT:{}\n", view.console);
+    let mut text = format!("console:  sojourn vm console {}\n", view.name);
     if let Some(screen) = &view.screen {
         text.push_str(&format!("screen:   remote-viewer vnc+unix://{screen}\n"));
     }
+    let clock = match &view.clock {
+        None => return text,
+        Some(GuestClock::Set) => "set by the guest agent",
+        Some(GuestClock::Setting) => "the guest agent is setting it",
+        Some(GuestClock::NoAgent) => {
+            "no guest agent sets it: it is behind by as long as the guest stood still, until the guest sets it"
+        }
+        Some(GuestClock::Failed(why)) => &visible(why),
+    };
+    text.push_str(&format!("clock:    {clock}\n"));
     text
 }
 
@@ -87,32 +122,84 @@ pub(super) fn stored(view: &StoredView, output: Output) -> Result<()> {
     })
 }
 
+/// Prints that a machine is suspended on this host.
+pub(super) fn kept(view: &KeptView, output: Output) -> Result<()> {
+    output.print(view, || {
+        format!(
+            "{}: safe on this host in {:.2} s, the guest stood still for {:.2} s; {} go up now, at the most",
+            view.parcel,
+            view.kept_seconds,
+            view.paused_seconds,
+            ByteSize(view.left_bytes)
+        )
+    })
+}
+
+/// Prints that a suspension goes up.
+pub(super) fn uploading(view: &PendingView, output: Output) -> Result<()> {
+    output.print(view, || format!("{}: {}", view.parcel, pending(view)))
+}
+
+fn pending(view: &PendingView) -> String {
+    let left = ByteSize(view.left_bytes);
+    if view.stopped {
+        let machine = view.parcel.split('@').next().unwrap_or_default();
+        return format!(
+            "{left} are to go up, and somebody had that end: 'sojourn vm suspend {machine}' sends them"
+        );
+    }
+    match (&view.error, view.keeper) {
+        (Some(error), Some(_)) => {
+            format!("{left} are to go up, and cannot now: {error}; it is tried again")
+        }
+        (Some(error), None) => format!("{left} did not go up, and stay here: {error}"),
+        (None, Some(_)) => format!("{left} are still to go up, at the most"),
+        (None, None) => format!(
+            "{left} are to go up, and nothing sends them; 'sojourn vm suspend' does, when told again, and so does \
+             'sojourn vm list'"
+        ),
+    }
+}
+
 /// All machines of the home and the store, by name.
 async fn gather(home: &Home, only: Option<&str>) -> Result<Vec<MachineView>> {
-    let store = open_store(home, &Config::of(home)?).await?;
+    let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
+    let store = engine.store.clone();
     let (parcels, damaged) = Parcel::list(&store, only).await?;
     let mut found: BTreeMap<String, MachineView> = BTreeMap::new();
     let view = |spec: &MachineSpec| MachineView {
         name: spec.name.clone(),
         state: "stopped",
+        host: None,
         here: false,
         disk: spec.disk.clone(),
         memory: spec.memory,
         cpus: spec.cpus,
+        mac: spec.mac.clone(),
         parcels: Vec::new(),
         running: None,
+        pending: None,
         error: None,
+        error_kind: None,
     };
-    let broken = |name: &str, error: &Error| MachineView {
-        name: name.to_owned(),
-        state: "damaged",
-        here: false,
-        disk: String::new(),
-        memory: 0,
-        cpus: 0,
-        parcels: Vec::new(),
-        running: None,
-        error: Some(error.message().to_owned()),
+    let broken = |name: &str, error: &Error| {
+        let mut machine = MachineView {
+            name: name.to_owned(),
+            state: "damaged",
+            host: None,
+            here: false,
+            disk: String::new(),
+            memory: 0,
+            cpus: 0,
+            mac: String::new(),
+            parcels: Vec::new(),
+            running: None,
+            pending: None,
+            error: None,
+            error_kind: None,
+        };
+        machine.note_unreadable(error);
+        machine
     };
     for parcel in &parcels {
         let machine = found.entry(parcel.spec.name.clone()).or_insert_with(|| view(&parcel.spec));
@@ -122,13 +209,13 @@ async fn gather(home: &Home, only: Option<&str>) -> Result<Vec<MachineView>> {
     for bad in &damaged {
         found.entry(bad.name.clone()).or_insert_with(|| broken(&bad.name, &bad.error));
     }
-    let names = match std::fs::read_dir(MachineFolder::all(home)) {
+    let names = match std::fs::read_dir(home.vms()) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         other => other
             .and_then(|entries| {
                 entries.map(|entry| Ok(entry?.file_name())).collect::<std::io::Result<Vec<_>>>()
             })
-            .map_err(|e| Error::io(MachineFolder::all(home).display(), e))?,
+            .map_err(|e| Error::io(home.vms().display(), e))?,
     };
     for name in names.iter().filter_map(|name| name.to_str()) {
         if only.is_some_and(|only| only != name) || store::check_name("machine", name).is_err() {
@@ -142,20 +229,75 @@ async fn gather(home: &Home, only: Option<&str>) -> Result<Vec<MachineView>> {
         machine.here = true;
         match timeout(PATIENCE, wire::call(&folder, &KeeperRequest::Status)).await {
             Ok(Ok(Some(KeeperReply::Status(status)))) => {
-                machine.state = "running";
+                let busy = matches!(status.state.as_str(), "storing" | "suspending" | "stopping");
+                machine.state = if busy { "busy" } else { "running" };
                 machine.running = Some(status);
             }
+            Ok(Ok(Some(KeeperReply::Uploading(view)))) => {
+                (machine.state, machine.pending) = ("suspended", Some(view));
+            }
             Err(_) => machine.state = "busy",
-            _ => {}
+            _ => {
+                let pending = folder.pending().unwrap_or_else(|e| {
+                    machine.note_unreadable(&e);
+                    None
+                });
+                if let Some(pending) = pending
+                    && (!pending.was_resumed(folder.path())
+                        || disks::is_as_suspended(home, &pending).await.unwrap_or(true))
+                {
+                    let left = pending.bytes(folder.path()).unwrap_or_default();
+                    let left_bytes = left + disks::private_bytes(home, &machine.disk).await;
+                    let (parcel, created) = (pending.parcel(), pending.created);
+                    machine.state = "suspended";
+                    let (error, stopped) = match folder.not_sent() {
+                        None => (None, false),
+                        Some(NotSent::Stopped) => (None, true),
+                        Some(NotSent::GivenUp(why)) => (Some(why.message().to_owned()), false),
+                    };
+                    let keeper = None;
+                    let view = PendingView { parcel, created, left_bytes, keeper, error, stopped };
+                    machine.pending = Some(view);
+                }
+            }
+        }
+    }
+    let own = engine.disks.server().await?;
+    for claim in RunClaim::list(&store).await? {
+        let Some(machine) = found.get_mut(&claim.machine) else { continue };
+        if machine.running.is_none()
+            && let ClaimState::Elsewhere { host, .. } = claim.judge(&store, own).await?
+        {
+            (machine.state, machine.host) = ("elsewhere", Some(host));
         }
     }
     Ok(found.into_values().collect())
 }
 
-/// `sojourn vm list`.
-pub(super) async fn list(home: &Home, output: Output) -> Result<()> {
-    let machines = gather(home, None).await?;
+fn state(machine: &MachineView) -> String {
+    match (&machine.host, &machine.pending) {
+        (Some(host), _) => format!("is on {host}"),
+        (None, Some(PendingView { left_bytes, stopped: true, .. })) => {
+            format!("suspended, {} stopped", ByteSize(*left_bytes))
+        }
+        (None, Some(PendingView { left_bytes, error: None, .. })) => {
+            format!("suspended, {} to go up", ByteSize(*left_bytes))
+        }
+        (None, Some(PendingView { left_bytes, .. })) => {
+            format!("suspended, {} cannot go up", ByteSize(*left_bytes))
+        }
+        (None, None) => machine.state.to_owned(),
+    }
+}
+
+/// `sojourn vm list`; with `elsewhere`, only what the store has and this home has not.
+pub(super) async fn list(home: &Home, elsewhere: bool, output: Output) -> Result<()> {
+    let mut machines = gather(home, None).await?;
+    machines.retain(|machine| !(elsewhere && machine.here));
     output.print(&machines, || {
+        if machines.is_empty() && elsewhere {
+            return "the store has no machine that is not here".to_owned();
+        }
         if machines.is_empty() {
             return "no machine yet; make one with 'sojourn vm create NAME --disk DISK'".to_owned();
         }
@@ -165,7 +307,7 @@ pub(super) async fn list(home: &Home, output: Output) -> Result<()> {
             let newest = machine.parcels.last();
             table.row([
                 machine.name.clone(),
-                machine.state.to_owned(),
+                state(machine),
                 if machine.here { "yes" } else { "no" }.to_owned(),
                 machine.disk.clone(),
                 ByteSize(machine.memory).to_string(),
@@ -184,19 +326,26 @@ pub(super) async fn one(home: &Home, name: &str, output: Output) -> Result<()> {
     let machine = machine.ok_or_else(|| {
         Error::not_found(format!("there is no machine {name:?}; see 'sojourn vm list'"))
     })?;
-    if let Some(error) = &machine.error {
-        return Err(Error::corrupt(error.clone()));
+    if let (Some(kind), true) = (machine.error_kind, machine.disk.is_empty()) {
+        return Err(Error::new(kind, machine.error.unwrap_or_default()));
     }
     output.print(&machine, || {
         let mut text = fields(&[
             ("machine", machine.name.clone()),
-            ("state", machine.state.to_owned()),
+            ("state", state(&machine)),
             ("disk", machine.disk.clone()),
             ("memory", ByteSize(machine.memory).to_string()),
             ("processors", machine.cpus.to_string()),
+            ("network card", machine.mac.clone()),
         ]);
         if let Some(running) = &machine.running {
             text.push_str(&look(running));
+        }
+        if let Some(view) = &machine.pending {
+            text.push_str(&format!("{}: {}\n", view.parcel, pending(view)));
+        }
+        if let Some(error) = &machine.error {
+            text.push_str(&format!("{error}\n"));
         }
         if !machine.parcels.is_empty() {
             let mut table = Table::new(&["parcel", "made", "snapshot of the disk"]);

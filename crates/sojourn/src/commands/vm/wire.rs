@@ -3,9 +3,11 @@
 use super::folder::MachineFolder;
 use block::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
-use vm::machine::ParcelReport;
+use vm::GuestClock;
+use vm::packing::ParcelReport;
 
 /// The longest line, in bytes.
 const LONGEST: u64 = 256 << 10;
@@ -15,9 +17,18 @@ const LONGEST: u64 = 256 << 10;
 #[serde(tag = "verb", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum KeeperRequest {
     Status,
-    Suspend,
+    /// With `wait`, the answer comes when the parcel is in the store.
+    Suspend {
+        wait: bool,
+    },
+    /// Go on with a suspension that is still going up.
+    Resume {
+        qemu: PathBuf,
+    },
     Checkpoint,
-    Stop { force: bool },
+    Stop {
+        force: bool,
+    },
 }
 
 impl KeeperRequest {
@@ -25,7 +36,8 @@ impl KeeperRequest {
     pub(super) fn doing(&self) -> &'static str {
         match self {
             Self::Status => "asking",
-            Self::Suspend => "suspending",
+            Self::Suspend { .. } => "suspending",
+            Self::Resume { .. } => "resuming",
             Self::Checkpoint => "storing",
             Self::Stop { .. } => "stopping",
         }
@@ -37,8 +49,13 @@ impl KeeperRequest {
 #[serde(rename_all = "snake_case")]
 pub(super) enum KeeperReply {
     Status(RunningView),
+    Uploading(PendingView),
     Stored(StoredView),
+    Kept(KeptView),
+    /// The machine has ended.
     Stopped,
+    /// What it was suspended as, such as `work@5`, is not sent any more, and stays.
+    NotSent(String),
 }
 
 /// A machine that runs.
@@ -64,6 +81,41 @@ pub(super) struct RunningView {
     pub(super) memory_written: u64,
     /// From the request until the guest ran, in seconds.
     pub(super) started_seconds: f64,
+    /// What became of the clock of a guest that went on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) clock: Option<GuestClock>,
+}
+
+/// A suspension that is not in the store yet.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct PendingView {
+    /// What its parcel is to be called, such as `work@5`.
+    pub(super) parcel: String,
+    /// When the machine was suspended, in Unix seconds.
+    pub(super) created: u64,
+    /// Bytes of memory and disk that have not gone up, before they are compressed: an upper bound.
+    pub(super) left_bytes: u64,
+    /// The process that sends it; `None` when none does.
+    pub(super) keeper: Option<u32>,
+    /// Why it does not go up at the moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<String>,
+    /// Somebody had the sending end: it does not begin again unless it is asked for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) stopped: bool,
+}
+
+/// A suspension that is durable on this host, and goes up.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct KeptView {
+    /// What its parcel is to be called.
+    pub(super) parcel: String,
+    /// From the guest's stop until all was on stable storage here.
+    pub(super) paused_seconds: f64,
+    /// The same from the request.
+    pub(super) kept_seconds: f64,
+    /// Bytes that are to go up, before they are compressed: an upper bound.
+    pub(super) left_bytes: u64,
 }
 
 /// A parcel that was made.
@@ -71,7 +123,7 @@ pub(super) struct RunningView {
 pub(super) struct StoredView {
     /// Such as `work@5`.
     pub(super) parcel: String,
-    /// For how long the guest stood still; of a suspend, until all was stored.
+    /// For how long the guest stood still; of a suspend, until all was on stable storage.
     pub(super) paused_seconds: f64,
     pub(super) stored_seconds: f64,
     /// Bytes that its memory and devices added to the store's packs.
@@ -85,6 +137,19 @@ pub(super) struct StoredView {
 }
 
 impl StoredView {
+    /// A parcel of which nothing is known but that it is in the store, and its disk released.
+    pub(super) fn of(parcel: String) -> Self {
+        Self {
+            parcel,
+            paused_seconds: 0.0,
+            stored_seconds: 0.0,
+            memory_bytes: 0,
+            changed_extents: 0,
+            full_extents: 0,
+            released: true,
+        }
+    }
+
     pub(super) fn new(report: &ParcelReport, released: bool) -> Self {
         Self {
             parcel: report.parcel.name(),
@@ -105,26 +170,10 @@ enum KeeperAnswer {
     Failed { kind: u8, message: String },
 }
 
-/// The kind of error that an exit code stands for.
-pub(super) fn kind_of(code: u8) -> ErrorKind {
-    let all = [
-        ErrorKind::Invalid,
-        ErrorKind::NotFound,
-        ErrorKind::Conflict,
-        ErrorKind::Fenced,
-        ErrorKind::Unavailable,
-        ErrorKind::Corrupt,
-        ErrorKind::NoSpace,
-        ErrorKind::Denied,
-        ErrorKind::Unsupported,
-    ];
-    all.into_iter().find(|kind| kind.exit_code() == code).unwrap_or(ErrorKind::Internal)
-}
-
 /// Asks the keeper of a machine; `None` when the machine does not run.
 ///
 /// # Errors
-/// What the keeper answers; [`Unavailable`](ErrorKind::Unavailable) when it goes away before it does.
+/// What the keeper answers; [`Unavailable`](block::ErrorKind::Unavailable) when it goes away before it does.
 pub(super) async fn call(
     folder: &MachineFolder,
     request: &KeeperRequest,
@@ -153,19 +202,41 @@ pub(super) async fn call(
     let answer: KeeperAnswer = serde_json::from_slice(&answer).map_err(|e| gone(e.into()))?;
     match answer {
         KeeperAnswer::Done(reply) => Ok(Some(reply)),
-        KeeperAnswer::Failed { kind, message } => Err(Error::new(kind_of(kind), message)),
+        KeeperAnswer::Failed { kind, message } => {
+            Err(Error::new(ErrorKind::of_exit_code(kind), message))
+        }
     }
 }
 
-/// Reads what a command asks.
-///
-/// # Errors
-/// [`Invalid`](ErrorKind::Invalid) when it is no request; those of the connection.
-pub(super) async fn receive(stream: &mut UnixStream) -> Result<KeeperRequest> {
-    let mut request = Vec::new();
-    let failed = |e| Error::io("the connection of a command", e);
-    BufReader::new(stream).take(LONGEST).read_until(b'\n', &mut request).await.map_err(failed)?;
-    serde_json::from_slice(&request).map_err(|e| Error::invalid(format!("no request: {e}")))
+/// A command that connected, and what it has said so far.
+pub(super) struct Caller {
+    stream: UnixStream,
+    said: Vec<u8>,
+}
+
+impl Caller {
+    pub(super) fn new(stream: UnixStream) -> Self {
+        Self { stream, said: Vec::new() }
+    }
+
+    /// Waits for what the command asks. When this is dropped before, what has come is kept for the next call.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) when it is no request; those of the connection.
+    pub(super) async fn request(&mut self) -> Result<KeeperRequest> {
+        let failed = |e| Error::io("the connection of a command", e);
+        while !self.said.ends_with(b"\n") && (self.said.len() as u64) < LONGEST {
+            if self.stream.read_buf(&mut self.said).await.map_err(failed)? == 0 {
+                break;
+            }
+        }
+        serde_json::from_slice(&self.said).map_err(|e| Error::invalid(format!("no request: {e}")))
+    }
+
+    /// The connection, to answer on.
+    pub(super) fn into_stream(self) -> UnixStream {
+        self.stream
+    }
 }
 
 /// Answers a command.
@@ -193,6 +264,8 @@ fn line(value: &impl Serialize) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+    use tokio::time::timeout;
 
     #[tokio::test]
     async fn errors_keep_their_kind_on_their_way_to_the_command() {
@@ -204,18 +277,35 @@ mod tests {
             panic!("{text}")
         };
         assert_eq!(
-            (kind_of(kind), message.as_str()),
+            (ErrorKind::of_exit_code(kind), message.as_str()),
             (ErrorKind::Fenced, "disk \"alice\" was taken")
         );
-        assert_eq!(kind_of(77), ErrorKind::Internal);
+        assert_eq!(ErrorKind::of_exit_code(77), ErrorKind::Internal);
     }
 
     #[tokio::test]
     async fn a_request_is_read_back_and_other_lines_are_refused() {
-        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(&line(&KeeperRequest::Stop { force: true }).unwrap()).await.unwrap();
-        assert!(matches!(receive(&mut theirs).await.unwrap(), KeeperRequest::Stop { force: true }));
+        let asked = Caller::new(theirs).request().await.unwrap();
+        assert!(matches!(asked, KeeperRequest::Stop { force: true }));
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(b"{\"verb\":\"dance\"}\n").await.unwrap();
-        assert_eq!(receive(&mut theirs).await.unwrap_err().kind(), ErrorKind::Invalid);
+        let refused = Caller::new(theirs).request().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_was_not_waited_for_to_its_end_is_heard_by_the_next_call() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let mut caller = Caller::new(theirs);
+        let text = line(&KeeperRequest::Suspend { wait: true }).unwrap();
+        for part in text[..text.len() - 1].chunks(7) {
+            ours.write_all(part).await.unwrap();
+            assert!(timeout(Duration::from_millis(20), caller.request()).await.is_err());
+        }
+        ours.write_all(b"\n").await.unwrap();
+        let asked = caller.request().await.unwrap();
+        assert!(matches!(asked, KeeperRequest::Suspend { wait: true }));
     }
 }

@@ -1,0 +1,106 @@
+//! Going back to a parcel: `sojourn vm rollback`, `sojourn vm discard`.
+
+use super::folder::MachineFolder;
+use super::wire::KeeperRequest;
+use super::{ask_or_gone, disks};
+use crate::output::Output;
+use crate::progress::Bar;
+use ::vm::claim::ClaimState;
+use ::vm::{Parcel, PendingSuspension, RunClaim};
+use block::lock::LockFile;
+use block::{Error, Result};
+use engine::api::DiskRequest;
+use engine::{Config, Engine, Home, Use, open_store};
+
+/// Makes the disk of a machine that does not run what it was in a parcel.
+///
+/// # Errors
+/// [`Conflict`](block::ErrorKind::Conflict) while it runs, or a suspension of it is not in the store yet; those of the store,
+/// the server and the file system.
+pub(super) async fn rollback(name: &str, home: &Home, output: Output) -> Result<()> {
+    let store = open_store(home, &Config::of(home)?).await?;
+    let parcel = Parcel::find(&store, name).await?;
+    let folder = MachineFolder::of(home, &parcel.spec.name)?;
+    disks::must_not_be_pending(home, &folder).await?;
+    // Nobody starts the machine meanwhile.
+    let _lock = folder.must_stay_down()?;
+    put_back(&parcel, &folder, home).await?;
+    let (disk, resume) = (&parcel.spec.disk, parcel.name());
+    output
+        .done(&format!("disk {disk:?} is as in {resume}; go on with 'sojourn vm resume {resume}'"))
+}
+
+/// Makes the disk of a machine what it was in a parcel. The caller has the machine's lock.
+async fn put_back(parcel: &Parcel, folder: &MachineFolder, home: &Home) -> Result<()> {
+    let disk = parcel.spec.disk.clone();
+    disks::bring(home, &disk).await?;
+    // The disk stays as it is for as long as the machine can go on from what is found here.
+    PendingSuspension::set_aside(folder.path())?;
+    let request = DiskRequest::Rollback { name: disk, snapshot: parcel.snapshot.clone() };
+    if let Err(e) = disks::ask_once_free(home, request).await {
+        if let Err(error) = PendingSuspension::put_back(folder.path()) {
+            tracing::warn!(%error, "the suspension that was kept here is put back by the next command");
+        }
+        return Err(e);
+    }
+    PendingSuspension::drop_aside(folder.path())
+}
+
+/// Has the keeper of a machine end, if there is one, and nobody start the machine until the lock is dropped; none if it
+/// is not of this home. A suspension that went up is to go up still, should what follows fail.
+///
+/// # Errors
+/// What the keeper answers; [`Conflict`](block::ErrorKind::Conflict) when somebody else has the machine.
+pub(super) async fn end_keeper(folder: &MachineFolder) -> Result<Option<LockFile>> {
+    let was_sent = folder.not_sent().is_none();
+    ask_or_gone(folder, &KeeperRequest::Stop { force: true }).await?;
+    let lock = folder.must_stay_down()?;
+    // The keeper noted that somebody had it end, which was for this alone.
+    if was_sent && lock.is_some() {
+        folder.note_not_sent(None)?;
+    }
+    Ok(lock)
+}
+
+/// Drops what a machine is since its last parcel, running or suspended, and goes back to that.
+///
+/// # Errors
+/// [`NotFound`](block::ErrorKind::NotFound) when there is nothing to go back to; [`Conflict`](block::ErrorKind::Conflict) while somebody
+/// else has the machine or its disk; those of the store, the server and the file system.
+pub(super) async fn discard(name: &str, home: &Home, output: Output) -> Result<()> {
+    store::check_name("machine", name)?;
+    let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
+    let store = &engine.store;
+    let folder = MachineFolder::of(home, name)?;
+    folder.must_not_be_newer()?;
+    // Before anything is given up: there is something to go back to, or something to drop.
+    if Parcel::newest(store, name).await?.is_none() && folder.pending()?.is_none() {
+        return Err(Error::not_found(format!(
+            "no parcel of machine {name:?} is in the store: there is nothing to go back to; 'sojourn vm stop --force {name}' \
+             ends it"
+        )));
+    }
+    let bar = Bar::waiting("discarding");
+    let _lock = end_keeper(&folder).await?;
+    // What went up until now counts.
+    let parcel = Parcel::newest(store, name).await?;
+    match &parcel {
+        Some(parcel) => put_back(parcel, &folder, home).await?,
+        None => PendingSuspension::forget(folder.path())?,
+    }
+    if let ClaimState::Own(claim) =
+        RunClaim::state(store, name, engine.disks.server().await?).await?
+    {
+        claim.end(store).await?;
+    }
+    drop(bar);
+    output.done(&match parcel {
+        Some(parcel) => format!(
+            "machine {name:?} is as in {} again; go on with 'sojourn vm resume {name}'",
+            parcel.name()
+        ),
+        None => format!(
+            "the suspension of machine {name:?} is dropped; 'sojourn vm start {name}' boots its disk as it is"
+        ),
+    })
+}

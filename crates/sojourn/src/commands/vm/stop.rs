@@ -1,0 +1,48 @@
+//! `sojourn vm stop`.
+
+use super::folder::MachineFolder;
+use super::not_sent::NotSent;
+use super::wire::{self, KeeperReply, KeeperRequest};
+use super::{Stop, answered, does_not_run};
+use crate::output::Output;
+use crate::progress::Bar;
+use block::Result;
+use engine::Home;
+
+/// Ends a machine, or the sending of what it was suspended as.
+///
+/// # Errors
+/// [`Conflict`](block::ErrorKind::Conflict) when there is neither; what the keeper answers.
+pub(super) async fn run(args: &Stop, home: &Home, output: Output) -> Result<()> {
+    let name = &args.name;
+    let folder = MachineFolder::of(home, name)?;
+    folder.spec()?;
+    let request = KeeperRequest::Stop { force: args.force };
+    let bar = Bar::waiting(request.doing());
+    let reply = match wire::call(&folder, &request).await? {
+        Some(reply) => reply,
+        None if args.force => keep_here(&folder)?,
+        None => return Err(does_not_run(name)),
+    };
+    drop(bar);
+    answered(name, reply, output)
+}
+
+/// Notes of a suspension that nothing sends that nothing is to, until somebody asks for it.
+///
+/// # Errors
+/// [`Conflict`](block::ErrorKind::Conflict) when there is none, as when the machine has gone on from it, or while somebody has
+/// the machine; those of the file system.
+fn keep_here(folder: &MachineFolder) -> Result<KeeperReply> {
+    let _lock = folder.lock()?;
+    match folder.pending()? {
+        Some(pending) if !pending.was_resumed(folder.path()) => {
+            // Why it was given up is worth more.
+            if folder.not_sent().is_none() {
+                folder.note_not_sent(Some(&NotSent::Stopped))?;
+            }
+            Ok(KeeperReply::NotSent(pending.parcel()))
+        }
+        _ => Err(does_not_run(folder.name())),
+    }
+}

@@ -1,0 +1,72 @@
+//! `sojourn vm suspend`: a machine that runs is suspended; what was suspended here, and nothing sends, goes up.
+
+use super::folder::MachineFolder;
+use super::keeper::{self, KeepFor};
+use super::not_sent::NotSent;
+use super::wire::{KeeperReply, KeeperRequest, StoredView};
+use super::{Suspend, answered, ask_or_gone, does_not_run};
+use crate::output::Output;
+use crate::progress::Bar;
+use ::vm::{PendingSuspension, machine};
+use block::{Error, ErrorKind, Result};
+use engine::Home;
+
+/// Suspends a machine that runs, or has what was suspended here go up.
+///
+/// # Errors
+/// [`Conflict`](ErrorKind::Conflict) when it does neither; what the keeper answers.
+pub(super) async fn run(args: &Suspend, home: &Home, output: Output) -> Result<()> {
+    let Suspend { name, wait } = args;
+    let folder = MachineFolder::of(home, name)?;
+    folder.spec()?;
+    let bar = Bar::waiting(if *wait { "storing" } else { "suspending" });
+    let request = KeeperRequest::Suspend { wait: *wait };
+    let reply = match ask_or_gone(&folder, &request).await? {
+        Some(reply) => reply,
+        None => match folder.pending()? {
+            Some(pending) => send_kept(home, &folder, &pending, &request).await?,
+            None => return Err(does_not_run(name)),
+        },
+    };
+    drop(bar);
+    answered(name, reply, output)
+}
+
+/// Has a new keeper send what was kept here, which nothing sends; what that answers to a request to suspend.
+async fn send_kept(
+    home: &Home,
+    folder: &MachineFolder,
+    pending: &PendingSuspension,
+    request: &KeeperRequest,
+) -> Result<KeeperReply> {
+    // QEMU is not needed for that.
+    let sending = keeper::spawn(home, folder, machine::default_qemu(), KeepFor::Upload).await;
+    let reply = match (sending, request) {
+        (Ok(KeeperReply::Uploading(_)), KeeperRequest::Suspend { wait: true }) => {
+            ask_or_gone(folder, request).await?.unwrap_or(KeeperReply::Stopped)
+        }
+        // Somebody else's keeper was quicker.
+        (Err(e), _) if e.kind() == ErrorKind::Conflict && folder.not_sent().is_none() => {
+            ask_or_gone(folder, request).await?.ok_or(e)?
+        }
+        (sending, _) => sending?,
+    };
+    match reply {
+        KeeperReply::Stopped if folder.pending()?.is_some() => {
+            let parcel = pending.parcel();
+            Err(match folder.not_sent() {
+                Some(NotSent::GivenUp(why)) => why.context(format!("{parcel} did not go up")),
+                Some(NotSent::Stopped) => {
+                    Error::conflict(format!("{parcel} did not go up: somebody had it end"))
+                }
+                None => Error::unavailable(format!(
+                    "{parcel} did not go up; 'sojourn vm log --qemu {}' says why",
+                    folder.name()
+                )),
+            })
+        }
+        // It was done before anybody could ask.
+        KeeperReply::Stopped => Ok(KeeperReply::Stored(StoredView::of(pending.parcel()))),
+        other => Ok(other),
+    }
+}

@@ -1,0 +1,60 @@
+//! Suspensions that are in this home and not in the store, and that nothing sends: their keeper was killed, or the host
+//! went down. Whoever looks at the machines of the home, or uses one, has the others go up.
+
+use super::folder::MachineFolder;
+use super::keeper;
+use super::wire::{self, KeeperRequest};
+use block::Result;
+use engine::Home;
+use std::io::Write;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// How long a keeper has to say that it is there.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Has them go up, behind, but for that of the machine `but`, and says so on stderr. What fails is in the log: it
+/// keeps nobody from what they asked for.
+pub(super) async fn send(home: &Home, but: Option<&str>) {
+    for name in names(home) {
+        if but == Some(name.as_str()) {
+            continue;
+        }
+        match send_one(home, &name).await {
+            Ok(Some(parcel)) => {
+                // Nobody may be reading.
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "{parcel} was suspended here and nothing sent it: it goes up now"
+                );
+            }
+            Ok(None) => {}
+            Err(error) => tracing::debug!(machine = name, %error, "what is kept here is not sent"),
+        }
+    }
+}
+
+/// The machines of the home, by name.
+fn names(home: &Home) -> Vec<String> {
+    let entries = std::fs::read_dir(home.vms()).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+/// Has the suspension of one machine go up; says which, if there is one that nothing sends.
+async fn send_one(home: &Home, name: &str) -> Result<Option<String>> {
+    let folder = MachineFolder::of(home, name)?;
+    let Some(pending) = folder.pending()? else { return Ok(None) };
+    // One that was given up for good goes up no better, and who went on from one has something newer to say.
+    if folder.not_sent().is_some() || pending.was_resumed(folder.path()) {
+        return Ok(None);
+    }
+    let asked = timeout(PATIENCE, wire::call(&folder, &KeeperRequest::Status)).await;
+    if !matches!(asked, Ok(Ok(None))) {
+        return Ok(None);
+    }
+    keeper::send_behind(home, &folder).await?;
+    Ok(Some(pending.parcel()))
+}

@@ -1,0 +1,256 @@
+//! What the last resume read first is fetched ahead of the guest: in that order, behind what the guest waits for,
+//! and so little at a time that what it asks for next does not wait for long. Where that is not known, what lies
+//! behind an extent that the guest waits for is fetched with it, if the link is quick.
+
+use crate::demand::Demand;
+use crate::{EXTENT, MemoryImage};
+use block::Span;
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// The fewest extents under way at the same time: one is answered while the next one is on its way.
+const FEWEST: usize = 2;
+/// The most.
+const MOST: usize = 32;
+/// What is under way should be answered within this time: a guest may ask for something else behind it.
+const BEHIND: Duration = Duration::from_millis(150);
+
+/// Extents behind one that the guest waits for that come with it where the link is quick.
+const BESIDE: u64 = 3;
+/// A link is quick when these come within this time: at 10 Mb/s they do not.
+const QUICK: Duration = Duration::from_millis(40);
+/// How many of these are under way at the same time, at the most.
+const MOST_BESIDE: usize = 4;
+/// After a link was slow so many extents that the guest waits for come alone; twice as many each time it still is.
+const ALONE: u32 = 8;
+/// … and at the most so many.
+const MOST_ALONE: u32 = 512;
+
+/// Fetches a resume set into the cache, in its order. Nothing is begun while the guest waits for an extent that is not
+/// on its way ahead.
+pub(crate) async fn fetch(base: Arc<MemoryImage>, set: &[u32], demand: &Arc<Demand>) {
+    let memory = base.layout().memory;
+    let one = |extent: u64| {
+        let (base, start) = (Arc::clone(&base), extent * EXTENT);
+        // What cannot be had now is fetched when the guest asks for it.
+        async move { base.fetch_ahead(Span::between(start, (start + EXTENT).min(memory))).await }
+    };
+    fetch_each(set, demand, one).await;
+}
+
+/// Fetches into the cache what lies behind the extents that the guest waits for, as long as the link is quick. Does not
+/// end.
+pub(crate) async fn fetch_beside(base: Arc<MemoryImage>, demand: &Demand) {
+    let memory = base.layout().memory;
+    let some = |extents: Range<u64>| {
+        let (base, end) = (Arc::clone(&base), (extents.end * EXTENT).min(memory));
+        let span = Span::between((extents.start * EXTENT).min(end), end);
+        async move { base.fetch_ahead(span).await }
+    };
+    fetch_each_beside(demand, some).await;
+}
+
+/// Fetches extents by `some`, which returns how many bytes came.
+async fn fetch_each_beside<F>(demand: &Demand, some: impl Fn(Range<u64>) -> F)
+where
+    F: Future<Output = u64> + Send + 'static,
+{
+    let (mut listener, mut running) = (demand.listen(), JoinSet::new());
+    let (mut known, mut alone, mut next_alone) = (HashSet::new(), 0, ALONE);
+    loop {
+        for extent in listener.next().await {
+            while let Some(done) = running.try_join_next() {
+                match done {
+                    Ok((1.., took)) if took > QUICK => {
+                        (alone, next_alone) = (next_alone, (next_alone * 2).min(MOST_ALONE));
+                    }
+                    _ => {}
+                }
+            }
+            if !known.insert(extent) || running.len() >= MOST_BESIDE {
+                continue;
+            }
+            if alone > 0 {
+                alone -= 1;
+                continue;
+            }
+            let beside = extent + 1..extent + 1 + BESIDE;
+            known.extend(beside.clone());
+            let (fetching, began) = (some(beside), Instant::now());
+            running.spawn(async move { (fetching.await, began.elapsed()) });
+        }
+    }
+}
+
+/// Fetches extents by `one`, which returns how many bytes came.
+async fn fetch_each<F>(set: &[u32], demand: &Arc<Demand>, one: impl Fn(u64) -> F)
+where
+    F: Future<Output = u64> + Send + 'static,
+{
+    let mut width = Width::default();
+    let mut running = JoinSet::new();
+    for extent in set {
+        while running.len() >= width.get() {
+            if let Some(Ok((bytes, took))) = running.join_next().await {
+                width.answered(bytes, took);
+            }
+        }
+        demand.until_ahead().await;
+        let (demand, extent) = (Arc::clone(demand), u64::from(*extent));
+        let fetching = one(extent);
+        running.spawn(async move {
+            let (_ahead, began) = (demand.ahead(extent), Instant::now());
+            (fetching.await, began.elapsed())
+        });
+    }
+    while running.join_next().await.is_some() {}
+}
+
+/// How many extents are under way at the same time: few on a thin link, where all wait for each other, and as many
+/// as it takes to fill a long one.
+#[derive(Debug)]
+struct Width {
+    now: usize,
+    quickest: Option<Duration>,
+}
+
+impl Default for Width {
+    fn default() -> Self {
+        Self { now: FEWEST, quickest: None }
+    }
+}
+
+impl Width {
+    fn get(&self) -> usize {
+        self.now
+    }
+
+    /// An extent of which so many bytes were fetched took so long.
+    fn answered(&mut self, bytes: u64, took: Duration) {
+        // What was there already says nothing of the link.
+        if bytes == 0 {
+            return;
+        }
+        let quickest = self.quickest.map_or(took, |quickest| quickest.min(took));
+        self.quickest = Some(quickest);
+        // On a link where one takes as long, fewer would not be quicker.
+        let should = BEHIND.max(quickest + quickest / 2);
+        if took <= should {
+            self.now = (self.now + 1).min(MOST);
+        } else if took > should * 2 {
+            self.now = (self.now / 2).max(FEWEST);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+    use tokio::time::sleep;
+
+    /// How many are under way on a link that carries one at a time, each in `own` ms, and takes `trip` ms more for
+    /// each; the most and the mean of many.
+    fn settled(own: u64, trip: u64) -> (usize, usize) {
+        let mut width = Width::default();
+        let (mut most, mut sum) = (0, 0);
+        for _ in 0..200 {
+            // All that are under way share the link.
+            width.answered(20_000, Duration::from_millis(trip + own * width.get() as u64));
+            (most, sum) = (most.max(width.get()), sum + width.get());
+        }
+        (most, sum / 200)
+    }
+
+    #[test]
+    fn a_thin_link_has_few_under_way_and_a_long_one_as_many_as_fill_it() {
+        assert!(settled(160, 10).0 <= 4, "1 Mb/s");
+        assert!(settled(16, 0).0 <= 20, "10 Mb/s: a third of a second at the most");
+        assert!(settled(2, 100).1 >= 20, "100 Mb/s, and 100 ms");
+    }
+
+    #[test]
+    fn what_is_held_says_nothing_of_the_link() {
+        let mut width = Width::default();
+        width.answered(0, Duration::ZERO);
+        assert_eq!((width.get(), width.quickest), (FEWEST, None));
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Fetches a set from a link that takes a second for each extent, and five for extent 3; what was begun so far.
+    fn fetching(set: &[u32], demand: &Arc<Demand>) -> (Arc<Mutex<Vec<u64>>>, JoinSet<()>) {
+        let begun = Arc::new(Mutex::new(Vec::new()));
+        let (noted, set, demand) = (Arc::clone(&begun), set.to_vec(), Arc::clone(demand));
+        let one = move |extent| {
+            noted.lock().push(extent);
+            async move {
+                sleep(if extent == 3 { SECOND * 5 } else { SECOND }).await;
+                4096
+            }
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { fetch_each(&set, &demand, one).await });
+        (begun, tasks)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_set_comes_in_its_order_and_behind_what_the_guest_waits_for() {
+        let demand = Arc::new(Demand::default());
+        let waits = demand.wait_for(9..10);
+        let (begun, mut tasks) = fetching(&[5, 3, 8, 9, 1, 2], &demand);
+        sleep(SECOND * 10).await;
+        assert!(begun.lock().is_empty(), "the guest goes before all of it");
+        drop(waits);
+        sleep(SECOND / 2).await;
+        assert_eq!(*begun.lock(), [5, 3], "few at a time");
+        // In the middle of it, too; what is under way comes.
+        let waits = demand.wait_for(7..8);
+        sleep(SECOND * 10).await;
+        assert_eq!(*begun.lock(), [5, 3]);
+        drop(waits);
+        while tasks.join_next().await.is_some() {}
+        assert_eq!(*begun.lock(), [5, 3, 8, 9, 1, 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_that_waits_for_what_is_on_its_way_holds_up_nothing() {
+        let demand = Arc::new(Demand::default());
+        let (begun, _tasks) = fetching(&[5, 3, 8, 9], &demand);
+        sleep(SECOND / 2).await;
+        let _waits = demand.wait_for(3..4);
+        sleep(SECOND).await;
+        assert!(begun.lock().len() > 2, "{begun:?}");
+    }
+
+    /// How many extents came beside those of a guest that waits for every eighth one, on a link that takes so many ms.
+    async fn beside(took: u64) -> u64 {
+        let (demand, came) = (Arc::new(Demand::default()), Arc::new(Mutex::new(0)));
+        let (heard, counted) = (Arc::clone(&demand), Arc::clone(&came));
+        let some = move |extents: Range<u64>| {
+            *counted.lock() += extents.end - extents.start;
+            async move {
+                sleep(Duration::from_millis(took)).await;
+                4096
+            }
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { fetch_each_beside(&heard, some).await });
+        for number in 0..100 {
+            sleep(SECOND).await;
+            let _waits = demand.wait_for(number * 8..number * 8 + 1);
+            sleep(SECOND).await;
+        }
+        *came.lock()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_lies_behind_comes_with_what_is_waited_for_where_the_link_is_quick() {
+        assert_eq!(beside(10).await, 100 * BESIDE);
+        assert!(beside(300).await <= 5 * BESIDE, "a thin link is tried now and then");
+    }
+}

@@ -1,0 +1,300 @@
+//! A machine that runs is stored: as a parcel, or here at first, to go up behind its back.
+
+use crate::machine::{MachineDisk, MappedMemory, RunningMachine};
+use crate::pending::{PendingSuspension, SuspendedParts};
+use crate::save::{self, MachineTail};
+use crate::{MemoryImage, Parcel, RunClaim, device_state, mount, plain, resume_set};
+use block::{Error, Result};
+use serde_json::Value;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use store::{Progress, RefKind, Session, Store};
+use tokio::time::{Instant, timeout};
+
+/// How long the store may take to answer before a suspension does without.
+const ASKS: Duration = Duration::from_secs(2);
+
+/// What making a parcel came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParcelReport {
+    /// The parcel.
+    pub parcel: Parcel,
+    /// For how long the guest stood still, in seconds; of a suspend, until all was stored.
+    pub paused: f64,
+    /// Until the parcel was in the store, in seconds.
+    pub stored: f64,
+    /// Bytes of chunks that the memory added to the store.
+    pub memory_bytes: u64,
+    /// Extents of memory that changed.
+    pub changed: u64,
+    /// Extents of these that were stored in full.
+    pub full: u64,
+}
+
+/// What suspending a machine on this host came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KeptReport {
+    /// What is to go up.
+    pub pending: PendingSuspension,
+    /// From the guest's stop until all was on stable storage here, in seconds.
+    pub paused: f64,
+    /// The same from the request.
+    pub kept: f64,
+}
+
+impl RunningMachine {
+    /// Makes a parcel of the machine as it is now, and lets it run on.
+    ///
+    /// # Errors
+    /// Those of the disk's server, the store and QEMU; the machine runs on then, too.
+    pub async fn checkpoint(
+        &self,
+        disk: &dyn MachineDisk,
+        progress: &dyn Progress,
+    ) -> Result<ParcelReport> {
+        self.pack(disk, progress, true).await
+    }
+
+    /// Makes a parcel of the machine, which stands still from then on; [`end`](Self::end) it.
+    ///
+    /// # Errors
+    /// Those of the disk's server, the store and QEMU; the machine runs on then.
+    pub async fn freeze_and_store(
+        &self,
+        disk: &dyn MachineDisk,
+        progress: &dyn Progress,
+    ) -> Result<ParcelReport> {
+        self.pack(disk, progress, false).await
+    }
+
+    /// Keeps the machine on this host as it is now; it stands still from then on. [`park`](Self::park) it, and
+    /// [`upload`](crate::upload::upload) what was kept. Most of its memory is written while it runs on.
+    ///
+    /// # Errors
+    /// [`Denied`](ErrorKind::Denied) and [`Conflict`](ErrorKind::Conflict) when the disk cannot be marked, as an
+    /// ephemeral one; [`Fenced`](ErrorKind::Fenced) when another home has the machine by now; those of QEMU and
+    /// the file system. The machine runs on then.
+    pub async fn suspend_here(&self, disk: &dyn MachineDisk) -> Result<KeptReport> {
+        let began = Instant::now();
+        // What is suspended without a claim could neither go up nor go on.
+        RunClaim::of_suspension(&self.host.store, &self.spec, self.host.server).await?;
+        self.ram.take_over().await?;
+        if let Some(MappedMemory::Mounted(mounted)) = &self.memory {
+            mount::write_back(&mounted.file()).await?;
+            self.ram.sync().await?;
+        }
+        let known = self.last_number.load(Ordering::Relaxed);
+        let newest = timeout(ASKS, Parcel::newest(&self.host.store, &self.spec.name)).await;
+        // Without an answer the parcel gets another number when it is stored, should it have to.
+        let newest = newest.ok().and_then(Result::ok).flatten().map_or(0, |parcel| parcel.number);
+        let number = Parcel::number_after(&self.spec.name, newest.max(known))?;
+        let token = token(&self.host.store)?;
+        self.monitor.execute("stop", Value::Null).await?;
+        let _pause = self.ram.demand().pause_ahead();
+        let stopped = Instant::now();
+        match self.keep_here(disk, number, token).await {
+            Ok(pending) => Ok(KeptReport {
+                pending,
+                paused: stopped.elapsed().as_secs_f64(),
+                kept: began.elapsed().as_secs_f64(),
+            }),
+            Err(e) => {
+                if let Err(error) = self.run().await {
+                    tracing::error!(machine = self.spec.name, %error, "the guest stays paused");
+                }
+                Err(e)
+            }
+        }
+    }
+
+    async fn keep_here(
+        &self,
+        disk: &dyn MachineDisk,
+        number: u64,
+        token: String,
+    ) -> Result<PendingSuspension> {
+        let state = device_state::save(&self.monitor, &self.host.directory).await?;
+        self.collect().await?;
+        let frozen = self.ram.freeze()?;
+        let (marked, synced) = tokio::join!(disk.set_mark(&self.spec.disk), self.ram.sync());
+        let disk_mark = marked?;
+        synced?;
+        let base = frozen.base().map(AsRef::as_ref);
+        let set = resume_set::encode(&self.first_reads(base).await);
+        let (local, changed) = frozen.pages();
+        let parts = SuspendedParts {
+            spec: &self.spec,
+            number,
+            token,
+            created: self.host.store.world().clock.now(),
+            disk_mark,
+            base,
+            local,
+            changed,
+            tail: MachineTail { state: &state, resume_set: &set },
+        };
+        PendingSuspension::keep(&self.host.directory, parts).await
+    }
+
+    /// Makes a parcel. The guest stands still until its memory is frozen and its disk is stored, and goes on
+    /// then if it is to run on.
+    async fn pack(
+        &self,
+        disk: &dyn MachineDisk,
+        progress: &dyn Progress,
+        run_on: bool,
+    ) -> Result<ParcelReport> {
+        let store = &self.host.store;
+        let name = &self.spec.name;
+        let began = Instant::now();
+        let session = store.session(&format!("parcel of machine {name}")).await?;
+        let outcome = self.pack_in(&session, disk, progress, run_on, began).await;
+        let outcome = session.close(outcome).await;
+        if outcome.is_err()
+            && let Err(error) = self.run().await
+        {
+            tracing::error!(machine = name, %error, "the guest stays paused");
+        }
+        outcome
+    }
+
+    async fn pack_in(
+        &self,
+        session: &Session,
+        disk: &dyn MachineDisk,
+        progress: &dyn Progress,
+        run_on: bool,
+        began: Instant,
+    ) -> Result<ParcelReport> {
+        let (store, spec) = (&self.host.store, &self.spec);
+        let mut claim = self.claim.lock().await;
+        let claimed = claim.as_mut().ok_or_else(|| Error::conflict("the machine has ended"))?;
+        // The new parcel shares chunks with the one that the machine came from.
+        *claimed = claimed.hold(session).await?;
+        let before = Parcel::newest(store, &spec.name).await?;
+        if let Some(before) = before.as_ref().filter(|before| before.spec.uuid != spec.uuid) {
+            return Err(Error::conflict(format!(
+                "parcel {} is of another machine that has the same name; remove one of the two",
+                before.name()
+            )));
+        }
+        let known = self.last_number.load(Ordering::Relaxed);
+        let newest = before.map_or(0, |before| before.number).max(known);
+        let number = Parcel::number_after(&spec.name, newest)?;
+        let snapshot = Parcel::snapshot_name(&spec.name, number);
+        let full = format!("{}@{snapshot}", spec.disk);
+        // A try that was killed may have left its snapshot; no parcel names it.
+        if store.refs().get(RefKind::Snapshot, &full).await?.is_some() {
+            disk.remove_snapshot(&spec.disk, &snapshot).await?;
+        }
+        self.monitor.execute("stop", Value::Null).await?;
+        // A guest that stands still needs no more of its memory; what is stored has the link.
+        let _pause = (!run_on).then(|| self.ram.demand().pause_ahead());
+        let stopped = Instant::now();
+        let state = device_state::save(&self.monitor, &self.host.directory).await?;
+        self.collect().await?;
+        let frozen = self.ram.freeze()?;
+        disk.snapshot(&spec.disk, &snapshot).await?;
+        let found = session.hold(RefKind::Snapshot, &full).await?;
+        let contents = found.and_then(|found| found.body.manifest).ok_or_else(|| {
+            Error::conflict(format!(
+                "snapshot {full} was removed while machine {:?} was saved",
+                spec.name
+            ))
+        })?;
+        if run_on {
+            self.run().await?;
+        }
+        let mut paused = stopped.elapsed().as_secs_f64();
+        let base = frozen.base().cloned();
+        let set = resume_set::encode(&self.first_reads(base.as_deref()).await);
+        let tail = MachineTail { state: &state, resume_set: &set };
+        let saved = save::memory(session, base.as_deref(), &frozen, tail, progress).await?;
+        // Others may have taken the machine while its memory went up.
+        *claimed = claimed.hold(session).await?;
+        let parcel = Parcel::publish(session, spec, number, &saved, contents, None).await?;
+        self.last_number.store(number, Ordering::Relaxed);
+        *claimed = claimed.advance(session, spec, &parcel).await?;
+        frozen.stored(parcel.image(store, &self.host.loader).await?);
+        // What was kept here of an earlier suspension is behind this parcel.
+        if let Err(error) = PendingSuspension::forget(&self.host.directory) {
+            tracing::warn!(machine = spec.name, %error, "an earlier suspension stays here");
+        }
+        if !run_on {
+            paused = stopped.elapsed().as_secs_f64();
+        }
+        Ok(ParcelReport {
+            parcel,
+            paused,
+            stored: began.elapsed().as_secs_f64(),
+            memory_bytes: saved.imported.stats.stored_bytes,
+            changed: saved.changed,
+            full: saved.full,
+        })
+    }
+
+    /// Which extents the next resume should have fetched ahead: those that the last one read first, or those that the
+    /// one before it did if this one was not noted to its end, be it known from a suspension that did not go up or from
+    /// a parcel; what was noted of it is better than nothing.
+    async fn first_reads(&self, base: Option<&MemoryImage>) -> Vec<u32> {
+        let known = [self.touched.lock().clone(), self.resumed_by.clone()];
+        first_known(known, base.map(MemoryImage::resume_set), || self.ram.noted()).await
+    }
+
+    /// Has all that the guest changed in its memory in our hands. The guest is stopped.
+    async fn collect(&self) -> Result<()> {
+        match &self.memory {
+            Some(MappedMemory::Mounted(mounted)) => mount::write_back(&mounted.file()).await,
+            Some(MappedMemory::File(path)) => plain::collect(&self.ram, path).await,
+            None => Err(Error::conflict("the machine has ended")),
+        }
+    }
+}
+
+/// The first set that has something in it: of those that are known, the one of the base, what was noted. Nothing of a
+/// machine that neither came from a parcel nor knows a set.
+async fn first_known(
+    known: [Vec<u32>; 2],
+    of_base: Option<impl Future<Output = Result<Vec<u32>>>>,
+    noted: impl FnOnce() -> Vec<u32>,
+) -> Vec<u32> {
+    if let Some(set) = known.into_iter().find(|set| !set.is_empty()) {
+        return set;
+    }
+    let Some(of_base) = of_base else { return Vec::new() };
+    // The guest stands still meanwhile.
+    match timeout(ASKS, of_base).await {
+        Ok(Ok(set)) if !set.is_empty() => set,
+        _ => noted(),
+    }
+}
+
+/// Tells a parcel from another one of its number.
+fn token(store: &Store) -> Result<String> {
+    let mut random = [0; 16];
+    store.world().entropy.fill(&mut random)?;
+    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::{pending, ready};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_resume_that_was_not_noted_to_its_end_passes_on_the_set_it_had_itself() {
+        let older = || Some(ready(Ok(vec![3])));
+        let noted = || vec![4];
+        let set = async |seen: &[u32], own: &[u32]| {
+            first_known([seen.to_vec(), own.to_vec()], older(), noted).await
+        };
+        assert_eq!(set(&[1], &[2]).await, [1]);
+        assert_eq!(set(&[], &[2]).await, [2], "that of the parcel before is older");
+        assert_eq!(set(&[], &[]).await, [3]);
+        let nobody = || [Vec::new(), Vec::new()];
+        let away = Some(pending::<Result<Vec<u32>>>());
+        assert_eq!(first_known(nobody(), away, noted).await, [4], "the store is away");
+        let none = None::<std::future::Ready<Result<Vec<u32>>>>;
+        assert!(first_known(nobody(), none, noted).await.is_empty(), "it was booted");
+    }
+}
