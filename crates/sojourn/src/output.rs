@@ -72,18 +72,38 @@ impl Table {
 
     /// The lines, without blanks at their ends.
     pub(crate) fn render(&self) -> String {
+        self.render_within(usize::MAX, &[])
+    }
+
+    /// The lines, without as many of the columns with these titles, from the first, as are too many for
+    /// that width. A table that is still wider than that is given as it is.
+    pub(crate) fn render_within(&self, columns: usize, spare: &[&str]) -> String {
+        const BETWEEN: usize = 2;
         let width = |column: usize| {
             self.rows.iter().filter_map(|r| r.get(column)).map(|c| c.chars().count()).max()
         };
         let widths: Vec<usize> = (0..self.right.len()).filter_map(width).collect();
+        let mut shown = vec![true; widths.len()];
+        for title in spare {
+            let kept = widths.iter().zip(&shown).filter(|(_, shown)| **shown);
+            if kept.map(|(width, _)| width + BETWEEN).sum::<usize>()
+                <= columns.saturating_add(BETWEEN)
+            {
+                break;
+            }
+            for (shown, cell) in shown.iter_mut().zip(&self.rows[0]) {
+                *shown &= cell != title;
+            }
+        }
         let mut text = String::new();
         for row in &self.rows {
             let mut line = String::new();
-            for ((cell, width), right) in row.iter().zip(&widths).zip(&self.right) {
+            let cells = row.iter().zip(&widths).zip(&self.right).zip(&shown);
+            for (((cell, width), right), _) in cells.filter(|(_, shown)| **shown) {
                 let cell =
                     if *right { format!("{cell:>width$}") } else { format!("{cell:<width$}") };
                 line.push_str(&cell);
-                line.push_str("  ");
+                line.push_str(&" ".repeat(BETWEEN));
             }
             text.push_str(line.trim_end());
             text.push('\n');
@@ -129,6 +149,20 @@ mod tests {
         table.row(["a".into(), "10".into()]);
         table.row(["longer".into(), "5".into()]);
         assert_eq!(table.render(), "name    size\na         10\nlonger     5\n");
+    }
+
+    #[test]
+    fn a_narrow_table_goes_without_what_can_be_spared_and_no_more() {
+        let mut table = Table::new(&["name", ">size", ">age", "state"]);
+        table.row(["a".into(), "10".into(), "7".into(), "ok".into()]);
+        let titles = |columns| {
+            let text = table.render_within(columns, &["age", "size"]);
+            text.lines().next().unwrap_or_default().to_owned()
+        };
+        assert_eq!(titles(22), "name  size  age  state");
+        assert_eq!(titles(21), "name  size  state");
+        assert_eq!(titles(16), "name  state");
+        assert_eq!(titles(5), "name  state");
     }
 
     #[test]

@@ -76,6 +76,7 @@ fn works_in_home(command: &Command) -> bool {
         Command::Serve(args) => args.file.is_none() && args.shadow == Place::Home,
         Command::Borrow(_)
         | Command::Device(_)
+        | Command::Discover(_)
         | Command::Trace(_)
         | Command::Replay(_)
         | Command::Model(_)

@@ -352,16 +352,15 @@ fn one_client_on_an_inherited_socket_is_served_and_then_the_end() {
     let file = lab.file("disk.raw", &content(MIB, 1));
     let path = lab.path("a.sock");
     let socket = UnixListener::bind(&path).unwrap();
-    let inherited = rustix::io::dup(&socket).unwrap();
     let script = format!(
-        "exec 3<&{}; LISTEN_PID=$$ LISTEN_FDS=1 exec {BINARY} serve --file {} --single",
-        inherited.as_raw_fd(),
+        "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec {BINARY} serve --file {} --single",
         file.display()
     );
+    // As standard input, which no process that another test starts meanwhile has, too.
     let mut command = Command::new("/bin/bash");
-    command.args(["-c", &script]).stdin(std::process::Stdio::null());
+    command.args(["-c", &script]).stdin(std::os::fd::OwnedFd::from(socket));
     let mut child = command.spawn().unwrap();
-    drop((inherited, socket));
+    drop(command);
     let mut stream = UnixStream::connect(&path).unwrap();
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting).unwrap();

@@ -1,10 +1,10 @@
 //! `sojourn drain`.
 
 use super::reload::server;
-use crate::lists::duration;
 use crate::output::Output;
 use block::{Error, Result};
 use engine::Home;
+use engine::config::time::duration;
 use server::api::DrainRequest;
 
 /// Arguments of `sojourn drain`.

@@ -125,6 +125,20 @@ pub(crate) struct Import {
     pub(crate) boot_list: Option<String>,
 }
 
+impl Import {
+    /// The error for a name that is a source, and a source that is a name.
+    fn swapped(&self) -> Option<Error> {
+        let named = self.source.parse::<ImageName>().is_ok() && !Path::new(&self.source).exists();
+        let is_source = self.name == "-" || is_uri(&self.name) || Path::new(&self.name).exists();
+        (named && is_source).then(|| {
+            Error::invalid(format!(
+                "the source comes first, then the name: sojourn image import {} {}",
+                self.name, self.source
+            ))
+        })
+    }
+}
+
 /// An image version.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Which {
@@ -246,7 +260,7 @@ pub(crate) async fn run(verb: &Image, home: &Home, output: Output) -> Result<()>
 }
 
 async fn import_image(args: &Import, home: &Home, store: &Store, output: Output) -> Result<()> {
-    let name: ImageName = args.name.parse()?;
+    let name: ImageName = args.name.parse().map_err(|e| args.swapped().unwrap_or(e))?;
     images::must_be_free(store, &name).await?;
     let session = store.session(&format!("import of {name}")).await?;
     let imported = import_version(args, &name, home, &session).await;
@@ -313,6 +327,12 @@ async fn read_source(args: &Import, home: &Home, session: &Session) -> Result<Im
         let imported = import::from_device(session, &remote, &bar).await;
         remote.close().await;
         return imported;
+    }
+    if let Some((scheme @ ("http" | "https" | "ftp"), _)) = args.source.split_once("://") {
+        return Err(Error::unsupported(format!(
+            "{scheme} is not read here; have it downloaded: curl -fL {} | sojourn image import - {}",
+            args.source, args.name
+        )));
     }
     let path = Path::new(&args.source);
     if args.format.is_none()

@@ -1,5 +1,7 @@
 //! `sojourn top`: what the running server does now.
 
+mod keys;
+mod picture;
 mod rates;
 mod screen;
 
@@ -7,8 +9,10 @@ use super::reload::server;
 use crate::output::Output;
 use block::{Error, Result};
 use engine::Home;
+use keys::{Key, Keys};
+use picture::View;
 use rates::{Now, SortKey};
-use screen::{Page, Screen};
+use screen::Screen;
 use server::signals::Signals;
 use server::status::StatusView;
 use std::io::IsTerminal;
@@ -24,7 +28,8 @@ Examples:
   sojourn top --sort latency --interval 5
   sojourn --json top --once | jq '.disks[] | select(.p99_us > 10000)'
 
-Keys: q quits; d disks, c clients; sort by i IOPS, b bytes, l latency, g growth, n name.
+Keys: q quits, ? tells them all; d disks, c clients; the arrows, Page Up and Page Down move; sort
+by i IOPS, b bytes, l latency, g growth, n name. NO_COLOR=1 in the environment leaves colours out.
 When stdout is no terminal, and with --json, it prints once.")]
 pub(crate) struct Args {
     /// Print once, what happened in one interval, and end
@@ -57,36 +62,12 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     let after = look(home).await?;
     let mut now = Now::between(&before, &after, began.elapsed());
     now.sort(args.sort);
-    output.print(&now, || screen::text(&now, Page::Disks, args.sort, None))
+    output.print(&now, || picture::whole(&now))
 }
 
 /// The server's state.
 async fn look(home: &Home) -> Result<StatusView> {
     server(home).await?.status().await
-}
-
-/// What a key asks for.
-#[derive(Debug, PartialEq)]
-enum Key {
-    Quit,
-    Show(Page),
-    Sort(SortKey),
-}
-
-impl Key {
-    fn of(byte: u8) -> Option<Self> {
-        match byte {
-            b'q' | b'Q' | 3 | 4 => Some(Self::Quit), // also Ctrl-C and Ctrl-D
-            b'd' => Some(Self::Show(Page::Disks)),
-            b'c' => Some(Self::Show(Page::Clients)),
-            b'i' => Some(Self::Sort(SortKey::Iops)),
-            b'b' => Some(Self::Sort(SortKey::Bytes)),
-            b'l' => Some(Self::Sort(SortKey::Latency)),
-            b'g' => Some(Self::Sort(SortKey::Growth)),
-            b'n' => Some(Self::Sort(SortKey::Name)),
-            _ => None,
-        }
-    }
 }
 
 /// Shows it in the terminal until `q`.
@@ -97,28 +78,31 @@ async fn watch(args: &Args, home: &Home, interval: Duration) -> Result<()> {
     let mut tick = tokio::time::interval(interval);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tick.tick().await;
-    let (mut sort, mut page) = (args.sort, Page::Disks);
+    let mut view = View::new(args.sort);
     let mut now = Now::between(&before, &before, interval);
-    let mut keys = tokio::io::stdin();
+    let (mut input, mut keys, mut bytes) = (tokio::io::stdin(), Keys::default(), [0; 64]);
     loop {
-        now.sort(sort);
-        screen.show(&now, page, sort)?;
-        let mut byte = [0];
+        now.sort(view.sort);
+        screen.show(&now, &view)?;
         tokio::select! {
             _ = tick.tick() => {
                 let after = look(home).await?;
                 now = Now::between(&before, &after, began.elapsed());
                 (before, began) = (after, Instant::now());
             }
-            got = keys.read(&mut byte) => {
-                if got.map_err(|e| Error::io("stdin", e))? == 0 {
+            got = input.read(&mut bytes) => {
+                let got = got.map_err(|e| Error::io("stdin", e))?;
+                if got == 0 {
                     return Ok(());
                 }
-                match Key::of(byte[0]) {
-                    Some(Key::Quit) => return Ok(()),
-                    Some(Key::Show(wanted)) => page = wanted,
-                    Some(Key::Sort(wanted)) => sort = wanted,
-                    None => {}
+                for key in keys.feed(&bytes[..got]) {
+                    match key {
+                        Key::Quit => return Ok(()),
+                        Key::Help => view.help = !view.help,
+                        Key::Show(page) => view.show(page),
+                        Key::Sort(sort) => view.sort = sort,
+                        Key::Move(to) => view.go(to, &now, Screen::size()),
+                    }
                 }
             }
             () = signals.stop() => return Ok(()),

@@ -1,5 +1,6 @@
 //! From two states of a server to what happened between them.
 
+use crate::order::natural;
 use cache::Forecast;
 use serde::Serialize;
 use server::head_room::HeadRoomView;
@@ -176,7 +177,7 @@ impl Now {
                 }
                 SortKey::Name => Ordering::Equal,
             };
-            order.then_with(|| a.name.cmp(&b.name))
+            order.then_with(|| natural(&a.name, &b.name))
         });
         self.clients.sort_by(|a, b| {
             let order = match key {
@@ -185,7 +186,7 @@ impl Now {
                 SortKey::Growth => descending(a.rates.written_bytes, b.rates.written_bytes),
                 SortKey::Name => Ordering::Equal,
             };
-            order.then_with(|| a.client.cmp(&b.client))
+            order.then_with(|| natural(&a.client, &b.client))
         });
     }
 }
