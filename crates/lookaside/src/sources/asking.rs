@@ -208,6 +208,13 @@ impl Sources {
 }
 
 impl Tracked {
+    /// What it costs to ask this one, too, when it is expected to take so long: little where it shares no link,
+    /// however long it takes. One that hung is expected to take as long as it was waited for; another one that
+    /// hangs before it would be waited for as long again, and the store would be asked late.
+    pub(super) fn hedge_of(&self, expected: Duration) -> Duration {
+        if self.source.is_distant() { expected } else { expected.min(UNSURE_HEDGE) }
+    }
+
     /// Turns that are free now.
     pub(super) fn turns_now(&self, urgency: Urgency) -> Option<Turns> {
         let background = match urgency {

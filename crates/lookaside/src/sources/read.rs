@@ -58,7 +58,7 @@ impl Sources {
                 if began.is_some() {
                     let other = match next.peek() {
                         Some((Asked::Store, _)) => self.hedge_of(at.stored.into()),
-                        Some((_, expected)) => *expected,
+                        Some((Asked::Source(next), expected)) => next.hedge_of(*expected),
                         None => Duration::ZERO,
                     };
                     hedge_at = Instant::now() + self.patience(&asked, at, other);

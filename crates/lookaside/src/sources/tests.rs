@@ -249,6 +249,27 @@ async fn what_is_read_ahead_leaves_turns_to_a_guest() {
     tokio::join!(ahead, guest);
 }
 
+#[tokio::test(start_paused = true)]
+async fn however_many_media_hang_the_store_is_asked_soon_and_its_error_told() {
+    for hanging in 1..=3 {
+        let chunks = chunks(40);
+        let fakes: Vec<_> = (0..hanging).map(|_| fake(&chunks, Manner::Hanging)).collect();
+        let sources = sources(CostEstimate::DISTANT, &fakes);
+        for plain in &chunks {
+            let at = asked_for(&testing::settings(), plain);
+            let began = Instant::now();
+            let store = || async {
+                let waited = began.elapsed();
+                assert!(waited <= MS(2100) * hanging, "{hanging} media hang: {waited:?}");
+                Err(Error::unavailable("down"))
+            };
+            let read = sources.read(&at, ReadOrder::Cheapest, Urgency::Demand, store).await;
+            assert_eq!(read.unwrap_err().message(), "down");
+            assert!(began.elapsed() <= MS(10_100) + MS(2100) * hanging);
+        }
+    }
+}
+
 fn manners() -> impl Strategy<Value = Manner> {
     prop_oneof![
         Just(Manner::Honest),
