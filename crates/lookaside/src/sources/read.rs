@@ -53,6 +53,8 @@ impl Sources {
                             (Asked::Store, read.await)
                         });
                     }),
+                    // All were asked when the store failed.
+                    Asked::Source(_) if attempts.is_asking(&asked) => None,
                     Asked::Source(tracked) => attempts.ask(tracked).await,
                 };
                 if began.is_some() {
@@ -130,6 +132,10 @@ impl<'a> ChunkAttempts<'a> {
         self.began.push((asked, Instant::now(), reason));
     }
 
+    fn is_asking(&self, asked: &Asked) -> bool {
+        self.began.iter().any(|(other, ..)| other.is(asked))
+    }
+
     fn ended(&mut self, asked: &Asked) {
         self.began.retain(|(other, ..)| !other.is(asked));
     }
@@ -147,8 +153,7 @@ impl<'a> ChunkAttempts<'a> {
     fn ask_all(&mut self) {
         for tracked in self.sources.sources.load().iter() {
             let asked = Asked::Source(Arc::clone(tracked));
-            let is_asked = self.began.iter().any(|(other, ..)| other.is(&asked));
-            if !is_asked
+            if !self.is_asking(&asked)
                 && tracked.source.claims(&self.at.id)
                 && let Some(turns) = tracked.turns_now(self.urgency)
             {

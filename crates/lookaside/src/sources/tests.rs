@@ -257,15 +257,20 @@ async fn however_many_media_hang_the_store_is_asked_soon_and_its_error_told() {
         let sources = sources(CostEstimate::DISTANT, &fakes);
         for plain in &chunks {
             let at = asked_for(&testing::settings(), plain);
-            let began = Instant::now();
+            let (began, failed) = (Instant::now(), OnceLock::new());
             let store = || async {
                 let waited = began.elapsed();
                 assert!(waited <= MS(2100) * hanging, "{hanging} media hang: {waited:?}");
+                tokio::time::sleep(MS(50)).await;
+                failed.set(Instant::now()).unwrap();
                 Err(Error::unavailable("down"))
             };
             let read = sources.read(&at, ReadOrder::Cheapest, Urgency::Demand, store).await;
             assert_eq!(read.unwrap_err().message(), "down");
-            assert!(began.elapsed() <= MS(10_100) + MS(2100) * hanging);
+            assert!(failed.get().unwrap().elapsed() <= MS(10_100), "the error is told 10 s later");
+            // As often as they were asked, they were given up, too: never twice at a time.
+            let report = sources.report();
+            assert!(report.iter().all(|one| one.asked <= 40), "{report:?}");
         }
     }
 }
