@@ -5,13 +5,13 @@ use crate::content;
 use crate::load::{MOST_CLIENTS, read_all};
 use crate::place::Place;
 use crate::process::Tree;
+use crate::tool::{find, run};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use std::cell::{Cell, OnceCell};
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -114,12 +114,12 @@ impl Contender {
         }
     }
 
-    /// Its program's version, or why it cannot run here.
-    pub(crate) fn version(&self, bench: &Bench) -> Result<String> {
+    /// Its program's version, or why it cannot run here; `sojourn` is our binary.
+    pub(crate) fn version(&self, sojourn: &Path) -> Result<String> {
         let (program, flag) = match self.kind {
             Kind::Raw => return Ok(env!("CARGO_PKG_VERSION").to_owned()),
             Kind::SojournFile | Kind::SojournDisk | Kind::SojournPrivate => {
-                (bench.sojourn.clone(), "--version")
+                (sojourn.to_owned(), "--version")
             }
             Kind::NbdServer { .. } => (find(self.program())?, "-V"),
             Kind::QemuQcow2 => {
@@ -163,8 +163,8 @@ impl Contender {
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = command.spawn().with_context(|| format!("cannot run {:?}", command))?;
         let tree = Tree::new(child.id());
-        let exports = launch.exports;
-        let mut server = Server { child, tree, place, exports };
+        let left = Left { dir, commands: launch.undo };
+        let mut server = Server { child, tree, place, exports: launch.exports, _left: left };
         server
             .await_ready(launch.pid_file.as_deref())
             .and_then(|()| read_all(&server.place, &server.export(0), bench.size))
@@ -173,7 +173,7 @@ impl Contender {
     }
 
     fn launch(&self, bench: &Bench, dir: &Path, place: &Place) -> Result<Launch> {
-        let mut pid_file = None;
+        let (mut pid_file, mut undo) = (None, Vec::new());
         let mut exports = Exports::Same(String::new());
         let command = match self.kind {
             Kind::Raw => {
@@ -196,6 +196,9 @@ impl Contender {
                 for index in 0..count {
                     let name = format!("{stem}-{index}");
                     run(bench.command().args(["disk", "create", &name, "--from", IMAGE]))?;
+                    let mut remove = bench.command();
+                    remove.args(["disk", "remove", &name]);
+                    undo.push(remove);
                 }
                 exports = match count {
                     1 => Exports::Same(format!("{stem}-0")),
@@ -259,7 +262,7 @@ impl Contender {
                 command
             }
         };
-        Ok(Launch { command, exports, pid_file })
+        Ok(Launch { command, exports, pid_file, undo })
     }
 }
 
@@ -267,6 +270,8 @@ struct Launch {
     command: Command,
     exports: Exports,
     pid_file: Option<PathBuf>,
+    /// What removes what was made for it elsewhere than in its directory.
+    undo: Vec<Command>,
 }
 
 #[derive(Debug)]
@@ -296,11 +301,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     /// Makes a disk image of `size` bytes in `dir`.
-    pub(crate) fn new(dir: &Path, size: u64, sojourn: Option<PathBuf>) -> Result<Self> {
-        let sojourn = match sojourn {
-            Some(path) => path,
-            None => std::env::current_exe()?.with_file_name("sojourn"),
-        };
+    pub(crate) fn new(dir: &Path, size: u64, sojourn: PathBuf) -> Result<Self> {
         let image = dir.join("image.raw");
         content::write_image(&image, size)
             .with_context(|| format!("cannot write {}", image.display()))?;
@@ -355,12 +356,31 @@ impl Bench {
     }
 }
 
-/// A running server. Dropping it stops it.
+/// A running server. Dropping it stops it, and deletes what was made for it.
 pub(crate) struct Server {
     child: Child,
     tree: Tree,
     place: Place,
     exports: Exports,
+    // Dropped when the server has ended.
+    _left: Left,
+}
+
+/// What is left of a server that ended: every round leaves as much.
+struct Left {
+    dir: PathBuf,
+    commands: Vec<Command>,
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        for command in &mut self.commands {
+            if let Err(error) = run(command) {
+                eprintln!("{error:#}");
+            }
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+    }
 }
 
 impl Server {
@@ -439,32 +459,6 @@ impl Drop for Server {
     }
 }
 
-/// The path of a program on `PATH`.
-fn find(program: &str) -> Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    // Debian puts servers where only root's PATH leads.
-    let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path)
-        .chain(system)
-        .map(|dir| dir.join(program))
-        .find(|path| {
-            fs::metadata(path)
-                .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-        })
-        .with_context(|| format!("{program} is not on PATH"))
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
-    ensure!(
-        output.status.success(),
-        "{command:?} failed ({}): {}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    Ok(())
-}
-
 fn nbd_address(place: &Place) -> String {
     match place {
         Place::Unix(path) => format!("unix:{}", path.display()),
@@ -505,20 +499,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_program_is_named() {
-        let error = find("no-such-nbd-server").unwrap_err();
-        assert_eq!(error.to_string(), "no-such-nbd-server is not on PATH");
-    }
-
-    #[test]
     fn a_server_that_cannot_start_says_why() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("sojourn");
-        let bench = Bench::new(dir.path(), 1 << 20, Some(missing)).unwrap();
-        let error = ALL[1].version(&bench).unwrap_err().to_string();
+        let bench = Bench::new(dir.path(), 1 << 20, missing.clone()).unwrap();
+        let error = ALL[1].version(&missing).unwrap_err().to_string();
         assert!(error.contains("cargo build --release -p sojourn"), "{error}");
         assert!(ALL[1].start(&bench).is_err());
-        let error = ALL[1].before().unwrap().version(&bench).unwrap_err().to_string();
+        let error = ALL[1].before().unwrap().version(&missing).unwrap_err().to_string();
         assert!(error.contains("--before takes the path of a sojourn binary"), "{error}");
     }
 

@@ -5,6 +5,7 @@ use crate::place::Place;
 use crate::process::Tree;
 use anyhow::{Context, Result, ensure};
 use replay::Histogram;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ pub(crate) enum Pattern {
     /// 128 KiB reads, one after the other.
     Sequential,
     /// 4 KiB writes, each to a block that was never written: what a copy-on-write layer does
-    /// when a guest starts to use its disk. Ends early when there is no such block any more.
+    /// when a guest starts to use its disk. Ends when there is no such block any more.
     FirstWrite,
     /// 4 KiB writes to blocks that were written before.
     Write,
@@ -58,6 +59,8 @@ const SMALL: u64 = 4096;
 const LARGE: u64 = 128 << 10;
 /// Blocks that are written again and again, over all clients.
 const REWRITTEN: u64 = 64 << 20;
+/// The longest that a window takes which ends when all is written: a slow server's ends before.
+const LONGEST: Duration = Duration::from_secs(10);
 /// Unmeasured running before a window of reads.
 const WARM_UP: Duration = Duration::from_millis(100);
 
@@ -70,6 +73,12 @@ impl Load {
     /// Whether it writes.
     pub(crate) fn writes(&self) -> bool {
         matches!(self.pattern, Pattern::FirstWrite | Pattern::Write)
+    }
+
+    /// How long a window is at most: every window of first writes does the same work, so that each meets as much
+    /// of what the file system does now and then.
+    fn window(&self, window: Duration) -> Duration {
+        if self.wants_untouched() { window.max(LONGEST) } else { window }
     }
 
     /// A short name: `read-8x16` is 8 clients with 16 requests in flight each.
@@ -208,6 +217,7 @@ pub(crate) fn measure(
     // All clients and this thread meet three times: when everybody is warm, when everybody is
     // answered, and when the server's use has been read, before anybody disconnects.
     let barrier = Barrier::new(load.clients + 1);
+    let (window, done) = (load.window(window), AtomicUsize::new(0));
     let start = OnceLock::new();
     let client = |index: usize| -> Result<Tally> {
         let ready = prepare(load, size, place, &export(index), index);
@@ -221,6 +231,7 @@ pub(crate) fn measure(
             let tally = connection.drive(job, Some(until), || walk.next())?;
             Ok((connection, tally))
         });
+        done.fetch_add(1, Ordering::Relaxed);
         barrier.wait();
         barrier.wait();
         result.map(|(connection, tally)| {
@@ -239,7 +250,7 @@ pub(crate) fn measure(
         let mut peak_memory = 0;
         let start = *start.get_or_init(Instant::now);
         let end = start + window;
-        while Instant::now() < end {
+        while Instant::now() < end && done.load(Ordering::Relaxed) < load.clients {
             peak_memory = peak_memory.max(tree.memory());
             std::thread::sleep((window / 5).min(Duration::from_millis(100)));
         }

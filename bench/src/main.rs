@@ -12,6 +12,9 @@
 //! | [`client`] | one connection, driven at a fixed depth |
 //! | [`histogram`] | latencies |
 //! | [`place`] | where a server listens |
+//! | [`scratch`] | the directory of a run: room, and what killed runs left |
+//! | [`filesystem`] | a file system made anew for a server |
+//! | [`tool`] | programs of the system |
 //! | [`load`] | the loads, and one measured window of one load |
 //! | [`raw`] | the raw ping-pong: the least any server can do with these messages |
 //! | [`process`] | CPU time and memory of a server's process tree |
@@ -38,6 +41,7 @@ mod contender;
 mod content;
 mod cores;
 mod fairness;
+mod filesystem;
 mod home;
 mod load;
 mod place;
@@ -46,10 +50,12 @@ mod raw;
 mod record;
 mod reopen;
 mod report;
+mod scratch;
 mod series;
 mod store;
 mod storm;
 mod tls;
+mod tool;
 mod wire;
 
 use anyhow::{Context, Result, ensure};
@@ -79,7 +85,8 @@ struct Arguments {
     #[arg(long, value_name = "NAME")]
     load: Vec<String>,
 
-    /// Length of one measured window, in seconds [default: 0.5, quick: 0.2].
+    /// Length of one measured window, in seconds [default: 0.5, quick: 0.2]. One of first writes ends when the
+    /// disk is written.
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
 
@@ -94,6 +101,11 @@ struct Arguments {
     /// Where the disks are put (a fresh directory in it) [default: the temporary directory].
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+
+    /// A new file system for each server, on a loop device in a file of DIR: earlier writes are in no figure.
+    /// Needs root.
+    #[arg(long, value_name = "KIND")]
+    fresh: Option<filesystem::FilesystemKind>,
 
     /// The sojourn binary [default: the one beside this program].
     #[arg(long, value_name = "PATH")]
@@ -154,6 +166,8 @@ Examples:
   sojourn-bench --tcp                            the same over TCP
   sojourn-bench --only sojourn --before old/sojourn --rounds 9
                                                  two builds, in turn
+  sojourn-bench --before old/sojourn --only sojourn-private --load first --fresh ext4 --dir /dev/shm
+                                                 their first writes, without a disk's own noise
   sojourn-bench store A.raw B.raw boot.txt       stores of images; `make bench-store` makes the files
   sojourn-bench storm --image A.raw boot.txt     50 clients boot A from a slow disk
   sojourn-bench fairness                         a light client beside 49 others
@@ -183,11 +197,8 @@ impl Arguments {
             raw::serve(&place::Place::parse(&place), size)?;
             return Ok(true);
         }
-        let scratch = match &self.dir {
-            Some(dir) => tempfile::Builder::new().prefix("sojourn-bench-").tempdir_in(dir),
-            None => tempfile::Builder::new().prefix("sojourn-bench-").tempdir(),
-        }
-        .context("cannot make a scratch directory; choose another with --dir")?;
+        let parent = self.dir.clone().unwrap_or_else(std::env::temp_dir);
+        let scratch = scratch::Scratch::make(&parent)?;
         let sojourn = match &self.sojourn {
             Some(path) => path.clone(),
             None => std::env::current_exe()?.with_file_name("sojourn"),
@@ -271,10 +282,13 @@ impl Arguments {
             size,
             only: self.only,
             tcp: self.tcp,
+            sojourn,
             before: self.before,
+            fresh: self.fresh,
             loads,
         };
-        let series = series::run(&options, scratch.path(), self.sojourn)?;
+        scratch.must_hold(options.room())?;
+        let series = series::run(&options, scratch.path())?;
         let report = report::Report::new(&options, &series);
         print!("{report}");
         write_json(self.json.as_deref(), &report)?;

@@ -50,7 +50,7 @@ pub(crate) fn run(sojourn: &Path, dir: &Path, window: Duration, rounds: usize) -
     let bench = |name: &str| {
         let place = dir.join(name);
         std::fs::create_dir(&place)?;
-        Bench::new(&place, SIZE, Some(sojourn.to_owned()))
+        Bench::new(&place, SIZE, sojourn.to_owned())
     };
     let trace = dir.join("trace.sjt");
     let (plain, recorded) = (bench("plain")?, bench("recorded")?);

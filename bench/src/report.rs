@@ -1,6 +1,7 @@
 //! The result: tables for people, JSON for programs.
 
 use crate::contender::Role;
+use crate::filesystem::FilesystemKind;
 use crate::load::Pattern;
 use crate::series::{Cell, Options, Series};
 use serde::Serialize;
@@ -15,6 +16,8 @@ pub(crate) struct Report {
     window_seconds: f64,
     rounds: usize,
     disk_bytes: u64,
+    /// The file system that each server has anew, if one was asked for.
+    fresh: Option<&'static str>,
     /// `unix` or `tcp`.
     socket: &'static str,
     servers: Vec<Server>,
@@ -146,6 +149,7 @@ impl Report {
             window_seconds: options.window.as_secs_f64(),
             rounds: options.rounds,
             disk_bytes: options.size,
+            fresh: options.fresh.map(FilesystemKind::name),
             socket: if options.tcp { "tcp" } else { "unix" },
             servers: series
                 .runs
@@ -234,12 +238,13 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} cores, Linux {}; medians of {} windows of {} s; disk of {} MiB, in memory; {}",
+            "{} cores, Linux {}; medians of {} windows of {} s; disk of {} MiB, in memory{}; {}",
             self.cores,
             self.kernel,
             self.rounds,
             self.window_seconds,
             self.disk_bytes >> 20,
+            self.fresh.map_or(String::new(), |kind| format!(", on a new {kind} for each server")),
             if self.socket == "tcp" { "TCP on this machine" } else { "unix socket" }
         )?;
         for server in &self.servers {
@@ -353,7 +358,9 @@ mod tests {
             size: 256 << 20,
             only: Vec::new(),
             tcp: false,
+            sojourn: "sojourn".into(),
             before: None,
+            fresh: None,
             loads: vec![load::ALL[1]],
         };
         Report::new(&options, &series)

@@ -3,7 +3,8 @@
 //! spoils one window of a few cells and no median. A server of ours and the same server of another
 //! build (`--before`) are measured one right after the other, and change places every round.
 
-use crate::contender::{self, Bench, Contender, Role};
+use crate::contender::{self, Bench, Contender, Role, Server};
+use crate::filesystem::{Filesystem, FilesystemKind};
 use crate::load::{self, Load, Sample};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -22,8 +23,12 @@ pub(crate) struct Options {
     pub(crate) only: Vec<String>,
     /// Over TCP on this machine, and not over unix sockets.
     pub(crate) tcp: bool,
+    /// The binary of Sojourn.
+    pub(crate) sojourn: PathBuf,
     /// Another build of Sojourn to compare with, its binary.
     pub(crate) before: Option<PathBuf>,
+    /// Each server has a file system of its own, made anew.
+    pub(crate) fresh: Option<FilesystemKind>,
     /// The loads.
     pub(crate) loads: Vec<Load>,
 }
@@ -53,18 +58,35 @@ pub(crate) struct Series {
     pub(crate) left_out: Vec<(Contender, String)>,
 }
 
+/// Room that a run takes at most, in disks of `Options::size`: of each build the image, a store of it, a copy for
+/// each server that writes to a file of its own, and what clients write.
+const DISKS: u64 = 7;
+/// What a file system takes for itself, bytes: XFS is 300 MiB at least.
+const OVERHEAD: u64 = 512 << 20;
+
+impl Options {
+    /// Room that a run takes at most, bytes.
+    pub(crate) fn room(&self) -> u64 {
+        let builds = if self.before.is_some() && self.fresh.is_none() { 2 } else { 1 };
+        builds * DISKS * self.size + OVERHEAD
+    }
+}
+
 /// Runs everything in `dir`.
-pub(crate) fn run(options: &Options, dir: &Path, sojourn: Option<PathBuf>) -> Result<Series> {
-    let bench_of = |place: &str, sojourn| -> Result<Bench> {
+pub(crate) fn run(options: &Options, dir: &Path) -> Result<Series> {
+    let files_of = |place: &str, sojourn: &Path| -> Result<Files> {
         let dir = dir.join(place);
         std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        let bench = Bench::new(&dir, options.size, sojourn)?;
-        Ok(if options.tcp { bench.over_tcp() } else { bench })
+        let place = match options.fresh {
+            None => FilesPlace::Kept(bench(options, &dir, sojourn)?),
+            Some(kind) => FilesPlace::Fresh(kind, dir),
+        };
+        Ok(Files { sojourn: sojourn.to_owned(), place })
     };
-    let benches = Benches {
-        now: bench_of("now", sojourn)?,
+    let builds = Builds {
+        now: files_of("now", &options.sojourn)?,
         // A home of its own: builds may differ in their formats.
-        before: options.before.clone().map(|path| bench_of("before", Some(path))).transpose()?,
+        before: options.before.as_ref().map(|path| files_of("before", path)).transpose()?,
     };
     let mut series = Series::default();
     for contender in contender::ALL {
@@ -74,9 +96,9 @@ pub(crate) fn run(options: &Options, dir: &Path, sojourn: Option<PathBuf>) -> Re
         if !wanted {
             continue;
         }
-        let twin = contender.before().filter(|_| benches.before.is_some());
+        let twin = contender.before().filter(|_| builds.before.is_some());
         for contender in std::iter::once(contender).chain(twin) {
-            match contender.version(benches.of(&contender)) {
+            match contender.version(&builds.of(&contender).sojourn) {
                 Ok(version) => {
                     let cells = options.loads.iter().map(|_| Cell::default()).collect();
                     series.runs.push(Run { contender, version, cells });
@@ -93,23 +115,62 @@ pub(crate) fn run(options: &Options, dir: &Path, sojourn: Option<PathBuf>) -> Re
         for index in order(&series.runs, round) {
             let run = &mut series.runs[index];
             eprintln!("round {round} of {}: {}", options.rounds, run.contender.name);
-            run_round(options, benches.of(&run.contender), run);
+            run_round(options, builds.of(&run.contender), run);
         }
     }
     Ok(series)
 }
 
-/// The files of both builds.
-struct Benches {
-    now: Bench,
-    before: Option<Bench>,
+fn bench(options: &Options, dir: &Path, sojourn: &Path) -> Result<Bench> {
+    let bench = Bench::new(dir, options.size, sojourn.to_owned())?;
+    Ok(if options.tcp { bench.over_tcp() } else { bench })
 }
 
-impl Benches {
-    fn of(&self, contender: &Contender) -> &Bench {
+/// Both builds.
+struct Builds {
+    now: Files,
+    before: Option<Files>,
+}
+
+impl Builds {
+    fn of(&self, contender: &Contender) -> &Files {
         match (&self.before, contender.role) {
             (Some(before), Role::Before) => before,
             _ => &self.now,
+        }
+    }
+}
+
+/// A build, and the files that its servers work on.
+struct Files {
+    sojourn: PathBuf,
+    place: FilesPlace,
+}
+
+enum FilesPlace {
+    /// The same for all servers.
+    Kept(Bench),
+    /// On a file system for each server, in this directory.
+    Fresh(FilesystemKind, PathBuf),
+}
+
+/// A server and what it stands on, in the order in which they go.
+struct Standing {
+    server: Server,
+    _filesystem: Option<Filesystem>,
+}
+
+impl Files {
+    fn start(&self, options: &Options, contender: &Contender) -> Result<Standing> {
+        match &self.place {
+            FilesPlace::Kept(bench) => {
+                Ok(Standing { server: contender.start(bench)?, _filesystem: None })
+            }
+            FilesPlace::Fresh(kind, dir) => {
+                let filesystem = Filesystem::make(*kind, dir, options.room())?;
+                let bench = bench(options, filesystem.path(), &self.sojourn)?;
+                Ok(Standing { server: contender.start(&bench)?, _filesystem: Some(filesystem) })
+            }
         }
     }
 }
@@ -130,18 +191,22 @@ fn order(runs: &[Run], round: usize) -> Vec<usize> {
 
 /// One window of each load on a fresh server; on another one from there where a load wants private disks that
 /// nobody wrote to, and somebody did. Of servers of one raw file that is the same file again.
-fn run_round(options: &Options, bench: &Bench, run: &mut Run) {
+fn run_round(options: &Options, files: &Files, run: &mut Run) {
     let contender = run.contender;
-    let start = || contender.start(bench).map_err(|error| format!("{error:#}"));
-    let (mut server, mut touched) = (start(), false);
+    let start = || files.start(options, &contender).map_err(|error| format!("{error:#}"));
+    let (mut standing, mut touched) = (start(), false);
     for (load, cell) in options.loads.iter().zip(&mut run.cells) {
-        if touched && load.wants_untouched() && server.is_ok() {
-            drop(server); // before the other one takes its room
-            (server, touched) = (start(), false);
+        if load.wants_untouched() {
+            if touched && standing.is_ok() {
+                drop(standing); // before the other one takes its room
+                (standing, touched) = (start(), false);
+            }
+            // What was written before is not written back in this window.
+            rustix::fs::sync();
         }
         touched |= load.writes();
-        let result = match &server {
-            Ok(server) => load::measure(
+        let result = match &standing {
+            Ok(Standing { server, .. }) => load::measure(
                 *load,
                 options.window,
                 options.size,
@@ -162,8 +227,8 @@ fn run_round(options: &Options, bench: &Bench, run: &mut Run) {
                 cell.failure.get_or_insert(why);
             }
         }
-        if server.as_ref().is_ok_and(|server| !server.alive()) {
-            server = Err(format!("not running: the server died in {}", load.name()));
+        if standing.as_ref().is_ok_and(|standing| !standing.server.alive()) {
+            standing = Err(format!("not running: the server died in {}", load.name()));
         }
     }
 }
