@@ -278,12 +278,39 @@ impl Registry {
         let known = lock(&self.exports);
         let exports: BTreeMap<_, _> =
             known.by_name.iter().map(|(name, live)| (name.clone(), live.snapshot())).collect();
-        let ExportCounters { traffic: mut total, mut latencies, .. } = known.forgotten.clone();
+        let mut latencies = known.forgotten.latencies.clone();
+        let forgotten = known.forgotten.traffic;
         drop(known);
-        for export in exports.values() {
-            total.add(&export.traffic);
-            latencies.add(&export.latencies);
-        }
+        exports.values().for_each(|export| latencies.add(&export.latencies));
+        self.sum(exports, forgotten, latencies)
+    }
+
+    /// The same, but the exports without their latencies.
+    pub(crate) fn totals(&self) -> Counters {
+        let known = lock(&self.exports);
+        let mut latencies = known.forgotten.latencies.clone();
+        let exports: BTreeMap<_, _> = known
+            .by_name
+            .iter()
+            .map(|(name, live)| {
+                live.add_latencies(&mut latencies);
+                (name.clone(), live.traffic())
+            })
+            .collect();
+        let forgotten = known.forgotten.traffic;
+        drop(known);
+        self.sum(exports, forgotten, latencies)
+    }
+
+    /// What was counted, with the traffic of exports that were forgotten and the latencies of all.
+    fn sum(
+        &self,
+        exports: BTreeMap<String, ExportCounters>,
+        forgotten: Traffic,
+        latencies: Latencies,
+    ) -> Counters {
+        let mut total = forgotten;
+        exports.values().for_each(|export| total.add(&export.traffic));
         let clients = lock(&self.clients)
             .by_identity
             .iter()
@@ -335,11 +362,22 @@ impl Known {
 
 impl Export {
     fn snapshot(&self) -> ExportCounters {
-        let times = lock(&self.latencies);
-        let mut latencies = times.past.clone();
-        times.present.iter().for_each(|meter| latencies.add(&meter.snapshot()));
+        let mut latencies = Latencies::default();
+        self.add_latencies(&mut latencies);
+        ExportCounters { latencies, ..self.traffic() }
+    }
+
+    /// What was counted, without latencies.
+    fn traffic(&self) -> ExportCounters {
         let connections = self.connections.load(Relaxed);
+        let latencies = Latencies::default();
         ExportCounters { connections, traffic: self.traffic.snapshot(), latencies }
+    }
+
+    fn add_latencies(&self, sum: &mut Latencies) {
+        let times = lock(&self.latencies);
+        sum.add(&times.past);
+        times.present.iter().for_each(|meter| sum.add(&meter.snapshot()));
     }
 }
 
@@ -404,6 +442,12 @@ mod tests {
         assert_eq!(counters.exports["used"].traffic.writes, 1, "nobody forgets what is in use");
         assert_eq!((counters.total.reads, counters.total.writes), (2 * most, 1));
         assert_eq!(counters.latencies.of(Operation::Read).count(), 2 * most);
+        let totals = registry.totals();
+        assert_eq!((totals.total, &totals.latencies), (counters.total, &counters.latencies));
+        assert!(totals.exports.iter().all(|(name, export)| {
+            export.latencies == Latencies::default()
+                && export.traffic == counters.exports[name].traffic
+        }));
         let last = format!("disk{}", 2 * most - 1);
         assert_eq!(counters.exports[&last].traffic.reads, 1);
         assert!(!counters.exports.contains_key("disk0"));

@@ -153,6 +153,12 @@ impl Server {
         self.inner.registry.snapshot()
     }
 
+    /// The same, but the exports without their latencies: for whoever asks often, as with thousands of
+    /// exports most of a look goes to these.
+    pub fn totals(&self) -> Counters {
+        self.inner.registry.totals()
+    }
+
     /// Serves every client that connects to `listener`, until `stop` is ready; then closes the
     /// listener, finishes the requests in flight, flushes, and closes all sessions, for at most
     /// [`Limits::stop_deadline`]. May be called for several listeners at a time.
