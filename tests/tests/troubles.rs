@@ -38,7 +38,8 @@ impl Told<'_> {
     fn metric(&self) -> String {
         let status = self.home.json(&["status"]);
         let mut stream = TcpStream::connect(status["http"].as_str().unwrap()).unwrap();
-        write!(stream, "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        write!(stream, "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            .unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         let name = match self.store {

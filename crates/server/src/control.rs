@@ -1,11 +1,12 @@
 //! The control socket: HTTP and JSON on `control.sock` in the home, for the commands that touch disks
 //! while a server has them open. [`client`](crate::client) is the other side.
 
+use crate::answers::problem;
 use crate::api::{
     CACHE_PATH, CacheRequest, DISK_PATH, DRAIN_PATH, DrainRequest, Draining, HAND_OVER_PATH,
     RELOAD_PATH, STATUS_PATH,
 };
-use crate::http::{answer, problem, send_status};
+use crate::http::{answer, send_status};
 use crate::running::{Order, Running};
 use crate::signals::Switch;
 use crate::status::CacheView;
@@ -140,8 +141,17 @@ fn in_words(request: &impl Serialize) -> String {
 async fn disk(State(running): State<Arc<Running>>, Json(request): Json<DiskRequest>) -> Response {
     tracing::info!(verb = in_words(&request), "control");
     running.all_attached().await;
-    let engine = Arc::clone(&running.engine);
-    finished(&running, async move { verbs::perform(&engine, request).await }).await
+    let carrying = Arc::clone(&running);
+    let reads =
+        matches!(request, DiskRequest::List | DiskRequest::Show { .. } | DiskRequest::Elsewhere);
+    let verb = async move {
+        let done = verbs::perform(&carrying.engine, request).await;
+        if !reads {
+            carrying.note_change();
+        }
+        done
+    };
+    finished(&running, verb).await
 }
 
 async fn reload(State(running): State<Arc<Running>>) -> Response {
@@ -197,7 +207,13 @@ async fn attach(
         ));
     };
     running.all_attached().await;
-    finished(&running, async move { porter.perform(request).await }).await
+    let carrying = Arc::clone(&running);
+    let verb = async move {
+        let done = porter.perform(request).await;
+        carrying.note_change();
+        done
+    };
+    finished(&running, verb).await
 }
 
 /// What a verb gives, which is carried out in a task of its own: it is finished even when the command that

@@ -222,6 +222,7 @@ impl Daemon {
 
         let time = Duration::from_secs(config.serve.lease_seconds);
         let lease = match follows {
+            changes: AtomicU64::new(0),
             true => Lease::go_on(&engine, time).await,
             false if config.attach.is_some() => Lease::without_waiting(&engine, time).await,
             false => Lease::start(&engine, time).await?,

@@ -1,4 +1,5 @@
-//! The HTTP port: metrics, health and status, for monitoring. Nothing can be changed through it.
+//! The HTTP port: metrics, health and status, for monitoring, and the dashboard. Nothing can be changed
+//! through it.
 
 pub(crate) mod guests;
 mod https;
@@ -8,14 +9,15 @@ use super::running::Running;
 use super::security::Security;
 use super::signals::Switch;
 use super::{metrics, status};
-use crate::api::Problem;
+use crate::answers::problem;
+use crate::dashboard::{self, Dashboard, Guard};
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use block::{Error, ErrorKind, Result};
+use block::{Error, Result};
 use engine::config::place::{Place, TlsMode};
 use guests::Guests;
 use https::Encrypted;
@@ -109,11 +111,16 @@ impl Port {
         security: &Security,
         tasks: &mut JoinSet<()>,
     ) -> Result<()> {
+        let dashboard = Dashboard::new(running, self.stop.clone(), guests::MOST / 2);
+        tasks.spawn(dashboard.clone().follow());
+        let guard = Guard::new(self.place.is_encrypted());
         let router = Router::new()
             .route("/healthz", get(|| async { "ok\n" }))
             .route("/metrics", get(send_metrics))
             .route("/v1/status", get(send_status))
-            .with_state(Arc::clone(running));
+            .with_state(Arc::clone(running))
+            .merge(dashboard::routes(dashboard))
+            .layer(from_fn_with_state(guard, dashboard::guard));
         let (stop, never) = (self.stop.clone(), || false);
         let clients = Guests::new(socket);
         match self.place.tls.unwrap_or_default() {
@@ -171,21 +178,6 @@ pub(crate) async fn send_status(State(running): State<Arc<Running>>) -> Response
         Ok(status) => Json(status).into_response(),
         Err(e) => problem(&e),
     }
-}
-
-/// An error as an answer.
-pub(crate) fn problem(error: &Error) -> Response {
-    let status = match error.kind() {
-        ErrorKind::Invalid => StatusCode::BAD_REQUEST,
-        ErrorKind::NotFound => StatusCode::NOT_FOUND,
-        ErrorKind::Conflict | ErrorKind::Fenced => StatusCode::CONFLICT,
-        ErrorKind::Denied => StatusCode::FORBIDDEN,
-        ErrorKind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
-        ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
-        ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-        _ => StatusCode::INTERNAL_SERVER_ERROR,
-    };
-    (status, Json(Problem::from(error))).into_response()
 }
 
 #[cfg(test)]

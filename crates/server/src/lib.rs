@@ -50,8 +50,11 @@
 //! | [`descriptors`] | how many files and sockets may be open |
 //! | [`names`] | the names of metrics and log fields |
 //! | [`http`], [`metrics`], [`status`], [`latency`], [`head_room`] | what the server tells of itself |
+//! | [`answers`] | errors as answers over HTTP |
+//! | [`dashboard`] | the page to leave open, and the API that it reads |
 
 pub mod api;
+mod answers;
 pub mod background;
 mod boots;
 pub mod borrow;
@@ -60,6 +63,7 @@ pub mod client;
 mod control;
 pub mod daemon;
 pub mod descriptors;
+mod dashboard;
 pub mod discovery;
 mod estate;
 mod exports;

@@ -48,6 +48,8 @@ pub(crate) struct Running {
     pub(crate) orders: mpsc::UnboundedSender<Order>,
     /// A successor serves in its place.
     pub(crate) handed_over: AtomicBool,
+    /// How often commands have changed disks.
+    pub(crate) changes: AtomicU64,
 }
 
 /// Verbs that are being carried out.
@@ -96,6 +98,16 @@ impl Running {
     /// Whether a successor serves in its place.
     pub(crate) fn is_handed_over(&self) -> bool {
         self.handed_over.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a command has changed disks, or may have.
+    pub(crate) fn note_change(&self) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often commands have changed disks.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
     }
 
     /// Carries out a verb, in a task of its own.

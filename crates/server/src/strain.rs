@@ -27,6 +27,16 @@ pub struct TroubleView {
     pub why: String,
 }
 
+/// Something that goes on, and with what.
+#[derive(Debug)]
+pub(crate) struct Ongoing {
+    /// The disk; `None` for the store.
+    pub(crate) disk: Option<String>,
+    /// `full` or `slow`.
+    pub(crate) state: &'static str,
+    pub(crate) trouble: TroubleView,
+}
+
 /// What goes on.
 #[derive(Debug, Default)]
 pub(crate) struct Troubles(Mutex<State>);
@@ -193,6 +203,21 @@ impl Troubles {
     pub(crate) fn of(&self, disk: &str) -> (Option<TroubleView>, Option<TroubleView>) {
         let state = self.0.lock();
         (state.full.get(disk).map(Trouble::view), state.slow.get(disk).map(Trouble::view))
+    }
+
+    /// All that goes on: the store, then what is full, then what is slow.
+    pub(crate) fn all(&self) -> Vec<Ongoing> {
+        let state = self.0.lock();
+        let store = state.store.as_ref().map(|store| (None, "slow", store));
+        let full = state.full.iter().map(|(disk, trouble)| (Some(disk), "full", trouble));
+        let slow = state.slow.iter().map(|(disk, trouble)| (Some(disk), "slow", trouble));
+        let all = store.into_iter().chain(full).chain(slow);
+        all.map(|(disk, state, trouble)| Ongoing {
+            disk: disk.cloned(),
+            state,
+            trouble: trouble.view(),
+        })
+        .collect()
     }
 
     /// Why the store is slow.

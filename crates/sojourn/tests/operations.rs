@@ -119,7 +119,8 @@ async fn every_metric_of_the_dashboard_exists() {
     }
     let address = lab.json("status")["http"].as_str().unwrap().to_owned();
     let mut stream = TcpStream::connect(&address).unwrap();
-    write!(stream, "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .unwrap();
     let mut metrics = String::new();
     stream.read_to_string(&mut metrics).unwrap();
     let dashboard = include_str!("../../../packaging/grafana-dashboard.json");

@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// Announce the server, by DNS-SD, to the networks in which it listens: sojourn discover finds it
     #[arg(long, conflicts_with_all = ["single", "run", "file"])]
     pub(crate) announce: bool,
-    /// Listen here for /metrics, /healthz and /v1/status: IP:PORT
+    /// Listen here for the dashboard, /metrics, /healthz and /v1/status: IP:PORT
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) http: Option<std::net::SocketAddr>,
     /// Open the store to clients with certificates by HTTPS, each as far as the access rules let it

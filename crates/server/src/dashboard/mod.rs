@@ -1,0 +1,28 @@
+//! The dashboard: a page to leave open, and the API below `/api/v1/` that it and scripts read. Nothing can
+//! be changed through either.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`routes`] | what is answered where |
+//! | [`guard`] | which requests are answered at all, and the headers of every answer |
+//! | [`views`] | the JSON: `openapi.json` describes it |
+//! | [`sampler`] | the server looked at once a second while somebody watches, and once for all who do |
+//! | [`reading`] | counters read at two moments, and what lies between |
+//! | [`rows`] | disks and images in use, of which watchers hear what changed |
+//! | [`lists`] | all disks and images, read at most so often |
+//! | [`assets`] | the page's own files |
+//!
+//! The page is built from `web/` (`web/README.md`). To add an answer: its type in [`views`], its path in
+//! [`routes`], and both in `openapi.json`, which `web/test` holds every real answer to.
+
+mod assets;
+mod guard;
+mod lists;
+mod reading;
+mod routes;
+mod rows;
+mod sampler;
+mod views;
+
+pub(crate) use guard::{Guard, guard};
+pub(crate) use routes::{Dashboard, routes};

@@ -1,0 +1,148 @@
+//! What is answered where.
+
+use super::assets;
+use super::lists::Lists;
+use super::sampler::{Sampler, Watcher};
+use crate::answers::problem;
+use crate::running::Running;
+use crate::signals::Switch;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get};
+use block::{Error, Result};
+use bytes::Bytes;
+use serde::Deserialize;
+use std::sync::Arc;
+
+/// The API as a document.
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// What the handlers share.
+#[derive(Clone)]
+pub(crate) struct Dashboard {
+    running: Arc<Running>,
+    sampler: Arc<Sampler>,
+    lists: Arc<Lists>,
+}
+
+impl Dashboard {
+    /// Of a server, until `stop`; it needs [`follow`](Self::follow).
+    /// At most so many `streams` are open at a time.
+    pub(crate) fn new(running: &Arc<Running>, stop: Switch, streams: usize) -> Self {
+        let sampler = Sampler::new(running, &assets::PAGE, stop, streams);
+        Self { running: Arc::clone(running), sampler, lists: Arc::default() }
+    }
+
+    /// Works while somebody watches, until the port closes.
+    pub(crate) async fn follow(self) {
+        self.sampler.follow().await;
+    }
+}
+
+/// The API: what is answered at each of its paths, all of which [`OPENAPI`] describes.
+fn api() -> [(&'static str, MethodRouter<Dashboard>); 5] {
+    [
+        ("/api/v1/status", get(status)),
+        ("/api/v1/disks", get(disks)),
+        ("/api/v1/images", get(images)),
+        ("/api/v1/live", get(live)),
+        ("/api/v1/openapi.json", get(|| async { sent(Ok(OPENAPI.into())) })),
+    ]
+}
+
+/// The page and its API.
+pub(crate) fn routes(dashboard: Dashboard) -> Router {
+    let files = assets::paths().map(|path| (path, get(asset)));
+    let all = api().into_iter().chain(files);
+    let router = all.fold(Router::new(), |router, (path, answer)| router.route(path, answer));
+    router.fallback(nothing).with_state(dashboard)
+}
+
+async fn status(State(dashboard): State<Dashboard>) -> Response {
+    sent(dashboard.sampler.status().await)
+}
+
+async fn disks(State(dashboard): State<Dashboard>) -> Response {
+    sent(dashboard.lists.disks(&dashboard.running).await)
+}
+
+async fn images(State(dashboard): State<Dashboard>) -> Response {
+    sent(dashboard.lists.images(&dashboard.running).await)
+}
+
+/// What is wanted of a stream.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LiveQuery {
+    #[serde(default)]
+    disks: bool,
+}
+
+async fn live(
+    State(dashboard): State<Dashboard>,
+    query: std::result::Result<Query<LiveQuery>, QueryRejection>,
+) -> Response {
+    let watcher = match query {
+        Ok(Query(query)) => dashboard.sampler.watch(query.disks),
+        Err(e) => Err(Error::invalid(format!("{}; write ?disks=true or nothing", e.body_text()))),
+    };
+    match watcher {
+        Ok(watcher) => {
+            let body = futures::stream::unfold(watcher, async |mut watcher: Watcher| {
+                let bytes = watcher.next().await?;
+                Some((Ok::<_, std::convert::Infallible>(bytes), watcher))
+            });
+            ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(body)).into_response()
+        }
+        Err(e) => problem(&e),
+    }
+}
+
+async fn asset(uri: Uri, headers: HeaderMap) -> Response {
+    assets::send(uri.path(), &headers).unwrap_or_else(|| problem(&nowhere(&uri)))
+}
+
+async fn nothing(uri: Uri) -> Response {
+    problem(&nowhere(&uri))
+}
+
+fn nowhere(uri: &Uri) -> Error {
+    let path: String = uri.path().chars().take(80).collect();
+    Error::not_found(format!("nothing is at {path:?}; /api/v1/openapi.json tells what there is"))
+}
+
+fn sent(answer: Result<Bytes>) -> Response {
+    match answer {
+        Ok(json) => ([(CONTENT_TYPE, "application/json")], json).into_response(),
+        Err(e) => problem(&e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_document_has_the_paths_that_there_are() {
+        let document: Value = serde_json::from_str(OPENAPI).unwrap();
+        let told: BTreeSet<&str> =
+            document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(told, api().iter().map(|(path, _)| *path).collect());
+    }
+
+    #[test]
+    fn the_document_names_the_kinds_of_errors() {
+        let document: Value = serde_json::from_str(OPENAPI).unwrap();
+        let kinds = &document["components"]["schemas"]["Problem"]["properties"]["kind"]["enum"];
+        let told: BTreeSet<&str> =
+            kinds.as_array().unwrap().iter().map(|kind| kind.as_str().unwrap()).collect();
+        assert_eq!(told, block::ErrorKind::ALL.map(|kind| kind.as_str()).into());
+    }
+}

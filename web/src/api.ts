@@ -1,0 +1,167 @@
+// What the API answers. /api/v1/openapi.json describes it; web/test holds the server to that.
+
+export interface Point {
+  at: number;
+  seconds: number;
+  clients: number;
+  reads: number;
+  writes: number;
+  flushes: number;
+  errors: number;
+  held_back: number;
+  read_bytes: number;
+  written_bytes: number;
+  hit_percent: number | null;
+  latency: {
+    p50_us: number;
+    p90_us: number;
+    p99_us: number;
+    p999_us: number;
+    cells: [number, number][];
+  } | null;
+}
+
+export interface Times {
+  requests: number;
+  mean_us: number;
+  p50_us: number;
+  p90_us: number;
+  p99_us: number;
+  p999_us: number;
+}
+
+export interface HitRatios {
+  policy: string;
+  half: number;
+  same: number;
+  double: number;
+}
+
+export interface HeadRoom {
+  seconds: number;
+  clients: number;
+  requests: number;
+  more: number | null;
+  limit: "utilisation" | "response" | "none" | null;
+  bottleneck: string | null;
+  response_us: number | null;
+  response_then_us: number | null;
+  cpu_percent: number | null;
+  backend_percent: number | null;
+}
+
+export interface Trouble {
+  disk: string | null;
+  state: "full" | "slow";
+  seconds: number;
+  why: string;
+}
+
+export interface Client {
+  client: string;
+  connections: number;
+  export: string | null;
+  exports: number;
+  requests: number;
+  read_bytes: number;
+  written_bytes: number;
+  held_back: number;
+}
+
+export interface Now {
+  server: {
+    version: string;
+    pid: number;
+    host: string;
+    home: string;
+    uptime_seconds: number;
+    nbd: string[];
+    iscsi: string[];
+    gateway: string | null;
+  };
+  point: Point;
+  connections: number;
+  connections_refused: number;
+  connection_faults: number;
+  panics: number;
+  open_disks: number;
+  busiest: Client[];
+  latency: Record<string, Times>;
+  cache: {
+    policy: string;
+    capacity_bytes: number;
+    bytes: number;
+    entries: number;
+    hit_percent: number | null;
+    forecast: { one_in: number; followed: number; now: HitRatios; best: string; policies: HitRatios[] } | null;
+  };
+  store: { reads: number; read_bytes: number; failures: number; healed: number };
+  head_room: HeadRoom | null;
+  head_room_text: string | null;
+  troubles: Trouble[];
+  troubles_total: number;
+  changes: number;
+}
+
+export interface Hello {
+  version: string;
+  page: string;
+  at: number;
+  history: Point[];
+}
+
+export interface Row {
+  name: string;
+  open: boolean;
+  client: string | null;
+  connections: number;
+  private_bytes: number | null;
+  full: boolean;
+  slow: boolean;
+  requests: number;
+  read_bytes: number;
+  written_bytes: number;
+}
+
+export interface RowChanges {
+  all: boolean;
+  rows: Row[];
+  gone: string[];
+}
+
+export interface Snapshot {
+  name: string;
+  size: number;
+  created: number;
+  error: string | null;
+}
+
+export interface Disk {
+  name: string;
+  image: string;
+  mode: string;
+  size: number;
+  created: number;
+  private_bytes: number;
+  unchanged: boolean;
+  snapshots: Snapshot[];
+  error: string | null;
+}
+
+export interface Version {
+  image: string;
+  size: number;
+  created: number;
+  manifest: string;
+  source: string | null;
+  used_by: string[];
+  error: string | null;
+}
+
+/** Asks for a list; fails with the server's own words. */
+export async function ask<T>(path: string): Promise<T> {
+  const answer = await fetch(`/api/v1/${path}`);
+  const body = await answer.json();
+  if (!answer.ok) throw new Error(body.message ?? answer.statusText);
+  return body;
+}

@@ -1,0 +1,114 @@
+// The page: its frame, which page of it is shown, and whether the server is there.
+
+import "uplot/dist/uPlot.min.css";
+import "./style.css";
+import { DisksPage } from "./disks.ts";
+import { h, mark, say } from "./dom.ts";
+import { count, duration } from "./format.ts";
+import { ImagesPage } from "./images.ts";
+import { Live } from "./live.ts";
+import { NowPage } from "./now.ts";
+import type { Page } from "./page.ts";
+
+/** Every page by its name in the address. To add one: its file, and a line here. */
+const PAGES: Record<string, () => Page> = {
+  now: () => new NowPage(),
+  disks: () => new DisksPage(),
+  images: () => new ImagesPage(),
+};
+
+const live = new Live();
+const made = new Map<string, Page>();
+let shown: Page | null = null;
+
+const host = h("span", { class: "host" });
+const links = new Map<string, HTMLAnchorElement>();
+const pages = h("ul");
+for (const [name, title] of Object.entries({ now: "Now", disks: "Disks", images: "Images" })) {
+  const link = h("a", { href: `#${name}` }, title);
+  links.set(name, link);
+  pages.append(h("li", {}, link));
+}
+const state = h("p", { class: "connection" });
+const notice = h("p", { class: "notice", role: "status" });
+const main = h("main", { id: "content", tabindex: "-1" });
+const heading = h("h1", { class: "unseen" });
+
+document.body.append(
+  h("a", { class: "skip", href: "#content", onclick: skip }, "Skip to the content"),
+  h("header", {}, h("p", { class: "name" }, "Sojourn"), host, h("nav", { "aria-label": "Pages" }, pages), state),
+  notice,
+  main,
+);
+main.append(heading);
+
+function skip(event: Event): void {
+  event.preventDefault();
+  main.focus();
+}
+
+function go(): void {
+  const [name, ...rest] = location.hash.slice(1).split("/");
+  const known = name !== undefined && Object.hasOwn(PAGES, name) ? name : "now";
+  const page = made.get(known) ?? (PAGES[known] as () => Page)();
+  made.set(known, page);
+  if (page !== shown) {
+    shown?.leave?.();
+    shown?.element.remove();
+    main.append(page.element);
+    shown = page;
+    live.want(page.rows);
+    say(heading, page.title);
+    for (const [other, link] of links) mark(link, "aria-current", other === known ? "page" : null);
+    window.scrollTo(0, 0);
+  }
+  page.enter?.(rest.length > 0 ? decoded(rest.join("/")) : null);
+  show();
+}
+
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+function show(): void {
+  const { now, lost, paused, outdated } = live;
+  shown?.update(live);
+  const server = now?.server;
+  say(host, server ? server.host : "");
+  const gone = lost !== null && !paused;
+  document.documentElement.classList.toggle("lost", now !== null && gone);
+  const up = server ? `${server.version}, up ${duration(server.uptime_seconds)}` : "";
+  say(state, paused ? "paused" : gone ? (now ? "no connection" : "connecting") : `live · ${up}`);
+  mark(state, "data-state", paused ? "paused" : gone ? "lost" : "live");
+  if (gone && now) say(notice, "The server does not answer. What you see is as it was; the page connects again by itself.");
+  else if (outdated) say(notice, "The server was updated: load this page again for its new one.");
+  else say(notice, "");
+  const room = now?.head_room?.more;
+  const parts = [room === null || room === undefined ? null : `${count(room)} more`, shown?.title, server?.host, "Sojourn"];
+  const wrong = gone && now ? "(?) " : now && now.troubles_total > 0 ? `(${count(now.troubles_total)}!) ` : "";
+  document.title = wrong + parts.filter((part) => part).join(" · ");
+}
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target instanceof HTMLInputElement;
+  if (event.key === "Escape" && /^#\w+\//.test(location.hash)) location.hash = location.hash.split("/")[0] ?? "";
+  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  const at = ["1", "2", "3"].indexOf(event.key);
+  if (at >= 0) location.hash = Object.keys(PAGES)[at] ?? "";
+  else if (event.key === "/" && shown?.search) {
+    event.preventDefault();
+    shown.search();
+  }
+});
+
+addEventListener("hashchange", go);
+live.listen(show);
+// The age of what is shown, while nothing comes.
+setInterval(() => {
+  if (live.lost !== null && live.now && !live.paused) say(state, `no connection for ${duration((Date.now() - live.lost) / 1000)}`);
+}, 1000);
+go();
