@@ -5,8 +5,10 @@
 mod common;
 
 use block::{Device, Durability, Span};
-use common::{Lab, MIB, Server, content};
+use common::{Done, Lab, MIB, Server, content};
 use nbd::Remote;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 async fn read(device: &dyn Device) -> Vec<u8> {
     let mut bytes = vec![0; device.size() as usize];
@@ -45,6 +47,62 @@ async fn each_disk_sees_its_own_writes_and_keeps_them_across_a_restart() {
     assert!(content_of(&server, "alice").await == expected);
     assert!(lab.json("disk show alice")["private_bytes"].as_u64().unwrap() >= 4096);
     assert_eq!(server.stop(), 0);
+}
+
+/// Runs a command line at a terminal, where somebody types a line.
+fn at_a_terminal(lab: &Lab, line: &str, typed: &str) -> Done {
+    let line = format!("{} --home {} {line}", common::BINARY, lab.home().display());
+    let mut command = Command::new("script"); // of util-linux: a terminal of its own
+    command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let running = command.spawn().unwrap();
+    writeln!(running.stdin.as_ref().unwrap(), "{typed}").unwrap();
+    Done::from(running.wait_with_output().unwrap())
+}
+
+#[test]
+fn at_a_terminal_a_disk_loses_what_it_alone_has_only_when_its_name_is_typed() {
+    let (lab, _) = Lab::with_image();
+    for name in ["alice", "bob"] {
+        lab.line(&format!("disk create {name} --from debian")).ok();
+    }
+    lab.line("disk snapshot alice first").ok();
+    let asked = at_a_terminal(&lab, "disk remove alice", "bob");
+    assert_eq!(asked.code, 4, "{}", asked.stdout);
+    for word in ["disk alice has a snapshot", "another name was typed"] {
+        assert!(asked.stdout.contains(word), "no {word:?} in {}", asked.stdout);
+    }
+    assert_eq!(at_a_terminal(&lab, "disk reset alice", "").code, 4);
+    assert_eq!(lab.json("disk show alice")["snapshots"].as_array().unwrap().len(), 1);
+    assert_eq!(at_a_terminal(&lab, "disk remove alice", "alice").code, 0);
+    assert_eq!(at_a_terminal(&lab, "disk remove bob", "").code, 0, "it has nothing to lose");
+    lab.line("disk create alice --from debian").ok();
+    lab.line("disk snapshot alice first").ok();
+    assert_eq!(at_a_terminal(&lab, "disk remove --yes alice", "").code, 0);
+    assert_eq!(lab.json("disk list").as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn disks_are_listed_as_people_count_and_a_name_of_another_home_says_whose_it_is() {
+    let (lab, _) = Lab::with_image();
+    for name in ["vm10", "vm2", "vm1"] {
+        lab.line(&format!("disk create {name} --from debian")).ok();
+    }
+    let listed = lab.json("disk list");
+    let names: Vec<_> = listed.as_array().unwrap().iter().map(|disk| &disk["name"]).collect();
+    assert_eq!(names, ["vm1", "vm2", "vm10"]);
+    let other = lab.path("other");
+    let store = lab.home().join("store");
+    let elsewhere = |line: &str| {
+        let words = line.split(' ').map(str::to_owned);
+        let home = ["--home".to_owned(), other.display().to_string()];
+        Done::from(Command::new(common::BINARY).args(home).args(words).output().unwrap())
+    };
+    elsewhere(&format!("init --store {}", store.display())).ok();
+    elsewhere("disk create vm2 --from debian").fails(4, &["belongs to server", "disk take vm2"]);
+    lab.line("disk release vm2").ok();
+    elsewhere("disk create vm2 --from debian").fails(4, &["was released", "disk take vm2"]);
+    lab.line("disk create vm1 --from debian").fails(4, &["exists already"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,10 @@
 //! `sojourn disk`: private disks.
 
+mod confirm;
+
 use super::prune::Retain;
 use crate::interrupt;
+use crate::order::natural;
 use crate::output::{Output, Table, fields, moment};
 use crate::progress::Bar;
 use block::{ByteSize, Result};
@@ -62,8 +65,9 @@ Examples:
     /// Forget every private block: the disk is as its image again. Works on a damaged disk too
     #[command(after_help = "\
 Examples:
-  sojourn disk reset alice")]
-    Reset(Name),
+  sojourn disk reset alice          at a terminal, its name is asked for when it has anything to lose
+  sojourn disk reset --yes alice")]
+    Reset(Reset),
     /// Make a disk larger; the disk may be in use
     #[command(visible_alias = "resize")]
     #[command(after_help = "\
@@ -73,7 +77,8 @@ Examples:
     /// Delete a disk with its snapshots, or one snapshot
     #[command(after_help = "\
 Examples:
-  sojourn disk remove alice
+  sojourn disk remove alice           at a terminal, its name is asked for when it has anything to lose
+  sojourn disk remove --yes alice
   sojourn disk remove alice@before-upgrade
   sojourn disk remove --lost alice    its directory is gone, and no other home has it")]
     #[command(aliases = ["rm", "delete"])]
@@ -180,6 +185,19 @@ pub(crate) struct Remove {
     /// the store must not have it
     #[arg(long)]
     pub(crate) lost: bool,
+    /// Ask nothing
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}
+
+/// A disk that is to be as its image again.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Reset {
+    /// The disk's name
+    pub(crate) name: String,
+    /// Ask nothing
+    #[arg(short, long)]
+    pub(crate) yes: bool,
 }
 
 /// A disk and one of its snapshots.
@@ -257,11 +275,11 @@ impl Disk {
                 image: image.clone(),
                 keep_mine: *keep_mine,
             },
-            Self::Reset(Name { name }) => DiskRequest::Reset { name: name.clone() },
+            Self::Reset(Reset { name, .. }) => DiskRequest::Reset { name: name.clone() },
             Self::Grow(Grow { name, size }) => {
                 DiskRequest::Grow { name: name.clone(), size: size.0 }
             }
-            Self::Remove(Remove { name, lost }) => match name.split_once('@') {
+            Self::Remove(Remove { name, lost, .. }) => match name.split_once('@') {
                 Some((name, snapshot)) if !lost => DiskRequest::RemoveSnapshot {
                     name: name.to_owned(),
                     snapshot: snapshot.to_owned(),
@@ -275,9 +293,19 @@ impl Disk {
 /// Carries out a verb: through the server when one runs on this home, else right here.
 pub(crate) async fn run(verb: &Disk, home: &Home, output: Output) -> Result<()> {
     home.must_exist()?;
-    let request = verb.request();
+    match verb {
+        // A snapshot's name is long enough to be meant.
+        Disk::Remove(Remove { name, yes: false, lost: false }) if !name.contains('@') => {
+            confirm::loss_of(name, home, output).await?;
+        }
+        Disk::Reset(Reset { name, yes: false }) => confirm::loss_of(name, home, output).await?,
+        _ => {}
+    }
     let bar = Bar::waiting("working");
-    let reply = ask(request, home).await?;
+    let mut reply = ask(verb.request(), home).await?;
+    if let DiskReply::Disks(disks) = &mut reply {
+        disks.sort_by(|a, b| natural(&a.name, &b.name));
+    }
     if let (Disk::Prune(args), DiskReply::Disk(disk)) = (verb, &reply) {
         let removed = prune(args, disk, home).await?;
         drop(bar);
