@@ -8,7 +8,7 @@ use crate::shadow::check_size;
 use crate::snapshot;
 use crate::{CreateOptions, DiskInfo};
 use block::{Error, ErrorKind, Result, offload};
-use store::{ImageName, ManifestId, RefKind, Session, check_name, images};
+use store::{ImageName, ManifestId, RefKind, RefRecord, Session, check_name, images};
 
 /// What a new disk is made of.
 struct DiskOrigin {
@@ -136,8 +136,8 @@ impl Disks {
                 from.what, from.size
             )));
         }
-        if self.store.refs().get(RefKind::Disk, name).await?.is_some() {
-            return Err(taken(name));
+        if let Some(found) = self.store.refs().get(RefKind::Disk, name).await? {
+            return Err(self.taken_by(&found).await);
         }
         let world = self.store.world();
         let mut uuid = Uuid([0; 16]);
@@ -177,5 +177,34 @@ impl Disks {
             e.context(format!("disk {name:?} is made, but has snapshots of an earlier one"))
         })?;
         Ok(describe(&record, OwnBlocks::NONE))
+    }
+
+    /// Why a name cannot be used that is in the store: who holds it, and how to get at the disk.
+    async fn taken_by(&self, found: &RefRecord) -> Error {
+        let name = &found.name;
+        let told = async {
+            let (held, server) = (fence::held(found)?, self.server().await?);
+            if held.by == Some(server) {
+                return Ok(taken(name));
+            }
+            let Some(holder) = held.by else {
+                return Ok(Error::conflict(format!(
+                    "disk {name:?} was released for any server: 'sojourn disk take {name}' brings it here; or choose \
+                     another name"
+                )));
+            };
+            let seen = self.store.servers().seen(&holder).await?;
+            let host = seen.as_ref().map_or(String::new(), |seen| format!(" on {}", seen.host));
+            let take = match seen.is_some_and(|seen| seen.is_alive()) {
+                true => "which is at work: 'sojourn disk release' there, then",
+                false => "which is gone:",
+            };
+            Ok(Error::conflict(format!(
+                "disk {name:?} belongs to server {holder}{host}, {take} 'sojourn disk take {name}' brings it here; \
+                 or choose another name"
+            )))
+        };
+        // Whatever is the matter with its ref, the name is taken.
+        told.await.unwrap_or_else(|_: Error| taken(name))
     }
 }
