@@ -4,7 +4,7 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-mixed test-cuts test-netboot test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel lint fmt fuzz bench bench-storm bench-store bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
+.PHONY: help build demo test test-mixed test-cuts test-netboot test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel lint fmt screenshots fuzz bench bench-storm bench-store bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
@@ -28,6 +28,7 @@ help:
 	@echo "make bench-schedule   simulated disk requests per second of CPU time, and the time of a plan, FILES=1000000"
 	@echo "make lint    formatting, clippy, licences, the repository's own rules"
 	@echo "make fmt     format the code"
+	@echo "make screenshots  the pictures of docs/dashboard.md, anew (ten minutes)"
 	@echo "make simulate  10,000 lives of a store in simulated time, and of a home on a simulated file system, SEEDS=10000"
 	@echo "make fuzz    the fuzz targets, SECONDS=60 each"
 	@echo "make mutate  a million damaged images of every file system that space is borrowed from (long)"
@@ -48,9 +49,10 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
 	scripts/check-deps
 	scripts/check-repo
+	scripts/web check
 
 test: lint
-	@scripts/setup demo fuzz netboot python s3 clients
+	@scripts/setup demo fuzz netboot python s3 clients web
 	scripts/test
 
 MIXED_MINUTES ?= 30
@@ -156,6 +158,11 @@ bench-schedule:
 
 fmt:
 	$(CARGO) fmt --all
+
+screenshots:
+	@scripts/setup build web
+	$(CARGO) build --locked -p sojourn
+	scripts/web screenshots
 
 SEEDS ?= 10000
 simulate:

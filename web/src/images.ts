@@ -12,7 +12,11 @@ const NAMED = 200;
 interface Placed {
   version: Version;
   place: number;
+  /** What is searched: thousands may stand on a version. */
+  words: string;
 }
+
+const searched = ({ image, source, used_by: users }: Version): string => `${image} ${source ?? ""} ${users.join(" ")}`.toLowerCase();
 
 const link = (name: string): string => `#images/${encodeURIComponent(name)}`;
 
@@ -33,7 +37,7 @@ export class ImagesPage implements Page {
     noun: ["version", "versions"],
     name: ({ version }) => version.image,
     link: ({ version }) => link(version.image),
-    haystack: ({ version }) => `${version.image} ${version.source ?? ""} ${version.used_by.slice(0, NAMED).join(" ")}`.toLowerCase(),
+    haystack: ({ words }) => words,
     empty: "There is no image yet: sojourn image import FILE NAME",
     columns: [
       { key: "name", title: "Version", text: ({ version }) => version.image, order: (a, b) => a.place - b.place },
@@ -87,7 +91,7 @@ export class ImagesPage implements Page {
     const { images } = await ask<{ images: Version[] }>("images");
     images.sort((a, b) => byName(a.image, b.image));
     this.versions = new Map(images.map((version) => [version.image, version]));
-    this.table.set(images.map((version, place) => ({ version, place })));
+    this.table.set(images.map((version, place) => ({ version, place, words: searched(version) })));
     this.tell();
   }
 

@@ -1,0 +1,366 @@
+// The dashboard in a real browser, before a real server with two thousand disks.
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import http from "node:http";
+import { createRequire } from "node:module";
+import { after, before, test } from "node:test";
+import { Document } from "./document.mjs";
+import { browse, get, Lab, MARKUP, office, PATIENCE, until } from "./lab.mjs";
+
+const DISKS = 2000;
+const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+/** What a first visit may cost, in bytes as they are sent. */
+const MOST_BYTES = 150 << 10;
+
+/** Writes more than a disk may have of its own. */
+const FILL = Array.from({ length: 64 }, (_, at) => ["W", at * (1 << 20), 1 << 20]);
+
+let lab, browser;
+
+before(async () => {
+  lab = new Lab();
+  await lab.serve();
+  [browser] = await Promise.all([browse("--host-resolver-rules=MAP rebound.example 127.0.0.1"), lab.disks(DISKS)]);
+  lab.run("disk", "snapshot", "desk-3", "before-upgrade");
+  lab.client("desk-1", office(1, 2000), 1);
+  lab.client("desk-2", office(2, 2000), 2);
+});
+
+after(async () => {
+  await browser?.close();
+  await lab?.end();
+});
+
+/** A page at `hash`; `wrong` gathers what must not happen on any. */
+async function open(hash, options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...options });
+  context.setDefaultTimeout(PATIENCE);
+  const page = await context.newPage();
+  page.wrong = [];
+  page.on("pageerror", (error) => page.wrong.push(error.message));
+  page.on("console", (message) => {
+    // What it says while the server is away is the browser's own.
+    if (message.type() === "error" && !/net::ERR_/.test(message.text())) page.wrong.push(message.text());
+  });
+  page.on("request", (request) => {
+    if (new URL(request.url()).origin !== lab.url) page.wrong.push(`asks ${request.url()}`);
+  });
+  await page.goto(`${lab.url}/#${hash}`);
+  await page.waitForSelector('[data-state="live"]');
+  return page;
+}
+
+async function close(page) {
+  assert.deepEqual(page.wrong, []);
+  await page.context().close();
+}
+
+const text = (page, selector) => page.locator(selector).first().textContent();
+
+test("Now shows what the server does", async () => {
+  const page = await open("now");
+  await page.waitForFunction(() => document.querySelector(".figure dd").textContent === "2");
+  await page.waitForFunction(() => /^(≥\s)?[\d,]+$/.test(document.querySelector(".big").textContent));
+  assert.match(await text(page, ".big-note"), /more clients? like the 2 of now/);
+  await page.waitForSelector(".forecast .used");
+  assert.match(await text(page, ".sentence"), /Hits would change: twice the memory/);
+  for (const kind of ["read", "write"]) await page.getByRole("rowheader", { name: kind, exact: true }).waitFor();
+  await page.getByRole("cell", { name: "desk-1", exact: true }).waitFor();
+  for (const title of ["Time of reads and writes", "Requests per second", "Bytes per second"]) {
+    await page.getByRole("img", { name: title }).waitFor();
+  }
+  await page.waitForFunction(() => /more/.test(document.title));
+  await close(page);
+});
+
+test("trouble comes first, and in the title", async () => {
+  lab.client("desk-4", FILL, 50);
+  const page = await open("now");
+  const trouble = page.locator(".troubles li.full");
+  await trouble.filter({ hasText: "Disk desk-4 is full for" }).waitFor();
+  await page.waitForFunction(() => document.title.startsWith("("));
+  await close(page);
+});
+
+test("two thousand disks are searched and sorted, and few are in the document", async () => {
+  const page = await open("disks");
+  const status = page.getByRole("status").filter({ hasText: "disks" });
+  await page.waitForFunction((all) => document.querySelector(".found").textContent === all, "2,000 disks");
+  const names = () => page.locator(".rows tbody th a").allTextContents();
+  assert.deepEqual((await names()).slice(0, 3), ["desk-1", "desk-2", "desk-3"], "in natural order");
+  assert.equal((await names())[9], "desk-10");
+  assert.ok((await page.locator(".rows tbody tr").count()) < 100);
+  const table = page.getByRole("table");
+  assert.equal(await table.getAttribute("aria-rowcount"), String(DISKS + 1));
+
+  // To the end, by the keyboard.
+  await page.getByRole("region", { name: "Rows of disks" }).focus();
+  await page.keyboard.press("End");
+  await page.getByRole("link", { name: `desk-${DISKS}`, exact: true }).waitFor();
+  assert.ok((await page.locator(".rows tbody tr").count()) < 100);
+  const last = page.locator(".rows tbody tr", { has: page.getByRole("link", { name: `desk-${DISKS}`, exact: true }) });
+  assert.equal(await last.getAttribute("aria-rowindex"), String(DISKS + 1));
+
+  await page.keyboard.press("/");
+  await page.keyboard.type("desk-199");
+  await page.waitForFunction(() => document.querySelector(".found").textContent === "11 of 2,000 disks");
+  assert.equal((await names())[0], "desk-199");
+  await page.keyboard.type("x");
+  await page.getByText("No disk has all of these words.").waitFor();
+  await page.getByRole("searchbox").fill("in use");
+  await page.waitForFunction(() => ["desk-1", "desk-2"].every((name, at) => document.querySelectorAll(".rows tbody th a")[at]?.textContent === name));
+
+  await page.getByRole("searchbox").fill("");
+  await page.getByRole("button", { name: "Private" }).focus();
+  await page.keyboard.press("Enter");
+  const privately = page.getByRole("columnheader", { name: "Private" });
+  assert.equal(await privately.getAttribute("aria-sort"), "descending");
+  await page.waitForFunction(() => document.querySelector(".rows tbody th a").textContent === "desk-4");
+  await page.keyboard.press("Enter");
+  assert.equal(await privately.getAttribute("aria-sort"), "ascending");
+  await status.waitFor();
+
+  await page.getByRole("searchbox").fill("desk-3");
+  await page.getByRole("link", { name: "desk-3", exact: true }).click();
+  const pane = page.getByRole("complementary", { name: "Disk" });
+  await pane.getByText("before-upgrade").waitFor();
+  await pane.getByText("debian:1").waitFor();
+  await page.keyboard.press("Escape");
+  await pane.waitFor({ state: "hidden" });
+  await close(page);
+});
+
+test("a disk that a command makes or removes is there or gone by itself", async () => {
+  const page = await open("disks");
+  await page.waitForSelector(".rows tbody th a");
+  lab.run("disk", "create", "visitor", "--from", "debian", "--ephemeral");
+  await page.getByRole("searchbox").fill("visitor");
+  await page.getByRole("link", { name: "visitor" }).waitFor();
+  lab.run("disk", "remove", "visitor");
+  await page.getByRole("link", { name: "visitor" }).waitFor({ state: "detached" });
+  await close(page);
+});
+
+test("markup in a name is text", async () => {
+  const page = await open("images");
+  await page.getByRole("link", { name: "odd:1" }).click();
+  const pane = page.getByRole("complementary", { name: "Image version" });
+  await pane.getByText(MARKUP).waitFor();
+  await page.getByRole("cell", { name: MARKUP }).waitFor();
+  assert.equal(await page.locator("img").count(), 0);
+  await page.goto(`${lab.url}/#disks/${encodeURIComponent("<b id=owned>x</b>")}`);
+  await page.getByRole("heading", { name: "<b id=owned>x</b>" }).waitFor();
+  assert.equal(await page.locator("#owned").count(), 0);
+  assert.doesNotMatch(await page.title(), /owned/);
+  await close(page);
+});
+
+test("a version tells what stands on it", async () => {
+  const page = await open("images");
+  await page.getByRole("cell", { name: "disk desk-1 and 2,000 more" }).waitFor();
+  await page.getByRole("searchbox").fill("desk-1999");
+  await page.getByRole("link", { name: "odd:1" }).waitFor({ state: "detached" });
+  await page.getByRole("searchbox").fill("debian-12.raw");
+  await page.getByRole("link", { name: "debian:1" }).click();
+  const pane = page.getByRole("complementary", { name: "Image version" });
+  await pane.getByText("snapshot desk-3@before-upgrade").or(pane.getByText("and 1,801 more")).first().waitFor();
+  await pane.getByText("disk desk-10", { exact: true }).waitFor();
+  await close(page);
+});
+
+test("a first visit is small, asks no other host, and a second one is smaller", async () => {
+  const page = await open("now");
+  const network = await page.context().newCDPSession(page);
+  await network.send("Network.enable");
+  let sent = 0;
+  network.on("Network.loadingFinished", (loaded) => (sent += loaded.encodedDataLength));
+  await network.send("Network.setCacheDisabled", { cacheDisabled: true });
+  await page.reload();
+  await page.waitForSelector('[data-state="live"]');
+  assert.ok(sent > 10_000 && sent <= MOST_BYTES, `${sent} bytes`);
+  const first = sent;
+  sent = 0;
+  await network.send("Network.setCacheDisabled", { cacheDisabled: false });
+  await page.reload();
+  await page.waitForSelector('[data-state="live"]');
+  sent = 0;
+  await page.reload();
+  await page.waitForSelector('[data-state="live"]');
+  assert.ok(sent < first / 10, `${sent} bytes again, ${first} at first`);
+  await close(page);
+});
+
+test("every answer is what openapi.json says", async () => {
+  const told = await get(`${lab.url}/api/v1/openapi.json`);
+  const document = new Document(JSON.parse(told.text));
+  assert.deepEqual(document.loose(), []);
+  const asked = async (path, name, status = 200, headers = {}) => {
+    const answer = await get(`${lab.url}${path}`, headers);
+    assert.equal(answer.status, status, path);
+    assert.equal(answer.headers["content-type"], "application/json");
+    document.check(name, JSON.parse(answer.text));
+  };
+  for (const [path, { get: operation }] of Object.entries(document.document.paths)) {
+    const schema = operation.responses["200"].content["application/json"]?.schema.$ref;
+    if (schema) await asked(path, schema.split("/").pop());
+    await asked(path, "Problem", 421, { host: "rebound.example" });
+    await asked(path, "Problem", 403, { "sec-fetch-site": "cross-site" });
+  }
+  await asked("/api/v1/live?disks=yes", "Problem", 400);
+  // Every kind of event, and everything that one may hold.
+  const { "x-events": events } = document.document.paths["/api/v1/live"].get.responses["200"].content["text/event-stream"];
+  await new Promise((ready, fail) => {
+    const end = setTimeout(() => fail(new Error(`never seen: ${document.unseen()}`)), PATIENCE);
+    const request = http.get(`${lab.url}/api/v1/live?disks=true`, (answer) => {
+      let rest = "";
+      answer.setEncoding("utf8");
+      answer.on("data", (part) => {
+        const whole = (rest + part).split("\n\n");
+        rest = whole.pop();
+        try {
+          for (const event of whole) {
+            const [, name, data] = /^event: (\w+)\ndata: (.*)$/.exec(event);
+            document.check(events[name].$ref.split("/").pop(), JSON.parse(data));
+          }
+        } catch (error) {
+          clearTimeout(end);
+          request.destroy();
+          fail(error);
+          return;
+        }
+        if (document.unseen().length > 0) return;
+        clearTimeout(end);
+        request.destroy();
+        ready();
+      });
+    });
+    request.on("error", () => {});
+  });
+  assert.deepEqual(document.unseen(), []);
+});
+
+test("a page says that the server is gone, and goes on when it is back", async () => {
+  const page = await open("disks");
+  const heard = async () => page.waitForSelector('[data-state="live"]');
+  await lab.kill();
+  await page.getByText("The server does not answer.").waitFor();
+  assert.match(await page.title(), /^\(\?\)/);
+  assert.ok((await page.locator(".rows tbody th a").count()) > 10, "what was known is still shown");
+  await lab.serve();
+  await heard();
+  await page.getByText("The server does not answer.").waitFor({ state: "detached" });
+  await page.waitForFunction(() => !document.title.startsWith("(?)"));
+  // Its clients went with the first server.
+  lab.client("desk-5", office(5, 2000), 4);
+  await page.getByRole("searchbox").fill("desk-5");
+  await page.locator(".rows tbody tr", { hasText: "in use" }).first().waitFor();
+  await close(page);
+});
+
+test("a page of another origin reads nothing", async () => {
+  const attack = http.createServer((_, answer) => {
+    answer.setHeader("content-type", "text/html");
+    answer.end("<!doctype html><title>attack</title><body>");
+  });
+  await new Promise((ready) => attack.listen(0, "127.0.0.1", ready));
+  const { port } = attack.address();
+  const page = await (await browser.newContext()).newPage();
+  // Of the same site as 127.0.0.1, and of another one.
+  for (const origin of [`http://127.0.0.1:${port}`, `http://localhost:${port}`]) {
+    await page.goto(origin);
+    const read = await page.evaluate(async (url) => {
+      const got = [];
+      const readable = async (mode) => {
+        const answer = await fetch(`${url}/api/v1/disks`, { mode });
+        const body = await answer.text();
+        if (body !== "") got.push(`${mode}: ${body.slice(0, 40)}`);
+      };
+      for (const mode of ["cors", "no-cors"]) await readable(mode).catch(() => {});
+      await new Promise((ready) => {
+        const events = new EventSource(`${url}/api/v1/live`);
+        events.addEventListener("hello", () => (got.push("events"), ready()));
+        events.onerror = () => (events.close(), ready());
+      });
+      for (const [name, source] of [["script", `${url}/api/v1/disks`], ["iframe", url]]) {
+        await new Promise((ready) => {
+          const element = document.createElement(name);
+          element.onload = () => {
+            try {
+              if (name === "iframe" && element.contentDocument.body.textContent !== "") got.push("a frame");
+            } catch {}
+            if (name === "script") got.push("a script");
+            ready();
+          };
+          element.onerror = ready;
+          element.src = source;
+          document.body.append(element);
+        });
+      }
+      return got;
+    }, lab.url);
+    assert.deepEqual(read, [], origin);
+  }
+  await page.context().close();
+  attack.close();
+});
+
+test("a name that was rebound to this machine reads nothing", async () => {
+  const { port } = new URL(lab.url);
+  const page = await (await browser.newContext()).newPage();
+  for (const path of ["/", "/app.js", "/api/v1/disks", "/api/v1/live", "/metrics", "/v1/status"]) {
+    const answer = await page.goto(`http://rebound.example:${port}${path}`);
+    assert.equal(answer.status(), 421, path);
+    assert.doesNotMatch(await answer.text(), /desk-1/);
+  }
+  await page.context().close();
+});
+
+test("nothing keeps people out: axe finds no fault on any page", async () => {
+  for (const [options, hashes] of [
+    [{ colorScheme: "light" }, ["now", "disks", "disks/desk-3", "images", "images/debian%3A1"]],
+    [{ colorScheme: "dark", reducedMotion: "reduce" }, ["now", "disks/desk-3"]],
+    [{ viewport: { width: 390, height: 844 }, hasTouch: true }, ["now", "disks", "images/debian%3A1"]],
+  ]) {
+    const page = await open("now", options);
+    for (const hash of hashes) {
+      await page.goto(`${lab.url}/#${hash}`);
+      await page.waitForSelector(hash === "now" ? ".figure dd" : ".rows tbody th a");
+      await page.evaluate(AXE);
+      const { violations } = await page.evaluate(() => globalThis.axe.run(document));
+      const told = violations.map((one) => `${one.impact} ${one.id}: ${one.nodes.map((node) => `${node.target} ${node.failureSummary}`).join("; ")}`);
+      assert.deepEqual(told, [], `${hash} ${JSON.stringify(options)}`);
+      const wider = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+      assert.ok(wider <= 0, `${hash} is ${wider} px wider than the window: ${JSON.stringify(options)}`);
+    }
+    await close(page);
+  }
+});
+
+test("all is reached by the keyboard", async () => {
+  const page = await open("now");
+  await page.keyboard.press("Tab");
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to the content");
+  await page.keyboard.press("Enter");
+  assert.equal(await page.evaluate(() => document.activeElement.id), "content");
+  for (const [key, title] of [["2", "Disks"], ["3", "Images"], ["1", "Now"]]) {
+    await page.keyboard.press(key);
+    await page.locator("nav [aria-current=page]", { hasText: title }).waitFor();
+  }
+  await page.keyboard.press("2");
+  await page.waitForSelector(".rows tbody th a");
+  await page.getByRole("link", { name: "desk-2", exact: true }).focus();
+  await page.keyboard.press("Enter");
+  await page.getByRole("complementary", { name: "Disk" }).waitFor();
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), "desk-2", "a screen reader goes on there");
+  await page.keyboard.press("Escape");
+  await page.waitForFunction(() => document.activeElement.textContent === "desk-2" && document.activeElement.tagName === "A");
+  await close(page);
+});
+
+test("the server ends well while pages watch", async () => {
+  const page = await open("disks");
+  await lab.stop();
+  await page.getByText("The server does not answer.").waitFor();
+  await page.context().close();
+});

@@ -1,0 +1,168 @@
+// A home with images and thousands of disks, a server on it, clients, and a browser.
+
+import { spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
+import { mkdtempSync, openSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
+import http from "node:http";
+import { randomFillSync } from "node:crypto";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { chromium } from "playwright-core";
+
+const SOJOURN = process.env.SOJOURN ?? fileURLToPath(new URL("../../target/debug/sojourn", import.meta.url));
+const CHROMIUM = process.env.CHROMIUM ?? "/usr/bin/chromium";
+/** Longer than anything takes, on a slow machine that is busy. */
+export const PATIENCE = 180_000;
+const MIB = 1 << 20;
+/** What an image is imported from becomes its source, whatever is in the name. */
+export const MARKUP = "<img src=x onerror=document.title='owned'>.raw";
+
+/** Waits until `check` gives something. */
+export async function until(what, check) {
+  const end = Date.now() + PATIENCE;
+  for (;;) {
+    const found = await check();
+    if (found) return found;
+    if (Date.now() > end) throw new Error(`still waiting: ${what}`);
+    await new Promise((ready) => setTimeout(ready, 50));
+  }
+}
+
+/** A request; gives its status, headers and text. */
+export function get(url, headers = {}) {
+  return new Promise((ready, fail) => {
+    const request = http.get(url, { headers }, (answer) => {
+      let text = "";
+      answer.setEncoding("utf8");
+      answer.on("data", (part) => (text += part));
+      answer.on("end", () => ready({ status: answer.statusCode, headers: answer.headers, text }));
+    });
+    request.on("error", fail);
+  });
+}
+
+export class Lab {
+  constructor() {
+    this.dir = mkdtempSync(join(tmpdir(), "sj-web-"));
+    this.home = join(this.dir, "home");
+    this.clients = [];
+    this.http = "127.0.0.1:0";
+    this.run("init");
+    // A small cache, so that a forecast is made soon, and little room, so that a disk can be full.
+    const file = join(this.home, "sojourn.toml");
+    const text = readFileSync(file, "utf8")
+      .replace('# size = "256MiB"', 'size = "16MiB"')
+      .replace(/^# disk_space = .*$/m, 'disk_space = "24MiB"');
+    if (!text.includes('\ndisk_space = "24MiB"') || !text.includes('\nsize = "16MiB"')) throw new Error("sojourn.toml has other defaults");
+    writeFileSync(file, text);
+    const image = join(this.dir, "debian-12.raw");
+    writeFileSync(image, randomFillSync(Buffer.alloc(32 * MIB)));
+    truncateSync(image, 4096 * MIB);
+    this.run("image", "import", image, "debian");
+    const odd = join(this.dir, MARKUP);
+    writeFileSync(odd, randomFillSync(Buffer.alloc(MIB)));
+    this.run("image", "import", odd, "odd");
+  }
+
+  /** Runs a command that must succeed. */
+  run(...args) {
+    const done = spawnSync(SOJOURN, ["--home", this.home, ...args], { encoding: "utf8", cwd: this.dir });
+    if (done.status !== 0) throw new Error(`sojourn ${args.join(" ")}: ${done.error ?? ""}${done.stdout}${done.stderr}`);
+    return done.stdout;
+  }
+
+  /** Starts a server where the last one listened. */
+  async serve() {
+    const log = openSync(join(this.dir, "log"), "a");
+    const args = ["--home", this.home, "serve", "--http", this.http];
+    this.server = spawn(SOJOURN, args, { stdio: ["ignore", log, log] });
+    this.ended = once(this.server, "exit");
+    const status = await until("the server", () => {
+      if (this.server.exitCode !== null) throw new Error(readFileSync(join(this.dir, "log"), "utf8"));
+      const told = JSON.parse(this.run("status", "--json"));
+      return told.running && told.pid === this.server.pid && told.http && told;
+    });
+    this.http = status.http;
+    this.url = `http://${this.http}`;
+  }
+
+  /** Kills the server as a crash would. */
+  async kill() {
+    this.server.kill("SIGKILL");
+    await this.ended;
+  }
+
+  /** Stops the server; it must end well. */
+  async stop() {
+    this.server.kill("SIGTERM");
+    const [code] = await this.ended;
+    if (code !== 0) throw new Error(readFileSync(join(this.dir, "log"), "utf8"));
+  }
+
+  /** Makes the disks `desk-1` and so on, by the socket that `sojourn disk create` uses. */
+  async disks(number) {
+    const agent = new http.Agent({ keepAlive: true, maxSockets: 8 });
+    const make = (name) =>
+      new Promise((ready, fail) => {
+        const body = JSON.stringify({ verb: "create", name, from: "debian", ephemeral: false, size: null });
+        const headers = { "content-type": "application/json", "content-length": Buffer.byteLength(body) };
+        const socketPath = join(this.home, "control.sock");
+        const request = http.request({ socketPath, agent, method: "POST", path: "/v1/disk", headers }, (answer) => {
+          answer.resume();
+          answer.on("end", () => (answer.statusCode === 200 ? ready() : fail(new Error(`${name}: ${answer.statusCode}`))));
+        });
+        request.on("error", fail);
+        request.end(body);
+      });
+    await Promise.all(Array.from({ length: number }, (_, at) => make(`desk-${at + 1}`)));
+    agent.destroy();
+  }
+
+  /** A client of its own, which asks for the lines `[op, offset, length]` again and again, each so many ms
+   * after the one before, until the lab ends. */
+  client(disk, lines, pause) {
+    const file = join(this.dir, `load-${this.clients.length}.csv`);
+    writeFileSync(file, ["time_ms,op,offset,length", ...lines.map((line, at) => [at * pause, ...line].join(","))].join("\n"));
+    const target = `nbd+unix:///${disk}?socket=${join(this.home, "nbd.sock")}`;
+    const args = ["replay", "--allow-writes", "--wrap", "--repeat", "--speed", "1", "--for", "3600s", file, target];
+    this.clients.push(spawn(SOJOURN, args, { stdio: "ignore" }));
+  }
+
+  /** Ends everything. */
+  async end() {
+    for (const client of this.clients) client.kill("SIGKILL");
+    if (this.server?.exitCode === null) {
+      this.server.kill("SIGKILL");
+      await this.ended;
+    }
+    rmSync(this.dir, { recursive: true, force: true });
+  }
+}
+
+/** A sequence that is the same every time: numbers from 0 to below 1. */
+export function dice(seed) {
+  let state = seed;
+  return () => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return state / 2 ** 32;
+  };
+}
+
+/** Reads all over the image, and writes here and there. */
+export function office(seed, number, writes = 0.2) {
+  const random = dice(seed);
+  return Array.from({ length: number }, () => {
+    const hot = random() < 0.7;
+    const offset = Math.floor((hot ? random() ** 2 * 12 : random() * 32) * 256) * 4096;
+    const write = random() < writes;
+    return [write ? "W" : "R", write ? offset % (4 * MIB) : offset, random() < 0.8 ? 4096 : 16_384];
+  });
+}
+
+/** A browser without a window. */
+export function browse(...args) {
+  // In a container, or as root, its sandbox cannot be; the pages are our own.
+  const sandbox = process.getuid() === 0 ? ["--no-sandbox"] : [];
+  return chromium.launch({ executablePath: CHROMIUM, args: [...sandbox, "--disable-gpu", ...args] });
+}
