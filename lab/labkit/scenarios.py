@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 
-from . import LabError, netboot, owner, travel
+from . import LabError, netboot, owner, packaged, travel
 from .golden import build
 from .guest import Guest
 from .link import Link
@@ -320,8 +320,9 @@ def attached_device(server, golden):
             "loaded": load["note"], "checked": check["note"], "errors": int(errors)}
 
 
-ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, kept_device, attached_device, firmware, device_mapper,
-                                                      netboot.blank_machines, netboot.more_blank_machines, travel.hop)}
+ALL = {f.__name__.replace("_", "-"): f for f in (private_disk, kernel_nbd, kept_device, attached_device, firmware,
+                                                 device_mapper, netboot.blank_machines, netboot.more_blank_machines,
+                                                 packaged.packaged, travel.hop)}
 
 
 def run(name, server):

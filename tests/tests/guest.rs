@@ -74,6 +74,18 @@ fn an_attached_disk_is_a_device_through_kills_of_its_keeper_and_its_agent_and_go
 }
 
 #[test]
+#[ignore = "it makes a package of the binary: make test-dist"]
+fn a_package_is_installed_anew_under_its_clients_and_leaves_nothing_but_disks() {
+    require!("qemu-system-x86_64", "mmdebstrap", "dpkg-shlibdeps");
+    // The client is the guest's kernel: the same under any QEMU.
+    let facts = scenario("packaged");
+    assert_ne!(facts["first"], facts["second"], "the service has another main process: {facts}");
+    assert_eq!(facts["errors"], 0, "{facts}");
+    assert!(facts["checked"].as_str().unwrap().starts_with("files "), "{facts}");
+    assert_eq!(facts["left"], "inactive inactive alice", "{facts}");
+}
+
+#[test]
 fn a_guest_boots_from_its_disk_alone_through_bios_and_grub() {
     require!("qemu-system-x86_64", "mmdebstrap");
     clients::each(|| {
