@@ -14,10 +14,12 @@
 //! | [`wire`] | what passes between the two: pure |
 //! | [`server`] | [`Gateway`], the server's half |
 //! | [`client`] | [`GatewayStore`], the client's half |
+//! | [`http`] | what other protocols over HTTP/2 and TLS are made of, too |
 //!
 //! The protocol is described in `docs/gateway.md`.
 
 pub mod client;
+pub mod http;
 pub mod server;
 pub mod wire;
 

@@ -1,4 +1,4 @@
-//! The connection to a gateway: one, for all requests, and made again when it breaks.
+//! The connection to a server: one, for all requests, and made again when it breaks.
 
 use super::GatewayUrl;
 use bytes::Bytes;
@@ -32,8 +32,8 @@ const PONG: Duration = Duration::from_secs(20);
 const STREAM_WINDOW: u32 = 2 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
 
-/// The way to a gateway.
-pub(crate) struct Connection {
+/// The way to a server.
+pub struct HttpConnection {
     url: GatewayUrl,
     tls: Arc<ClientConfig>,
     name: ServerName<'static>,
@@ -54,12 +54,17 @@ struct Live {
     _driver: JoinSet<()>,
 }
 
-impl Connection {
-    /// The way to `url`; nothing is asked of the network yet.
+impl HttpConnection {
+    /// The way to a port of a host; nothing is asked of the network yet.
     ///
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for a host that no certificate can name.
-    pub(crate) fn new(url: GatewayUrl, config: &ClientConfig) -> block::Result<Self> {
+    pub fn new(host: &str, port: u16, config: &ClientConfig) -> block::Result<Self> {
+        Self::to(GatewayUrl { host: host.to_owned(), port, certificates: None }, config)
+    }
+
+    /// The way to `url`, as [`new`](Self::new).
+    pub(crate) fn to(url: GatewayUrl, config: &ClientConfig) -> block::Result<Self> {
         let mut config = config.clone();
         config.alpn_protocols = vec![b"h2".to_vec()];
         let name = ServerName::try_from(url.host.clone()).map_err(|_| {
@@ -76,16 +81,13 @@ impl Connection {
     ///
     /// # Errors
     /// Those of the network, of TLS, and of HTTP.
-    pub(crate) async fn send(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> io::Result<Response<Incoming>> {
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> io::Result<Response<Incoming>> {
         let mut sender = self.sender().await?;
         let answer = async {
             sender.ready().await.map_err(broken)?;
             sender.send_request(request).await.map_err(broken)
         };
-        timeout(ANSWER, answer).await.map_err(|_| late("the gateway does not answer"))?
+        timeout(ANSWER, answer).await.map_err(|_| late("the server does not answer"))?
     }
 
     async fn sender(&self) -> io::Result<SendRequest<Full<Bytes>>> {
@@ -112,7 +114,7 @@ impl Connection {
                 state.after = Some(Instant::now() + pause.min(LONGEST_PAUSE));
                 match failed {
                     Ok(Err(error)) => Err(error),
-                    _ => Err(late("the gateway cannot be reached")),
+                    _ => Err(late("the server cannot be reached")),
                 }
             }
         }
@@ -126,7 +128,7 @@ impl Connection {
         if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                format!("{} does not speak HTTP/2: is it a gateway?", self.url),
+                format!("{} does not speak HTTP/2: is it the right port?", self.url),
             ));
         }
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
@@ -143,7 +145,7 @@ impl Connection {
         let url = self.url.to_string();
         driver.spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(url, %error, "a gateway connection ended");
+                tracing::debug!(url, %error, "an HTTP/2 connection ended");
             }
         });
         Ok(Live { sender, _driver: driver })

@@ -10,5 +10,6 @@ mod connection;
 mod object;
 mod url;
 
+pub use connection::HttpConnection;
 pub use object::GatewayStore;
 pub use url::GatewayUrl;

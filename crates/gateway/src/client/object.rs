@@ -1,7 +1,7 @@
 //! The gateway as an object store.
 
 use super::GatewayUrl;
-use super::connection::{Connection, broken, late};
+use super::connection::{HttpConnection, broken, late};
 use crate::wire::{ABSENT, ListedObject, MODIFIED, MOST_BYTES, MOST_PARTS, PART, batch_line};
 use async_trait::async_trait;
 use bytes::{Buf, Bytes, BytesMut};
@@ -39,7 +39,7 @@ const LONGEST_LISTING: u64 = 64 << 20;
 /// connection.
 #[derive(Clone)]
 pub struct GatewayStore {
-    connection: Arc<Connection>,
+    connection: Arc<HttpConnection>,
 }
 
 impl GatewayStore {
@@ -49,7 +49,7 @@ impl GatewayStore {
     /// # Errors
     /// [`Invalid`](block::ErrorKind::Invalid) for a host that no certificate can name.
     pub fn new(url: GatewayUrl, config: &ClientConfig) -> block::Result<Self> {
-        Ok(Self { connection: Arc::new(Connection::new(url, config)?) })
+        Ok(Self { connection: Arc::new(HttpConnection::to(url, config)?) })
     }
 
     async fn send(

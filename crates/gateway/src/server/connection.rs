@@ -1,11 +1,12 @@
 //! One connection of a client: TLS, HTTP/2, and how long it may stand still.
 
-use super::client::Client;
+use super::counters::Tally;
 use super::limits::Limits;
-use super::{Gateway, answer};
-use crate::server::counters::Tally;
+use super::reply::ReplyBody;
+use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ const CONNECTION_WINDOW: u32 = 4 << 20;
 const PING: Duration = Duration::from_secs(20);
 
 /// Whether a connection goes on.
-pub(crate) struct Progress {
+pub struct Progress {
     requests: AtomicUsize,
     moved: Mutex<Instant>,
     tally: Arc<Tally>,
@@ -88,59 +89,87 @@ where
     }
 }
 
-/// Answers the requests of a connection until it ends, stands still, has to `leave`, or the server drains.
-pub(crate) async fn serve(
-    gateway: &Arc<Gateway>,
-    client: &Arc<Client>,
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    leave: &Notify,
-) {
-    let limits = *gateway.limits();
-    let progress = Arc::new(Progress::new(gateway.tally()));
-    let tasks = Tasks::default();
-    let service = service_fn(|request| {
-        let (gateway, client) = (Arc::clone(gateway), Arc::clone(client));
-        let progress = Arc::clone(&progress);
-        async move {
-            Ok::<_, std::convert::Infallible>(
-                answer::answer(&gateway, &client, &progress, request).await,
-            )
-        }
-    });
-    let connection = http2::Builder::new(tasks.clone())
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS)
-        .max_header_list_size(HEADERS)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buf_size(256 << 10)
-        .keep_alive_interval(PING)
-        .keep_alive_timeout(limits.patience)
-        .serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    let mut draining = false;
-    let mut look = Duration::ZERO;
-    loop {
-        tokio::select! {
-            ended = &mut connection => {
-                if let Err(error) = ended {
-                    tracing::debug!(client = client.name(), %error, "a gateway connection ended");
-                }
-                break;
-            }
-            () = gateway.draining(), if !draining => {
-                draining = true;
-                connection.as_mut().graceful_shutdown();
-            }
-            () = leave.notified() => break,
-            () = tokio::time::sleep(look) => match progress.next_look(&limits) {
-                Some(next) => look = next.min(limits.patience),
-                None => {
-                    tracing::debug!(client = client.name(), "a gateway connection stood still");
+/// A connection that counts as open until this is dropped.
+struct OpenConnection<'a>(&'a Tally);
+
+impl<'a> OpenConnection<'a> {
+    fn new(tally: &'a Tally) -> Self {
+        tally.connected();
+        Self(tally)
+    }
+}
+
+impl Drop for OpenConnection<'_> {
+    fn drop(&mut self) {
+        self.0.disconnected();
+    }
+}
+
+/// A connection of a client, and what that may use.
+pub struct Conversation {
+    /// Who the client is, for the log.
+    pub client: String,
+    /// What it may use.
+    pub limits: Limits,
+    /// Where it is counted.
+    pub tally: Arc<Tally>,
+}
+
+impl Conversation {
+    /// Has `answer` answer the requests of a connection until it ends, stands still or has to `leave`; after `draining`
+    /// no new ones.
+    pub async fn serve<A>(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        answer: impl Fn(Request<Incoming>, Arc<Progress>) -> A,
+        draining: impl Future<Output = ()>,
+        leave: &Notify,
+    ) where
+        A: Future<Output = Response<ReplyBody>> + Send + 'static,
+    {
+        let (limits, client) = (&self.limits, &self.client);
+        let _open = OpenConnection::new(&self.tally);
+        let progress = Arc::new(Progress::new(Arc::clone(&self.tally)));
+        let tasks = Tasks::default();
+        let service = service_fn(|request| {
+            let answer = answer(request, Arc::clone(&progress));
+            async move { Ok::<_, std::convert::Infallible>(answer.await) }
+        });
+        let connection = http2::Builder::new(tasks.clone())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS)
+            .max_header_list_size(HEADERS)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buf_size(256 << 10)
+            .keep_alive_interval(PING)
+            .keep_alive_timeout(limits.patience)
+            .serve_connection(TokioIo::new(stream), service);
+        let (mut connection, mut draining) = (std::pin::pin!(connection), std::pin::pin!(draining));
+        let mut drains = false;
+        let mut look = Duration::ZERO;
+        loop {
+            tokio::select! {
+                ended = &mut connection => {
+                    if let Err(error) = ended {
+                        tracing::debug!(client, %error, "an HTTP/2 connection ended");
+                    }
                     break;
                 }
-            },
+                () = &mut draining, if !drains => {
+                    drains = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                () = leave.notified() => break,
+                () = tokio::time::sleep(look) => match progress.next_look(limits) {
+                    Some(next) => look = next.min(limits.patience),
+                    None => {
+                        tracing::debug!(client, "an HTTP/2 connection stood still");
+                        break;
+                    }
+                },
+            }
         }
+        tasks.0.lock().abort_all();
     }
-    tasks.0.lock().abort_all();
 }

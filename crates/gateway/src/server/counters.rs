@@ -22,8 +22,9 @@ pub struct GatewayCounters {
     pub written: u64,
 }
 
+/// The same, while it is counted.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub struct Tally {
     connections: AtomicU64,
     requests: AtomicU64,
     refused: AtomicU64,
@@ -64,7 +65,8 @@ impl Tally {
         };
     }
 
-    pub(crate) fn snapshot(&self) -> GatewayCounters {
+    /// What was counted so far.
+    pub fn snapshot(&self) -> GatewayCounters {
         GatewayCounters {
             connections: self.connections.load(Relaxed),
             requests: self.requests.load(Relaxed),

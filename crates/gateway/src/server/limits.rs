@@ -42,7 +42,7 @@ impl Default for Limits {
 }
 
 /// What one client uses.
-pub(crate) struct Usage {
+pub struct Usage {
     limits: Limits,
     requests: Arc<Semaphore>,
     /// In KiB.
@@ -56,13 +56,14 @@ struct Bucket {
 }
 
 /// A request's turn. While it is held, the request counts.
-pub(crate) struct Turn {
+pub struct Turn {
     _request: OwnedSemaphorePermit,
     memory: Option<OwnedSemaphorePermit>,
 }
 
 impl Usage {
-    pub(crate) fn new(limits: Limits) -> Self {
+    /// Nothing yet, of what these limits allow.
+    pub fn new(limits: Limits) -> Self {
         Self {
             limits,
             requests: Arc::new(Semaphore::new(limits.requests)),
@@ -76,7 +77,7 @@ impl Usage {
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) when the client asks too often, or too much at a
     /// time.
-    pub(crate) async fn turn(&self) -> Result<Turn> {
+    pub async fn turn(&self) -> Result<Turn> {
         if !self.take_token() {
             return Err(Error::unavailable("too many requests; ask again in a second"));
         }
@@ -89,7 +90,7 @@ impl Usage {
     ///
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) when others of this client do not end.
-    pub(crate) async fn memory(&self, turn: &mut Turn, bytes: u64) -> Result<()> {
+    pub async fn memory(&self, turn: &mut Turn, bytes: u64) -> Result<()> {
         let most = self.limits.bytes >> 10;
         let kib = bytes.div_ceil(1024).clamp(1, most) as u32;
         let waited = Arc::clone(&self.memory).acquire_many_owned(kib);

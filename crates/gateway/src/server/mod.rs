@@ -27,15 +27,16 @@ mod spans;
 mod uploads;
 mod write;
 
-pub use counters::GatewayCounters;
-pub use limits::Limits;
+pub use connection::{Conversation, Progress};
+pub use counters::{GatewayCounters, Tally};
+pub use limits::{Limits, Turn, Usage};
+pub use reply::{ReplyBody, content, problem, slices};
 
 use crate::wire::ObjectKey;
 use access::{Refusals, Rules, ServerCredentials};
 use arc_swap::ArcSwap;
 use block::{Result, offload};
 use client::Client;
-use counters::Tally;
 use names::{KnownNames, Names};
 use nbd::{Credentials, Peer};
 use object_store::ObjectStore;
@@ -184,11 +185,16 @@ impl Gateway {
         }
         let client = self.client(&name, from);
         let leave = client.connect(self.limits.connections);
-        self.tally.connected();
         tracing::debug!(client = name, %from, "a gateway client came");
-        connection::serve(self, &client, stream, &leave).await;
+        let (gateway, asking) = (Arc::clone(self), Arc::clone(&client));
+        let answer = move |request, progress| {
+            let (gateway, client) = (Arc::clone(&gateway), Arc::clone(&asking));
+            async move { answer::answer(&gateway, &client, &progress, request).await }
+        };
+        let conversation =
+            Conversation { client: name, limits: self.limits, tally: Arc::clone(&self.tally) };
+        conversation.serve(stream, answer, self.draining(), &leave).await;
         client.disconnect(&leave);
-        self.tally.disconnected();
     }
 
     /// What a handshake is made with: a certificate is asked of every client.

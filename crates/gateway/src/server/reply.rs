@@ -19,7 +19,7 @@ use std::time::Duration;
 const SLICE: usize = 64 << 10;
 
 /// The body of an answer. It is made while the client takes it, and counts for the client until then.
-pub(crate) struct ReplyBody {
+pub struct ReplyBody {
     parts: BoxStream<'static, io::Result<Bytes>>,
     /// Bytes that are still to come, when that is known.
     rest: Option<u64>,
@@ -29,7 +29,7 @@ pub(crate) struct ReplyBody {
 
 impl ReplyBody {
     /// What a stream gives; how long that is shows only at its end.
-    pub(crate) fn new(
+    pub fn new(
         parts: BoxStream<'static, io::Result<Bytes>>,
         progress: &Arc<Progress>,
         turn: Turn,
@@ -52,7 +52,7 @@ impl ReplyBody {
 }
 
 /// Bytes in pieces that a connection takes at once.
-pub(crate) fn slices(mut bytes: Bytes) -> Vec<Bytes> {
+pub fn slices(mut bytes: Bytes) -> Vec<Bytes> {
     let mut slices = Vec::with_capacity(bytes.len().div_ceil(SLICE));
     while bytes.len() > SLICE {
         slices.push(bytes.split_to(SLICE));
@@ -102,7 +102,7 @@ pub(crate) fn empty(status: StatusCode, progress: &Arc<Progress>) -> Response<Re
 }
 
 /// An answer with a body in memory.
-pub(crate) fn content(
+pub fn content(
     kind: &'static str,
     bytes: Bytes,
     progress: &Arc<Progress>,
@@ -114,7 +114,7 @@ pub(crate) fn content(
 }
 
 /// The answer that tells an error.
-pub(crate) fn problem(error: &Error, progress: &Arc<Progress>) -> Response<ReplyBody> {
+pub fn problem(error: &Error, progress: &Arc<Progress>) -> Response<ReplyBody> {
     let status = match error.kind() {
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
         ErrorKind::Denied => StatusCode::FORBIDDEN,
