@@ -13,6 +13,7 @@
 //! | [`authority`] | [`Authority`], which makes and revokes certificates |
 //! | [`credentials`] | [`ServerCredentials`], what a server shows, and whom it trusts |
 //! | [`client`] | the same for a client |
+//! | [`peer`] | the same for two that are clients of one authority |
 //! | [`cryptography`] | what TLS is made with |
 //! | `files` | the files of a certificate directory |
 
@@ -22,6 +23,7 @@ pub mod credentials;
 pub mod cryptography;
 pub mod guarded;
 pub mod name;
+pub mod peer;
 pub mod read_only;
 pub mod refusals;
 pub mod rules;
@@ -32,6 +34,7 @@ pub use authority::{Authority, Issued};
 pub use client::{client_config, client_tls};
 pub use credentials::ServerCredentials;
 pub use guarded::Guarded;
+pub use peer::PeerCredentials;
 pub use read_only::ReadOnly;
 pub use refusals::Refusals;
 pub use rules::{Right, Rule, Rules};
