@@ -13,6 +13,7 @@
 //! |---|---|
 //! | [`source`] | [`ChunkSource`]: anything that can answer a chunk id |
 //! | [`sources`] | [`Sources`]: whom to ask, in which order, and for how long |
+//! | [`share`] | which of several peers reads what from the store, for all of them: pure |
 //! | `pace` | how long a source takes, learned by size of request |
 //! | `health` | who lied or hung rests for a while |
 //! | `tally` | what came from where: [`SourceReport`] |
@@ -32,6 +33,7 @@ pub mod media;
 mod pace;
 mod regular;
 mod replica;
+pub mod share;
 pub mod source;
 pub mod sources;
 mod tally;
@@ -40,6 +42,8 @@ pub mod tree;
 mod wire;
 
 pub use replica::Replica;
-pub use source::{ChunkBytes, ChunkSource, CostEstimate, SourceKind, StoreLink};
+pub use source::{
+    ChunkBytes, ChunkSource, CostEstimate, Fetched, LinkSharer, SourceKind, StoreLink,
+};
 pub use sources::{NearbySource, ReadOrder, Sources, Urgency};
 pub use tally::{SourceReport, SourceState};

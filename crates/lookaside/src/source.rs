@@ -1,5 +1,6 @@
 //! Anything that can answer a chunk id.
 
+use crate::share::MemberId;
 use async_trait::async_trait;
 use block::{Error, Result};
 use bytes::Bytes;
@@ -7,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 use store::{ChunkId, ChunkRef, Encoding, MapId, Settings};
+
+/// Requests that a source is given at a time, unless it says otherwise.
+pub(crate) const TURNS: usize = 8;
 
 /// What a source is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +22,8 @@ pub enum SourceKind {
     Tree,
     /// An indexed disk image.
     Image,
+    /// Another machine nearby that uses the same store.
+    Peer,
     /// Another store, or, in reports, the store itself.
     Store,
 }
@@ -29,6 +35,7 @@ impl SourceKind {
             Self::Media => "media",
             Self::Tree => "tree",
             Self::Image => "image",
+            Self::Peer => "peer",
             Self::Store => "store",
         }
     }
@@ -139,6 +146,11 @@ pub trait ChunkSource: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Requests that it is given at a time, half of them for what nobody waits for; at least 2.
+    fn turns(&self) -> usize {
+        TURNS
+    }
+
     /// Whether it claims to have a chunk. Asked on the way of every read, so it is answered from memory:
     /// a source that is far away keeps a summary here of what it has.
     fn claims(&self, id: &ChunkId) -> bool;
@@ -156,6 +168,9 @@ pub trait ChunkSource: Send + Sync + fmt::Debug {
     /// Forgets that it claimed a chunk: what it gave was something else.
     fn disown(&self, id: &ChunkId);
 
+    /// What it gave for a chunk was right.
+    fn gave(&self, _at: &ChunkRef, _given: &ChunkBytes) {}
+
     /// The length in bytes of a map's object, if it claims to have that. Answered from memory.
     fn claims_map(&self, _id: &MapId) -> Option<u64> {
         None
@@ -171,4 +186,39 @@ pub trait ChunkSource: Send + Sync + fmt::Debug {
 
     /// Forgets that it claimed a map: what it gave was something else.
     fn disown_map(&self, _id: &MapId) {}
+
+    /// The same source as one that reads its share of the store for all, if it is.
+    fn sharer(&self) -> Option<&dyn LinkSharer> {
+        None
+    }
+}
+
+/// A chunk that a member read for all.
+#[derive(Debug, Clone)]
+pub struct Fetched {
+    /// The chunk: not verified.
+    pub bytes: ChunkBytes,
+    /// What asking the member took, without what it waited for the store.
+    pub took: Duration,
+}
+
+/// A source that reads its share from the store for whoever asks.
+#[async_trait]
+pub trait LinkSharer: Send + Sync {
+    /// Which member it is; `None` while it is away, or cannot read for others.
+    fn member(&self) -> Option<MemberId>;
+
+    /// Reads a chunk, out of what it has or from the store. `urgent`: a guest waits. The future may be dropped at any
+    /// time.
+    ///
+    /// # Errors
+    /// [`NotFound`](block::ErrorKind::NotFound) when it cannot read it, either;
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when it is away.
+    async fn fetch(&self, at: &ChunkRef, urgent: bool) -> Result<Fetched>;
+
+    /// Reads a map's object, as [`fetch`](Self::fetch).
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    async fn fetch_map(&self, id: &MapId) -> Result<Bytes>;
 }

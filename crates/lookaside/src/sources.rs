@@ -6,18 +6,26 @@
 //! counted, and lets the next one be asked at once. So no source can fail a read that another can answer.
 //! While the store gives no answer, whoever has the chunk is asked again: a medium may be there by then.
 //!
+//! Peers that share the way to the store read each chunk once for all of them ([`share`](crate::share)): before the
+//! store its owner is asked, unless that is this machine. It may take as long as a read of the store takes, and is judged
+//! by the time that it takes beside that. A peer is asked as long as it is quicker than the store would be if all of
+//! them read from there.
+//!
 //! | module | concept |
 //! |---|---|
 //! | `read` | a chunk from the first who gives it |
 //! | `maps` | the same for maps |
+//! | `plan` | whom to ask, in order |
 //! | `asking` | one request to a source or to the store, and what its answer says of it |
 
 mod asking;
 mod maps;
+mod plan;
 mod read;
 
 use crate::health::SourceHealth;
 use crate::pace::LearnedPace;
+use crate::share::LinkShare;
 use crate::tally::{SourceReport, SourceState, SourceTally};
 use crate::{ChunkBytes, ChunkSource, CostEstimate, SourceKind, StoreLink};
 use arc_swap::ArcSwap;
@@ -31,10 +39,6 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Requests that a source is given at a time …
-const TURNS: usize = 8;
-/// … and how many of them may be for what nobody waits for.
-const BACKGROUND_TURNS: usize = 4;
 /// So long a source may still take when the store has failed.
 const GIVE_UP: Duration = Duration::from_secs(10);
 /// What a store is taken for at most that nobody knows to be slower: a source that takes longer is not preferred, and
@@ -73,6 +77,8 @@ pub struct Sources {
     store: Mutex<LearnedPace>,
     /// What else is known of the way to the store.
     link: OnceLock<Arc<dyn StoreLink>>,
+    /// When the way to the store is shared.
+    share: OnceLock<LinkShare>,
     store_tally: SourceTally,
     /// What times are counted from.
     began: Instant,
@@ -105,15 +111,24 @@ impl NearbySource {
 #[derive(Debug, Clone)]
 enum Asked {
     Source(Arc<Tracked>),
+    /// The same, to read from the store for all.
+    Owner(Arc<Tracked>),
     Store,
 }
 
 impl Asked {
     fn is(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Source(one), Self::Source(other)) => Arc::ptr_eq(one, other),
-            (Self::Store, Self::Store) => true,
+        match (self.tracked(), other.tracked()) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
             _ => false,
+        }
+    }
+
+    fn tracked(&self) -> Option<&Arc<Tracked>> {
+        match self {
+            Self::Source(tracked) | Self::Owner(tracked) => Some(tracked),
+            Self::Store => None,
         }
     }
 }
@@ -134,6 +149,7 @@ impl Sources {
             store_name: store_name.into(),
             store: Mutex::new(LearnedPace::new(store)),
             link: OnceLock::new(),
+            share: OnceLock::new(),
             store_tally: SourceTally::default(),
             began: Instant::now(),
         }
@@ -143,6 +159,12 @@ impl Sources {
     /// way there. The first one counts.
     pub fn judge_store_by(&self, link: Arc<dyn StoreLink>) {
         let _ = self.link.set(link);
+    }
+
+    /// Shares the way to the store with those sources that are [sharers](crate::LinkSharer), from now on. The
+    /// first one counts.
+    pub fn share_link(&self, share: LinkShare) {
+        let _ = self.share.set(share);
     }
 
     /// What the store is expected to take for so many bytes; at most `unsure`, as far as that is a guess.
@@ -174,29 +196,19 @@ impl Sources {
         });
     }
 
+    /// Asks a source no more; what it gave is forgotten.
+    pub fn remove(&self, name: &str) {
+        self.sources.rcu(|sources| {
+            let others = sources.iter().filter(|tracked| tracked.source.name() != name);
+            others.cloned().collect::<Vec<_>>()
+        });
+    }
+
     /// Asks a source at once that rests: whoever knows says that it is well again.
     pub fn wake(&self, name: &str) {
         for tracked in self.sources.load().iter().filter(|tracked| tracked.source.name() == name) {
             tracked.learned.lock().1 = SourceHealth::default();
         }
-    }
-
-    /// Whether a source that is expected to be quicker than the store claims to have the chunk.
-    pub fn prefers(&self, at: &ChunkRef) -> bool {
-        let now = self.now();
-        let store = self.store_expected(at.stored.into(), now, UNSURE);
-        let sources = self.sources.load();
-        sources.iter().any(|tracked| tracked.would_take(at, now).is_some_and(|t| t < store))
-    }
-
-    /// Who is expected to give a chunk sooner than the store, the quickest first: for what nobody waits for.
-    pub fn nearby(&self, at: &ChunkRef) -> Vec<NearbySource> {
-        let plan = self.plan(at, ReadOrder::Cheapest).into_iter();
-        let before_store = plan.map_while(|(asked, _)| match asked {
-            Asked::Source(tracked) => Some(NearbySource(tracked)),
-            Asked::Store => None,
-        });
-        before_store.collect()
     }
 
     /// The chunk as one of those has it, with its plain bytes, which are verified; `None` when it does not
@@ -213,25 +225,6 @@ impl Sources {
                 None
             }
         }
-    }
-
-    /// Whom to ask, in order, and what each is expected to take; always with the store.
-    fn plan(&self, at: &ChunkRef, order: ReadOrder) -> Vec<(Asked, Duration)> {
-        let now = self.now();
-        let store = self.store_expected(at.stored.into(), now, UNSURE);
-        let mut plan: Vec<_> = (self.sources.load().iter())
-            .filter_map(|tracked| {
-                let expected = tracked.would_take(at, now)?;
-                Some((Asked::Source(Arc::clone(tracked)), expected))
-            })
-            .collect();
-        plan.sort_by_key(|(_, expected)| *expected);
-        let place = match order {
-            ReadOrder::StoreFirst => 0,
-            ReadOrder::Cheapest => plan.partition_point(|(_, expected)| *expected < store),
-        };
-        plan.insert(place, (Asked::Store, store));
-        plan
     }
 
     fn now(&self) -> Duration {
@@ -269,22 +262,12 @@ impl Tracked {
     fn with_tally(source: Arc<dyn ChunkSource>, tally: Arc<SourceTally>) -> Arc<Self> {
         Arc::new(Self {
             learned: Mutex::new((LearnedPace::new(source.estimate()), SourceHealth::default())),
+            turns: Arc::new(Semaphore::new(source.turns().max(2))),
+            background: Arc::new(Semaphore::new((source.turns() / 2).max(1))),
+            reads: Mutex::default(),
             source,
             tally,
-            turns: Arc::new(Semaphore::new(TURNS)),
-            reads: Mutex::default(),
-            background: Arc::new(Semaphore::new(BACKGROUND_TURNS)),
         })
-    }
-
-    /// What it is expected to take for a chunk, if it claims to have it and is asked at all.
-    fn would_take(&self, at: &ChunkRef, now: Duration) -> Option<Duration> {
-        if !self.source.claims(&at.id) {
-            return None;
-        }
-        let learned = self.learned.lock();
-        let is_asked = learned.1.rests(now).is_none();
-        is_asked.then(|| learned.0.expected(at.stored.into(), now))
     }
 }
 

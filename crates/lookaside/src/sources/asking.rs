@@ -1,9 +1,8 @@
 //! One request to a source or to the store, and what its answer says of it.
 
-use super::{
-    Asked, BACKGROUND_TURNS, GIVE_UP, Instant, Sources, TURNS, Tracked, UNSURE_HEDGE, Urgency,
-};
+use super::{Asked, GIVE_UP, Instant, Sources, Tracked, UNSURE_HEDGE, Urgency};
 use crate::ChunkBytes;
+use crate::pace::DEAREST;
 use crate::tally::SourceTally;
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -12,7 +11,15 @@ use std::time::Duration;
 use store::ChunkRef;
 use tokio::sync::OwnedSemaphorePermit;
 
-const _: () = assert!(BACKGROUND_TURNS < TURNS);
+/// An owner that reads for all has so many times as long as the store is expected to take before that is asked beside
+/// it, as others wait for the store as well, and at least so long, where a guest waits; …
+const OWNER_SHARE: u32 = 4;
+const OWNER_LEAST: Duration = Duration::from_secs(1);
+/// … and so long where nobody does: to read the same twice is dear.
+const OWNER_BACKGROUND: Duration = Duration::from_secs(20);
+/// The same for a peer that claims to have something.
+const PEER_LEAST: Duration = Duration::from_millis(500);
+const PEER_BACKGROUND: Duration = Duration::from_secs(5);
 
 /// Turns of a source, while it is asked.
 pub(super) type Turns = (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit);
@@ -68,11 +75,33 @@ impl Sources {
     }
 
     /// After how long somebody else, who is expected to take `other`, is asked for a chunk as well as `asked`.
-    pub(super) fn patience(&self, asked: &Asked, at: &ChunkRef, other: Duration) -> Duration {
+    pub(super) fn patience(
+        &self,
+        asked: &Asked,
+        at: &ChunkRef,
+        urgency: Urgency,
+        other: Duration,
+    ) -> Duration {
         let (bytes, now) = (u64::from(at.stored), self.now());
         match asked {
             Asked::Store => self.store.lock().patience(bytes, now, other),
-            Asked::Source(tracked) => tracked.learned.lock().0.patience(bytes, now, other),
+            Asked::Source(tracked) => {
+                let usual = tracked.learned.lock().0.patience(bytes, now, other);
+                match urgency {
+                    _ if !tracked.is_peer() => usual,
+                    Urgency::Demand => usual.max(PEER_LEAST),
+                    Urgency::Background => usual.max(PEER_BACKGROUND),
+                }
+            }
+            Asked::Owner(_) => self.patience_with_owner(bytes, urgency),
+        }
+    }
+
+    /// After how long the store is asked as well as the owner of something with so many bytes.
+    pub(super) fn patience_with_owner(&self, bytes: u64, urgency: Urgency) -> Duration {
+        match urgency {
+            Urgency::Demand => (self.hedge_of(bytes) * OWNER_SHARE).clamp(OWNER_LEAST, DEAREST),
+            Urgency::Background => OWNER_BACKGROUND,
         }
     }
 
@@ -97,6 +126,9 @@ impl Sources {
                 SourceTally::add(&tally.had, 1);
                 SourceTally::add(&tally.bytes, bytes);
                 SourceTally::add(&tally.plain, plain.len() as u64);
+                if let Some(share) = self.share.get() {
+                    share.kept.was_read(at);
+                }
             }
             Err(e) => match e.kind() {
                 ErrorKind::NotFound => SourceTally::add(&tally.missed, 1),
@@ -115,11 +147,42 @@ impl Sources {
         turns: Turns,
         reason: AskReason,
     ) -> Result<(ChunkBytes, Bytes)> {
-        let source = &tracked.source;
         SourceTally::add(&tracked.tally.asked, 1);
-        let began = Instant::now();
+        let (source, began) = (&tracked.source, Instant::now());
         let answer = source.chunk(at).await;
         drop(turns);
+        let took = began.elapsed();
+        self.take(tracked, at, answer, (took, reason))
+    }
+
+    /// Asks the owner of a chunk, who reads it for all, and judges its answer by its own time.
+    pub(super) async fn ask_owner(
+        &self,
+        tracked: &Tracked,
+        at: &ChunkRef,
+        turns: Turns,
+        urgency: Urgency,
+    ) -> Result<(ChunkBytes, Bytes)> {
+        SourceTally::add(&tracked.tally.asked, 1);
+        let fetched = match tracked.source.sharer() {
+            Some(sharer) => sharer.fetch(at, urgency == Urgency::Demand).await,
+            None => Err(Error::not_found("it reads nothing for others")),
+        };
+        drop(turns);
+        let took = fetched.as_ref().map_or(Duration::ZERO, |fetched| fetched.took);
+        let answer = fetched.map(|fetched| fetched.bytes);
+        self.take(tracked, at, answer, (took, AskReason::ItsTurn))
+    }
+
+    /// Verifies and judges what a source answered.
+    fn take(
+        &self,
+        tracked: &Tracked,
+        at: &ChunkRef,
+        answer: Result<ChunkBytes>,
+        judged_by: (Duration, AskReason),
+    ) -> Result<(ChunkBytes, Bytes)> {
+        let source = &tracked.source;
         let moved = answer.as_ref().map_or(0, |answer| answer.len() as u64);
         let outcome = answer.and_then(|answer| {
             let plain = answer.clone().verify(&self.settings, at)?;
@@ -130,7 +193,10 @@ impl Sources {
             bytes: moved,
             plain: plain.len() as u64,
         });
-        self.judge(tracked, (began, reason), judged, || source.disown(&at.id));
+        self.judge(tracked, judged_by, judged, || source.disown(&at.id));
+        if let Ok((given, _)) = &outcome {
+            source.gave(at, given);
+        }
         outcome
     }
 
@@ -138,7 +204,7 @@ impl Sources {
     pub(super) fn judge(
         &self,
         tracked: &Tracked,
-        (began, reason): (Instant, AskReason),
+        (took, reason): (Duration, AskReason),
         outcome: Result<Moved, &Error>,
         disown: impl FnOnce(),
     ) {
@@ -146,7 +212,7 @@ impl Sources {
         match outcome {
             Ok(moved) => {
                 let mut learned = tracked.learned.lock();
-                learned.0.answered(moved.asked, began.elapsed(), self.now());
+                learned.0.answered(moved.asked, took, self.now());
                 learned.1.answered();
                 SourceTally::add(&tally.had, 1);
                 SourceTally::add(&tally.bytes, moved.bytes);
@@ -184,8 +250,11 @@ impl Sources {
                     self.store.lock().outrun(bytes, took, now);
                     SourceTally::add(&self.store_tally.late, 1);
                 }
-                Asked::Source(tracked) => {
-                    tracked.learned.lock().0.outrun(bytes, took, now);
+                Asked::Source(tracked) | Asked::Owner(tracked) => {
+                    // An owner waited for the store, too.
+                    if matches!(asked, Asked::Source(_)) {
+                        tracked.learned.lock().0.outrun(bytes, took, now);
+                    }
                     SourceTally::add(&tracked.tally.late, 1);
                     if *reason == AskReason::ItsTurn {
                         self.strike(tracked, "no answer in time");

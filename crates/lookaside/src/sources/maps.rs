@@ -4,7 +4,7 @@
 //! soon lay in a cache of this machine.
 
 use super::asking::{AskReason, Moved};
-use super::{Instant, Sources, Tracked, UNSURE};
+use super::{Instant, Sources, TYPICAL, Tracked, UNSURE, Urgency};
 use crate::pace::DEAREST;
 use crate::tally::SourceTally;
 use async_trait::async_trait;
@@ -35,8 +35,13 @@ impl MapLookup for Sources {
             })
             .collect();
         asked.sort_by_key(|(expected, ..)| *expected);
-        let ask = |(_, len, tracked): (Duration, u64, Arc<Tracked>)| async move {
-            self.ask_for_map(&tracked, id, len, turn).await
+        let mut asked: Vec<_> =
+            asked.into_iter().map(|(_, len, tracked)| (len, tracked, Answerer::Holder)).collect();
+        if turn == MapTurn::BeforeStore {
+            asked.extend(self.owner_to_ask(id, &asked));
+        }
+        let ask = |(len, tracked, answerer): (u64, Arc<Tracked>, Answerer)| async move {
+            self.ask_for_map(&tracked, id, len, turn, answerer).await
         };
         // When the store is no help, nobody waits for one that hangs.
         let at_a_time = match turn {
@@ -48,7 +53,28 @@ impl MapLookup for Sources {
     }
 }
 
+/// As what a source is asked for a map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answerer {
+    /// It claims to have it.
+    Holder,
+    /// It reads it from the store for all.
+    Owner,
+}
+
 impl Sources {
+    /// The owner of a map, unless that is this machine, or among those who are asked anyway.
+    fn owner_to_ask(
+        &self,
+        id: &MapId,
+        asked: &[(u64, Arc<Tracked>, Answerer)],
+    ) -> Option<(u64, Arc<Tracked>, Answerer)> {
+        let owner = self.owner_of_map(id, TYPICAL)?;
+        let is_asked = asked.iter().any(|(_, other, _)| Arc::ptr_eq(other, &owner));
+        let expected = self.expected_of_map(&owner, TYPICAL, MapTurn::BeforeStore, self.now());
+        (!is_asked && expected.is_some()).then_some((TYPICAL, owner, Answerer::Owner))
+    }
+
     /// What a source is expected to take for a map, if it is asked.
     fn expected_of_map(
         &self,
@@ -78,10 +104,14 @@ impl Sources {
         id: &MapId,
         len: u64,
         turn: MapTurn,
+        answerer: Answerer,
     ) -> Option<Bytes> {
         let (tally, source) = (&tracked.tally, &tracked.source);
         let (patience, reason) = match turn {
             MapTurn::AfterStore => (LAST_PATIENCE, AskReason::StoreSilent),
+            MapTurn::BeforeStore if answerer == Answerer::Owner => {
+                (self.patience_with_owner(len, Urgency::Demand), AskReason::ItsTurn)
+            }
             MapTurn::BeforeStore => {
                 let usual = tracked.learned.lock().0.patience(len, self.now(), Duration::ZERO);
                 (usual.max(PATIENCE).max(self.hedge_of(len).min(DEAREST)), AskReason::ItsTurn)
@@ -99,13 +129,18 @@ impl Sources {
             let mut reads = tracked.reads.lock();
             while reads.try_join_next().is_some() {}
             reads.spawn(async move {
-                let object = source.map(&id).await;
+                let object = match (answerer, source.sharer()) {
+                    (Answerer::Owner, Some(sharer)) => sharer.fetch_map(&id).await,
+                    _ => source.map(&id).await,
+                };
                 drop(turn);
                 let _ = answered.send(object);
             });
         }
         let Ok(answer) = tokio::time::timeout(patience, answer).await else {
-            tracked.learned.lock().0.outrun(len, began.elapsed(), self.now());
+            if answerer == Answerer::Holder {
+                tracked.learned.lock().0.outrun(len, began.elapsed(), self.now());
+            }
             SourceTally::add(&tally.late, 1);
             if reason == AskReason::ItsTurn {
                 self.strike(tracked, "no answer in time");
@@ -122,7 +157,12 @@ impl Sources {
             bytes: object.len() as u64,
             plain: *plain,
         });
-        self.judge(tracked, (began, reason), judged, || source.disown_map(id));
+        // What an owner took is the store's time for the most part.
+        let took = match answerer {
+            Answerer::Holder => began.elapsed(),
+            Answerer::Owner => tracked.learned.lock().0.expected(len, self.now()),
+        };
+        self.judge(tracked, (took, reason), judged, || source.disown_map(id));
         outcome.ok().map(|(object, _)| object)
     }
 }

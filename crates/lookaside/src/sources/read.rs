@@ -2,7 +2,7 @@
 //! it while the store gives no answer.
 
 use super::asking::{AskReason, Turns};
-use super::{Asked, GIVE_UP, Instant, ReadOrder, Sources, Tracked, Urgency};
+use super::{Asked, GIVE_UP, Instant, ReadOrder, Sources, Urgency};
 use block::{Error, Result};
 use bytes::Bytes;
 use futures::StreamExt;
@@ -54,16 +54,18 @@ impl Sources {
                         });
                     }),
                     // All were asked when the store failed.
-                    Asked::Source(_) if attempts.is_asking(&asked) => None,
-                    Asked::Source(tracked) => attempts.ask(tracked).await,
+                    Asked::Source(_) | Asked::Owner(_) if attempts.is_asking(&asked) => None,
+                    Asked::Source(_) | Asked::Owner(_) => attempts.ask(&asked).await,
                 };
                 if began.is_some() {
                     let other = match next.peek() {
                         Some((Asked::Store, _)) => self.hedge_of(at.stored.into()),
-                        Some((Asked::Source(next), expected)) => next.hedge_of(*expected),
+                        Some((Asked::Source(next) | Asked::Owner(next), expected)) => {
+                            next.hedge_of(*expected)
+                        }
                         None => Duration::ZERO,
                     };
-                    hedge_at = Instant::now() + self.patience(&asked, at, other);
+                    hedge_at = Instant::now() + self.patience(&asked, at, urgency, other);
                 }
                 continue;
             }
@@ -141,10 +143,10 @@ impl<'a> ChunkAttempts<'a> {
     }
 
     /// Asks a source; `None` when it has no turn.
-    async fn ask(&mut self, tracked: &Arc<Tracked>) -> Option<()> {
-        let alone = self.running.is_empty();
+    async fn ask(&mut self, asked: &Asked) -> Option<()> {
+        let (tracked, alone) = (asked.tracked()?, self.running.is_empty());
         let turns = self.sources.turns(tracked, self.at, self.urgency, alone).await?;
-        self.begin(tracked, turns, AskReason::ItsTurn);
+        self.begin(asked.clone(), turns, AskReason::ItsTurn);
         Some(())
     }
 
@@ -157,16 +159,19 @@ impl<'a> ChunkAttempts<'a> {
                 && tracked.source.claims(&self.at.id)
                 && let Some(turns) = tracked.turns_now(self.urgency)
             {
-                self.begin(tracked, turns, AskReason::StoreSilent);
+                self.begin(Asked::Source(Arc::clone(tracked)), turns, AskReason::StoreSilent);
             }
         }
     }
 
-    fn begin(&mut self, tracked: &Arc<Tracked>, turns: Turns, reason: AskReason) {
-        let (sources, at, tracked) = (self.sources, self.at, Arc::clone(tracked));
-        let asked = Asked::Source(Arc::clone(&tracked));
+    fn begin(&mut self, asked: Asked, turns: Turns, reason: AskReason) {
+        let (sources, at, urgency) = (self.sources, self.at, self.urgency);
         self.push(asked.clone(), reason, async move {
-            let answer = sources.ask(&tracked, at, turns, reason).await;
+            let answer = match &asked {
+                Asked::Owner(tracked) => sources.ask_owner(tracked, at, turns, urgency).await,
+                Asked::Source(tracked) => sources.ask(tracked, at, turns, reason).await,
+                Asked::Store => Err(Error::internal("the store is asked by whoever reads")),
+            };
             (asked, answer.map(|(_, plain)| plain))
         });
     }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::StoreLink;
 use crate::conformance::{self, asked_for};
+use crate::source::TURNS;
 use crate::testing::{Fake, Manner};
 use block::{Error, ErrorKind, Result};
 use proptest::prelude::*;
