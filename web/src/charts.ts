@@ -126,7 +126,14 @@ export class Chart {
         padding: [6, 20, 0, 0],
         scales: { x: { time: true, auto: false }, y },
         axes: [
-          { ...axis, size: 24, space: 64, incrs: [60, 120, 300, 600], grid: { show: false }, values: (_plot, ticks) => ticks.map((t) => hour(t).slice(0, 5)) },
+          {
+            ...axis,
+            size: 24,
+            space: 64,
+            incrs: [60, 120, 300, 600],
+            grid: { show: false },
+            values: (_plot, ticks) => ticks.map((t) => hour(t).slice(0, 5)),
+          },
           {
             ...axis,
             size: 66,

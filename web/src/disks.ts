@@ -41,7 +41,8 @@ export class DisksPage implements Page {
     noun: ["disk", "disks"],
     name: ({ disk }) => disk.name,
     link: ({ disk }) => link(disk.name),
-    haystack: (both) => `${both.disk.name} ${both.disk.image} ${both.row?.client ?? ""} ${state(both)} ${both.disk.mode}`.toLowerCase(),
+    haystack: (both) =>
+      `${both.disk.name} ${both.disk.image} ${both.row?.client ?? ""} ${state(both)} ${both.disk.mode}`.toLowerCase(),
     empty: "There is no disk yet: sojourn disk create NAME --from IMAGE",
     columns: [
       { key: "name", title: "Disk", text: ({ disk }) => disk.name, order: (a, b) => a.place - b.place },
@@ -52,15 +53,57 @@ export class DisksPage implements Page {
         look: (both) => `is-${state(both).replace(" ", "-")}`,
         order: (a, b) => STATES.indexOf(state(a)) - STATES.indexOf(state(b)),
       },
-      { key: "image", title: "Stands on", text: ({ disk }) => disk.image, order: (a, b) => byName(a.disk.image, b.disk.image), wide: true },
-      { key: "client", title: "Client", text: ({ row }) => row?.client ?? NONE, order: (a, b) => byName(a.row?.client ?? "~", b.row?.client ?? "~"), wide: true },
-      { key: "size", title: "Size", number: true, text: ({ disk }) => bytes(disk.size), order: (a, b) => a.disk.size - b.disk.size, wide: true },
-      { key: "private", title: "Private", number: true, text: (both) => bytes(own(both)), order: (a, b) => own(a) - own(b) },
-      { key: "requests", title: "Requests/s", number: true, text: (both) => (asked(both) > 0 ? rate(asked(both)) : NONE), order: (a, b) => asked(a) - asked(b) },
-      { key: "bytes", title: "Bytes/s", number: true, text: (both) => (moved(both) > 0 ? bytes(moved(both)) : NONE), order: (a, b) => moved(a) - moved(b), wide: true },
+      {
+        key: "image",
+        title: "Stands on",
+        text: ({ disk }) => disk.image,
+        order: (a, b) => byName(a.disk.image, b.disk.image),
+        wide: true,
+      },
+      {
+        key: "client",
+        title: "Client",
+        text: ({ row }) => row?.client ?? NONE,
+        order: (a, b) => byName(a.row?.client ?? "~", b.row?.client ?? "~"),
+        wide: true,
+      },
+      {
+        key: "size",
+        title: "Size",
+        number: true,
+        text: ({ disk }) => bytes(disk.size),
+        order: (a, b) => a.disk.size - b.disk.size,
+        wide: true,
+      },
+      {
+        key: "private",
+        title: "Private",
+        number: true,
+        text: (both) => bytes(own(both)),
+        order: (a, b) => own(a) - own(b),
+      },
+      {
+        key: "requests",
+        title: "Requests/s",
+        number: true,
+        text: (both) => (asked(both) > 0 ? rate(asked(both)) : NONE),
+        order: (a, b) => asked(a) - asked(b),
+      },
+      {
+        key: "bytes",
+        title: "Bytes/s",
+        number: true,
+        text: (both) => (moved(both) > 0 ? bytes(moved(both)) : NONE),
+        order: (a, b) => moved(a) - moved(b),
+        wide: true,
+      },
     ],
   });
-  private readonly list = new Listing(15, () => this.load(), (error) => say(this.failure, error ? `The list is not up to date: ${error.message}` : ""));
+  private readonly list = new Listing(
+    15,
+    () => this.load(),
+    (error) => say(this.failure, error ? `The list is not up to date: ${error.message}` : ""),
+  );
   private disks: Both[] = [];
   private byName = new Map<string, Both>();
   private chosen: string | null = null;
@@ -70,7 +113,12 @@ export class DisksPage implements Page {
   private changes = 0;
 
   constructor() {
-    this.element = h("div", { class: "split" }, h("div", { class: "main" }, this.failure, this.table.element), this.pane.element);
+    this.element = h(
+      "div",
+      { class: "split" },
+      h("div", { class: "main" }, this.failure, this.table.element),
+      this.pane.element,
+    );
   }
 
   enter(rest: string | null): void {
@@ -125,7 +173,9 @@ export class DisksPage implements Page {
       return;
     }
     const { disk, row } = both;
-    const snapshots = disk.snapshots.map((one) => (one.error === null ? `${one.name}, ${date(one.created)}, ${bytes(one.size)}` : `${one.name}: ${one.error}`));
+    const snapshots = disk.snapshots.map((one) =>
+      one.error === null ? `${one.name}, ${date(one.created)}, ${bytes(one.size)}` : `${one.name}: ${one.error}`,
+    );
     this.pane.show(disk.name, [
       ["State", disk.error ?? state(both)],
       ["Client", row?.client ? `${row.client}, ${some(row.connections, "connection")}` : "none"],
@@ -133,7 +183,12 @@ export class DisksPage implements Page {
       ["Stands on", disk.image],
       ["Size", bytes(disk.size)],
       ["Private", disk.unchanged ? "nothing: it holds what its image does" : bytes(own(both))],
-      ["Now", row && asked(both) > 0 ? `${rate(row.requests)} requests/s, ${bytes(row.read_bytes)}/s read, ${bytes(row.written_bytes)}/s written` : "nothing is asked"],
+      [
+        "Now",
+        row && asked(both) > 0
+          ? `${rate(row.requests)} requests/s, ${bytes(row.read_bytes)}/s read, ${bytes(row.written_bytes)}/s written`
+          : "nothing is asked",
+      ],
       ["Made", date(disk.created)],
       ["Snapshots", snapshots.length > 0 ? snapshots : "none"],
     ]);

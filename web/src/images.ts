@@ -16,7 +16,8 @@ interface Placed {
   words: string;
 }
 
-const searched = ({ image, source, used_by: users }: Version): string => `${image} ${source ?? ""} ${users.join(" ")}`.toLowerCase();
+const searched = ({ image, source, used_by: users }: Version): string =>
+  `${image} ${source ?? ""} ${users.join(" ")}`.toLowerCase();
 
 const link = (name: string): string => `#images/${encodeURIComponent(name)}`;
 
@@ -41,8 +42,20 @@ export class ImagesPage implements Page {
     empty: "There is no image yet: sojourn image import FILE NAME",
     columns: [
       { key: "name", title: "Version", text: ({ version }) => version.image, order: (a, b) => a.place - b.place },
-      { key: "size", title: "Size", number: true, text: ({ version }) => (version.error === null ? bytes(version.size) : NONE), order: (a, b) => a.version.size - b.version.size },
-      { key: "created", title: "Made", text: ({ version }) => (version.error === null ? date(version.created) : NONE), order: (a, b) => a.version.created - b.version.created, wide: true },
+      {
+        key: "size",
+        title: "Size",
+        number: true,
+        text: ({ version }) => (version.error === null ? bytes(version.size) : NONE),
+        order: (a, b) => a.version.size - b.version.size,
+      },
+      {
+        key: "created",
+        title: "Made",
+        text: ({ version }) => (version.error === null ? date(version.created) : NONE),
+        order: (a, b) => a.version.created - b.version.created,
+        wide: true,
+      },
       {
         key: "users",
         title: "What stands on it",
@@ -50,15 +63,30 @@ export class ImagesPage implements Page {
         look: ({ version }) => (version.error === null ? "" : "is-damaged"),
         order: (a, b) => a.version.used_by.length - b.version.used_by.length,
       },
-      { key: "source", title: "Came from", text: ({ version }) => version.source ?? NONE, order: (a, b) => byName(a.version.source ?? "~", b.version.source ?? "~"), wide: true },
+      {
+        key: "source",
+        title: "Came from",
+        text: ({ version }) => version.source ?? NONE,
+        order: (a, b) => byName(a.version.source ?? "~", b.version.source ?? "~"),
+        wide: true,
+      },
     ],
   });
-  private readonly list = new Listing(15, () => this.load(), (error) => say(this.failure, error ? `The list is not up to date: ${error.message}` : ""));
+  private readonly list = new Listing(
+    15,
+    () => this.load(),
+    (error) => say(this.failure, error ? `The list is not up to date: ${error.message}` : ""),
+  );
   private versions = new Map<string, Version>();
   private chosen: string | null = null;
 
   constructor() {
-    this.element = h("div", { class: "split" }, h("div", { class: "main" }, this.failure, this.table.element), this.pane.element);
+    this.element = h(
+      "div",
+      { class: "split" },
+      h("div", { class: "main" }, this.failure, this.table.element),
+      this.pane.element,
+    );
   }
 
   enter(rest: string | null): void {

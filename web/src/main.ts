@@ -84,11 +84,17 @@ function show(): void {
   const up = server ? `${server.version}, up ${duration(server.uptime_seconds)}` : "";
   say(state, paused ? "paused" : gone ? (now ? "no connection" : "connecting") : `live · ${up}`);
   mark(state, "data-state", paused ? "paused" : gone ? "lost" : "live");
-  if (gone && now) say(notice, "The server does not answer. What you see is as it was; the page connects again by itself.");
+  if (gone && now)
+    say(notice, "The server does not answer. What you see is as it was; the page connects again by itself.");
   else if (outdated) say(notice, "The server was updated: load this page again for its new one.");
   else say(notice, "");
   const room = now?.head_room?.more;
-  const parts = [room === null || room === undefined ? null : `${count(room)} more`, shown?.title, server?.host, "Sojourn"];
+  const parts = [
+    room === null || room === undefined ? null : `${count(room)} more`,
+    shown?.title,
+    server?.host,
+    "Sojourn",
+  ];
   const wrong = gone && now ? "(?) " : now && now.troubles_total > 0 ? `(${count(now.troubles_total)}!) ` : "";
   document.title = wrong + parts.filter((part) => part).join(" · ");
 }
@@ -109,6 +115,7 @@ addEventListener("hashchange", go);
 live.listen(show);
 // The age of what is shown, while nothing comes.
 setInterval(() => {
-  if (live.lost !== null && live.now && !live.paused) say(state, `no connection for ${duration((Date.now() - live.lost) / 1000)}`);
+  if (live.lost !== null && live.now && !live.paused)
+    say(state, `no connection for ${duration((Date.now() - live.lost) / 1000)}`);
 }, 1000);
 go();

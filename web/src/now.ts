@@ -28,7 +28,11 @@ class Lines {
   readonly element: HTMLElement;
   private readonly body = h("tbody");
 
-  constructor(title: string, columns: [string, string?][], private readonly empty: string) {
+  constructor(
+    title: string,
+    columns: [string, string?][],
+    private readonly empty: string,
+  ) {
     const head = columns.map(([name, look]) => h("th", { scope: "col", class: look ?? "" }, name));
     const table = h("table", {}, h("caption", {}, title), h("thead", {}, h("tr", {}, ...head)), this.body);
     this.looks = columns.map(([, look]) => look ?? "");
@@ -45,7 +49,11 @@ class Lines {
       const line = old?.cells.length === texts.length ? old : h("tr");
       if (line !== old) {
         texts.forEach((_, column) => {
-          line.append(column === 0 ? h("th", { scope: "row", class: this.looks[0] ?? "" }) : h("td", { class: this.looks[column] ?? "" }));
+          line.append(
+            column === 0
+              ? h("th", { scope: "row", class: this.looks[0] ?? "" })
+              : h("td", { class: this.looks[column] ?? "" }),
+          );
         });
         if (old) old.replaceWith(line);
         else this.body.append(line);
@@ -81,16 +89,22 @@ class Cache {
     const hits = point.hit_percent ?? cache.hit_percent;
     const parts = [
       `${bytes(cache.bytes)} of ${bytes(cache.capacity_bytes)} in ${some(cache.entries, "chunk")}, ${cache.policy}`,
-      hits === null ? "nothing was looked up yet" : `${percent(hits)} hits ${point.hit_percent === null ? "since the start" : "now"}`,
+      hits === null
+        ? "nothing was looked up yet"
+        : `${percent(hits)} hits ${point.hit_percent === null ? "since the start" : "now"}`,
       `${bytes(store.read_bytes)}/s come from the store`,
     ];
     this.forecast.hidden = forecast === null;
     if (forecast === null) {
-      say(this.sentence, `${parts.join("; ")}. What other sizes and policies would give is told when enough was asked.`);
+      say(
+        this.sentence,
+        `${parts.join("; ")}. What other sizes and policies would give is told when enough was asked.`,
+      );
       return;
     }
     const { now, best, policies } = forecast;
-    const gain = (value: number) => `${value >= now.same ? "+" : "−"}${Math.abs((value - now.same) * 100).toFixed(1)}`;
+    const sign = (value: number) => (value >= now.same ? "+" : "−");
+    const gain = (value: number) => `${sign(value)}${Math.abs((value - now.same) * 100).toFixed(1)}`;
     const better = policies.find((row) => row.policy === best);
     const advice = [`twice the memory ${gain(now.double)} points`, `half of it ${gain(now.half)}`];
     if (better && best !== now.policy) advice.push(`${best} in place of ${now.policy} ${gain(better.same)}`);
@@ -130,7 +144,14 @@ export class NowPage implements Page {
   private readonly more = h("p", { class: "big" });
   private readonly moreNote = h("p", { class: "big-note" });
   private readonly ends = h("p", { class: "big-note" });
-  private readonly room = h("section", { class: "room" }, h("h2", {}, "Head-room"), this.more, this.moreNote, this.ends);
+  private readonly room = h(
+    "section",
+    { class: "room" },
+    h("h2", {}, "Head-room"),
+    this.more,
+    this.moreNote,
+    this.ends,
+  );
   private readonly clients = new Figure("Clients");
   private readonly requests = new Figure("Requests/s");
   private readonly read = new Figure("Read");
@@ -159,13 +180,28 @@ export class NowPage implements Page {
   });
   private readonly kinds = new Lines(
     "Time of requests in the last second",
-    [["Kind"], ["requests", "number"], ["mean", "number wide"], ["p50", "number"], ["p90", "number wide"], ["p99", "number"], ["p99.9", "number"]],
+    [
+      ["Kind"],
+      ["requests", "number"],
+      ["mean", "number wide"],
+      ["p50", "number"],
+      ["p90", "number wide"],
+      ["p99", "number"],
+      ["p99.9", "number"],
+    ],
     "Nothing was asked in the last second.",
   );
   private readonly cache = new Cache();
   private readonly busiest = new Lines(
     "Busiest clients",
-    [["Client"], ["uses"], ["requests/s", "number"], ["read/s", "number"], ["written/s", "number"], ["held back/s", "number wide"]],
+    [
+      ["Client"],
+      ["uses"],
+      ["requests/s", "number"],
+      ["read/s", "number"],
+      ["written/s", "number"],
+      ["held back/s", "number wide"],
+    ],
     "No client is connected.",
   );
 
@@ -188,13 +224,28 @@ export class NowPage implements Page {
     const { point } = now;
     this.showTroubles(now);
     this.showRoom(now);
-    this.clients.show(count(point.clients), `${some(now.connections, "connection")}, ${some(now.open_disks, "open disk")}`);
-    this.requests.show(rate(point.reads + point.writes + point.flushes), `${rate(point.reads)} reads, ${rate(point.writes)} writes`);
+    this.clients.show(
+      count(point.clients),
+      `${some(now.connections, "connection")}, ${some(now.open_disks, "open disk")}`,
+    );
+    this.requests.show(
+      rate(point.reads + point.writes + point.flushes),
+      `${rate(point.reads)} reads, ${rate(point.writes)} writes`,
+    );
     this.read.show(`${bytes(point.read_bytes)}/s`, `${bytes(now.store.read_bytes)}/s of the store`);
-    this.written.show(`${bytes(point.written_bytes)}/s`, point.held_back > 0 ? `held back ${rate(point.held_back)}/s` : `${rate(point.flushes)} flushes/s`);
+    this.written.show(
+      `${bytes(point.written_bytes)}/s`,
+      point.held_back > 0 ? `held back ${rate(point.held_back)}/s` : `${rate(point.flushes)} flushes/s`,
+    );
     const hits = point.hit_percent;
-    this.hits.show(hits === null ? NONE : percent(hits), now.cache.hit_percent === null ? "" : `${percent(now.cache.hit_percent)} since the start`);
-    this.p99.show(point.latency ? time(point.latency.p99_us) : NONE, point.latency ? `median ${time(point.latency.p50_us)}` : "of reads and writes");
+    this.hits.show(
+      hits === null ? NONE : percent(hits),
+      now.cache.hit_percent === null ? "" : `${percent(now.cache.hit_percent)} since the start`,
+    );
+    this.p99.show(
+      point.latency ? time(point.latency.p99_us) : NONE,
+      point.latency ? `median ${time(point.latency.p50_us)}` : "of reads and writes",
+    );
     this.kinds.show(
       Object.entries(now.latency).map(([kind, times]) => [
         kind,
@@ -211,11 +262,21 @@ export class NowPage implements Page {
     for (const chart of [this.heat, this.load, this.flow]) chart.draw(live);
   }
 
-  private showTroubles({ troubles, troubles_total: total, panics, connection_faults: faults, connections_refused: refused, store, server }: Now): void {
+  private showTroubles({
+    troubles,
+    troubles_total: total,
+    panics,
+    connection_faults: faults,
+    connections_refused: refused,
+    store,
+    server,
+  }: Now): void {
     const lines = troubles.map(trouble);
     if (total > troubles.length) lines.push(["slow", `and ${some(total - troubles.length, "more disk")}: see Disks`]);
-    if (panics > 0) lines.push(["full", `${some(panics, "connection")} lost by a fault of the program: its log has the rest`]);
-    if (store.failures > 0) lines.push(["full", `${some(store.failures, "chunk")} could not be had since the start: run sojourn verify`]);
+    if (panics > 0)
+      lines.push(["full", `${some(panics, "connection")} lost by a fault of the program: its log has the rest`]);
+    if (store.failures > 0)
+      lines.push(["full", `${some(store.failures, "chunk")} could not be had since the start: run sojourn verify`]);
     while (this.troubles.children.length > lines.length) this.troubles.lastElementChild?.remove();
     lines.forEach(([look, text], at) => {
       const line = this.troubles.children[at] ?? this.troubles.appendChild(h("li"));
@@ -223,7 +284,10 @@ export class NowPage implements Page {
       say(line, text);
     });
     const since = `up ${duration(server.uptime_seconds)}`;
-    const turned = [faults > 0 ? some(faults, "broken connection") : "", refused > 0 ? `${count(refused)} turned away` : ""];
+    const turned = [
+      faults > 0 ? some(faults, "broken connection") : "",
+      refused > 0 ? `${count(refused)} turned away` : "",
+    ];
     const told = turned.filter((text) => text !== "").join(", ");
     say(this.calm, lines.length > 0 ? "" : `Nothing is full or slow; ${since}${told && `; since the start ${told}`}.`);
   }
@@ -243,17 +307,28 @@ export class NowPage implements Page {
     say(this.moreNote, `more ${room.more === 1 ? "client" : "clients"} like the ${count(room.clients)} of now`);
     const first = room.limit === "none" ? `Nothing gives out before; ${what} busiest` : `Then ${limit}`;
     const today = busy === null || busy === undefined ? "" : `, now ${busy.toFixed(0)} %`;
-    const answer = room.response_us === null || room.response_then_us === null ? "" : `; an answer takes ${time(room.response_us)} now, ${time(room.response_then_us)} then`;
+    const answer =
+      room.response_us === null || room.response_then_us === null
+        ? ""
+        : `; an answer takes ${time(room.response_us)} now, ${time(room.response_then_us)} then`;
     say(this.ends, `${first}${today}${answer}.`);
     mark(this.room, "data-room", room.more === 0 ? "none" : room.more < room.clients / 4 ? "little" : "some");
   }
 }
 
 function trouble({ disk, state, seconds, why }: Trouble): [string, string] {
-  return [state, `${disk === null ? "The store" : `Disk ${disk}`} is ${state} for ${duration(seconds)}: ${why}`];
+  return [state, `${disk === null ? "The store" : `Disk ${disk}`} has been ${state} for ${duration(seconds)}: ${why}`];
 }
 
 function client(row: Client): string[] {
-  const uses = row.export === null ? NONE : row.exports > 1 ? `${row.export} and ${count(row.exports - 1)} more` : row.export;
-  return [row.client, uses, rate(row.requests), bytes(row.read_bytes), bytes(row.written_bytes), row.held_back > 0 ? rate(row.held_back) : NONE];
+  const uses =
+    row.export === null ? NONE : row.exports > 1 ? `${row.export} and ${count(row.exports - 1)} more` : row.export;
+  return [
+    row.client,
+    uses,
+    rate(row.requests),
+    bytes(row.read_bytes),
+    bytes(row.written_bytes),
+    row.held_back > 0 ? rate(row.held_back) : NONE,
+  ];
 }

@@ -71,13 +71,23 @@ export class Table<T> {
     }
     this.body.append(this.above, this.below);
     this.table = h("table", {}, h("caption", { class: "unseen" }, `All ${noun[1]}`), h("thead", {}, head), this.body);
-    this.region = h("div", { class: "rows", tabindex: 0, role: "region", "aria-label": `Rows of ${noun[1]}` }, this.table);
+    this.region = h(
+      "div",
+      { class: "rows", tabindex: 0, role: "region", "aria-label": `Rows of ${noun[1]}` },
+      this.table,
+    );
     this.region.addEventListener("scroll", () => this.draw(), { passive: true });
     new ResizeObserver(() => this.draw()).observe(this.region);
     this.element = h(
       "div",
       { class: "listing" },
-      h("div", { class: "tools" }, h("label", { for: "search", class: "unseen" }, `Search ${noun[1]}`), this.search, this.status),
+      h(
+        "div",
+        { class: "tools" },
+        h("label", { for: "search", class: "unseen" }, `Search ${noun[1]}`),
+        this.search,
+        this.status,
+      ),
       this.nothing,
       this.region,
     );
@@ -123,7 +133,10 @@ export class Table<T> {
   }
 
   private sift(typed: boolean): void {
-    const words = this.search.value.toLowerCase().split(/\s+/).filter((word) => word !== "");
+    const words = this.search.value
+      .toLowerCase()
+      .split(/\s+/)
+      .filter((word) => word !== "");
     const { column, down } = this.sorted;
     const found = this.rows.filter((row) => {
       if (words.length === 0) return true;
@@ -166,7 +179,8 @@ export class Table<T> {
     this.drawn = kept;
     this.above.style.height = `${first * height}px`;
     this.below.style.height = `${Math.max(0, shown.length - last) * height}px`;
-    if (focused instanceof HTMLElement && focused !== document.activeElement && this.body.contains(focused)) focused.focus();
+    if (focused instanceof HTMLElement && focused !== document.activeElement && this.body.contains(focused))
+      focused.focus();
   }
 
   private line(row: T): HTMLTableRowElement {

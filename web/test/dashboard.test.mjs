@@ -78,7 +78,7 @@ test("trouble comes first, and in the title", async () => {
   lab.client("desk-4", FILL, 50);
   const page = await open("now");
   const trouble = page.locator(".troubles li.full");
-  await trouble.filter({ hasText: "Disk desk-4 is full for" }).waitFor();
+  await trouble.filter({ hasText: "Disk desk-4 has been full for" }).waitFor();
   await page.waitForFunction(() => document.title.startsWith("("));
   await close(page);
 });
@@ -109,7 +109,9 @@ test("two thousand disks are searched and sorted, and few are in the document", 
   await page.keyboard.type("x");
   await page.getByText("No disk has all of these words.").waitFor();
   await page.getByRole("searchbox").fill("in use");
-  await page.waitForFunction(() => ["desk-1", "desk-2"].every((name, at) => document.querySelectorAll(".rows tbody th a")[at]?.textContent === name));
+  await page.waitForFunction(() =>
+    ["desk-1", "desk-2"].every((name, at) => document.querySelectorAll(".rows tbody th a")[at]?.textContent === name),
+  );
 
   await page.getByRole("searchbox").fill("");
   await page.getByRole("button", { name: "Private" }).focus();
@@ -209,7 +211,8 @@ test("every answer is what openapi.json says", async () => {
   }
   await asked("/api/v1/live?disks=yes", "Problem", 400);
   // Every kind of event, and everything that one may hold.
-  const { "x-events": events } = document.document.paths["/api/v1/live"].get.responses["200"].content["text/event-stream"];
+  const { "x-events": events } =
+    document.document.paths["/api/v1/live"].get.responses["200"].content["text/event-stream"];
   await new Promise((ready, fail) => {
     const end = setTimeout(() => fail(new Error(`never seen: ${document.unseen()}`)), PATIENCE);
     const request = http.get(`${lab.url}/api/v1/live?disks=true`, (answer) => {
@@ -282,7 +285,10 @@ test("a page of another origin reads nothing", async () => {
         events.addEventListener("hello", () => (got.push("events"), ready()));
         events.onerror = () => (events.close(), ready());
       });
-      for (const [name, source] of [["script", `${url}/api/v1/disks`], ["iframe", url]]) {
+      for (const [name, source] of [
+        ["script", `${url}/api/v1/disks`],
+        ["iframe", url],
+      ]) {
         await new Promise((ready) => {
           const element = document.createElement(name);
           element.onload = () => {
@@ -328,9 +334,14 @@ test("nothing keeps people out: axe finds no fault on any page", async () => {
       await page.waitForSelector(hash === "now" ? ".figure dd" : ".rows tbody th a");
       await page.evaluate(AXE);
       const { violations } = await page.evaluate(() => globalThis.axe.run(document));
-      const told = violations.map((one) => `${one.impact} ${one.id}: ${one.nodes.map((node) => `${node.target} ${node.failureSummary}`).join("; ")}`);
+      const told = violations.map(
+        (one) =>
+          `${one.impact} ${one.id}: ${one.nodes.map((node) => `${node.target} ${node.failureSummary}`).join("; ")}`,
+      );
       assert.deepEqual(told, [], `${hash} ${JSON.stringify(options)}`);
-      const wider = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+      const wider = await page.evaluate(
+        () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
+      );
       assert.ok(wider <= 0, `${hash} is ${wider} px wider than the window: ${JSON.stringify(options)}`);
     }
     await close(page);
@@ -343,7 +354,11 @@ test("all is reached by the keyboard", async () => {
   assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to the content");
   await page.keyboard.press("Enter");
   assert.equal(await page.evaluate(() => document.activeElement.id), "content");
-  for (const [key, title] of [["2", "Disks"], ["3", "Images"], ["1", "Now"]]) {
+  for (const [key, title] of [
+    ["2", "Disks"],
+    ["3", "Images"],
+    ["1", "Now"],
+  ]) {
     await page.keyboard.press(key);
     await page.locator("nav [aria-current=page]", { hasText: title }).waitFor();
   }
@@ -352,9 +367,15 @@ test("all is reached by the keyboard", async () => {
   await page.getByRole("link", { name: "desk-2", exact: true }).focus();
   await page.keyboard.press("Enter");
   await page.getByRole("complementary", { name: "Disk" }).waitFor();
-  assert.equal(await page.evaluate(() => document.activeElement.textContent), "desk-2", "a screen reader goes on there");
+  assert.equal(
+    await page.evaluate(() => document.activeElement.textContent),
+    "desk-2",
+    "a screen reader goes on there",
+  );
   await page.keyboard.press("Escape");
-  await page.waitForFunction(() => document.activeElement.textContent === "desk-2" && document.activeElement.tagName === "A");
+  await page.waitForFunction(
+    () => document.activeElement.textContent === "desk-2" && document.activeElement.tagName === "A",
+  );
   await close(page);
 });
 

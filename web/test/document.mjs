@@ -21,7 +21,8 @@ export class Document {
   /** Fails when `value` is not what the schema says. */
   check(name, value) {
     const check = this.checks[name];
-    if (!check(value)) throw new Error(`${name}: ${this.ajv.errorsText(check.errors)}\n${JSON.stringify(value).slice(0, 2000)}`);
+    if (!check(value))
+      throw new Error(`${name}: ${this.ajv.errorsText(check.errors)}\n${JSON.stringify(value).slice(0, 2000)}`);
     this.visit({ $ref: `#/components/schemas/${name}` }, value);
   }
 
@@ -35,7 +36,8 @@ export class Document {
     }
     for (const one of schema.anyOf ?? []) this.visit(one, value);
     if (Array.isArray(value)) for (const item of value) this.visit(schema.items ?? {}, item);
-    else if (typeof value === "object") for (const [key, one] of Object.entries(schema.properties ?? {})) this.visit(one, value[key]);
+    else if (typeof value === "object")
+      for (const [key, one] of Object.entries(schema.properties ?? {})) this.visit(one, value[key]);
   }
 
   /** Objects that leave room for what is not told: there is to be none. */

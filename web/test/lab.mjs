@@ -54,7 +54,8 @@ export class Lab {
     const text = readFileSync(file, "utf8")
       .replace('# size = "256MiB"', 'size = "16MiB"')
       .replace(/^# disk_space = .*$/m, 'disk_space = "24MiB"');
-    if (!text.includes('\ndisk_space = "24MiB"') || !text.includes('\nsize = "16MiB"')) throw new Error("sojourn.toml has other defaults");
+    if (!text.includes('\ndisk_space = "24MiB"') || !text.includes('\nsize = "16MiB"'))
+      throw new Error("sojourn.toml has other defaults");
     writeFileSync(file, text);
     const image = join(this.dir, "debian-12.raw");
     writeFileSync(image, randomFillSync(Buffer.alloc(32 * MIB)));
@@ -68,7 +69,8 @@ export class Lab {
   /** Runs a command that must succeed. */
   run(...args) {
     const done = spawnSync(SOJOURN, ["--home", this.home, ...args], { encoding: "utf8", cwd: this.dir });
-    if (done.status !== 0) throw new Error(`sojourn ${args.join(" ")}: ${done.error ?? ""}${done.stdout}${done.stderr}`);
+    if (done.status !== 0)
+      throw new Error(`sojourn ${args.join(" ")}: ${done.error ?? ""}${done.stdout}${done.stderr}`);
     return done.stdout;
   }
 
@@ -110,7 +112,9 @@ export class Lab {
         const socketPath = join(this.home, "control.sock");
         const request = http.request({ socketPath, agent, method: "POST", path: "/v1/disk", headers }, (answer) => {
           answer.resume();
-          answer.on("end", () => (answer.statusCode === 200 ? ready() : fail(new Error(`${name}: ${answer.statusCode}`))));
+          answer.on("end", () =>
+            answer.statusCode === 200 ? ready() : fail(new Error(`${name}: ${answer.statusCode}`)),
+          );
         });
         request.on("error", fail);
         request.end(body);
@@ -123,7 +127,10 @@ export class Lab {
    * after the one before, until the lab ends. */
   client(disk, lines, pause) {
     const file = join(this.dir, `load-${this.clients.length}.csv`);
-    writeFileSync(file, ["time_ms,op,offset,length", ...lines.map((line, at) => [at * pause, ...line].join(","))].join("\n"));
+    writeFileSync(
+      file,
+      ["time_ms,op,offset,length", ...lines.map((line, at) => [at * pause, ...line].join(","))].join("\n"),
+    );
     const target = `nbd+unix:///${disk}?socket=${join(this.home, "nbd.sock")}`;
     const args = ["replay", "--allow-writes", "--wrap", "--repeat", "--speed", "1", "--for", "3600s", file, target];
     this.clients.push(spawn(SOJOURN, args, { stdio: "ignore" }));
