@@ -83,7 +83,7 @@ pub use away::{Kept, Room};
 pub use disk::Disk;
 pub use disks::Disks;
 pub use image::{Brought, Image};
-pub use loads::{LoadOptions, Loader};
+pub use loads::{ChunkLine, LoadOptions, Loader};
 pub use model::{
     Counters, CreateOptions, DiskInfo, Elsewhere, Mode, Rebase, RebaseReport, Resident,
     SnapshotInfo,

@@ -15,6 +15,7 @@
 //! | [`world`] | the system's clock and randomness |
 //! | [`devices`] | which disks are to be block devices of this machine |
 //! | [`disk_io`] | how reads of files wait for the disk |
+//! | `kept` | what is kept of the store here, for other machines |
 //! | `nearby_maps` | maps of the store from sources nearby |
 //! | [`open`] | the disks that are open now, and who holds them |
 //! | [`places`] | from the place of a store to its backend |
@@ -32,6 +33,7 @@ pub mod devices;
 pub mod disk_io;
 pub mod home;
 pub mod image_views;
+mod kept;
 mod kept_slots;
 pub mod key;
 mod nearby_maps;

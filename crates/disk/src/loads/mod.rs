@@ -128,6 +128,11 @@ impl Loader {
         Line { loader: Arc::clone(self), flow }
     }
 
+    /// A line for chunks that are read for others, not for a disk of this machine.
+    pub fn chunk_line(self: &Arc<Self>) -> ChunkLine {
+        ChunkLine(self.line())
+    }
+
     /// Where chunks come from.
     pub(crate) fn store(&self) -> &Store {
         &self.store
@@ -229,6 +234,21 @@ impl Line {
     fn want(&self, queue: &mut Queue, at: &ChunkRef, urgency: Urgency) -> Want<'_> {
         let place = queue.join(self.flow, at, urgency, self.loader.options.share);
         Want { loader: &self.loader, place }
+    }
+}
+
+/// Chunks that are read for others, in turn with the disks of this machine.
+#[derive(Debug)]
+pub struct ChunkLine(Line);
+
+impl ChunkLine {
+    /// The bytes of a chunk, out of the cache or from whoever gives it soonest. `urgent`: a guest elsewhere waits.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn chunk(&self, at: &ChunkRef, urgent: bool) -> Result<Bytes> {
+        let urgency = if urgent { Urgency::Demand } else { Urgency::Boot };
+        Load { line: &self.0, at: *at, urgency, copy: false, want: None }.chunk().await
     }
 }
 
