@@ -20,6 +20,15 @@ struct State {
     down: AtomicU64,
     open: Mutex<Vec<TcpStream>>,
     thin: Option<ThinLink>,
+    shared: Option<SharedLink>,
+}
+
+/// What a link has that all clients share.
+struct SharedLink {
+    /// Bytes in a second to all of them.
+    rate: u32,
+    /// Held by whoever's bytes are on the way.
+    way: Mutex<()>,
 }
 
 /// What a thin link has.
@@ -33,15 +42,20 @@ struct ThinLink {
 impl Link {
     /// A link to `server`.
     pub fn to(server: SocketAddr) -> Self {
-        Self::made(server, None)
+        Self::made(server, None, None)
     }
 
     /// A link to `server` that carries `rate` bytes in a second to each client, and keeps what clients say.
     pub fn thin(server: SocketAddr, rate: u32) -> Self {
-        Self::made(server, Some(ThinLink { rate, said: Mutex::default() }))
+        Self::made(server, Some(ThinLink { rate, said: Mutex::default() }), None)
     }
 
-    fn made(server: SocketAddr, thin: Option<ThinLink>) -> Self {
+    /// A link to `server` that carries `rate` bytes in a second to all clients together.
+    pub fn shared(server: SocketAddr, rate: u32) -> Self {
+        Self::made(server, None, Some(SharedLink { rate, way: Mutex::default() }))
+    }
+
+    fn made(server: SocketAddr, thin: Option<ThinLink>, shared: Option<SharedLink>) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let address = listener.local_addr().expect("its address");
         let state = Arc::new(State {
@@ -51,6 +65,7 @@ impl Link {
             down: AtomicU64::new(0),
             open: Mutex::default(),
             thin,
+            shared,
         });
         let served = Arc::clone(&state);
         std::thread::spawn(move || {
@@ -127,6 +142,10 @@ impl State {
             Some(thin) if upward => thin.said.lock().expect("words").extend_from_slice(bytes),
             Some(thin) => std::thread::sleep(Duration::from_secs(bytes.len() as u64) / thin.rate),
             None => {}
+        }
+        if let Some(shared) = self.shared.as_ref().filter(|_| !upward) {
+            let _way = shared.way.lock().expect("the way");
+            std::thread::sleep(Duration::from_secs(bytes.len() as u64) / shared.rate);
         }
     }
 }

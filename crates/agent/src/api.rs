@@ -1,6 +1,7 @@
 //! What commands ask of the process of attached disks, and what it tells; the latter is also what `--json`
 //! prints.
 
+use crate::peers::PeersView;
 use crate::progress::{HoardProgress, UploadProgress};
 use lookaside::SourceReport;
 use serde::{Deserialize, Serialize};
@@ -90,6 +91,9 @@ pub struct AttachedView {
     /// What came from where since the start, the store last; empty when the store is the only source.
     #[serde(default)]
     pub sources: Vec<SourceReport>,
+    /// Other machines of the network, if they are asked and answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peers: Option<PeersView>,
     /// The disks, by name.
     pub disks: Vec<AttachedDisk>,
 }

@@ -82,6 +82,8 @@ pub struct AttachOptions {
     pub key_file: Option<PathBuf>,
     /// The directory with the certificate that is shown to a gateway.
     pub certificates: Option<PathBuf>,
+    /// Whether other machines of the network are asked for chunks, and answered.
+    pub peers: Option<bool>,
 }
 
 /// What [`prepare`] found a home to be, and made of it.
@@ -191,6 +193,9 @@ pub fn prepare(
     if let Some(path) = options.certificates.as_ref().or(store.certificates.as_ref()) {
         config.tls.dir = absolute(&path.display().to_string())?;
     }
+    if let Some(peers) = options.peers {
+        config.attach.get_or_insert_default().peers = peers;
+    }
     let needs_restart = config != before;
     for source in &options.sources {
         if !config.sources.contains(source) {
@@ -275,6 +280,9 @@ mod tests {
         assert_eq!(did(&options), Preparation::Changed);
         options.certificates = Some("/pki".into());
         assert_eq!(did(&options), Preparation::NeedsRestart);
+        options.peers = Some(true);
+        assert_eq!(did(&options), Preparation::NeedsRestart);
+        assert_eq!(did(&options), Preparation::Unchanged);
         options = AttachOptions { up: Some(ByteSize(0)), ..Default::default() };
         assert_eq!(did(&options), Preparation::Changed);
         assert_eq!(did(&AttachOptions::default()), Preparation::Unchanged);

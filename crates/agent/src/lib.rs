@@ -13,6 +13,7 @@
 //! | `budget` | [`ByteBudget`]: bytes per second, and a way to pause |
 //! | `write_back` | [`WriteBack`]: when a disk is published, and what is done when that fails |
 //! | `hoard` | [`Hoard`]: everything that a disk stands on comes here, behind what guests read |
+//! | [`peers`](mod@peers) | what this machine has of the store, for other machines nearby |
 //! | `progress` | [`UploadProgress`], [`HoardProgress`]: how far they are, in words, too |
 //! | [`homes`] | the homes of attached disks: found, made, changed |
 //! | [`api`] | what commands ask, and what they are told |
@@ -24,6 +25,7 @@ mod budget;
 mod hoard;
 pub mod homes;
 mod marks;
+pub mod peers;
 mod porter;
 mod progress;
 mod write_back;

@@ -6,14 +6,17 @@ use crate::api::{AttachRequest, AttachedDisk, AttachedView};
 use crate::budget::ByteBudget;
 use crate::hoard::Hoard;
 use crate::marks::{self, DiskMark};
+use crate::peers::AttachedPeers;
 use crate::write_back::{Timing, WriteBack};
 use block::{Error, ErrorKind, Result};
+use disk::Disk;
 use engine::config::Config;
 use engine::config::attached::Attach;
 use engine::{Engine, Home, devices, parcels};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::convert::Infallible;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use store::RefKind;
 use tokio::sync::watch;
@@ -38,6 +41,8 @@ pub struct Porter {
     up: Arc<ByteBudget>,
     down: Arc<ByteBudget>,
     timing: Timing,
+    /// Other machines of the network, if they are asked and answered.
+    peers: OnceLock<AttachedPeers>,
     disks: Mutex<BTreeMap<String, Arc<CarriedDisk>>>,
     /// Whether the disks that were here at the start are among them.
     is_listed: watch::Sender<bool>,
@@ -80,10 +85,25 @@ impl Porter {
             up: Arc::new(up),
             down: Arc::new(ByteBudget::new(config.down.0)),
             timing: Timing { after, ..Timing::default() },
+            peers: OnceLock::new(),
             disks: Mutex::default(),
             is_listed: watch::Sender::new(false),
             tasks: Mutex::new(Some(JoinSet::new())),
         })
+    }
+
+    /// Has peers told what is kept of its disks, and tells of them. The first ones count, and those that come
+    /// before [`follow`](Self::follow).
+    pub fn set_peers(&self, peers: AttachedPeers) {
+        let _ = self.peers.set(peers);
+    }
+
+    /// Has peers told, for ever, what is kept of a disk.
+    async fn tell_peers(&self, disk: &Disk) -> Infallible {
+        match self.peers.get() {
+            Some(peers) => peers.shelf.follow(disk).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Looks after the disks that are here, and later ones, until `stop` is done.
@@ -178,6 +198,7 @@ impl Porter {
                 error = carried.write_back.follow(disk) => Some(error),
                 () = all_up => None,
                 never = carried.hoard.follow(disk, &self.engine) => match never {},
+                never = self.tell_peers(disk) => match never {},
             }
         };
         drop(held);
@@ -384,6 +405,7 @@ impl Porter {
             up_bytes_per_second: self.up.rate(),
             down_bytes_per_second: self.down.rate(),
             sources: self.engine.sources(),
+            peers: self.peers.get().map(AttachedPeers::view),
             disks,
         }
     }

@@ -41,11 +41,13 @@ pub enum ServiceKind {
     Iscsi,
     /// A store, through a gateway.
     Gateway,
+    /// Chunks of a store, for those that use it, too.
+    Peer,
 }
 
 impl ServiceKind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Nbd, Self::Iscsi, Self::Gateway];
+    pub const ALL: [Self; 4] = [Self::Nbd, Self::Iscsi, Self::Gateway, Self::Peer];
 
     /// The two labels of its type (RFC 6763, 4.1.2).
     pub const fn labels(self) -> [&'static str; 2] {
@@ -53,6 +55,7 @@ impl ServiceKind {
             Self::Nbd => ["_nbd", "_tcp"],
             Self::Iscsi => ["_iscsi", "_tcp"],
             Self::Gateway => ["_sojourn", "_tcp"],
+            Self::Peer => ["_sojourn-peer", "_tcp"],
         }
     }
 }

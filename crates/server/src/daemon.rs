@@ -12,6 +12,7 @@ use super::limits::limits;
 use super::listeners::Listeners;
 use super::notify::notify;
 use super::options::Options;
+use super::peers::PeerPort;
 use super::prepared::Prepared;
 use super::record::recorded;
 use super::reload::Changeable;
@@ -198,6 +199,11 @@ impl Daemon {
         let exports = security.guard(Arc::clone(&returning) as _, options.default_export.clone());
         let iscsi = iscsi.map(|bound| bound.serve(Arc::clone(&exports)));
         let (orders, ordered) = mpsc::unbounded_channel();
+        let porter = porter(home, &config, &engine);
+        let peers = match &porter {
+            Some(porter) => PeerPort::open(home, &config, &engine, porter).await,
+            None => None,
+        };
         let running = Arc::new(Running {
             home: home.clone(),
             engine: Arc::clone(&engine),
@@ -213,16 +219,16 @@ impl Daemon {
             response_ms: AtomicU64::new(config.serve.response_ms),
             verbs: Mutex::default(),
             attached: watch::Sender::new(clients.is_empty()),
-            porter: porter(home, &config, &engine),
+            porter,
             orders,
             handed_over: AtomicBool::new(false),
+            changes: AtomicU64::new(0),
         });
         engine.disks.limit_private_bytes(config.limits.disk_space.0);
         engine.call_slow(Duration::from_millis(config.serve.slow_ms));
 
         let time = Duration::from_secs(config.serve.lease_seconds);
         let lease = match follows {
-            changes: AtomicU64::new(0),
             true => Lease::go_on(&engine, time).await,
             false if config.attach.is_some() => Lease::without_waiting(&engine, time).await,
             false => Lease::start(&engine, time).await?,
@@ -240,14 +246,19 @@ impl Daemon {
             port.serve(passing, &mut server.others)?;
         }
         work_beside(&mut server, control.into_listener(), &stop);
-        if server.options.announce || server.config.serve.announce {
+        let peers_at = peers.as_ref().map(PeerPort::address);
+        if let Some(peers) = peers {
+            let stop = stop.clone();
+            server.others.spawn(peers.serve(async move { stop.wait().await }));
+        }
+        if server.options.announce || server.config.serve.announce || peers_at.is_some() {
             let (running, stop) = (Arc::clone(&server.running), stop.wait());
             server.others.spawn(async move {
                 let ended = async {
                     stop.await;
                     !running.is_handed_over()
                 };
-                discovery::announce(&running, ended).await;
+                discovery::announce(&running, peers_at, ended).await;
             });
         }
         tracing::info!(home = %home.dir().display(), pid = std::process::id(), "ready");

@@ -46,15 +46,16 @@
 //! | [`limits`] | the limits of the configuration as the NBD server takes them |
 //! | [`borrow`] | borrowed disks in use, and borrowed room for a server's disks |
 //! | [`netboot`](mod@netboot) | machines without a disk start from the home's disks |
+//! | [`peers`](mod@peers) | peers of attached disks are answered, and found |
 //! | [`discovery`](mod@discovery) | this server is announced to the network, others are looked for |
 //! | [`descriptors`] | how many files and sockets may be open |
 //! | [`names`] | the names of metrics and log fields |
-//! | [`http`], [`metrics`], [`status`], [`latency`], [`head_room`] | what the server tells of itself |
 //! | [`answers`] | errors as answers over HTTP |
 //! | [`dashboard`] | the page to leave open, and the API that it reads |
+//! | [`http`], [`metrics`], [`status`], [`latency`], [`head_room`] | what the server tells of itself |
 
-pub mod api;
 mod answers;
+pub mod api;
 pub mod background;
 mod boots;
 pub mod borrow;
@@ -62,8 +63,8 @@ pub mod brief;
 pub mod client;
 mod control;
 pub mod daemon;
-pub mod descriptors;
 mod dashboard;
+pub mod descriptors;
 pub mod discovery;
 mod estate;
 mod exports;
@@ -87,6 +88,7 @@ mod names;
 pub mod netboot;
 pub mod notify;
 pub mod options;
+mod peers;
 mod plain;
 mod prepared;
 pub mod record;

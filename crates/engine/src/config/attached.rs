@@ -3,6 +3,7 @@
 use super::Config;
 use block::{ByteSize, Error, Result};
 use serde::Deserialize;
+use std::net::SocketAddr;
 use toml::{Table, Value};
 use toml_edit::{Array, DocumentMut, Item, TableLike, value};
 
@@ -17,11 +18,27 @@ pub struct Attach {
     /// Seconds from a first write until it goes up.
     #[serde(deserialize_with = "super::time::seconds")]
     pub after_seconds: u64,
+    /// Whether other machines of the network are asked for chunks, and answered.
+    pub peers: bool,
+    /// Where they are answered: `IP:PORT`; port 0 is any free one.
+    pub peer_address: SocketAddr,
+    /// Bytes per second that they are given at most; 0 is no limit.
+    pub peer_up: ByteSize,
+    /// Those that are not found by themselves: `IP:PORT` each.
+    pub known_peers: Vec<SocketAddr>,
 }
 
 impl Default for Attach {
     fn default() -> Self {
-        Self { up: ByteSize(0), down: ByteSize(0), after_seconds: 5 }
+        Self {
+            up: ByteSize(0),
+            down: ByteSize(0),
+            after_seconds: 5,
+            peers: false,
+            peer_address: SocketAddr::from(([0, 0, 0, 0], 0)),
+            peer_up: ByteSize(50 << 20),
+            known_peers: Vec::new(),
+        }
     }
 }
 
@@ -44,7 +61,8 @@ pub fn text(config: &Config) -> Result<String> {
     let after = i64::try_from(attach.after_seconds).unwrap_or(i64::MAX);
     let up = ("up", Value::String(attach.up.0.to_string()));
     let down = ("down", Value::String(attach.down.0.to_string()));
-    set("attach", section([up, down, ("after_seconds", Value::Integer(after))]));
+    let peers = ("peers", Value::Boolean(attach.peers));
+    set("attach", section([up, down, ("after_seconds", Value::Integer(after)), peers]));
     set("pieces", section([("size", Value::String(config.pieces.size.0.to_string()))]));
     set("tls", section([("dir", Value::String(config.tls.dir.clone()))]));
     let seconds = |value: u64| Value::Integer(i64::try_from(value).unwrap_or(i64::MAX));
@@ -69,7 +87,7 @@ pub fn edited(text: &str, before: &Config, after: &Config) -> Result<String> {
     let mut document: DocumentMut =
         text.parse().map_err(|e| Error::invalid(format!("sojourn.toml: {e}")).with_source(e))?;
     if let Some(path) = after.key_file.as_ref().filter(|_| after.key_file != before.key_file) {
-        set_value(document.as_table_mut(), "key_file", path);
+        set_value(document.as_table_mut(), "key_file", path.as_str());
     }
     let new = after.sources.iter().filter(|source| !before.sources.contains(source));
     for source in new {
@@ -77,7 +95,7 @@ pub fn edited(text: &str, before: &Config, after: &Config) -> Result<String> {
         list.as_array_mut().ok_or_else(|| misplaced("sources"))?.push(source);
     }
     if after.tls.dir != before.tls.dir {
-        set_in(&mut document, "tls", "dir", &after.tls.dir)?;
+        set_in(&mut document, "tls", "dir", after.tls.dir.as_str())?;
     }
     let rates = |config: &Config| {
         let attach = config.attach.clone().unwrap_or_default();
@@ -85,28 +103,37 @@ pub fn edited(text: &str, before: &Config, after: &Config) -> Result<String> {
     };
     for ((key, new), (_, old)) in rates(after).into_iter().zip(rates(before)) {
         if new != old {
-            set_in(&mut document, "attach", key, &new.to_string())?;
+            set_in(&mut document, "attach", key, new.to_string())?;
         }
+    }
+    let asks_peers = |config: &Config| config.attach.as_ref().is_some_and(|attach| attach.peers);
+    if asks_peers(after) != asks_peers(before) {
+        set_in(&mut document, "attach", "peers", asks_peers(after))?;
     }
     Ok(document.to_string())
 }
 
-fn set_in(document: &mut DocumentMut, section: &str, key: &str, text: &str) -> Result<()> {
+fn set_in(
+    document: &mut DocumentMut,
+    section: &str,
+    key: &str,
+    new: impl Into<toml_edit::Value>,
+) -> Result<()> {
     let table = document.entry(section).or_insert_with(toml_edit::table);
     let table = table.as_table_like_mut().ok_or_else(|| misplaced(section))?;
-    set_value(table, key, text);
+    set_value(table, key, new);
     Ok(())
 }
 
 /// Sets a value. What stands beside it stays.
-fn set_value(table: &mut dyn TableLike, key: &str, text: &str) {
+fn set_value(table: &mut dyn TableLike, key: &str, new: impl Into<toml_edit::Value>) {
     match table.get_mut(key).and_then(Item::as_value_mut) {
         Some(old) => {
             let decor = old.decor().clone();
-            *old = text.into();
+            *old = new.into();
             *old.decor_mut() = decor;
         }
-        None => drop(table.insert(key, value(text))),
+        None => drop(table.insert(key, value(new))),
     }
 }
 
@@ -131,7 +158,8 @@ mod tests {
         after.sources.push("/b".into());
         after.key_file = Some("/k".into());
         after.tls.dir = "/pki".into();
-        after.attach = Some(Attach { up: ByteSize(7), ..before.attach.clone().unwrap() });
+        after.attach =
+            Some(Attach { up: ByteSize(7), peers: true, ..before.attach.clone().unwrap() });
         let written = edited(text, &before, &after).unwrap();
         assert_eq!(Config::parse(&written).unwrap(), after, "{written}");
         for kept in ["# mine", "# far", "# a key", "# slow", "[cache]", "# small"] {
@@ -152,6 +180,8 @@ mod tests {
                 up: ByteSize(1 << 20),
                 down: ByteSize(2 << 20),
                 after_seconds: 7,
+                peers: true,
+                ..Attach::default()
             }),
             ..Config::default()
         };

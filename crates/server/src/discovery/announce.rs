@@ -34,9 +34,13 @@ struct AnnouncedNetwork {
     left: u8,
 }
 
-/// Announces a server until `stop`, which tells whether nobody serves in its place. What goes wrong is in
+/// Announces a server, and where it answers peers, until `stop`, which tells whether nobody serves in its place. What goes wrong is in
 /// the log: to serve is more important.
-pub(crate) async fn announce(running: &Running, stop: impl Future<Output = bool>) {
+pub(crate) async fn announce(
+    running: &Running,
+    peers: Option<SocketAddr>,
+    stop: impl Future<Output = bool>,
+) {
     let server = match running.engine.disks.server().await {
         Ok(server) => server.to_string(),
         Err(e) => return tracing::warn!(error = e.message(), "the server is not announced"),
@@ -51,7 +55,7 @@ pub(crate) async fn announce(running: &Running, stop: impl Future<Output = bool>
         Ok(socket) => {
             let cut = CutQueries::new(server.bytes().fold(0, u8::wrapping_add));
             let (began, members) = (Instant::now(), BTreeMap::new());
-            Announcer { running, identity, socket, cut, began, members }.serve(stop).await;
+            Announcer { running, peers, identity, socket, cut, began, members }.serve(stop).await;
         }
         Err(error) => tracing::warn!(%error, "UDP port 5353: the server is not announced"),
     }
@@ -59,6 +63,8 @@ pub(crate) async fn announce(running: &Running, stop: impl Future<Output = bool>
 
 struct Announcer<'a> {
     running: &'a Running,
+    /// Where peers are answered.
+    peers: Option<SocketAddr>,
     identity: ServerIdentity,
     /// Hears what is sent to all, and speaks in one network after the other.
     socket: UdpSocket,
@@ -157,7 +163,7 @@ impl Announcer<'_> {
         };
         let places = self.running.places.lock().clone();
         let wanted = networks.into_iter().filter_map(|network| {
-            let services = services(&places, network.address);
+            let services = services(&places, self.peers, network.address);
             (!services.is_empty()).then_some((network.address, (network, services)))
         });
         let wanted: BTreeMap<_, _> = wanted.collect();
@@ -219,7 +225,7 @@ fn socket() -> io::Result<UdpSocket> {
 }
 
 /// What a server offers to who reaches it at `here`.
-fn services(places: &Places, here: Ipv4Addr) -> Vec<OfferedService> {
+fn services(places: &Places, peers: Option<SocketAddr>, here: Ipv4Addr) -> Vec<OfferedService> {
     let port = |listeners: &[String]| {
         let addresses = listeners.iter().filter_map(|listener| listener.parse::<SocketAddr>().ok());
         let mut reached =
@@ -227,10 +233,12 @@ fn services(places: &Places, here: Ipv4Addr) -> Vec<OfferedService> {
         Some(reached.next()?.port())
     };
     let gateway: Vec<String> = places.gateway.iter().map(ToString::to_string).collect();
+    let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
     let all = [
         (ServiceKind::Nbd, &places.nbd),
         (ServiceKind::Iscsi, &places.iscsi),
         (ServiceKind::Gateway, &gateway),
+        (ServiceKind::Peer, &peers),
     ];
     let offered =
         all.into_iter().filter_map(|(kind, at)| Some(OfferedService { kind, port: port(at)? }));
@@ -250,15 +258,23 @@ mod tests {
             gateway: Some("[::]:4".parse().unwrap()),
         };
         let at = |address: [u8; 4]| {
-            let services = services(&places, address.into());
+            let services = services(&places, Some("0.0.0.0:5".parse().unwrap()), address.into());
             services.iter().map(|one| (one.kind, one.port)).collect::<Vec<_>>()
         };
         assert_eq!(
             at([10, 0, 0, 1]),
-            [(ServiceKind::Nbd, 2), (ServiceKind::Iscsi, 3), (ServiceKind::Gateway, 4)]
+            [
+                (ServiceKind::Nbd, 2),
+                (ServiceKind::Iscsi, 3),
+                (ServiceKind::Gateway, 4),
+                (ServiceKind::Peer, 5)
+            ]
         );
-        assert_eq!(at([192, 168, 0, 1]), [(ServiceKind::Nbd, 2), (ServiceKind::Gateway, 4)]);
+        assert_eq!(
+            at([192, 168, 0, 1]),
+            [(ServiceKind::Nbd, 2), (ServiceKind::Gateway, 4), (ServiceKind::Peer, 5)]
+        );
         assert_eq!(at([127, 0, 0, 1])[0], (ServiceKind::Nbd, 1));
-        assert!(services(&Places::default(), [10, 0, 0, 1].into()).is_empty());
+        assert!(services(&Places::default(), None, [10, 0, 0, 1].into()).is_empty());
     }
 }

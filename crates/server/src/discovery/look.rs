@@ -27,7 +27,7 @@ const MOST_ASKED: usize = 100;
 pub struct ServiceView {
     /// What the server is known by.
     pub server: String,
-    /// `nbd`, `iscsi` or `gateway`.
+    /// `nbd`, `iscsi`, `gateway` or `peer`.
     pub service: &'static str,
     /// Where it is reached, as `10.0.0.1:10809`; null when it told no address.
     pub address: Option<String>,
@@ -66,6 +66,22 @@ pub async fn look(patience: Duration, exports: bool) -> Result<Vec<ServiceView>>
     Ok(join_all(views).await)
 }
 
+/// Looks for peers for so long. What is told is believed as far as that somebody may be there.
+///
+/// # Errors
+/// [`Io`](block::ErrorKind::Io) and [`Unavailable`](block::ErrorKind::Unavailable) when this machine is
+/// in no network in which one can look.
+pub(crate) async fn look_for_peers(patience: Duration) -> Result<Vec<SocketAddr>> {
+    let found = browse(&interfaces::all()?, Instant::now() + patience).await?;
+    let peers = found.into_iter().filter(|(_, found)| found.kind == ServiceKind::Peer);
+    // Nothing is sent out of the network that it was heard in.
+    let reached = peers.filter_map(|(network, found)| {
+        let address = found.addresses.into_iter().find(|address| network.holds(*address))?;
+        Some(SocketAddr::from((address, found.port)))
+    });
+    Ok(reached.collect())
+}
+
 fn view(found: &FoundService, here: Option<Ipv4Addr>) -> ServiceView {
     let address = here.or_else(|| found.addresses.first().copied());
     ServiceView {
@@ -74,6 +90,7 @@ fn view(found: &FoundService, here: Option<Ipv4Addr>) -> ServiceView {
             ServiceKind::Nbd => "nbd",
             ServiceKind::Iscsi => "iscsi",
             ServiceKind::Gateway => "gateway",
+            ServiceKind::Peer => "peer",
         },
         address: address.map(|address| SocketAddrV4::new(address, found.port).to_string()),
         version: found.text.get("version").cloned(),
@@ -128,7 +145,8 @@ fn networks_of(sockets: &[(LocalNetwork, UdpSocket)]) -> impl Iterator<Item = Lo
 async fn hear(network: LocalNetwork, socket: &UdpSocket, end: Instant) -> Vec<FoundService> {
     let (mut browse, mut buffer) = (Browse::default(), vec![0; LONGEST]);
     let began = Instant::now();
-    let mut again = AGAIN.iter().map(|later| began + *later).filter(|at| *at < end).peekable();
+    let again: Vec<_> = AGAIN.iter().map(|later| began + *later).filter(|at| *at < end).collect();
+    let mut again = again.into_iter().peekable();
     while Instant::now() < end {
         let until = again.peek().copied().unwrap_or(end);
         match timeout_at(until, socket.recv_from(&mut buffer)).await {

@@ -38,6 +38,7 @@ Examples:
   sojourn attach alice --from https://lab.example.org --source /media/usb --source /usr
   sojourn attach alice --run 'qemu-system-x86_64 -m 1G -drive file=$uri,format=raw,if=virtio'
   sojourn attach alice --device /dev/nbd0
+  sojourn attach alice --from https://lab.example.org --tls-dir ~/alice --peers
   sojourn attach status
   sojourn attach hoard alice      everything comes here: then the link may go
   sojourn attach sync alice       everything goes up now
@@ -75,6 +76,13 @@ struct Args {
     /// Hoard at most so many bytes per second; 0 is no limit. What a guest reads is not limited
     #[arg(long, value_name = "SIZE")]
     down: Option<ByteSize>,
+    /// Ask other machines of the network for chunks, and answer them: those that attach disks of the same store with
+    /// --peers, and have certificates of the same authority. Opens a port, and announces it
+    #[arg(long, overrides_with = "no_peers")]
+    peers: bool,
+    /// Ask and answer no other machines any more
+    #[arg(long, overrides_with = "peers")]
+    no_peers: bool,
     /// Take it from a server that is at work: that one can publish nothing more
     #[arg(long)]
     force: bool,
@@ -259,6 +267,9 @@ async fn attach_disk(args: &Args, own: &Home, output: Output) -> Result<ExitCode
         // One that is not there or cannot be a key is not remembered.
         engine::key::read(path)?;
     }
+    if args.peers {
+        must_be_a_peer(args, own, &home)?;
+    }
     match homes::prepare(own, &home, &store, &args.options(own)?)? {
         Preparation::New => must_open(&home).await?,
         Preparation::NeedsRestart => restart(&home).await?,
@@ -322,8 +333,24 @@ impl Args {
             down: self.down,
             key_file: own.key_file().map(Into::into),
             certificates: self.tls_dir.clone(),
+            peers: (self.peers || self.no_peers).then_some(self.peers),
         })
     }
+}
+
+/// Fails when there is no certificate to show to peers.
+fn must_be_a_peer(args: &Args, own: &Home, home: &Home) -> Result<()> {
+    let dir = match &args.tls_dir {
+        Some(dir) => dir.clone(),
+        None if home.exists() => home.resolve(Path::new(&Config::load(&home.config())?.tls.dir)),
+        None => own.resolve(Path::new("tls")),
+    };
+    let loaded = access::PeerCredentials::load(&dir);
+    loaded.map(drop).map_err(|e| {
+        e.context(
+            "--peers: a client's certificate is shown to other machines; give it with --tls-dir",
+        )
+    })
 }
 
 /// The process that looks after the disks of a home; it is started if none does.
@@ -366,8 +393,8 @@ async fn restart(home: &Home) -> Result<()> {
     let sessions = client.status().await?.connections;
     if sessions > 0 {
         return Err(Error::conflict(
-            "keys and certificates change when the disks' process starts anew, and disks of this \
-             store are in use; the change is kept for then: detach the clients and repeat the command",
+            "keys, certificates and peers change when the disks' process starts anew, and disks of \
+             this store are in use; the change is kept for then: detach the clients and repeat the command",
         ));
     }
     match Client::connect(home).await? {
@@ -402,6 +429,7 @@ async fn status(own: &Home, output: Output) -> Result<()> {
                     up_bytes_per_second: attach.up.0,
                     down_bytes_per_second: attach.down.0,
                     sources: Vec::new(),
+                    peers: None,
                     disks: Vec::new(),
                 });
             }
@@ -423,6 +451,14 @@ fn describe(views: &[AttachedView]) -> String {
         for source in view.sources.iter().filter(|_| view.sources.len() > 1) {
             let (bytes, name) = (ByteSize(source.bytes), visible(&source.name));
             text.push_str(&format!("  {bytes} from {} {name}\n", source.kind));
+        }
+        if let Some(peers) = &view.peers {
+            let given = ByteSize(peers.counters.given_bytes);
+            let there = match peers.there {
+                1 => "1 peer is there".to_owned(),
+                count => format!("{count} peers are there"),
+            };
+            text.push_str(&format!("  {there}; {given} given to others\n"));
         }
         for disk in &view.disks {
             text.push_str(&format!("  {}\n", disk.name));

@@ -1,0 +1,166 @@
+//! The peers that are known: each is greeted, followed while it is there, and greeted again when it was away.
+
+use crate::shelf::Shelf;
+use crate::source::PeerSource;
+use arc_swap::ArcSwap;
+use block::ErrorKind;
+use lookaside::Sources;
+use lookaside::share::MemberId;
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio_rustls::rustls::ClientConfig;
+
+/// Peers that are known at the most.
+const MOST: usize = 64;
+/// The first pause after a peer did not answer, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// One that did not answer so often in a row is forgotten until it is seen again.
+const TRIES: u32 = 10;
+/// One that has another store, or is known by another address, is left alone for so long.
+const LATER: Duration = Duration::from_secs(120);
+
+/// The peers that are known, as sources.
+pub struct Neighbours {
+    sources: Arc<Sources>,
+    shelf: Arc<dyn Shelf>,
+    member: MemberId,
+    /// Where we are asked ourselves; 0 before that is known.
+    port: AtomicU16,
+    tls: ArcSwap<ClientConfig>,
+    known: Mutex<HashMap<SocketAddr, IsThere>>,
+    /// Members that are followed.
+    followed: Mutex<HashSet<MemberId>>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum IsThere {
+    Yes,
+    No,
+}
+
+/// A member that is followed, until this is dropped.
+struct Followed<'a>(&'a Neighbours, MemberId);
+
+impl Drop for Followed<'_> {
+    fn drop(&mut self) {
+        self.0.followed.lock().remove(&self.1);
+    }
+}
+
+impl Neighbours {
+    /// No peers yet; those that come are asked through `sources`, and we are `member` to them.
+    pub fn new(
+        sources: Arc<Sources>,
+        shelf: Arc<dyn Shelf>,
+        member: MemberId,
+        tls: Arc<ClientConfig>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            sources,
+            shelf,
+            member,
+            port: AtomicU16::new(0),
+            tls: ArcSwap::new(tls),
+            known: Mutex::default(),
+            followed: Mutex::default(),
+            tasks: Mutex::default(),
+        })
+    }
+
+    /// What we are to others.
+    pub fn member(&self) -> MemberId {
+        self.member
+    }
+
+    /// Tells peers from now on that we are asked at this port.
+    pub fn set_port(&self, port: u16) {
+        self.port.store(port, Relaxed);
+    }
+
+    /// Shows and trusts other certificates with peers that are seen from now on.
+    pub fn set_tls(&self, tls: Arc<ClientConfig>) {
+        self.tls.store(tls);
+    }
+
+    /// How many are there.
+    pub fn count(&self) -> usize {
+        self.known.lock().values().filter(|there| **there == IsThere::Yes).count()
+    }
+
+    /// A peer may be at this address: it is followed, unless it is already, or there are too many.
+    pub fn seen(self: &Arc<Self>, address: SocketAddr) {
+        let mut known = self.known.lock();
+        if known.len() >= MOST || known.contains_key(&address) {
+            return;
+        }
+        let source = match PeerSource::new(address, &self.tls.load(), Arc::clone(&self.shelf)) {
+            Ok(source) => source,
+            Err(error) => return tracing::debug!(%address, %error, "a peer cannot be asked"),
+        };
+        known.insert(address, IsThere::No);
+        let this = Arc::clone(self);
+        let mut tasks = self.tasks.lock();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(async move {
+            this.follow(address, &source).await;
+            this.sources.remove(&address.to_string());
+            this.known.lock().remove(&address);
+        });
+    }
+
+    /// Forgets all, and asks nobody any more.
+    pub fn stop(&self) {
+        self.tasks.lock().abort_all();
+    }
+
+    /// Follows a peer until it was away for long.
+    async fn follow(&self, address: SocketAddr, source: &Arc<PeerSource>) {
+        let (mut pause, mut failures, mut is_new) = (FIRST_PAUSE, 0, true);
+        while failures < TRIES {
+            match source.greet(self.member, self.port.load(Relaxed)).await {
+                Ok(member) if self.is_followed(member) => {
+                    tokio::time::sleep(LATER).await;
+                    continue;
+                }
+                Ok(member) => {
+                    let _followed = Followed(self, member);
+                    (pause, failures) = (FIRST_PAUSE, 0);
+                    // Once: what was learned of it holds when it comes again.
+                    if std::mem::take(&mut is_new) {
+                        self.sources.add(Arc::clone(source) as _);
+                    }
+                    tracing::info!(%address, "a peer is there");
+                    self.known.lock().insert(address, IsThere::Yes);
+                    let error = source.follow(member).await;
+                    self.known.lock().insert(address, IsThere::No);
+                    tracing::info!(%address, error = error.message(), "a peer is away");
+                }
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported) =>
+                {
+                    tracing::debug!(%address, %error, "not a peer of this store");
+                    tokio::time::sleep(LATER).await;
+                    continue;
+                }
+                Err(error) => {
+                    tracing::debug!(%address, %error, "a peer does not answer");
+                    failures += 1;
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Whether a member is followed already, as we ourselves are; otherwise it is from now on.
+    fn is_followed(&self, member: MemberId) -> bool {
+        member == self.member || !self.followed.lock().insert(member)
+    }
+}

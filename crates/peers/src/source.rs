@@ -1,0 +1,297 @@
+//! Asking another peer.
+
+use crate::shelf::Shelf;
+use crate::summary::{ClaimedChunks, LONGEST, SummaryPart};
+use crate::wire::{FetchUrgency, Hello, LONGEST_CHUNK, NOT_HERE, PeerQuestion, StoreTag, tag_of};
+use async_trait::async_trait;
+use block::{Error, ErrorKind, Result};
+use bytes::{Buf, Bytes, BytesMut};
+use gateway::http::HttpConnection;
+use http_body_util::{BodyExt, Full};
+use hyper::{Request, StatusCode};
+use lookaside::share::MemberId;
+use lookaside::{ChunkBytes, ChunkSource, CostEstimate, Fetched, LinkSharer, SourceKind};
+use parking_lot::Mutex;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{ChunkId, ChunkRef, Encoding, MapId};
+use tokio::time::{Instant, timeout};
+use tokio_rustls::rustls::ClientConfig;
+
+/// A machine in the same LAN.
+const NEAR: CostEstimate = CostEstimate { latency: Duration::from_millis(3), bandwidth: 40 << 20 };
+/// Whoever is there shows that so soon.
+const HEADERS: Duration = Duration::from_secs(2);
+/// How long an answer may take that waits for something, and one that does not.
+const SLOWEST: Duration = Duration::from_secs(60);
+const BODY: Duration = Duration::from_secs(20);
+/// So many chunks at a time are asked of a peer.
+const TURNS: usize = 32;
+/// After so many answers in a row that it cannot read something, a peer is no owner …
+const REFUSALS: u32 = 8;
+/// … for so long.
+const ASIDE: Duration = Duration::from_secs(60);
+/// What a map is taken to have: nobody says how long it is.
+const TYPICAL_MAP: u64 = 64 << 10;
+/// The longest hello, in bytes.
+const LONGEST_HELLO: u64 = 4 << 10;
+
+/// A peer, as a source of chunks. It claims nothing before [`greet`](Self::greet), and while it is away.
+pub struct PeerSource {
+    name: String,
+    address: SocketAddr,
+    tag: StoreTag,
+    connection: HttpConnection,
+    shelf: Arc<dyn Shelf>,
+    known: Mutex<KnownPeer>,
+}
+
+#[derive(Default)]
+struct KnownPeer {
+    /// While it is there.
+    member: Option<MemberId>,
+    claims: ClaimedChunks,
+    /// Answers in a row that it cannot read what was asked of it as the owner.
+    refusals: u32,
+    aside: Option<Instant>,
+}
+
+/// What came of a question, and the time that it took but for what was waited for its first byte.
+struct PeerAnswer {
+    body: Bytes,
+    took: Duration,
+}
+
+impl PeerSource {
+    /// The peer at an address; what it gives is kept on `shelf`. `tls` says who is trusted and what is shown. Nothing
+    /// is asked of the network yet.
+    ///
+    /// # Errors
+    /// None for an IP address.
+    pub fn new(
+        address: SocketAddr,
+        tls: &ClientConfig,
+        shelf: Arc<dyn Shelf>,
+    ) -> Result<Arc<Self>> {
+        let connection = HttpConnection::new(&address.ip().to_string(), address.port(), tls)?;
+        Ok(Arc::new(Self {
+            name: address.to_string(),
+            address,
+            tag: tag_of(shelf.settings()),
+            connection,
+            shelf,
+            known: Mutex::default(),
+        }))
+    }
+
+    /// Asks who it is, and says that we are `member` and answer at `port`.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) when it has another store,
+    /// [`Unsupported`](ErrorKind::Unsupported) when it speaks another version; [`Unavailable`](ErrorKind::Unavailable).
+    pub async fn greet(&self, member: MemberId, port: u16) -> Result<MemberId> {
+        let answer =
+            self.ask(&PeerQuestion::Hello { member, port }, LONGEST_HELLO, HEADERS).await?;
+        let hello: Option<Hello> = serde_json::from_slice(&answer.body).ok();
+        hello.and_then(|hello| hello.member()).ok_or_else(|| {
+            Error::unsupported(format!(
+                "{} speaks another version of the peers' protocol",
+                self.name
+            ))
+        })
+    }
+
+    /// Follows what it has, as the member that it is, until it is away; then it claims nothing. Gives why.
+    pub async fn follow(&self, member: MemberId) -> Error {
+        self.known.lock().member = Some(member);
+        let error = loop {
+            if let Err(error) = self.catch_up().await {
+                break error;
+            }
+        };
+        *self.known.lock() = KnownPeer::default();
+        error
+    }
+
+    async fn catch_up(&self) -> Result<()> {
+        let (log, from) = self.known.lock().claims.known();
+        let answer =
+            self.ask(&PeerQuestion::Summary { log, from }, LONGEST as u64, SLOWEST).await?;
+        let part = SummaryPart::decode(&answer.body);
+        let goes_on = part.is_some_and(|part| self.known.lock().claims.take(&part));
+        if goes_on { Ok(()) } else { Err(Error::corrupt("its summary is none")) }
+    }
+
+    /// Sends a question, and takes an answer of at most `most` bytes, whose headers come within `headers`.
+    async fn ask(
+        &self,
+        question: &PeerQuestion,
+        most: u64,
+        headers: Duration,
+    ) -> Result<PeerAnswer> {
+        let began = Instant::now();
+        let uri = format!("https://{}{}", self.address, question.text(&self.tag));
+        let request = Request::get(uri).body(Full::default());
+        let request =
+            request.map_err(|e| Error::internal("a question cannot be written").with_source(e))?;
+        let away = |e: std::io::Error| {
+            Error::unavailable(format!("peer {}: {e}", self.name)).with_source(e)
+        };
+        let late = || Error::unavailable(format!("peer {} does not answer in time", self.name));
+        let answer = timeout(headers, self.connection.send(request)).await.map_err(|_| late())?;
+        let answer = answer.map_err(away)?;
+        let to_headers = began.elapsed();
+        match answer.status() {
+            StatusCode::OK => {}
+            StatusCode::NOT_FOUND => {
+                return Err(Error::not_found(format!("peer {} has another store", self.name)));
+            }
+            status => {
+                return Err(Error::unavailable(format!("peer {}: status {status}", self.name)));
+            }
+        }
+        let (mut body, mut bytes, mut first) = (answer.into_body(), BytesMut::new(), None);
+        loop {
+            // The first byte may wait for the peer's own read of the store.
+            let patience = if first.is_none() { SLOWEST } else { BODY };
+            let frame = timeout(patience, body.frame()).await.map_err(|_| late())?;
+            let Some(frame) = frame else { break };
+            let frame = frame.map_err(|e| away(std::io::Error::other(e)))?;
+            let Ok(data) = frame.into_data() else { continue };
+            first.get_or_insert_with(Instant::now);
+            if (bytes.len() + data.len()) as u64 > most {
+                return Err(Error::corrupt(format!(
+                    "peer {} gives more than was asked for",
+                    self.name
+                )));
+            }
+            bytes.extend_from_slice(&data);
+        }
+        let took = to_headers + first.map_or(Duration::ZERO, |first| first.elapsed());
+        Ok(PeerAnswer { body: bytes.freeze(), took })
+    }
+
+    /// The chunk, and the peer's own time.
+    async fn chunk_for(&self, at: &ChunkRef, fetch: Option<FetchUrgency>) -> Result<Fetched> {
+        let question = PeerQuestion::Chunk { at: *at, fetch };
+        let PeerAnswer { mut body, took } = self.ask(&question, LONGEST_CHUNK + 1, HEADERS).await?;
+        let first = (!body.is_empty()).then(|| body.get_u8());
+        match first.and_then(Encoding::from_number) {
+            Some(encoding) => Ok(Fetched { bytes: ChunkBytes::Stored(encoding, body), took }),
+            None if first == Some(NOT_HERE) => {
+                Err(Error::not_found(format!("chunk {} is not at peer {}", at.id, self.name)))
+            }
+            None => Err(Error::corrupt(format!("peer {} gives what is no chunk", self.name))),
+        }
+    }
+
+    async fn map_for(&self, id: &MapId, fetch: bool) -> Result<Bytes> {
+        let question = PeerQuestion::Map { id: *id, fetch };
+        let mut body = self.ask(&question, MapId::MAX_LEN + 1, HEADERS).await?.body;
+        match (!body.is_empty()).then(|| body.get_u8()) {
+            Some(0) => Ok(body),
+            Some(NOT_HERE) => Err(Error::not_found(format!("{id} is not at peer {}", self.name))),
+            _ => Err(Error::corrupt(format!("peer {} gives what is no map", self.name))),
+        }
+    }
+
+    /// Notes what an owner answered. One that cannot read what it is asked for is none for a while.
+    fn was_owner<T>(&self, outcome: &Result<T>) {
+        let mut known = self.known.lock();
+        match outcome {
+            Ok(_) => known.refusals = 0,
+            Err(e) if e.kind() == ErrorKind::NotFound => known.refusals += 1,
+            Err(_) => {}
+        }
+        if known.refusals >= REFUSALS {
+            (known.refusals, known.aside) = (0, Some(Instant::now() + ASIDE));
+        }
+    }
+}
+
+#[async_trait]
+impl ChunkSource for PeerSource {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kind(&self) -> SourceKind {
+        SourceKind::Peer
+    }
+
+    fn estimate(&self) -> CostEstimate {
+        NEAR
+    }
+
+    fn is_distant(&self) -> bool {
+        false
+    }
+
+    fn turns(&self) -> usize {
+        TURNS
+    }
+
+    fn claims(&self, id: &ChunkId) -> bool {
+        self.known.lock().claims.claims(id.as_bytes())
+    }
+
+    fn chunks(&self) -> u64 {
+        self.known.lock().claims.len()
+    }
+
+    async fn chunk(&self, at: &ChunkRef) -> Result<ChunkBytes> {
+        self.chunk_for(at, None).await.map(|fetched| fetched.bytes)
+    }
+
+    fn disown(&self, id: &ChunkId) {
+        self.known.lock().claims.disown(id.as_bytes());
+    }
+
+    fn gave(&self, at: &ChunkRef, given: &ChunkBytes) {
+        self.shelf.keep(at, given);
+    }
+
+    fn claims_map(&self, id: &MapId) -> Option<u64> {
+        self.known.lock().claims.claims(id.as_bytes()).then_some(TYPICAL_MAP)
+    }
+
+    async fn map(&self, id: &MapId) -> Result<Bytes> {
+        self.map_for(id, false).await
+    }
+
+    fn disown_map(&self, id: &MapId) {
+        self.known.lock().claims.disown(id.as_bytes());
+    }
+
+    fn sharer(&self) -> Option<&dyn LinkSharer> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl LinkSharer for PeerSource {
+    fn member(&self) -> Option<MemberId> {
+        let known = self.known.lock();
+        known.member.filter(|_| known.aside.is_none_or(|until| until <= Instant::now()))
+    }
+
+    async fn fetch(&self, at: &ChunkRef, urgent: bool) -> Result<Fetched> {
+        let urgency = if urgent { FetchUrgency::Demand } else { FetchUrgency::Ahead };
+        let outcome = self.chunk_for(at, Some(urgency)).await;
+        self.was_owner(&outcome);
+        outcome
+    }
+
+    async fn fetch_map(&self, id: &MapId) -> Result<Bytes> {
+        let outcome = self.map_for(id, true).await;
+        self.was_owner(&outcome);
+        outcome
+    }
+}
+
+impl std::fmt::Debug for PeerSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PeerSource({})", self.name)
+    }
+}

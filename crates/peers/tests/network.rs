@@ -1,0 +1,286 @@
+//! Peers that speak to each other over TLS on the loopback address, honest and others.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+#![allow(clippy::disallowed_methods, reason = "sockets work in real time")]
+
+use access::{Authority, PeerCredentials};
+use block::ErrorKind;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{Request, StatusCode};
+use lookaside::conformance::{self, asked_for};
+use lookaside::share::{KeptChunks, LinkShare, MemberId, ShareBy};
+use lookaside::{ChunkSource, CostEstimate, LinkSharer, ReadOrder, SourceState, Sources, Urgency};
+use peers::testing::{BadPeer, Manner, MemoryShelf};
+use peers::wire::{PeerQuestion, tag_of};
+use peers::{Neighbours, PeerServer, PeerSource};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use store::{ChunkRef, Settings, testing};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Certificates of two authorities.
+struct Certificates(tempfile::TempDir);
+
+impl Certificates {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        for name in ["lab", "elsewhere"] {
+            let tls = dir.path().join(name);
+            Authority::create(&tls, name, 30, now.as_secs()).unwrap();
+            Authority::open(&tls, now.as_secs()).unwrap().client("alice", 10).unwrap();
+        }
+        Self(dir)
+    }
+
+    fn of(&self, authority: &str) -> PeerCredentials {
+        let dir: PathBuf = self.0.path().join(authority).join("clients/alice");
+        PeerCredentials::load(&dir).unwrap()
+    }
+}
+
+/// A peer, with its share of the way to a store of which reads are counted.
+struct Agent {
+    shelf: Arc<MemoryShelf>,
+    sources: Arc<Sources>,
+    neighbours: Arc<Neighbours>,
+    server: Arc<PeerServer>,
+    address: SocketAddr,
+    store_reads: AtomicU64,
+    tasks: JoinSet<()>,
+}
+
+#[derive(Debug)]
+struct Nothing;
+
+impl KeptChunks for Nothing {
+    fn has(&self, _: &ChunkRef) -> bool {
+        false
+    }
+
+    fn was_read(&self, _: &ChunkRef) {}
+}
+
+impl Agent {
+    async fn start(
+        credentials: &PeerCredentials,
+        member: u64,
+        settings: &Settings,
+        here: &[Bytes],
+        distant: &[Bytes],
+    ) -> Self {
+        let shelf = MemoryShelf::new(settings, here, distant);
+        let store = CostEstimate { latency: Duration::from_secs(2), bandwidth: 1 << 20 };
+        let sources = Arc::new(Sources::new(settings.clone(), "the store", store, Vec::new()));
+        let member = MemberId(member);
+        sources.share_link(LinkShare { member, by: ShareBy::Chunk, kept: Arc::new(Nothing) });
+        let tls = Arc::clone(&credentials.client);
+        let neighbours =
+            Neighbours::new(Arc::clone(&sources), Arc::clone(&shelf) as _, member, tls);
+        let server =
+            PeerServer::new(Arc::clone(&shelf) as _, Arc::clone(&neighbours), &credentials.server);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        neighbours.set_port(address.port());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(Arc::clone(&server).serve(listener, std::future::pending()));
+        let store_reads = AtomicU64::new(0);
+        Self { shelf, sources, neighbours, server, address, store_reads, tasks }
+    }
+
+    /// Another one, as this one asks it.
+    fn source(&self, other: SocketAddr, credentials: &PeerCredentials) -> Arc<PeerSource> {
+        PeerSource::new(other, &credentials.client, Arc::clone(&self.shelf) as _).unwrap()
+    }
+
+    async fn read(&self, plain: &Bytes) {
+        let at = asked_for(&testing::settings(), plain);
+        let store = || async {
+            self.store_reads.fetch_add(1, Relaxed);
+            Ok(plain.clone())
+        };
+        let read = self.sources.read(&at, ReadOrder::Cheapest, Urgency::Demand, store).await;
+        assert_eq!(&read.unwrap(), plain);
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.neighbours.stop();
+    }
+}
+
+fn chunks(from: u64, count: u64) -> Vec<Bytes> {
+    (from..from + count).map(|seed| testing::noise(seed, 8192).into()).collect()
+}
+
+async fn until(what: &str, is: impl Fn() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < end, "not {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_passes_the_suite_of_sources() {
+    let (certificates, settings) = (Certificates::new(), testing::settings());
+    let credentials = certificates.of("lab");
+    let here = chunks(0, 20);
+    let other = Agent::start(&credentials, 1, &settings, &here, &[]).await;
+    let own = Agent::start(&credentials, 2, &settings, &[], &[]).await;
+    let source = own.source(other.address, &credentials);
+    assert!(!source.claims(&settings.chunk_id(&here[0])), "it was not asked what it has");
+    let member = source.greet(MemberId(2), own.address.port()).await.unwrap();
+    assert_eq!(member, MemberId(1));
+    let following = {
+        let source = Arc::clone(&source);
+        tokio::spawn(async move { source.follow(member).await })
+    };
+    until("known what it has", || source.chunks() == 20).await;
+    conformance::check(&*source, &settings, &here).await;
+    assert!(other.server.counters().given >= 60 && other.shelf.paid() >= 60 * 8192);
+    following.abort();
+    let know_each_other = || own.neighbours.count() == 1 && other.neighbours.count() == 1;
+    until("found by whom it greeted, and found back", know_each_other).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_fetches_what_it_has_not_and_a_summary_follows() {
+    let (certificates, settings) = (Certificates::new(), testing::settings());
+    let credentials = certificates.of("lab");
+    let distant = chunks(0, 3);
+    let other = Agent::start(&credentials, 1, &settings, &[], &distant).await;
+    let own = Agent::start(&credentials, 2, &settings, &[], &[]).await;
+    own.neighbours.seen(other.address);
+    until("there", || own.neighbours.count() == 1).await;
+    let source = own.source(other.address, &credentials);
+    let at = asked_for(&settings, &distant[0]);
+    let missing = source.chunk(&at).await.unwrap_err();
+    assert_eq!((missing.kind(), other.shelf.fetched()), (ErrorKind::NotFound, 0));
+    let fetched = source.fetch(&at, true).await.unwrap();
+    assert_eq!(fetched.bytes.verify(&settings, &at).unwrap(), distant[0]);
+    assert_eq!((other.shelf.fetched(), other.server.counters().fetched), (1, 1));
+    until("told of", || own.sources.report()[0].claims == Some(1)).await;
+    // Asked again, it gives what it has.
+    source.fetch(&at, false).await.unwrap();
+    assert_eq!(other.shelf.fetched(), 1);
+    // What it cannot have, and then nothing more for who asks so.
+    let strange = asked_for(&settings, &testing::noise(99, 8192));
+    for _ in 0..40 {
+        assert_eq!(source.fetch(&strange, true).await.unwrap_err().kind(), ErrorKind::NotFound);
+    }
+    assert!(other.shelf.fetched() <= 1 + 16, "{}", other.shelf.fetched());
+    assert_eq!(source.member(), None, "nor is it an owner to that one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_and_users_of_other_stores_get_nothing() {
+    let (certificates, settings) = (Certificates::new(), testing::settings());
+    let here = chunks(0, 3);
+    let agent = Agent::start(&certificates.of("lab"), 1, &settings, &here, &[]).await;
+    let stranger = agent.source(agent.address, &certificates.of("elsewhere"));
+    let at = asked_for(&settings, &here[0]);
+    assert_eq!(stranger.chunk(&at).await.map(|_| ()).unwrap_err().kind(), ErrorKind::Unavailable);
+    let other_store = Settings::generate(&*testing::world(9).entropy).unwrap();
+    let shelf = MemoryShelf::new(&other_store, &[], &[]);
+    let credentials = certificates.of("lab");
+    let foreign = PeerSource::new(agent.address, &credentials.client, shelf).unwrap();
+    assert_eq!(foreign.chunk(&at).await.map(|_| ()).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(foreign.greet(MemberId(5), 1).await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(agent.server.counters().given, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_given_but_for_its_hash_and_nothing_is_listed() {
+    let (certificates, settings) = (Certificates::new(), testing::settings());
+    let credentials = certificates.of("lab");
+    let here = chunks(0, 3);
+    let agent = Agent::start(&credentials, 1, &settings, &here, &[]).await;
+    let (host, port) = (agent.address.ip().to_string(), agent.address.port());
+    let http = gateway::http::HttpConnection::new(&host, port, &credentials.client).unwrap();
+    let ask = async |path: String| {
+        let uri = format!("https://{}{path}", agent.address);
+        let answer = http.send(Request::get(uri).body(Full::default()).unwrap()).await.unwrap();
+        let status = answer.status();
+        (status, answer.into_body().collect().await.unwrap().to_bytes())
+    };
+    let tag = tag_of(&settings);
+    let right = asked_for(&settings, &here[0]);
+    let (_, body) = ask(PeerQuestion::Chunk { at: right, fetch: None }.text(&tag)).await;
+    assert_eq!(body.len(), 8193);
+    // Another id with the place of a chunk that is here, and an id with another length.
+    let mut id = right.id;
+    id.0[31] ^= 1;
+    for at in [ChunkRef { id, ..right }, ChunkRef { len: 4096, stored: 4096, ..right }] {
+        let (_, body) = ask(PeerQuestion::Chunk { at, fetch: None }.text(&tag)).await;
+        assert_eq!(&body[..], [0xff]);
+    }
+    let listing = format!("/v1/{}/chunks/", "a5".repeat(16));
+    for path in ["/", "/v1/", "/v1/objects/store.json", &listing] {
+        assert_eq!(ask(path.to_owned()).await.0, StatusCode::NOT_FOUND, "{path}");
+    }
+    // A summary has 32 bits of each id.
+    let (_, body) = ask(PeerQuestion::Summary { log: 0, from: 0 }.text(&tag)).await;
+    assert_eq!(body.len(), 16 + 4 * 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_lies_and_one_that_hangs_fail_no_read_and_are_left_alone() {
+    for manner in [Manner::Lying, Manner::Hanging] {
+        let (certificates, settings) = (Certificates::new(), testing::settings());
+        let credentials = certificates.of("lab");
+        let bad = BadPeer::new(&settings, manner);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (serving, tls) = (Arc::clone(&bad), Arc::clone(&credentials.server));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { serving.serve(listener, &tls).await });
+        let own = Agent::start(&credentials, 2, &settings, &[], &[]).await;
+        own.neighbours.seen(address);
+        until("there", || own.neighbours.count() == 1).await;
+        let all = chunks(0, 40);
+        futures::future::join_all(all.iter().map(|plain| own.read(plain))).await;
+        assert!(bad.asked() > 0, "it owns about a half");
+        assert_eq!(own.store_reads.load(Relaxed), 40);
+        let report = &own.sources.report()[0];
+        assert_eq!((report.had, report.wrong > 0), (0, manner == Manner::Lying));
+        assert!(report.rests > 0 || report.state == SourceState::Resting, "{report:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_dies_is_noticed_at_once_and_found_again() {
+    let (certificates, settings) = (Certificates::new(), testing::settings());
+    let credentials = certificates.of("lab");
+    let all = chunks(0, 30);
+    let mut other = Agent::start(&credentials, 1, &settings, &all, &[]).await;
+    let own = Agent::start(&credentials, 2, &settings, &[], &[]).await;
+    own.neighbours.seen(other.address);
+    until("told of", || own.sources.report()[0].claims == Some(30)).await;
+    own.read(&all[0]).await;
+    assert_eq!((own.store_reads.load(Relaxed), own.shelf.len()), (0, 1), "given, and kept");
+    other.tasks.shutdown().await;
+    until("away", || own.neighbours.count() == 0).await;
+    own.read(&all[1]).await;
+    assert_eq!(own.store_reads.load(Relaxed), 1);
+    let listener = loop {
+        match TcpListener::bind(other.address).await {
+            Ok(listener) => break listener,
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    };
+    let again = Arc::clone(&other.server);
+    other.tasks.spawn(again.serve(listener, std::future::pending()));
+    until("there again", || own.sources.report()[0].claims == Some(30)).await;
+    own.read(&all[2]).await;
+    assert_eq!(own.store_reads.load(Relaxed), 1);
+}
