@@ -105,6 +105,8 @@ pub struct Serve {
     pub tls: TlsMode,
     /// The HTTP listener for metrics and status; none when absent.
     pub http: Option<Place>,
+    /// Names beside the machine's own by which that is asked without TLS.
+    pub http_names: Vec<String>,
     /// Where the store is open to others by HTTPS, `IP:PORT`; nowhere when absent.
     pub gateway: Option<String>,
     /// Allows addresses that other machines reach.
@@ -239,6 +241,7 @@ impl Default for Serve {
             announce: false,
             tls: TlsMode::Off,
             http: None,
+            http_names: Vec::new(),
             gateway: None,
             insecure: false,
             idle_seconds: 30,
@@ -367,6 +370,15 @@ impl Config {
         {
             return bad("serve.http", "is not IP:PORT, such as 127.0.0.1:9180");
         }
+        let is_name = |name: &String| {
+            let part = |part: &str| {
+                !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            };
+            name.split('.').all(part)
+        };
+        if !self.serve.http_names.iter().all(is_name) {
+            return bad("serve.http_names", "are names of this machine, such as lab.example.org");
+        }
         if self.serve.gateway.as_ref().is_some_and(|at| at.parse::<SocketAddr>().is_err()) {
             return bad("serve.gateway", "is not IP:PORT, such as 0.0.0.0:9443");
         }
@@ -486,6 +498,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # iscsi_chap = "chap"       # lines of USER:SECRET; off unless set: nobody is asked for a secret
 # announce = false          # true: `sojourn discover` finds the server in its networks
 # http = "127.0.0.1:9180"   # off unless set: /metrics, /healthz, /v1/status
+# http_names = ["lab.example.org"]  # by which it is asked without TLS, beside the machine's own
 # gateway = "0.0.0.0:9443"  # off unless set: the store by HTTPS, for clients with certificates
 # insecure = false          # true allows addresses that other machines reach
 # idle_seconds = 30         # a disk without clients is closed after this
@@ -568,6 +581,7 @@ mod tests {
         }];
         expected.trace.dir = Some("traces".into());
         expected.serve.http = Some("127.0.0.1:9180".into());
+        expected.serve.http_names = vec!["lab.example.org".into()];
         expected.serve.busy_poll_us = Some(200);
         expected.serve.iscsi = vec!["127.0.0.1:3260".into()];
         expected.serve.iscsi_chap = Some("chap".into());

@@ -37,6 +37,8 @@ pub(crate) struct Port {
     place: Place,
     socket: TcpListener,
     local: SocketAddr,
+    /// Names by which it may be asked, beside the machine's own.
+    names: Vec<String>,
     /// The server behind it.
     stop: Switch,
 }
@@ -48,7 +50,12 @@ impl Port {
     /// [`Conflict`](block::ErrorKind::Conflict) when the port is in use,
     /// [`Denied`](block::ErrorKind::Denied) for an address that other machines reach, and where no
     /// certificate is asked for.
-    pub(crate) async fn open(place: Place, insecure: bool, had: Option<OwnedFd>) -> Result<Self> {
+    pub(crate) async fn open(
+        place: Place,
+        names: Vec<String>,
+        insecure: bool,
+        had: Option<OwnedFd>,
+    ) -> Result<Self> {
         let address: SocketAddr = place
             .address
             .parse()
@@ -61,12 +68,17 @@ impl Port {
         };
         let socket = socket.map_err(fail)?;
         let local = socket.local_addr().map_err(fail)?;
-        Ok(Self { place, socket, local, stop: Switch::new() })
+        Ok(Self { place, socket, local, names, stop: Switch::new() })
     }
 
     /// What the user asked for.
     pub(crate) fn place(&self) -> &Place {
         &self.place
+    }
+
+    /// Names by which it may be asked, beside the machine's own.
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
     }
 
     /// Whether it is encrypted.
@@ -113,7 +125,7 @@ impl Port {
     ) -> Result<()> {
         let dashboard = Dashboard::new(running, self.stop.clone(), guests::MOST / 2);
         tasks.spawn(dashboard.clone().follow());
-        let guard = Guard::new(self.place.is_encrypted());
+        let guard = Guard::new(self.place.is_encrypted(), &self.names);
         let router = Router::new()
             .route("/healthz", get(|| async { "ok\n" }))
             .route("/metrics", get(send_metrics))

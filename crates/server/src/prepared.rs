@@ -54,7 +54,8 @@ impl Prepared {
             Some(place) => {
                 let had = estate.http.take_if(|(address, _)| *address == place.address);
                 let had = had.map(|(_, socket)| socket);
-                Some(Port::open(place.clone(), asked.insecure, had).await?)
+                let names = config.serve.http_names.clone();
+                Some(Port::open(place.clone(), names, asked.insecure, had).await?)
             }
             None => None,
         };

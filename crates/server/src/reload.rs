@@ -66,7 +66,8 @@ impl Changeable {
         let https = place.as_ref().is_some_and(|place| place.is_encrypted());
         let fresh = self.security.read(&home, &new, &asked, &modes, https)?;
         let renewed = https && self.security.replaces(&fresh);
-        let http = self.move_http(place, &asked, renewed).await?;
+        let names = &new.serve.http_names;
+        let http = self.move_http(place, names, &asked, renewed).await?;
         let socket = match &http {
             Some(Some(port)) => Some(port.listen()?),
             _ => None,
@@ -129,16 +130,18 @@ impl Changeable {
         Ok(Reloaded { restart, opened, closed })
     }
 
-    /// Opens the HTTP port anew if it is to be another, or has other certificates now. `None`: it
+    /// Opens the HTTP port anew if it is to be another, or has other names or certificates now. `None`: it
     /// stays as it is.
     async fn move_http(
         &self,
         place: Option<Place>,
+        names: &[String],
         asked: &Asked,
         renewed: bool,
     ) -> Result<Option<Option<Port>>> {
         let before = self.http.as_ref();
-        if !renewed && before.map(Port::place) == place.as_ref() {
+        let is_named_so = before.is_none_or(|port| port.names() == names);
+        if !renewed && is_named_so && before.map(Port::place) == place.as_ref() {
             return Ok(None);
         }
         let Some(place) = place else { return Ok(Some(None)) };
@@ -146,7 +149,7 @@ impl Changeable {
             Some(port) => Some(port.share()?), // another mode at the same address
             None => None,
         };
-        match Port::open(place.clone(), asked.insecure, had).await {
+        match Port::open(place.clone(), names.to_vec(), asked.insecure, had).await {
             Err(e) if e.kind() == ErrorKind::Conflict && before.is_some() => {
                 Err(e.context("move the HTTP port in two steps: first remove serve.http"))
             }

@@ -99,6 +99,16 @@ fn only_a_name_of_this_machine_is_answered_and_every_answer_is_guarded() {
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 405"), "{answer}");
     assert_eq!(server.stop(), 0);
+
+    // A name that the machine has in its network, as the configuration says.
+    let file = lab.home().join("sojourn.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("# http_names = ", "http_names = ")).unwrap();
+    let server = lab.serve(&["--http", "127.0.0.1:0"]);
+    let address = http(&lab);
+    assert_eq!(get(&address, "/metrics", "host: Lab.example.org:9180\r\n").0, 200);
+    assert_eq!(get(&address, "/metrics", "host: rebound.example\r\n").0, 421);
+    assert_eq!(server.stop(), 0);
 }
 
 #[test]

@@ -39,31 +39,33 @@ fn headers() -> [(HeaderName, &'static str); 5] {
 /// Who may be asked for by which name.
 #[derive(Debug, Clone)]
 pub(crate) struct Guard {
-    /// The machine's own name; `None` where TLS proves the name.
-    own: Option<String>,
+    /// The machine's own name, and those that it was given; `None` where TLS proves the name.
+    names: Option<Vec<String>>,
 }
 
 impl Guard {
-    /// For a port that is `encrypted` or not.
-    pub(crate) fn new(encrypted: bool) -> Self {
+    /// For a port that is `encrypted` or not, on a machine that also has the names `more`.
+    pub(crate) fn new(encrypted: bool, more: &[String]) -> Self {
         let own = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Self { own: (!encrypted).then(own) }
+        let names = || std::iter::once(own()).chain(more.iter().cloned()).collect();
+        Self { names: (!encrypted).then(names) }
     }
 
     /// Fails for a request that no page of ours, and no script of the machine's owner, would send.
     fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), (StatusCode, Error)> {
-        if let Some(own) = &self.own
+        if let Some(names) = &self.names
             && uri.path() != HEALTH
         {
             let asked = headers.get(HOST).map(|host| host.to_str().unwrap_or("?"));
             let authority = uri.authority().map(|authority| authority.as_str());
-            let foreign = |host: &&str| !is_ours(host, own);
+            let foreign = |host: &&str| !is_ours(host, names);
             // A client without a host is no browser.
             if let Some(host) = asked.into_iter().chain(authority).find(foreign) {
                 let shown: String = host.chars().take(80).collect();
                 let message = format!(
                     "{shown:?} is not a name of this machine: ask by its IP address, localhost or \
-                     {own}, or serve HTTP with TLS (docs/security.md)"
+                     {}, name it in serve.http_names, or serve HTTP with TLS (docs/security.md)",
+                    names.join(", ")
                 );
                 return Err((StatusCode::MISDIRECTED_REQUEST, Error::denied(message)));
             }
@@ -78,8 +80,8 @@ impl Guard {
     }
 }
 
-/// Whether `host`, with or without a port, is an IP address, localhost or `own`.
-fn is_ours(host: &str, own: &str) -> bool {
+/// Whether `host`, with or without a port, is an IP address, localhost or one of `names`.
+fn is_ours(host: &str, names: &[String]) -> bool {
     if let Some(rest) = host.strip_prefix('[') {
         let (inside, port) = rest.split_once(']').unwrap_or((rest, "?"));
         let address = inside.parse::<IpAddr>();
@@ -94,7 +96,7 @@ fn is_ours(host: &str, own: &str) -> bool {
     name.parse::<IpAddr>().is_ok()
         || name == "localhost"
         || name.ends_with(".localhost")
-        || (!own.is_empty() && name == own.to_ascii_lowercase())
+        || names.iter().any(|own| !own.is_empty() && name.eq_ignore_ascii_case(own))
 }
 
 fn is_port(text: &str) -> bool {
@@ -132,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_name_that_was_rebound_to_this_machine_is_refused() {
-        let plain = Guard { own: Some("Lab7".into()) };
+        let plain = Guard { names: Some(vec!["Lab7".into(), "lab.Example".into()]) };
         let ours = [
             "127.0.0.1",
             "127.0.0.1:9180",
@@ -145,6 +147,7 @@ mod tests {
             "sub.localhost:1",
             "lab7",
             "LAB7:9180",
+            "LAB.example:9180",
         ];
         for host in ours {
             assert_eq!(asked(&plain, "/", &[("host", host)]), None, "{host}");
@@ -155,6 +158,8 @@ mod tests {
             "127.0.0.1.evil.example",
             "localhost.evil.example",
             "lab7.evil.example",
+            "evil.lab.example",
+            "example",
             "evil.example:",
             "[::1].evil.example",
             "[::1",
@@ -168,21 +173,21 @@ mod tests {
                 assert_eq!(asked(&plain, path, &[("host", host)]), refused, "{host}");
             }
             assert_eq!(asked(&plain, "/healthz", &[("host", host)]), None);
-            let encrypted = Guard::new(true);
+            let encrypted = Guard::new(true, &[]);
             assert_eq!(asked(&encrypted, "/", &[("host", host)]), None);
         }
         let absolute = asked(&plain, "http://evil.example/", &[("host", "localhost")]);
         assert_eq!(absolute, Some(StatusCode::MISDIRECTED_REQUEST));
         assert_eq!(asked(&plain, "/", &[]), None, "HTTP/1.0");
         assert_eq!(
-            asked(&Guard { own: Some(String::new()) }, "/", &[("host", "x")]),
+            asked(&Guard { names: Some(vec![String::new()]) }, "/", &[("host", "x")]),
             Some(StatusCode::MISDIRECTED_REQUEST)
         );
     }
 
     #[test]
     fn a_page_of_another_origin_reaches_the_page_and_not_the_api() {
-        let plain = Guard { own: Some("lab7".into()) };
+        let plain = Guard { names: Some(vec!["lab7".into()]) };
         for (site, api) in [
             ("cross-site", Some(StatusCode::FORBIDDEN)),
             ("same-site", Some(StatusCode::FORBIDDEN)),
