@@ -301,6 +301,8 @@ fn notes_count_beside_a_log_that_has_the_record_that_they_were_told_of_and_no_ot
     assert!(noted(&path).unwrap().is_empty() && !notes.exists());
     // A checkpoint takes the log's place; notes go on, whichever of the two a kill leaves.
     let (mut log, _) = open(&path).unwrap();
+    // While it is open, no other file gets its number.
+    let _replaced = std::fs::File::open(&path).unwrap();
     log.notes().put(2, &[5, ZERO, PRIVATE]).unwrap();
     let (old, before) = (std::fs::read(&path).unwrap(), std::fs::read(&notes).unwrap());
     log.checkpoint([(1, PRIVATE)]).unwrap();
