@@ -304,13 +304,25 @@ def running(pid):
         return False
 
 
+def starts(server):
+    """Starts a server; False while another one has its home."""
+    try:
+        server.start()
+    except LabError as e:
+        if "is served by process" not in str(e):
+            raise
+        return False
+    return True
+
+
 def check_disk(machine, golden):
     """The guest's file system must be sound."""
     server = machine.home
     # A keeper that was killed leaves the server that it started.
     with contextlib.suppress(LabError):
         server.command("drain", "--timeout", "20")
-    server.start()
+    # One that is about to end answers no command any more, and has the home for a moment.
+    wait_until("the home to be free", lambda: starts(server), 60)
     raw = os.path.join(server.sockets, "box.raw")
     run(["qemu-img", "convert", "-f", "raw", "-O", "raw", server.uri("box"), raw])
     offset = build.manifest(golden)["root_offset"]
