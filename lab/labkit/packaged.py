@@ -30,7 +30,7 @@ def packaged(server, golden):
     deb, size = package(server)
     server.command("disk", "create", "box", "--from", "debian")
     server.start()
-    with Guest(golden, server.uri("box"), memory=768, cpus=2, more=[deb]) as guest:
+    with Guest(golden, server.uri("box"), firmware=True, memory=768, cpus=2, more=[deb]) as guest:
         guest.start().ready()
         guest.execute(f"head -c {size} /dev/vdb > /run/sojourn.deb && modprobe nbd")
         install = "dpkg --install /run/sojourn.deb"
@@ -53,8 +53,13 @@ def packaged(server, golden):
                               "fsload --check /mnt/x/load")
         errors = guest.execute("dmesg | grep -c 'I/O error' || :")["note"]
         guest.execute("umount /mnt/x && nbd-client -d /dev/nbd0 && systemctl is-active sojourn.service")
+        # It ends by itself, and is not killed.
+        stopped = guest.execute("systemctl stop sojourn.socket sojourn.service; "
+                                "systemctl show --property Result --value sojourn.service")["note"]
+        guest.execute("systemctl start sojourn.socket sojourn.service")
         guest.execute("dpkg --purge sojourn")
         left = guest.execute("echo $(systemctl is-active sojourn.service sojourn.socket) $(ls /var/lib/sojourn/disks)")
         guest.poweroff()
     server.stop()
-    return {"first": first, "second": second, "checked": check["note"], "errors": int(errors), "left": left["note"]}
+    return {"first": first, "second": second, "checked": check["note"], "errors": int(errors), "stopped": stopped,
+            "left": left["note"]}

@@ -82,6 +82,7 @@ fn a_package_is_installed_anew_under_its_clients_and_leaves_nothing_but_disks() 
     assert_ne!(facts["first"], facts["second"], "the service has another main process: {facts}");
     assert_eq!(facts["errors"], 0, "{facts}");
     assert!(facts["checked"].as_str().unwrap().starts_with("files "), "{facts}");
+    assert_eq!(facts["stopped"], "success", "it was killed: {facts}");
     assert_eq!(facts["left"], "inactive inactive alice", "{facts}");
 }
 
