@@ -65,8 +65,8 @@ Examples:
     /// Forget every private block: the disk is as its image again. Works on a damaged disk too
     #[command(after_help = "\
 Examples:
-  sojourn disk reset alice          at a terminal, its name is asked for when it has anything to lose
-  sojourn disk reset --yes alice")]
+  sojourn disk reset alice           at a terminal, its name is asked for
+  sojourn disk reset --yes alice     it is not")]
     Reset(Reset),
     /// Make a disk larger; the disk may be in use
     #[command(visible_alias = "resize")]
@@ -77,8 +77,8 @@ Examples:
     /// Delete a disk with its snapshots, or one snapshot
     #[command(after_help = "\
 Examples:
-  sojourn disk remove alice           at a terminal, its name is asked for when it has anything to lose
-  sojourn disk remove --yes alice
+  sojourn disk remove alice          at a terminal, its name is asked for
+  sojourn disk remove --yes alice    it is not
   sojourn disk remove alice@before-upgrade
   sojourn disk remove --lost alice    its directory is gone, and no other home has it")]
     #[command(aliases = ["rm", "delete"])]
