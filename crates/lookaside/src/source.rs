@@ -216,9 +216,10 @@ pub trait LinkSharer: Send + Sync {
     /// [`Unavailable`](block::ErrorKind::Unavailable) when it is away.
     async fn fetch(&self, at: &ChunkRef, urgent: bool) -> Result<Fetched>;
 
-    /// Reads a map's object, as [`fetch`](Self::fetch).
+    /// Reads a map's object, out of what it has or from the store. The future may be dropped at any time.
     ///
     /// # Errors
-    /// As [`fetch`](Self::fetch).
+    /// [`NotFound`](block::ErrorKind::NotFound) when it cannot read it, either;
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when it is away.
     async fn fetch_map(&self, id: &MapId) -> Result<Bytes>;
 }

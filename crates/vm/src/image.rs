@@ -170,7 +170,8 @@ impl MemoryImage {
     /// The state of the devices.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// [`Corrupt`](block::ErrorKind::Corrupt) and [`Unavailable`](block::ErrorKind::Unavailable) when the
+    /// bytes cannot be had.
     pub async fn state(&self) -> Result<Vec<u8>> {
         self.tail(0, self.layout.state).await
     }
@@ -178,7 +179,8 @@ impl MemoryImage {
     /// The extents that a resume reads first.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// [`Corrupt`](block::ErrorKind::Corrupt) and [`Unavailable`](block::ErrorKind::Unavailable) when the
+    /// bytes cannot be had.
     pub async fn resume_set(&self) -> Result<Vec<u32>> {
         let bytes = self.tail(self.layout.state, self.layout.resume_set).await?;
         resume_set::decode(&bytes, self.layout.memory)
@@ -188,7 +190,8 @@ impl MemoryImage {
     /// the resume set consist of.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// [`Corrupt`](block::ErrorKind::Corrupt) and [`Unavailable`](block::ErrorKind::Unavailable) when the
+    /// bytes cannot be had.
     pub async fn first_chunks(&self) -> Result<Vec<ChunkId>> {
         let (tail, plane) = (self.layout.tail(), self.layout.plane());
         let mut spans = vec![Span::between(tail, self.layout.size())];
