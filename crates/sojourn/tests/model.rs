@@ -44,6 +44,29 @@ fn the_papers_server_is_solved_and_drawn() {
         let solved = lab.json(&format!("model solve one.toml --clients 1 --hit 0 --block {block}"));
         assert_eq!(solved["cases"][0]["extrapolated"], unknown, "{solved}");
     }
+    let said = "blocks of 8 KiB, 32 KiB lie outside of the sizes that the profile was measured for";
+    let text = lab.line("model solve one.toml --clients 1 --hit 0 --block 32K,4K,8K").ok();
+    assert!(text.contains(said), "{text}");
+    // A mix, too.
+    let class = |name: &str, block: &str| {
+        format!("[[class]]\nname = \"{name}\"\nclients = 1\nblock = \"{block}\"\nhit = 0\n")
+    };
+    let classes = class("a", "4K") + &class("b", "32K") + &class("c", "8K");
+    lab.file("mix.toml", format!("version = 1\nname = \"mix\"\n{centre}{classes}").as_bytes());
+    let mix = lab.json("model solve mix.toml");
+    let known: Vec<_> =
+        (0..3).map(|at| mix["classes"][at]["extrapolated"].as_bool().unwrap()).collect();
+    assert_eq!(known, [false, true, true], "{mix}");
+    assert!(lab.line("model solve mix.toml").ok().contains(said));
+    // Nor is a prediction silent.
+    let trace = trace(&lab, "t.csv", &[(0, 0, 'R', 0), (100, 0, 'R', 4)]);
+    for (block, unknown) in [("4K", false), ("30K", true)] {
+        let line =
+            format!("predict --profile one.toml --trace {trace} --memory 1M --block {block}");
+        let notes = lab.json(&line)["notes"].to_string();
+        assert_eq!(notes.contains("not measured with requests of 30 KiB"), unknown, "{notes}");
+        assert_eq!(notes.contains("model fit --block"), unknown, "{notes}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A profile with several classes of clients, solved for their mix.
 
-use super::solve::percent;
+use super::solve::{not_measured, percent};
 use crate::output::{Output, Table};
 use block::{ByteSize, Result};
 use model::file::Contents;
@@ -20,6 +20,9 @@ struct View {
 struct ClassView {
     name: String,
     clients: u32,
+    block: u64,
+    /// Whether the block size lies outside of those that the profile has demands for.
+    extrapolated: bool,
     /// Requests a second.
     throughput: f64,
     bytes_per_second: f64,
@@ -47,6 +50,8 @@ pub(super) fn run(contents: &Contents, output: Output) -> Result<()> {
     let views = views.map(|((class, block), solved)| ClassView {
         name: class.name.clone(),
         clients: class.clients,
+        block: *block,
+        extrapolated: profile.extrapolated(*block).next().is_some(),
         throughput: solved.throughput,
         bytes_per_second: solved.throughput * *block as f64,
         response_ms: solved.response * 1e3,
@@ -76,5 +81,7 @@ fn text(view: &View) -> String {
     for (name, used) in &view.utilisation {
         let _ = writeln!(text, "{name}: {} busy", percent(*used));
     }
+    let classes = view.classes.iter().filter(|class| class.extrapolated);
+    text.push_str(&not_measured(classes.map(|class| class.block)));
     text
 }

@@ -217,19 +217,24 @@ fn text(profile: &Profile, view: &View) -> String {
             percent(*hit)
         );
     }
-    let beyond: Vec<String> = view
-        .cases
-        .iter()
-        .filter(|case| case.extrapolated)
-        .map(|case| ByteSize(case.block).to_string())
-        .collect();
-    if let Some(first) = beyond.first() {
-        let _ = writeln!(
-            text,
-            "blocks of {first} lie outside of the sizes that the profile was measured for"
-        );
-    }
+    let cases = view.cases.iter().filter(|case| case.extrapolated);
+    text.push_str(&not_measured(cases.map(|case| case.block)));
     text
+}
+
+/// A line that names the sizes of blocks that the profile was not measured for; empty without any.
+pub(super) fn not_measured(blocks: impl Iterator<Item = u64>) -> String {
+    let mut sizes: Vec<u64> = blocks.collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let sizes: Vec<String> = sizes.into_iter().map(|size| ByteSize(size).to_string()).collect();
+    match sizes.is_empty() {
+        true => String::new(),
+        false => format!(
+            "blocks of {} lie outside of the sizes that the profile was measured for\n",
+            sizes.join(", ")
+        ),
+    }
 }
 
 pub(super) fn percent(share: f64) -> String {
