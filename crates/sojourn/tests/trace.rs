@@ -84,6 +84,11 @@ fn traces_are_converted_cut_sampled_merged_and_anonymized() {
     lab.line("trace anonymize m.sjt a.sjt --places").ok();
     let text = lab.line("trace convert a.sjt - --to csv").ok();
     assert!(!text.contains("t/a") && text.contains("client0"), "{text}");
+    // A request over the border of two extents stays one.
+    lab.file("w.csv", b"op,offset,length\nR,1044480,8192\n");
+    lab.line("trace anonymize w.csv b.sjt --places").ok();
+    assert_eq!(lab.json("trace info b.sjt")["requests"], 1);
+    lab.line("trace anonymize - e.sjt --places").fails(2, &["standard input", "read", "twice"]);
     let left: Vec<_> = std::fs::read_dir(lab.path("")).unwrap().flatten().collect();
     assert!(left.iter().all(|f| !f.file_name().to_string_lossy().contains("partial")));
 }

@@ -41,4 +41,4 @@ pub use native::writer::{Writer, create};
 pub use open::{Begun, OpenOptions, guess, open, read};
 pub use request::{Flags, Op, Request};
 pub use source::{Memory, Source};
-pub use transform::{Anonymous, Cut, Sample, Selection};
+pub use transform::{Anonymous, Cut, Places, Sample, Selection};

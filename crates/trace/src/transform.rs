@@ -1,9 +1,13 @@
 //! What is changed on the way through: cut, sample, anonymize.
 
+mod places;
+
 use crate::request::PLACES;
 use crate::{Disk, Header, Op, Request, Source};
 use block::{Error, Result};
 use std::ops::Range;
+
+pub use places::Places;
 
 /// A source whose places are moved up.
 pub(crate) struct Shifted<S> {
@@ -258,27 +262,19 @@ impl Pieces {
     }
 }
 
-/// A trace that says less of where it comes from: names and notes go, and with a key the places
-/// are shuffled, in extents of 1 MiB, so that what is where cannot be told.
+/// A trace that says less of where it comes from: names and notes go, and places where that is wanted, so
+/// that what is where cannot be told.
 pub struct Anonymous<S> {
     source: S,
-    key: Option<u64>,
+    places: Option<Places>,
     header: Header,
     growth: Option<usize>,
-    pieces: Pieces,
-    /// Requests that were cut because what they touch is not together any more.
-    cut: u64,
 }
 
-/// What places are shuffled in, in bytes.
-const EXTENT: u64 = 1 << 20;
-
 impl<S: Source> Anonymous<S> {
-    /// Without names and notes; places shuffled by `key`, if given.
-    pub fn new(source: S, key: Option<u64>) -> Self {
-        let header = Header::default();
-        let pieces = Pieces::default();
-        let mut anonymous = Self { source, key, header, growth: None, pieces, cut: 0 };
+    /// Without names and notes; with `places`, which must be those of the same trace, everything is moved.
+    pub fn new(source: S, places: Option<Places>) -> Self {
+        let mut anonymous = Self { source, places, header: Header::default(), growth: None };
         anonymous.update();
         anonymous
     }
@@ -295,8 +291,8 @@ impl<S: Source> Anonymous<S> {
             disks: (0..header.disks.len())
                 .map(|n| Disk {
                     name: numbered("disk", n),
-                    // The shuffled places of a disk may lie beyond its end.
-                    size: if self.key.is_some() { 0 } else { header.disks[n].size },
+                    // What was moved may lie beyond the end of the disk.
+                    size: if self.places.is_some() { 0 } else { header.disks[n].size },
                     base: String::new(),
                 })
                 .collect(),
@@ -304,21 +300,11 @@ impl<S: Source> Anonymous<S> {
             start: 0,
             ..header.clone()
         };
-        if self.key.is_some() {
-            self.header.requests = None;
-            self.header.note("places shuffled in extents of 1 MiB");
+        if self.places.is_some() {
+            self.header
+                .note("places shuffled in extents of 1 MiB, and more where a request has more");
         }
     }
-}
-
-/// A place among 2^32 for another one, by a key: four rounds of a Feistel network.
-fn shuffle(extent: u64, disk: u32, key: u64) -> u64 {
-    let (mut left, mut right) = ((extent >> 16) & 0xffff, extent & 0xffff);
-    for round in 0..4 {
-        let mixed = mix(key ^ mix((u64::from(disk) << 24) | (round << 16) | right));
-        (left, right) = (right, left ^ (mixed & 0xffff));
-    }
-    (extent & !0xffff_ffff) | (left << 16) | right
 }
 
 impl<S: Source> Source for Anonymous<S> {
@@ -327,33 +313,16 @@ impl<S: Source> Source for Anonymous<S> {
     }
 
     fn read(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
-        let Some(key) = self.key else {
-            let more = self.source.read(batch)?;
-            self.update();
-            return Ok(more);
-        };
-        let more = self.pieces.fill(&mut self.source, batch, |request, taken| {
-            if request.op == Op::Flush {
-                taken.push(request);
-                return;
-            }
-            let (mut at, end) = (request.offset, request.end());
-            self.cut += u64::from(request.length > 0 && at / EXTENT != (end - 1) / EXTENT);
-            while at < end {
-                let next = ((at / EXTENT + 1) * EXTENT).min(end);
-                let offset = shuffle(at / EXTENT, request.disk, key) * EXTENT + at % EXTENT;
-                let length = (next - at) as u32;
-                taken.push(Request { offset, length, ..request });
-                at = next;
-            }
-        });
+        let more = self.source.read(batch)?;
         self.update();
-        if matches!(more, Ok(false)) && self.cut > 0 {
-            let cut = std::mem::take(&mut self.cut);
-            self.header
-                .note(&format!("{cut} requests that cross extents were cut at their borders"));
+        if let Some(places) = &self.places {
+            for request in batch.iter_mut().filter(|request| request.op != Op::Flush) {
+                request.offset = places.moved(request).ok_or_else(|| {
+                    Error::unavailable("the trace grew while it was made anonymous; try again")
+                })?;
+            }
         }
-        more
+        Ok(more)
     }
 }
 

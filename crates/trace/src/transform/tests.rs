@@ -1,4 +1,4 @@
-use super::{Anonymous, Cut, Sample, Selection};
+use super::{Anonymous, Cut, Places, Sample, Selection};
 use crate::{Disk, Header, Memory, Merged, Op, Request, Same, Source};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,13 +66,29 @@ proptest! {
     }
 
     #[test]
-    fn shuffled_places_are_as_many_as_before_and_names_are_gone(all in requests(), key: u64) {
-        let (header, shuffled) = drain(Anonymous::new(memory(&all), Some(key)));
-        let (before, after) = (pieces(&all), pieces(&shuffled));
-        let mut uses: [Vec<u64>; 2] = [&before, &after].map(|p| p.values().copied().collect());
-        uses.iter_mut().for_each(|u| u.sort_unstable());
-        // A place stays whole, as extents are multiples of it.
-        prop_assert_eq!(&uses[0], &uses[1]);
+    fn shuffled_requests_stay_whole_and_meet_each_other_as_before(all in requests(), key: u64) {
+        let places = Places::of(&mut memory(&all), key).unwrap();
+        let (header, shuffled) = drain(Anonymous::new(memory(&all), Some(places)));
+        prop_assert_eq!(header.requests, Some(all.len() as u64));
+        prop_assert_eq!(shuffled.len(), all.len());
+        let mut moved = BTreeMap::new();
+        for (before, after) in all.iter().zip(&shuffled) {
+            prop_assert_eq!(Request { offset: before.offset, ..*after }, *before);
+            for at in (0..u64::from(before.length)).step_by(512) {
+                let at = |r: &Request| (r.disk, r.offset + at);
+                let (from, to) = (at(before), at(after));
+                // What lay at one place still does, and what lay apart does not meet.
+                prop_assert_eq!(*moved.entry((from, true)).or_insert(to), to);
+                prop_assert_eq!(*moved.entry((to, false)).or_insert(from), from);
+            }
+        }
+        let end = |all: &[Request], disk| {
+            let ends = all.iter().filter(|r| r.disk == disk).map(Request::end);
+            ends.max().unwrap_or(0).div_ceil(1 << 20)
+        };
+        for disk in 0..2 {
+            prop_assert!(end(&shuffled, disk) <= end(&all, disk));
+        }
         let text = format!("{header:?}");
         for word in ["ann", "bob", "secret", "ours", "lab"] {
             prop_assert!(!text.contains(word), "{}", text);
@@ -180,9 +196,29 @@ fn pieces_of_huge_requests_are_held_one_request_at_a_time() {
     let mut sample = Sample::new(memory(&requests), 2, PIECE).unwrap();
     assert!(sample.read(&mut batch).unwrap());
     assert!(batch.len() <= 65_536 && sample.pieces.taken.len() < 1 << 20);
-    let mut places = Anonymous::new(memory(&requests), Some(7));
-    assert!(places.read(&mut batch).unwrap());
-    assert!(batch.len() <= 65_536 && places.pieces.taken.len() <= 4096);
+}
+
+#[test]
+fn shuffled_places_lie_elsewhere_and_an_unknown_one_is_refused() {
+    let request = |extent: u64, length: u32| Request {
+        offset: (extent << 20) + 512,
+        length,
+        ..Request::default()
+    };
+    // A request of no length, one that crosses into the next extent, one at the end of all.
+    let mut requests: Vec<Request> = (0..64).map(|extent| request(extent * 2, 4096)).collect();
+    requests.extend([request(200, 0), request(300, 1 << 20), request((1 << 43) - 1, 512)]);
+    let places = |key| Places::of(&mut memory(&requests), key).unwrap();
+    let (_, shuffled) = drain(Anonymous::new(memory(&requests), Some(places(7))));
+    let stayed = requests.iter().zip(&shuffled).filter(|(a, b)| a.offset == b.offset).count();
+    assert!(stayed < 8, "{stayed}");
+    assert!(shuffled.iter().all(|r| r.end() <= 68 << 20), "68 extents are touched");
+    let (_, other) = drain(Anonymous::new(memory(&requests), Some(places(8))));
+    assert_ne!(shuffled, other);
+    let more = [requests.clone(), vec![request(500, 512)]].concat();
+    let mut grown = Anonymous::new(memory(&more), Some(places(7)));
+    let error = grown.read(&mut Vec::new()).unwrap_err();
+    assert!(error.message().contains("grew"), "{error}");
 }
 
 #[test]

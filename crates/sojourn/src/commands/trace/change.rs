@@ -1,6 +1,6 @@
 //! `sojourn trace convert`, `cut`, `sample`, `merge`, `anonymize`: one trace from others.
 
-use super::{Reading, kept, must_not_be_read, stem};
+use super::{Reading, kept, must_not_be_read, named, stem};
 use crate::commands::image::target::exists;
 use crate::lists::Numbers;
 use crate::output::{Output, visible};
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::slice::from_ref;
 use std::time::Duration;
 use trace::{
-    Anonymous, Begun, ExportOptions, Exported, Format, Merged, Op, Same, Selection, Source,
+    Anonymous, Begun, ExportOptions, Exported, Format, Merged, Op, Places, Same, Selection, Source,
     format_for,
 };
 
@@ -317,7 +317,8 @@ Examples:
   sojourn trace anonymize ours.sjt public.sjt --places
 
 Names of clients, disks and images go, and notes; with --places so does what lies where: each MiB
-of a disk is moved to another place by a random key that is not kept.")]
+of a disk, with those that a request joins to it, is moved to another place by a random key that is
+not kept. For that the trace is read twice, so that it must be a file.")]
 pub(crate) struct Anonymize {
     /// The trace; - is the standard input
     trace: PathBuf,
@@ -332,10 +333,21 @@ pub(crate) struct Anonymize {
 
 pub(super) fn anonymize(args: &Anonymize, output: Output) -> Result<()> {
     args.writing.check(from_ref(&args.trace))?;
-    let source = args.reading.open(&args.trace)?;
-    let key = if args.places { Some(key()?) } else { None };
-    let mut anonymous = Anonymous::new(source, key);
+    let places = if args.places { Some(places(args)?) } else { None };
+    let mut anonymous = Anonymous::new(args.reading.open(&args.trace)?, places);
     args.writing.write(&mut anonymous, args.reading.unit, output).map(drop)
+}
+
+/// Where everything goes: the trace is read once for that, and then again.
+fn places(args: &Anonymize) -> Result<Places> {
+    if !args.trace.is_file() {
+        return Err(Error::invalid(format!(
+            "{}: --places reads a trace twice, and this is no file: write it to one first, with `sojourn \
+             trace convert`",
+            named(&args.trace)
+        )));
+    }
+    Places::of(&mut *args.reading.open(&args.trace)?, key()?)
 }
 
 /// A random number.
