@@ -2,9 +2,9 @@
 //! beside its code in [`commands`](crate::commands).
 
 use crate::commands::{
-    attach, borrow, cache, calibrate, cert, completions, device, discover, disk, drain, gc, image,
-    init, machine, man, media, model, netboot, predict, reload, repair, replay, serve, simulate,
-    status, store, top, trace, verify, vm,
+    attach, borrow, cache, calibrate, cert, completions, config, device, discover, disk, drain, gc,
+    image, init, machine, man, media, model, netboot, predict, reload, repair, replay, serve,
+    simulate, status, store, top, trace, verify, vm,
 };
 use crate::global::Global;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -70,6 +70,9 @@ pub(crate) enum Command {
     /// Certificates of the server and its clients
     #[command(subcommand, arg_required_else_help = true)]
     Cert(cert::Cert),
+    /// What the configuration says, and what is wrong with it
+    #[command(subcommand, arg_required_else_help = true)]
+    Config(config::ConfigCommand),
     /// Keys, trees and images that answer in place of the store
     #[command(subcommand, arg_required_else_help = true)]
     Media(media::Media),

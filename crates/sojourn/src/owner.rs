@@ -70,6 +70,7 @@ fn works_in_home(command: &Command) -> bool {
         // Attached disks are the user's own, in a home that is found by this one.
         Command::Attach(_) | Command::Detach(_) => true,
         Command::Cert(verb) => verb.in_home(),
+        Command::Config(verb) => verb.in_home(),
         // The low ports are the system's: another user has them from the service manager.
         Command::Netboot(_) => true,
         // Other disks are borrowed from by root alone.

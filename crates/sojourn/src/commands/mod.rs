@@ -7,6 +7,7 @@ pub(crate) mod cache;
 pub(crate) mod calibrate;
 pub(crate) mod cert;
 pub(crate) mod completions;
+pub(crate) mod config;
 pub(crate) mod device;
 pub(crate) mod discover;
 pub(crate) mod disk;
