@@ -2,9 +2,9 @@
 //! beside its code in [`commands`](crate::commands).
 
 use crate::commands::{
-    attach, borrow, cache, calibrate, cert, completions, config, device, discover, disk, drain, gc,
-    image, init, machine, man, media, model, netboot, predict, reload, repair, replay, serve,
-    simulate, status, store, top, trace, verify, vm,
+    attach, borrow, cache, calibrate, cert, completions, config, device, discover, disk, doctor,
+    drain, gc, image, init, machine, man, media, model, netboot, predict, reload, repair, replay,
+    serve, simulate, status, store, top, trace, verify, vm,
 };
 use crate::global::Global;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -88,6 +88,8 @@ pub(crate) enum Command {
     Verify(verify::Args),
     /// Heal the store from other stores and from images
     Repair(repair::Args),
+    /// What is wrong, slow or dangerous here, and what to do
+    Doctor(doctor::Args),
     /// What the running server does
     Status(status::Args),
     /// What the running server does now: disks, clients, latencies

@@ -142,6 +142,7 @@ fn carry_out(cli: &Cli) -> Result<ExitCode> {
         Command::Status(_) => block_on(commands::status::run(&home()?, output))?,
         Command::Reload(_) => block_on(commands::reload::run(&home()?, output))?,
         Command::Cache(verb) => block_on(commands::cache::run(verb, &home()?, output))?,
+        Command::Doctor(args) => block_on(commands::doctor::run(args, &home()?, output))?,
         Command::Drain(args) => block_on(commands::drain::run(args, &home()?, output))?,
         Command::Top(args) => block_on(commands::top::run(args, &home()?, output))?,
         Command::Cert(verb) => commands::cert::run(verb, home, output),

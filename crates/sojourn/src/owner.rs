@@ -61,6 +61,7 @@ fn works_in_home(command: &Command) -> bool {
         | Command::Cache(_)
         | Command::Gc(_)
         | Command::Reload(_)
+        | Command::Doctor(_)
         | Command::Drain(_)
         | Command::Verify(_)
         | Command::Repair(_)

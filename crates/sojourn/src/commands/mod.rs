@@ -11,6 +11,7 @@ pub(crate) mod config;
 pub(crate) mod device;
 pub(crate) mod discover;
 pub(crate) mod disk;
+pub(crate) mod doctor;
 pub(crate) mod drain;
 pub(crate) mod gc;
 pub(crate) mod image;
