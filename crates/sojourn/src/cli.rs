@@ -111,6 +111,9 @@ pub(crate) enum Command {
     Predict(Box<predict::Args>),
     /// Print the completion script of a shell
     Completions(completions::Args),
+    /// The names that a word may become, for completion scripts
+    #[command(hide = true)]
+    Complete(completions::Complete),
     /// Write the manual pages into a directory
     Man(man::Args),
 }

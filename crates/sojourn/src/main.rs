@@ -157,6 +157,13 @@ fn carry_out(cli: &Cli) -> Result<ExitCode> {
         Command::Calibrate(args) => commands::calibrate::run(args, output),
         Command::Predict(args) => commands::predict::run(args, output),
         Command::Completions(args) => commands::completions::run(args, Cli::command()),
+        Command::Complete(args) => {
+            let home = |asked: Option<&str>| match asked {
+                Some(dir) => engine::Home::find(Some(dir.as_ref())),
+                None => cli.global.home(),
+            };
+            block_on(commands::completions::complete(args, Cli::command(), home))?
+        }
         Command::Man(args) => commands::man::run(args, Cli::command(), output),
         Command::Serve(_) => Ok(()),
     }?;

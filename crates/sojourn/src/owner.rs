@@ -85,6 +85,7 @@ fn works_in_home(command: &Command) -> bool {
         | Command::Simulate(_)
         | Command::Calibrate(_)
         | Command::Predict(_)
+        | Command::Complete(_)
         | Command::Completions(_)
         | Command::Man(_) => false,
     }

@@ -28,6 +28,64 @@ fn manual_pages_exist_for_every_verb() {
 }
 
 #[test]
+fn manual_pages_name_files_exit_codes_and_other_pages() {
+    let lab = Lab::empty();
+    lab.line("man man1").ok();
+    let page = |name: &str| std::fs::read_to_string(lab.path("man1").join(name)).unwrap();
+    let text = page("sojourn-disk-rebase.1");
+    for section in ["SYNOPSIS", "EXAMPLES", "EXIT STATUS", "FILES", "SEE ALSO"] {
+        assert!(
+            text.contains(&format!(".SH \"{section}\""))
+                || text.contains(&format!(".SH {section}")),
+            "{section}"
+        );
+    }
+    for other in ["sojourn\\-disk\\fR(1)", "sojourn\\-disk\\-grow\\fR(1)", "sojourn.toml\\fR(5)"] {
+        assert!(text.contains(other), "{other}: {text}");
+    }
+    assert!(page("sojourn.toml.5").contains("cache.size"));
+    assert!(!lab.path("man1/sojourn-complete.1").exists(), "a hidden command");
+}
+
+#[test]
+fn names_of_the_home_are_completed() {
+    let (lab, _) = Lab::with_image();
+    for name in ["alice", "bob2", "bob10"] {
+        lab.line(&format!("disk create {name} --from debian")).ok();
+    }
+    let names = |words: &str| {
+        let words = ["complete", "--"].into_iter().chain(words.split(' '));
+        lab.run(words).ok()
+    };
+    assert_eq!(names("disk show "), "alice\nbob2\nbob10\n");
+    assert_eq!(names("disk show bo"), "bob2\nbob10\n");
+    assert_eq!(names("disk create carol --from deb"), "debian\ndebian:1\n");
+    assert_eq!(names("disk create "), "");
+    assert_eq!(names("serve --nbd "), "");
+    assert_eq!(Lab::empty().run(["complete", "--", "disk", "show", ""]).ok(), "");
+}
+
+#[test]
+fn bash_completes_names_behind_a_colon() {
+    let (lab, _) = Lab::with_image();
+    let script = lab.line("completions bash").ok();
+    std::fs::write(lab.path("completions"), script).unwrap();
+    let type_in = |line: &str| {
+        let test = format!(
+            "source completions; sojourn() {{ {BINARY:?} --home {:?} \"$@\"; }}; COMP_LINE={line:?}; \
+             COMP_POINT=${{#COMP_LINE}}; _sojourn_names sojourn \"${{COMP_LINE##*[ :@]}}\"; echo \"${{COMPREPLY[*]}}\"",
+            lab.home()
+        );
+        let output =
+            Command::new("bash").args(["-c", &test]).current_dir(lab.path("")).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    assert_eq!(type_in("sojourn image show deb"), "debian debian:1");
+    assert_eq!(type_in("sojourn image show debian:"), "1");
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     let mut child =
         Command::new(BINARY).args(["completions", "zsh"]).stdout(Stdio::piped()).spawn().unwrap();
