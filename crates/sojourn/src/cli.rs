@@ -112,7 +112,7 @@ pub(crate) enum Command {
     /// Print the completion script of a shell
     Completions(completions::Args),
     /// The names that a word may become, for completion scripts
-    #[command(hide = true)]
+    #[command(name = "__complete", hide = true)]
     Complete(completions::Complete),
     /// Write the manual pages into a directory
     Man(man::Args),

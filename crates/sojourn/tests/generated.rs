@@ -44,7 +44,7 @@ fn manual_pages_name_files_exit_codes_and_other_pages() {
         assert!(text.contains(other), "{other}: {text}");
     }
     assert!(page("sojourn.toml.5").contains("cache.size"));
-    assert!(!lab.path("man1/sojourn-complete.1").exists(), "a hidden command");
+    assert!(!lab.path("man1/sojourn-__complete.1").exists(), "a hidden command");
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn names_of_the_home_are_completed() {
         lab.line(&format!("disk create {name} --from debian")).ok();
     }
     let names = |words: &str| {
-        let words = ["complete", "--"].into_iter().chain(words.split(' '));
+        let words = ["__complete", "--"].into_iter().chain(words.split(' '));
         lab.run(words).ok()
     };
     assert_eq!(names("disk show "), "alice\nbob2\nbob10\n");
@@ -62,7 +62,7 @@ fn names_of_the_home_are_completed() {
     assert_eq!(names("disk create carol --from deb"), "debian\ndebian:1\n");
     assert_eq!(names("disk create "), "");
     assert_eq!(names("serve --nbd "), "");
-    assert_eq!(Lab::empty().run(["complete", "--", "disk", "show", ""]).ok(), "");
+    assert_eq!(Lab::empty().run(["__complete", "--", "disk", "show", ""]).ok(), "");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `sojourn completions`, and `sojourn complete`, by which its scripts complete names.
+//! `sojourn completions`, and `sojourn __complete`, by which its scripts complete names.
 //!
 //! | module | concept |
 //! |---|---|
@@ -29,11 +29,11 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-/// Arguments of `sojourn complete`.
+/// Arguments of `sojourn __complete`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  sojourn complete -- disk show al")]
+  sojourn __complete -- disk show al")]
 pub(crate) struct Complete {
     /// The words of a command line behind `sojourn`, the last of which is to be completed
     #[arg(last = true, allow_hyphen_values = true)]

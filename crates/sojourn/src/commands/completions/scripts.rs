@@ -1,4 +1,4 @@
-//! A completion script that asks for names: where `sojourn complete` knows any, these; else what the script knows.
+//! A completion script that asks for names: where `sojourn __complete` knows any, these; else what the script knows.
 
 use clap_complete::Shell;
 
@@ -9,7 +9,7 @@ _sojourn_names() {
     line=${COMP_LINE:0:COMP_POINT}
     read -ra words <<<"$line"
     [[ $line == *[[:blank:]] ]] && words+=("")
-    mapfile -t names < <(sojourn complete -- "${words[@]:1}" 2>/dev/null </dev/null)
+    mapfile -t names < <(sojourn __complete -- "${words[@]:1}" 2>/dev/null </dev/null)
     if ((${#names[@]} == 0)); then
         _sojourn "$@"
         return
@@ -24,7 +24,7 @@ complete -F _sojourn_names -o nosort -o bashdefault -o default sojourn
 const ZSH: &str = r#"
 _sojourn_names() {
     local -a names
-    names=(${(f)"$(sojourn complete -- "${(@)words[2,CURRENT]}" 2>/dev/null </dev/null)"})
+    names=(${(f)"$(sojourn __complete -- "${(@)words[2,CURRENT]}" 2>/dev/null </dev/null)"})
     if (( $#names )); then
         compadd -a names
     else
@@ -38,7 +38,7 @@ fi
 "#;
 
 const FISH: &str = r#"
-complete -c sojourn -a '(sojourn complete -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null </dev/null)'
+complete -c sojourn -a '(sojourn __complete -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null </dev/null)'
 "#;
 
 /// The script that clap makes, and behind it what asks for names; of other shells as it is.
