@@ -142,8 +142,10 @@ impl Ghosts {
         let one_in = one_in.min(FEWEST).next_power_of_two();
         let others = PolicyKind::all().into_iter();
         let others = others.filter(|other| other.serves() && other.as_str() != policy.as_str());
-        let sizes =
-            |policy: PolicyKind| SIZES.map(|n| Ghost::new(capacity / 2 * n / one_in, policy));
+        let sizes = |policy: PolicyKind| {
+            let small = policy.in_miniature(one_in as u32);
+            SIZES.map(|n| Ghost::new(capacity / 2 * n / one_in, small))
+        };
         Self {
             settings: (capacity, policy),
             one_in,
@@ -316,7 +318,7 @@ mod tests {
         assert_eq!((forecast.one_in, forecast.now.policy), (16, PolicyKind::Lru));
         assert!(forecast.now.half < 0.01 && forecast.now.same < 0.01, "{forecast:?}");
         assert!(forecast.now.double > 0.88, "{forecast:?}");
-        assert_eq!(forecast.policies.len(), 9);
+        assert_eq!(forecast.policies.len(), 10);
         let best = forecast.policies.iter().find(|ratios| ratios.policy == forecast.best).unwrap();
         assert!(best.same > 0.5 && best.half < best.same, "{forecast:?}");
     }
@@ -325,7 +327,7 @@ mod tests {
     fn the_policy_in_use_is_the_best_when_all_are_alike() {
         for policy in [PolicyKind::Lru, PolicyKind::FMPQ, "fmpq:lifetime=8".parse().unwrap()] {
             let forecast = follow(policy, (0..100_000).map(|at| at % 1000)).forecast().unwrap();
-            assert_eq!((forecast.best, forecast.policies.len()), (policy, 9));
+            assert_eq!((forecast.best, forecast.policies.len()), (policy, 10));
             assert!(forecast.now.half > 0.95, "{forecast:?}");
         }
     }

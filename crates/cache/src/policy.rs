@@ -21,9 +21,11 @@
 //! | [`fmpq`], [`mq`] | multi-queue, with a fixed and with an adaptive lifetime: for a cache behind caches |
 //! | [`twoq`], [`arc`], [`lirs`], [`fbr`] | recency and frequency combined |
 //! | [`s3fifo`], [`sieve`], [`wtinylfu`] | of the last years |
+//! | [`duel`] | LRU or LIRS, whichever does better lately |
 
 pub mod arc;
 pub mod clock;
+pub mod duel;
 pub mod fbr;
 pub mod fifo;
 pub mod fmpq;

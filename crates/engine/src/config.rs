@@ -353,7 +353,7 @@ impl Config {
         if !self.cache.policy.serves() {
             return bad(
                 "cache.policy",
-                "this policy is for comparisons only; use s3fifo or another that docs/simulate.md names",
+                "this policy is for comparisons only; use duel or another that docs/simulate.md names",
             );
         }
         if self.store.is_empty() {
@@ -483,7 +483,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 
 [cache]
 # size = "256MiB"
-# policy = "s3fifo"         # or arc, fbr, fmpq, lirs, lru, mq, twoq, wtinylfu
+# policy = "duel"           # or arc, fbr, fmpq, lirs, lru, mq, s3fifo, twoq, wtinylfu
 # single_flight = true      # many that miss the same chunk at a time share one load
 
 # Parts of a store over a network that are kept on this machine's disk.

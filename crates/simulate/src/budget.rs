@@ -28,7 +28,7 @@ const FEWEST_OF_ALL: u32 = 16;
 const MOST_PARTIES: usize = 1 << 16;
 
 /// What is tried for all blocks and shares, before all policies are for the best of them.
-const FIRST: [&str; 4] = ["lru", "fmpq", "lirs", "s3fifo"];
+const FIRST: [&str; 5] = ["lru", "duel", "fmpq", "lirs", "s3fifo"];
 
 /// What parts of a read take.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -175,7 +175,7 @@ async fn the_cache_changes_while_a_client_reads() {
         let now = forecast().await;
         assert_eq!(
             (&now["policy"], &now["forecast"]["best"]),
-            (&"s3fifo".into(), &"s3fifo".into())
+            (&"duel".into(), &"duel".into())
         );
         assert!(now["forecast"]["now"]["half"].as_f64().unwrap() > 0.9, "{now}");
         let now = cache("cache set --size 1MiB --policy lru");

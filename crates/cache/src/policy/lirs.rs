@@ -160,6 +160,13 @@ impl Lirs {
         }
     }
 
+    /// Drops the name of what is not held, if it is remembered.
+    pub(super) fn forget_name(&mut self, id: u32) {
+        if self.is(id) == NAME {
+            self.forget(id);
+        }
+    }
+
     /// Drops a name.
     #[inline]
     fn forget(&mut self, id: u32) {

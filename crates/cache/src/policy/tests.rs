@@ -93,6 +93,9 @@ fn kind() -> impl Strategy<Value = PolicyKind> {
     prop_oneof![
         Just(PolicyKind::Arc),
         Just(PolicyKind::Clock),
+        (1u32..30, part(), times()).prop_map(|(lead, queue, history)| {
+            PolicyKind::Duel(duel::DuelParameters { lead, queue, history })
+        }),
         (part(), part(), 1u32..4)
             .prop_map(|(new, old, mean)| PolicyKind::Fbr(fbr::FbrParameters { new, old, mean })),
         Just(PolicyKind::Fifo),
@@ -181,7 +184,8 @@ proptest! {
             }
         }
         let room = Room { entries: 4, ids: 0, reuse: true };
-        prop_assert!(kind.visit(room, Names(&trace)) <= 16);
+        // A duel also has what one of the two would hold, and the cache does not.
+        prop_assert!(kind.visit(room, Names(&trace)) <= 24);
     }
 
     #[test]
@@ -241,7 +245,11 @@ fn policies_for_servers_go_with_the_load() {
 #[test]
 fn wrong_names_and_parameters_are_refused_with_the_right_ones() {
     let error = |text: &str| text.parse::<PolicyKind>().unwrap_err().to_string();
-    assert!(error("mru").contains("use one of arc, clock, fbr, fifo, fmpq"), "{}", error("mru"));
+    assert!(
+        error("mru").contains("use one of arc, clock, duel, fbr, fifo, fmpq"),
+        "{}",
+        error("mru")
+    );
     assert!(error("lru:x=1").contains("it has none"));
     assert!(error("fmpq:depth=1").contains("it has queues, lifetime, history"));
     assert!(error("fmpq:queues=0").contains("from 1 to 24"));

@@ -42,8 +42,8 @@ pub(crate) struct SetArgs {
     /// Memory for chunks
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
-    /// What stays when it is full: fmpq, mq, lru, twoq, fbr, arc, lirs, s3fifo or
-    /// wtinylfu, with parameters if wanted (fmpq:lifetime=8)
+    /// What stays when it is full: duel, fmpq, mq, lru, twoq, fbr, arc, lirs, s3fifo
+    /// or wtinylfu, with parameters if wanted (fmpq:lifetime=8)
     #[arg(long, value_name = "POLICY")]
     policy: Option<PolicyKind>,
 }

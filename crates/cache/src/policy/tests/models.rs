@@ -1,7 +1,7 @@
 //! The policies by their definitions, with vectors for lists and a search for every question.
 
 use super::super::sketch::Sketch;
-use super::super::{PolicyKind, Ratio, fbr, fmpq, lirs, s3fifo, twoq, wtinylfu};
+use super::super::{PolicyKind, Ratio, duel, fbr, fmpq, lirs, s3fifo, twoq, wtinylfu};
 use std::collections::{HashMap, VecDeque};
 
 /// A model says of each access whether it hits.
@@ -12,7 +12,7 @@ pub(super) trait Model {
 
 /// The model of a policy.
 pub(super) fn of(kind: PolicyKind, capacity: usize) -> Box<dyn Model> {
-    let queue = |rule| Box::new(Queue { rule, capacity, order: VecDeque::new(), hand: 0 });
+    let queue = |rule| Box::new(Queue::new(rule, capacity));
     match kind {
         PolicyKind::Lru => queue(Rule::Lru),
         PolicyKind::Fifo => queue(Rule::Fifo),
@@ -34,14 +34,15 @@ pub(super) fn of(kind: PolicyKind, capacity: usize) -> Box<dyn Model> {
             Box::new(FmpqModel::new(capacity, parameters, true))
         }
         PolicyKind::Fbr(parameters) => Box::new(FbrModel { parameters, capacity, stack: vec![] }),
-        PolicyKind::Lirs(parameters) => Box::new(LirsModel {
-            most: capacity.saturating_sub(parameters.queue.of(capacity).max(1)),
-            names: parameters.history.of(capacity),
-            parameters,
+        PolicyKind::Lirs(parameters) => Box::new(LirsModel::new(capacity, parameters)),
+        PolicyKind::Duel(duel::DuelParameters { lead, queue, history }) => Box::new(DuelModel {
+            lead: lead.into(),
             capacity,
-            stack: Vec::new(),
-            queue: VecDeque::new(),
-            left: VecDeque::new(),
+            held: Vec::new(),
+            lru: Queue::new(Rule::Lru, capacity),
+            lirs: LirsModel::new(capacity, lirs::LirsParameters { queue, history }),
+            dropped: Default::default(),
+            behind: 0,
         }),
         PolicyKind::WTinyLfu(parameters) => Box::new(WTinyLfuModel {
             sketch: Sketch::new(capacity),
@@ -77,6 +78,10 @@ struct Queue {
 }
 
 impl Queue {
+    fn new(rule: Rule, capacity: usize) -> Self {
+        Self { rule, capacity, order: VecDeque::new(), hand: 0 }
+    }
+
     fn drop_at(&mut self, at: usize) {
         self.order.remove(at);
         if at < self.hand {
@@ -483,6 +488,18 @@ struct LirsModel {
 }
 
 impl LirsModel {
+    fn new(capacity: usize, parameters: lirs::LirsParameters) -> Self {
+        Self {
+            most: capacity.saturating_sub(parameters.queue.of(capacity).max(1)),
+            names: parameters.history.of(capacity),
+            parameters,
+            capacity,
+            stack: Vec::new(),
+            queue: VecDeque::new(),
+            left: VecDeque::new(),
+        }
+    }
+
     fn prune(&mut self) {
         while self.stack.first().is_some_and(|entry| !entry.1) {
             let (key, _) = self.stack.remove(0);
@@ -622,5 +639,89 @@ impl Model for WTinyLfuModel {
         self.lists.iter_mut().for_each(|list| {
             take(list, key);
         });
+    }
+}
+
+/// Both contenders whole, and the cache's own entries beside them.
+struct DuelModel {
+    lead: i64,
+    capacity: usize,
+    held: Vec<u64>,
+    lru: Queue,
+    lirs: LirsModel,
+    /// What the cache holds and each of them does not, as they let it go.
+    dropped: [VecDeque<u64>; 2],
+    behind: i64,
+}
+
+impl DuelModel {
+    /// What a contender holds.
+    fn contents(&self, contender: usize) -> Vec<u64> {
+        let proven = self.lirs.stack.iter().filter(|entry| entry.1).map(|entry| entry.0);
+        match contender {
+            0 => self.lru.order.iter().map(|entry| entry.0).collect(),
+            _ => proven.chain(self.lirs.queue.iter().copied()).collect(),
+        }
+    }
+
+    /// The cache holds it no more.
+    fn let_go(&mut self, key: u64) {
+        self.held.retain(|other| *other != key);
+        self.dropped.iter_mut().for_each(|list| {
+            take(list, key);
+        });
+    }
+
+    /// An access to a contender: whether it hit, and what it let go.
+    fn contend(&mut self, contender: usize, key: u64) -> (bool, Option<u64>) {
+        let before = self.contents(contender);
+        let hit = match contender {
+            0 => self.lru.access(key),
+            _ => self.lirs.access(key),
+        };
+        let after = self.contents(contender);
+        (hit, before.into_iter().find(|other| !after.contains(other)))
+    }
+}
+
+impl Model for DuelModel {
+    fn access(&mut self, key: u64) -> bool {
+        let leader = usize::from(self.behind > 0);
+        let hit = self.held.contains(&key);
+        let mut hits = [None, None];
+        if !hit && self.held.len() == self.capacity {
+            let victim = self.dropped[leader].front().copied().unwrap_or_else(|| {
+                // The cache holds what the leader does.
+                let (hit, left) = self.contend(leader, key);
+                hits[leader] = Some(hit);
+                left.unwrap()
+            });
+            self.let_go(victim);
+        }
+        if !hit {
+            self.held.push(key);
+        }
+        for contender in [0, 1] {
+            if hits[contender].is_none() {
+                let (hit, left) = self.contend(contender, key);
+                hits[contender] = Some(hit);
+                take(&mut self.dropped[contender], key);
+                self.dropped[contender].extend(left.filter(|left| self.held.contains(left)));
+            }
+        }
+        let ahead = i64::from(hits[1] == Some(true)) - i64::from(hits[0] == Some(true));
+        self.behind = (self.behind + ahead).clamp(-self.lead, self.lead);
+        hit
+    }
+
+    fn remove(&mut self, key: u64) {
+        if self.held.contains(&key) {
+            self.let_go(key);
+            self.lru.remove(key);
+            self.lirs.remove(key);
+            if take(&mut self.lirs.left, key) {
+                self.lirs.take(key);
+            }
+        }
     }
 }

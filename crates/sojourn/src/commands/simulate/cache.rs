@@ -254,7 +254,7 @@ mod tests {
             names(&["lru,opt", "fmpq:lifetime=8,history=1"]),
             ["lru", "opt", "fmpq:lifetime=8,history=1"]
         );
-        assert_eq!(names(&[]).len(), 14);
+        assert_eq!(names(&[]).len(), 15);
         assert!(policies(&["mru".to_owned()]).unwrap_err().message().contains("or opt"));
         assert!(power("1000").is_err());
     }
