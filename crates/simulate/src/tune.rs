@@ -3,7 +3,9 @@
 //! a cache of one `n`th of the size, on the references to one `n`th of the blocks, hits as often as
 //! the whole one.
 //!
-//! Several such samples, of disjoint blocks, tell how much chance there is in the answer.
+//! Several such samples, of disjoint blocks, tell how much chance there is in the answer. First references
+//! miss whatever the policy, and how many there are is known of the whole: only the other misses are
+//! estimated.
 
 use crate::run::{Policy, run};
 use crate::stream::Stream;
@@ -12,7 +14,7 @@ use cache::PolicyKind;
 use serde::Serialize;
 
 /// The fewest blocks of a miniature cache: with fewer, policies cannot be told apart.
-const FEWEST: u32 = 64;
+const FEWEST: u32 = 256;
 /// A gain in the hit ratio of less is not worth a change.
 const WORTH: f64 = 0.001;
 
@@ -43,8 +45,8 @@ pub struct Candidate {
     pub policy: PolicyKind,
     /// The expected hit ratio.
     pub hit_ratio: f64,
-    /// Half of the interval that holds it with 95 %, by the differences between samples; 0 when there is
-    /// only one.
+    /// Half of the interval that holds it with 95 %, by the differences between samples and by what
+    /// miniatures are off by; 0 when nothing was sampled.
     pub error: f64,
     /// Hit ratios by sample.
     #[serde(skip)]
@@ -73,12 +75,11 @@ impl Advice {
     }
 
     /// The best policy, when it is worth a change: when it is expected to hit more than the
-    /// [usual](Self::usual) one by more than chance, and by more than a tenth of a point.
+    /// [usual](Self::usual) one by more than the error of that, and by more than a tenth of a point.
     pub fn recommended(&self) -> Option<&Candidate> {
         let best = self.best();
-        let both = best.by_sample.iter().zip(&self.usual.by_sample);
-        let (gain, error) = mean(&both.map(|(best, usual)| best - usual).collect::<Vec<_>>());
-        (gain > WORTH.max(error)).then_some(best)
+        let gain = best.hit_ratio - self.usual.hit_ratio;
+        (gain > WORTH.max(self.gain_error(best, &self.usual))).then_some(best)
     }
 
     /// The part of LRU's misses that the best policy is expected to save: 0 to 1.
@@ -87,20 +88,45 @@ impl Advice {
         if misses <= 0.0 { 0.0 } else { (self.best().hit_ratio - self.lru.hit_ratio) / misses }
     }
 
-    /// Half of the interval that holds that with 95 %, from the samples.
+    /// Half of the interval that holds that with 95 %.
     pub fn saved_error(&self) -> f64 {
-        let one = |(best, lru): (&f64, &f64)| {
-            let misses = 1.0 - lru;
-            if misses <= 0.0 { 0.0 } else { (best - lru) / misses }
-        };
-        let both = self.best().by_sample.iter().zip(&self.lru.by_sample);
-        mean(&both.map(one).collect::<Vec<_>>()).1
+        let misses = 1.0 - self.lru.hit_ratio;
+        if misses <= 0.0 { 0.0 } else { self.gain_error(self.best(), &self.lru) / misses }
+    }
+
+    /// Half of the interval that holds the difference of two hit ratios with 95 %: smaller than that of either,
+    /// as both are of the same samples.
+    fn gain_error(&self, a: &Candidate, b: &Candidate) -> f64 {
+        if a.policy == b.policy || self.one_in == 1 {
+            return 0.0;
+        }
+        let both = a.by_sample.iter().zip(&b.by_sample);
+        let (_, chance) = mean(&both.map(|(a, b)| a - b).collect::<Vec<_>>());
+        let (a, b) = (miniature_error(a.policy), miniature_error(b.policy));
+        (chance * chance * rest(self.samples, self.one_in) + a * a + b * b).sqrt()
+    }
+}
+
+/// The part of the blocks that no sample has: what is in one says for sure what it does.
+fn rest(samples: u32, one_in: u32) -> f64 {
+    1.0 - f64::from(samples) / f64::from(one_in)
+}
+
+/// What a miniature is off by, whatever the samples, in hit ratio: policies with parts of a few entries, or
+/// that learn, are not the same on a small scale. So much that with it 95 % of 432 caches of more than 256
+/// blocks, of the loads in docs/simulate.md, were within the stated error under each of 14 policies.
+fn miniature_error(policy: PolicyKind) -> f64 {
+    match policy {
+        PolicyKind::WTinyLfu(_) => 0.017,
+        PolicyKind::Fmpq(_) => 0.01,
+        PolicyKind::Duel(_) | PolicyKind::Fbr(_) | PolicyKind::Mq(_) => 0.007,
+        _ => 0.004,
     }
 }
 
 /// Parameters that are worth a try: each is the best for some of the loads and sizes of docs/simulate.md,
 /// and no other comes near it there.
-const PARAMETERS: [&str; 18] = [
+const PARAMETERS: [&str; 19] = [
     "fmpq:history=1",
     "fmpq:lifetime=2",
     "fmpq:lifetime=8",
@@ -114,6 +140,7 @@ const PARAMETERS: [&str; 18] = [
     "lirs:queue=0.1,history=4",
     "mq:history=2",
     "s3fifo:fill=main",
+    "s3fifo:fill=main,promote=2",
     "s3fifo:small=0.2",
     "wtinylfu:window=0.2",
     "wtinylfu:window=0.6",
@@ -142,17 +169,21 @@ pub fn tune(stream: &Stream, question: &Question) -> Result<Advice> {
     let streams: Vec<Stream> =
         (0..samples).map(|number| stream.sample_number(one_in, number)).collect();
     let small = (question.blocks / one_in).max(1);
+    let all = stream.len() as f64;
+    let first = f64::from(stream.blocks());
     let judge = |policy: PolicyKind| {
-        let ratio = |stream: &Stream| {
-            let outcome = run(Policy::Kind(policy), small, stream, false);
-            // A sample with a busy block too few or too many: the difference is of hits.
-            let expected = stream.sampled_from().unwrap_or(0) as f64 / f64::from(one_in);
-            let expected = if one_in == 1 { stream.len() as f64 } else { expected };
-            (1.0 - outcome.misses as f64 / expected.max(1.0)).clamp(0.0, 1.0)
+        let small_policy = policy.in_miniature(one_in);
+        let ratio = |sample: &Stream| {
+            let outcome = run(Policy::Kind(small_policy), small, sample, false);
+            let again = (outcome.misses - outcome.cold) as f64 * f64::from(one_in);
+            1.0 - (first + again) / all
         };
-        let ratios: Vec<f64> = streams.iter().map(ratio).collect();
-        let (hit_ratio, error) = mean(&ratios);
-        Candidate { policy, hit_ratio, error, by_sample: ratios }
+        let by_sample: Vec<f64> = streams.iter().map(ratio).collect();
+        let (hit_ratio, chance) = mean(&by_sample);
+        let own = miniature_error(policy);
+        let error = (chance * chance * rest(samples, one_in) + own * own).sqrt();
+        let error = if one_in == 1 { 0.0 } else { error };
+        Candidate { policy, hit_ratio: hit_ratio.clamp(0.0, 1.0), error, by_sample }
     };
     let mut candidates: Vec<Candidate> = question.policies.iter().copied().map(judge).collect();
     // Stable: among equals the one that was named first.
@@ -200,9 +231,15 @@ mod tests {
         let once = Stream::of_reads((0..50_000).collect());
         let advice = tune(&once, &Question::new(8192)).unwrap();
         assert_eq!((advice.recommended(), advice.best().hit_ratio), (None, advice.usual.hit_ratio));
-        // A loop that is longer than the cache: what LIRS is made for.
-        let looping = Stream::of_reads((0..200_000).map(|at| at % 20_000).collect());
-        let advice = tune(&looping, &Question::new(8192)).unwrap();
+        // A fifth of all reads are of blocks that come back after four times as many others as the cache holds:
+        // those who count uses keep them.
+        let spread = |at: u32| at.wrapping_mul(0x9e37_79b9) >> 7;
+        let read = |at: u32| match at % 5 {
+            0 => spread(at) % 6000,
+            rest => 6000 + at / 5 * 4 + rest - 1,
+        };
+        let counting = Stream::of_reads((0..400_000).map(read).collect());
+        let advice = tune(&counting, &Question::new(8192)).unwrap();
         let best = advice.recommended().unwrap();
         assert!(best.hit_ratio > advice.usual.hit_ratio + 0.01, "{best:?}");
     }

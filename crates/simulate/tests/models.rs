@@ -354,7 +354,7 @@ fn small_blocks_are_chosen_where_little_of_a_large_one_is_read() {
 #[test]
 fn tuning_sees_a_loop_that_lru_loses() {
     let stream = dense((0..400_000u32).map(|at| at % 20_000).collect());
-    let advice = tune(&stream, &Question::new(16_000)).unwrap();
+    let advice = tune(&stream, &Question::new(16_384)).unwrap();
     assert!(advice.lru.hit_ratio < 0.02, "{:?}", advice.lru);
     assert!(advice.best().hit_ratio > 0.5, "{:?}", advice.best());
     assert!(advice.saved() > 0.5);
