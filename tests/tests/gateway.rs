@@ -90,6 +90,21 @@ fn a_disk_of_an_encrypted_store_is_carried_by_who_has_the_key() {
     carried(Some(&key));
 }
 
+#[test]
+fn a_server_ends_though_its_store_is_away() {
+    let (home, _) = lab(None);
+    let at = free_port();
+    let serving = serve(&home, at);
+    let laptop = laptop(&home, at, None);
+    laptop.run(&["disk", "take", "alice"]);
+    let here = laptop.serve();
+    // Whoever was served has a server that is not starting any more.
+    Client::attach(here.socket(), "alice").detach();
+    serving.kill();
+    // Its last word to the store is not worth the patience that its readers have.
+    here.stop();
+}
+
 /// The commands of a page of the documentation that begin with curl.
 fn commands(page: &str) -> Vec<String> {
     let text =

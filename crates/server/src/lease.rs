@@ -87,10 +87,14 @@ impl Lease {
         self.renewing.shutdown().await;
     }
 
-    /// Says that the server is not at work any more: its disks may be taken at once.
+    /// Says that the server is not at work any more: its disks may be taken at once. A store that is away is not
+    /// waited for longer than a moment.
     pub(crate) async fn end(mut self) {
         self.renewing.shutdown().await;
-        if let Err(e) = announce(&self.engine, &self.host, Duration::ZERO).await {
+        let farewell = announce(&self.engine, &self.host, Duration::ZERO);
+        let said = tokio::time::timeout(MOMENT, farewell).await;
+        let said = said.unwrap_or_else(|_| Err(Error::unavailable("the store does not answer")));
+        if let Err(e) = said {
             tracing::warn!(error = e.message(), "cannot end the lease; it runs out by itself");
         }
     }
