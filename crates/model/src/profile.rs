@@ -31,7 +31,11 @@ impl Demand {
             return Err(Error::invalid(format!("more than {MOST_SIZES} block sizes of a demand")));
         }
         for (bytes, seconds) in &points {
-            time(&format!("the demand at blocks of {}", ByteSize(*bytes)), *seconds)?;
+            let what = match bytes {
+                1 => "the demand".to_owned(), // of blocks of any size
+                _ => format!("the demand at blocks of {}", ByteSize(*bytes)),
+            };
+            time(&what, *seconds)?;
         }
         if points.first().is_some_and(|(bytes, _)| *bytes == 0) {
             return Err(Error::invalid("a demand at blocks of no bytes"));

@@ -82,6 +82,12 @@ fn profiles_are_files_and_wrong_ones_are_named() {
     lab.line("model solve missing.toml").fails(3, &["missing.toml"]);
     lab.file("bad.toml", profile.replace("miss_ms", "mss_ms").as_bytes());
     lab.line("model solve bad.toml").fails(2, &["bad.toml", "line 5", "mss_ms"]);
+    lab.file(
+        "huge.toml",
+        b"version = 1\nname = \"x\"\n[[centre]]\nname = \"disk\"\nmiss_ms = 1e300\n",
+    );
+    let said = "centre \"disk\": the demand is 1e297 s: give a time from 0 to 1e9 s";
+    lab.line("model solve huge.toml").fails(2, &["huge.toml", said]);
     lab.file("new.toml", profile.replace("version = 1", "version = 9").as_bytes());
     lab.line("model solve new.toml").fails(10, &["version 9"]);
     lab.line("model solve transcom --clients 0").fails(2, &["1 or more"]);
