@@ -173,10 +173,7 @@ async fn the_cache_changes_while_a_client_reads() {
             now
         };
         let now = forecast().await;
-        assert_eq!(
-            (&now["policy"], &now["forecast"]["best"]),
-            (&"duel".into(), &"duel".into())
-        );
+        assert_eq!((&now["policy"], &now["forecast"]["best"]), (&"duel".into(), &"duel".into()));
         assert!(now["forecast"]["now"]["half"].as_f64().unwrap() > 0.9, "{now}");
         let now = cache("cache set --size 1MiB --policy lru");
         assert_eq!((&now["capacity_bytes"], &now["policy"]), (&MIB.into(), &"lru".into()));
