@@ -22,8 +22,8 @@ Examples:
   sojourn completions bash > /etc/bash_completion.d/sojourn
   sojourn completions zsh > ~/.zfunc/_sojourn
 
-The scripts of bash, zsh and fish also complete the names of images, disks and virtual machines of the
-home that --home or SOJOURN_HOME names: what is in the home and in a store that is a directory.")]
+The scripts of bash, zsh and fish also complete the names of images, disks and virtual machines of
+the home that --home or SOJOURN_HOME names: what is in it and in a store that is a directory.")]
 pub(crate) struct Args {
     /// The shell
     shell: Shell,
