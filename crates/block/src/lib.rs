@@ -22,7 +22,7 @@
 //! | [`page_cache`] | [`PageCacheId`](page_cache::PageCacheId), whether two processes see the same page cache |
 //! | [`lock`] | [`LockFile`](lock::LockFile), a lock file that names its holder |
 //! | [`image_lock`] | locks on images and devices of others, ours and QEMU's |
-//! | [`mapped`] | [`MappedFile`](mapped::MappedFile), small stores into a file without a system call |
+//! | [`mapped`] | [`MappedFile`](mapped::MappedFile), small stores into a file without a system call; [`Guarded`](mapped::Guarded), mapped memory that may go away |
 //! | [`memory`] | [`Memory`], a device in memory |
 //! | [`faulty`] | [`Faulty`], a layer that fails, delays and tears on request (for tests) |
 //! | [`copy`](mod@copy) | [`copy()`], one device onto another |

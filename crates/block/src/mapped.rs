@@ -3,7 +3,7 @@
 //!
 //! A store is one instruction, so that a kill leaves the old 16 bytes or the new ones. It fails where
 //! write(2) would (the file system is full, storage fails, somebody cut the file short), which the kernel
-//! tells by SIGBUS; [`fault`] has the thread go on, and the caller writes by a system call what the file may
+//! tells by SIGBUS; [`Guarded`] has the thread go on, and the caller writes by a system call what the file may
 //! not have.
 //!
 //! Only x86-64 has a store of 16 bytes that is known to be one instruction; elsewhere nothing is mapped.
@@ -13,18 +13,20 @@
 // * The mapping is shared and belongs to one `Mapping`, which unmaps it when it goes. Nobody makes a
 //   reference to its bytes: other processes may change them at any time. They are stored to alone, by an
 //   instruction that the compiler does not look into, at offsets that were checked against the length.
-// * A thread that stores says so in `fault::STORING` first, and takes it back before the `Mapping` can go.
+// * A thread that stores says so in `fault::USED` first, and takes it back before the `Mapping` can go.
 //   The handler looks at that of its own thread, so that what it points to is live.
 // * What the handler does is allowed in a handler: it loads and stores atomics, and calls mmap(2).
 #![allow(unsafe_code)]
 
 mod fault;
 
+pub use fault::Guarded;
+
 use crate::fs::File;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::os::fd::AsFd;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{Ordering, fence};
 
 /// The length of what is stored at once, in bytes, and what its offset is a multiple of.
 pub const CELL: usize = 16;
@@ -32,16 +34,15 @@ pub const CELL: usize = 16;
 /// The first bytes of a file, mapped.
 #[derive(Debug)]
 pub struct MappedFile {
-    mapping: Box<Mapping>,
+    mapping: Mapping,
 }
 
-/// The memory. It does not move, so that a handler can be told where it is.
+/// The memory. Once a page is memory of this process in the place of the file's, nothing is stored any more.
 #[derive(Debug)]
 struct Mapping {
     start: usize,
     len: usize,
-    /// A page is memory of this process in the place of the file's: nothing is stored any more.
-    torn: AtomicBool,
+    guard: Guarded,
 }
 
 impl MappedFile {
@@ -50,7 +51,7 @@ impl MappedFile {
     /// does not do it, or memory is short.
     pub fn new(file: &File, len: u64) -> Option<Self> {
         let size = usize::try_from(len).ok().filter(|size| *size > 0)?;
-        if !cfg!(target_arch = "x86_64") || !file.is_system() || !fault::is_handled() {
+        if !cfg!(target_arch = "x86_64") || !file.is_system() {
             return None;
         }
         if file.len().ok()? < len {
@@ -61,12 +62,14 @@ impl MappedFile {
             let access = ProtFlags::READ | ProtFlags::WRITE;
             mmap(ptr::null_mut(), size, access, MapFlags::SHARED, file.as_fd(), 0)
         };
-        let mapping = Mapping {
-            start: start.ok()?.expose_provenance(),
-            len: size,
-            torn: AtomicBool::new(false),
+        let start = start.ok()?.expose_provenance();
+        let whole = std::iter::once(start..start + size);
+        // SAFETY: that mapping, which the guard goes with.
+        let Some(guard) = (unsafe { Guarded::new(whole) }) else {
+            unmap(start, size);
+            return None;
         };
-        Some(Self { mapping: Box::new(mapping) })
+        Some(Self { mapping: Mapping { start, len: size, guard } })
     }
 
     /// How much of the file is mapped, in bytes.
@@ -80,33 +83,37 @@ impl MappedFile {
     /// end of the mapping.
     #[must_use]
     pub fn store(&self, offset: u64, cells: &[[u8; CELL]]) -> bool {
-        let mapping = &*self.mapping;
+        let mapping = &self.mapping;
         let end = offset.checked_add((cells.len() * CELL) as u64);
         if !offset.is_multiple_of(CELL as u64)
             || end.is_none_or(|end| end > mapping.len as u64)
-            || mapping.torn.load(Ordering::Acquire)
+            || mapping.guard.is_torn()
         {
             return false;
         }
-        fault::storing(mapping, || {
+        mapping.guard.access(|| {
             let mut at = mapping.start + offset as usize;
             for cell in cells {
                 store(at, cell);
                 at += CELL;
             }
         });
-        // Whoever stored into memory of this process did so after this was set.
-        std::sync::atomic::fence(Ordering::SeqCst);
-        !mapping.torn.load(Ordering::SeqCst)
+        fence(Ordering::SeqCst);
+        !mapping.guard.is_torn()
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this one's, and nobody stores to it: that borrows what owns it.
-        let unmapped = unsafe { munmap(ptr::with_exposed_provenance_mut(self.start), self.len) };
-        debug_assert!(unmapped.is_ok());
+        unmap(self.start, self.len);
     }
+}
+
+/// Unmaps what [`MappedFile::new`] mapped, and nobody stores to: that borrows what owns it.
+fn unmap(start: usize, len: usize) {
+    // SAFETY: as said above; both callers own the mapping.
+    let unmapped = unsafe { munmap(ptr::with_exposed_provenance_mut(start), len) };
+    debug_assert!(unmapped.is_ok());
 }
 
 /// Stores a cell by one instruction.
@@ -215,6 +222,27 @@ mod tests {
                 }
             });
         }
+    }
+
+    #[test]
+    fn a_thread_goes_on_with_zeroes_where_guarded_memory_has_gone() {
+        let (file, map) = mapped(8 << 12);
+        let guard = &map.mapping.guard;
+        assert!(map.store(0, &[[1; 16]]));
+        let byte = |at: usize| {
+            let at = ptr::with_exposed_provenance::<u8>(map.mapping.start + at);
+            // SAFETY: mapped, and guarded by who calls this.
+            unsafe { at.read_volatile() }
+        };
+        let (_other, inner) = mapped(4096);
+        let found = guard.access(|| {
+            // The guard is this one's again behind the use of another one within it.
+            assert!(inner.store(0, &[[2; 16]]));
+            file.as_file().set_len(4096).unwrap();
+            (byte(0), byte(5 << 12))
+        });
+        assert_eq!(found, (1, 0));
+        assert!(guard.is_torn() && !inner.mapping.guard.is_torn());
     }
 
     #[test]

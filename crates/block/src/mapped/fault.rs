@@ -1,18 +1,18 @@
 //! What happens when a page of a mapped file cannot be had: the handler of SIGBUS.
 //!
-//! The thread that stores goes on with a page of the process's own in that place, and the mapping is torn:
-//! nobody relies on it any more. Threads that store into the same page meanwhile find it torn afterwards,
+//! The thread that loads or stores goes on with memory of the process's own in that place, and the mapping
+//! is torn: nobody relies on it any more. Threads that use the same page meanwhile find it torn afterwards,
 //! as that is said before the page is there. Any other SIGBUS takes the way it took before.
 
-use super::Mapping;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, compiler_fence};
 
 thread_local! {
-    /// What this thread stores to at the moment; null when it does not.
-    static STORING: AtomicPtr<Mapping> = const { AtomicPtr::new(ptr::null_mut()) };
+    /// What this thread uses at the moment; null when it uses none.
+    static USED: AtomicPtr<Guarded> = const { AtomicPtr::new(ptr::null_mut()) };
 }
 
 /// What handled SIGBUS before.
@@ -21,21 +21,62 @@ static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 /// The length of a page, in bytes; 0 until the handler is there.
 static PAGE: AtomicUsize = AtomicUsize::new(0);
 
-/// Does `stores`, all of them into `mapping`.
-#[inline]
-pub(super) fn storing(mapping: &Mapping, stores: impl FnOnce()) {
-    STORING.with(|storing| {
-        storing.store(ptr::from_ref(mapping).cast_mut(), Ordering::Relaxed);
-        // The handler runs on this thread: the order in which it sees things is the compiler's.
-        compiler_fence(Ordering::SeqCst);
-        stores();
-        compiler_fence(Ordering::SeqCst);
-        storing.store(ptr::null_mut(), Ordering::Relaxed);
-    });
+/// Mapped memory that may go away below whoever uses it: others can cut the file short, the file system can
+/// be full, storage can fail. The kernel tells by SIGBUS, which would end the process.
+#[derive(Debug)]
+pub struct Guarded {
+    ranges: Box<[Range<usize>]>,
+    torn: AtomicBool,
+}
+
+impl Guarded {
+    /// Guards these ranges of addresses. `None` where SIGBUS cannot be handled.
+    ///
+    /// # Safety
+    /// Each range is a whole mapping of the caller's, made by one mmap(2), and stays so for as long as this
+    /// lives. Nobody has a reference to its bytes: they can change at any time.
+    pub unsafe fn new(ranges: impl IntoIterator<Item = Range<usize>>) -> Option<Self> {
+        is_handled()
+            .then(|| Self { ranges: ranges.into_iter().collect(), torn: AtomicBool::new(false) })
+    }
+
+    /// Does `work`, which may load from and store to the memory. Where a page cannot be had, it finds
+    /// memory of this process there, of zeroes, and this is [torn](Self::is_torn). Another use of guarded
+    /// memory within it is one of that memory alone.
+    #[inline]
+    pub fn access<T>(&self, work: impl FnOnce() -> T) -> T {
+        USED.with(|used| {
+            let _back = Back { used, outer: used.load(Ordering::Relaxed) };
+            used.store(ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
+            // The handler runs on this thread: the order in which it sees things is the compiler's.
+            compiler_fence(Ordering::SeqCst);
+            let result = work();
+            compiler_fence(Ordering::SeqCst);
+            result
+        })
+    }
+
+    /// Whether a page was missing. Whoever stored into memory of this process did so after this was set.
+    #[inline]
+    pub fn is_torn(&self) -> bool {
+        self.torn.load(Ordering::SeqCst)
+    }
+}
+
+/// Puts back what a thread used before, also when it panics.
+struct Back<'a> {
+    used: &'a AtomicPtr<Guarded>,
+    outer: *mut Guarded,
+}
+
+impl Drop for Back<'_> {
+    fn drop(&mut self) {
+        self.used.store(self.outer, Ordering::Relaxed);
+    }
 }
 
 /// Whether the handler is there; puts it there the first time.
-pub(super) fn is_handled() -> bool {
+fn is_handled() -> bool {
     static HANDLED: OnceLock<bool> = OnceLock::new();
     *HANDLED.get_or_init(|| install().is_some())
 }
@@ -72,24 +113,31 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     }
 }
 
-/// Puts memory in the place of the page that this thread stored to; `false` when it was no such store.
+/// Puts memory in the place of the page that this thread used; `false` when it was no such use.
 fn replace(address: usize) -> bool {
-    let mapping = STORING.with(|storing| storing.load(Ordering::Relaxed));
-    // SAFETY: null, or what the caller of `storing` on this thread holds a reference to.
-    let Some(mapping) = (unsafe { mapping.as_ref() }) else { return false };
-    if !(mapping.start..mapping.start + mapping.len).contains(&address) {
+    let used = USED.with(|used| used.load(Ordering::Relaxed));
+    // SAFETY: null, or what the caller of `access` on this thread holds a reference to.
+    let Some(guarded) = (unsafe { used.as_ref() }) else { return false };
+    let Some(range) = guarded.ranges.iter().find(|range| range.contains(&address)) else {
         return false;
-    }
+    };
     // Before there is such a page: who stores into it must not think that the file has it.
-    mapping.torn.store(true, Ordering::SeqCst);
+    guarded.torn.store(true, Ordering::SeqCst);
     let size = PAGE.load(Ordering::Relaxed);
-    let page = ptr::with_exposed_provenance_mut(address & !(size - 1));
-    // SAFETY: a page of the mapping, which stays this mapping's and is unmapped with it.
+    let page = address & !(size - 1);
+    // A huge page cannot be replaced in part; the whole mapping can.
+    put_memory(page, size) || put_memory(range.start, range.len())
+}
+
+/// Puts memory of this process, of zeroes, in the place of guarded memory.
+fn put_memory(start: usize, len: usize) -> bool {
+    let start = ptr::with_exposed_provenance_mut(start);
+    // SAFETY: a part of a guarded mapping, which stays its owner's and is unmapped with it.
     unsafe {
         let errno = *libc::__errno_location();
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        let made = libc::mmap(page, size, access, flags, -1, 0);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        let made = libc::mmap(start, len, access, flags, -1, 0);
         *libc::__errno_location() = errno;
         made != libc::MAP_FAILED
     }
