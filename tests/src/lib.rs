@@ -23,6 +23,7 @@ pub mod s3;
 pub mod slow;
 pub mod small;
 pub mod tool;
+pub mod virtio;
 
 pub use client::Client;
 pub use counting::CountingMachine;
@@ -30,3 +31,4 @@ pub use home::{Home, Server};
 pub use link::Link;
 pub use s3::S3;
 pub use small::SmallFileSystem;
+pub use virtio::VirtioDisk;

@@ -117,6 +117,15 @@ impl Disks {
         images::resolve(&self.store, image).await
     }
 
+    /// The names of all disks, sorted, without looking at them.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub async fn names(&self) -> Result<Vec<String>> {
+        let home = self.directory.clone();
+        offload(move || names(&home)).await
+    }
+
     /// All disks, by name, without opening them; those that cannot be read say why.
     ///
     /// # Errors

@@ -99,6 +99,8 @@ pub struct Serve {
     pub iscsi: Vec<String>,
     /// The file of iSCSI clients' secrets (relative to the home).
     pub iscsi_chap: Option<String>,
+    /// The directory of the disks' vhost-user sockets (relative to the home).
+    pub vhost_user: Option<String>,
     /// Whether the server is announced to the networks in which it listens.
     pub announce: bool,
     /// Whether TCP listeners that do not say it themselves are encrypted.
@@ -238,6 +240,7 @@ impl Default for Serve {
             nbd: vec!["unix:nbd.sock".into()],
             iscsi: Vec::new(),
             iscsi_chap: None,
+            vhost_user: None,
             announce: false,
             tls: TlsMode::Off,
             http: None,
@@ -496,6 +499,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # tls = "off"               # of HOST:PORT: "optional" or "required" need certificates
 # iscsi = ["127.0.0.1:3260"]  # off unless set: every export as an iSCSI target
 # iscsi_chap = "chap"       # lines of USER:SECRET; off unless set: nobody is asked for a secret
+# vhost_user = "vhost-user" # off unless set: a vhost-user socket for every disk, in there
 # announce = false          # true: `sojourn discover` finds the server in its networks
 # http = "127.0.0.1:9180"   # off unless set: /metrics, /healthz, /v1/status
 # http_names = ["lab.example.org"]  # by which it is asked without TLS, beside the machine's own
@@ -585,6 +589,7 @@ mod tests {
         expected.serve.busy_poll_us = Some(200);
         expected.serve.iscsi = vec!["127.0.0.1:3260".into()];
         expected.serve.iscsi_chap = Some("chap".into());
+        expected.serve.vhost_user = Some("vhost-user".into());
         expected.serve.gateway = Some("0.0.0.0:9443".into());
         assert_eq!(Config::parse(&uncommented).unwrap(), expected);
     }

@@ -4,9 +4,10 @@ use super::boots::BootHelps;
 use super::control;
 use super::estate::Estate;
 use super::exports::HomeExports;
+use super::fronts::Fronts;
 use super::handover::{self, Succession};
 use super::http::Port;
-use super::iscsi::{self, Front, Plan};
+use super::iscsi::{self, Plan};
 use super::lease::Lease;
 use super::limits::limits;
 use super::listeners::Listeners;
@@ -21,7 +22,7 @@ use super::running::{Order, Running};
 use super::signals::{Asked, Signals, Switch};
 use super::throttle::{Throttles, throttled};
 use super::upkeep::Upkeep;
-use super::{discovery, forecast, head_room, spare, strain};
+use super::{discovery, forecast, head_room, spare, strain, vhost_user};
 use crate::api::Draining;
 use crate::borrow::shadow::Shadows;
 use crate::client::Client;
@@ -65,7 +66,7 @@ pub async fn run(home: &Home, config: Config, options: Options) -> Result<ExitCo
 /// A server that clients can connect to.
 struct Daemon {
     server: Changeable,
-    iscsi: Option<Front>,
+    fronts: Fronts,
     lease: Lease,
     upkeep: Upkeep,
     /// Stops what runs beside the listeners.
@@ -166,7 +167,7 @@ impl Daemon {
     /// Opens everything, and serves. What can fail comes before an earlier server lets go of everything.
     ///
     /// # Errors
-    /// Why it cannot start; then everything is let go of again, iSCSI first and the home's lock behind
+    /// Why it cannot start; then everything is let go of again, the other front ends first and the home's lock behind
     /// what is guarded by it.
     async fn start(home: &Home, config: Config, options: Options) -> Result<Self> {
         must_be_new(options.trace.as_deref())?;
@@ -198,6 +199,22 @@ impl Daemon {
         let returning = Arc::new(Returning::new(exports));
         let exports = security.guard(Arc::clone(&returning) as _, options.default_export.clone());
         let iscsi = iscsi.map(|bound| bound.serve(Arc::clone(&exports)));
+        let vhost_user = match options.vhost_user_dir(home, &config) {
+            Some(dir) => {
+                let (disks, exports) = (&engine.disks, Arc::clone(&exports));
+                vhost_user::Front::start(dir, home.disks(), disks, exports, &config).await.map(Some)
+            }
+            None => Ok(None),
+        };
+        let vhost_user = match vhost_user {
+            Err(e) if !clients.is_empty() => {
+                // The clients that were taken over go on.
+                tracing::error!(error = e.message(), "vhost-user is not served");
+                None
+            }
+            served => served?,
+        };
+        let fronts = Fronts { iscsi, vhost_user };
         let (orders, ordered) = mpsc::unbounded_channel();
         let porter = porter(home, &config, &engine);
         let peers = match &porter {
@@ -208,7 +225,8 @@ impl Daemon {
             home: home.clone(),
             engine: Arc::clone(&engine),
             nbd: Server::new(exports, limits(&config)),
-            iscsi: iscsi.as_ref().map(Front::server),
+            iscsi: fronts.iscsi.as_ref().map(iscsi::Front::server),
+            vhost_user: fronts.vhost_user.as_ref().map(vhost_user::Front::server),
             gateway: passing,
             places: Mutex::default(),
             started: Instant::now(),
@@ -264,12 +282,12 @@ impl Daemon {
         tracing::info!(home = %home.dir().display(), pid = std::process::id(), "ready");
         notify("READY=1");
         server.tell_places();
-        server.running.tell_iscsi(iscsi.as_ref());
+        fronts.tell(&server.running);
         let (upkeep, succession) = (Upkeep::new(engine), Succession::default());
         let draining = None;
         Ok(Self {
             server,
-            iscsi,
+            fronts,
             lease,
             upkeep,
             stop,
@@ -337,7 +355,7 @@ impl Daemon {
                 self.draining = Some(Instant::now() + patience.unwrap_or(FOR_EVER));
                 self.server.listeners.close();
                 self.server.running.drain_gateway();
-                stop_iscsi(&self.server.running, &mut self.iscsi).await;
+                self.fronts.stop(&self.server.running).await;
             }
             Order::Succeed(answer) => self.succession.start(answer),
             Order::HandOver(answer) => {
@@ -358,28 +376,20 @@ impl Daemon {
                  other",
             ));
         }
-        // Its sessions hold disks that the successor is to open.
-        stop_iscsi(&self.server.running, &mut self.iscsi).await;
+        // Their sessions hold disks that the successor is to open.
+        self.fronts.stop(&self.server.running).await;
         let handed = self.server.hand_over().await;
         match &handed {
             Ok(handed) => {
                 self.server.running.tell_handed_over();
                 self.succession.done(handed);
             }
-            Err(_) if self.draining.is_none() => self.start_iscsi_again().await,
+            Err(_) if self.draining.is_none() => {
+                self.fronts.start_again(&self.server.running).await
+            }
             Err(_) => {}
         }
         handed
-    }
-
-    /// Serves iSCSI again after a hand-over that failed.
-    async fn start_iscsi_again(&mut self) {
-        if let Some(front) = &mut self.iscsi {
-            if let Err(e) = front.start().await {
-                tracing::error!(error = e.message(), "iSCSI is not served any more");
-            }
-            self.server.running.tell_iscsi(self.iscsi.as_ref());
-        }
     }
 
     /// Finishes what clients were promised, and lets go of the home.
@@ -389,7 +399,7 @@ impl Daemon {
     /// [`Unavailable`](block::ErrorKind::Unavailable) when a second signal ends it at once; when a disk
     /// could not be closed properly.
     async fn stop(self, end: End, signals: &mut Signals) -> Result<ExitCode> {
-        let Self { server, mut iscsi, lease, mut upkeep, stop, shadows, lock, .. } = self;
+        let Self { server, mut fronts, lease, mut upkeep, stop, shadows, lock, .. } = self;
         let Changeable { running, mut listeners, http, mut others, .. } = server;
         match &end {
             // The manager follows it from here.
@@ -407,7 +417,7 @@ impl Daemon {
         let finish = async {
             // Clients that were passed have left already, and are another's.
             listeners.stop();
-            tokio::join!(listeners.all_ended(), stop_iscsi(&running, &mut iscsi));
+            tokio::join!(listeners.all_ended(), fronts.stop(&running));
             if !handed_over {
                 let _ = tokio::time::timeout(LAST_BYTES, listeners.all_carried()).await;
             }
@@ -482,16 +492,6 @@ fn work_beside(server: &mut Changeable, control: tokio::net::UnixListener, stop:
 /// Who looks after attached disks, in a home of those.
 fn porter(home: &Home, config: &Config, engine: &Arc<Engine>) -> Option<Arc<Porter>> {
     config.attach.as_ref().map(|attach| Porter::new(home, &config.store, engine, attach))
-}
-
-/// Ends iSCSI sessions and listeners; what had to be cut off is in the log.
-async fn stop_iscsi(running: &Running, front: &mut Option<Front>) {
-    if let Some(front) = front
-        && let Err(e) = front.stop().await
-    {
-        tracing::warn!(error = e.message(), "iSCSI sessions were cut off");
-    }
-    running.tell_iscsi(front.as_ref());
 }
 
 /// Ends the recording, finishes the verbs, closes the disks.

@@ -21,6 +21,8 @@
 //! | [`boots`] | what boots read is recorded, and loaded ahead of the next ones |
 //! | [`gateway`](mod@gateway) | the store by HTTPS, for clients with certificates |
 //! | [`iscsi`](mod@iscsi) | the same exports by iSCSI |
+//! | [`vhost_user`](mod@vhost_user) | the same disks by vhost-user, for virtual machines on this host |
+//! | [`fronts`] | both: front ends whose clients connect again to a successor |
 //! | [`listen`] | where the server listens, and what is asked of clients there |
 //! | [`listeners`] | how that changes while it runs |
 //! | [`security`] | TLS and access rules |
@@ -71,6 +73,7 @@ mod exports;
 mod file;
 mod forecast;
 pub mod forward;
+mod fronts;
 pub mod gateway;
 mod handover;
 pub mod head_room;
@@ -105,3 +108,4 @@ pub mod strain;
 pub mod throttle;
 pub mod until;
 mod upkeep;
+pub mod vhost_user;

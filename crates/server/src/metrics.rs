@@ -104,6 +104,7 @@ impl prometheus_client::collector::Collector for Snapshot {
         }
         self.throttles(out)?;
         self.iscsi(out)?;
+        self.vhost_user(out)?;
         self.gateway(out)?;
         gauge(out, OPEN_DISKS, "Disks open now", s.open_disks)?;
         self.per_export(out)
@@ -208,6 +209,20 @@ impl Snapshot {
         counter(out, ISCSI_READ_BYTES, "Bytes that iSCSI initiators read", iscsi.read_bytes)?;
         let help = "Bytes that iSCSI initiators sent to be written";
         counter(out, ISCSI_WRITTEN_BYTES, help, iscsi.written_bytes)
+    }
+
+    fn vhost_user(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(served) = &self.0.vhost_user else { return Ok(()) };
+        gauge(out, VHOST_USER_CONNECTIONS, "vhost-user connections now", served.connections)?;
+        gauge(out, VHOST_USER_VIRTQUEUES, "Virtqueues that are served now", served.virtqueues)?;
+        let help = "vhost-user connections refused";
+        counter(out, VHOST_USER_REFUSED, help, served.connections_refused)?;
+        let help = "Requests of virtqueues answered";
+        counter(out, VHOST_USER_REQUESTS, help, served.requests)?;
+        let help = "Bytes that guests read by vhost-user";
+        counter(out, VHOST_USER_READ_BYTES, help, served.read_bytes)?;
+        let help = "Bytes that guests wrote by vhost-user";
+        counter(out, VHOST_USER_WRITTEN_BYTES, help, served.written_bytes)
     }
 
     fn per_export(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -64,6 +64,12 @@ pub(crate) mod metric {
     pub(crate) const ISCSI_COMMANDS: &str = "iscsi_commands";
     pub(crate) const ISCSI_READ_BYTES: &str = "iscsi_read_bytes";
     pub(crate) const ISCSI_WRITTEN_BYTES: &str = "iscsi_written_bytes";
+    pub(crate) const VHOST_USER_CONNECTIONS: &str = "vhost_user_connections";
+    pub(crate) const VHOST_USER_VIRTQUEUES: &str = "vhost_user_virtqueues";
+    pub(crate) const VHOST_USER_REFUSED: &str = "vhost_user_connections_refused";
+    pub(crate) const VHOST_USER_REQUESTS: &str = "vhost_user_requests";
+    pub(crate) const VHOST_USER_READ_BYTES: &str = "vhost_user_read_bytes";
+    pub(crate) const VHOST_USER_WRITTEN_BYTES: &str = "vhost_user_written_bytes";
 
     /// The label that says which source of chunks.
     pub(crate) const SOURCE: &str = "source";

@@ -5,6 +5,7 @@ use crate::borrow::shadow::Wanted;
 use block::Result;
 use engine::config::place::Place;
 use engine::config::throttle::ThrottleRule;
+use engine::{Config, Home};
 use std::path::PathBuf;
 
 /// What the user asked for, on top of the configuration.
@@ -17,6 +18,8 @@ pub struct Options {
     pub http: Option<Place>,
     /// Instead of the gateway's address of the configuration.
     pub gateway: Option<String>,
+    /// Where the vhost-user sockets are, instead of the directory of the configuration.
+    pub vhost_user: Option<PathBuf>,
     /// Where to listen.
     pub listen: listen::Asked,
     /// What a client gets that names no export.
@@ -31,4 +34,13 @@ pub struct Options {
     pub announce: bool,
     /// Follow the server that runs, if one does.
     pub take_over: bool,
+}
+
+impl Options {
+    /// The directory of the vhost-user sockets, if there are to be any; that of the configuration is
+    /// relative to the home.
+    pub(crate) fn vhost_user_dir(&self, home: &Home, config: &Config) -> Option<PathBuf> {
+        let configured = config.serve.vhost_user.as_ref().map(|dir| home.dir().join(dir));
+        self.vhost_user.clone().or(configured)
+    }
 }

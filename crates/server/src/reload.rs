@@ -172,6 +172,7 @@ impl Changeable {
             ("serve.gateway", new.serve.gateway != old.serve.gateway),
             ("serve.iscsi", new.serve.iscsi != old.serve.iscsi),
             ("serve.iscsi_chap", new.serve.iscsi_chap != old.serve.iscsi_chap),
+            ("serve.vhost_user", new.serve.vhost_user != old.serve.vhost_user),
             ("serve.announce", new.serve.announce != old.serve.announce),
             ("serve.store_seconds", new.serve.store_seconds != old.serve.store_seconds),
             ("serve.boot_lists", new.serve.boot_lists != old.serve.boot_lists),

@@ -1,7 +1,6 @@
 //! A running server, as those see it who answer questions about it and carry out what is asked of it.
 
 use super::head_room;
-use super::iscsi::Front;
 use super::record::Recording;
 use super::strain;
 use super::throttle::Throttles;
@@ -27,6 +26,8 @@ pub(crate) struct Running {
     pub(crate) nbd: Server,
     /// When it serves iSCSI, too.
     pub(crate) iscsi: Option<iscsi::Server>,
+    /// When it serves vhost-user, too.
+    pub(crate) vhost_user: Option<vhost_user::Server>,
     /// When its store is open to others.
     pub(crate) gateway: Option<Arc<Gateway>>,
     pub(crate) places: Mutex<Places>,
@@ -76,11 +77,6 @@ impl Running {
     /// Whether a verb is being carried out.
     pub(crate) fn is_busy(&self) -> bool {
         self.verbs.lock().is_busy()
-    }
-
-    /// Has the status tell where iSCSI is served.
-    pub(crate) fn tell_iscsi(&self, front: Option<&Front>) {
-        self.places.lock().iscsi = front.map(Front::addresses).unwrap_or_default();
     }
 
     /// Has the gateway take no more clients.
@@ -155,6 +151,8 @@ impl Running {
 pub(crate) struct Places {
     pub(crate) nbd: Vec<String>,
     pub(crate) iscsi: Vec<String>,
+    /// The directory of its vhost-user sockets.
+    pub(crate) vhost_user: Option<String>,
     pub(crate) http: Option<SocketAddr>,
     pub(crate) gateway: Option<SocketAddr>,
 }

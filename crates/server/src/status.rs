@@ -9,6 +9,7 @@ use super::record::{Recording, RecordingView};
 use super::running::Running;
 use super::strain::TroubleView;
 use super::throttle::ThrottleView;
+use super::vhost_user::VhostUserView;
 use block::Result;
 use cache::{Cache, Forecast};
 use engine::api::{DiskReply, DiskRequest};
@@ -36,6 +37,9 @@ pub struct StatusView {
     /// iSCSI; null when it is not served.
     #[serde(default)]
     pub iscsi: Option<IscsiView>,
+    /// vhost-user; null when it is not served.
+    #[serde(default)]
+    pub vhost_user: Option<VhostUserView>,
     /// Where it listens for HTTP, if it does.
     pub http: Option<String>,
     /// The gateway; null when there is none.
@@ -289,6 +293,10 @@ pub(crate) async fn collect(running: &Running) -> Result<StatusView> {
         uptime_seconds: running.started.elapsed().as_secs(),
         listeners: places.nbd,
         iscsi: running.iscsi.as_ref().map(|server| IscsiView::of(places.iscsi, &server.counters())),
+        vhost_user: places
+            .vhost_user
+            .zip(running.vhost_user.as_ref())
+            .map(|(dir, server)| VhostUserView::of(&dir, &server.counters())),
         http: places.http.map(|address| address.to_string()),
         gateway: places.gateway.zip(running.gateway.as_ref()).map(|(address, gateway)| {
             GatewayView { address: address.to_string(), counters: gateway.counters() }

@@ -189,6 +189,7 @@ pages! {
     simulate "docs/simulate.md",
     stores "docs/stores.md",
     trace "docs/trace.md",
+    vhost_user "docs/vhost-user.md",
     vm "docs/vm.md",
 }
 

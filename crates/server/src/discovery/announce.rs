@@ -254,6 +254,7 @@ mod tests {
         let places = Places {
             nbd: vec!["unix:/x".into(), "127.0.0.1:1".into(), "0.0.0.0:2".into()],
             iscsi: vec!["10.0.0.1:3".into()],
+            vhost_user: None,
             http: None,
             gateway: Some("[::]:4".parse().unwrap()),
         };

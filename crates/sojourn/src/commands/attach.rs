@@ -217,6 +217,7 @@ pub(crate) async fn serve(global: &Global) -> Result<ExitCode> {
         change_log_level: global.log.is_none().then_some(logging::change),
         http: None,
         gateway: None,
+        vhost_user: None,
         listen: listen::Asked::default(),
         default_export: None,
         trace: None,

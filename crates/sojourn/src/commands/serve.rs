@@ -26,6 +26,7 @@ Examples:
   sojourn serve --nbd 0.0.0.0:10809 --tls required  after sojourn cert ca, server, client
   sojourn serve --gateway 0.0.0.0:9443              the store by HTTPS; docs/gateway.md
   sojourn serve --iscsi 127.0.0.1:3260              iqn.2026-11.io.sojourn:DISK by iSCSI, too
+  sojourn serve --vhost-user /run/vu                a socket for each disk; docs/vhost-user.md
   sojourn serve --take-over                         in the place of the one that runs
   sojourn serve --export alice --run 'nbdcopy $uri alice.raw'
   sojourn serve --file disk.qcow2 --run 'nbdinfo $uri'
@@ -52,6 +53,10 @@ pub(crate) struct Args {
     /// alone to read
     #[arg(long, value_name = "FILE")]
     pub(crate) iscsi_chap: Option<PathBuf>,
+    /// Make a vhost-user socket for every disk, by its name, in this directory: the shortest way to a
+    /// virtual machine on this host (docs/vhost-user.md)
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["single", "run", "file"])]
+    pub(crate) vhost_user: Option<PathBuf>,
     /// Announce the server, by DNS-SD, to the networks in which it listens: sojourn discover finds it
     #[arg(long, conflicts_with_all = ["single", "run", "file"])]
     pub(crate) announce: bool,
@@ -224,6 +229,7 @@ impl Args {
             change_log_level: (!log_fixed).then_some(logging::change),
             http,
             gateway: self.gateway.map(|address| address.to_string()),
+            vhost_user: self.vhost_user.clone(),
             listen: self.listen(),
             default_export: self.export.clone(),
             trace: self.trace.clone(),

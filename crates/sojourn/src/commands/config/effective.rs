@@ -72,6 +72,7 @@ pub(super) fn settings(config: &Config, text: &str) -> Vec<Setting> {
         http,
         http_names,
         gateway,
+        vhost_user,
         insecure,
         idle_seconds,
         stop_seconds,
@@ -96,6 +97,7 @@ pub(super) fn settings(config: &Config, text: &str) -> Vec<Setting> {
     add("serve.http", http.as_ref().map_or(Value::Null, place), None);
     add("serve.http_names", json!(http_names), None);
     add("serve.gateway", json!(gateway), None);
+    add("serve.vhost_user", json!(vhost_user), None);
     add("serve.insecure", json!(insecure), None);
     add("serve.idle_seconds", json!(idle_seconds), None);
     add("serve.store_seconds", json!(store_seconds), None);

@@ -1,0 +1,58 @@
+//! The front ends beside NBD, whose clients do not go over to a successor but connect again.
+
+use super::running::Running;
+use super::{iscsi, vhost_user};
+
+/// Those that are served.
+pub(crate) struct Fronts {
+    pub(crate) iscsi: Option<iscsi::Front>,
+    pub(crate) vhost_user: Option<vhost_user::Front>,
+}
+
+impl Fronts {
+    /// Ends their sessions and listeners; what had to be cut off is in the log.
+    pub(crate) async fn stop(&mut self, running: &Running) {
+        let iscsi = async {
+            match &mut self.iscsi {
+                Some(front) => front.stop().await,
+                None => Ok(()),
+            }
+        };
+        let vhost_user = async {
+            match &mut self.vhost_user {
+                Some(front) => front.stop().await,
+                None => Ok(()),
+            }
+        };
+        let (iscsi, vhost_user) = tokio::join!(iscsi, vhost_user);
+        if let Err(e) = iscsi {
+            tracing::warn!(error = e.message(), "iSCSI sessions were cut off");
+        }
+        if let Err(e) = vhost_user {
+            tracing::warn!(error = e.message(), "vhost-user connections were cut off");
+        }
+        self.tell(running);
+    }
+
+    /// Serves again after a hand-over that failed.
+    pub(crate) async fn start_again(&mut self, running: &Running) {
+        if let Some(front) = &mut self.iscsi
+            && let Err(e) = front.start().await
+        {
+            tracing::error!(error = e.message(), "iSCSI is not served any more");
+        }
+        if let Some(front) = &mut self.vhost_user
+            && let Err(e) = front.serve().await
+        {
+            tracing::error!(error = e.message(), "vhost-user is not served any more");
+        }
+        self.tell(running);
+    }
+
+    /// Has the status tell where they are.
+    pub(crate) fn tell(&self, running: &Running) {
+        let mut places = running.places.lock();
+        places.iscsi = self.iscsi.as_ref().map(iscsi::Front::addresses).unwrap_or_default();
+        places.vhost_user = self.vhost_user.as_ref().map(|front| front.dir().display().to_string());
+    }
+}

@@ -1,0 +1,204 @@
+//! The same disks by vhost-user, for virtual machines on this host: a socket for each, with the leases and
+//! rights that NBD clients have.
+
+use super::limits::limits;
+use super::signals::Switch;
+use block::{Error, Result, offload};
+use disk::Disks;
+use engine::config::Config;
+use nbd::Exports;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+use vhost_user::{Counters, Server};
+
+/// How often it is looked whether disks have come or gone.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long they are listed after a change.
+const SETTLES: Duration = Duration::from_millis(500);
+
+/// The vhost-user sockets of a server. Connections do not go over to a successor: front ends connect again,
+/// and what was in flight is done there.
+pub(crate) struct Front {
+    server: Server,
+    dir: PathBuf,
+    disks: Arc<Disks>,
+    /// Where the disks are.
+    home: PathBuf,
+    stop: Switch,
+    serving: JoinSet<Result<()>>,
+}
+
+impl Front {
+    /// Opens a socket in `dir`, which is made if need be, for each of the `disks` in `home`, and serves them.
+    ///
+    /// # Errors
+    /// When the directory cannot be made; [`Conflict`](block::ErrorKind::Conflict) when it is a file.
+    pub(crate) async fn start(
+        dir: PathBuf,
+        home: PathBuf,
+        disks: &Arc<Disks>,
+        exports: Arc<dyn Exports>,
+        config: &Config,
+    ) -> Result<Self> {
+        let limits = vhost_user::Limits {
+            connections: limits(config).connections.min(vhost_user::Limits::default().connections),
+            stop_deadline: Duration::from_secs(config.serve.stop_seconds),
+        };
+        let mut front = Self {
+            server: Server::new(exports, limits),
+            dir,
+            disks: Arc::clone(disks),
+            home,
+            stop: Switch::new(),
+            serving: JoinSet::new(),
+        };
+        front.serve().await?;
+        Ok(front)
+    }
+
+    /// Opens the sockets again after [`stop`](Self::stop), and serves them.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub(crate) async fn serve(&mut self) -> Result<()> {
+        make_directory(&self.dir)?;
+        self.stop = Switch::new();
+        let (names, watched) = watch::channel(names(&self.disks).await);
+        let (opened, all_open) = oneshot::channel();
+        let (server, dir, stop) = (self.server.clone(), self.dir.clone(), self.stop.wait());
+        self.serving.spawn(async move {
+            let opened = || {
+                // Whoever waits for it may have given up.
+                let _ = opened.send(());
+            };
+            server.serve(&dir, watched, opened, stop).await
+        });
+        let (disks, home, stop) = (Arc::clone(&self.disks), self.home.clone(), self.stop.wait());
+        self.serving.spawn(async move {
+            tokio::select! {
+                () = follow(&disks, &home, &names) => {}
+                () = stop => {}
+            }
+            Ok(())
+        });
+        let _ = all_open.await;
+        tracing::info!(dir = %self.dir.display(), "listening for vhost-user");
+        Ok(())
+    }
+
+    /// Closes all connections and sockets.
+    ///
+    /// # Errors
+    /// When requests were left in flight.
+    pub(crate) async fn stop(&mut self) -> Result<()> {
+        self.stop.throw();
+        let mut result = Ok(());
+        while let Some(ended) = self.serving.join_next().await {
+            let ended = ended.unwrap_or_else(|e| {
+                Err(Error::internal("the vhost-user front end panicked").with_source(e))
+            });
+            result = result.and(ended);
+        }
+        result
+    }
+
+    /// The directory of its sockets.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The server, which tells what it counted.
+    pub(crate) fn server(&self) -> Server {
+        self.server.clone()
+    }
+}
+
+fn make_directory(dir: &Path) -> Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    if dir.exists() {
+        let why = format!("{} is no directory: vhost-user sockets need one", dir.display());
+        return Err(Error::conflict(why));
+    }
+    std::fs::create_dir_all(dir).map_err(|e| Error::io(dir.display(), e))
+}
+
+/// The names of the disks; none when they cannot be read, which is in the log.
+async fn names(disks: &Disks) -> BTreeSet<String> {
+    match disks.names().await {
+        Ok(names) => names.into_iter().collect(),
+        Err(e) => {
+            tracing::error!(error = e.message(), "the disks cannot be listed for vhost-user");
+            BTreeSet::new()
+        }
+    }
+}
+
+/// Keeps `told` true to which disks there are: they are listed when their directory has changed.
+async fn follow(disks: &Disks, home: &Path, told: &watch::Sender<BTreeSet<String>>) {
+    let mut looks = tokio::time::interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut seen, mut settling) = (None, Instant::now());
+    loop {
+        looks.tick().await;
+        let directory = home.to_owned();
+        let changed = offload(move || {
+            let modified = std::fs::metadata(&directory).and_then(|found| found.modified());
+            modified.map_err(|e| Error::io(directory.display(), e))
+        })
+        .await
+        .ok();
+        if changed != seen {
+            // Two changes within a tick of the kernel's clock have one time.
+            (seen, settling) = (changed, Instant::now() + SETTLES);
+        } else if Instant::now() > settling {
+            continue;
+        }
+        let found = names(disks).await;
+        told.send_if_modified(|known| {
+            let changed = *known != found;
+            *known = found;
+            changed
+        });
+    }
+}
+
+/// What status and metrics tell of vhost-user.
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
+pub struct VhostUserView {
+    /// The directory of its sockets.
+    pub dir: String,
+    /// Connections now.
+    pub connections: u64,
+    /// Virtqueues that are served now.
+    pub virtqueues: u64,
+    /// Connections refused.
+    pub connections_refused: u64,
+    /// Requests answered.
+    pub requests: u64,
+    /// Bytes that guests read.
+    pub read_bytes: u64,
+    /// Bytes that guests wrote.
+    pub written_bytes: u64,
+}
+
+impl VhostUserView {
+    /// That of a server with sockets in `dir`.
+    pub(crate) fn of(dir: &str, counters: &Counters) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            connections: counters.connections,
+            virtqueues: counters.rings,
+            connections_refused: counters.refused,
+            requests: counters.requests,
+            read_bytes: counters.read_bytes,
+            written_bytes: counters.written_bytes,
+        }
+    }
+}

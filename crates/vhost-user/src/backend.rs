@@ -1,0 +1,435 @@
+//! One connection: what the front end negotiates, and which rings run. Nothing here touches the guest's
+//! memory.
+
+use crate::carry::Mailbox;
+use crate::config::{self, QUEUE_SIZE, QUEUES, feature};
+use crate::counters::LiveCounters;
+use crate::inflight::Inflight;
+use crate::memory::{GuestRam, REGIONS, RamPart, SharedRam};
+use crate::request;
+use crate::ring::{Running, Setup};
+use block::{Device, Durability, Error, Observer, Result};
+use std::fs::File;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig,
+    VhostUserSharedMsg, VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{Error as Refusal, GpuBackend, VhostUserBackendReqHandlerMut};
+use virtio_queue::{Queue, QueueT};
+
+/// What the refusal of a message is called in the protocol: the front end gets a number at best, so the
+/// reason is in the log.
+type Answer<T> = std::result::Result<T, Refusal>;
+
+/// What a connection serves.
+pub(crate) struct Terms {
+    pub(crate) name: String,
+    pub(crate) device: Arc<dyn Device>,
+    /// What tells the disk from all others.
+    pub(crate) identity: String,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) counts: Arc<LiveCounters>,
+    pub(crate) runtime: Handle,
+}
+
+/// A connection's state.
+pub(crate) struct Backend {
+    terms: Terms,
+    offered: u64,
+    features: u64,
+    memory: GuestRam,
+    inflight: Option<Inflight>,
+    rings: Vec<Vring>,
+}
+
+/// What a front end says of a ring.
+struct Vring {
+    size: u16,
+    base: u16,
+    /// Of descriptors, available ring and used ring, where the front end has them.
+    addresses: Option<[u64; 3]>,
+    kick: Option<File>,
+    enabled: bool,
+    mailbox: Arc<Mailbox>,
+    running: Option<Running>,
+}
+
+impl Vring {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            size: 0,
+            base: 0,
+            addresses: None,
+            kick: None,
+            enabled: false,
+            mailbox: Arc::new(Mailbox::new()?),
+            running: None,
+        })
+    }
+}
+
+impl Backend {
+    /// Nothing negotiated yet.
+    pub(crate) fn new(terms: Terms) -> Self {
+        let offered = config::features(terms.device.read_only());
+        let (memory, inflight, rings) = (GuestRam::default(), None, Vec::new());
+        Self { terms, offered, features: 0, memory, inflight, rings }
+    }
+
+    /// Whether rings are being served.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.rings.iter().any(|ring| ring.running.is_some())
+    }
+
+    /// Ends all rings, once what is in flight is done.
+    pub(crate) fn stop(&mut self) {
+        // All at once, then one after the other.
+        self.rings
+            .iter()
+            .filter(|ring| ring.running.is_some())
+            .for_each(|ring| ring.mailbox.stop());
+        (0..self.rings.len()).for_each(|index| {
+            let _ = self.stop_ring(index);
+        });
+    }
+
+    /// Ends a ring; it stands where it stands.
+    fn stop_ring(&mut self, index: usize) -> Answer<()> {
+        let ring = &mut self.rings[index];
+        let Some(running) = ring.running.take() else { return Ok(()) };
+        self.terms.counts.rings.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        match running.stop() {
+            Some(base) => ring.base = base,
+            None => {
+                let export = &self.terms.name;
+                tracing::error!(
+                    export,
+                    ring = index,
+                    "a virtqueue was lost by a fault of the program"
+                );
+                return Err(Refusal::BackendInternalError);
+            }
+        }
+        // A new one: this one's ring has been told to stop.
+        let mailbox = Arc::new(Mailbox::new().map_err(|e| self.refuse(&e))?);
+        let ring = &mut self.rings[index];
+        mailbox.take_over(&ring.mailbox);
+        ring.mailbox = mailbox;
+        Ok(())
+    }
+
+    fn refuse(&self, error: &Error) -> Refusal {
+        tracing::warn!(export = self.terms.name, error = error.message(), "vhost-user");
+        Refusal::InvalidParam
+    }
+
+    /// A ring that the front end speaks of.
+    fn ring(&mut self, index: u32) -> Answer<usize> {
+        let index = usize::try_from(index).map_err(|_| Refusal::InvalidParam)?;
+        if index >= usize::from(QUEUES) {
+            return Err(Refusal::InvalidParam);
+        }
+        while self.rings.len() <= index {
+            let ring = Vring::new().map_err(|e| self.refuse(&e))?;
+            self.rings.push(ring);
+        }
+        Ok(index)
+    }
+
+    /// A ring that is to be changed, which it is not while it is served.
+    fn still(&mut self, index: u32) -> Answer<&mut Vring> {
+        let index = self.ring(index)?;
+        if self.rings[index].running.is_some() {
+            let why = Error::invalid("a virtqueue that is being served is not to be changed");
+            return Err(self.refuse(&why));
+        }
+        Ok(&mut self.rings[index])
+    }
+
+    /// Serves a ring if all is known of it that it takes.
+    fn start_ring(&mut self, index: usize) -> Answer<()> {
+        let ring = &self.rings[index];
+        let (Some(addresses), Some(kick)) = (ring.addresses, &ring.kick) else { return Ok(()) };
+        if ring.running.is_some() || !ring.enabled || ring.size == 0 {
+            return Ok(());
+        }
+        let running = self.serve(index as u16, addresses, kick).map_err(|e| self.refuse(&e))?;
+        self.terms.counts.rings.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.rings[index].running = Some(running);
+        Ok(())
+    }
+
+    fn serve(&self, index: u16, addresses: [u64; 3], kick: &File) -> Result<Running> {
+        let ring = &self.rings[usize::from(index)];
+        let outside = || Error::invalid("a virtqueue does not lie in the memory that is shared");
+        let [descriptors, available, used] =
+            addresses.map(|user| self.memory.guest_address(user).ok_or_else(outside));
+        let wrong = |e: virtio_queue::Error| Error::invalid(format!("a virtqueue is wrong: {e}"));
+        let mut queue = Queue::new(QUEUE_SIZE).map_err(wrong)?;
+        queue.try_set_size(ring.size).map_err(wrong)?;
+        queue.try_set_desc_table_address(descriptors?).map_err(wrong)?;
+        queue.try_set_avail_ring_address(available?).map_err(wrong)?;
+        queue.try_set_used_ring_address(used?).map_err(wrong)?;
+        queue.set_event_idx(self.features & feature::EVENT_IDX != 0);
+        let beside = self.inflight.as_ref().map(|inflight| Arc::clone(inflight.region()));
+        let memory = SharedRam::new(Arc::clone(self.memory.map()), beside)?;
+        let inflight = self.inflight.as_ref().and_then(|inflight| inflight.ring(index, ring.size));
+        let kick = kick.try_clone().map_err(|e| Error::io("a virtqueue's kick", e))?;
+        let flushes = self.features & feature::FLUSH != 0;
+        Running::start(Setup {
+            name: self.terms.name.clone(),
+            index,
+            queue,
+            base: ring.base,
+            memory,
+            inflight,
+            kick: kick.into(),
+            mailbox: Arc::clone(&ring.mailbox),
+            device: Arc::clone(&self.terms.device),
+            durability: if flushes { Durability::Buffered } else { Durability::Durable },
+            id: request::id(&self.terms.identity),
+            observer: self.terms.observer.clone(),
+            counts: Arc::clone(&self.terms.counts),
+            runtime: self.terms.runtime.clone(),
+        })
+    }
+
+    /// Goes on with other memory.
+    fn change_memory(&mut self, memory: GuestRam) -> Answer<()> {
+        let running: Vec<usize> =
+            (0..self.rings.len()).filter(|index| self.rings[*index].running.is_some()).collect();
+        running.iter().try_for_each(|index| self.stop_ring(*index))?;
+        self.memory = memory;
+        running.into_iter().try_for_each(|index| self.start_ring(index))
+    }
+}
+
+fn part(region: &VhostUserMemoryRegion) -> RamPart {
+    RamPart {
+        guest: region.guest_phys_addr,
+        len: region.memory_size,
+        user: region.user_addr,
+        offset: region.mmap_offset,
+    }
+}
+
+impl VhostUserBackendReqHandlerMut for Backend {
+    fn set_owner(&mut self) -> Answer<()> {
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Answer<()> {
+        self.reset_device()
+    }
+
+    fn reset_device(&mut self) -> Answer<()> {
+        self.stop();
+        self.rings.clear();
+        self.features = 0;
+        Ok(())
+    }
+
+    fn get_features(&mut self) -> Answer<u64> {
+        Ok(self.offered)
+    }
+
+    fn set_features(&mut self, features: u64) -> Answer<()> {
+        if features & !self.offered != 0 {
+            let more = features & !self.offered;
+            let why = format!("the front end takes features that are not offered: {more:#x}");
+            return Err(self.refuse(&Error::invalid(why)));
+        }
+        self.features = features;
+        // Without that feature rings are not enabled one by one.
+        if features & feature::PROTOCOL_FEATURES == 0 {
+            for index in 0..self.rings.len() {
+                self.rings[index].enabled = true;
+                self.start_ring(index)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_mem_table(
+        &mut self,
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy: Option<bool>,
+    ) -> Answer<Option<Vec<u64>>> {
+        let mut memory = GuestRam::default();
+        for (region, file) in regions.iter().zip(files) {
+            memory = memory.with(part(region), file).map_err(|e| self.refuse(&e))?;
+        }
+        self.change_memory(memory).map(|()| None)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Answer<()> {
+        let size = u16::try_from(num).ok().filter(|size| size.is_power_of_two());
+        let size = size.filter(|size| *size <= QUEUE_SIZE).ok_or(Refusal::InvalidParam)?;
+        self.still(index)?.size = size;
+        Ok(())
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        _flags: VhostUserVringAddrFlags,
+        descriptor: u64,
+        used: u64,
+        available: u64,
+        _log: u64,
+    ) -> Answer<()> {
+        self.still(index)?.addresses = Some([descriptor, available, used]);
+        Ok(())
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Answer<()> {
+        let base = u16::try_from(base).map_err(|_| Refusal::InvalidParam)?;
+        self.still(index)?.base = base;
+        Ok(())
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Answer<VhostUserVringState> {
+        let at = self.ring(index)?;
+        self.stop_ring(at)?;
+        // It begins again with the next one.
+        self.rings[at].kick = None;
+        Ok(VhostUserVringState::new(index, u32::from(self.rings[at].base)))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Answer<()> {
+        let all_enabled = self.features & feature::PROTOCOL_FEATURES == 0;
+        let Some(kick) = fd else {
+            let why = "a virtqueue that is polled, not kicked, is not served";
+            return Err(self.refuse(&Error::unsupported(why)));
+        };
+        let ring = self.still(u32::from(index))?;
+        ring.kick = Some(kick);
+        ring.enabled |= all_enabled;
+        self.start_ring(usize::from(index))
+    }
+
+    fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Answer<()> {
+        let at = self.ring(u32::from(index))?;
+        self.rings[at].mailbox.set_call(fd.map(Into::into));
+        Ok(())
+    }
+
+    fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Answer<()> {
+        let at = self.ring(u32::from(index))?;
+        self.rings[at].mailbox.set_fault(fd.map(Into::into));
+        Ok(())
+    }
+
+    fn get_protocol_features(&mut self) -> Answer<VhostUserProtocolFeatures> {
+        Ok(VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::INFLIGHT_SHMFD
+            | VhostUserProtocolFeatures::RESET_DEVICE
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
+    }
+
+    fn set_protocol_features(&mut self, _features: u64) -> Answer<()> {
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Answer<u64> {
+        Ok(u64::from(QUEUES))
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Answer<()> {
+        let at = self.ring(index)?;
+        self.rings[at].enabled = enable;
+        match enable {
+            true => self.start_ring(at),
+            false => self.stop_ring(at),
+        }
+    }
+
+    fn get_config(
+        &mut self,
+        offset: u32,
+        size: u32,
+        _flags: VhostUserConfigFlags,
+    ) -> Answer<Vec<u8>> {
+        Ok(config::read(&*self.terms.device, offset, size))
+    }
+
+    fn set_config(&mut self, _: u32, _: &[u8], _: VhostUserConfigFlags) -> Answer<()> {
+        // The one field that a driver may write is not offered.
+        Err(Refusal::InvalidParam)
+    }
+
+    fn set_gpu_socket(&mut self, _: GpuBackend) -> Answer<()> {
+        Err(Refusal::InvalidOperation("a disk has no display"))
+    }
+
+    fn get_shared_object(&mut self, _: VhostUserSharedMsg) -> Answer<File> {
+        Err(Refusal::InvalidOperation("a disk shares no objects"))
+    }
+
+    fn get_inflight_fd(&mut self, wanted: &VhostUserInflight) -> Answer<(VhostUserInflight, File)> {
+        let (queues, size) = (wanted.num_queues, wanted.queue_size);
+        if queues > QUEUES || size > QUEUE_SIZE || self.is_serving() {
+            return Err(Refusal::InvalidParam);
+        }
+        let (inflight, file, len) = Inflight::create(queues, size).map_err(|e| self.refuse(&e))?;
+        self.inflight = Some(inflight);
+        Ok((VhostUserInflight::new(len, 0, queues, size), file))
+    }
+
+    fn set_inflight_fd(&mut self, of: &VhostUserInflight, file: File) -> Answer<()> {
+        if of.num_queues > QUEUES || of.queue_size > QUEUE_SIZE || self.is_serving() {
+            return Err(Refusal::InvalidParam);
+        }
+        let opened =
+            Inflight::open(file, of.mmap_offset, of.mmap_size, of.num_queues, of.queue_size);
+        self.inflight = Some(opened.map_err(|e| self.refuse(&e))?);
+        Ok(())
+    }
+
+    fn get_max_mem_slots(&mut self) -> Answer<u64> {
+        Ok(REGIONS as u64)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        region: &VhostUserSingleMemoryRegion,
+        fd: File,
+        _postcopy: Option<bool>,
+    ) -> Answer<Option<u64>> {
+        let memory = self.memory.with(part(region), fd).map_err(|e| self.refuse(&e))?;
+        self.change_memory(memory).map(|()| None)
+    }
+
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Answer<()> {
+        let RamPart { guest, user, len, .. } = part(region);
+        let memory = self.memory.without(guest, user, len).map_err(|e| self.refuse(&e))?;
+        self.change_memory(memory)
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _: VhostTransferStateDirection,
+        _: VhostTransferStatePhase,
+        _: File,
+    ) -> Answer<Option<File>> {
+        Err(Refusal::InvalidOperation("a disk's state is not transferred"))
+    }
+
+    fn check_device_state(&mut self) -> Answer<()> {
+        Err(Refusal::InvalidOperation("a disk's state is not transferred"))
+    }
+
+    fn get_shmem_config(&mut self) -> Answer<VhostUserShMemConfig> {
+        Err(Refusal::InvalidOperation("a disk has no memory of its own"))
+    }
+
+    fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Answer<()> {
+        Err(Refusal::InvalidOperation("dirty memory is not logged"))
+    }
+}

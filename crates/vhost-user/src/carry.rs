@@ -1,0 +1,226 @@
+//! Requests that wait for the device, away from the ring's thread. They never touch guest memory.
+
+use crate::request::DiscardRange;
+use block::{Device, Durability, Error, Result, Span};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Longer reads and writes are done in pieces of this length, in bytes: others have their turn between.
+const PIECE: u64 = 4 << 20;
+/// Longer ranges are discarded and zeroed in pieces of this length: a file system may lock the whole file
+/// for each.
+const EFFECT: u64 = 256 << 20;
+
+/// What a request waits for.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Fill the buffer, which is as long as the span.
+    Read(Span, Vec<u8>),
+    Write(Span, Vec<u8>, Durability),
+    Flush,
+    Discard(Vec<DiscardRange>, Durability),
+    Zero(Vec<DiscardRange>, Durability),
+}
+
+impl Work {
+    async fn run(&mut self, device: &dyn Device) -> Result<()> {
+        match self {
+            Self::Read(span, buf) => {
+                for piece in span.pieces(piece(device)) {
+                    device.read(piece, &mut buf[piece.index_in(*span)]).await?;
+                }
+            }
+            Self::Write(span, data, durability) => {
+                for piece in span.pieces(piece(device)) {
+                    device.write(piece, &data[piece.index_in(*span)], *durability).await?;
+                }
+            }
+            Self::Flush => device.flush().await?,
+            Self::Discard(ranges, durability) => {
+                for piece in ranges.iter().flat_map(|range| range.span.pieces(EFFECT)) {
+                    device.discard(piece, *durability).await?;
+                }
+            }
+            Self::Zero(ranges, durability) => {
+                for range in ranges {
+                    for piece in range.span.pieces(EFFECT) {
+                        device.zero(piece, range.mode, *durability).await?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn piece(device: &dyn Device) -> u64 {
+    PIECE.min(u64::from(device.limits().maximum)).max(1)
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub(crate) struct Completion {
+    pub(crate) head: u16,
+    /// `None` when it was given up, as the process ends: whoever comes after this one does it again.
+    pub(crate) outcome: Option<(Work, Result<()>)>,
+}
+
+/// Where a ring's thread is told of things.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    done: Mutex<Vec<Completion>>,
+    stop: AtomicBool,
+    /// Wakes the thread.
+    wake: OwnedFd,
+    /// Interrupts the guest.
+    call: Mutex<Option<OwnedFd>>,
+    /// Tells the front end that the ring is broken.
+    fault: Mutex<Option<OwnedFd>>,
+}
+
+impl Mailbox {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// When there are too many open files.
+    pub(crate) fn new() -> Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| Error::io("waking a thread", e.into()))?;
+        Ok(Self {
+            done: Mutex::default(),
+            stop: AtomicBool::new(false),
+            wake,
+            call: Mutex::default(),
+            fault: Mutex::default(),
+        })
+    }
+
+    /// What is readable once for each time that the thread is to wake.
+    pub(crate) fn wakes(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Moves what is done to the end of `list`.
+    pub(crate) fn take_done(&self, list: &mut Vec<Completion>) {
+        list.append(&mut self.done.lock());
+    }
+
+    /// Has the ring end once what is in flight is done.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        signal(&self.wake);
+    }
+
+    /// Whether it is to end.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// The guest is interrupted by this from now on, and once at once: an interrupt may have got lost.
+    pub(crate) fn set_call(&self, call: Option<OwnedFd>) {
+        if let Some(call) = &call {
+            signal(call);
+        }
+        *self.call.lock() = call;
+    }
+
+    /// Interrupts the guest.
+    #[inline]
+    pub(crate) fn call(&self) {
+        if let Some(call) = &*self.call.lock() {
+            signal(call);
+        }
+    }
+
+    /// Tells by what `other` told by.
+    pub(crate) fn take_over(&self, other: &Self) {
+        *self.call.lock() = other.call.lock().take();
+        *self.fault.lock() = other.fault.lock().take();
+    }
+
+    /// The front end is told by this that the ring is broken.
+    pub(crate) fn set_fault(&self, fault: Option<OwnedFd>) {
+        *self.fault.lock() = fault;
+    }
+
+    /// Tells the front end that the ring is broken.
+    pub(crate) fn tell_fault(&self) {
+        if let Some(fault) = &*self.fault.lock() {
+            signal(fault);
+        }
+    }
+}
+
+/// Counts an event; what cannot be told to a descriptor of the front end is its own loss.
+fn signal(event: &OwnedFd) {
+    let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
+}
+
+/// A request that is being carried out. However that ends, the ring hears of it.
+#[derive(Debug)]
+struct Ticket {
+    mailbox: Arc<Mailbox>,
+    done: Option<Completion>,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(done) = self.done.take() {
+            self.mailbox.done.lock().push(done);
+            signal(&self.mailbox.wake);
+        }
+    }
+}
+
+/// Does `work`, and tells the mailbox.
+pub(crate) fn carry_out(
+    device: Arc<dyn Device>,
+    mailbox: Arc<Mailbox>,
+    head: u16,
+    mut work: Work,
+) -> impl Future<Output = ()> + Send {
+    let mut ticket = Ticket { mailbox, done: Some(Completion { head, outcome: None }) };
+    async move {
+        let result = work.run(&*device).await;
+        if let Some(done) = &mut ticket.done {
+            done.outcome = Some((work, result));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::{ErrorKind, Fault, Faulty, Memory, Operation};
+
+    #[tokio::test]
+    async fn a_request_that_is_dropped_is_told_as_given_up() {
+        let mailbox = Arc::new(Mailbox::new().unwrap());
+        let device = Arc::new(Memory::new(1 << 20));
+        drop(carry_out(Arc::clone(&device) as _, Arc::clone(&mailbox), 7, Work::Flush));
+        carry_out(device, Arc::clone(&mailbox), 8, Work::Flush).await;
+        let mut done = Vec::new();
+        mailbox.take_done(&mut done);
+        let told: Vec<_> = done.iter().map(|done| (done.head, done.outcome.is_some())).collect();
+        assert_eq!(told, [(7, false), (8, true)]);
+    }
+
+    #[tokio::test]
+    async fn what_the_device_refuses_is_told() {
+        let mailbox = Arc::new(Mailbox::new().unwrap());
+        let full = |operation| match operation {
+            Operation::Write(_) => Fault::Fail(ErrorKind::NoSpace),
+            _ => Fault::None,
+        };
+        let device = Faulty::new(Memory::new(1 << 20), full);
+        let work = Work::Write(Span::between(0, 4096), vec![1; 4096], Durability::Buffered);
+        carry_out(Arc::new(device), Arc::clone(&mailbox), 1, work).await;
+        let mut done = Vec::new();
+        mailbox.take_done(&mut done);
+        let (_, result) = done[0].outcome.as_ref().unwrap();
+        assert_eq!(result.as_ref().unwrap_err().kind(), ErrorKind::NoSpace);
+    }
+}

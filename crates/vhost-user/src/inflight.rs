@@ -1,0 +1,256 @@
+//! Which requests are in flight, in memory that the front end keeps: a server that comes after this one, be
+//! it killed, does them again (vhost-user, *Inflight I/O tracking*, split virtqueues).
+
+use block::{Error, Result};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory};
+
+/// Where a ring's part has what: the format's version, its length, the last batch, the used index.
+const VERSION: usize = 8;
+const DESCRIPTORS: usize = 10;
+const LAST_HEAD: usize = 12;
+const USED: usize = 14;
+/// What stands before the descriptors, and what each of them takes: whether it is in flight, the next of its
+/// batch, when it came.
+const HEADER: usize = 16;
+const ENTRY: usize = 16;
+const NEXT: usize = 6;
+const COUNTER: usize = 8;
+
+/// The part of a ring begins at a multiple of this.
+const ALIGNMENT: usize = 64;
+
+/// The memory of all rings.
+#[derive(Debug, Clone)]
+pub(crate) struct Inflight {
+    region: Arc<MmapRegion>,
+    start: usize,
+    queues: u16,
+    queue_size: u16,
+}
+
+fn part_len(queue_size: u16) -> usize {
+    (HEADER + ENTRY * usize::from(queue_size)).next_multiple_of(ALIGNMENT)
+}
+
+impl Inflight {
+    /// New memory for so many rings, and its file.
+    ///
+    /// # Errors
+    /// When the system has none.
+    pub(crate) fn create(queues: u16, queue_size: u16) -> Result<(Self, File, u64)> {
+        let fail = |e: rustix::io::Errno| Error::io("memory for requests in flight", e.into());
+        let len = (part_len(queue_size) * usize::from(queues)) as u64;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = memfd_create("vhost-user in flight", flags).map_err(fail)?;
+        ftruncate(&file, len).map_err(fail)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        fcntl_add_seals(&file, seals).map_err(fail)?;
+        let file = File::from(file);
+        let again = file.try_clone().map_err(|e| Error::io("memory for requests in flight", e))?;
+        Ok((Self::open(again, 0, len, queues, queue_size)?, file, len))
+    }
+
+    /// Memory that an earlier server made.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) when it is too short, or cannot be mapped.
+    pub(crate) fn open(
+        file: File,
+        offset: u64,
+        len: u64,
+        queues: u16,
+        queue_size: u16,
+    ) -> Result<Self> {
+        let wrong = |why: String| Error::invalid(format!("the memory of requests in flight {why}"));
+        if (part_len(queue_size) * usize::from(queues)) as u64 > len {
+            return Err(wrong(format!("is too short for {queues} rings of {queue_size}")));
+        }
+        // mmap(2) wants a multiple of a page.
+        let start = offset % 4096;
+        let len = usize::try_from(len + start).map_err(|e| wrong(e.to_string()))?;
+        let region = MmapRegion::from_file(FileOffset::new(file, offset - start), len)
+            .map_err(|e| wrong(format!("cannot be mapped: {e}")))?;
+        Ok(Self { region: Arc::new(region), start: start as usize, queues, queue_size })
+    }
+
+    /// The mapping, to be guarded.
+    pub(crate) fn region(&self) -> &Arc<MmapRegion> {
+        &self.region
+    }
+
+    /// The part of a ring of so many descriptors; `None` when it has none.
+    pub(crate) fn ring(&self, index: u16, size: u16) -> Option<Ring> {
+        let fits = index < self.queues && size <= self.queue_size;
+        fits.then(|| Ring {
+            region: Arc::clone(&self.region),
+            start: self.start + part_len(self.queue_size) * usize::from(index),
+            size,
+            counter: 0,
+        })
+    }
+}
+
+/// The part of one ring. Its memory is only to be touched where it is guarded.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    region: Arc<MmapRegion>,
+    start: usize,
+    size: u16,
+    /// When the next request comes.
+    counter: u64,
+}
+
+impl Ring {
+    fn load<T: vm_memory::AtomicAccess + Default>(&self, at: usize) -> T {
+        let slice = self.region.as_volatile_slice();
+        slice.load(self.start + at, Ordering::Acquire).unwrap_or_default()
+    }
+
+    fn store<T: vm_memory::AtomicAccess>(&self, at: usize, value: T) {
+        let slice = self.region.as_volatile_slice();
+        // In bounds: the whole part was checked to be.
+        let _ = slice.store(value, self.start + at, Ordering::Release);
+    }
+
+    fn entry(head: u16) -> usize {
+        HEADER + ENTRY * usize::from(head)
+    }
+
+    /// Takes up what an earlier server left, where the used ring stands at `used`: the heads of the requests
+    /// that were in flight, in the order in which they came.
+    pub(crate) fn recover(&mut self, used: u16) -> Vec<u16> {
+        if self.load::<u16>(VERSION) != 1 {
+            (0..self.size).for_each(|head| self.store(Self::entry(head), 0_u8));
+            self.store(DESCRIPTORS, self.size);
+            self.store(USED, used);
+            self.store(VERSION, 1_u16);
+            return Vec::new();
+        }
+        // What was used, but killed before it was noted here.
+        let mut head = self.load::<u16>(LAST_HEAD);
+        let batch = used.wrapping_sub(self.load(USED));
+        for _ in 0..batch.min(self.size) {
+            if head >= self.size {
+                break;
+            }
+            self.store(Self::entry(head), 0_u8);
+            head = self.load(Self::entry(head) + NEXT);
+        }
+        self.store(USED, used);
+        let mut found: Vec<(u64, u16)> = (0..self.size)
+            .filter(|head| self.load::<u8>(Self::entry(*head)) == 1)
+            .map(|head| (self.load(Self::entry(head) + COUNTER), head))
+            .collect();
+        found.sort_unstable();
+        self.counter = found.last().map_or(0, |(counter, _)| counter.wrapping_add(1));
+        found.into_iter().map(|(_, head)| head).collect()
+    }
+
+    /// Notes that a request came.
+    pub(crate) fn begin(&mut self, head: u16) {
+        if head < self.size {
+            self.store(Self::entry(head) + COUNTER, self.counter);
+            self.counter = self.counter.wrapping_add(1);
+            self.store(Self::entry(head), 1_u8);
+        }
+    }
+
+    /// Notes that it is about to be used; [`end`](Self::end) comes when it was.
+    pub(crate) fn answer(&self, head: u16) {
+        if head < self.size {
+            self.store(Self::entry(head) + NEXT, self.load::<u16>(LAST_HEAD));
+            self.store(LAST_HEAD, head);
+        }
+    }
+
+    /// Notes that it was used, where the used ring stands at `used` now.
+    pub(crate) fn end(&self, head: u16, used: u16) {
+        if head < self.size {
+            self.store(Self::entry(head), 0_u8);
+        }
+        self.store(USED, used);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ring() -> (Inflight, Ring) {
+        let (inflight, _, _) = Inflight::create(2, 64).unwrap();
+        let ring = inflight.ring(1, 64).unwrap();
+        (inflight, ring)
+    }
+
+    #[test]
+    fn what_is_in_flight_is_found_in_the_order_in_which_it_came() {
+        let (inflight, mut ring) = ring();
+        assert!(ring.recover(9).is_empty());
+        for head in [5, 3, 60, 7] {
+            ring.begin(head);
+        }
+        ring.answer(3);
+        ring.end(3, 10);
+        ring.begin(1);
+        let mut next = inflight.ring(1, 64).unwrap();
+        assert_eq!(next.recover(10), vec![5_u16, 60, 7, 1]);
+        next.begin(3);
+        assert_eq!(inflight.ring(1, 64).unwrap().recover(10), vec![5_u16, 60, 7, 1, 3]);
+        assert!(inflight.ring(0, 64).unwrap().recover(0).is_empty(), "another ring");
+    }
+
+    #[test]
+    fn what_was_used_before_a_kill_is_not_done_again() {
+        let (inflight, mut ring) = ring();
+        ring.recover(u16::MAX);
+        ring.begin(5);
+        ring.begin(6);
+        ring.answer(6);
+        // Killed between the used ring and the note.
+        assert_eq!(inflight.ring(1, 64).unwrap().recover(0), vec![5_u16]);
+        // Killed before the used ring: it is done again.
+        ring.answer(5);
+        assert_eq!(inflight.ring(1, 64).unwrap().recover(0), vec![5_u16]);
+        assert!(inflight.ring(1, 64).unwrap().recover(1).is_empty());
+    }
+
+    #[test]
+    fn memory_that_is_too_short_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4096).unwrap();
+        let again = || file.try_clone().unwrap();
+        assert!(Inflight::open(again(), 0, 4096, 4, 60).is_ok());
+        assert!(Inflight::open(again(), 0, 4096, 5, 60).is_err());
+        assert!(Inflight::open(again(), 0, 4096, 1, 1024).is_err());
+        assert!(Inflight::open(again(), u64::MAX - 8, 4096, 1, 16).is_err());
+        assert!(Inflight::open(again(), 0, u64::MAX, 1, 16).is_err());
+        let inflight = Inflight::open(again(), 0, 4096, 4, 60).unwrap();
+        assert!(inflight.ring(4, 60).is_none() && inflight.ring(0, 61).is_none());
+    }
+
+    proptest! {
+        /// Whatever somebody wrote there, recovery ends, and gives heads of the ring, none twice.
+        #[test]
+        fn hostile_memory_is_harmless(
+            bytes in prop::collection::vec(any::<u8>(), 4096),
+            used in any::<u16>(),
+            version in 0_u16..3,
+        ) {
+            let (inflight, _, _) = Inflight::create(1, 32).unwrap();
+            let slice = inflight.region.as_volatile_slice();
+            slice.write(&bytes[..part_len(32)], 0).unwrap();
+            slice.write_obj(version, VERSION).unwrap();
+            let mut ring = inflight.ring(0, 32).unwrap();
+            let found = ring.recover(used);
+            let distinct: std::collections::BTreeSet<_> = found.iter().collect();
+            prop_assert_eq!(distinct.len(), found.len());
+            prop_assert!(found.iter().all(|head| *head < 32));
+            prop_assert_eq!(inflight.ring(0, 32).unwrap().recover(used), found, "twice is once");
+        }
+    }
+}

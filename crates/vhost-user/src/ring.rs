@@ -1,0 +1,561 @@
+//! One virtqueue, served by a thread of its own: it alone touches the guest's memory.
+//!
+//! What the device does at once (a cached read, a private write) is done here; what waits for a disk or the
+//! network is carried out elsewhere and answered here. The thread sleeps in epoll(7), edge-triggered, so that
+//! a kick takes one system call.
+
+use crate::carry::{Completion, Mailbox, Work, carry_out};
+use crate::counters::LiveCounters;
+use crate::inflight;
+use crate::memory::SharedRam;
+use crate::request::{Broken, Chain, DescriptorTable, DiscardRange, ID, Operation, Status, grain};
+use crate::sink::{ReadBuffer, TRIED, ToGuest};
+use block::{Action, Answered, Attempt, Device, Durability, Error, Observer, Result, Span};
+use rustix::event::epoll;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+use virtio_queue::{Queue, QueueOwnedT, QueueT};
+use vm_memory::{GuestAddress, GuestMemoryMmap};
+
+/// Requests that are taken before the guest is told of those that were answered.
+const BATCH: usize = 64;
+/// What requests that wait may hold, in bytes; more are not taken meanwhile.
+const MOST_HELD: u64 = 64 << 20;
+/// Faults of the device that one ring may write into the log.
+const LOGGED: u32 = 16;
+
+/// What a ring works with.
+pub(crate) struct Setup {
+    pub(crate) name: String,
+    pub(crate) index: u16,
+    /// Its size, its addresses, and whether it has event indices.
+    pub(crate) queue: Queue,
+    /// The first request that is new, where nothing is known of those in flight.
+    pub(crate) base: u16,
+    pub(crate) memory: SharedRam,
+    pub(crate) inflight: Option<inflight::Ring>,
+    pub(crate) kick: OwnedFd,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) device: Arc<dyn Device>,
+    /// Of every write: a driver that does not flush has each of them durable.
+    pub(crate) durability: Durability,
+    pub(crate) id: [u8; ID],
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) counts: Arc<LiveCounters>,
+    pub(crate) runtime: Handle,
+}
+
+/// A ring that is being served.
+#[derive(Debug)]
+pub(crate) struct Running {
+    mailbox: Arc<Mailbox>,
+    thread: JoinHandle<u16>,
+}
+
+impl Running {
+    /// Serves a ring.
+    ///
+    /// # Errors
+    /// When there are too many open files or threads; [`Invalid`](block::ErrorKind::Invalid) for a kick
+    /// that cannot be waited for.
+    pub(crate) fn start(setup: Setup) -> Result<Self> {
+        let mailbox = Arc::clone(&setup.mailbox);
+        let ring = Ring::new(setup)?;
+        let thread = std::thread::Builder::new()
+            .name(format!("vq{} {}", ring.index, ring.name))
+            .spawn(move || ring.run())
+            .map_err(|e| Error::io("a thread for a virtqueue", e))?;
+        Ok(Self { mailbox, thread })
+    }
+
+    /// Waits until what is in flight is done; gives the first request that was not taken. `None` when the
+    /// thread was lost by a fault of the program.
+    pub(crate) fn stop(self) -> Option<u16> {
+        self.mailbox.stop();
+        self.thread.join().ok()
+    }
+}
+
+/// A request in flight that waits for the device.
+struct Begun {
+    chain: Chain,
+    began: Option<Instant>,
+    held: u64,
+}
+
+/// What to do next.
+#[derive(PartialEq, Eq)]
+enum Next {
+    /// There may be more to do.
+    GoOn,
+    /// Sleep until somebody wakes the thread.
+    Sleep,
+}
+
+struct Ring {
+    name: String,
+    index: u16,
+    queue: Queue,
+    base: u16,
+    memory: Arc<SharedRam>,
+    inflight: Option<inflight::Ring>,
+    /// Kept open for as long as it is waited for.
+    _kick: OwnedFd,
+    poll: OwnedFd,
+    mailbox: Arc<Mailbox>,
+    device: Arc<dyn Device>,
+    grain: u64,
+    durability: Durability,
+    id: [u8; ID],
+    observer: Option<Arc<dyn Observer>>,
+    counts: Arc<LiveCounters>,
+    runtime: Handle,
+    chain: Chain,
+    /// Chains that are not used at the moment.
+    spare: Vec<Chain>,
+    room: ReadBuffer,
+    /// By their heads.
+    pending: Vec<Option<Begun>>,
+    waiting: usize,
+    held: u64,
+    done: Vec<Completion>,
+    /// Heads of requests that an earlier server left in flight.
+    again: VecDeque<u16>,
+    /// Something was answered that the guest may have to be told of.
+    answered: bool,
+    /// Nothing is done any more: the guest or the front end broke the ring.
+    broken: bool,
+    logged: u32,
+}
+
+impl Ring {
+    fn new(setup: Setup) -> Result<Self> {
+        let Setup { kick, mailbox, queue, device, .. } = setup;
+        let failed = |e: Errno| Error::io("waiting for a virtqueue", e.into());
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&poll, &kick, epoll::EventData::new_u64(0), flags)
+            .map_err(|_| Error::invalid("what the front end kicks with cannot be waited for"))?;
+        epoll::add(&poll, mailbox.wakes(), epoll::EventData::new_u64(1), flags).map_err(failed)?;
+        let pending = (0..queue.size()).map(|_| None).collect();
+        Ok(Self {
+            name: setup.name,
+            index: setup.index,
+            queue,
+            base: setup.base,
+            memory: Arc::new(setup.memory),
+            inflight: setup.inflight,
+            _kick: kick,
+            poll,
+            mailbox,
+            grain: grain(device.limits()),
+            device,
+            durability: setup.durability,
+            id: setup.id,
+            observer: setup.observer,
+            counts: setup.counts,
+            runtime: setup.runtime,
+            chain: Chain::default(),
+            spare: Vec::new(),
+            room: ReadBuffer::new(),
+            pending,
+            waiting: 0,
+            held: 0,
+            done: Vec::new(),
+            again: VecDeque::new(),
+            answered: false,
+            broken: false,
+            logged: 0,
+        })
+    }
+
+    fn run(mut self) -> u16 {
+        let memory = Arc::clone(&self.memory);
+        memory.access(|map| self.begin(map));
+        loop {
+            let next = memory.access(|map| self.turn(map));
+            if memory.is_torn() && !self.broken {
+                self.breaks("memory that the front end shares is not there any more");
+            }
+            if self.mailbox.is_stopped() && self.waiting == 0 {
+                return self.queue.next_avail();
+            }
+            if next == Next::Sleep {
+                self.sleep();
+            }
+        }
+    }
+
+    fn sleep(&mut self) {
+        let mut events = Vec::with_capacity(2);
+        match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => self.breaks("it cannot be waited for"),
+        }
+    }
+
+    /// Nothing of the ring is touched any more.
+    fn breaks(&mut self, why: &str) {
+        self.broken = true;
+        tracing::warn!(export = self.name, ring = self.index, why, "a virtqueue is broken");
+        self.mailbox.tell_fault();
+    }
+
+    /// Takes up the ring where it stands.
+    fn begin(&mut self, memory: &GuestMemoryMmap) {
+        let Ok(used) = self.queue.used_idx(memory, Ordering::Acquire) else {
+            return self.breaks("its used ring is not in the guest's memory");
+        };
+        self.queue.set_next_used(used.0);
+        let next = match &mut self.inflight {
+            Some(inflight) => {
+                self.again = inflight.recover(used.0).into();
+                used.0.wrapping_add(self.again.len() as u16)
+            }
+            None => self.base,
+        };
+        self.queue.set_next_avail(next);
+        if !self.again.is_empty() {
+            let requests = self.again.len();
+            tracing::info!(export = self.name, requests, "requests in flight are done again");
+        }
+        self.queue.set_ready(true);
+        if !self.queue.is_valid(memory) {
+            self.breaks("it does not lie in the guest's memory");
+        }
+    }
+
+    /// Answers what is done and takes what is new, for one batch.
+    fn turn(&mut self, memory: &GuestMemoryMmap) -> Next {
+        self.finish_done(memory);
+        let stopped = self.mailbox.is_stopped();
+        let mut taken = 0;
+        let _ = self.queue.disable_notification(memory);
+        while taken < BATCH && !self.broken && !stopped && self.held < MOST_HELD {
+            let Some((head, again)) = self.next_head(memory) else { break };
+            self.take(memory, head, again);
+            taken += 1;
+        }
+        if self.answered && !self.broken {
+            self.answered = false;
+            match self.queue.needs_notification(memory) {
+                Ok(true) => self.mailbox.call(),
+                Ok(false) => {}
+                Err(_) => self.breaks("its rings are not in the guest's memory"),
+            }
+        }
+        if self.broken || stopped || self.held >= MOST_HELD {
+            return Next::Sleep;
+        }
+        if taken == BATCH || !self.again.is_empty() {
+            return Next::GoOn;
+        }
+        match self.queue.enable_notification(memory) {
+            Ok(true) => Next::GoOn,
+            Ok(false) => Next::Sleep,
+            Err(_) => {
+                self.breaks("its rings are not in the guest's memory");
+                Next::Sleep
+            }
+        }
+    }
+
+    /// The next request, and whether it was begun by an earlier server.
+    fn next_head(&mut self, memory: &GuestMemoryMmap) -> Option<(u16, bool)> {
+        if let Some(head) = self.again.pop_front() {
+            return Some((head, true));
+        }
+        let head = match self.queue.iter(memory) {
+            Ok(mut heads) => heads.next()?.head_index(),
+            Err(_) => {
+                self.breaks("the guest offers more requests than it has room for");
+                return None;
+            }
+        };
+        Some((head, false))
+    }
+
+    fn take(&mut self, memory: &GuestMemoryMmap, head: u16, again: bool) {
+        match self.pending.get(usize::from(head)) {
+            Some(None) => {}
+            Some(Some(_)) => return self.breaks("the guest offers a request that is in flight"),
+            None => return self.breaks("the guest offers a descriptor that there is not"),
+        }
+        if let (Some(inflight), false) = (&mut self.inflight, again) {
+            inflight.begin(head);
+        }
+        let table =
+            DescriptorTable { at: GuestAddress(self.queue.desc_table()), size: self.queue.size() };
+        let mut chain = std::mem::take(&mut self.chain);
+        let served = match chain.take(memory, table, head) {
+            Ok(()) => self.serve(memory, &chain, head),
+            Err(Broken) => Err(Broken),
+        };
+        match served {
+            Ok(None) => self.chain = chain,
+            Ok(Some((work, began))) => {
+                self.chain = self.spare.pop().unwrap_or_default();
+                self.wait(head, chain, work, began);
+            }
+            Err(Broken) => {
+                self.chain = chain;
+                self.breaks("a request points outside the guest's memory, or has no end");
+            }
+        }
+    }
+
+    /// Serves a request at once, or gives what it waits for.
+    fn serve(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        chain: &Chain,
+        head: u16,
+    ) -> Result<Option<(Work, Option<Instant>)>, Broken> {
+        let began = self.observer.is_some().then(Instant::now);
+        let size = self.device.size();
+        let operation = match chain.operation(size, self.grain) {
+            Ok(operation) => operation,
+            Err(status) => return self.answer(memory, chain, head, status, 0).map(|()| None),
+        };
+        let work = match operation {
+            Operation::Read(span) => match self.try_read(memory, chain, span)? {
+                Some(result) => {
+                    let what = (span, Action::Read);
+                    return self.end(memory, chain, head, what, result, began).map(|()| None);
+                }
+                None => Work::Read(span, vec![0; span.len() as usize]),
+            },
+            Operation::Write(span) => match self.try_write(memory, chain, span)? {
+                Ok(result) => {
+                    let what = (span, Action::Write);
+                    return self.end(memory, chain, head, what, result, began).map(|()| None);
+                }
+                Err(data) => Work::Write(span, data, self.durability),
+            },
+            Operation::Flush => Work::Flush,
+            Operation::Discard | Operation::Zero => {
+                let zero = operation == Operation::Zero;
+                let ranges = match chain.ranges(memory, size, zero) {
+                    Ok(_) if self.device.read_only() => Err(Status::IoError),
+                    ranges => ranges,
+                };
+                match ranges {
+                    Ok(ranges) if zero => Work::Zero(ranges, self.durability),
+                    Ok(ranges) => Work::Discard(ranges, self.durability),
+                    Err(status) => {
+                        return self.answer(memory, chain, head, status, 0).map(|()| None);
+                    }
+                }
+            }
+            Operation::Id => {
+                let written = chain.put_id(memory, &self.id)?;
+                return self.answer(memory, chain, head, Status::Ok, written).map(|()| None);
+            }
+        };
+        Ok(Some((work, began)))
+    }
+
+    /// Reads for the guest if that needs no waiting; `None` when it does.
+    fn try_read(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        chain: &Chain,
+        span: Span,
+    ) -> Result<Option<Result<()>>, Broken> {
+        if span.len() > TRIED as u64 {
+            return Ok(None);
+        }
+        let mut sink = ToGuest::new(memory, chain, &mut self.room);
+        match self.device.try_read_to(span, &mut sink) {
+            Ok(Attempt::Done) if sink.finish() => Ok(Some(Ok(()))),
+            Ok(Attempt::Done) => Err(Broken),
+            Ok(Attempt::WouldWait) => Ok(None),
+            Err(e) => Ok(Some(Err(e))),
+        }
+    }
+
+    /// Writes what the guest gives if that needs no waiting; else gives it.
+    fn try_write(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        chain: &Chain,
+        span: Span,
+    ) -> Result<Result<Result<()>, Vec<u8>>, Broken> {
+        let len = span.len() as usize;
+        if len > TRIED || self.durability == Durability::Durable {
+            let mut data = vec![0; len];
+            chain.gather(memory, &mut data)?;
+            return Ok(Err(data));
+        }
+        let data = self.room.bytes(len);
+        chain.gather(memory, data)?;
+        Ok(match self.device.try_write(span, data) {
+            Ok(Attempt::Done) => Ok(Ok(())),
+            Ok(Attempt::WouldWait) => Err(data.to_vec()),
+            Err(e) => Ok(Err(e)),
+        })
+    }
+
+    /// Has a request wait for the device.
+    fn wait(&mut self, head: u16, chain: Chain, work: Work, began: Option<Instant>) {
+        let held = match &work {
+            Work::Read(span, _) | Work::Write(span, ..) => span.len(),
+            Work::Flush | Work::Discard(..) | Work::Zero(..) => 0,
+        };
+        self.pending[usize::from(head)] = Some(Begun { chain, began, held });
+        self.waiting += 1;
+        self.held += held;
+        let (device, mailbox) = (Arc::clone(&self.device), Arc::clone(&self.mailbox));
+        self.runtime.spawn(carry_out(device, mailbox, head, work));
+    }
+
+    /// Answers what the device has done.
+    fn finish_done(&mut self, memory: &GuestMemoryMmap) {
+        let mut done = std::mem::take(&mut self.done);
+        self.mailbox.take_done(&mut done);
+        for Completion { head, outcome } in done.drain(..) {
+            let Some(Begun { chain, began, held }) = self.pending[usize::from(head)].take() else {
+                continue;
+            };
+            self.waiting -= 1;
+            self.held -= held;
+            if self.broken {
+                continue;
+            }
+            let Some((work, result)) = outcome else {
+                self.breaks("the server ends; requests in flight are the next one's");
+                continue;
+            };
+            if self.finish(memory, &chain, head, &work, result, began).is_err() {
+                self.breaks("a request points outside the guest's memory");
+            }
+            self.spare.push(chain);
+        }
+        self.done = done;
+    }
+
+    fn finish(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        chain: &Chain,
+        head: u16,
+        work: &Work,
+        result: Result<()>,
+        began: Option<Instant>,
+    ) -> Result<(), Broken> {
+        let of_many = |ranges: &[DiscardRange], action: Action| {
+            let spans = ranges.iter().map(|range| range.span);
+            self.observe(spans, action, result.is_err(), began);
+        };
+        let what = match work {
+            Work::Read(span, data) => {
+                if result.is_ok() {
+                    chain.scatter(memory, 0, data)?;
+                }
+                (*span, Action::Read)
+            }
+            Work::Write(span, ..) => (*span, Action::Write),
+            Work::Flush => (Span::whole(0), Action::Flush),
+            Work::Discard(ranges, _) => {
+                of_many(ranges, Action::Trim);
+                return self.settle(memory, chain, head, result, 0);
+            }
+            Work::Zero(ranges, _) => {
+                of_many(ranges, Action::Zero);
+                return self.settle(memory, chain, head, result, 0);
+            }
+        };
+        self.end(memory, chain, head, what, result, began)
+    }
+
+    /// Answers a request, and tells who observes it.
+    fn end(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        chain: &Chain,
+        head: u16,
+        (span, action): (Span, Action),
+        result: Result<()>,
+        began: Option<Instant>,
+    ) -> Result<(), Broken> {
+        let failed = result.is_err();
+        let read = if action == Action::Read && !failed { span.len() as u32 } else { 0 };
+        self.settle(memory, chain, head, result, read)?;
+        self.counts.requests.fetch_add(1, Ordering::Relaxed);
+        match action {
+            Action::Read => &self.counts.read_bytes,
+            _ => &self.counts.written_bytes,
+        }
+        .fetch_add(span.len(), Ordering::Relaxed);
+        self.observe(std::iter::once(span), action, failed, began);
+        Ok(())
+    }
+
+    fn observe(
+        &self,
+        spans: impl Iterator<Item = Span>,
+        action: Action,
+        failed: bool,
+        began: Option<Instant>,
+    ) {
+        let (Some(observer), Some(began)) = (&self.observer, began) else { return };
+        let durable = action == Action::Flush
+            || (action != Action::Read && self.durability == Durability::Durable);
+        for span in spans {
+            let answered = Answered { span, action, durable, failed };
+            observer.answered(began, began.elapsed(), &[answered]);
+        }
+    }
+
+    /// Answers as the device did.
+    fn settle(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        chain: &Chain,
+        head: u16,
+        result: Result<()>,
+        written: u32,
+    ) -> Result<(), Broken> {
+        let status = match result {
+            Ok(()) => Status::Ok,
+            Err(e) => {
+                if self.logged < LOGGED {
+                    self.logged += 1;
+                    tracing::warn!(export = self.name, error = e.message(), "a request failed");
+                }
+                Status::IoError
+            }
+        };
+        self.answer(memory, chain, head, status, written)
+    }
+
+    /// Gives a request back to the guest, with so many bytes `written` beside its status.
+    fn answer(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        chain: &Chain,
+        head: u16,
+        status: Status,
+        written: u32,
+    ) -> Result<(), Broken> {
+        chain.put_status(memory, status)?;
+        if let Some(inflight) = &self.inflight {
+            inflight.answer(head);
+        }
+        self.queue.add_used(memory, head, written.saturating_add(1)).map_err(|_| Broken)?;
+        if let Some(inflight) = &self.inflight {
+            inflight.end(head, self.queue.next_used());
+        }
+        self.answered = true;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

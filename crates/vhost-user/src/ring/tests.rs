@@ -1,0 +1,297 @@
+//! Rings, driven as a guest does, in memory of a file.
+
+use super::*;
+use crate::inflight::Inflight;
+use crate::memory::{GuestRam, RamPart};
+use block::{Fault, Faulty};
+use proptest::prelude::*;
+use rustix::event::{EventfdFlags, eventfd};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+const MEMORY: u64 = 1 << 20;
+const SIZE: u16 = 16;
+const DISK: u64 = 1 << 20;
+/// Where the driver has descriptors, rings, and the memory of its requests: 32 KiB for each.
+const DESCRIPTORS: u64 = 0;
+const AVAILABLE: u64 = 0x1000;
+const USED: u64 = 0x2000;
+const BUFFERS: u64 = 0x10000;
+const BUFFER: u64 = 0x8000;
+
+/// A guest's side of a ring.
+struct Driver {
+    file: File,
+    memory: GuestRam,
+    kick: OwnedFd,
+    available: u16,
+    seen: u16,
+}
+
+impl Driver {
+    fn new() -> Self {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(MEMORY).unwrap();
+        let part = RamPart { guest: 0, len: MEMORY, user: 0, offset: 0 };
+        let memory = GuestRam::default().with(part, file.try_clone().unwrap()).unwrap();
+        let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        Self { file, memory, kick, available: 0, seen: 0 }
+    }
+
+    fn serve(&self, device: Arc<dyn Device>, inflight: Option<&Inflight>) -> Running {
+        let mut queue = Queue::new(SIZE).unwrap();
+        queue.try_set_desc_table_address(GuestAddress(DESCRIPTORS)).unwrap();
+        queue.try_set_avail_ring_address(GuestAddress(AVAILABLE)).unwrap();
+        queue.try_set_used_ring_address(GuestAddress(USED)).unwrap();
+        let beside = inflight.map(|inflight| Arc::clone(inflight.region()));
+        Running::start(Setup {
+            name: "test".into(),
+            index: 0,
+            queue,
+            base: 0,
+            memory: SharedRam::new(Arc::clone(self.memory.map()), beside).unwrap(),
+            inflight: inflight.map(|inflight| inflight.ring(0, SIZE).unwrap()),
+            kick: self.kick.try_clone().unwrap(),
+            mailbox: Arc::new(Mailbox::new().unwrap()),
+            device,
+            durability: Durability::Buffered,
+            id: *b"0123456789abcdef0123",
+            observer: None,
+            counts: Arc::default(),
+            runtime: Handle::current(),
+        })
+        .unwrap()
+    }
+
+    fn put(&self, at: u64, bytes: &[u8]) {
+        self.file.write_all_at(bytes, at).unwrap();
+    }
+
+    fn get<const N: usize>(&self, at: u64) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.file.read_exact_at(&mut bytes, at).unwrap();
+        bytes
+    }
+
+    fn descriptor(&self, index: u16, at: u64, len: u32, flags: u16, next: u16) {
+        let bytes =
+            [&at.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()];
+        self.put(DESCRIPTORS + u64::from(index) * 16, &bytes.concat());
+    }
+
+    /// Where request `slot` has its data; header and status are before it.
+    fn data(slot: u16) -> u64 {
+        BUFFERS + u64::from(slot) * BUFFER + 64
+    }
+
+    /// Offers a request with three descriptors from `3 * slot` on. What it gives is to be there.
+    fn offer(&mut self, slot: u16, kind: u32, sector: u64, len: u32, device_writes: bool) {
+        let (head, data) = (3 * slot, Self::data(slot));
+        let header = [&kind.to_le_bytes()[..], &[0; 4], &sector.to_le_bytes()].concat();
+        self.put(data - 64, &header);
+        self.put(data - 1, &[0xff]);
+        let write = if device_writes { 2 } else { 0 };
+        self.descriptor(head, data - 64, 16, 1, head + 1);
+        self.descriptor(head + 1, data, len, 1 | write, head + 2);
+        self.descriptor(head + 2, data - 1, 1, 2, 0);
+        self.put(AVAILABLE + 4 + u64::from(self.available % SIZE) * 2, &head.to_le_bytes());
+        self.available = self.available.wrapping_add(1);
+        self.put(AVAILABLE + 2, &self.available.to_le_bytes());
+        rustix::io::write(&self.kick, &1_u64.to_ne_bytes()).unwrap();
+    }
+
+    fn used(&self) -> u16 {
+        u16::from_le_bytes(self.get(USED + 2))
+    }
+
+    /// Waits for the next answer; gives its slot, its length, and its status.
+    async fn answer(&mut self) -> (u16, u32, u8) {
+        while self.used() == self.seen {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let at = USED + 4 + u64::from(self.seen % SIZE) * 8;
+        self.seen = self.seen.wrapping_add(1);
+        let slot = u32::from_le_bytes(self.get(at)) as u16 / 3;
+        let [status] = self.get(Self::data(slot) - 1);
+        (slot, u32::from_le_bytes(self.get(at + 4)), status)
+    }
+}
+
+/// Ends a ring away from the runtime's thread, on which its requests may wait.
+async fn stop(running: Running) -> Option<u16> {
+    block::offload(move || Ok(running.stop())).await.unwrap()
+}
+
+async fn until(so: impl Fn() -> bool) {
+    while !so() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// A device without a fast path, each of whose reads and writes does as planned.
+fn slow(disk: &Arc<block::Memory>, fault: Fault) -> Arc<dyn Device> {
+    Arc::new(Faulty::new(Arc::clone(disk), move |_| fault))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_are_answered_at_once_and_after_waiting() {
+    let disk = Arc::new(block::Memory::new(DISK));
+    for device in [Arc::clone(&disk) as Arc<dyn Device>, slow(&disk, Fault::None)] {
+        let mut driver = Driver::new();
+        let ring = driver.serve(device, None);
+        driver.put(Driver::data(0), &[7; 4096]);
+        driver.offer(0, 1, 8, 4096, false);
+        assert_eq!(driver.answer().await, (0, 1, 0), "a write");
+        driver.offer(1, 0, 8, 8192, true);
+        assert_eq!(driver.answer().await, (1, 8193, 0), "a read");
+        let read: [u8; 8192] = driver.get(Driver::data(1));
+        assert!(read[..4096] == [7; 4096] && read[4096..] == [0; 4096]);
+        driver.offer(2, 4, 0, 0, false);
+        assert_eq!(driver.answer().await, (2, 1, 0), "a flush");
+        let range = [&8_u64.to_le_bytes()[..], &8_u32.to_le_bytes(), &1_u32.to_le_bytes()].concat();
+        driver.put(Driver::data(3), &range);
+        driver.offer(3, 13, 0, 16, false);
+        assert_eq!(driver.answer().await, (3, 1, 0), "zeroes");
+        assert_eq!(disk.to_vec()[4096..8192], [0; 4096]);
+        driver.offer(4, 8, 0, 20, true);
+        assert_eq!(driver.answer().await, (4, 21, 0), "its name");
+        assert_eq!(driver.get(Driver::data(4)), *b"0123456789abcdef0123");
+        driver.offer(0, 0, DISK / 512, 512, true);
+        assert_eq!(driver.answer().await, (0, 1, 1), "behind the end");
+        driver.offer(0, 99, 0, 512, true);
+        assert_eq!(driver.answer().await, (0, 1, 2), "nothing that is known");
+        assert_eq!(stop(ring).await, Some(driver.available));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_fails_fails_the_request_and_no_other() {
+    let disk = Arc::new(block::Memory::new(DISK));
+    let mut driver = Driver::new();
+    let broken = |operation| match operation {
+        block::Operation::Write(_) => Fault::Fail(block::ErrorKind::NoSpace),
+        _ => Fault::None,
+    };
+    let ring = driver.serve(Arc::new(Faulty::new(disk, broken)), None);
+    driver.offer(0, 1, 0, 512, false);
+    assert_eq!(driver.answer().await, (0, 1, 1));
+    driver.offer(1, 0, 0, 512, true);
+    assert_eq!(driver.answer().await, (1, 513, 0));
+    assert_eq!(stop(ring).await, Some(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_in_flight_is_answered_before_a_ring_stops() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&begun);
+    let device = Faulty::new(block::Memory::new(DISK), move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Fault::Delay(Duration::from_millis(100))
+    });
+    let mut driver = Driver::new();
+    let ring = driver.serve(Arc::new(device), None);
+    for slot in 0..5 {
+        driver.offer(slot, 0, 0, 512, true);
+    }
+    until(|| begun.load(Ordering::SeqCst) == 5).await;
+    assert_eq!(stop(ring).await, Some(5));
+    assert_eq!(driver.used(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_a_server_left_in_flight_are_done_by_the_next_one() {
+    let disk = Arc::new(block::Memory::new(DISK));
+    let (inflight, _, _) = Inflight::create(1, SIZE).unwrap();
+    let mut driver = Driver::new();
+    let begun = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&begun);
+    let stuck = move |operation| match operation {
+        block::Operation::Write(span) if span.offset() < 4096 => {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Fault::Delay(Duration::from_secs(86_400))
+        }
+        _ => Fault::None,
+    };
+    let device = Arc::new(Faulty::new(Arc::clone(&disk), stuck));
+    // As if killed: nobody waits for its end, and its memory and rings stay as they are.
+    let dead = driver.serve(device, Some(&inflight));
+    driver.put(Driver::data(0), &[1; 512]);
+    driver.offer(0, 1, 0, 512, false);
+    driver.put(Driver::data(1), &[2; 512]);
+    driver.offer(1, 1, 8, 512, false);
+    assert_eq!(driver.answer().await, (1, 1, 0), "the second one is done");
+    driver.put(Driver::data(2), &[3; 512]);
+    driver.offer(2, 1, 1, 512, false);
+    until(|| begun.load(Ordering::SeqCst) == 2).await;
+    std::mem::forget(dead);
+    let ring = driver.serve(Arc::clone(&disk) as _, Some(&inflight));
+    let mut answered = [driver.answer().await, driver.answer().await];
+    answered.sort_unstable();
+    assert_eq!(answered, [(0, 1, 0), (2, 1, 0)]);
+    let bytes = disk.to_vec();
+    assert_eq!((bytes[0], bytes[512], bytes[4096]), (1, 3, 2));
+    assert_eq!(stop(ring).await, Some(3));
+    assert!(inflight.ring(0, SIZE).unwrap().recover(3).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_that_goes_away_breaks_the_ring_and_nothing_else() {
+    let disk = Arc::new(block::Memory::new(DISK));
+    let mut driver = Driver::new();
+    let ring = driver.serve(Arc::clone(&disk) as _, None);
+    driver.offer(0, 0, 0, 512, true);
+    assert_eq!(driver.answer().await, (0, 513, 0));
+    driver.file.set_len(BUFFERS).unwrap();
+    rustix::io::write(&driver.kick, &1_u64.to_ne_bytes()).unwrap();
+    // Requests of 16 descriptors, all of them in memory that there is not any more.
+    driver.descriptor(0, BUFFERS, 16, 1, 1);
+    driver.descriptor(1, BUFFERS + 512, 1, 2, 0);
+    driver.put(AVAILABLE + 4 + 2, &0_u16.to_le_bytes());
+    driver.put(AVAILABLE + 2, &2_u16.to_le_bytes());
+    rustix::io::write(&driver.kick, &1_u64.to_ne_bytes()).unwrap();
+    assert!(stop(ring).await.is_some(), "the thread was lost");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Whatever a guest has in its memory, the ring can be stopped, and its thread does not fall.
+    #[test]
+    fn hostile_rings_are_harmless(
+        seed in prop::collection::vec(any::<u8>(), 0x3000),
+        small in any::<bool>(),
+        available in 0_u16..40,
+    ) {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let mut driver = Driver::new();
+            driver.put(0, &seed);
+            if small {
+                // Descriptors that point into the memory, and at each other.
+                for index in 0..SIZE {
+                    let byte = |i: usize| seed[usize::from(index) * 16 + i];
+                    let at = u64::from(byte(0)) << 12 | u64::from(byte(1));
+                    let len = u32::from(byte(2)) << 4;
+                    let next = u16::from(byte(4) % 20);
+                    driver.descriptor(index, at, len, u16::from(byte(3) % 8), next);
+                    let head = u16::from(byte(5) % 17);
+                    driver.put(AVAILABLE + 4 + u64::from(index) * 2, &head.to_le_bytes());
+                }
+            }
+            driver.put(USED + 2, &[0, 0]);
+            driver.put(AVAILABLE + 2, &available.to_le_bytes());
+            let (inflight, _, _) = Inflight::create(1, SIZE).unwrap();
+            let disk = Arc::new(block::Memory::new(DISK));
+            let ring = driver.serve(disk, Some(&inflight));
+            driver.available = available;
+            rustix::io::write(&driver.kick, &1_u64.to_ne_bytes()).unwrap();
+            assert!(stop(ring).await.is_some());
+        });
+    }
+}

@@ -1,0 +1,273 @@
+//! The server: a socket for each export, connections, their end.
+
+use crate::backend::{Backend, Terms};
+use crate::counters::{Counters, LiveCounters, WhileThere};
+use block::{Error, Result};
+use nbd::{Address, Ending, Exports, Listener, Peer, Purpose};
+use std::collections::{BTreeSet, HashMap};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
+use vhost::vhost_user::{BackendReqHandler, Error as Broken};
+
+/// Clients of one export that may wait to be accepted.
+const BACKLOG: u32 = 16;
+/// How long accepting rests after it failed, for want of descriptors for example.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Bounds on what front ends may take from a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at a time; more are closed at once. Each takes a thread, and one more for each of its
+    /// virtqueues, of which there are 128 at most.
+    pub connections: usize,
+    /// How long a stop waits for requests in flight. Those that are left are done again by the server that
+    /// comes next.
+    pub stop_deadline: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 1024, stop_deadline: Duration::from_secs(10) }
+    }
+}
+
+/// A server of some exports. Cheap to clone.
+#[derive(Clone)]
+pub struct Server {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    exports: Arc<dyn Exports>,
+    limits: Limits,
+    counts: Arc<LiveCounters>,
+}
+
+impl Server {
+    /// A server of `exports`.
+    pub fn new(exports: Arc<dyn Exports>, limits: Limits) -> Self {
+        let counts = Arc::default();
+        Self { inner: Arc::new(Inner { exports, limits, counts }) }
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> Counters {
+        self.inner.counts.read()
+    }
+
+    /// Serves at a socket `DIR/NAME` for each of `names`, as they come and go, until `stop` is ready; then
+    /// finishes what is in flight and closes all connections, within [`Limits::stop_deadline`]. A connection
+    /// outlives its name. `opened` is called when the first sockets are there.
+    ///
+    /// # Errors
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when requests were left in flight by the deadline.
+    /// A socket that cannot be opened is in the log.
+    pub async fn serve(
+        &self,
+        dir: &Path,
+        mut names: watch::Receiver<BTreeSet<String>>,
+        opened: impl FnOnce(),
+        stop: impl Future<Output = ()>,
+    ) -> Result<()> {
+        let (order, orders) = watch::channel(false);
+        let mut sockets = HashMap::new();
+        let mut clients = JoinSet::new();
+        let mut stop = std::pin::pin!(stop);
+        let (accepted, mut accepting) = tokio::sync::mpsc::channel(BACKLOG as usize);
+        let mut opened = Some(opened);
+        let mut change = true;
+        loop {
+            let wanted = names.borrow_and_update().clone();
+            sockets.retain(|name, _| wanted.contains(name));
+            for name in wanted {
+                if sockets.contains_key(&name) {
+                    continue;
+                }
+                // One that cannot be opened is tried again when the names change.
+                match Socket::open(dir, &name, &accepted).await {
+                    Ok(socket) => drop(sockets.insert(name, socket)),
+                    Err(e) => tracing::error!(export = name, error = e.message(), "no vhost-user"),
+                }
+            }
+            if let Some(opened) = opened.take() {
+                opened();
+            }
+            loop {
+                tokio::select! {
+                    biased;
+                    () = &mut stop => {
+                        drop(sockets);
+                        order.send_replace(true);
+                        return self.end(clients).await;
+                    }
+                    changed = names.changed(), if change => match changed {
+                        Ok(()) => break,
+                        // Nobody changes them any more.
+                        Err(_) => change = false,
+                    },
+                    Some(_) = clients.join_next() => {}
+                    Some((name, stream)) = accepting.recv() => {
+                        self.admit(name, stream, &orders, &mut clients);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn end(&self, mut clients: JoinSet<()>) -> Result<()> {
+        let all = async { while clients.join_next().await.is_some() {} };
+        if tokio::time::timeout(self.inner.limits.stop_deadline, all).await.is_err() {
+            let left = clients.len();
+            clients.shutdown().await;
+            let why = format!("{left} vhost-user connections had requests in flight to the end");
+            return Err(Error::unavailable(why));
+        }
+        Ok(())
+    }
+
+    fn admit(
+        &self,
+        name: String,
+        stream: UnixStream,
+        orders: &watch::Receiver<bool>,
+        clients: &mut JoinSet<()>,
+    ) {
+        if clients.len() >= self.inner.limits.connections {
+            self.inner.counts.refused.fetch_add(1, Relaxed);
+            tracing::warn!(export = name, "refused: too many vhost-user connections");
+            return;
+        }
+        let (inner, orders) = (Arc::clone(&self.inner), orders.clone());
+        clients.spawn(async move {
+            let _counted = WhileThere::at(&inner.counts.connections);
+            if let Err(e) = connection(&inner, &name, stream, orders).await {
+                inner.counts.refused.fetch_add(1, Relaxed);
+                tracing::warn!(export = name, error = e.message(), "vhost-user: refused");
+            }
+        });
+    }
+}
+
+/// An export's socket. Its file goes with it.
+struct Socket {
+    _listener: Listener,
+    _accepting: JoinSet<()>,
+}
+
+impl Socket {
+    async fn open(
+        dir: &Path,
+        name: &str,
+        accepted: &tokio::sync::mpsc::Sender<(String, UnixStream)>,
+    ) -> Result<Self> {
+        if name.is_empty() || name.contains('/') || name.starts_with('.') {
+            return Err(Error::invalid(format!("{name:?} cannot be the name of a socket")));
+        }
+        let path: PathBuf = dir.join(name);
+        let address = Address::unix(path)?;
+        let listener = Listener::bind(&address, BACKLOG).await?;
+        let failed = |e| Error::io(&address, e);
+        let socket = listener.as_fd().try_clone_to_owned().map_err(failed)?;
+        let socket = UnixListener::from_std(socket.into()).map_err(failed)?;
+        let (name, accepted) = (name.to_owned(), accepted.clone());
+        let mut accepting = JoinSet::new();
+        accepting.spawn(async move {
+            loop {
+                match socket.accept().await {
+                    Ok((stream, _)) => {
+                        if accepted.send((name.clone(), stream)).await.is_err() {
+                            return;
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "accepting a vhost-user connection failed");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        });
+        Ok(Self { _listener: listener, _accepting: accepting })
+    }
+}
+
+/// Serves one connection to its end, or until there is the order to stop.
+///
+/// # Errors
+/// Why it is refused.
+async fn connection(
+    inner: &Inner,
+    name: &str,
+    stream: UnixStream,
+    mut orders: watch::Receiver<bool>,
+) -> Result<()> {
+    let failed = |e| Error::io("a vhost-user connection", e);
+    let peer = Peer::at_socket(&stream).map_err(failed)?;
+    let session = inner.exports.open(name, &peer, Purpose::Use).await?;
+    let terms = Terms {
+        name: name.to_owned(),
+        device: Arc::clone(session.device()),
+        identity: session.identity(),
+        observer: session.observer(),
+        counts: Arc::clone(&inner.counts),
+        runtime: Handle::current(),
+    };
+    let stream = stream.into_std().map_err(failed)?;
+    stream.set_nonblocking(false).map_err(failed)?;
+    let hang_up = stream.try_clone().map_err(failed)?;
+    tracing::debug!(export = name, %peer, "vhost-user: connected");
+    let (ended, mut ending) = oneshot::channel();
+    let spawned = std::thread::Builder::new().name(format!("vu {name}")).spawn(move || {
+        let _ = ended.send(serve(stream, terms));
+    });
+    if let Err(e) = spawned {
+        session.close(Ending::Lost).await;
+        return Err(Error::io("a thread for a vhost-user connection", e));
+    }
+    // Cut off by its deadline, a stop leaves the thread to its requests.
+    let hung_up = HangUp(hang_up);
+    let stopped = async { drop(orders.wait_for(|stop| *stop).await) };
+    let ending = tokio::select! {
+        ending = &mut ending => ending,
+        () = stopped => {
+            let _ = hung_up.0.shutdown(Shutdown::Both);
+            ending.await
+        }
+    };
+    session.close(ending.unwrap_or(Ending::Lost)).await;
+    Ok(())
+}
+
+struct HangUp(std::os::unix::net::UnixStream);
+
+impl Drop for HangUp {
+    fn drop(&mut self) {
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
+
+/// Answers a front end until it hangs up, then ends its rings.
+fn serve(stream: std::os::unix::net::UnixStream, terms: Terms) -> Ending {
+    let name = terms.name.clone();
+    let backend = Arc::new(Mutex::new(Backend::new(terms)));
+    let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&backend));
+    let why = loop {
+        match handler.handle_request() {
+            Ok(()) | Err(Broken::SocketRetry(_)) => {}
+            Err(why) => break why,
+        }
+    };
+    let mut backend = backend.lock().unwrap_or_else(PoisonError::into_inner);
+    // A guest that was shut down has its rings stopped before.
+    let ending = if backend.is_serving() { Ending::Lost } else { Ending::Clean };
+    backend.stop();
+    tracing::debug!(export = name, %why, ?ending, "vhost-user: disconnected");
+    ending
+}
