@@ -126,6 +126,11 @@ impl Serving {
         Connection::open(&self.socket, export)
     }
 
+    /// The server's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Resident memory now, bytes.
     pub(crate) fn memory(&self) -> u64 {
         self.tree.memory()

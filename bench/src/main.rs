@@ -29,6 +29,7 @@
 //! | [`fairness`] | what a light client feels of a storm of others |
 //! | [`clients`] | connecting in the same instant, and memory |
 //! | [`tls`] | what encryption costs |
+//! | [`vhost_user`] | virtual machines on the same host, beside qemu-storage-daemon |
 
 // Threads, sleeping and the real clock are what a load generator is made of.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time on real threads")]
@@ -56,6 +57,7 @@ mod store;
 mod storm;
 mod tls;
 mod tool;
+mod vhost_user;
 mod wire;
 
 use anyhow::{Context, Result, ensure};
@@ -149,6 +151,8 @@ enum Command {
     Clients,
     /// Measures large reads with TLS and without; fails when TLS has less than half the throughput.
     Tls,
+    /// Measures 4 KiB requests by vhost-user, beside qemu-storage-daemon and NBD.
+    VhostUser,
     /// The raw ping-pong server, started by the benchmark itself.
     #[command(hide = true)]
     RawServer {
@@ -175,6 +179,7 @@ Examples:
   sojourn-bench --rounds 15 record               what recording a trace costs
   sojourn-bench reopen                           a disk of 10 GiB with 1 GiB of private blocks
   sojourn-bench tls                              large reads with TLS and without
+  sojourn-bench vhost-user                       as a virtual machine on the same host has it
   sojourn-bench --only sojourn-file --load read-8x16 --seconds 10 --rounds 1
                                                  one long window, to be profiled";
 
@@ -249,6 +254,14 @@ impl Arguments {
             print!("{report}");
             write_json(self.json.as_deref(), &report)?;
             return Ok(report.is_reached());
+        }
+        if let Some(Command::VhostUser) = self.command {
+            let window = Duration::from_secs_f64(self.seconds.unwrap_or(1.0).clamp(0.05, 600.0));
+            let rounds = self.rounds.clamp(1, 100);
+            let report = vhost_user::run(&sojourn, scratch.path(), window, rounds)?;
+            print!("{report}");
+            write_json(self.json.as_deref(), &report)?;
+            return Ok(report.all_reached());
         }
         let window = self.seconds.unwrap_or(if self.quick { 0.2 } else { 0.5 });
         ensure!(
