@@ -20,6 +20,9 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Error as Refusal, GpuBackend, VhostUserBackendReqHandlerMut};
 use virtio_queue::{Queue, QueueT};
 
+/// Virtqueues that a server serves at a time, each with a thread.
+const MOST_RINGS: u64 = 4096;
+
 /// What the refusal of a message is called in the protocol: the front end gets a number at best, so the
 /// reason is in the log.
 type Answer<T> = std::result::Result<T, Refusal>;
@@ -155,6 +158,11 @@ impl Backend {
         let (Some(addresses), Some(kick)) = (ring.addresses, &ring.kick) else { return Ok(()) };
         if ring.running.is_some() || !ring.enabled || ring.size == 0 {
             return Ok(());
+        }
+        let rings = self.terms.counts.rings.load(std::sync::atomic::Ordering::Relaxed);
+        if rings >= MOST_RINGS {
+            let why = format!("{MOST_RINGS} virtqueues are being served already");
+            return Err(self.refuse(&Error::unavailable(why)));
         }
         let running = self.serve(index as u16, addresses, kick).map_err(|e| self.refuse(&e))?;
         self.terms.counts.rings.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -26,7 +26,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Connections at a time; more are closed at once. Each takes a thread, and one more for each of its
-    /// virtqueues, of which there are 128 at most.
+    /// virtqueues: 128 at most, and 4,096 of all together.
     pub connections: usize,
     /// How long a stop waits for requests in flight. Those that are left are done again by the server that
     /// comes next.
