@@ -7,7 +7,7 @@ use crate::machine::MachineDisk;
 use crate::pending::{PendingMemory, PendingSuspension, is_of};
 use crate::save::{self, MachineTail};
 use crate::{MachineSpec, Parcel, RunClaim};
-use block::{Error, Result};
+use block::{Error, Result, offload};
 use disk::Loader;
 use std::path::Path;
 use std::sync::Arc;
@@ -126,9 +126,12 @@ async fn upload_in(
         ))
     })?;
     let base = pending.base(store, target.loader).await?;
-    let pages = pending.earlier(target.machine)?;
+    // A file system that hangs must not keep a keeper from whoever asks it for something.
+    let (kept, machine) = (pending.clone(), target.machine.to_owned());
+    let read =
+        move || Ok((kept.earlier(&machine)?, kept.state(&machine)?, kept.resume_set(&machine)?));
+    let (pages, state, set) = offload(read).await?;
     let memory = PendingMemory { size: spec.memory, base: base.clone(), pages };
-    let (state, set) = (pending.state(target.machine)?, pending.resume_set(target.machine)?);
     let tail = MachineTail { state: &state, resume_set: &set };
     let saved = save::memory(session, base.as_deref(), &memory, tail, progress).await?;
     // Others may have taken the machine or its disk meanwhile.
