@@ -6,6 +6,8 @@ from .common import TOP, Missing
 
 #: guests of one image, recorded for this project: in the repository
 BOOTS = os.path.join(TOP, "crates/trace/tests/boots")
+#: more of them
+GUEST_TRACES = os.path.join(TOP, "experiments/transcom/traces")
 #: what `record` left here
 DEMO = os.path.join(TOP, "experiments/transcom/demo.csv.gz")
 # With ties at the same microsecond, this order is the one that the known figures are for.
@@ -46,7 +48,7 @@ def load(sojourn, name):
     elif name == "demo":
         sojourn("trace", "convert", there(DEMO), part)
     else:
-        sojourn("trace", "convert", there(f"{shared()}/vm/{name}.csv.gz"), part)
+        sojourn("trace", "convert", there(f"{GUEST_TRACES}/{name}.csv.gz"), part)
     os.rename(part, made)
     return made
 
@@ -55,7 +57,7 @@ def desktop(sojourn, name, shift):
     """One of the workstations."""
     made = os.path.join(sojourn.work, f"{name}.sjt")
     if not os.path.exists(made):
-            sojourn("trace", "convert", there(f"{shared()}/arc/{name}.lis.zst"), made, "--shift", shift)
+        sojourn("trace", "convert", there(f"{shared()}/arc/{name}.lis.zst"), made, "--shift", shift)
     return made
 
 
