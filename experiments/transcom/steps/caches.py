@@ -1,7 +1,7 @@
-"""Figure 9, the clients' cache; figure 10 and table 2, the server's cache and its policies."""
+"""Figures 8 and 9, the server's and the clients' caches; section 6.1's policies, and table 2."""
 
 from . import common, plot, traces
-from .common import KIB, MIB, percent, size, table
+from .common import KIB, MIB, gathered, named, percent, size, table
 
 BLOCKS = (4, 8, 16, 32, 64, 128)
 CLIENTS = (1, 4, 16)
@@ -13,43 +13,87 @@ SIZES = {"desktops": "16M-512M", "five-guests": "4M-256M", "storm4-desktop": "4M
 #: storms once more at the length of a usual chunk of this product's stores, which is what its cache holds
 STORMS = {"storm4-desktop": "16M-256M", "storm4-base": "8M-64M", "five-guests": "16M-256M"}
 STORM_POLICIES = ("lru", "twoq", "arc", "s3fifo", "fmpq", "fmpq:lifetime=1", "opt")
+#: figure 8: for each load, sizes of the server's cache
+SERVERS = {"desktops": "64M-1G", "five-guests": "16M-512M", "storm4-desktop": "16M-256M", "demo": "4M-64M"}
 #: table 2: load, its client caches, the server's cache, the distance
 SPLITS = (("desktops", "1M", "256M", 32768), ("desktops", "16M", "256M", 32768),
           ("five-guests", "1M", "64M", 8192), ("storm4-desktop", "1M", "64M", 8192),
           ("demo", "1M", "16M", 2048))
+#: the paper's table 2, thousands of references: near hits, near misses, far hits, far misses
+PAPER_TABLE2 = {"fmpq": (1483, 338, 1834, 2573), "twoq": (1763, 0, 1138, 3256), "fbr": (1492, 321, 1046, 3312),
+                "lru": (1793, 0, 394, 3892)}
+#: what the paper saves with 8 KiB in the client's cache, at 95 % of hits and 50 clients
+PAPER_SAVING = 0.27
+
+
+def figure8(sojourn, say):
+    """The hit ratio of the server's cache by its size and the size of blocks."""
+    found = {}
+    for name, sharing, trace in traces.at_hand(sojourn, SERVERS, say):
+        found[name] = {"hit_ratio": {}}
+        for block in BLOCKS[:5]:
+            view = sojourn("simulate", "curve", trace, "--share", sharing, "--block", f"{block}K", "--per", "4K",
+                           "--size", SERVERS[name])
+            found[name]["hit_ratio"][str(block)] = [(p["bytes"], p["hit_ratio"]) for p in view["points"]]
+    known = gathered("figure8", SERVERS, found)
+    page = ("# Figure 8: the server's cache\n\nHit ratio of references of 4 KiB (reads) in one LRU cache for all "
+            "clients, by its size and the size of blocks. The\npaper says that over 90 % are possible with more than "
+            "256 MiB.\n")
+    drawn = []
+    for name, of in known.items():
+        by = of["hit_ratio"]
+        sizes = [bytes_ for bytes_, _ in by["4"]]
+        rows = [(size(bytes_), *(percent(by[block][at][1]) for block in by)) for at, bytes_ in enumerate(sizes)]
+        page += f"\n{named(name, known)}:\n\n" + table(("cache", *(f"{block} KiB" for block in by)), rows) + "\n"
+        series = [plot.line(f"{block} KiB", [(bytes_ / MIB, hit * 100) for bytes_, hit in points])
+                  for block, points in by.items()]
+        if 256 * MIB in sizes:
+            series.append(plot.line("the paper: 90 % above 256 MiB", [(256, 90)], dots=True))
+        drawn.append((f"figure8-{name}", plot.lines(f"{name}: hits in the server's cache", "cache, MiB",
+                                                    "% of references of 4 KiB", series, log=True, top=100)))
+    common.keep("figure8", {"loads": known}, page + common.note(known), drawn)
 
 
 def figure9(sojourn, say):
     """The hit ratio of the clients' caches by block and size, and what that is worth to 50 of them."""
     found = {}
     for name, trace in alone(sojourn, say):
-        found[name] = {}
+        found[name] = {"hit_ratio": {}}
         for block in BLOCKS:
             for cache in CLIENTS:
                 view = sojourn("simulate", "cache", trace, "--share", "private", "--block", f"{block}K", "--per", "4K",
                                "--client", f"{cache}M", "--policy", "lru", "--size", "16M")
-                found[name][f"{cache} MiB, {block} KiB"] = view["client_hit_ratio"]
-    costs = {hit: cost(sojourn, found, hit) for hit in (0.95, 0.975)}
+                found[name]["hit_ratio"][f"{cache} MiB, {block} KiB"] = view["client_hit_ratio"]
+    known = gathered("figure9", (*(name for name, _ in traces.DESKTOPS), "five-guests", "desktop-session",
+                                 "storm4-desktop", "demo"), found)
+    costs = {hit: cost(sojourn, known, hit) for hit in (0.95, 0.975)}
     page = "# Figure 9: the cache of a client\n\nHit ratio of references of 4 KiB in each client's own LRU cache.\n"
     drawn = []
-    for name, by in found.items():
+    for name, of in known.items():
+        by = of["hit_ratio"]
         rows = [(f"{cache} MiB", *(percent(by[f"{cache} MiB, {block} KiB"]) for block in BLOCKS)) for cache in CLIENTS]
-        page += f"\n{name}:\n\n" + table(("cache", *(f"{block} KiB" for block in BLOCKS)), rows) + "\n"
-        series = [(f"{cache} MiB", [(block, by[f"{cache} MiB, {block} KiB"] * 100) for block in BLOCKS])
+        page += (f"\n{named(name, known)}:\n\n" + table(("cache", *(f"{block} KiB" for block in BLOCKS)), rows) + "\n")
+        series = [plot.line(f"{cache} MiB", [(block, by[f"{cache} MiB, {block} KiB"] * 100) for block in BLOCKS])
                   for cache in CLIENTS]
         drawn.append((f"figure9-{name}", plot.lines(f"{name}: hits in the client's cache", "block, KiB",
                                                     "% of references of 4 KiB", series, log=True, top=100)))
     page += ("\n## What a block size costs\n\nMilliseconds for each reference of 4 KiB of 50 clients with 1 MiB each: "
              "misses of the client's cache,\ntimes the response of the paper's server (`model solve transcom`) for "
              "such a block. In brackets the part that a\nclient cache of such blocks saves of a client without one, "
-             "which asks for 4 KiB each time.\n")
+             f"which asks for 4 KiB each time; the paper's best is 8 KiB, and saves {percent(PAPER_SAVING, 0)}.\n")
     for hit, by in costs.items():
-        rows = [(name, *(f"{ms:.2f} ({percent(1 - ms / by['response'][0], 0)})" for ms in costs))
+        rows = [(named(name, known), *(f"{ms:.2f} ({percent(1 - ms / by['response'][0], 0)})" for ms in costs))
                 for name, costs in by["cost"].items()]
         head = ("load", *(f"{block} KiB" for block in BLOCKS[:5]))
         page += (f"\nThe server's cache hits {percent(hit)}; responses "
                  + ", ".join(f"{ms:.2f}" for ms in by["response"]) + " ms:\n\n" + table(head, rows) + "\n")
-    common.keep("figure9", {"hit_ratio": found, "cost": costs}, page, drawn)
+        series = [plot.line(name, [(block, (1 - ms / by["response"][0]) * 100)
+                                   for block, ms in zip(BLOCKS, of, strict=False)]) for name, of in by["cost"].items()]
+        series.append(plot.line("the paper", [(8, PAPER_SAVING * 100)], dots=True))
+        drawn.append((f"figure9-saved-{hit * 100:g}", plot.lines(
+            f"Saved by a client's cache of 1 MiB, 50 clients, {percent(hit)} hits at the server", "block, KiB",
+            "% of the response", series, log=True)))
+    common.keep("figure9", {"loads": known, "cost": costs}, page + common.note(known), drawn)
 
 
 def alone(sojourn, say):
@@ -63,52 +107,63 @@ def alone(sojourn, say):
         yield name, trace
 
 
-def cost(sojourn, found, hit):
+def cost(sojourn, known, hit):
     """Mean milliseconds of a reference of 4 KiB by the block of the client's cache of 1 MiB."""
     view = sojourn("model", "solve", "transcom", "--clients", "50", "--hit", hit, "--block",
                    ",".join(f"{block}K" for block in BLOCKS[:5]))
     response = [case["rows"][0]["response_ms"] for case in view["cases"]]
     return {"response": response,
-            "cost": {name: [(1 - by[f"1 MiB, {block} KiB"]) * ms for block, ms in zip(BLOCKS, response, strict=False)]
-                     for name, by in found.items()}}
+            "cost": {name: [(1 - of["hit_ratio"][f"1 MiB, {block} KiB"]) * ms
+                            for block, ms in zip(BLOCKS, response, strict=False)] for name, of in known.items()}}
 
 
-def figure10(sojourn, say):
-    """The hit ratio of the server's cache by policy and size."""
-    found, drawn = {}, []
-    page = ("# Figure 10: the server's cache\n\nHit ratio in percent behind clients' LRU caches of 1 MiB, reads of "
-            "4 KiB blocks. The paper's four policies\nfirst, then later ones; opt knows the future.\n")
+def policies(sojourn, say):
+    """The hit ratio of the server's cache by policy and size: what section 6.1 says without a figure."""
+    found = {}
     for name, sharing, trace in traces.at_hand(sojourn, SIZES, say):
         view = sojourn("simulate", "cache", trace, "--share", sharing, "--client", "1M", "--size", SIZES[name],
                        *chosen(POLICIES))
-        by = by_policy(view)
         found[name] = {"references": view["references"], "distinct_bytes": view["distinct_blocks"] * view["block"],
-                       "hit_ratio": by}
-        touched = size(found[name]["distinct_bytes"] // MIB * MIB)
-        page += (f"\n{name}: {view['references']:,} references to {touched}\n\n"
+                       "hit_ratio": by_policy(view)}
+        if name in STORMS:
+            view = sojourn("simulate", "cache", trace, "--share", sharing, "--block", "64K", "--size", STORMS[name],
+                           *chosen(STORM_POLICIES))
+            found[name]["hit_ratio_64k"] = by_policy(view)
+            found[name]["sharing"] = {
+                what: [(p["bytes"], p["hit_ratio"]) for p in sojourn("simulate", "curve", trace, *options, "--size",
+                                                                    "4M-256M")["points"]]
+                for what, options in (("shared until written", ["--share", "image"]),
+                                      ("all private", ["--share", "private"]),
+                                      ("shared, writes cached too", ["--share", "image", "--writes"]))}
+    known = gathered("policies", SIZES, found)
+    page = ("# Policies of the server's cache\n\nHit ratio in percent behind clients' LRU caches of 1 MiB, reads of "
+            "4 KiB blocks. The paper's four policies\nfirst, then later ones; opt knows the future.\n")
+    drawn = []
+    for name, of in known.items():
+        by = of["hit_ratio"]
+        touched = size(of["distinct_bytes"] // MIB * MIB)
+        page += (f"\n{named(name, known)}: {of['references']:,} references to {touched}\n\n"
                  + table(("cache", *POLICIES), by_size(by, POLICIES)) + "\n")
-        series = [(policy, [(bytes_ / MIB, hit * 100) for bytes_, hit in by[policy]]) for policy in POLICIES]
-        drawn.append((f"figure10-{name}", plot.lines(f"{name}: hits in the server's cache", "cache, MiB", "% of reads",
-                                                     series, log=True)))
+        series = [plot.line(policy, [(bytes_ / MIB, ((1 - hit) / (1 - lru) - 1) * 100) for (bytes_, hit), (_, lru)
+                                     in zip(by[policy], by["lru"], strict=True)])
+                  for policy in POLICIES if policy != "lru"]
+        if max(abs(y) for one in series for _, y in one["points"]) < 2:
+            page += "\nAll are within 2 % of LRU's misses: no plot.\n"
+            continue
+        drawn.append((f"policies-{name}", plot.lines(f"{name}: misses, more (+) or fewer (-) than LRU's", "cache, MiB",
+                                                     "% of LRU's misses", series, log=True)))
+    storms = [name for name in STORMS if name in known]
     page += ("\n## Storms at the length of chunks\n\nBlocks of 64 KiB, no client cache, hit ratio in percent of "
              "references to blocks.\n")
-    for name, sharing, trace in traces.at_hand(sojourn, [name for name in STORMS if name in found], say):
-        view = sojourn("simulate", "cache", trace, "--share", sharing, "--block", "64K", "--size", STORMS[name],
-                       *chosen(STORM_POLICIES))
-        by = by_policy(view)
-        found[name]["hit_ratio_64k"] = by
-        page += f"\n{name}:\n\n" + table(("cache", *STORM_POLICIES), by_size(by, STORM_POLICIES)) + "\n"
+    for name in storms:
+        by = known[name]["hit_ratio_64k"]
+        page += f"\n{named(name, known)}:\n\n" + table(("cache", *STORM_POLICIES), by_size(by, STORM_POLICIES)) + "\n"
     page += "\n## One image for all\n\nLRU, no client cache, blocks of 4 KiB, hit ratio in percent of reads.\n"
-    for name, _, trace in traces.at_hand(sojourn, [name for name in STORMS if name in found], say):
-        rows = []
-        for what, options in (("shared until written", ["--share", "image"]), ("all private", ["--share", "private"]),
-                              ("shared, writes cached too", ["--share", "image", "--writes"])):
-            view = sojourn("simulate", "curve", trace, *options, "--size", "4M-256M")
-            points = view["points"]
-            rows.append((what, *(f"{point['hit_ratio'] * 100:.1f}" for point in points)))
-            found[name][what] = [(point["bytes"], point["hit_ratio"]) for point in points]
-        page += f"\n{name}:\n\n" + table(("blocks", *(size(point["bytes"]) for point in points)), rows) + "\n"
-    common.keep("figure10", found, page, drawn)
+    for name in storms:
+        rows = [(what, *(f"{hit * 100:.1f}" for _, hit in points)) for what, points in known[name]["sharing"].items()]
+        sizes = [size(bytes_) for bytes_, _ in known[name]["sharing"]["all private"]]
+        page += f"\n{named(name, known)}:\n\n" + table(("blocks", *sizes), rows) + "\n"
+    common.keep("policies", {"loads": known}, page + common.note(known), drawn)
 
 
 def chosen(policies):
@@ -132,31 +187,47 @@ def by_size(by, policies):
 
 def table2(sojourn, say):
     """Hits and misses of near and of far references, by policy."""
-    found = []
-    page = ("# Table 2: hits and misses by temporal distance\n\nReferences that are the first of a block are in no "
-            "column: every policy misses them. The last columns say how\nmuch fewer misses than LRU there are of far "
-            "references, and of all that are not first ones.\n")
-    wanted = {name for name, *_ in SPLITS}
-    ready = {name: (sharing, trace) for name, sharing, trace in traces.at_hand(sojourn, wanted, say)}
+    found = {}
+    ready = {name: (sharing, trace) for name, sharing, trace
+             in traces.at_hand(sojourn, dict.fromkeys(name for name, *_ in SPLITS), say)}
     for name, client, cache, distance in SPLITS:
         if name not in ready:
             continue
         sharing, trace = ready[name]
         view = sojourn("simulate", "cache", trace, "--share", sharing, "--client", client, "--size", cache, "--split",
                        distance, *chosen(POLICIES))
-        splits = {row["policy"]: row["split"] for row in view["rows"]}
-        found.append({"load": name, "client": client, "cache": cache, "distance": distance,
-                      "references": view["references"], "split": splits})
-        far, near = splits["lru"][3], splits["lru"][1]
-        rows = [(policy, *(f"{n:,}" for n in s), percent(s[0] / max(1, s[0] + s[1])),
-                 percent(s[2] / max(1, s[2] + s[3])),
-                 percent(s[3] / far - 1) if far else "-", percent((s[1] + s[3]) / (near + far) - 1))
-                for policy, s in splits.items()]
-        page += (f"\n{name}, {view['references']:,} references behind clients' {size_of(client)}, a server's cache of "
-                 f"{size_of(cache)}, split at {distance:,}:\n\n"
-                 + table(("policy", "near hits", "near misses", "far hits", "far misses", "near hit", "far hit",
-                          "far misses to LRU's", "all to LRU's"), rows) + "\n")
-    common.keep("table2", found, page)
+        found[case(name, client)] = {"client": client, "cache": cache, "distance": distance,
+                                     "references": view["references"],
+                                     "split": {row["policy"]: row["split"] for row in view["rows"]}}
+    known = gathered("table2", [case(name, client) for name, client, *_ in SPLITS], found)
+    page = ("# Table 2: hits and misses by temporal distance\n\nReferences that are the first of a block are in no "
+            "column: every policy misses them. The last columns say how\nmuch fewer misses than LRU there are of far "
+            "references, and of all.\n\nThe paper's, in thousands, 256 MiB, split at 32 k (its rows do not have the "
+            "same sum, though all are of one trace):\n\n"
+            + split_table({policy: PAPER_TABLE2[policy] for policy in ("lru", "fbr", "twoq", "fmpq")}, True) + "\n")
+    for name, of in known.items():
+        page += (f"\n{named(name, known)}, {of['references']:,} references, a server's cache of {size_of(of['cache'])}, "
+                 f"split at {of['distance']:,}:\n\n" + split_table(of["split"]) + "\n")
+    shown = ("fmpq", "twoq", "fbr", "lru")
+    series = [("the paper", [PAPER_TABLE2[p][3] / PAPER_TABLE2["lru"][3] * 100 for p in shown])]
+    series += [(name, [of["split"][p][3] / of["split"]["lru"][3] * 100 for p in shown]) for name, of in known.items()]
+    drawn = plot.bars("Misses of far references, percent of LRU's", "policy", "%", ("FMPQ", "2Q", "FBR", "LRU"), series)
+    common.keep("table2", {"loads": known}, page + common.note(known), [("table2", drawn)])
+
+
+def case(load, client):
+    """A load behind clients' caches of a size."""
+    return f"{load} behind {size_of(client)}"
+
+
+def split_table(splits, sums=False):
+    """Rows of near and far hits and misses by policy."""
+    near, far = splits["lru"][1], splits["lru"][3]
+    rows = [(policy, *(f"{n:,}" for n in s), *([f"{sum(s):,}"] if sums else []), percent(s[0] / max(1, s[0] + s[1])),
+             percent(s[2] / max(1, s[2] + s[3])), percent(s[3] / far - 1) if far else "-",
+             percent((s[1] + s[3]) / (near + far) - 1)) for policy, s in splits.items()]
+    return table(("policy", "near hits", "near misses", "far hits", "far misses", *(["sum"] if sums else []), "near hit",
+                  "far hit", "far misses to LRU's", "all to LRU's"), rows)
 
 
 def size_of(text):

@@ -35,7 +35,7 @@ def size(count):
     """Bytes in binary units."""
     for unit, scale in (("MiB", MIB), ("KiB", KIB)):
         if count >= scale:
-            return f"{count / scale:g} {unit}"
+            return f"{count / scale:.4g} {unit}"
     return f"{count} B"
 
 
@@ -59,6 +59,33 @@ def keep(name, figures, page, plots=()):
         write(f"{plot}.svg", svg)
     images = "".join(f"\n![{plot}]({plot}.svg)\n" for plot, _ in plots)
     write(f"{name}.md", page.rstrip() + "\n" + images + f"\nMade by `experiments/transcom/run {name}`.\n")
+
+
+def gathered(step, order, found):
+    """What is known of each load, in this order: what was `found` now, else what an earlier run of the step kept,
+    which is marked `kept`. So a run without some traces loses nothing."""
+    path = os.path.join(RESULTS, f"{step}.json")
+    earlier = kept(step).get("loads", {}) if os.path.exists(path) else {}
+    known = {}
+    for load in order:
+        if load in found:
+            # As it will be read again: the pages of this run and of a later one are made of the same.
+            known[load] = json.loads(json.dumps(found[load]))
+        elif load in earlier:
+            known[load] = {**earlier[load], "kept": True}
+    return known
+
+
+def named(load, known):
+    """The name of a load in a table."""
+    return load + (" (kept)" if known[load].get("kept") else "")
+
+
+def note(known):
+    """What the marks in a page mean, if there are any."""
+    if not any(of.get("kept") for of in known.values()):
+        return ""
+    return ("\n(kept): the traces of this load were not at hand in the last run; the figures are an earlier one's.\n")
 
 
 def write(name, text):
