@@ -317,18 +317,23 @@ def show(results):
             rows.append((name, clients, f"{mean(cell, 'boot'):.1f}",
                          f"{min(cell['boot']):.1f} to {max(cell['boot']):.1f}", f"{mean(cell, 'waiting'):.1f}",
                          "-" if base is None else percent(1 - mean(cell, "boot") / mean(base, "boot"), 0),
-                         f"{cell['disk_requests']:,}", f"{cell['disk_bytes'] / MIB:.0f} MiB", f"{cell['disk_busy']:.1f} s",
+                         f"{cell['disk_requests']:,}", f"{cell['disk_bytes'] / MIB:.0f} MiB",
+                         f"{cell['disk_busy']:.1f} s",
                          f"{statistics.mean(cell['read_from_server']) / MIB:.2f} MiB" if "read_from_server" in cell
                          else "-"))
     thinking = statistics.mean(facts["thinking"])
+    loads = [c["load_average"] for c in results["cells"]]
+    left = [str(n) for n in CLIENTS if n not in counts]
+    missing = f" Not measured: {', '.join(left)} clients." if left else ""
     page = (f"# Figure 10: the time to boot, by strategy\n\nClients boot at once, each as one of {each} recorded guests "
             f"did ({facts['trace']}, until they were up: {statistics.mean(facts['requests']):.0f} requests,\n"
             f"{statistics.mean(facts['read_bytes']) / MIB:.1f} MiB read, "
             f"{statistics.mean(facts['written_bytes']) / MIB:.1f} MiB written). Every request waits for the one before, "
-            f"and a client thinks between them\nas long as its guest did, times {THINK:g}: {thinking:.1f} s in all, which no "
-            f"strategy can save. The store's disk has one arm: 6.76 ms for 4 KiB, {RATE} MB/s.\nMeans over the clients of "
-            f"one run; the whole took {facts['seconds'] / 60:.0f} minutes, at a load of {facts['load_before']:.1f} before "
-            "it.\n\n"
+            f"and a client thinks between them\nas long as its guest did, times {THINK:g}: {thinking:.1f} s in all, which "
+            f"no strategy can save. The store's disk has one arm: 6.76 ms\nfor 4 KiB, {RATE} MB/s. Shadows are on this "
+            "machine's own disk, not on that one. Means over the clients of one run;\n"
+            f"the whole took {facts['seconds'] / 60:.0f} minutes. The machine's load was {facts['load_before']:.1f} before "
+            f"it and {min(loads):.1f} to {max(loads):.1f} during it.{missing}\n\n"
             + table(("strategy", "clients", "boot, s", "range", "of it waiting, s", "shorter than the baseline",
                      "requests to the disk", "bytes", "disk busy", "read by a client from the server"), rows) + "\n")
     page += legend() + wire(cells)
@@ -357,7 +362,8 @@ def spread(cell, what):
 def legend():
     """What the strategies are."""
     return ("\n| strategy | server | clients |\n|---|---|---|\n"
-            "| baseline | no cache, nothing shared: every read is the disk's | NBD |\n"
+            "| baseline | no cache: every read is the disk's; those that are near each other and come within a millisecond are "
+            "joined | NBD |\n"
             "| small cache | 16 MiB, LRU, or FMPQ | NBD |\n"
             "| A | 1 GiB, LRU | NBD |\n"
             "| A+B | 1 GiB, FMPQ | NBD |\n"
