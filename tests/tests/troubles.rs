@@ -4,12 +4,15 @@
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test")]
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sojourn_tests::client::ENOSPC;
 use sojourn_tests::slow::Hanging;
 use sojourn_tests::{Client, Home, Server, SmallFileSystem, content, require};
+use std::cell::RefCell;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a change may take to be told.
@@ -206,4 +209,69 @@ fn a_flush_that_hangs_and_a_store_that_hangs_are_told_while_they_do() {
     assert_eq!((disk.logged(), store.logged()), ((2, 2), (1, 1)));
     client.detach();
     server.stop();
+}
+
+/// Has a server end that waits for its store, once it does.
+fn ends_while_it_waits(mut server: Child, does_wait: impl Fn(u32) -> bool) {
+    let pid = Pid::from_child(&server);
+    let wait = |server: &mut Child, what: &str, is: &dyn Fn(&mut Child) -> bool| {
+        let end = Instant::now() + PATIENCE;
+        while !is(server) {
+            if Instant::now() > end {
+                let _ = server.kill();
+                panic!("{what}");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait(&mut server, "it does not ask its store", &|server| does_wait(server.id()));
+    assert!(server.try_wait().unwrap().is_none(), "it did not wait");
+    kill_process(pid, Signal::TERM).unwrap();
+    wait(&mut server, "it does not end", &|server| server.try_wait().unwrap().is_some());
+    assert!(server.wait().unwrap().success());
+}
+
+#[test]
+fn a_server_that_waits_for_a_bucket_to_start_ends_when_it_is_told_to() {
+    let home = Home::new();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    silent.set_nonblocking(true).unwrap();
+    configure(&home, "store = \"s3://lab/x\"\n");
+    let endpoint = format!("http://{}", silent.local_addr().unwrap());
+    let server = home
+        .command()
+        .envs([("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")])
+        .env("AWS_ENDPOINT_URL", endpoint)
+        .arg("serve")
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Whoever asked hears nothing.
+    let asked = RefCell::new(None);
+    ends_while_it_waits(server, |_| {
+        let mut asked = asked.borrow_mut();
+        *asked = asked.take().or_else(|| silent.accept().ok());
+        asked.is_some()
+    });
+}
+
+#[test]
+fn a_server_that_waits_for_a_directory_to_start_ends_when_it_is_told_to() {
+    require!("cc");
+    let home = Home::new();
+    let hanging = Hanging::new(home.dir(), "store/store.json");
+    hanging.hold_reads(true);
+    let server = home
+        .command()
+        .envs(hanging.environment())
+        .arg("serve")
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    ends_while_it_waits(server, |pid| {
+        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+        open.flatten().any(|entry| {
+            std::fs::read_link(entry.path()).is_ok_and(|path| path.ends_with("store/store.json"))
+        })
+    });
 }

@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
 
 /// How often idle disks are looked for.
@@ -48,6 +48,9 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// How long what carries an encrypted connection has to send the last bytes when the server ends.
 const LAST_BYTES: Duration = Duration::from_secs(2);
+
+/// How long a server that is told to end while it starts may take to get ready, and then end in order.
+const LAST_STEP: Duration = Duration::from_secs(2);
 
 /// How long a server drains that was given no time.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
@@ -58,9 +61,33 @@ const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// When it cannot start, or when a disk could not be closed properly.
 pub async fn run(home: &Home, config: Config, options: Options) -> Result<ExitCode> {
     let mut signals = Signals::listen()?;
-    let mut daemon = Daemon::start(home, config, options).await?;
+    // In a task of its own: also where opening a store blocks its thread, a signal is heard.
+    let mut starting = JoinSet::new();
+    let home = home.clone();
+    starting.spawn(async move { Daemon::start(&home, config, options).await });
+    let started = tokio::select! {
+        started = starting.join_next() => started,
+        () = signals.stop() => {
+            // One that is about to be ready ends in order.
+            let Ok(started) = tokio::time::timeout(LAST_STEP, starting.join_next()).await else {
+                tracing::warn!("stopped before it was ready: the store, or a source, does not answer");
+                return Ok(ExitCode::SUCCESS);
+            };
+            return daemon_of(started)?.stop(End::Asked, &mut signals).await;
+        }
+    };
+    let mut daemon = daemon_of(started)?;
     let end = daemon.serve(&mut signals).await;
     daemon.stop(end, &mut signals).await
+}
+
+/// What came of starting.
+fn daemon_of(started: Option<std::result::Result<Result<Daemon>, JoinError>>) -> Result<Daemon> {
+    match started {
+        Some(Ok(started)) => started,
+        Some(Err(e)) if e.is_panic() => std::panic::resume_unwind(e.into_panic()),
+        _ => Err(Error::internal("the start of the server was lost")),
+    }
 }
 
 /// A server that clients can connect to.
