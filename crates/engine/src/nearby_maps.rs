@@ -2,18 +2,19 @@
 //! the medium that had them may be pulled out.
 
 use async_trait::async_trait;
-use block::offload;
+use block::{Result, offload};
 use bytes::Bytes;
 use lookaside::media::MediaSource;
 use lookaside::{ChunkSource, CostEstimate, Sources, StoreLink};
 use objects::Link;
 use std::fmt;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use store::{MapId, MapLookup, MapTurn, Settings};
-use tokio::sync::OnceCell;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 /// How long a command waits for its media before it asks the store.
 const OPEN: Duration = Duration::from_secs(2);
@@ -67,14 +68,26 @@ impl fmt::Debug for NearbyMaps {
 
 /// The media of a home, for a command: they are opened when it needs a map, as most need none.
 pub(crate) struct MapsOnDemand {
-    settings: Settings,
     media: Vec<PathBuf>,
-    link: Link,
-    /// The store's name, and what a request to it takes before any was measured.
-    store: (String, CostEstimate),
-    opened: OnceCell<NearbyMaps>,
+    maps: NearbyMaps,
+    opener: MediumOpener,
+    /// Each medium is opened once, in a task of its own: one that hangs has one thread, however often a map is needed,
+    /// and what is open is asked meanwhile.
+    opening: OnceLock<OpeningMedia>,
     /// They took too long to open.
     are_late: AtomicBool,
+    /// The store is far away.
+    is_distant: bool,
+}
+
+/// Opens a medium. Waits for it.
+type MediumOpener = Arc<dyn Fn(&Path) -> Result<Arc<dyn ChunkSource>> + Send + Sync>;
+
+/// Media that are being opened.
+struct OpeningMedia {
+    /// How many are not open yet, nor given up.
+    left: watch::Receiver<usize>,
+    _tasks: JoinSet<()>,
 }
 
 impl MapsOnDemand {
@@ -82,25 +95,49 @@ impl MapsOnDemand {
         settings: Settings,
         media: Vec<PathBuf>,
         link: Link,
-        store: (String, CostEstimate),
+        (store_name, store_cost): (String, CostEstimate),
     ) -> Self {
-        let (opened, are_late) = (OnceCell::new(), AtomicBool::new(false));
-        Self { settings, media, link, store, opened, are_late }
+        let sources = Sources::new(settings.clone(), store_name, store_cost, Vec::new());
+        sources.judge_store_by(Arc::new(StoreWay(link.clone())));
+        let maps = NearbyMaps::new(Arc::new(sources), link);
+        let opener: MediumOpener = Arc::new(move |place| {
+            MediaSource::open(&settings, place).map(|source| Arc::new(source) as _) //
+        });
+        let (is_distant, are_late) = (store_cost == CostEstimate::DISTANT, AtomicBool::new(false));
+        Self { media, maps, opener, opening: OnceLock::new(), are_late, is_distant }
     }
 
-    async fn open(&self) -> NearbyMaps {
-        let mut list: Vec<Arc<dyn ChunkSource>> = Vec::new();
+    /// Begins to open all media.
+    fn begin(&self) -> OpeningMedia {
+        let (left, receiver) = watch::channel(self.media.len());
+        let left = Arc::new(left);
+        let mut tasks = JoinSet::new();
         for place in &self.media {
-            let (settings, path) = (self.settings.clone(), place.clone());
-            match offload(move || MediaSource::open(&settings, &path)).await {
-                Ok(source) => list.push(Arc::new(source)),
-                Err(error) => tracing::debug!(medium = %place.display(), %error, "left out"),
-            }
+            let (opener, path) = (Arc::clone(&self.opener), place.clone());
+            let (sources, left) = (Arc::clone(&self.maps.sources), Arc::clone(&left));
+            tasks.spawn(async move {
+                let opened = path.clone();
+                match offload(move || opener(&opened)).await {
+                    Ok(source) => sources.add(source),
+                    Err(error) => {
+                        tracing::debug!(medium = %path.display(), %error, "left out");
+                    }
+                }
+                left.send_modify(|left| *left -= 1);
+            });
         }
-        let (name, cost) = &self.store;
-        let sources = Sources::new(self.settings.clone(), name, *cost, list);
-        sources.judge_store_by(Arc::new(StoreWay(self.link.clone())));
-        NearbyMaps::new(Arc::new(sources), self.link.clone())
+        OpeningMedia { left: receiver, _tasks: tasks }
+    }
+
+    /// Waits for the media, for as long as is worth it.
+    async fn until_open(&self, turn: MapTurn) {
+        let mut left = self.opening.get_or_init(|| self.begin()).left.clone();
+        // Once is enough, but for a map that the store does not give.
+        if turn == MapTurn::BeforeStore && self.are_late.load(Relaxed) {
+            return;
+        }
+        let opened = tokio::time::timeout(OPEN, left.wait_for(|left| *left == 0)).await;
+        self.are_late.store(opened.is_err(), Relaxed);
     }
 }
 
@@ -108,23 +145,54 @@ impl MapsOnDemand {
 impl MapLookup for MapsOnDemand {
     async fn map(&self, id: &MapId, turn: MapTurn) -> Option<Bytes> {
         // A store that is here is asked first.
-        let is_asked = turn == MapTurn::AfterStore
-            || (self.store.1 == CostEstimate::DISTANT && !self.are_late.load(Relaxed));
-        if !is_asked {
+        if turn == MapTurn::BeforeStore && !self.is_distant {
             return None;
         }
-        match tokio::time::timeout(OPEN, self.opened.get_or_init(|| self.open())).await {
-            Ok(maps) => maps.map(id, turn).await,
-            Err(_) => {
-                self.are_late.store(true, Relaxed);
-                None
-            }
-        }
+        self.until_open(turn).await;
+        self.maps.map(id, turn).await
     }
 }
 
 impl fmt::Debug for MapsOnDemand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "MapsOnDemand({:?})", self.media)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc;
+    use store::testing;
+
+    #[tokio::test]
+    async fn a_medium_that_hangs_is_opened_once_and_the_others_are_asked_meanwhile() {
+        let id = MapId::Root(store::ManifestId([7; 32]));
+        let cost = ("store".to_owned(), CostEstimate::DISTANT);
+        let media = ["hangs", "is-none"].map(PathBuf::from).to_vec();
+        let mut maps = MapsOnDemand::new(testing::settings(), media, Link::default(), cost);
+        let (release, held) = mpsc::channel::<()>();
+        let (held, tries) = (Mutex::new(held), Arc::new(AtomicUsize::new(0)));
+        let counted = Arc::clone(&tries);
+        maps.opener = Arc::new(move |place| {
+            counted.fetch_add(1, Relaxed);
+            if place == Path::new("hangs") {
+                // Until the test lets go.
+                let _ = held.lock().unwrap().recv();
+            }
+            Err(block::Error::not_found("no medium"))
+        });
+        for turn in [MapTurn::BeforeStore, MapTurn::AfterStore, MapTurn::BeforeStore] {
+            assert!(maps.map(&id, turn).await.is_none());
+        }
+        let left = || *maps.opening.get().unwrap().left.borrow();
+        assert_eq!((tries.load(Relaxed), left()), (2, 1));
+        drop(release);
+        let mut opened = maps.opening.get().unwrap().left.clone();
+        opened.wait_for(|left| *left == 0).await.unwrap();
+        assert!(maps.map(&id, MapTurn::AfterStore).await.is_none());
+        assert_eq!((tries.load(Relaxed), maps.are_late.load(Relaxed)), (2, false));
     }
 }

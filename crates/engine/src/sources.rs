@@ -7,6 +7,7 @@
 use crate::config::Config;
 use crate::home::Home;
 use block::{Device, Error, ErrorKind, Result, offload};
+use futures::future::join_all;
 use lookaside::tree::{self, ContentIndex, FileStamp, IndexReport, Indexed};
 use lookaside::{ChunkSource, CostEstimate, Replica, Sources, media};
 use objects::OpenOptions;
@@ -104,19 +105,27 @@ pub struct ConfiguredSources {
     others: Vec<(String, SourcePlace)>,
 }
 
-/// Adds the configured stores, and says what else is configured.
+/// A configured place, as it was found.
+enum FoundSource {
+    Store(Store),
+    Other(SourcePlace),
+}
+
+/// Adds the configured stores, and says what else is configured. All are looked at side by side: one that hangs keeps
+/// no other waiting.
 pub async fn add_configured(store: &Store, home: &Home, config: &Config) -> ConfiguredSources {
+    let places: Vec<_> = config.sources.iter().map(|place| home.store_url(place)).collect();
+    let found = join_all(places.iter().map(|place| look(place, home, config))).await;
     let mut configured = ConfiguredSources::default();
-    for place in &config.sources {
-        let place = home.store_url(place);
-        let asked = place.clone();
-        let looked = soon(&place, LOOK, offload(move || SourcePlace::of(&asked))).await;
-        let outcome = match looked {
-            Ok(SourcePlace::Store(_)) => {
-                let added = add_one(store, &place, home, config).await;
-                added.map(|other| configured.stores.push((place, other)))
+    for (place, found) in places.into_iter().zip(found) {
+        let outcome = match found {
+            Ok(FoundSource::Store(source)) => {
+                let added = store.add_source(source);
+                added
+                    .map_err(|e| e.context(format!("source {place}")))
+                    .map(|other| configured.stores.push((place, other)))
             }
-            Ok(other) => {
+            Ok(FoundSource::Other(other)) => {
                 configured.others.push((place, other));
                 Ok(())
             }
@@ -129,6 +138,15 @@ pub async fn add_configured(store: &Store, home: &Home, config: &Config) -> Conf
     configured
 }
 
+/// Looks at a configured place, and opens it if it is a store.
+async fn look(place: &str, home: &Home, config: &Config) -> Result<FoundSource> {
+    let asked = place.to_owned();
+    match soon(place, LOOK, offload(move || SourcePlace::of(&asked))).await? {
+        SourcePlace::Store(_) => open(place, home, config).await.map(FoundSource::Store),
+        other => Ok(FoundSource::Other(other)),
+    }
+}
+
 impl ConfiguredSources {
     /// The media among them.
     pub(crate) fn media(&self) -> Vec<PathBuf> {
@@ -139,24 +157,32 @@ impl ConfiguredSources {
         media.collect()
     }
 
-    /// Opens all of them for a server; also gives the places that were opened.
+    /// Opens all of them for a server, side by side; also gives the places that were opened.
     pub async fn open(
         self,
         store: &Store,
         home: &Home,
         config: &Config,
     ) -> (Arc<Sources>, HashSet<String>) {
-        let mut list: Vec<Arc<dyn ChunkSource>> = Vec::new();
-        let mut places = HashSet::new();
-        for (place, other) in self.stores {
-            list.push(replica(&place, other).await);
+        let Self { stores, others } = self;
+        let opening = others.iter().map(|(place, other)| {
+            soon(place, OPEN, chunk_source(other, store.settings(), home)) //
+        });
+        let learning = stores.into_iter().map(|(place, other)| async {
+            let source = replica(&place, other).await;
+            (place, source)
+        });
+        let (learned, opened) = tokio::join!(join_all(learning), join_all(opening));
+        let (mut list, mut places) = (Vec::new(), HashSet::new());
+        for (place, source) in learned {
+            list.push(source);
             places.insert(place);
         }
-        for (place, other) in self.others {
-            match soon(&place, OPEN, chunk_source(&other, store.settings(), home)).await {
+        for ((place, _), opened) in others.iter().zip(opened) {
+            match opened {
                 Ok(source) => {
                     list.push(source);
-                    places.insert(place);
+                    places.insert(place.clone());
                 }
                 Err(error) => {
                     tracing::warn!(source = place, %error, "a source of the configuration is left out");
@@ -250,7 +276,8 @@ pub async fn chunk_source(
             Ok(Arc::new(source))
         }
         SourcePlace::Tree(path) | SourcePlace::Image(path) => {
-            let path = canonical(path)?;
+            let asked = path.clone();
+            let path = offload(move || canonical(&asked)).await?;
             let index = read_index(settings, home, &path).await?.ok_or_else(|| {
                 Error::not_found(format!(
                     "{} is neither a store nor a medium, and not indexed; index it with \
