@@ -13,7 +13,7 @@
 use crate::seal::TAG;
 use crate::wire::{self, FRAME, Frame, SEALED};
 use crate::{ChunkId, Settings};
-use block::{Error, Result};
+use block::{Error, ErrorKind, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
 const VERSION: u16 = 1;
@@ -90,7 +90,7 @@ pub fn encode_version(
 /// # Errors
 /// [`Corrupt`](block::ErrorKind::Corrupt) for anything that is not what was written,
 /// [`Unsupported`](block::ErrorKind::Unsupported) for a newer version or unknown flags,
-/// [`Invalid`](block::ErrorKind::Invalid) when it is another store's.
+/// [`Invalid`](block::ErrorKind::Invalid) when it is another store's, of whatever version.
 pub fn decode(settings: &Settings, magic: [u8; 8], name: &str, bytes: &[u8]) -> Result<Vec<u8>> {
     decode_versions(settings, (magic, VERSION), name, bytes).map(|(_, body)| body)
 }
@@ -100,7 +100,7 @@ pub fn decode(settings: &Settings, magic: [u8; 8], name: &str, bytes: &[u8]) -> 
 /// # Errors
 /// [`Corrupt`](block::ErrorKind::Corrupt) for anything that is not what was written,
 /// [`Unsupported`](block::ErrorKind::Unsupported) for a newer version or unknown flags,
-/// [`Invalid`](block::ErrorKind::Invalid) when it is another store's.
+/// [`Invalid`](block::ErrorKind::Invalid) when it is another store's, of whatever version.
 pub fn decode_versions(
     settings: &Settings,
     (magic, newest): ([u8; 8], u16),
@@ -109,10 +109,16 @@ pub fn decode_versions(
 ) -> Result<(u16, Vec<u8>)> {
     let short = || Error::corrupt(format!("{name} is damaged: it is too short"));
     let (frame, rest) = Frame::ref_from_prefix(bytes).map_err(|_| short())?;
-    let version = frame.check_versions(name, magic, newest, rest)?;
+    let foreign = || Error::invalid(format!("{name} belongs to another store"));
+    let key_check = settings.key_check();
+    let version = frame.check_versions(name, magic, newest, rest).map_err(|e| {
+        // The key check is where it is in every version.
+        let is_foreign = !rest.starts_with(&key_check);
+        if e.kind() == ErrorKind::Unsupported && is_foreign { foreign() } else { e }
+    })?;
     let (check, body) = rest.split_at_checked(CHECK).ok_or_else(short)?;
-    if check != settings.key_check() {
-        return Err(Error::invalid(format!("{name} belongs to another store")));
+    if check != key_check {
+        return Err(foreign());
     }
     wire::check_sealed(name, frame.flags.get(), settings.is_encrypted())?;
     let body = match settings.sealer() {
@@ -128,7 +134,6 @@ pub fn decode_versions(
 mod tests {
     use super::*;
     use crate::testing;
-    use block::ErrorKind;
 
     #[test]
     fn a_file_comes_back_under_its_own_name_and_key_only_and_no_flipped_bit_passes() {

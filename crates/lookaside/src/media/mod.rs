@@ -66,6 +66,8 @@ pub struct Media {
     packs: Vec<PackFile>,
     maps: Vec<MapFile>,
     records: Vec<StoredRecord>,
+    /// Records of this store that only a newer build reads, and why: nobody here knows what they need.
+    newer: Vec<(PathBuf, Error)>,
     /// Files of this store that are damaged or incomplete.
     broken: Vec<PathBuf>,
     /// Files that cannot be read now, and why: what is in them may be sound.
@@ -120,6 +122,7 @@ impl Media {
             packs: Vec::new(),
             maps: Vec::new(),
             records: Vec::new(),
+            newer: Vec::new(),
             broken: Vec::new(),
             unreadable: Vec::new(),
             blocks: BlockSize::of(&directory),
@@ -156,6 +159,9 @@ impl Media {
             if let Err(error) = outcome {
                 tracing::debug!(file = %path.display(), %error, "left out of the medium");
                 match FileFault::of(&error) {
+                    FileFault::Foreign if is_newer_record(kind, &error) => {
+                        media.newer.push((path, error));
+                    }
                     FileFault::Foreign | FileFault::Missing => {}
                     FileFault::Damaged => media.broken.push(path),
                     FileFault::Unreadable => media.unreadable.push((path, error)),
@@ -232,6 +238,11 @@ impl FileFault {
             _ => Self::Unreadable,
         }
     }
+}
+
+/// Whether a file is a record of this store that a newer build wrote.
+fn is_newer_record(kind: FileKind, error: &Error) -> bool {
+    kind == FileKind::Record && error.kind() == ErrorKind::Unsupported
 }
 
 /// The error of reading a file: one that ends too early is damaged.

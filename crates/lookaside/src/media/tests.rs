@@ -311,6 +311,41 @@ async fn a_medium_of_the_first_version_is_read_and_gets_maps_when_it_is_written(
 }
 
 #[tokio::test]
+async fn what_a_newer_build_wrote_is_not_changed_and_that_of_another_store_is_in_nobodys_way() {
+    for encrypted in [false, true] {
+        let lab = Lab::new(encrypted).await;
+        let (wanted, manifest) = lab.import("debian", image(1)).await;
+        let (other, _) = lab.import("other", image(2)).await;
+        lab.write(&[wanted.clone(), other.clone()], None).await;
+        let number = record::number_of(lab.settings(), wanted.kind, &wanted.name);
+        let path = record::path(&lab.place.path().join(DIRECTORY), number);
+        let newer = |settings: &Settings| {
+            let format = (record::MAGIC, record::VERSION + 1);
+            outside::encode_version(settings, format, "what it is by then", b"what it says by then")
+        };
+        std::fs::write(&path, newer(lab.settings()).unwrap()).unwrap();
+        let before = lab.files();
+        for images in [vec![wanted.clone()], vec![other.clone()]] {
+            let told = write(&lab.store, lab.place.path(), &images, None, &()).await.unwrap_err();
+            assert_eq!(told.kind(), ErrorKind::Unsupported, "{told}");
+            assert!(told.message().contains(&path.display().to_string()), "{told}");
+            assert!(told.message().contains("use a newer sojourn"), "{told}");
+        }
+        let told = remove(lab.settings(), lab.place.path(), "other").unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::Unsupported, "{told}");
+        assert!(!verify(lab.settings(), lab.place.path(), true, &()).await.unwrap().dropped);
+        assert_eq!(lab.files(), before);
+        let chunks = lab.plain(&manifest).await;
+        conformance::check(&lab.open(), lab.settings(), &chunks).await;
+
+        let strange = Settings::generate(&testing::FixedEntropy::new(99)).unwrap();
+        std::fs::write(&path, newer(&strange).unwrap()).unwrap();
+        remove(lab.settings(), lab.place.path(), "other").unwrap();
+        assert!(path.exists());
+    }
+}
+
+#[tokio::test]
 async fn a_boot_reads_no_map_of_the_store_when_the_medium_has_them() {
     let lab = Lab::new(true).await;
     let (wanted, _) = lab.import("debian", image(1)).await;

@@ -85,7 +85,8 @@ pub struct MediaWriteReport {
 ///
 /// # Errors
 /// Those of the store; [`NoSpace`](ErrorKind::NoSpace) when not even the index and the records have room;
-/// [`Unavailable`](ErrorKind::Unavailable) when what is on it cannot be read; the system's, naming the file. A
+/// [`Unavailable`](ErrorKind::Unavailable) when what is on it cannot be read,
+/// [`Unsupported`](ErrorKind::Unsupported) when only a newer build reads it; the system's, naming the file. A
 /// medium that is full is none: the report says what did not fit.
 pub async fn write(
     store: &Store,
@@ -176,7 +177,8 @@ fn choose(media: &Media, wanted: &[Wanted], room: &mut MediaRoom) -> Vec<ChunkRe
 ///
 /// # Errors
 /// [`NotFound`](ErrorKind::NotFound) when there is no medium, or nothing of that name on it;
-/// [`Unavailable`](ErrorKind::Unavailable) when a record cannot be read; the system's when a file cannot be deleted.
+/// [`Unavailable`](ErrorKind::Unavailable) when a record cannot be read,
+/// [`Unsupported`](ErrorKind::Unsupported) when only a newer build reads it; the system's when a file cannot be deleted.
 pub fn remove(settings: &Settings, place: &Path, name: &str) -> Result<u64> {
     let mut media = Media::open(settings, place)?;
     media.must_know_records()?;
@@ -311,6 +313,13 @@ fn split_off(media: &mut Media, needed: &Needed) -> Vec<PathBuf> {
 impl Media {
     /// Fails while it is not known what is needed on it: nothing is deleted then.
     fn must_know_records(&self) -> Result<()> {
+        if let Some((path, error)) = self.newer.first() {
+            return Err(Error::unsupported(format!(
+                "{}: {}; what a newer build needs on the medium is not known to this one, and nothing is changed",
+                path.display(),
+                error.message()
+            )));
+        }
         let is_record = |(path, _): &&(PathBuf, Error)| {
             path.extension().is_some_and(|found| found.eq_ignore_ascii_case("img"))
         };
