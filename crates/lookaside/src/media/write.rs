@@ -9,7 +9,7 @@ use super::head::{self, HEAD};
 use super::map_file::{self, MapFile};
 use super::pack_file::{PackFile, check_chunks, short};
 use super::record::{self, MediaRecord, StoredRecord};
-use super::room::{MediaRoom, Occupied, PACK};
+use super::room::{MediaRoom, Occupied, PACK, PlannedRecord};
 use super::wanted::{MediaImage, Wanted};
 use super::{DIRECTORY, FileFault, Media, README, README_TEXT, index, is_at};
 use crate::regular::create_afresh;
@@ -101,22 +101,23 @@ pub async fn write(
     for image in images {
         wanted.push(Wanted::of(store, image).await?);
     }
-    let numbers: HashSet<u32> =
-        images.iter().map(|image| record::number_of(&settings, image.kind, &image.name)).collect();
     let needed = Needed {
         chunks: wanted.iter().flat_map(Wanted::all).map(|at| short(&at.id)).collect(),
         maps: wanted.iter().flat_map(|wanted| &wanted.maps).map(map_file::short).collect(),
     };
-    let ids: Vec<u64> = wanted.iter().map(Wanted::ids).collect();
+    let number = |image: &MediaImage| record::number_of(&settings, image.kind, &image.name);
+    let planned: Vec<PlannedRecord> =
+        images.iter().map(number).zip(wanted.iter().map(Wanted::ids)).collect();
+    let numbers: HashSet<u32> = planned.iter().map(|(number, _)| *number).collect();
     let (mut media, freed) = {
         let (settings, place, replaced) = (settings.clone(), place.to_owned(), numbers.clone());
-        let ids = ids.clone();
-        offload(move || prepare(&settings, &place, &replaced, needed, (&ids, size))).await?
+        let planned = planned.clone();
+        offload(move || prepare(&settings, &place, &replaced, needed, (&planned, size))).await?
     };
     report.freed_bytes = freed;
     report.unreadable = told_unreadable(&media);
     let occupied = media.occupied(&settings, &numbers, &[]);
-    let mut room = MediaRoom::of(&media.directory, &occupied, &ids, size)?;
+    let mut room = MediaRoom::of(&media.directory, &occupied, &planned, size)?;
     report.kept_bytes = kept(&wanted, &media);
     put_maps(store, &mut media, &wanted, &mut room, &mut report).await?;
     let chosen = choose(&media, &wanted, &mut room);
@@ -216,13 +217,13 @@ pub(super) fn drop_files(settings: &Settings, media: &mut Media, files: &[PathBu
 }
 
 /// Opens or makes a medium that is about to be written, and deletes what is of no use on it: not before it is
-/// known that the index and the records, of so many ids each, fit into `size` bytes beside what stays.
+/// known that the index and the records that are planned fit into `size` bytes beside what stays.
 fn prepare(
     settings: &Settings,
     place: &Path,
     replaced: &HashSet<u32>,
     mut needed: Needed,
-    (ids, size): (&[u64], Option<u64>),
+    (planned, size): (&[PlannedRecord], Option<u64>),
 ) -> Result<(Media, u64)> {
     if !place.is_dir() {
         return Err(Error::not_found(format!("{} is not a directory", place.display())));
@@ -281,7 +282,7 @@ fn prepare(
     let mut gone = std::mem::take(&mut media.broken);
     gone.extend(split_off(&mut media, &needed));
     let occupied = media.occupied(settings, replaced, &gone);
-    MediaRoom::of(&media.directory, &occupied, ids, size)?;
+    MediaRoom::of(&media.directory, &occupied, planned, size)?;
     gone.iter().try_for_each(|path| delete(path))?;
     // What was deleted is in no index.
     let Media { packs, maps, unreadable, .. } = media;
@@ -335,9 +336,6 @@ impl Media {
 
     /// What stays on it when records of these numbers are written and these files are gone.
     fn occupied(&self, settings: &Settings, replaced: &HashSet<u32>, gone: &[PathBuf]) -> Occupied {
-        let records = self.records.iter().filter(|stored| replaced.contains(&stored.number));
-        let records = records.map(|stored| record::path(&self.directory, stored.number));
-        let written_again = records.chain([index::path(settings, &self.directory)]);
         let (mut files, mut bytes) = (self.files, self.used - self.blocks.directory(self.files));
         let mut take_off = |path: &Path| match std::fs::metadata(path) {
             Ok(found) => {
@@ -348,13 +346,17 @@ impl Media {
             }
             Err(_) => 0,
         };
-        let replaced = written_again.map(|path| take_off(&path)).sum();
+        let index = take_off(&index::path(settings, &self.directory));
+        let records = self.records.iter().filter(|stored| replaced.contains(&stored.number));
+        let records = records
+            .map(|stored| (stored.number, take_off(&record::path(&self.directory, stored.number))))
+            .collect();
         for path in gone {
             take_off(path);
         }
         let chunks = self.packs.iter().map(|pack| pack.rows.len() as u64).sum();
         let indexed = (chunks, self.packs.len() as u64);
-        Occupied { blocks: self.blocks, files, bytes, replaced, indexed }
+        Occupied { blocks: self.blocks, files, bytes, index, records, indexed }
     }
 }
 
