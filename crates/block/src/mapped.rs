@@ -15,7 +15,8 @@
 //   instruction that the compiler does not look into, at offsets that were checked against the length.
 // * A thread that stores says so in `fault::USED` first, and takes it back before the `Mapping` can go.
 //   The handler looks at that of its own thread, so that what it points to is live.
-// * What the handler does is allowed in a handler: it loads and stores atomics, and calls mmap(2).
+// * What the handler does is allowed in a handler: it loads and stores atomics, and calls membarrier(2) and
+//   mmap(2).
 #![allow(unsafe_code)]
 
 mod fault;
@@ -26,7 +27,6 @@ use crate::fs::File;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::os::fd::AsFd;
 use std::ptr;
-use std::sync::atomic::{Ordering, fence};
 
 /// The length of what is stored at once, in bytes, and what its offset is a multiple of.
 pub const CELL: usize = 16;
@@ -98,8 +98,7 @@ impl MappedFile {
                 at += CELL;
             }
         });
-        fence(Ordering::SeqCst);
-        !mapping.guard.is_torn()
+        !mapping.guard.was_torn()
     }
 }
 

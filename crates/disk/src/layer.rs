@@ -3,7 +3,7 @@
 
 use crate::blockmap::{BlockMap, GROUP, State};
 use crate::doubt::{self, Doubt};
-use crate::maplog::{Failure, Identity, Known, MapLog, Notes, RECENT, REMEDY, sync_notes};
+use crate::maplog::{Failure, Hand, Identity, Known, MapLog, Notes, RECENT, REMEDY, sync_notes};
 use block::fs::{FsPath, Open};
 use block::{BLOCK, Error, ErrorKind, RandomFile, Result, Span};
 use parking_lot::Mutex;
@@ -15,6 +15,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const CHANGED_TOGETHER: u64 = 8;
 /// Locks of these; regions far apart share one.
 const LOCKS: usize = 64;
+
+/// Whose turn it is to change states, with the notes that it has at hand. It has a cache line of its own:
+/// threads that write to different places of a disk must not wait for one another's.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Turn(Mutex<Hand>);
 
 /// How a round of flushing ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,11 +39,15 @@ pub(crate) struct Layer {
     log: Mutex<MapLog>,
     notes: Arc<Notes>,
     /// Who holds one changes states in its groups: what is noted is never older than what counts.
-    changing: [Mutex<()>; LOCKS],
+    changing: Box<[Turn; LOCKS]>,
     /// The data file has bytes that may not be on stable storage.
     unsynced: AtomicBool,
     /// The mark of a sync that failed before the layer was opened is there still: notes count for nothing.
     doubted: AtomicBool,
+}
+
+fn turns() -> Box<[Turn; LOCKS]> {
+    Box::new(std::array::from_fn(|_| Turn::default()))
 }
 
 /// The paths of a layer's data and map.
@@ -72,7 +82,7 @@ impl Layer {
             map: BlockMap::new(),
             notes: Arc::clone(log.notes()),
             log: Mutex::new(log),
-            changing: [const { Mutex::new(()) }; LOCKS],
+            changing: turns(),
             unsynced: AtomicBool::new(false),
             doubted: AtomicBool::new(false),
         })
@@ -156,7 +166,7 @@ impl Layer {
             map,
             notes: Arc::clone(log.notes()),
             log: Mutex::new(log),
-            changing: [const { Mutex::new(()) }; LOCKS],
+            changing: turns(),
             unsynced: AtomicBool::new(true),
             doubted: AtomicBool::new(still_doubted),
         })
@@ -219,7 +229,7 @@ impl Layer {
 
     /// Changes the states of blocks whose groups change together.
     fn change(&self, part: u64, blocks: Range<u64>, state: State) -> Result<()> {
-        let _turn = self.changing[part as usize % LOCKS].lock();
+        let mut hand = self.changing[part as usize % LOCKS].0.lock();
         let groups = blocks.start / GROUP..blocks.end.div_ceil(GROUP);
         let mut words = [0; CHANGED_TOGETHER as usize];
         let count = (groups.end - groups.start) as usize;
@@ -227,7 +237,7 @@ impl Layer {
             *word = self.map.word_with(group, &blocks, state);
         }
         // Before they count: who finds the new state does not note it again.
-        match self.notes.put(groups.start, &words[..count]) {
+        match self.notes.put(&mut hand, groups.start, &words[..count]) {
             // Giving room back must not want any. Private blocks that were given back read as zeroes, too.
             Err(e) if e.kind() == ErrorKind::NoSpace && state == State::Zero => {
                 if self.map.fresh(blocks.clone()) > 0 {
@@ -240,11 +250,16 @@ impl Layer {
         Ok(())
     }
 
+    /// Says that blocks may change soon. Waits for the file system.
+    pub(crate) fn prepare(&self) {
+        self.notes.prepare();
+    }
+
     /// Gives up the notes, if the log has all that they say.
     fn forget_notes(&self) {
-        let _all: Vec<_> = self.changing.iter().map(Mutex::lock).collect();
+        let mut all: Vec<_> = self.changing.iter().map(|turn| turn.0.lock()).collect();
         if !self.map.has_changes() {
-            self.notes.forget();
+            self.notes.forget(all.iter_mut().map(|hand| &mut **hand));
         }
     }
 
@@ -269,6 +284,7 @@ impl Layer {
     fn sync_once(&self, round: Round) -> Result<(), Failure> {
         let mut log = self.log.lock();
         let changed = self.map.collect();
+        self.notes.grew(changed.len());
         let checkpoint = log.wants_checkpoint()
             || self.doubted.load(Ordering::Acquire)
             || round == Round::Close

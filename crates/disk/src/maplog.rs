@@ -20,7 +20,7 @@ mod tests;
 use self::format::{Header, RECORD_HEADER, RECORDS, Record, SLOTS, Slot};
 pub(crate) use self::format::{Identity, decode_entries};
 use self::recent::Ground;
-pub(crate) use self::recent::{Notes, SUFFIX as RECENT, sync as sync_notes};
+pub(crate) use self::recent::{Hand, Notes, SUFFIX as RECENT, sync as sync_notes};
 use crate::doubt;
 use block::fs::{FsPath, Open};
 use block::{Error, ErrorKind, RandomFile, Result};
@@ -199,7 +199,7 @@ impl MapLog {
             log.notes.read(limit, &mut |group, word| restore(group, word, Known::Recent))?;
         } else {
             // What stands on nothing that is here stands on nothing that will be.
-            log.notes.forget();
+            log.notes.forget([]);
         }
         log.notes.stand_on(log.ground()?)?;
         Ok(log)

@@ -128,13 +128,12 @@ impl Shadow {
         let at = directory.clone();
         let numbers = layers.to_vec();
         let layers = offload(move || {
-            numbers
-                .iter()
-                .rev()
-                .map(|layer| {
-                    Ok(Arc::new(Layer::open(&at, Identity { disk, layer: *layer }, size)?))
-                })
-                .collect::<Result<Vec<_>>>()
+            let open = |layer: &u32| {
+                Ok(Arc::new(Layer::open(&at, Identity { disk, layer: *layer }, size)?))
+            };
+            let layers = numbers.iter().rev().map(open).collect::<Result<Vec<_>>>()?;
+            layers[0].prepare();
+            Ok(layers)
         })
         .await?;
         Ok(Self::assemble(directory, disk, layers, base, size))

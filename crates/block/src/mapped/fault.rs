@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, compiler_fence, fence};
 
 thread_local! {
     /// What this thread uses at the moment; null when it uses none.
@@ -20,6 +20,9 @@ static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// The length of a page, in bytes; 0 until the handler is there.
 static PAGE: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the handler has all threads pass a barrier (membarrier(2)), so that those who store need none.
+static BARRIER: AtomicBool = AtomicBool::new(false);
 
 /// Mapped memory that may go away below whoever uses it: others can cut the file short, the file system can
 /// be full, storage can fail. The kernel tells by SIGBUS, which would end the process.
@@ -61,6 +64,21 @@ impl Guarded {
     pub fn is_torn(&self) -> bool {
         self.torn.load(Ordering::SeqCst)
     }
+
+    /// Whether a page may have been missing when this thread [accessed](Self::access) the memory last: if
+    /// not, what it stored is in what was mapped.
+    #[inline]
+    pub fn was_torn(&self) -> bool {
+        // The stores come before the look, or the look finds what the handler said before it changed the page.
+        // A barrier here would wait for the stores' cache lines; the handler's costs nothing until a page is
+        // missing.
+        if BARRIER.load(Ordering::Relaxed) {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
+        self.is_torn()
+    }
 }
 
 /// Puts back what a thread used before, also when it panics.
@@ -94,6 +112,8 @@ fn install() -> Option<()> {
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
     PAGE.store(page, Ordering::Relaxed);
     BEFORE.set(before).ok()?;
+    // Linux 4.14, and no seccomp filter that forbids it.
+    BARRIER.store(membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED), Ordering::Relaxed);
     // SAFETY: zero is a value of all that `sigaction` has; the handler has the signature that SA_SIGINFO
     // asks for, and `BEFORE` and `PAGE` are set.
     unsafe {
@@ -123,10 +143,24 @@ fn replace(address: usize) -> bool {
     };
     // Before there is such a page: who stores into it must not think that the file has it.
     guarded.torn.store(true, Ordering::SeqCst);
+    if BARRIER.load(Ordering::Relaxed) && !membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
+        return false;
+    }
     let size = PAGE.load(Ordering::Relaxed);
     let page = address & !(size - 1);
     // A huge page cannot be replaced in part; the whole mapping can.
     put_memory(page, size) || put_memory(range.start, range.len())
+}
+
+/// Calls membarrier(2) for the threads of this process; `false` when the kernel does not do it.
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: a system call that touches no memory of the caller's; `errno` is as it was before.
+    unsafe {
+        let errno = *libc::__errno_location();
+        let done = libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0;
+        *libc::__errno_location() = errno;
+        done
+    }
 }
 
 /// Puts memory of this process, of zeroes, in the place of guarded memory.

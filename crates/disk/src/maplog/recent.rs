@@ -18,7 +18,8 @@ use block::fs::{FsPath, Open};
 use block::mapped::{CELL, MappedFile};
 use block::page_cache::PageCacheId;
 use block::{Error, RandomFile, Result, Span};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the name of the notes ends with.
@@ -81,7 +82,7 @@ impl Ground {
 /// The file, open, with what seeds its checksums.
 #[derive(Debug)]
 struct NotesFile {
-    file: RandomFile,
+    file: Arc<RandomFile>,
     seed: u32,
     mapped: Mapped,
 }
@@ -94,9 +95,14 @@ enum Mapped {
     Never,
 }
 
+/// The notes as one of several writers has them at hand, so that those who note different groups share
+/// no memory that changes. Its owner keeps it under a lock.
+#[derive(Debug, Default)]
+pub(crate) struct Hand(Option<Arc<NotesFile>>);
+
 impl NotesFile {
     fn new(file: RandomFile, seed: u32) -> Self {
-        Self { file, seed, mapped: Mapped::NotYet }
+        Self { file: Arc::new(file), seed, mapped: Mapped::NotYet }
     }
 
     /// Whether more of the file is to be mapped for entries that end at `end`.
@@ -109,13 +115,15 @@ impl NotesFile {
             }
     }
 
-    /// Maps the file at least up to `end`, if that can be done.
-    fn map(&mut self, end: u64) {
+    /// The file, mapped at least up to `end`, if that can be done. Who has it mapped up to a lesser end
+    /// goes on with that.
+    fn mapped_to(&self, end: u64) -> Self {
         let len = end.next_power_of_two().max(LEAST_MAPPED);
-        self.mapped = match MappedFile::new(self.file.file(), len) {
+        let mapped = match MappedFile::new(self.file.file(), len) {
             Some(mapped) => Mapped::Yes(mapped),
             None => Mapped::Never,
         };
+        Self { file: Arc::clone(&self.file), seed: self.seed, mapped }
     }
 
     /// Writes entries: into memory where the file is mapped, which costs next to nothing.
@@ -137,8 +145,8 @@ pub(crate) struct Notes {
     /// Beside which logs they count: the one that is there, and the one that is to take its place.
     grounds: Mutex<[Option<Ground>; 2]>,
     /// Nothing while there is no file.
-    file: RwLock<Option<NotesFile>>,
-    /// Bytes noted since the file was made.
+    file: Mutex<Option<Arc<NotesFile>>>,
+    /// Bytes noted since the file was made, up to the last flush.
     noted: AtomicU64,
 }
 
@@ -153,7 +161,7 @@ impl Notes {
             identity,
             memory: map.above().page_cache()?,
             grounds: Mutex::default(),
-            file: RwLock::default(),
+            file: Mutex::default(),
             noted: AtomicU64::new(0),
         })
     }
@@ -188,7 +196,7 @@ impl Notes {
         }
         let seed = u32_at(&header, HEADER - 4);
         let grounds = GROUNDS.iter().filter_map(|at| Ground::decode(&bytes[*at..], seed));
-        *self.file.write() = Some(NotesFile::new(file, seed));
+        *self.file.lock() = Some(Arc::new(NotesFile::new(file, seed)));
         Ok(grounds.collect())
     }
 
@@ -212,8 +220,7 @@ impl Notes {
     /// # Errors
     /// [`Corrupt`](block::ErrorKind::Corrupt) when one does not check; those of the file system.
     pub(super) fn read(&self, limit: u64, restore: &mut dyn FnMut(u64, u64)) -> Result<()> {
-        let slot = self.file.read();
-        let Some(notes) = &*slot else { return Ok(()) };
+        let Some(notes) = self.file.lock().clone() else { return Ok(()) };
         let length = notes.file.len()?.max(ENTRIES);
         let mut noted = ENTRIES;
         let mut buffer = vec![0; WINDOW as usize];
@@ -253,38 +260,42 @@ impl Notes {
     }
 
     /// Notes the words of groups from `first` on, [`MOST_WORDS`] at the most. Nothing is synced. Whoever
-    /// notes the same groups waits for their turn.
+    /// notes the same groups waits for their turn, and has the same `hand`.
     ///
     /// # Errors
     /// Those of the file system; the next process may have either the old words or the new ones then.
-    pub(crate) fn put(&self, first: u64, words: &[u64]) -> Result<()> {
+    pub(crate) fn put(&self, hand: &mut Hand, first: u64, words: &[u64]) -> Result<()> {
         let Some(memory) = &self.memory else { return Ok(()) };
         let at = ENTRIES + first * ENTRY as u64;
         let end = at + (words.len() * ENTRY) as u64;
-        let mut slot = self.file.read();
-        while slot.as_ref().is_none_or(|notes| notes.wants_map(end)) {
-            drop(slot);
-            self.make(memory, end)?;
-            slot = self.file.read();
-        }
-        let Some(notes) = &*slot else { return Ok(()) };
+        let notes = match &hand.0 {
+            Some(notes) if !notes.wants_map(end) => notes,
+            _ => hand.0.insert(self.make(memory, end)?),
+        };
         let mut entries = [[0; ENTRY]; MOST_WORDS];
         for ((entry, word), group) in entries.iter_mut().zip(words).zip(first..) {
             *entry = encode(*word, group, notes.seed);
         }
-        notes.put(at, &entries[..words.len()])?;
-        self.noted.fetch_add(end - at, Ordering::Relaxed);
-        Ok(())
+        notes.put(at, &entries[..words.len()])
+    }
+
+    /// Makes the file before the first write waits for that. What goes wrong now is tried again then.
+    pub(crate) fn prepare(&self) {
+        if let Some(memory) = &self.memory
+            && let Err(error) = self.make(memory, ENTRIES + ENTRY as u64)
+        {
+            tracing::debug!(path = %self.path.display(), %error, "cannot make a file for notes yet");
+        }
     }
 
     /// Makes the file, unless it is there, and maps what entries up to `end` need of it.
-    fn make(&self, memory: &PageCacheId, end: u64) -> Result<()> {
-        let mut slot = self.file.write();
+    fn make(&self, memory: &PageCacheId, end: u64) -> Result<Arc<NotesFile>> {
+        let mut slot = self.file.lock();
         if let Some(notes) = &mut *slot {
             if notes.wants_map(end) {
-                notes.map(end);
+                *notes = Arc::new(notes.mapped_to(end));
             }
-            return Ok(());
+            return Ok(Arc::clone(notes));
         }
         let file = RandomFile::open_on(&self.path, Open::REPLACE)?;
         let header = self.header(memory, number(&file)?);
@@ -300,8 +311,7 @@ impl Notes {
         }
         notes.file.write(0, &page)?;
         self.noted.store(ENTRIES, Ordering::Relaxed);
-        *slot = Some(notes);
-        Ok(())
+        Ok(Arc::clone(slot.insert(Arc::new(notes.mapped_to(end)))))
     }
 
     /// From now on they count beside a log that has this record, and no other.
@@ -316,7 +326,7 @@ impl Notes {
     }
 
     fn stand(&self, grounds: [Option<Ground>; 2]) -> Result<()> {
-        let slot = self.file.read();
+        let slot = self.file.lock();
         let mut now = self.grounds.lock();
         *now = grounds;
         let Some(notes) = &*slot else { return Ok(()) };
@@ -330,16 +340,28 @@ impl Notes {
         notes.file.write(GROUNDS[0] as u64, &bytes)
     }
 
-    /// Whether there is a file, of such a length that it is to be given up when it is not needed.
-    pub(crate) fn are_long(&self) -> bool {
-        self.noted.load(Ordering::Relaxed) > LONG && self.file.read().is_some()
+    /// Says that a flush found the words of so many groups changed.
+    pub(crate) fn grew(&self, groups: usize) {
+        self.noted.fetch_add((groups * ENTRY) as u64, Ordering::Relaxed);
     }
 
-    /// Removes them: the log says all that they said, or nobody can vouch for it.
-    pub(crate) fn forget(&self) {
-        let mut slot = self.file.write();
+    /// Whether there is a file, of such a length that it is to be given up when it is not needed.
+    pub(crate) fn are_long(&self) -> bool {
+        self.noted.load(Ordering::Relaxed) > LONG && self.file.lock().is_some()
+    }
+
+    /// Removes them: the log says all that they said, or nobody can vouch for it. `hands` are all that
+    /// there are.
+    pub(crate) fn forget<'a>(&self, hands: impl IntoIterator<Item = &'a mut Hand>) {
+        let mut slot = self.file.lock();
         *slot = None;
-        match self.path.remove_synced() {
+        let mut blank = self.noted.load(Ordering::Relaxed) == ENTRIES;
+        for hand in hands {
+            blank &= std::mem::take(hand).0.is_none();
+        }
+        // One that says nothing may come back.
+        let removed = if blank { self.path.remove_file() } else { self.path.remove_synced() };
+        match removed {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 // The log has what they say; older than it they never are.
                 tracing::warn!(path = %self.path.display(), error = %e, "cannot remove old notes");

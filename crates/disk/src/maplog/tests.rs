@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 const IDENTITY: Identity = Identity { disk: [9; 16], layer: 3 };
-const LIMIT: u64 = 1000;
+const LIMIT: u64 = 10_000;
 /// A word of 32 private blocks, and one of 32 zero ones.
 const PRIVATE: u64 = 0x5555_5555_5555_5555;
 const ZERO: u64 = 0xaaaa_aaaa_aaaa_aaaa;
@@ -224,8 +224,8 @@ fn noted_sample(dir: &tempfile::TempDir) -> (MapLog, FsPath, Map) {
     let path = FsPath::from(dir.path().join("0001.map"));
     let mut log = MapLog::create(&path, IDENTITY, [(1, PRIVATE)]).unwrap();
     append(&mut log, &[(2, 1)]);
-    log.notes().put(3, &[1, PRIVATE]).unwrap();
-    log.notes().put(2, &[5, ZERO]).unwrap();
+    log.notes().put(&mut Hand::default(), 3, &[1, PRIVATE]).unwrap();
+    log.notes().put(&mut Hand::default(), 2, &[5, ZERO]).unwrap();
     (log, path, Map::from([(2, 5), (3, ZERO), (4, PRIVATE)]))
 }
 
@@ -303,11 +303,11 @@ fn notes_count_beside_a_log_that_has_the_record_that_they_were_told_of_and_no_ot
     let (mut log, _) = open(&path).unwrap();
     // While it is open, no other file gets its number.
     let _replaced = std::fs::File::open(&path).unwrap();
-    log.notes().put(2, &[5, ZERO, PRIVATE]).unwrap();
+    log.notes().put(&mut Hand::default(), 2, &[5, ZERO, PRIVATE]).unwrap();
     let (old, before) = (std::fs::read(&path).unwrap(), std::fs::read(&notes).unwrap());
     log.checkpoint([(1, PRIVATE)]).unwrap();
     assert_eq!(noted(&path).unwrap(), expected);
-    log.notes().put(7, &[1]).unwrap();
+    log.notes().put(&mut Hand::default(), 7, &[1]).unwrap();
     expected.insert(7, 1);
     drop(log);
     assert_eq!(noted(&path).unwrap(), expected);
@@ -330,12 +330,47 @@ fn notes_go_on_by_system_calls_when_the_file_cannot_take_a_store() {
     let length = notes.metadata().unwrap().len();
     // The pages are gone, as when a file system is full: a store into them faults.
     notes.set_len(4096 + 5 * 16).unwrap();
-    log.notes().put(600, &[PRIVATE, 5]).unwrap();
-    log.notes().put(4, &[ZERO]).unwrap();
+    log.notes().put(&mut Hand::default(), 600, &[PRIVATE, 5]).unwrap();
+    log.notes().put(&mut Hand::default(), 4, &[ZERO]).unwrap();
     expected.extend([(600, PRIVATE), (601, 5), (4, ZERO)]);
     drop(log);
     assert_eq!(noted(&path).unwrap(), expected);
     assert!(notes.metadata().unwrap().len() < length, "written, and not mapped again");
+}
+
+#[test]
+fn hands_note_side_by_side_and_start_anew_when_the_notes_are_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, path, mut expected) = noted_sample(&dir);
+    let (mut near, mut far) = (Hand::default(), Hand::default());
+    log.notes().put(&mut near, 1, &[ZERO]).unwrap();
+    // Farther than what `near` has mapped.
+    log.notes().put(&mut far, 9000, &[PRIVATE]).unwrap();
+    log.notes().put(&mut near, 0, &[5]).unwrap();
+    expected.extend([(1, ZERO), (9000, PRIVATE), (0, 5)]);
+    assert_eq!(noted(&path).unwrap(), expected);
+    log.notes().forget([&mut near, &mut far]);
+    assert!(noted(&path).unwrap().is_empty());
+    log.notes().put(&mut near, 1, &[PRIVATE]).unwrap();
+    assert_eq!(noted(&path).unwrap(), Map::from([(1, PRIVATE)]));
+}
+
+#[test]
+fn notes_that_are_made_before_they_are_needed_say_nothing_and_go_with_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = FsPath::from(dir.path().join("0001.map"));
+    let notes = dir.path().join("0001.recent");
+    let log = MapLog::create(&path, IDENTITY, []).unwrap();
+    log.notes().prepare();
+    assert!(notes.exists() && noted(&path).unwrap().is_empty());
+    log.notes().forget([]);
+    assert!(!notes.exists());
+    // Nobody needs them to open a disk.
+    std::fs::create_dir(&notes).unwrap();
+    log.notes().prepare();
+    std::fs::remove_dir(&notes).unwrap();
+    log.notes().put(&mut Hand::default(), 1, &[PRIVATE]).unwrap();
+    assert_eq!(noted(&path).unwrap(), Map::from([(1, PRIVATE)]));
 }
 
 #[test]
