@@ -207,13 +207,16 @@ fn goals(rows: &[Cell]) -> Vec<Goal> {
 }
 
 fn ours(sojourn: &Path, dir: &Path) -> Result<Served> {
-    let home = Home::make(sojourn, &dir.join("vhost-user-home"), "store", Vec::new())?;
+    let at = dir.join("vhost-user-home");
+    let store = at.join("store");
+    let store = store.to_str().context("the path of the scratch directory is not text")?;
+    let home = Home::make(sojourn, &at, store, Vec::new())?;
     home.import(&dir.join("image.raw"), "bench")?;
     home.run(&["disk", "create", "disk", "--from", "bench"])?;
     let cache = block::ByteSize(2 * SIZE);
     let configuration = format!("[cache]\nsize = \"{cache}\"\n[serve]\nvhost_user = \"vu\"\n");
     let serving = home.serve(&configuration, None)?;
-    let socket = dir.join("vhost-user-home/vu/disk");
+    let socket = at.join("vu/disk");
     await_socket(&socket)?;
     let tree = Tree::new(serving.pid());
     let how = How::VhostUser(socket);
