@@ -226,10 +226,13 @@ impl Daemon {
         let returning = Arc::new(Returning::new(exports));
         let exports = security.guard(Arc::clone(&returning) as _, options.default_export.clone());
         let iscsi = iscsi.map(|bound| bound.serve(Arc::clone(&exports)));
+        let nbd = Server::new(Arc::clone(&exports), limits(&config));
         let vhost_user = match options.vhost_user_dir(home, &config) {
             Some(dir) => {
-                let (disks, exports) = (&engine.disks, Arc::clone(&exports));
-                vhost_user::Front::start(dir, home.disks(), disks, exports, &config).await.map(Some)
+                let (disks, processors) = (&engine.disks, nbd.processors());
+                vhost_user::Front::start(dir, home.disks(), disks, exports, processors, &config)
+                    .await
+                    .map(Some)
             }
             None => Ok(None),
         };
@@ -251,7 +254,7 @@ impl Daemon {
         let running = Arc::new(Running {
             home: home.clone(),
             engine: Arc::clone(&engine),
-            nbd: Server::new(exports, limits(&config)),
+            nbd,
             iscsi: fronts.iscsi.as_ref().map(iscsi::Front::server),
             vhost_user: fronts.vhost_user.as_ref().map(vhost_user::Front::server),
             gateway: passing,

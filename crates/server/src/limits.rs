@@ -36,6 +36,15 @@ pub(crate) fn limits(config: &Config) -> nbd::Limits {
     }
 }
 
+/// Those of vhost-user beside these of NBD.
+pub(crate) fn of_virtqueues(limits: &nbd::Limits) -> vhost_user::Limits {
+    vhost_user::Limits {
+        connections: limits.connections.min(vhost_user::Limits::default().connections),
+        busy_poll: limits.busy_poll,
+        stop_deadline: limits.stop_deadline,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

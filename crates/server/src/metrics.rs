@@ -219,6 +219,8 @@ impl Snapshot {
         counter(out, VHOST_USER_REFUSED, help, served.connections_refused)?;
         let help = "Requests of virtqueues answered";
         counter(out, VHOST_USER_REQUESTS, help, served.requests)?;
+        let help = "Times that a request of a virtqueue was found by busy polling";
+        counter(out, VHOST_USER_BUSY_POLLED, help, served.busy_polled)?;
         let help = "Bytes that guests read by vhost-user";
         counter(out, VHOST_USER_READ_BYTES, help, served.read_bytes)?;
         let help = "Bytes that guests wrote by vhost-user";

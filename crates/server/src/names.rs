@@ -68,6 +68,7 @@ pub(crate) mod metric {
     pub(crate) const VHOST_USER_VIRTQUEUES: &str = "vhost_user_virtqueues";
     pub(crate) const VHOST_USER_REFUSED: &str = "vhost_user_connections_refused";
     pub(crate) const VHOST_USER_REQUESTS: &str = "vhost_user_requests";
+    pub(crate) const VHOST_USER_BUSY_POLLED: &str = "vhost_user_busy_polled";
     pub(crate) const VHOST_USER_READ_BYTES: &str = "vhost_user_read_bytes";
     pub(crate) const VHOST_USER_WRITTEN_BYTES: &str = "vhost_user_written_bytes";
 

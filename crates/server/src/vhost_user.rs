@@ -1,12 +1,13 @@
 //! The same disks by vhost-user, for virtual machines on this host: a socket for each, with the leases and
 //! rights that NBD clients have.
 
-use super::limits::limits;
+use super::limits::{limits, of_virtqueues};
 use super::signals::Switch;
 use block::{Error, Result, offload};
 use disk::Disks;
 use engine::config::Config;
 use nbd::Exports;
+use nbd::server::Processors;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,6 +36,7 @@ pub(crate) struct Front {
 
 impl Front {
     /// Opens a socket in `dir`, which is made if need be, for each of the `disks` in `home`, and serves them.
+    /// It takes of the `processors` in order to look for requests.
     ///
     /// # Errors
     /// When the directory cannot be made; [`Conflict`](block::ErrorKind::Conflict) when it is a file.
@@ -43,14 +45,12 @@ impl Front {
         home: PathBuf,
         disks: &Arc<Disks>,
         exports: Arc<dyn Exports>,
+        processors: Processors,
         config: &Config,
     ) -> Result<Self> {
-        let limits = vhost_user::Limits {
-            connections: limits(config).connections.min(vhost_user::Limits::default().connections),
-            stop_deadline: Duration::from_secs(config.serve.stop_seconds),
-        };
+        let limits = of_virtqueues(&limits(config));
         let mut front = Self {
-            server: Server::new(exports, limits),
+            server: Server::new(exports, limits, processors),
             dir,
             disks: Arc::clone(disks),
             home,
@@ -182,6 +182,9 @@ pub struct VhostUserView {
     pub connections_refused: u64,
     /// Requests answered.
     pub requests: u64,
+    /// Times that a request was found by looking for it.
+    #[serde(default)]
+    pub busy_polled: u64,
     /// Bytes that guests read.
     pub read_bytes: u64,
     /// Bytes that guests wrote.
@@ -197,6 +200,7 @@ impl VhostUserView {
             virtqueues: counters.rings,
             connections_refused: counters.refused,
             requests: counters.requests,
+            busy_polled: counters.busy_polled,
             read_bytes: counters.read_bytes,
             written_bytes: counters.written_bytes,
         }

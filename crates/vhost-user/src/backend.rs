@@ -9,6 +9,7 @@ use crate::memory::{GuestRam, REGIONS, RamPart, SharedRam};
 use crate::request;
 use crate::ring::{Running, Setup};
 use block::{Device, Durability, Error, Observer, Result};
+use nbd::server::{BusyPoll, Processors};
 use std::fs::File;
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -35,6 +36,8 @@ pub(crate) struct Terms {
     pub(crate) identity: String,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) counts: Arc<LiveCounters>,
+    pub(crate) busy_poll: BusyPoll,
+    pub(crate) processors: Processors,
     pub(crate) runtime: Handle,
 }
 
@@ -201,6 +204,8 @@ impl Backend {
             id: request::id(&self.terms.identity),
             observer: self.terms.observer.clone(),
             counts: Arc::clone(&self.terms.counts),
+            busy_poll: self.terms.busy_poll,
+            processors: self.terms.processors.clone(),
             runtime: self.terms.runtime.clone(),
         })
     }

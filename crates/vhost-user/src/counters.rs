@@ -13,6 +13,8 @@ pub struct Counters {
     pub refused: u64,
     /// Requests that were answered.
     pub requests: u64,
+    /// Times that a request was found by looking for it, without a kick.
+    pub busy_polled: u64,
     /// Bytes that guests read.
     pub read_bytes: u64,
     /// Bytes that they wrote.
@@ -26,6 +28,7 @@ pub(crate) struct LiveCounters {
     pub(crate) rings: AtomicU64,
     pub(crate) refused: AtomicU64,
     pub(crate) requests: AtomicU64,
+    pub(crate) busy_polled: AtomicU64,
     pub(crate) read_bytes: AtomicU64,
     pub(crate) written_bytes: AtomicU64,
 }
@@ -38,6 +41,7 @@ impl LiveCounters {
             rings: self.rings.load(Relaxed),
             refused: self.refused.load(Relaxed),
             requests: self.requests.load(Relaxed),
+            busy_polled: self.busy_polled.load(Relaxed),
             read_bytes: self.read_bytes.load(Relaxed),
             written_bytes: self.written_bytes.load(Relaxed),
         }

@@ -2,7 +2,8 @@
 //!
 //! What the device does at once (a cached read, a private write) is done here; what waits for a disk or the
 //! network is carried out elsewhere and answered here. The thread sleeps in epoll(7), edge-triggered, so that
-//! a kick takes one system call.
+//! a kick takes one system call; before, it looks for the next request for a while, as an NBD connection
+//! does, and is not kicked then.
 
 use crate::carry::{Completion, Mailbox, Work, carry_out};
 use crate::counters::LiveCounters;
@@ -11,9 +12,11 @@ use crate::memory::SharedRam;
 use crate::request::{Broken, Chain, DescriptorTable, DiscardRange, ID, Operation, Status, grain};
 use crate::sink::{ReadBuffer, TRIED, ToGuest};
 use block::{Action, Answered, Attempt, Device, Durability, Error, Observer, Result, Span};
+use nbd::server::{BusyPoll, Processors, Waits};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use std::collections::VecDeque;
+use std::num::Wrapping;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,6 +51,8 @@ pub(crate) struct Setup {
     pub(crate) id: [u8; ID],
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) counts: Arc<LiveCounters>,
+    pub(crate) busy_poll: BusyPoll,
+    pub(crate) processors: Processors,
     pub(crate) runtime: Handle,
 }
 
@@ -115,6 +120,11 @@ struct Ring {
     id: [u8; ID],
     observer: Option<Arc<dyn Observer>>,
     counts: Arc<LiveCounters>,
+    busy_poll: BusyPoll,
+    processors: Processors,
+    waits: Waits,
+    /// Since when there is nothing in flight.
+    idle: Option<Instant>,
     runtime: Handle,
     chain: Chain,
     /// Chains that are not used at the moment.
@@ -160,6 +170,10 @@ impl Ring {
             id: setup.id,
             observer: setup.observer,
             counts: setup.counts,
+            busy_poll: setup.busy_poll,
+            processors: setup.processors,
+            waits: Waits::new(setup.busy_poll.most()),
+            idle: None,
             runtime: setup.runtime,
             chain: Chain::default(),
             spare: Vec::new(),
@@ -239,6 +253,9 @@ impl Ring {
         let _ = self.queue.disable_notification(memory);
         while taken < BATCH && !self.broken && !stopped && self.held < MOST_HELD {
             let Some((head, again)) = self.next_head(memory) else { break };
+            if let Some(idle) = self.idle.take() {
+                self.waits.waited(idle.elapsed());
+            }
             self.take(memory, head, again);
             taken += 1;
         }
@@ -253,7 +270,7 @@ impl Ring {
         if self.broken || stopped || self.held >= MOST_HELD {
             return Next::Sleep;
         }
-        if taken == BATCH || !self.again.is_empty() {
+        if taken == BATCH || !self.again.is_empty() || self.look(memory) {
             return Next::GoOn;
         }
         match self.queue.enable_notification(memory) {
@@ -263,6 +280,33 @@ impl Ring {
                 self.breaks("its rings are not in the guest's memory");
                 Next::Sleep
             }
+        }
+    }
+
+    /// Looks for the guest's next request before the thread sleeps, if that is worth it; whether there is
+    /// something to do. The guest does not kick meanwhile.
+    fn look(&mut self, memory: &GuestMemoryMmap) -> bool {
+        if self.waiting > 0 {
+            // The device keeps the guest waiting.
+            return false;
+        }
+        let idle = *self.idle.get_or_insert_with(Instant::now);
+        if self.waits.window().is_zero() {
+            return false;
+        }
+        let Some(_looker) = self.processors.take(self.busy_poll) else { return false };
+        let end = idle + self.waits.look();
+        let next = self.queue.next_avail();
+        loop {
+            // What cannot be read is found when it is taken.
+            if self.queue.avail_idx(memory, Ordering::Acquire).ok() != Some(Wrapping(next)) {
+                self.counts.busy_polled.fetch_add(1, Ordering::Relaxed);
+                return true;
+            }
+            if self.mailbox.is_stopped() || Instant::now() >= end {
+                return false;
+            }
+            (0..8).for_each(|_| std::hint::spin_loop());
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::backend::{Backend, Terms};
 use crate::counters::{Counters, LiveCounters, WhileThere};
 use block::{Error, Result};
+use nbd::server::{BusyPoll, Processors};
 use nbd::{Address, Ending, Exports, Listener, Peer, Purpose};
 use std::collections::{BTreeSet, HashMap};
 use std::net::Shutdown;
@@ -28,6 +29,8 @@ pub struct Limits {
     /// Connections at a time; more are closed at once. Each takes a thread, and one more for each of its
     /// virtqueues: 128 at most, and 4,096 of all together.
     pub connections: usize,
+    /// Whether a virtqueue's thread looks for the next request before it sleeps, as an NBD connection does.
+    pub busy_poll: BusyPoll,
     /// How long a stop waits for requests in flight. Those that are left are done again by the server that
     /// comes next.
     pub stop_deadline: Duration,
@@ -35,7 +38,11 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 1024, stop_deadline: Duration::from_secs(10) }
+        Self {
+            connections: 1024,
+            busy_poll: BusyPoll::Never,
+            stop_deadline: Duration::from_secs(10),
+        }
     }
 }
 
@@ -48,14 +55,15 @@ pub struct Server {
 struct Inner {
     exports: Arc<dyn Exports>,
     limits: Limits,
+    processors: Processors,
     counts: Arc<LiveCounters>,
 }
 
 impl Server {
-    /// A server of `exports`.
-    pub fn new(exports: Arc<dyn Exports>, limits: Limits) -> Self {
+    /// A server of `exports`, which takes of these processors in order to look for requests.
+    pub fn new(exports: Arc<dyn Exports>, limits: Limits, processors: Processors) -> Self {
         let counts = Arc::default();
-        Self { inner: Arc::new(Inner { exports, limits, counts }) }
+        Self { inner: Arc::new(Inner { exports, limits, processors, counts }) }
     }
 
     /// What was counted so far.
@@ -217,6 +225,8 @@ async fn connection(
         identity: session.identity(),
         observer: session.observer(),
         counts: Arc::clone(&inner.counts),
+        busy_poll: inner.limits.busy_poll,
+        processors: inner.processors.clone(),
         runtime: Handle::current(),
     };
     let stream = stream.into_std().map_err(failed)?;

@@ -1,4 +1,4 @@
-//! How long a connection looks for its client's next request before it sleeps.
+//! How long a connection, or a virtqueue, looks for its client's next request before it sleeps.
 //!
 //! A client with one request in flight sends the next one soon after an answer, or after it thought. To
 //! sleep and be woken, by an idle core, takes longer than most clients do. So, as KVM does for a
@@ -27,7 +27,7 @@ const PAID: u32 = 32;
 
 /// What the waits of one connection teach.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Waits {
+pub struct Waits {
     /// A longer wait is not worth looking for.
     most: Duration,
     window: Duration,
@@ -41,23 +41,23 @@ pub(super) struct Waits {
 
 impl Waits {
     /// No wait was seen yet; none longer than `most` is looked for, and none at all if that is zero.
-    pub(super) fn new(most: Duration) -> Self {
+    pub fn new(most: Duration) -> Self {
         Self { most, window: Duration::ZERO, row: 0, price: CHEAP, gained: None }
     }
 
     /// For how long to look for the next request.
-    pub(super) fn window(&self) -> Duration {
+    pub fn window(&self) -> Duration {
         self.window
     }
 
     /// There is looking for so long from now on.
-    pub(super) fn look(&mut self) -> Duration {
+    pub fn look(&mut self) -> Duration {
         self.gained.get_or_insert(0);
         self.window
     }
 
     /// The client took this long from an answer to its next request.
-    pub(super) fn waited(&mut self, wait: Duration) {
+    pub fn waited(&mut self, wait: Duration) {
         if wait > self.most {
             self.price = match self.gained.take() {
                 None => self.price,

@@ -58,7 +58,7 @@ pub enum BusyPoll {
 
 impl BusyPoll {
     /// The longest that is looked.
-    pub(super) const fn most(self) -> Duration {
+    pub const fn most(self) -> Duration {
         match self {
             Self::Never => Duration::ZERO,
             Self::WhileSpare(most) | Self::Always(most) => most,

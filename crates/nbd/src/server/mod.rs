@@ -47,7 +47,7 @@ mod tls;
 #[cfg(test)]
 mod tests;
 
-pub use busy_poll::{Looker, Processors};
+pub use busy_poll::{Looker, Processors, Waits};
 pub use counters::{ClientCounters, Counters, ExportCounters, Traffic};
 pub use exports::{Ending, ExportSummary, Exports, Layered, Peer, Purpose, Session, Transport};
 pub use latency::{Latencies, Latency, Operation};

@@ -41,6 +41,16 @@ impl Driver {
     }
 
     fn serve(&self, device: Arc<dyn Device>, inflight: Option<&Inflight>) -> Running {
+        self.serve_so(device, inflight, BusyPoll::Never, Arc::default())
+    }
+
+    fn serve_so(
+        &self,
+        device: Arc<dyn Device>,
+        inflight: Option<&Inflight>,
+        busy_poll: BusyPoll,
+        counts: Arc<LiveCounters>,
+    ) -> Running {
         let mut queue = Queue::new(SIZE).unwrap();
         queue.try_set_desc_table_address(GuestAddress(DESCRIPTORS)).unwrap();
         queue.try_set_avail_ring_address(GuestAddress(AVAILABLE)).unwrap();
@@ -59,7 +69,9 @@ impl Driver {
             durability: Durability::Buffered,
             id: *b"0123456789abcdef0123",
             observer: None,
-            counts: Arc::default(),
+            counts,
+            busy_poll,
+            processors: Processors::new(2),
             runtime: Handle::current(),
         })
         .unwrap()
@@ -88,6 +100,15 @@ impl Driver {
 
     /// Offers a request with three descriptors from `3 * slot` on. What it gives is to be there.
     fn offer(&mut self, slot: u16, kind: u32, sector: u64, len: u32, device_writes: bool) {
+        self.put_request(slot, kind, sector, len, device_writes);
+        self.kick();
+    }
+
+    fn kick(&self) {
+        rustix::io::write(&self.kick, &1_u64.to_ne_bytes()).unwrap();
+    }
+
+    fn put_request(&mut self, slot: u16, kind: u32, sector: u64, len: u32, device_writes: bool) {
         let (head, data) = (3 * slot, Self::data(slot));
         let header = [&kind.to_le_bytes()[..], &[0; 4], &sector.to_le_bytes()].concat();
         self.put(data - 64, &header);
@@ -99,7 +120,6 @@ impl Driver {
         self.put(AVAILABLE + 4 + u64::from(self.available % SIZE) * 2, &head.to_le_bytes());
         self.available = self.available.wrapping_add(1);
         self.put(AVAILABLE + 2, &self.available.to_le_bytes());
-        rustix::io::write(&self.kick, &1_u64.to_ne_bytes()).unwrap();
     }
 
     fn used(&self) -> u16 {
@@ -164,6 +184,27 @@ async fn requests_are_answered_at_once_and_after_waiting() {
         assert_eq!(driver.answer().await, (0, 1, 2), "nothing that is known");
         assert_eq!(stop(ring).await, Some(driver.available));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_that_is_looked_for_need_not_kick() {
+    let mut driver = Driver::new();
+    let counts = Arc::new(LiveCounters::default());
+    let disk = Arc::new(block::Memory::new(DISK));
+    let looks = BusyPoll::Always(Duration::from_secs(60));
+    let ring = driver.serve_so(disk, None, looks, Arc::clone(&counts));
+    let mut kicks = 0;
+    while counts.read().busy_polled < 3 {
+        driver.put_request(0, 0, 0, 512, true);
+        // VRING_USED_F_NO_NOTIFY
+        if u16::from_le_bytes(driver.get(USED)) & 1 == 0 {
+            driver.kick();
+            kicks += 1;
+        }
+        assert_eq!(driver.answer().await, (0, 513, 0));
+    }
+    assert!(kicks < driver.available);
+    assert_eq!(stop(ring).await, Some(driver.available));
 }
 
 #[tokio::test(flavor = "multi_thread")]
