@@ -10,6 +10,7 @@ use nbd::server::DEFAULT_BACKLOG;
 use nbd::{Address, Ending, Exports, Limits, Listener, Peer, Purpose, Server, Tls, Uri};
 use rustix::net::AddressFamily;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::process::Command;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 /// The one client of `--single`: how it comes, and what is asked of it.
@@ -137,8 +139,9 @@ fn stdin_socket() -> Result<Option<Way>> {
     .map_err(io)
 }
 
-/// Serves on a private socket while `command` runs, and gives its exit code. The command finds
-/// `uri`, `unixsocket` and `exportname` in its environment.
+/// Serves on private sockets while `command` runs, and gives its exit code. The command finds
+/// `uri`, `unixsocket` and `exportname` in its environment, and `socket`, that for vhost-user, of an export
+/// whose name a socket can have.
 ///
 /// # Errors
 /// When the export cannot be opened, or the socket or the command cannot be made.
@@ -160,44 +163,79 @@ pub(crate) async fn run(
     let path = dir.path().join("nbd.sock");
     let address = Address::unix(&path)?;
     let listener = Listener::bind(&address, DEFAULT_BACKLOG).await?;
-    let server = Server::new(exports, limits);
+    let shared = dir.path().join("vhost-user");
+    std::fs::create_dir(&shared).map_err(|e| Error::io(shared.display(), e))?;
+    let bounds = super::limits::of_virtqueues(&limits);
+    let server = Server::new(Arc::clone(&exports), limits);
+    let machines = vhost_user::Server::new(exports, bounds, server.processors());
     let stop = Switch::new();
     let mut beside = JoinSet::new(); // ends with this
     beside.spawn(spare::follow(server.processors(), stop.clone()));
     let serving = server.serve(listener, stop.wait());
+    let named = Some(export).filter(|name| vhost_user::is_socket_name(name));
+    let (_, names) = watch::channel(named.map(str::to_owned).into_iter().collect());
+    let (opened, open) = oneshot::channel();
+    let opened = || {
+        // Nobody waits for it any more when the command is done.
+        let _ = opened.send(());
+    };
+    let serving_machines = machines.serve(&shared, names, opened, stop.wait());
     let running = async {
-        let uri = Uri::new(address, export).to_string();
-        let status = shell(command, &uri, &path, export, &mut signals).await;
+        let _ = open.await;
+        let socket = shared.join(export);
+        let environment = Environment {
+            uri: &Uri::new(address, export).to_string(),
+            nbd: &path,
+            export,
+            vhost_user: named.and(is_socket(&socket).then_some(&*socket)),
+        };
+        let status = shell(command, &environment, &mut signals).await;
         stop.throw();
         status
     };
-    let (served, status) = tokio::join!(serving, running);
+    let (served, served_machines, status) = tokio::join!(serving, serving_machines, running);
     served?;
+    served_machines?;
     Ok(code(status?))
 }
 
-/// Runs `command` for an export that another process serves, as [`run`] does, and gives its exit code.
+fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
+}
+
+/// What a command finds in its environment.
+struct Environment<'a> {
+    uri: &'a str,
+    /// The unix socket for NBD.
+    nbd: &'a Path,
+    export: &'a str,
+    vhost_user: Option<&'a Path>,
+}
+
+/// Runs `command` for an export that another process serves by NBD, as [`run`] does, and gives its exit code.
 ///
 /// # Errors
 /// When the command cannot be made.
 pub async fn command(command: &str, uri: &str, socket: &Path, export: &str) -> Result<ExitCode> {
     let mut signals = Signals::listen()?;
-    shell(command, uri, socket, export, &mut signals).await.map(code)
+    let environment = Environment { uri, nbd: socket, export, vhost_user: None };
+    shell(command, &environment, &mut signals).await.map(code)
 }
 
 async fn shell(
     command: &str,
-    uri: &str,
-    socket: &Path,
-    export: &str,
+    environment: &Environment<'_>,
     signals: &mut Signals,
 ) -> Result<ExitStatus> {
+    let socket = environment.vhost_user.map(|path| ("socket", path));
     let mut child = Command::new("/bin/sh")
         .arg("-c")
         .arg(command)
-        .env("uri", uri)
-        .env("unixsocket", socket)
-        .env("exportname", export)
+        .env("uri", environment.uri)
+        .env("unixsocket", environment.nbd)
+        .env("exportname", environment.export)
+        .env_remove("socket")
+        .envs(socket)
         .env_remove("LISTEN_FDS")
         .env_remove("LISTEN_PID")
         .env_remove("NOTIFY_SOCKET")

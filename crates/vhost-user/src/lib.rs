@@ -32,4 +32,4 @@ pub mod server;
 mod sink;
 
 pub use counters::Counters;
-pub use server::{Limits, Server};
+pub use server::{Limits, Server, is_socket_name};

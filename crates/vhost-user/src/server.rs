@@ -164,6 +164,11 @@ impl Server {
     }
 }
 
+/// Whether a socket can have an export's name: it is a file name, and none that is hidden.
+pub fn is_socket_name(name: &str) -> bool {
+    !(name.is_empty() || name.contains('/') || name.starts_with('.'))
+}
+
 /// An export's socket. Its file goes with it.
 struct Socket {
     _listener: Listener,
@@ -176,7 +181,7 @@ impl Socket {
         name: &str,
         accepted: &tokio::sync::mpsc::Sender<(String, UnixStream)>,
     ) -> Result<Self> {
-        if name.is_empty() || name.contains('/') || name.starts_with('.') {
+        if !is_socket_name(name) {
             return Err(Error::invalid(format!("{name:?} cannot be the name of a socket")));
         }
         let path: PathBuf = dir.join(name);

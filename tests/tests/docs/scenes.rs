@@ -473,5 +473,14 @@ sojourn --home "$SOJOURN_PAGE/here" disk create alice --from debian
     ..NOTHING
 };
 
-const VHOST_USER: Scene =
-    Scene { before: HOME, replaced: &[("/run/sojourn-vu", "{DIR}/vu"), ("2G", "64M")], ..NOTHING };
+const VHOST_USER: Scene = Scene {
+    before: HOME,
+    between: &[("sojourn serve --export", "stop")],
+    replaced: &[
+        ("/run/sojourn-vu", "{DIR}/vu"),
+        ("2G", "64M"),
+        // A machine that ends, and well: one that does not start cannot be killed.
+        (",bootindex=1'", ",bootindex=1 & sleep 3; kill $!'"),
+    ],
+    ..NOTHING
+};

@@ -90,8 +90,8 @@ pub(crate) struct Args {
     /// Serve one client on stdin and stdout, or on a socket from LISTEN_FDS, then end
     #[arg(long, conflicts_with_all = ["nbd", "iscsi", "http", "gateway", "run"])]
     pub(crate) single: bool,
-    /// Serve on a private socket, run CMD with $uri, $unixsocket and $exportname, and end with its
-    /// exit code
+    /// Serve on private sockets, run CMD with $uri, $unixsocket, $exportname and, for vhost-user,
+    /// $socket, and end with its exit code
     #[arg(long, value_name = "CMD", conflicts_with_all = ["nbd", "iscsi", "http", "gateway"])]
     pub(crate) run: Option<String>,
     /// The export that $uri, and a client that names none, get
