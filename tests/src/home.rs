@@ -241,6 +241,11 @@ impl Server {
     /// Asks it to stop; it must end well.
     pub fn stop(mut self) {
         self.assert_alive();
+        self.end();
+    }
+
+    /// Asks it to stop, if it has not ended; it must end well.
+    pub fn end(mut self) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM).expect("signal");
         let end = Instant::now() + PATIENCE;

@@ -456,3 +456,20 @@ fn commands_at_a_successor_wait_for_the_clients_that_it_was_passed() {
     drop(client);
     home.run(&["drain"]);
 }
+
+#[test]
+fn a_signal_to_a_server_that_was_just_followed_is_the_first_one() {
+    for _ in 0..5 {
+        let home = Home::new();
+        let server = home.serve();
+        let _follower = Follower(&home);
+        let mut draining = home.command().args(["drain", "--to-successor"]).spawn().unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        while !server.log().contains("handed over") {
+            assert!(Instant::now() < end, "{}", server.log());
+        }
+        server.end();
+        assert!(draining.wait().unwrap().success());
+        home.run(&["drain"]);
+    }
+}

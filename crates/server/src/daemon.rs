@@ -460,9 +460,18 @@ impl Daemon {
             }
             closed
         };
+        // Nobody asked one that was followed to end: the first signal does.
+        let mut is_asked = !handed_over;
+        let hurried = async {
+            if !is_asked {
+                signals.stop().await;
+                is_asked = true;
+            }
+            signals.stop().await;
+        };
         let (result, at_once) = tokio::select! {
             result = finish => (result, false),
-            () = signals.stop() => {
+            () = hurried => {
                 tracing::warn!("stopped at once by a second signal; nothing flushed is lost");
                 (Err(Error::unavailable("stopped at once by a second signal")), true)
             }
@@ -487,9 +496,11 @@ impl Daemon {
             if let Err(e) = running.engine.change_cache(Some(0), None).await {
                 tracing::warn!(error = e.message(), "the cache is not given back");
             }
-            tokio::select! {
-                () = listeners.all_carried() => {}
-                () = signals.stop() => {}
+            if !is_asked {
+                tokio::select! {
+                    () = listeners.all_carried() => {}
+                    () = signals.stop() => {}
+                }
             }
         }
         result?;
