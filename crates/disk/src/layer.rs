@@ -250,11 +250,6 @@ impl Layer {
         Ok(())
     }
 
-    /// Says that blocks may change soon. Waits for the file system.
-    pub(crate) fn prepare(&self) {
-        self.notes.prepare();
-    }
-
     /// Gives up the notes, if the log has all that they say.
     fn forget_notes(&self) {
         let mut all: Vec<_> = self.changing.iter().map(|turn| turn.0.lock()).collect();

@@ -128,12 +128,13 @@ impl Shadow {
         let at = directory.clone();
         let numbers = layers.to_vec();
         let layers = offload(move || {
-            let open = |layer: &u32| {
-                Ok(Arc::new(Layer::open(&at, Identity { disk, layer: *layer }, size)?))
-            };
-            let layers = numbers.iter().rev().map(open).collect::<Result<Vec<_>>>()?;
-            layers[0].prepare();
-            Ok(layers)
+            numbers
+                .iter()
+                .rev()
+                .map(|layer| {
+                    Ok(Arc::new(Layer::open(&at, Identity { disk, layer: *layer }, size)?))
+                })
+                .collect::<Result<Vec<_>>>()
         })
         .await?;
         Ok(Self::assemble(directory, disk, layers, base, size))
@@ -222,6 +223,8 @@ impl Shadow {
         let space = self.inner.space.get().cloned();
         // It may go on when its caller is gone: closing waits for it.
         let guard = Arc::clone(&self.inner.zeroing).read_owned().await;
+        // After a step that failed the record may name a layer of this number, whose files are cleared here.
+        self.check()?;
         let create = move || {
             Layer::clear(&at, number)?;
             Layer::create(&at, Identity { disk, layer: number })

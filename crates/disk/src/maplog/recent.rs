@@ -279,15 +279,6 @@ impl Notes {
         notes.put(at, &entries[..words.len()])
     }
 
-    /// Makes the file before the first write waits for that. What goes wrong now is tried again then.
-    pub(crate) fn prepare(&self) {
-        if let Some(memory) = &self.memory
-            && let Err(error) = self.make(memory, ENTRIES + ENTRY as u64)
-        {
-            tracing::debug!(path = %self.path.display(), %error, "cannot make a file for notes yet");
-        }
-    }
-
     /// Makes the file, unless it is there, and maps what entries up to `end` need of it.
     fn make(&self, memory: &PageCacheId, end: u64) -> Result<Arc<NotesFile>> {
         let mut slot = self.file.lock();
@@ -355,13 +346,8 @@ impl Notes {
     pub(crate) fn forget<'a>(&self, hands: impl IntoIterator<Item = &'a mut Hand>) {
         let mut slot = self.file.lock();
         *slot = None;
-        let mut blank = self.noted.load(Ordering::Relaxed) == ENTRIES;
-        for hand in hands {
-            blank &= std::mem::take(hand).0.is_none();
-        }
-        // One that says nothing may come back.
-        let removed = if blank { self.path.remove_file() } else { self.path.remove_synced() };
-        match removed {
+        hands.into_iter().for_each(|hand| *hand = Hand::default());
+        match self.path.remove_synced() {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 // The log has what they say; older than it they never are.
                 tracing::warn!(path = %self.path.display(), error = %e, "cannot remove old notes");

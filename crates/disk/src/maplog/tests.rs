@@ -356,24 +356,6 @@ fn hands_note_side_by_side_and_start_anew_when_the_notes_are_given_up() {
 }
 
 #[test]
-fn notes_that_are_made_before_they_are_needed_say_nothing_and_go_with_the_log() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = FsPath::from(dir.path().join("0001.map"));
-    let notes = dir.path().join("0001.recent");
-    let log = MapLog::create(&path, IDENTITY, []).unwrap();
-    log.notes().prepare();
-    assert!(notes.exists() && noted(&path).unwrap().is_empty());
-    log.notes().forget([]);
-    assert!(!notes.exists());
-    // Nobody needs them to open a disk.
-    std::fs::create_dir(&notes).unwrap();
-    log.notes().prepare();
-    std::fs::remove_dir(&notes).unwrap();
-    log.notes().put(&mut Hand::default(), 1, &[PRIVATE]).unwrap();
-    assert_eq!(noted(&path).unwrap(), Map::from([(1, PRIVATE)]));
-}
-
-#[test]
 fn notes_that_cannot_be_read_now_are_not_given_up() {
     let dir = tempfile::tempdir().unwrap();
     let (_log, path, expected) = noted_sample(&dir);
