@@ -213,7 +213,8 @@ impl Shadow {
     /// Makes the files of another layer, for one of the calls below.
     ///
     /// # Errors
-    /// [`Internal`](block::ErrorKind::Internal) when a layer has this number; those of the file system.
+    /// [`Internal`](block::ErrorKind::Internal) when a layer has this number;
+    /// [`Unavailable`](block::ErrorKind::Unavailable) once a step failed; those of the file system.
     pub(crate) async fn new_layer(&self, number: u32) -> Result<Arc<Layer>> {
         if self.inner.stack.load().layers.iter().any(|layer| layer.number == number) {
             let directory = self.inner.directory.display();

@@ -236,6 +236,19 @@ async fn a_log_that_grows_is_checkpointed() {
 }
 
 #[tokio::test]
+async fn after_a_failed_step_no_layer_is_cleared_that_the_record_may_name() {
+    let scratch = Scratch::new(zeroes(1 << 20), 1 << 20).await;
+    let layer = scratch.new_layer(2).await.unwrap();
+    scratch.poison().set(&Error::unavailable("no disk"));
+    drop(layer);
+    let files = ["0002.data", "0002.map"].map(|name| scratch.directory.path().join(name));
+    assert!(files.iter().all(|file| file.exists()));
+    let refused = scratch.new_layer(2).await.err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert!(files.iter().all(|file| file.exists()));
+}
+
+#[tokio::test]
 async fn after_a_failed_sync_nothing_is_promised_any_more() {
     let scratch = Scratch::new(zeroes(1 << 20), 1 << 20).await;
     let span = Span::whole(4096);
