@@ -101,7 +101,8 @@ impl MapsOnDemand {
         sources.judge_store_by(Arc::new(StoreWay(link.clone())));
         let maps = NearbyMaps::new(Arc::new(sources), link);
         let opener: MediumOpener = Arc::new(move |place| {
-            MediaSource::open(&settings, place).map(|source| Arc::new(source) as _) //
+            let source = MediaSource::open(&settings, place)?;
+            Ok(Arc::new(source) as _)
         });
         let (is_distant, are_late) = (store_cost == CostEstimate::DISTANT, AtomicBool::new(false));
         Self { media, maps, opener, opening: OnceLock::new(), are_late, is_distant }

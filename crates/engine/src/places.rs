@@ -2,33 +2,12 @@
 
 use access::client_config;
 use block::Result;
+use block::fs::is_network;
 use gateway::{GatewayStore, GatewayUrl};
 use objects::{OpenOptions, Opened};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// File systems that come over a network, by the numbers that statfs(2) gives them (linux/magic.h and their
-/// sources). FUSE counts as one, as sshfs, rclone and GlusterFS do; a key under ntfs-3g does, too, and is taken for
-/// slower than it is until it was measured.
-const NETWORK: [u32; 16] = [
-    0x6969,      // NFS
-    0x517b,      // SMB
-    0xff53_4d42, // CIFS
-    0xfe53_4d42, // SMB 2
-    0x6573_5546, // FUSE
-    0x0187,      // autofs: what is mounted there comes when it is looked at
-    0x5346_414f, // AFS
-    0x6b41_4653, // the kernel's AFS
-    0x00c3_6400, // Ceph
-    0x7375_7245, // Coda
-    0x0102_1997, // 9P
-    0x0bd0_0bd0, // Lustre
-    0x564c,      // NCP
-    0x786f_4256, // shared folders of VirtualBox
-    0xaad7_aaea, // PanFS
-    0x1983_0326, // BeeGFS
-];
 
 /// The longest that writing an object through a gateway may take: 8 MiB over 100 kb/s.
 const LONGEST_WRITE: Duration = Duration::from_secs(900);
@@ -68,10 +47,6 @@ pub fn is_over_network(directory: &Path) -> bool {
     rustix::fs::statfs(directory).is_ok_and(|found| is_network(found.f_type as u32))
 }
 
-fn is_network(number: u32) -> bool {
-    NETWORK.contains(&number)
-}
-
 fn through_gateway(place: &str, certificates: &Path, options: &OpenOptions) -> Result<Opened> {
     let url: GatewayUrl = place.parse()?;
     let dir = url.certificates.clone().unwrap_or_else(|| certificates.to_owned());
@@ -90,11 +65,7 @@ mod tests {
     use block::ErrorKind;
 
     #[test]
-    fn file_systems_of_a_network_and_of_this_machine_are_told_apart() {
-        assert!([0x6969, 0xff53_4d42, 0x6573_5546].into_iter().all(is_network));
-        // ext4, XFS, btrfs, tmpfs, FAT, exFAT, ISO 9660.
-        let own = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x4d44, 0x2011_bab0, 0x9660];
-        assert!(!own.into_iter().any(is_network));
+    fn a_directory_that_is_not_there_comes_over_no_network() {
         let dir = tempfile::tempdir().unwrap();
         assert!(!is_over_network(&dir.path().join("nothing")));
     }

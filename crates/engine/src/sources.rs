@@ -166,7 +166,8 @@ impl ConfiguredSources {
     ) -> (Arc<Sources>, HashSet<String>) {
         let Self { stores, others } = self;
         let opening = others.iter().map(|(place, other)| {
-            soon(place, OPEN, chunk_source(other, store.settings(), home)) //
+            let opened = chunk_source(other, store.settings(), home);
+            soon(place, OPEN, opened)
         });
         let learning = stores.into_iter().map(|(place, other)| async {
             let source = replica(&place, other).await;

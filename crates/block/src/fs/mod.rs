@@ -14,10 +14,12 @@
 //! |---|---|
 //! | `path` | [`FsPath`], a path on a file system |
 //! | `file` | [`File`], an open one; [`OpenFile`], one that is not of the system |
+//! | `network` | which kinds come over a network |
 //! | `system` | [`System`], the file system of this process |
 //! | [`simulated`] | [`Simulated`], one in memory that crashes (for tests) |
 
 mod file;
+mod network;
 mod path;
 pub mod simulated;
 mod system;
@@ -25,6 +27,7 @@ mod system;
 mod tests;
 
 pub use file::{File, OpenFile};
+pub use network::{FUSE, is_network};
 pub use path::FsPath;
 pub use simulated::Simulated;
 pub use system::System;

@@ -3,6 +3,7 @@
 
 use super::head::HEAD;
 use super::index;
+use block::fs::{FUSE, is_network};
 use block::{ByteSize, Error, Result};
 use std::collections::HashMap;
 use std::path::Path;
@@ -23,10 +24,6 @@ const RESERVE: u64 = 1 << 20;
 const USUAL_BLOCK: u64 = 4096;
 /// The largest blocks that a file system has: clusters of exFAT.
 const LARGEST_BLOCK: u64 = 32 << 20;
-/// Kinds of file systems (`f_type`) that tell the size of a transfer in place of that of a block: NFS, Ceph, SMB
-/// (three of them), 9P and Lustre.
-const NETWORK_KINDS: [u32; 7] =
-    [0x6969, 0x00c3_6400, 0x517b, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x0bd0_0bd0];
 
 /// The blocks of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +40,8 @@ impl BlockSize {
 
     /// Those of a file system of this kind (`f_type`) that says `block`.
     fn told(kind: u32, block: u64) -> Self {
-        let is_transfer = NETWORK_KINDS.contains(&kind) && block > USUAL_BLOCK;
+        // One that comes over a network tells the size of a transfer. A disk under FUSE, as by ntfs-3g, has clusters.
+        let is_transfer = is_network(kind) && kind != FUSE && block > USUAL_BLOCK;
         let is_possible = block.is_power_of_two() && block <= LARGEST_BLOCK;
         Self(if is_transfer || !is_possible { USUAL_BLOCK } else { block })
     }
@@ -306,6 +304,7 @@ mod tests {
     fn the_size_of_a_transfer_is_not_that_of_a_block() {
         let told = |kind, block| BlockSize::told(kind, block).taken(1);
         let (ext, fat, exfat, nfs, ceph) = (0xef53, 0x4d44, 0x2011_bab0, 0x6969, 0x00c3_6400);
+        assert_eq!(told(FUSE, 64 << 10), 64 << 10);
         assert_eq!(told(nfs, 1 << 20), 4096);
         assert_eq!(told(nfs, 512), 512);
         assert_eq!(told(ceph, 4 << 20), 4096);
