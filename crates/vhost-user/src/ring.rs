@@ -286,8 +286,8 @@ impl Ring {
     /// Looks for the guest's next request before the thread sleeps, if that is worth it; whether there is
     /// something to do. The guest does not kick meanwhile.
     fn look(&mut self, memory: &GuestMemoryMmap) -> bool {
-        if self.waiting > 0 {
-            // The device keeps the guest waiting.
+        // Where requests wait, the device keeps the guest waiting.
+        if self.waiting > 0 || self.busy_poll == BusyPoll::Never {
             return false;
         }
         let idle = *self.idle.get_or_insert_with(Instant::now);
