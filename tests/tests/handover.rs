@@ -465,6 +465,7 @@ fn a_signal_to_a_server_that_was_just_followed_is_the_first_one() {
         let _follower = Follower(&home);
         let mut draining = home.command().args(["drain", "--to-successor"]).spawn().unwrap();
         let end = Instant::now() + Duration::from_secs(60);
+        // Without a pause: the moment is short.
         while !server.log().contains("handed over") {
             assert!(Instant::now() < end, "{}", server.log());
         }

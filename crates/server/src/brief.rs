@@ -174,6 +174,7 @@ pub(crate) async fn run(
     let serving = server.serve(listener, stop.wait());
     let named = Some(export).filter(|name| vhost_user::is_socket_name(name));
     let (_, names) = watch::channel(named.map(str::to_owned).into_iter().collect());
+    let socket = named.map(|name| shared.join(name));
     let (opened, open) = oneshot::channel();
     let opened = || {
         // Nobody waits for it any more when the command is done.
@@ -182,12 +183,11 @@ pub(crate) async fn run(
     let serving_machines = machines.serve(&shared, names, opened, stop.wait());
     let running = async {
         let _ = open.await;
-        let socket = shared.join(export);
         let environment = Environment {
             uri: &Uri::new(address, export).to_string(),
             nbd: &path,
             export,
-            vhost_user: named.and(is_socket(&socket).then_some(&*socket)),
+            vhost_user: socket.as_deref().filter(|socket| is_socket(socket)),
         };
         let status = shell(command, &environment, &mut signals).await;
         stop.throw();
