@@ -129,6 +129,11 @@ pub(crate) fn held(found: &RefRecord) -> Result<Held> {
     }
 }
 
+/// Whether a ref is of the disk `uuid`.
+pub(crate) fn is_disk(found: &RefRecord, uuid: Uuid) -> bool {
+    found.body.labels.get(UUID).is_some_and(|label| *label == uuid.to_string())
+}
+
 /// Checks that the disk `uuid` in `directory` is the one of a ref, and held as `tenure` says.
 ///
 /// # Errors
@@ -136,7 +141,7 @@ pub(crate) fn held(found: &RefRecord) -> Result<Held> {
 /// [`Fenced`](block::ErrorKind::Fenced) for another holder.
 pub(crate) fn check(found: &RefRecord, uuid: Uuid, tenure: Tenure, directory: &Path) -> Result<()> {
     let name = &found.name;
-    if found.body.labels.get(UUID) != Some(&uuid.to_string()) {
+    if !is_disk(found, uuid) {
         return Err(Error::conflict(format!(
             "the store's disk {name:?} is another one than that in {}; remove one of them",
             directory.display()

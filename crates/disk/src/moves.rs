@@ -138,7 +138,8 @@ impl Disks {
         offload(move || clear(&home, &name)).await
     }
 
-    /// Makes what is here of a disk that another server took a disk of its own, called `new`.
+    /// Makes what is here of a disk that another server took a disk of its own, called `new`. When that
+    /// is done already, it is made durable and described.
     ///
     /// # Errors
     /// [`Conflict`](ErrorKind::Conflict) when nobody took the disk, or when there is a disk `new`;
@@ -169,6 +170,9 @@ impl Disks {
 
     async fn keep_in(&self, session: &Session, name: &str, new: &str) -> Result<DiskInfo> {
         let server = self.server().await?;
+        if let Some(kept) = self.kept(name, new).await? {
+            return Ok(kept);
+        }
         // What the taken disk keeps for this one stays until this one has its own ref.
         session.hold(RefKind::Disk, name).await?;
         let (directory, own) = (self.directory.join(name), name.to_owned());
@@ -216,6 +220,26 @@ impl Disks {
         })
         .await?;
         Ok(describe(&record, private))
+    }
+
+    /// What an earlier [`keep`](Self::keep) of the disk `name` made of it, made durable: the rename can
+    /// have been its last step, and the sync of the directory after it have failed.
+    async fn kept(&self, name: &str, new: &str) -> Result<Option<DiskInfo>> {
+        let (old, place) = (self.directory.join(name), self.directory.join(new));
+        let home = self.directory.clone();
+        let found = offload(move || {
+            if old.exists() || !place.is_dir() {
+                return Ok(None);
+            }
+            home.sync_directory()?;
+            let record = Record::load(&place)?;
+            let private = OwnBlocks::of_closed(&place, &record);
+            Ok(Some((record, private)))
+        });
+        let Some((record, private)) = found.await? else { return Ok(None) };
+        let taken = self.store.refs().get(RefKind::Disk, name).await?;
+        let is_of_it = taken.is_some_and(|taken| fence::is_disk(&taken, record.uuid));
+        Ok((is_of_it && record.name == new).then(|| describe(&record, private)))
     }
 
     /// Whether another server holds the disk of a record, or the store knows another disk of its

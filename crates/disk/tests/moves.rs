@@ -274,6 +274,10 @@ async fn what_an_earlier_holder_had_written_is_kept_under_another_name() {
     assert!(now.body.roots().unwrap().contains(&base));
 
     here.disks.keep("web", "mine").await.unwrap();
+    let again = here.disks.keep("web", "mine").await.unwrap();
+    assert_eq!(again.name, "mine", "repeated, it says that it is done");
+    let another = here.disks.keep("web", "other").await.unwrap_err();
+    assert_eq!(another.kind(), ErrorKind::NotFound);
     let kept = here.open("mine").await;
     assert_eq!(bytes(&*kept).await, held);
     kept.snapshot("saved", &()).await.unwrap();
