@@ -38,8 +38,9 @@ const fn load(pattern: Pattern, clients: usize, depth: usize, quick: bool) -> Lo
 }
 
 /// All loads, in the order in which they run: reads while the disk is untouched.
-pub(crate) const ALL: [Load; 11] = [
+pub(crate) const ALL: [Load; 12] = [
     load(Pattern::Read, 1, 1, true),
+    load(Pattern::Read, 8, 1, false),
     load(Pattern::Read, 8, 16, true),
     load(Pattern::Read, 50, 1, false),
     load(Pattern::Read, 50, 16, false),

@@ -15,6 +15,7 @@
 //! | [`scratch`] | the directory of a run: room, and what killed runs left |
 //! | [`filesystem`] | a file system made anew for a server |
 //! | [`tool`] | programs of the system |
+//! | [`hogs`] | processes that compete for the processors |
 //! | [`load`] | the loads, and one measured window of one load |
 //! | [`raw`] | the raw ping-pong: the least any server can do with these messages |
 //! | [`process`] | CPU time and memory of a server's process tree |
@@ -43,6 +44,7 @@ mod content;
 mod cores;
 mod fairness;
 mod filesystem;
+mod hogs;
 mod home;
 mod load;
 mod place;
@@ -121,6 +123,10 @@ struct Arguments {
     #[arg(long)]
     tcp: bool,
 
+    /// Processes of the same priority that compute all the time beside the servers and their clients.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    hogs: usize,
+
     /// Also write everything as JSON to FILE.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -161,6 +167,9 @@ enum Command {
         /// Size of the disk, bytes.
         size: u64,
     },
+    /// One of `--hogs`, started by the benchmark itself.
+    #[command(hide = true, name = hogs::COMMAND)]
+    Hog,
 }
 
 const EXAMPLES: &str = "\
@@ -168,6 +177,8 @@ Examples:
   sojourn-bench                                  the whole table, about five minutes
   sojourn-bench --quick --json /tmp/bench.json   a look, and the figures as data
   sojourn-bench --tcp                            the same over TCP
+  sojourn-bench --hogs 2 --load read-1x1 --load write-1x1
+                                                 one request in flight on a busy machine
   sojourn-bench --only sojourn --before old/sojourn --rounds 9
                                                  two builds, in turn
   sojourn-bench --before old/sojourn --only sojourn-private --load first --fresh ext4 --dir /dev/shm
@@ -200,6 +211,10 @@ impl Arguments {
     fn run(self) -> Result<bool> {
         if let Some(Command::RawServer { place, size }) = self.command {
             raw::serve(&place::Place::parse(&place), size)?;
+            return Ok(true);
+        }
+        if let Some(Command::Hog) = self.command {
+            hogs::compute();
             return Ok(true);
         }
         let parent = self.dir.clone().unwrap_or_else(std::env::temp_dir);
@@ -269,6 +284,7 @@ impl Arguments {
             "--seconds {window} is out of range; use 0.05 to 600"
         );
         ensure!((1..=100).contains(&self.rounds), "--rounds must be 1 to 100");
+        ensure!(self.hogs <= 1000, "--hogs must be 0 to 1000");
         let size = self.size.0;
         ensure!(
             (64 << 20..=64 << 30).contains(&size) && size.is_multiple_of(1 << 20),
@@ -298,6 +314,7 @@ impl Arguments {
             sojourn,
             before: self.before,
             fresh: self.fresh,
+            hogs: self.hogs,
             loads,
         };
         scratch.must_hold(options.room())?;

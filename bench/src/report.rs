@@ -18,6 +18,8 @@ pub(crate) struct Report {
     disk_bytes: u64,
     /// The file system that each server has anew, if one was asked for.
     fresh: Option<&'static str>,
+    /// Processes that computed all the time beside the servers.
+    hogs: usize,
     /// `unix` or `tcp`.
     socket: &'static str,
     servers: Vec<Server>,
@@ -150,6 +152,7 @@ impl Report {
             rounds: options.rounds,
             disk_bytes: options.size,
             fresh: options.fresh.map(FilesystemKind::name),
+            hogs: options.hogs,
             socket: if options.tcp { "tcp" } else { "unix" },
             servers: series
                 .runs
@@ -238,14 +241,18 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} cores, Linux {}; medians of {} windows of {} s; disk of {} MiB, in memory{}; {}",
+            "{} cores, Linux {}; medians of {} windows of {} s; disk of {} MiB, in memory{}; {}{}",
             self.cores,
             self.kernel,
             self.rounds,
             self.window_seconds,
             self.disk_bytes >> 20,
             self.fresh.map_or(String::new(), |kind| format!(", on a new {kind} for each server")),
-            if self.socket == "tcp" { "TCP on this machine" } else { "unix socket" }
+            if self.socket == "tcp" { "TCP on this machine" } else { "unix socket" },
+            match self.hogs {
+                0 => String::new(),
+                hogs => format!("; beside {hogs} processes that compute all the time"),
+            }
         )?;
         for server in &self.servers {
             writeln!(f, "  {:<16} {} ({})", server.name, server.what, server.version)?;
@@ -361,6 +368,7 @@ mod tests {
             sojourn: "sojourn".into(),
             before: None,
             fresh: None,
+            hogs: 0,
             loads: vec![load::ALL[1]],
         };
         Report::new(&options, &series)

@@ -5,6 +5,7 @@
 
 use crate::contender::{self, Bench, Contender, Role, Server};
 use crate::filesystem::{Filesystem, FilesystemKind};
+use crate::hogs::Hogs;
 use crate::load::{self, Load, Sample};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -29,6 +30,8 @@ pub(crate) struct Options {
     pub(crate) before: Option<PathBuf>,
     /// Each server has a file system of its own, made anew.
     pub(crate) fresh: Option<FilesystemKind>,
+    /// Competing processes that compute all the time.
+    pub(crate) hogs: usize,
     /// The loads.
     pub(crate) loads: Vec<Load>,
 }
@@ -111,6 +114,7 @@ pub(crate) fn run(options: &Options, dir: &Path) -> Result<Series> {
             }
         }
     }
+    let _hogs = Hogs::start(options.hogs)?;
     for round in 1..=options.rounds {
         for index in order(&series.runs, round) {
             let run = &mut series.runs[index];
