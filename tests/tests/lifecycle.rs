@@ -145,6 +145,36 @@ fn a_larger_disk_reads_zeroes_behind_its_image() {
 }
 
 #[test]
+fn one_command_makes_as_many_disks_as_are_named_beside_a_server_and_without_one() {
+    let home = Home::new();
+    let image = content::image(64, 1);
+    home.import("golden", &image);
+    let numbered = |first: usize, last: usize| -> Vec<String> {
+        (first..=last).map(|number| format!("pc{number:03}")).collect()
+    };
+    let create = |names: &[String]| -> Vec<String> {
+        let verb = ["disk", "create", "--from", "golden"].map(str::to_owned);
+        verb.into_iter().chain(names.iter().cloned()).collect()
+    };
+    let made = home.json(&refs(&create(&numbered(1, 250))));
+    assert_eq!(made.as_array().unwrap().len(), 250);
+    assert_eq!((&made[0]["name"], &made[249]["image"]), (&"pc001".into(), &"golden:1".into()));
+    let server = home.serve();
+    // Two are there already: the others are made all the same.
+    let said = home.fails(4, &refs(&create(&numbered(249, 260))));
+    assert!(said.contains("2 of 12 disks were not made: pc249: "), "{said}");
+    let mut client = Client::attach(server.socket(), "pc260");
+    content::assert_same("pc260", &read_all(&mut client), &image);
+    client.detach();
+    server.stop();
+    assert_eq!(home.json(&["disk", "list"]).as_array().unwrap().len(), 260);
+}
+
+fn refs(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}
+
+#[test]
 fn hundreds_of_disks_that_are_opened_and_closed_at_once_take_few_threads() {
     const DISKS: usize = 400;
     let home = Home::new();

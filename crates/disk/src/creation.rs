@@ -1,4 +1,5 @@
-//! Making disks: from an image version, or from what any disk of the store was at a snapshot.
+//! Making disks, one or many at once: from an image version, or from what any disk of the store was at a
+//! snapshot.
 
 use crate::disk::{OwnBlocks, describe};
 use crate::disks::{Disks, build, clear, taken};
@@ -6,11 +7,18 @@ use crate::fence;
 use crate::record::{Record, Uuid};
 use crate::shadow::check_size;
 use crate::snapshot;
-use crate::{CreateOptions, DiskInfo};
+use crate::{CreateOptions, DiskInfo, DiskSource};
 use block::{Error, ErrorKind, Result, offload};
+use futures::StreamExt;
+use std::collections::HashSet;
 use store::{ImageName, ManifestId, RefKind, RefRecord, Session, check_name, images};
 
+/// How many disks are made at a time: what each syncs the file system commits together, and what each asks of
+/// a distant store is under way side by side.
+const AT_A_TIME: usize = 64;
+
 /// What a new disk is made of.
+#[derive(Debug, Clone)]
 struct DiskOrigin {
     /// What it holds, in words: `image debian:1`.
     what: String,
@@ -24,53 +32,69 @@ struct DiskOrigin {
 }
 
 impl Disks {
-    /// Makes a disk from an image version.
+    /// Makes a disk. From an image version it holds that. From a snapshot it holds what that disk did then,
+    /// which may be of any home on the store; it belongs to the image version that the snapshot does, and when
+    /// that is gone it is reset to what the snapshot holds.
     ///
     /// # Errors
     /// [`Invalid`](ErrorKind::Invalid) for a bad name or size,
-    /// [`NotFound`](ErrorKind::NotFound) when there is no such image,
+    /// [`NotFound`](ErrorKind::NotFound) when there is no such image or snapshot,
     /// [`Conflict`](ErrorKind::Conflict) when there is a disk of this name; those of the store and
     /// the file system.
     pub async fn create(
         &self,
         name: &str,
-        from: &ImageName,
+        from: &DiskSource,
         options: CreateOptions,
     ) -> Result<DiskInfo> {
         check_name("disk", name)?;
         let session = self.store.session(&format!("creation of disk {name}")).await?;
         let made = async {
-            let origin = self.of_image(&session, from).await?;
+            let origin = self.origin(&session, from).await?;
             self.create_in(&session, name, origin, options).await
         }
         .await;
         session.close(made).await
     }
 
-    /// Makes a disk that holds what another one did at a snapshot. The other one may be of any home on the
-    /// store. The new disk belongs to the image version that the snapshot does; when that is gone, it is reset
-    /// to what the snapshot holds.
+    /// Makes several disks of the same, side by side; what became of each, in the order of the names. The
+    /// failure of one does not keep the others from being made.
     ///
     /// # Errors
-    /// [`Invalid`](ErrorKind::Invalid) for a bad name or size,
-    /// [`NotFound`](ErrorKind::NotFound) when there is no such snapshot,
-    /// [`Conflict`](ErrorKind::Conflict) when there is a disk of this name; those of the store and
-    /// the file system.
-    pub async fn create_from_snapshot(
+    /// As [`create`](Self::create), of what concerns all of them, and
+    /// [`Invalid`](ErrorKind::Invalid) for a name that stands there twice: no disk is made then.
+    pub async fn create_all(
         &self,
-        name: &str,
-        disk: &str,
-        snapshot: &str,
+        names: &[String],
+        from: &DiskSource,
         options: CreateOptions,
-    ) -> Result<DiskInfo> {
-        check_name("disk", name)?;
-        let session = self.store.session(&format!("creation of disk {name}")).await?;
+    ) -> Result<Vec<Result<DiskInfo>>> {
+        let mut seen = HashSet::new();
+        for name in names {
+            check_name("disk", name)?;
+            if !seen.insert(name) {
+                return Err(Error::invalid(format!("disk {name:?} is to be made twice")));
+            }
+        }
+        let session = self.store.session(&format!("creation of {} disks", names.len())).await?;
         let made = async {
-            let origin = self.of_snapshot(&session, disk, snapshot).await?;
-            self.create_in(&session, name, origin, options).await
+            let origin = self.origin(&session, from).await?;
+            let make = |name| self.create_in(&session, name, origin.clone(), options);
+            let each: Vec<_> = names.iter().map(|name| make(name.as_str())).collect();
+            Ok(futures::stream::iter(each).buffered(AT_A_TIME).collect().await)
         }
         .await;
         session.close(made).await
+    }
+
+    /// What a source holds; it stays until the session ends.
+    async fn origin(&self, session: &Session, from: &DiskSource) -> Result<DiskOrigin> {
+        match from {
+            DiskSource::Image(image) => self.of_image(session, image).await,
+            DiskSource::Snapshot { disk, snapshot } => {
+                self.of_snapshot(session, disk, snapshot).await
+            }
+        }
     }
 
     /// What an image version holds; it stays until the session ends.

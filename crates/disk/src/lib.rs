@@ -85,7 +85,7 @@ pub use disks::Disks;
 pub use image::{Brought, Image};
 pub use loads::{ChunkLine, LoadOptions, Loader};
 pub use model::{
-    Counters, CreateOptions, DiskInfo, Elsewhere, Mode, Rebase, RebaseReport, Resident,
+    Counters, CreateOptions, DiskInfo, DiskSource, Elsewhere, Mode, Rebase, RebaseReport, Resident,
     SnapshotInfo,
 };
 pub use question::{Answer, Question};

@@ -1,10 +1,10 @@
 //! What is told of disks.
 
-use block::{Error, Span};
+use block::{Error, Result, Span};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
-use store::ManifestId;
+use store::{ImageName, ManifestId};
 
 /// What becomes of a disk's private blocks when its client leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -44,6 +44,34 @@ impl FromStr for Mode {
                 "{text:?} is not a mode of a disk; say persistent or ephemeral"
             ))),
         }
+    }
+}
+
+/// What a disk is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DiskSource {
+    /// An image version; the newest one without a tag.
+    Image(ImageName),
+    /// What a disk was at one of its snapshots.
+    Snapshot {
+        /// The disk.
+        disk: String,
+        /// The snapshot.
+        snapshot: String,
+    },
+}
+
+impl FromStr for DiskSource {
+    type Err = Error;
+
+    /// Reads `name[:tag]` of an image, or `disk@snapshot`.
+    fn from_str(text: &str) -> Result<Self> {
+        Ok(match text.split_once('@') {
+            Some((disk, snapshot)) => {
+                Self::Snapshot { disk: disk.to_owned(), snapshot: snapshot.to_owned() }
+            }
+            None => Self::Image(text.parse()?),
+        })
     }
 }
 

@@ -6,7 +6,7 @@ mod common;
 
 use block::{Attempt, Device, Durability, ErrorKind, Span, ZeroMode, conformance};
 use common::{Home, LENGTH as BLOCK, Spy, bytes, cache, golden, home, kind, put, same};
-use disk::{CreateOptions, Disk, Ending, Image, Mode, Rebase, Resident};
+use disk::{CreateOptions, Disk, DiskSource, Ending, Image, Mode, Rebase, Resident};
 use std::sync::Arc;
 use std::time::Duration;
 use store::RefKind;
@@ -111,7 +111,7 @@ async fn a_disk_made_from_a_snapshot_holds_what_that_does_and_goes_its_own_way()
     let then = common::bytes(&*disk).await;
     put(&disk, 1, 8).await;
     let options = CreateOptions::default();
-    home.disks.create_from_snapshot("b", "a", "s", options).await.unwrap();
+    home.disks.create("b", &"a@s".parse().unwrap(), options).await.unwrap();
     let other = home.open("b").await;
     assert!(common::bytes(&*other).await == then && then != image);
     put(&other, 2, 7).await;
@@ -125,12 +125,46 @@ async fn a_disk_made_from_a_snapshot_holds_what_that_does_and_goes_its_own_way()
     other.reset().await.unwrap();
     assert!(common::bytes(&*other).await == image);
     for (disk, snapshot) in [("a", "s"), ("b", "nothing")] {
-        let made = home.disks.create_from_snapshot("c", disk, snapshot, options).await;
+        let source = DiskSource::Snapshot { disk: disk.to_owned(), snapshot: snapshot.to_owned() };
+        let made = home.disks.create("c", &source, options).await;
         assert_eq!(kind(made), ErrorKind::NotFound);
     }
     let small = CreateOptions { size: Some(512), ..options };
-    let made = home.disks.create_from_snapshot("c", "b", "own", small).await;
+    let made = home.disks.create("c", &"b@own".parse().unwrap(), small).await;
     assert_eq!(kind(made), ErrorKind::Invalid);
+}
+
+#[tokio::test]
+async fn of_several_disks_each_is_made_or_says_why_not() {
+    let (home, image) = home().await;
+    home.create("pc2", "golden", Mode::Persistent).await.unwrap();
+    let taken = home.open("pc2").await;
+    put(&taken, 1, 9).await;
+    let names =
+        |names: &[&str]| -> Vec<String> { names.iter().map(|name| (*name).to_owned()).collect() };
+    let (golden, options) = ("golden".parse().unwrap(), CreateOptions::default());
+    let made = home.disks.create_all(&names(&["pc1", "pc2", "pc3"]), &golden, options).await;
+    let made = made.unwrap();
+    assert_eq!(made[1].as_ref().unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(
+        (&*made[0].as_ref().unwrap().name, &*made[2].as_ref().unwrap().name),
+        ("pc1", "pc3")
+    );
+    for name in ["pc1", "pc3"] {
+        assert!(common::bytes(&*home.open(name).await).await == image);
+    }
+    assert!(common::bytes(&*taken).await != image, "the one that was there is left alone");
+    // What is wrong with all of them is said once, and nothing is made.
+    for (names, from, wrong) in [
+        (names(&["pc4", "pc5", "pc4"]), "golden", ErrorKind::Invalid),
+        (names(&["pc4", "../pc5"]), "golden", ErrorKind::Invalid),
+        (names(&["pc4", "pc5"]), "nothing", ErrorKind::NotFound),
+        (names(&["pc4", "pc5"]), "pc1@nothing", ErrorKind::NotFound),
+    ] {
+        let made = home.disks.create_all(&names, &from.parse().unwrap(), options).await;
+        assert_eq!(made.unwrap_err().kind(), wrong);
+    }
+    assert_eq!(home.disks.list().await.unwrap().len(), 3);
 }
 
 #[tokio::test]

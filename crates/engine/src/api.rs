@@ -11,11 +11,22 @@ pub enum DiskRequest {
     Create {
         /// The disk.
         name: String,
-        /// The image, as `name` or `name:tag`.
+        /// The image, as `name` or `name:tag`, or `disk@snapshot`.
         from: String,
         /// Whether it starts anew with every client.
         ephemeral: bool,
         /// Bytes; as large as the image when there is none.
+        size: Option<u64>,
+    },
+    /// Make several disks of the same.
+    CreateAll {
+        /// The disks.
+        names: Vec<String>,
+        /// The image, as `name` or `name:tag`, or `disk@snapshot`.
+        from: String,
+        /// Whether they start anew with every client.
+        ephemeral: bool,
+        /// Bytes of each; as large as what they are made of when there is none.
         size: Option<u64>,
     },
     /// All disks of the home.
@@ -125,6 +136,8 @@ pub enum DiskReply {
     Disk(DiskView),
     /// All disks, by name.
     Disks(Vec<DiskView>),
+    /// What became of each disk that was to be made, in the order in which they were named.
+    Made(Vec<MadeView>),
     /// The snapshot that was made.
     Snapshot(SnapshotView),
     /// The version that was published.
@@ -150,6 +163,23 @@ pub struct PublishedView {
     pub disk: String,
     /// Bytes of blocks that the store did not have before; 0 when it had all.
     pub bytes: u64,
+}
+
+/// What became of one of several disks that were to be made.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MadeView {
+    /// It was made.
+    Disk(DiskView),
+    /// It was not.
+    Failed {
+        /// The disk.
+        name: String,
+        /// The kind of the error, as [`block::ErrorKind::as_str`] has it.
+        kind: String,
+        /// What went wrong.
+        message: String,
+    },
 }
 
 /// A disk.

@@ -6,12 +6,17 @@ use super::image_views;
 use super::open::Held;
 use super::parcels;
 use crate::api::{
-    DiskReply, DiskRequest, DiskView, ElsewhereView, PublishedView, Range, RebaseView, SnapshotView,
+    DiskReply, DiskRequest, DiskView, ElsewhereView, MadeView, PublishedView, Range, RebaseView,
+    SnapshotView,
 };
 use block::{Error, ErrorKind, Result};
-use disk::{CreateOptions, Disk, DiskInfo, Elsewhere, Mode, Rebase, SnapshotInfo};
+use disk::{CreateOptions, Disk, DiskInfo, DiskSource, Elsewhere, Mode, Rebase, SnapshotInfo};
+use futures::StreamExt;
 use std::collections::{HashMap, HashSet};
 use store::{ImageName, ManifestId, RefKind, UploadPlan, images};
+
+/// What the store is asked at a time of the names of disks that are to be made.
+const QUESTIONS: usize = 64;
 
 /// Refuses to call a disk what clients call an image: they would get a disk in place of that.
 ///
@@ -29,6 +34,50 @@ async fn check_free(engine: &Engine, name: &str) -> Result<()> {
     )))
 }
 
+/// Refuses a name for a disk that is to be made.
+///
+/// # Errors
+/// [`Conflict`](ErrorKind::Conflict).
+async fn may_be_made(engine: &Engine, name: &str) -> Result<()> {
+    check_free(engine, name).await?;
+    devices::must_be_none(&engine.home, name)
+}
+
+/// Makes those of several disks that can be made; what became of each, in the order of the names.
+async fn create_all(
+    engine: &Engine,
+    names: Vec<String>,
+    from: &DiskSource,
+    options: CreateOptions,
+) -> Result<Vec<MadeView>> {
+    let asked: Vec<_> = names.iter().map(|name| may_be_made(engine, name)).collect();
+    let allowed: Vec<Result<()>> = futures::stream::iter(asked).buffered(QUESTIONS).collect().await;
+    let free = names.iter().zip(&allowed).filter(|(_, allowed)| allowed.is_ok());
+    let free: Vec<String> = free.map(|(name, _)| name.clone()).collect();
+    let outcomes = engine.disks.create_all(&free, from, options).await?;
+    let infos: Vec<DiskInfo> = outcomes.iter().flatten().cloned().collect();
+    // They are made: when the store does not tell, none is over its image.
+    let images = Images::of(engine, &infos).await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot look for the image of new disks");
+        Images::default()
+    });
+    let mut outcomes = outcomes.into_iter();
+    let views = names.into_iter().zip(allowed).map(|(name, allowed)| {
+        let outcome = allowed.and_then(|()| {
+            outcomes.next().unwrap_or_else(|| Err(Error::internal("a disk was passed over")))
+        });
+        match outcome {
+            Ok(info) => MadeView::Disk(view(info, Vec::new(), &images)),
+            Err(error) => MadeView::Failed {
+                name,
+                kind: error.kind().as_str().to_owned(),
+                message: error.message().to_owned(),
+            },
+        }
+    });
+    Ok(views.collect())
+}
+
 /// Carries out a verb.
 ///
 /// # Errors
@@ -39,15 +88,14 @@ pub async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply>
         DiskRequest::Create { name, from, ephemeral, size } => {
             let mode = if ephemeral { Mode::Ephemeral } else { Mode::Persistent };
             let options = CreateOptions { size, mode };
-            check_free(engine, &name).await?;
-            devices::must_be_none(&engine.home, &name)?;
-            let info = match from.split_once('@') {
-                Some((disk, snapshot)) => {
-                    engine.disks.create_from_snapshot(&name, disk, snapshot, options).await?
-                }
-                None => engine.disks.create(&name, &from.parse()?, options).await?,
-            };
+            may_be_made(engine, &name).await?;
+            let info = engine.disks.create(&name, &from.parse()?, options).await?;
             Ok(DiskReply::Disk(made(engine, info).await))
+        }
+        DiskRequest::CreateAll { names, from, ephemeral, size } => {
+            let mode = if ephemeral { Mode::Ephemeral } else { Mode::Persistent };
+            let options = CreateOptions { size, mode };
+            Ok(DiskReply::Made(create_all(engine, names, &from.parse()?, options).await?))
         }
         DiskRequest::List => Ok(DiskReply::Disks(list(engine, None).await?)),
         DiskRequest::Show { name } => Ok(DiskReply::Disk(show(engine, &name).await?)),

@@ -32,6 +32,11 @@ impl Bar {
         Self::new(what, total, template)
     }
 
+    /// A bar that counts disks.
+    pub(crate) fn disks(what: &str, total: u64) -> Self {
+        Self::new(what, Some(total), "{prefix} {wide_bar} {human_pos}/{human_len} {eta} {msg}")
+    }
+
     /// A bar from 0 to 100 percent.
     pub(crate) fn percent(what: &str) -> Self {
         Self::new(what, Some(100), "{prefix} {wide_bar} {pos} % {eta}")

@@ -1,6 +1,7 @@
 //! `sojourn disk`: private disks.
 
 mod confirm;
+mod create_all;
 
 use super::prune::Retain;
 use crate::interrupt;
@@ -20,13 +21,14 @@ use server::client::Client;
 /// The verbs of `sojourn disk`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Disk {
-    /// Make a disk from an image version, or from a snapshot of any disk of the store
+    /// Make disks from an image version, or from a snapshot of any disk of the store
     #[command(after_help = "\
 Examples:
   sojourn disk create alice --from debian                the newest version
   sojourn disk create kiosk --from debian:2 --ephemeral  forgets its writes when its client leaves
   sojourn disk create big --from debian --size 100G      larger than the image
-  sojourn disk create bob --from alice@before-upgrade    as alice was then; it shares her blocks")]
+  sojourn disk create bob --from alice@before-upgrade    as alice was then; it shares her blocks
+  sojourn disk create pc{01..40} --from debian           40 of them (the shell writes the names out)")]
     Create(Create),
     /// List the disks
     #[command(after_help = "\
@@ -156,15 +158,16 @@ pub(crate) struct Keep {
 /// Arguments of `sojourn disk create`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Create {
-    /// The disk's name, which is also its export's name
-    pub(crate) name: String,
+    /// The disks' names, which are also their exports' names
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
     /// The image version: NAME[:TAG], the newest without a tag; or a snapshot: DISK@SNAPSHOT
     #[arg(long, value_name = "IMAGE")]
     pub(crate) from: String,
-    /// Forget the disk's writes when its client leaves
+    /// Forget a disk's writes when its client leaves
     #[arg(long)]
     pub(crate) ephemeral: bool,
-    /// The disk's size, at least the image's (10G, 1.5T, …) [default: the image's]
+    /// The size of each, at least the image's (10G, 1.5T, …) [default: the image's]
     #[arg(long)]
     pub(crate) size: Option<ByteSize>,
 }
@@ -242,12 +245,14 @@ pub(crate) struct Grow {
 impl Disk {
     fn request(&self) -> DiskRequest {
         match self {
-            Self::Create(args) => DiskRequest::Create {
-                name: args.name.clone(),
-                from: args.from.clone(),
-                ephemeral: args.ephemeral,
-                size: args.size.map(|size| size.0),
-            },
+            Self::Create(Create { names, from, ephemeral, size }) => {
+                let (from, ephemeral) = (from.clone(), *ephemeral);
+                let size = size.map(|size| size.0);
+                match &names[..] {
+                    [name] => DiskRequest::Create { name: name.clone(), from, ephemeral, size },
+                    _ => DiskRequest::CreateAll { names: names.clone(), from, ephemeral, size },
+                }
+            }
             Self::List(List { elsewhere: false }) => DiskRequest::List,
             Self::List(List { elsewhere: true }) => DiskRequest::Elsewhere,
             Self::Publish(Name { name }) => DiskRequest::Publish { name: name.clone() },
@@ -294,6 +299,9 @@ impl Disk {
 pub(crate) async fn run(verb: &Disk, home: &Home, output: Output) -> Result<()> {
     home.must_exist()?;
     match verb {
+        Disk::Create(args) if args.names.len() > 1 => {
+            return create_all::run(args, home, output).await;
+        }
         // A snapshot's name is long enough to be meant.
         Disk::Remove(Remove { name, yes: false, lost: false }) if !name.contains('@') => {
             confirm::loss_of(name, home, output).await?;
@@ -390,8 +398,9 @@ fn print(verb: &Disk, reply: &DiskReply, output: Output) -> Result<()> {
         }),
         DiskReply::Released(what) => output.done(&format!("{what} released")),
         DiskReply::Elsewhere(disks) => output.print(disks, || elsewhere(disks)),
-        // Machines ask for those, and no verb of this noun.
+        // Machines ask for marks, and several disks are made elsewhere: no verb that is printed here.
         DiskReply::Mark(mark) => output.print(mark, String::new),
+        DiskReply::Made(made) => output.print(made, String::new),
     }
 }
 

@@ -79,8 +79,12 @@ pub(super) fn at_end(program: &Command, words: &[String]) -> Option<Wanted> {
 /// What names an argument takes; none for those of something new, and of something else.
 fn kind(path: &[&str], argument: &Arg) -> Option<Kind> {
     let id = argument.get_id().as_str();
-    if matches!((path, id), (["disk" | "vm", "create"], "name") | (["vm", "clone"], "new" | "disk"))
-    {
+    if matches!(
+        (path, id),
+        (["disk", "create"], "names")
+            | (["vm", "create"], "name")
+            | (["vm", "clone"], "new" | "disk")
+    ) {
         return None;
     }
     let value =
