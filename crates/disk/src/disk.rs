@@ -35,6 +35,9 @@ pub struct Disk {
     pub(crate) away: Option<Away>,
     /// What `disk.json` says.
     record: Arc<Mutex<Record>>,
+    /// What else `disk.json` may name in the store: a record was put there, and whether it would outlive a
+    /// power failure is not known.
+    doubtful: Arc<Mutex<Vec<ManifestId>>>,
     /// Held while the record is being replaced.
     replacing: Arc<tokio::sync::Mutex<()>>,
     /// What the shadow stands on.
@@ -141,6 +144,7 @@ impl Disk {
             shadow,
             away,
             record: Arc::new(Mutex::new(record)),
+            doubtful: Arc::default(),
             replacing: Arc::default(),
             base: Mutex::new(base),
             changing: tokio::sync::Mutex::new(()),
@@ -301,6 +305,7 @@ impl Disk {
         // All of it is done in there, because the caller may be cancelled: the file and the copy in
         // memory stay the same, and the next replacement waits for this one.
         let (poison, space) = (self.shadow.poison(), Arc::clone(&self.space));
+        let doubtful = Arc::clone(&self.doubtful);
         offload(move || {
             let _alone = alone;
             let mut saved = record.save(&directory);
@@ -317,6 +322,7 @@ impl Disk {
                 }
                 Err(Failure::Retry(error)) => Err(error),
                 Err(Failure::Lost(error)) => {
+                    doubtful.lock().extend([record.base, record.origin]);
                     poison.set(&error);
                     Err(error)
                 }
@@ -409,7 +415,9 @@ impl Disk {
 
     async fn publish(&self, record: &Record, also: &[ManifestId]) -> Result<()> {
         let refs = self.store.refs();
-        let body = fence::body(record, self.server, also);
+        let mut kept = self.doubtful.lock().clone();
+        kept.extend(also);
+        let body = fence::body(record, self.server, &kept);
         let name = &record.name;
         loop {
             let outcome = match refs.get(RefKind::Disk, name).await? {

@@ -110,6 +110,7 @@ impl Life {
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Fenced) => e,
             Err(e) => return Err(e),
         };
+        self.tell(|| format!("open: {error}"));
         if let Some(taker) = self.known(name).taker
             && error.kind() == ErrorKind::Fenced
         {
