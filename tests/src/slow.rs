@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +18,13 @@ const SOURCE: &str = r#"
 
 static void hold(const char *variable)
 {
+    char held[4096];
     const char *path = getenv(variable);
-    while (path && access(path, F_OK) == 0)
+    if (!path || access(path, F_OK) != 0)
+        return;
+    snprintf(held, sizeof held, "%s.held", path);
+    close(open(held, O_CREAT | O_WRONLY, 0600));
+    while (access(path, F_OK) == 0)
         usleep(10000);
 }
 
@@ -93,6 +99,11 @@ impl Hanging {
     /// Holds syncs, or lets them go.
     pub fn hold_syncs(&self, held: bool) {
         hold(&self.sync, held);
+    }
+
+    /// Whether a read was held since the start.
+    pub fn has_held_reads(&self) -> bool {
+        self.read.with_extension("held").exists()
     }
 
     /// Holds reads, or lets them go.

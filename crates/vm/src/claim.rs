@@ -165,6 +165,12 @@ impl RunClaim {
         Self::read(&written)
     }
 
+    /// A claim of which nobody knows whether it was made, to be given up.
+    pub(crate) fn sought(spec: &MachineSpec, server: ServerId) -> Self {
+        let (machine, uuid) = (spec.name.clone(), spec.uuid.clone());
+        Self { machine, uuid, server, parcel: None, sequence: 0 }
+    }
+
     /// The claim of a machine that was suspended in the home of `server`, and is not in the store as it is. When the
     /// store is away, or somebody removed the claim, it is taken for granted: the lease of the disk says who may
     /// run the machine, and no parcel is made without looking again.
@@ -176,13 +182,7 @@ impl RunClaim {
         spec: &MachineSpec,
         server: ServerId,
     ) -> Result<Self> {
-        let own = Self {
-            machine: spec.name.clone(),
-            uuid: spec.uuid.clone(),
-            server,
-            parcel: None,
-            sequence: 0,
-        };
+        let own = Self::sought(spec, server);
         let late = || Error::unavailable("the store does not answer");
         match timeout(ASKS, Self::find(store, &spec.name)).await.unwrap_or_else(|_| Err(late())) {
             Ok(Some(found)) if found.is_same(&own) => Ok(found),
@@ -448,6 +448,20 @@ mod tests {
         let gone = claim(&store, HERE, Some(&parcel)).await.unwrap_err();
         assert_eq!(gone.kind(), ErrorKind::NotFound);
         session.close(Ok(())).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_claim_of_which_nobody_knows_is_given_up_if_it_is_there_and_that_of_another_home_stays()
+     {
+        let store = fresh().await;
+        let sought = RunClaim::sought(&spec(), HERE);
+        sought.end(&store).await.unwrap();
+        claim(&store, HERE, None).await.unwrap();
+        sought.end(&store).await.unwrap();
+        assert_eq!(RunClaim::find(&store, "work").await.unwrap(), None);
+        let other = claim(&store, THERE, None).await.unwrap();
+        sought.end(&store).await.unwrap();
+        assert_eq!(RunClaim::find(&store, "work").await.unwrap(), Some(other));
     }
 
     #[tokio::test]

@@ -315,6 +315,7 @@ impl RunningMachine {
                 };
                 match origin {
                     MachineOrigin::Pending(_) => machine.park().await,
+                    _ if *end.borrow() => machine.end_soon().await,
                     _ => machine.end().await,
                 }
                 Err(e)
@@ -334,8 +335,9 @@ impl RunningMachine {
         let state = match origin {
             MachineOrigin::Boot => None,
             MachineOrigin::Parcel(parcel) => {
-                let image = parcel.image(&self.host.store, &self.host.loader).await?;
-                Some(unless_ended(end, image.state()).await?)
+                let (store, loader) = (self.host.store.clone(), Arc::clone(&self.host.loader));
+                let state = async { parcel.image(&store, &loader).await?.state().await };
+                Some(unless_ended(end, state).await?)
             }
             MachineOrigin::Pending(pending) => Some(pending.state(&directory)?),
         };
@@ -347,13 +349,14 @@ impl RunningMachine {
         let parcel = match origin {
             MachineOrigin::Boot => None,
             MachineOrigin::Parcel(parcel) => {
-                if !disk.holds(&self.spec.disk, &parcel.disk).await? {
+                if !unless_ended(end, disk.holds(&self.spec.disk, &parcel.disk)).await? {
                     return Err(parcel.disk_was_written());
                 }
                 Some(parcel)
             }
             MachineOrigin::Pending(pending) => {
-                if disk.mark(&self.spec.disk).await?.as_ref() != Some(&pending.disk_mark) {
+                let mark = unless_ended(end, disk.mark(&self.spec.disk)).await?;
+                if mark.as_ref() != Some(&pending.disk_mark) {
                     return Err(pending.disk_was_written());
                 }
                 PendingSuspension::note_resumed(&directory).await?;
@@ -366,10 +369,15 @@ impl RunningMachine {
             }
         };
         if let Some(session) = session {
-            let claim = RunClaim::make(session, &self.spec, self.host.server, parcel).await?;
-            *self.claim.get_mut() = Some(claim);
+            // Where this is ended nobody knows whether it was made: it is given up again, if it is there.
+            *self.claim.get_mut() = Some(RunClaim::sought(&self.spec, self.host.server));
+            let claim = RunClaim::make(session, &self.spec, self.host.server, parcel);
+            let claimed = unless_ended(end, claim).await;
+            if claimed.is_err() && !*end.borrow() {
+                *self.claim.get_mut() = None;
+            }
+            *self.claim.get_mut() = Some(claimed?);
         }
-        // Not between the two: a claim that was made is given up again.
         unless_ended(end, self.run()).await
     }
 
@@ -475,6 +483,19 @@ impl RunningMachine {
     pub async fn end(&mut self) {
         self.end_qemu().await;
         self.let_go().await;
+    }
+
+    /// The same for a start that was ended: the store may be what it waited for. A claim that stays is replaced by the
+    /// next start here.
+    async fn end_soon(&mut self) {
+        self.end_qemu().await;
+        if timeout(LETS_GO, self.let_go()).await.is_err() {
+            let machine = &self.spec.name;
+            tracing::warn!(
+                machine,
+                "the store may say until the next start that the machine runs here"
+            );
+        }
     }
 
     async fn let_go(&mut self) {

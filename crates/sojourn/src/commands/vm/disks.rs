@@ -1,6 +1,7 @@
 //! The server that has a machine's disk: the one that runs in the home, or one that a keeper starts and all share.
 
 use super::folder::MachineFolder;
+use super::requests::{Requests, start_ended};
 use super::sharing::{LastUse, ServerUse};
 use async_trait::async_trait;
 use block::{Error, ErrorKind, Result};
@@ -110,12 +111,20 @@ impl DiskServer {
     /// The server of the home; one is started if none runs, and ends with the last machine.
     ///
     /// # Errors
-    /// [`Unavailable`](ErrorKind::Unavailable) when it does not come up, with the path of its log.
-    pub(super) async fn find(home: &Home, store: &Store, log: &Path) -> Result<Self> {
+    /// [`Unavailable`](ErrorKind::Unavailable) when it does not come up, with the path of its log;
+    /// [`Conflict`](ErrorKind::Conflict) when the keeper is asked to end before it has.
+    pub(super) async fn find(
+        home: &Home,
+        store: &Store,
+        log: &Path,
+        requests: &mut Requests,
+    ) -> Result<Self> {
         let until = Instant::now() + PATIENCE;
-        let using = ServerUse::begin(home, until).await?;
+        let using = requests.unless_ended(ServerUse::begin(home, until)).await;
+        let using = using.unwrap_or_else(|| Err(start_ended()))?;
         let mut own = None;
-        if let Err(e) = come_up(home, log, &using, &mut own, until).await {
+        let coming = requests.unless_ended(come_up(home, log, &using, &mut own, until)).await;
+        if let Err(e) = coming.unwrap_or_else(|| Err(start_ended())) {
             // One that others use by now is ended by the last of them.
             if let Some(mut own) = own
                 && let Some(_last) = using.end()

@@ -3,8 +3,9 @@
 
 use super::disks::{self, DiskServer};
 use super::folder::MachineFolder;
+use super::requests::{ASKS, KeeperInput, Requests, start_ended};
 use super::upload::{self, UploadEnd, UploadWaiter};
-use super::wire::{self, Caller, KeeperReply, KeeperRequest, RunningView, StoredView};
+use super::wire::{self, KeeperReply, KeeperRequest, RunningView, StoredView};
 use ::vm::machine::{MachineHost, MachineOrigin};
 use ::vm::packing::{KeptReport, ParcelReport};
 use ::vm::{Parcel, PendingSuspension, RunningMachine};
@@ -14,15 +15,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use store::ServerId;
-use tokio::net::{UnixListener, UnixStream};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// How often a keeper that comes up is looked for.
 const STEP: Duration = Duration::from_millis(10);
-/// How long who connects has to ask.
-const ASKS: Duration = Duration::from_secs(5);
 /// How long QEMU has to say what its machine does: shorter than who asks waits.
 const SAYS: Duration = Duration::from_secs(1);
 /// How long a guest has to power off when it is asked to.
@@ -161,41 +159,73 @@ pub(super) async fn run(args: &Keep, home: &Home) -> Result<()> {
     let lock = folder.lock()?;
     let socket = folder.socket();
     let _ = std::fs::remove_file(&socket);
-    let config = Config::of(home)?;
-    // As patient as a server: a guest whose memory cannot be had cannot go on.
-    let engine = Engine::open(home, &config, Use::Keeper).await?;
-    let parcel = match &args.parcel {
-        Some(name) => Some(Parcel::find(&engine.store, name).await?),
-        None => None,
-    };
-    // Under the lock: nobody who resumes another parcel puts another description there meanwhile.
-    if let Some(parcel) = &parcel {
-        folder.put(&parcel.spec)?;
+    let mut requests = Requests::new(&folder)?;
+    // What is kept here goes up behind all backs until it is known whether it can.
+    if !args.upload {
+        requests.listen()?;
     }
-    let terminate = signal(SignalKind::terminate()).map_err(|e| Error::io("signals", e))?;
-    let id = engine.disks.server().await?;
-    let server = DiskServer::find(home, &engine.store, &folder.path().join("serve.log")).await?;
-    let mut keeper = Keeper {
-        qemu: args.qemu.clone(),
-        home,
-        folder: &folder,
-        id,
-        engine: &engine,
-        server: &server,
-        listener: None,
-        caller: None,
-        terminate,
-        is_to_end: false,
+    let opened = match requests.unless_ended(HomeOpened::open(args, home, &folder)).await {
+        Some(opened) => opened,
+        None => Err(start_ended()),
     };
-    let outcome = keeper.work(args, parcel).await;
+    let ended = match opened {
+        Ok(HomeOpened { engine, parcel, id }) => {
+            let log = folder.path().join("serve.log");
+            match DiskServer::find(home, &engine.store, &log, &mut requests).await {
+                Ok(server) => {
+                    let mut keeper = Keeper {
+                        qemu: args.qemu.clone(),
+                        home,
+                        folder: &folder,
+                        id,
+                        engine: &engine,
+                        server: &server,
+                        requests: &mut requests,
+                        is_to_end: false,
+                    };
+                    let outcome = keeper.work(args, parcel).await;
+                    let _ = std::fs::remove_file(&socket);
+                    server.leave().await;
+                    outcome
+                }
+                Err(e) => Err(e),
+            }
+        }
+        Err(e) => Err(e),
+    };
     let _ = std::fs::remove_file(&socket);
-    server.leave().await;
     drop(lock);
     // Whoever asked may start the machine again at once.
-    for Farewell { stream, reply } in outcome? {
+    requests.answer_stoppers().await;
+    for Farewell { stream, reply } in ended? {
         wire::answer(stream, reply).await;
     }
     Ok(())
+}
+
+/// What a keeper needs of its home.
+struct HomeOpened {
+    engine: Arc<Engine>,
+    parcel: Option<Parcel>,
+    id: ServerId,
+}
+
+impl HomeOpened {
+    async fn open(args: &Keep, home: &Home, folder: &MachineFolder) -> Result<Self> {
+        let config = Config::of(home)?;
+        // As patient as a server: a guest whose memory cannot be had cannot go on.
+        let engine = Engine::open(home, &config, Use::Keeper).await?;
+        let parcel = match &args.parcel {
+            Some(name) => Some(Parcel::find(&engine.store, name).await?),
+            None => None,
+        };
+        // Under the lock: nobody who resumes another parcel puts another description there meanwhile.
+        if let Some(parcel) = &parcel {
+            folder.put(&parcel.spec)?;
+        }
+        let id = engine.disks.server().await?;
+        Ok(Self { engine, parcel, id })
+    }
 }
 
 /// The keeper of a machine.
@@ -206,12 +236,8 @@ pub(super) struct Keeper<'a> {
     pub(super) id: ServerId,
     pub(super) engine: &'a Engine,
     pub(super) server: &'a DiskServer,
-    /// Where commands come in, once there is something to say.
-    listener: Option<UnixListener>,
-    /// Who connected last and has not asked yet, and until when.
-    caller: Option<(Caller, Instant)>,
-    terminate: Signal,
-    /// A signal had a start end.
+    pub(super) requests: &'a mut Requests,
+    /// A signal or a command had a start end.
     is_to_end: bool,
 }
 
@@ -219,16 +245,6 @@ pub(super) struct Keeper<'a> {
 pub(super) struct Farewell {
     pub(super) stream: UnixStream,
     pub(super) reply: Result<KeeperReply>,
-}
-
-/// What a keeper is asked.
-pub(super) enum KeeperInput {
-    /// By a signal.
-    ToEnd,
-    /// By a command.
-    Command(UnixStream, Result<KeeperRequest>),
-    /// Somebody connected, and said nothing.
-    Nothing,
 }
 
 /// What came of making a parcel.
@@ -262,25 +278,7 @@ impl Keeper<'_> {
                         true => Some(self.pending()?),
                         false => None,
                     };
-                    match (self.start(parcel.as_ref(), pending.as_ref()).await, asked) {
-                        (Ok(mut machine), asked) => {
-                            let name = pending.map(|pending| pending.parcel());
-                            let name = name.or_else(|| parcel.as_ref().map(Parcel::name));
-                            if name.is_some() {
-                                machine.set_guest_clock(world::since_1970);
-                            }
-                            KeptMachine { machine, parcel: name }.keep(self, asked).await?
-                        }
-                        (Err(e), None) => return Err(e),
-                        // What was kept is there still.
-                        (Err(e), Some(asked)) => {
-                            wire::answer(asked, Err(e)).await;
-                            match self.is_to_end {
-                                true => KeeperStep::End(Vec::new()),
-                                false => KeeperStep::Upload(Vec::new()),
-                            }
-                        }
-                    }
+                    self.run(parcel.as_ref(), pending.as_ref(), asked).await?
                 }
                 KeeperStep::Upload(waiting) => match upload::run(self, waiting).await? {
                     UploadEnd::Resume(stream, qemu) => {
@@ -295,6 +293,34 @@ impl Keeper<'_> {
         }
     }
 
+    /// Runs the machine to its end; says what is next.
+    async fn run(
+        &mut self,
+        parcel: Option<&Parcel>,
+        pending: Option<&PendingSuspension>,
+        asked: Option<UnixStream>,
+    ) -> Result<KeeperStep> {
+        match (self.start(parcel, pending).await, asked) {
+            (Ok(mut machine), asked) => {
+                let name = pending.map(PendingSuspension::parcel);
+                let name = name.or_else(|| parcel.map(Parcel::name));
+                if name.is_some() {
+                    machine.set_guest_clock(world::since_1970);
+                }
+                KeptMachine { machine, parcel: name }.keep(self, asked).await
+            }
+            (Err(e), None) => Err(e),
+            // What was kept is there still.
+            (Err(e), Some(asked)) => {
+                wire::answer(asked, Err(e)).await;
+                Ok(match self.is_to_end {
+                    true => KeeperStep::End(Vec::new()),
+                    false => KeeperStep::Upload(Vec::new()),
+                })
+            }
+        }
+    }
+
     /// What was kept of the machine.
     pub(super) fn pending(&self) -> Result<PendingSuspension> {
         self.folder.pending()?.ok_or_else(|| {
@@ -302,7 +328,7 @@ impl Keeper<'_> {
         })
     }
 
-    /// Starts the machine. A signal ends that, too: QEMU may wait very long for memory or the store.
+    /// Starts the machine. A signal or a command ends that, too: QEMU may wait very long for memory or the store.
     async fn start(
         &mut self,
         parcel: Option<&Parcel>,
@@ -324,53 +350,14 @@ impl Keeper<'_> {
         let (tell, end) = watch::channel(false);
         let started = RunningMachine::start(host, spec, origin, self.server, end);
         let mut started = std::pin::pin!(started);
-        tokio::select! {
-            started = &mut started => return started,
-            _ = self.terminate.recv() => {}
+        if let Some(started) = self.requests.unless_ended(&mut started).await {
+            return started;
         }
         self.is_to_end = true;
         tell.send_replace(true);
         // It may have come up at the same moment.
         started.await?.give_up(self.server).await;
-        Err(Error::conflict("the machine was ended while it started"))
-    }
-
-    /// Whether it listens for commands.
-    pub(super) fn listens(&self) -> bool {
-        self.listener.is_some()
-    }
-
-    /// Listens for commands from now on, if it did not.
-    pub(super) fn listen(&mut self) -> Result<()> {
-        if self.listener.is_none() {
-            let socket = self.folder.socket();
-            let bound = UnixListener::bind(&socket);
-            self.listener = Some(bound.map_err(|e| Error::io(socket.display(), e))?);
-        }
-        Ok(())
-    }
-
-    /// Waits for a signal or a command. When this is dropped before, who connected is heard by the next call.
-    ///
-    /// # Errors
-    /// Those of the socket.
-    pub(super) async fn asked(&mut self) -> Result<KeeperInput> {
-        let Some(listener) = &self.listener else { return std::future::pending().await };
-        if self.caller.is_none() {
-            let accepted = tokio::select! {
-                _ = self.terminate.recv() => return Ok(KeeperInput::ToEnd),
-                accepted = listener.accept() => accepted,
-            };
-            let (stream, _) = accepted.map_err(|e| Error::io("the keeper's socket", e))?;
-            // Whoever asks writes at once; nothing waits for longer than that.
-            self.caller = Some((Caller::new(stream), Instant::now() + ASKS));
-        }
-        let Some((caller, until)) = &mut self.caller else { return Ok(KeeperInput::Nothing) };
-        let asked = timeout_at(*until, caller.request()).await;
-        Ok(match (asked, self.caller.take()) {
-            (Ok(request), Some((caller, _))) => KeeperInput::Command(caller.into_stream(), request),
-            _ => KeeperInput::Nothing,
-        })
+        Err(start_ended())
     }
 }
 
@@ -388,7 +375,7 @@ impl KeptMachine {
         keeper: &mut Keeper<'_>,
         asked: Option<UnixStream>,
     ) -> Result<KeeperStep> {
-        keeper.listen()?;
+        keeper.requests.listen()?;
         // Whatever was said of an earlier suspension: it is not what is kept next.
         keeper.folder.note_not_sent(None)?;
         if let Some(stream) = asked {
@@ -400,7 +387,7 @@ impl KeptMachine {
                     tracing::warn!(how, "the machine has ended");
                     KeeperInput::ToEnd
                 }
-                asked = keeper.asked() => asked?,
+                asked = keeper.requests.next() => asked?,
             };
             match asked {
                 KeeperInput::ToEnd => {
@@ -510,7 +497,7 @@ impl KeptMachine {
         loop {
             let asked = tokio::select! {
                 done = &mut packing => return Ok(done),
-                asked = keeper.asked() => asked?,
+                asked = keeper.requests.next() => asked?,
             };
             let (stream, request) = match asked {
                 KeeperInput::ToEnd => return Ok(Packing::Ended(None)),
@@ -570,7 +557,7 @@ impl KeptMachine {
                         // Too late, which is said below, or it was heard.
                         _ => break,
                     },
-                    asked = keeper.asked() => asked?,
+                    asked = keeper.requests.next() => asked?,
                 };
                 if let Some(off) = self.while_powering_off(asked).await {
                     return Ok(off);
@@ -587,7 +574,7 @@ impl KeptMachine {
                         GOODBYE.as_secs()
                     ))),
                 }),
-                asked = keeper.asked() => asked?,
+                asked = keeper.requests.next() => asked?,
             };
             if let Some(off) = self.while_powering_off(asked).await {
                 return Ok(off);

@@ -5,6 +5,7 @@
 //! | [`folder`] | the directory of a machine in a home |
 //! | [`wire`] | what a command and the keeper of a machine say to each other |
 //! | [`keeper`] | the process that a running machine belongs to |
+//! | [`requests`] | what it is asked, also while the machine starts |
 //! | [`upload`] | what it does with a suspension that is not in the store yet |
 //! | [`not_sent`] | why nothing sends one, and nothing is to |
 //! | [`unsent`] | suspensions that nothing sends, as after a reboot |
@@ -25,6 +26,7 @@ mod folder;
 mod keeper;
 mod not_sent;
 mod remove;
+mod requests;
 mod revert;
 mod sharing;
 mod show;
@@ -619,6 +621,7 @@ fn answered(name: &str, reply: KeeperReply, output: Output) -> Result<()> {
         KeeperReply::Kept(view) => show::kept(&view, output),
         KeeperReply::Uploading(view) => show::uploading(&view, output),
         KeeperReply::Status(status) => show::running(&status, output),
+        KeeperReply::Starting(_) => output.done(&format!("machine {name:?} is starting")),
         KeeperReply::Stopped => output.done(&format!("machine {name:?} has stopped")),
         KeeperReply::NotSent(parcel) => output.done(&format!(
             "{parcel} is not sent any more, and stays on this host; 'sojourn vm suspend {name}' sends it"

@@ -233,6 +233,7 @@ async fn gather(home: &Home, only: Option<&str>) -> Result<Vec<MachineView>> {
                 machine.state = if busy { "busy" } else { "running" };
                 machine.running = Some(status);
             }
+            Ok(Ok(Some(KeeperReply::Starting(_)))) => machine.state = "starting",
             Ok(Ok(Some(KeeperReply::Uploading(view)))) => {
                 (machine.state, machine.pending) = ("suspended", Some(view));
             }

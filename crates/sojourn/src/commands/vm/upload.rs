@@ -3,8 +3,9 @@
 
 use super::disks;
 use super::folder::MachineFolder;
-use super::keeper::{Farewell, Keeper, KeeperInput};
+use super::keeper::{Farewell, Keeper};
 use super::not_sent::NotSent;
+use super::requests::KeeperInput;
 use super::wire::{self, KeeperReply, KeeperRequest, KeptView, PendingView, StoredView};
 use ::vm::machine::MachineDisk;
 use ::vm::packing::KeptReport;
@@ -138,7 +139,7 @@ pub(super) async fn run(
     // use, or else that it goes up, which begins then.
     let mut later = None;
     let mut is_new = false;
-    if !keeper.listens() {
+    if !keeper.requests.listens() {
         if let Err(e) = must_hold(keeper, &pending).await
             && !may_be_stored(keeper, &pending).await
         {
@@ -146,7 +147,7 @@ pub(super) async fn run(
         }
         (later, is_new) = (Some(ASKS), true);
     }
-    keeper.listen()?;
+    keeper.requests.listen()?;
     keeper.folder.note_not_sent(None)?;
     let hurry = Notify::new();
     let (folder, engine, server) = (keeper.folder, keeper.engine, keeper.server);
@@ -175,7 +176,7 @@ pub(super) async fn run(
             loop {
                 let asked = tokio::select! {
                     done = &mut tried => break done,
-                    asked = keeper.asked() => asked?,
+                    asked = keeper.requests.next() => asked?,
                 };
                 let is_urgent =
                     matches!(asked, KeeperInput::Command(_, Ok(KeeperRequest::Suspend { .. })));

@@ -49,6 +49,7 @@ impl KeeperRequest {
 #[serde(rename_all = "snake_case")]
 pub(super) enum KeeperReply {
     Status(RunningView),
+    Starting(StartingView),
     Uploading(PendingView),
     Stored(StoredView),
     Kept(KeptView),
@@ -56,6 +57,13 @@ pub(super) enum KeeperReply {
     Stopped,
     /// What it was suspended as, such as `work@5`, is not sent any more, and stays.
     NotSent(String),
+}
+
+/// A machine that does not run yet.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct StartingView {
+    /// The process that starts it.
+    pub(super) keeper: u32,
 }
 
 /// A machine that runs.
