@@ -153,6 +153,38 @@ fn a_machine_whose_server_finds_the_home_taken_waits_and_has_one_started_again()
 }
 
 #[test]
+fn machines_whose_server_crashes_go_on_by_another_one_that_they_share() {
+    require!("qemu-system-x86_64");
+    let home = Home::new();
+    CountingMachine::image(&home);
+    let machines = ["one", "two"].map(|name| CountingMachine::create(&home, name));
+    for machine in &machines {
+        machine.vm("start");
+        machine.wait_for_numbers(2);
+    }
+    let mut servers = vec![server(&home)];
+    for _ in 0..2 {
+        kill_process(Pid::from_raw(servers[servers.len() - 1]).unwrap(), Signal::KILL).unwrap();
+        for machine in &machines {
+            // Each number was written to the disk, and flushed, before the next one is said.
+            machine.wait_for_numbers(3);
+        }
+        let next = server(&home);
+        assert!(!servers.contains(&next));
+        servers.push(next);
+    }
+    let [one, two] = machines;
+    one.suspend();
+    one.vm("resume");
+    one.wait_for_numbers(2);
+    for machine in [&one, &two] {
+        machine.numbers().assert_whole();
+        home.run(&["vm", "stop", "--force", machine.name()]);
+    }
+    two.wait("end of the servers", || !servers.iter().any(|pid| is_alive(*pid)));
+}
+
+#[test]
 fn a_machine_that_lost_its_server_ends_when_it_is_told_to() {
     require!("qemu-system-x86_64");
     let home = Home::new();
@@ -161,6 +193,10 @@ fn a_machine_that_lost_its_server_ends_when_it_is_told_to() {
     machine.vm("start");
     machine.wait_for_numbers(2);
     kill_process(Pid::from_raw(server(&home)).unwrap(), Signal::KILL).unwrap();
+    // Another one finds the home taken.
+    let lock = home.home().join("lock");
+    let lock = OpenOptions::new().create(true).append(true).open(lock).unwrap();
+    machine.wait("end of the server", || lock.try_lock().is_ok());
     // The guest writes each number, and waits for that.
     let last = Cell::new((machine.numbers().last(), Instant::now()));
     machine.wait("guest that waits", || {

@@ -8,13 +8,17 @@ use block::{Error, ErrorKind, Result};
 use engine::api::{DiskReply, DiskRequest};
 use engine::{Config, Engine, Home, Use, verbs};
 use server::api::DrainRequest;
+use server::background;
 use server::client::Client;
+use std::convert::Infallible;
 use std::fs::OpenOptions;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use store::{ManifestId, RefKind, Store};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use vm::machine::MachineDisk;
 use vm::{Parcel, PendingSuspension};
@@ -25,8 +29,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const GOODBYE: Duration = Duration::from_secs(5);
 /// How long a server has to end that nobody uses any more.
 const ENDS: Duration = Duration::from_secs(10);
-/// How long a server that finds the home taken waits for the one that has it, before it is started again.
+/// How long a server that finds the home taken waits for the one that has it, before it is started again; and how long
+/// whoever started a server that has ended may take to start it again.
 const AGAIN: Duration = Duration::from_secs(3);
+/// How soon it is tried again to have a server for a machine that runs.
+const RETRY: Duration = Duration::from_secs(10);
+/// How often it is looked whether the server of a machine that runs has ended.
+const LOOKS: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(20);
 
 /// Carries out a disk verb, by the server of the home if one runs.
@@ -104,7 +113,11 @@ async fn holds(home: &Home, store: &Store, disk: &str, contents: &ManifestId) ->
 pub(super) struct DiskServer {
     home: Home,
     store: Store,
+    /// What a server says that is started.
+    log: PathBuf,
     using: ServerUse,
+    /// The server that was started last.
+    own: Mutex<Option<Child>>,
 }
 
 impl DiskServer {
@@ -133,7 +146,42 @@ impl DiskServer {
             }
             return Err(e);
         }
-        Ok(Self { home: home.clone(), store: store.clone(), using })
+        let (home, store, log) = (home.clone(), store.clone(), log.to_owned());
+        Ok(Self { home, store, log, using, own: Mutex::new(own) })
+    }
+
+    /// Has a server come up whenever the home's has ended, be it that it crashed: a machine that runs waits for its
+    /// disk until then. Does not end.
+    pub(super) async fn keep_up(&self) -> Infallible {
+        loop {
+            if let Err(error) = self.replace_once_ended().await {
+                tracing::warn!(%error, "the machine has no server for its disk; it is tried again");
+                sleep(RETRY).await;
+            }
+        }
+    }
+
+    /// Waits until the server of the home has ended, and has one come up.
+    async fn replace_once_ended(&self) -> Result<()> {
+        if let Some(client) = Client::connect(&self.home).await? {
+            let process = client.process()?;
+            drop(client);
+            has_ended(process).await?;
+            // Who started it, such as systemd, may start it again, and one that handed over has a successor.
+            sleep(AGAIN).await;
+            if Client::connect(&self.home).await?.is_some() {
+                return Ok(());
+            }
+            tracing::warn!("the server of the machine's disk has ended; another one is started");
+        }
+        let mut own = self.own.lock().await;
+        // The one before has ended, or is about to come up.
+        if let Some(child) = own.as_mut()
+            && !matches!(child.try_wait(), Ok(None))
+        {
+            *own = None;
+        }
+        come_up(&self.home, &self.log, &self.using, &mut own, Instant::now() + PATIENCE).await
     }
 
     /// Its NBD socket.
@@ -175,12 +223,20 @@ impl DiskServer {
 
     /// Leaves the server. The last machine's keeper has it end, if a keeper started it and no other client uses it.
     pub(super) async fn leave(self) {
-        let Self { home, using, .. } = self;
+        let Self { home, using, own, .. } = self;
         let Some(last) = using.end() else { return };
         // One that hangs keeps nobody waiting.
         match timeout(GOODBYE * 2, drain(&home, &last)).await {
             Ok(Ok(true)) => {}
-            Ok(Ok(false)) => return,
+            Ok(Ok(false)) => {
+                // One that was to replace another one, and has not come up.
+                if let Some(mut own) = own.into_inner()
+                    && matches!(Client::connect(&home).await, Ok(None))
+                {
+                    let _ = own.kill().and_then(|()| own.wait());
+                }
+                return;
+            }
             Ok(Err(error)) => {
                 tracing::warn!(%error, "the server that was started for machines stays");
             }
@@ -221,6 +277,16 @@ async fn drain(home: &Home, last: &LastUse) -> Result<bool> {
     let Some(client) = Client::connect(home).await? else { return Ok(false) };
     client.drain(&DrainRequest { seconds: None, to_successor: false }).await?;
     Ok(true)
+}
+
+/// Waits until a process has ended.
+async fn has_ended(process: OwnedFd) -> Result<()> {
+    let again = || process.try_clone().map_err(|e| Error::io("waiting for the server", e));
+    // No thread waits for it: a keeper that ends would wait for the thread.
+    while !background::ended(again()?, Some(Duration::ZERO)).await? {
+        sleep(LOOKS).await;
+    }
+    Ok(())
 }
 
 /// The mark of a disk, or a new one.

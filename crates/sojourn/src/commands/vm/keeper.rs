@@ -278,7 +278,11 @@ impl Keeper<'_> {
                         true => Some(self.pending()?),
                         false => None,
                     };
-                    self.run(parcel.as_ref(), pending.as_ref(), asked).await?
+                    let server = self.server;
+                    tokio::select! {
+                        next = self.run(parcel.as_ref(), pending.as_ref(), asked) => next?,
+                        never = server.keep_up() => match never {},
+                    }
                 }
                 KeeperStep::Upload(waiting) => match upload::run(self, waiting).await? {
                     UploadEnd::Resume(stream, qemu) => {
