@@ -341,12 +341,11 @@ impl Porter {
             }
             AttachRequest::Sources { places } => {
                 let config = Config::load(&self.home.config())?;
-                let mut failures = Vec::new();
-                for place in &places {
-                    let added = self.engine.add_source(place, &self.home, &config).await;
-                    failures.extend(added.err());
-                }
-                // One that is away keeps none of the others from being asked.
+                let adding =
+                    places.iter().map(|place| self.engine.add_source(place, &self.home, &config));
+                // One that is away, or hangs, keeps none of the others from being asked.
+                let added = futures::future::join_all(adding).await;
+                let failures: Vec<_> = added.into_iter().filter_map(Result::err).collect();
                 if let Some(first) = failures.first() {
                     let why: Vec<_> = failures.iter().map(ToString::to_string).collect();
                     return Err(Error::new(first.kind(), why.join("; ")));

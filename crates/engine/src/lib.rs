@@ -75,7 +75,7 @@ pub struct Engine {
     home: Home,
     loader: Arc<Loader>,
     /// The places that are asked for chunks beside the store.
-    asked: tokio::sync::Mutex<HashSet<String>>,
+    asked: Mutex<HashSet<String>>,
     /// The disks of the home, open or not.
     pub disks: Arc<Disks>,
     /// Those that are open now.
@@ -205,26 +205,38 @@ impl Engine {
     }
 
     /// Has a place asked for chunks, too, from now on. One that is asked already is looked at anew, as it may
-    /// have been plugged in again, and does not rest any more.
+    /// have been plugged in again, and does not rest any more. Several may be added side by side: one that hangs keeps
+    /// no other waiting.
     ///
     /// # Errors
     /// [`NotFound`](block::ErrorKind::NotFound) when nothing is there, or it is not indexed; those of what is
-    /// opened; [`Unsupported`](block::ErrorKind::Unsupported) where nobody but the store is asked.
+    /// opened; [`Unavailable`](block::ErrorKind::Unavailable) when it does not answer in time, which is as long as a
+    /// server that begins waits; [`Unsupported`](block::ErrorKind::Unsupported) where nobody but the store is asked.
     pub async fn add_source(&self, place: &str, home: &Home, config: &Config) -> Result<()> {
         let sources = self.loader.sources().ok_or_else(|| {
             Error::unsupported("sources are added to a process of attached disks")
         })?;
         let place = home.store_url(place);
-        let mut asked = self.asked.lock().await;
-        let is_store = matches!(SourcePlace::of(&place)?, SourcePlace::Store(_));
-        if is_store && asked.contains(&place) {
+        let found = sources::place_at(&place).await?;
+        let is_new = self.asked.lock().insert(place.clone());
+        // A store that two have asked for is opened once: each time it would heal once more.
+        if matches!(found, SourcePlace::Store(_)) && !is_new {
             sources.wake(&place);
             return Ok(());
         }
-        sources.add(sources::chunk_source_at(&self.store, &place, home, config).await?);
-        tracing::info!(source = place, "is asked for chunks from now on");
-        asked.insert(place);
-        Ok(())
+        match sources::chunk_source_at(&self.store, &place, &found, home, config).await {
+            Ok(source) => {
+                sources.add(source);
+                tracing::info!(source = place, "is asked for chunks from now on");
+                Ok(())
+            }
+            Err(e) => {
+                if is_new {
+                    self.asked.lock().remove(&place);
+                }
+                Err(e)
+            }
+        }
     }
 
     /// The read-only device of an image version; one for all who use it.
@@ -255,7 +267,7 @@ impl Prepared {
         let Self { store, link, what_for, home, cache, loads, sources, offline } = self;
         let cache = Arc::new(Cache::new(cache));
         let (sources, asked) = sources.unzip();
-        let asked = tokio::sync::Mutex::new(asked.unwrap_or_default());
+        let asked = Mutex::new(asked.unwrap_or_default());
         let loader = Loader::with_sources(store.clone(), Arc::clone(&cache), loads, sources);
         let disks = Disks::through(home.disks(), Arc::clone(&loader));
         let disks = if offline { disks.opening_offline() } else { disks };

@@ -138,10 +138,19 @@ pub async fn add_configured(store: &Store, home: &Home, config: &Config) -> Conf
     configured
 }
 
+/// What a place is, if it says so soon.
+///
+/// # Errors
+/// [`NotFound`](ErrorKind::NotFound) when it is a path and nothing is there; [`Unavailable`](ErrorKind::Unavailable)
+/// when it does not answer.
+pub(crate) async fn place_at(place: &str) -> Result<SourcePlace> {
+    let asked = place.to_owned();
+    soon(place, LOOK, offload(move || SourcePlace::of(&asked))).await
+}
+
 /// Looks at a configured place, and opens it if it is a store.
 async fn look(place: &str, home: &Home, config: &Config) -> Result<FoundSource> {
-    let asked = place.to_owned();
-    match soon(place, LOOK, offload(move || SourcePlace::of(&asked))).await? {
+    match place_at(place).await? {
         SourcePlace::Store(_) => open(place, home, config).await.map(FoundSource::Store),
         other => Ok(FoundSource::Other(other)),
     }
@@ -243,18 +252,21 @@ async fn replica(place: &str, other: OtherStore) -> Arc<dyn ChunkSource> {
 /// Opens a place of any kind, for chunks of `store`. Another store also heals that one from now on.
 ///
 /// # Errors
-/// [`NotFound`](ErrorKind::NotFound) when nothing is there, or it is not indexed; those of what is opened.
-pub async fn chunk_source_at(
+/// [`NotFound`](ErrorKind::NotFound) when it is not indexed; [`Unavailable`](ErrorKind::Unavailable) when it does not
+/// answer; those of what is opened.
+pub(crate) async fn chunk_source_at(
     store: &Store,
     place: &str,
+    found: &SourcePlace,
     home: &Home,
     config: &Config,
 ) -> Result<Arc<dyn ChunkSource>> {
-    match SourcePlace::of(place)? {
+    match found {
         SourcePlace::Store(_) => {
-            Ok(replica(place, add_one(store, place, home, config).await?).await)
+            let added = soon(place, OPEN, add_one(store, place, home, config)).await?;
+            Ok(replica(place, added).await)
         }
-        other => chunk_source(&other, store.settings(), home)
+        other => soon(place, OPEN, chunk_source(other, store.settings(), home))
             .await
             .map_err(|e| e.context(format!("source {place}"))),
     }
@@ -437,6 +449,47 @@ mod tests {
         assert_eq!(cost(&attached).await, CostEstimate::DIRECTORY);
         let bucket = Config { store: "s3://b/p".into(), ..plain };
         assert_eq!(cost(&bucket).await, CostEstimate::DISTANT);
+    }
+
+    #[tokio::test]
+    async fn a_place_that_hangs_keeps_no_other_from_being_added() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let home = Home::with_key_file(Some(&at("home")), None).unwrap();
+        let store = at("store").display().to_string();
+        let config = Config { store, attach: Some(Default::default()), ..Config::default() };
+        for name in ["store", "other"] {
+            std::fs::create_dir(at(name)).unwrap();
+            let backend = objects::local(at(name)).unwrap();
+            Store::create(backend, store::testing::settings(), store::testing::world(1))
+                .await
+                .unwrap();
+        }
+        let engine = crate::Engine::open(&home, &config, crate::Use::Server).await.unwrap();
+        let (tree, other) = (at("tree"), at("other").display().to_string());
+        std::fs::create_dir(&tree).unwrap();
+        // Who opens a pipe waits until somebody writes to it.
+        let index = index_path(engine.store.settings(), &home, &tree.canonicalize().unwrap());
+        std::fs::create_dir_all(home.indexes()).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&index).status().unwrap();
+        assert!(made.success());
+        let tree = tree.display().to_string();
+        {
+            let hanging = engine.add_source(&tree, &home, &config);
+            let mut hanging = std::pin::pin!(hanging);
+            let quick = engine.add_source(&other, &home, &config);
+            tokio::select! {
+                biased;
+                added = &mut hanging => panic!("it hangs: {added:?}"),
+                added = quick => added.unwrap(),
+            }
+            // Asked for once more, it is not waited for either.
+            engine.add_source(&other, &home, &config).await.unwrap();
+            std::fs::OpenOptions::new().read(true).write(true).open(&index).unwrap();
+            hanging.await.unwrap_err();
+        }
+        let names: Vec<String> = engine.sources().into_iter().map(|source| source.name).collect();
+        assert!(names.contains(&other) && !names.contains(&tree), "{names:?}");
     }
 
     #[test]
