@@ -165,12 +165,15 @@ impl Disks {
     }
 
     /// The snapshots that the store has, by the name of the disk, which may be of another home; of
-    /// each disk the damaged ones first, then the oldest. Reads the refs of all of them.
+    /// each disk the damaged ones first, then the oldest. Reads the refs of all of them, or of those of one disk.
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn snapshots(&self) -> Result<HashMap<String, Vec<SnapshotInfo>>> {
-        snapshot::list(&self.store).await
+    pub async fn snapshots(
+        &self,
+        only: Option<&str>,
+    ) -> Result<HashMap<String, Vec<SnapshotInfo>>> {
+        snapshot::list(&self.store, only).await
     }
 
     /// Removes what a crash left of disks that were being made or removed in this home: for when a

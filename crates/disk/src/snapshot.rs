@@ -21,8 +21,11 @@ use store::{
 /// Layers that failed uploads may leave before the next one must succeed first.
 const MOST_LAYERS: usize = 8;
 
-/// All snapshots of all disks by the disk's name, the damaged ones first, then the oldest.
-pub(crate) async fn list(store: &Store) -> Result<HashMap<String, Vec<SnapshotInfo>>> {
+/// The snapshots of all disks, or of one, by the disk's name, the damaged ones first, then the oldest.
+pub(crate) async fn list(
+    store: &Store,
+    only: Option<&str>,
+) -> Result<HashMap<String, Vec<SnapshotInfo>>> {
     let mut all: HashMap<String, Vec<SnapshotInfo>> = HashMap::new();
     let mut add = |full: &str, created, size, error| {
         if let Some((disk, name)) = full.split_once('@') {
@@ -30,7 +33,10 @@ pub(crate) async fn list(store: &Store) -> Result<HashMap<String, Vec<SnapshotIn
             all.entry(disk.to_owned()).or_default().push(info);
         }
     };
-    let listing = store.refs().list(RefKind::Snapshot).await?;
+    let wanted = |full: &str| {
+        only.is_none_or(|only| full.split_once('@').is_some_and(|(disk, _)| disk == only))
+    };
+    let listing = store.refs().list_some(RefKind::Snapshot, wanted).await?;
     for found in listing.records {
         add(&found.name, found.body.created, found.body.size, None);
     }
@@ -274,13 +280,13 @@ impl Disk {
         self.replace(None, Past { manifest: record.origin, size, image: None }).await
     }
 
-    /// Its snapshots, as the store has them now: the damaged ones first, then the oldest. Reads the
-    /// refs of all snapshots in the store, so opening a disk does not.
+    /// Its snapshots, as the store has them now: the damaged ones first, then the oldest. Lists
+    /// all snapshots in the store, so opening a disk does not.
     ///
     /// # Errors
     /// Those of the store.
     pub async fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
-        Ok(list(&self.store).await?.remove(self.name()).unwrap_or_default())
+        Ok(list(&self.store, Some(self.name())).await?.remove(self.name()).unwrap_or_default())
     }
 
     /// Removes a snapshot. Disks keep what they hold.

@@ -232,7 +232,8 @@ async fn removing_takes_the_snapshots_and_frees_the_name() {
     put(&disk, 1, 9).await;
     disk.snapshot("s", &()).await.unwrap();
     drop(disk);
-    assert_eq!(home.disks.snapshots().await.unwrap()["a"][0].name, "s");
+    assert_eq!(home.disks.snapshots(None).await.unwrap()["a"][0].name, "s");
+    assert!(home.disks.snapshots(Some("b")).await.unwrap().is_empty());
     home.disks.remove("a").await.unwrap();
     assert!(home.disks.list().await.unwrap().is_empty());
     for kind in [RefKind::Disk, RefKind::Snapshot] {
@@ -262,7 +263,7 @@ async fn opening_a_disk_asks_for_no_snapshot() {
     disk.remove_snapshot("s").await.unwrap();
     let left = disk.snapshots().await.unwrap();
     assert_eq!(left.iter().map(|snapshot| &snapshot.name).collect::<Vec<_>>(), ["t"]);
-    assert_eq!(disks.snapshots().await.unwrap()["a"], left);
+    assert_eq!(disks.snapshots(Some("a")).await.unwrap()["a"], left);
 }
 
 #[tokio::test]

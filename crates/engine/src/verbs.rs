@@ -224,7 +224,7 @@ async fn list(engine: &Engine, only: Option<&str>) -> Result<Vec<DiskView>> {
         }
     }
     let (mut snapshots, images) =
-        futures::try_join!(engine.disks.snapshots(), Images::of(engine, &infos))?;
+        futures::try_join!(engine.disks.snapshots(only), Images::of(engine, &infos))?;
     let mut views: Vec<DiskView> = infos
         .into_iter()
         .map(|info| {

@@ -71,21 +71,31 @@ impl Store {
     /// [`Corrupt`](block::ErrorKind::Corrupt) when their records or lists are damaged; else the
     /// backend's.
     pub async fn session(&self, what: &str) -> Result<Session> {
-        self.begin(what, Damaged::Refused).await
+        self.begin(what, Damaged::Refused, &[]).await
+    }
+
+    /// As [`session`](Self::session); it keeps manifests, and what they lead to, from its first pin on. Only what still
+    /// has a name after that is sure to be there: [`hold`](Session::hold) tells, without another pin.
+    ///
+    /// # Errors
+    /// As [`session`](Self::session).
+    pub async fn session_holding(&self, what: &str, holds: &[ManifestId]) -> Result<Session> {
+        self.begin(what, Damaged::Refused, holds).await
     }
 
     /// As [`session`](Self::session), also when lists of condemned objects or their record are damaged. Not all that
     /// is condemned counts as absent for it, so that it must store no chunks.
     pub(crate) async fn session_despite_damage(&self, what: &str) -> Result<Session> {
-        self.begin(what, Damaged::Ignored).await
+        self.begin(what, Damaged::Ignored, &[]).await
     }
 
-    async fn begin(&self, what: &str, damaged: Damaged) -> Result<Session> {
+    async fn begin(&self, what: &str, damaged: Damaged, holds: &[ManifestId]) -> Result<Session> {
+        must_fit(holds)?;
         let what: String = what.chars().take(pin::MAX_WHAT / 4).collect();
         let began = Instant::now();
         for _ in 0..ATTEMPTS {
             let sequence = State::newest(self).await?;
-            let body = Pin { sequence, age: 0, what: what.clone(), holds: Vec::new() };
+            let body = Pin { sequence, age: 0, what: what.clone(), holds: holds.to_vec() };
             let id = body.write(self).await?;
             // From here on a collection that this session has not seen sees the session.
             let state = match damaged {
@@ -102,8 +112,8 @@ impl Store {
             };
             match seen {
                 Ok(Some(absent)) => {
-                    let pinned =
-                        Pinned { id, earlier: Vec::new(), held: Vec::new(), renewed: began };
+                    let held = holds.to_vec();
+                    let pinned = Pinned { id, earlier: Vec::new(), held, renewed: began };
                     let inner = Arc::new(Inner {
                         store: self.clone(),
                         what,
@@ -150,12 +160,7 @@ impl Inner {
         let mut pinned = self.pinned.lock().await;
         let mut holds = pinned.held.clone();
         holds.extend(more.iter().filter(|id| !pinned.held.contains(id)));
-        if holds.len() > pin::MAX_HELD {
-            return Err(Error::invalid(format!(
-                "one session cannot hold more than {} manifests",
-                pin::MAX_HELD
-            )));
-        }
+        must_fit(&holds)?;
         let renewed = Instant::now();
         let age = renewed.duration_since(self.began).as_secs();
         let (sequence, what) = (self.sequence, self.what.clone());
@@ -177,6 +182,17 @@ impl Inner {
             return Err(lost(&self.what));
         }
         Ok(())
+    }
+}
+
+/// Refuses to hold more than a pin can name.
+fn must_fit(holds: &[ManifestId]) -> Result<()> {
+    match holds.len() > pin::MAX_HELD {
+        true => Err(Error::invalid(format!(
+            "one session cannot hold more than {} manifests",
+            pin::MAX_HELD
+        ))),
+        false => Ok(()),
     }
 }
 

@@ -142,12 +142,16 @@ impl RunClaim {
         server: ServerId,
         parcel: Option<&Parcel>,
     ) -> Result<Self> {
-        if let Some(parcel) = parcel {
-            parcel.hold(session).await?;
-        }
+        let held = async {
+            match parcel {
+                Some(parcel) => parcel.hold(session).await,
+                None => Ok(()),
+            }
+        };
         let body = body(session.store(), spec, server, parcel);
         let refs = session.store().refs();
-        let written = match refs.get(RefKind::Machine, &spec.name).await? {
+        let ((), before) = tokio::try_join!(held, refs.get(RefKind::Machine, &spec.name))?;
+        let written = match before {
             None => session.publish(RefKind::Machine, &spec.name, body).await?,
             Some(before) => {
                 let before_claim = Self::read(&before)?;

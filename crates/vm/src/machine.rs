@@ -206,17 +206,19 @@ impl RunningMachine {
             let from = (origin, base, Some(claim));
             return Self::start_with(None, host, spec, from, (disk, &mut end)).await;
         }
-        // What the parcel leads to stays until the claim keeps it.
+        // What the parcel leads to stays until the claim keeps it, which looks whether there is that parcel still.
         let what = format!("start of machine {}", spec.name);
-        let session = unless_ended(&mut end, host.store.session(&what)).await?;
+        let holds = match origin {
+            MachineOrigin::Parcel(parcel) => vec![parcel.memory, parcel.disk],
+            _ => Vec::new(),
+        };
+        let session = host.store.session_holding(&what, &holds);
+        let session = unless_ended(&mut end, session).await?;
         let started = async {
             let base = match origin {
                 MachineOrigin::Parcel(parcel) => {
-                    let held = async {
-                        parcel.hold(&session).await?;
-                        parcel.image(&host.store, &host.loader).await
-                    };
-                    Some(unless_ended(&mut end, held).await?)
+                    let image = parcel.image(&host.store, &host.loader);
+                    Some(unless_ended(&mut end, image).await?)
                 }
                 _ => None,
             };
@@ -332,24 +334,30 @@ impl RunningMachine {
         end: &mut watch::Receiver<bool>,
     ) -> Result<()> {
         let directory = self.host.directory.clone();
-        let state = match origin {
-            MachineOrigin::Boot => None,
-            MachineOrigin::Parcel(parcel) => {
-                let (store, loader) = (self.host.store.clone(), Arc::clone(&self.host.loader));
-                let state = async { parcel.image(&store, &loader).await?.state().await };
-                Some(unless_ended(end, state).await?)
-            }
-            MachineOrigin::Pending(pending) => Some(pending.state(&directory)?),
-        };
-        if let Some(state) = state {
-            let load = device_state::load(&self.monitor, &mut self.qemu, &directory, &state);
-            unless_ended(end, load).await?;
-        }
         // QEMU has the disk by now, and nobody else: what it holds cannot change before the guest runs.
+        let holds = async {
+            match origin {
+                MachineOrigin::Parcel(parcel) => disk.holds(&self.spec.disk, &parcel.disk).await,
+                _ => Ok(true),
+            }
+        };
+        let load = async {
+            let state = match origin {
+                MachineOrigin::Pending(pending) => pending.state(&directory)?,
+                MachineOrigin::Parcel(parcel) => {
+                    let image = parcel.image(&self.host.store, &self.host.loader).await?;
+                    image.state().await?
+                }
+                MachineOrigin::Boot => return Ok(()),
+            };
+            device_state::load(&self.monitor, &mut self.qemu, &directory, &state).await
+        };
+        // A round trip to the store beside the work of QEMU.
+        let (holds, ()) = unless_ended(end, async { tokio::try_join!(holds, load) }).await?;
         let parcel = match origin {
             MachineOrigin::Boot => None,
             MachineOrigin::Parcel(parcel) => {
-                if !unless_ended(end, disk.holds(&self.spec.disk, &parcel.disk)).await? {
+                if !holds {
                     return Err(parcel.disk_was_written());
                 }
                 Some(parcel)

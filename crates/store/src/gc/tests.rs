@@ -188,6 +188,27 @@ async fn what_a_session_holds_stays_without_its_name() {
 }
 
 #[tokio::test]
+async fn what_a_session_holds_from_its_beginning_stays_without_its_name_by_one_pin() {
+    let (store, backend) = fresh().await;
+    publish(&store, "base:1", &[1, 2]).await;
+    let found = store.refs().get(RefKind::Image, "base:1").await.unwrap().unwrap();
+    let roots = found.body.roots().unwrap();
+    let session = store.session_holding("test", &roots).await.unwrap();
+    session.hold(RefKind::Image, "base:1").await.unwrap().unwrap();
+    assert_eq!(count(&backend, "pins").await, 1);
+    remove(&store, "base:1").await;
+    assert!(session.hold(RefKind::Image, "base:1").await.unwrap().is_none());
+    backend.advance(DAY / 2);
+    gc(&store, now()).await;
+    gc(&store, now()).await;
+    session.publish(RefKind::Image, "next:1", found.body).await.unwrap();
+    session.close(Ok(())).await.unwrap();
+    backend.advance(2 * DAY);
+    gc(&store, now()).await;
+    assert_eq!(read(&backend, "next:1").await, image(&[1, 2]));
+}
+
+#[tokio::test]
 async fn a_session_that_was_taken_for_dead_publishes_nothing() {
     let (store, backend) = fresh().await;
     let session = testing::session(&store).await;

@@ -47,7 +47,23 @@ pub(super) async fn ask(home: &Home, request: DiskRequest) -> Result<DiskReply> 
         return client.disk(&request).await;
     }
     let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
-    let reply = verbs::perform(&engine, request).await;
+    perform(&engine, request).await
+}
+
+/// The same, by `engine` where no server runs: to open the store each time costs a round trip.
+///
+/// # Errors
+/// Those of the verb.
+async fn ask_or(home: &Home, engine: &Engine, request: DiskRequest) -> Result<DiskReply> {
+    match Client::connect(home).await? {
+        Some(client) => client.disk(&request).await,
+        None => perform(engine, request).await,
+    }
+}
+
+/// Carries out a disk verb, and lets go of the disk.
+async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply> {
+    let reply = verbs::perform(engine, request).await;
     let closed = engine.open.close_all().await;
     let reply = reply?;
     closed?;
@@ -70,16 +86,18 @@ pub(super) async fn ask_once_free(home: &Home, request: DiskRequest) -> Result<D
     }
 }
 
-/// Takes a disk, if it is not here already and nobody holds it.
+/// Takes a disk, if it is not here already and nobody holds it; whether it was here.
 ///
 /// # Errors
 /// [`Conflict`](ErrorKind::Conflict) when another server holds it.
-pub(super) async fn bring(home: &Home, disk: &str) -> Result<()> {
-    match ask(home, DiskRequest::Show { name: disk.to_owned() }).await {
+pub(super) async fn bring(home: &Home, engine: &Engine, disk: &str) -> Result<bool> {
+    let name = disk.to_owned();
+    match ask_or(home, engine, DiskRequest::Show { name: name.clone() }).await {
         Err(e) if e.kind() == ErrorKind::NotFound => {
-            ask(home, DiskRequest::Take { name: disk.to_owned(), force: false }).await.map(drop)
+            let take = DiskRequest::Take { name, force: false };
+            ask_or(home, engine, take).await.map(|_| false)
         }
-        other => other.map(drop),
+        other => other.map(|_| true),
     }
 }
 
@@ -87,20 +105,29 @@ pub(super) async fn bring(home: &Home, disk: &str) -> Result<()> {
 ///
 /// # Errors
 /// Those of the store and the server.
-pub(super) async fn is_of(home: &Home, store: &Store, parcel: &Parcel) -> Result<bool> {
-    let held = holds(home, store, &parcel.spec.disk, &parcel.disk).await;
+pub(super) async fn is_of(home: &Home, engine: &Engine, parcel: &Parcel) -> Result<bool> {
+    let disk = &parcel.spec.disk;
+    let shown = ask_or(home, engine, DiskRequest::Show { name: disk.clone() });
+    let held = holds(&engine.store, disk, &parcel.disk, shown).await;
     held.map_err(|e| e.context(format!("parcel {}", parcel.name())))
 }
 
-/// Whether a disk holds what a manifest says, and is here or released.
-async fn holds(home: &Home, store: &Store, disk: &str, contents: &ManifestId) -> Result<bool> {
-    let Some(found) = store.refs().get(RefKind::Disk, disk).await? else {
+/// Whether a disk holds what a manifest says, and is here or released; `shown` is what shows it.
+async fn holds(
+    store: &Store,
+    disk: &str,
+    contents: &ManifestId,
+    shown: impl Future<Output = Result<DiskReply>>,
+) -> Result<bool> {
+    let refs = store.refs();
+    let (found, shown) = tokio::join!(refs.get(RefKind::Disk, disk), shown);
+    let Some(found) = found? else {
         return Err(Error::not_found(format!("its disk {disk:?} is gone from the store")));
     };
     if found.body.manifest != Some(*contents) {
         return Ok(false);
     }
-    match ask(home, DiskRequest::Show { name: disk.to_owned() }).await {
+    match shown {
         Ok(DiskReply::Disk(view)) => Ok(view.private_bytes == 0),
         Ok(_) => Err(Error::internal("a disk was asked for, and something else came")),
         // Whoever has it says so when it is taken.
@@ -345,7 +372,8 @@ pub(super) async fn private_bytes(home: &Home, disk: &str) -> u64 {
 #[async_trait]
 impl MachineDisk for DiskServer {
     async fn holds(&self, disk: &str, contents: &ManifestId) -> Result<bool> {
-        holds(&self.home, &self.store, disk, contents).await
+        let shown = ask(&self.home, DiskRequest::Show { name: disk.to_owned() });
+        holds(&self.store, disk, contents, shown).await
     }
 
     async fn set_mark(&self, disk: &str) -> Result<String> {

@@ -45,7 +45,7 @@ use block::{ByteSize, Error, ErrorKind, Result};
 use clap::Subcommand;
 use engine::api::DiskRequest;
 use engine::world;
-use engine::{Config, Home, open_store};
+use engine::{Config, Engine, Home, Use, open_store};
 use folder::MachineFolder;
 use keeper::KeepFor;
 use std::path::{Path, PathBuf};
@@ -427,10 +427,10 @@ async fn start(args: &Start, home: &Home, output: Output) -> Result<()> {
     }
     folder.must_not_run()?;
     let bar = Bar::waiting("starting");
-    let store = open_store(home, &Config::of(home)?).await?;
+    let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
     if !args.fresh
-        && let Some(parcel) = Parcel::newest(&store, name).await?
-        && disks::is_of(home, &store, &parcel).await?
+        && let Some(parcel) = Parcel::newest(&engine.store, name).await?
+        && disks::is_of(home, &engine, &parcel).await?
     {
         return Err(Error::conflict(format!(
             "machine {name:?} is suspended as {}: go on with 'sojourn vm resume {name}', or boot it with \
@@ -438,6 +438,7 @@ async fn start(args: &Start, home: &Home, output: Output) -> Result<()> {
             parcel.name()
         )));
     }
+    drop(engine);
     must_run_here(&spec, &args.machine.qemu).await?;
     let reply = keeper::spawn(home, &folder, &args.machine.qemu, KeepFor::Boot).await?;
     drop(bar);
@@ -498,22 +499,24 @@ async fn resume_parcel(
 ) -> Result<()> {
     let machine = folder.name();
     until_gone(folder).await?;
-    let store = open_store(home, &Config::of(home)?).await?;
-    let parcel = Parcel::find(&store, &args.name).await?;
+    let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
+    let parcel = Parcel::find(&engine.store, &args.name).await?;
     if !trust_arguments {
         must_be_trusted(&parcel, folder)?;
     }
     let bar = Bar::waiting("resuming");
     must_run_here(&parcel.spec, &args.qemu).await?;
-    disks::bring(home, &parcel.spec.disk).await.map_err(|e| match e.kind() {
+    let was_here = disks::bring(home, &engine, &parcel.spec.disk).await.map_err(|e| match e.kind() {
         ErrorKind::Conflict => e.context(format!(
             "machine {machine:?} runs on another host, or what it was suspended as is still going up from there"
         )),
         _ => e,
     })?;
-    if !disks::is_of(home, &store, &parcel).await? {
+    // The keeper looks again, and at a disk that was just taken alone.
+    if was_here && !disks::is_of(home, &engine, &parcel).await? {
         return Err(parcel.disk_was_written());
     }
+    drop(engine);
     let reply = keeper::spawn(home, folder, &args.qemu, KeepFor::Parcel(&parcel)).await?;
     let reply = with_clock(folder, reply).await;
     drop(bar);

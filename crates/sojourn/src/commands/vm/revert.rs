@@ -10,7 +10,7 @@ use ::vm::{Parcel, PendingSuspension, RunClaim};
 use block::lock::LockFile;
 use block::{Error, Result};
 use engine::api::DiskRequest;
-use engine::{Config, Engine, Home, Use, open_store};
+use engine::{Config, Engine, Home, Use};
 
 /// Makes the disk of a machine that does not run what it was in a parcel.
 ///
@@ -18,22 +18,27 @@ use engine::{Config, Engine, Home, Use, open_store};
 /// [`Conflict`](block::ErrorKind::Conflict) while it runs, or a suspension of it is not in the store yet; those of the store,
 /// the server and the file system.
 pub(super) async fn rollback(name: &str, home: &Home, output: Output) -> Result<()> {
-    let store = open_store(home, &Config::of(home)?).await?;
-    let parcel = Parcel::find(&store, name).await?;
+    let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
+    let parcel = Parcel::find(&engine.store, name).await?;
     let folder = MachineFolder::of(home, &parcel.spec.name)?;
     disks::must_not_be_pending(home, &folder).await?;
     // Nobody starts the machine meanwhile.
     let _lock = folder.must_stay_down()?;
-    put_back(&parcel, &folder, home).await?;
+    put_back(&parcel, &folder, home, &engine).await?;
     let (disk, resume) = (&parcel.spec.disk, parcel.name());
     output
         .done(&format!("disk {disk:?} is as in {resume}; go on with 'sojourn vm resume {resume}'"))
 }
 
 /// Makes the disk of a machine what it was in a parcel. The caller has the machine's lock.
-async fn put_back(parcel: &Parcel, folder: &MachineFolder, home: &Home) -> Result<()> {
+async fn put_back(
+    parcel: &Parcel,
+    folder: &MachineFolder,
+    home: &Home,
+    engine: &Engine,
+) -> Result<()> {
     let disk = parcel.spec.disk.clone();
-    disks::bring(home, &disk).await?;
+    disks::bring(home, engine, &disk).await?;
     // The disk stays as it is for as long as the machine can go on from what is found here.
     PendingSuspension::set_aside(folder.path())?;
     let request = DiskRequest::Rollback { name: disk, snapshot: parcel.snapshot.clone() };
@@ -85,7 +90,7 @@ pub(super) async fn discard(name: &str, home: &Home, output: Output) -> Result<(
     // What went up until now counts.
     let parcel = Parcel::newest(store, name).await?;
     match &parcel {
-        Some(parcel) => put_back(parcel, &folder, home).await?,
+        Some(parcel) => put_back(parcel, &folder, home, &engine).await?,
         None => PendingSuspension::forget(folder.path())?,
     }
     if let ClaimState::Own(claim) =
