@@ -22,9 +22,9 @@ def write(folder, results, links):
 
 def resumes(cells, links):
     """A row for each link, without and with a medium."""
-    yield ("| link | medium | paper, s | guest runs, s | first output, s | on the wire | "
-           "with a resume set: guest runs, s | first output, s | on the wire | load |")
-    yield "|" + "---|" * 10
+    yield ("| link | medium | paper, s | guest runs, s | first output, s | on the wire | requests | "
+           "with a resume set: guest runs, s | first output, s | on the wire | requests | load |")
+    yield "|" + "---|" * 12
     for link in links:
         for medium in (False, True):
             pair = [found(cells, link, medium, recorded) for recorded in (False, True)]
@@ -42,12 +42,13 @@ def found(cells, link, medium, recorded):
 
 
 def figures_of(cell):
-    """Until the guest runs, until it says something, and the bytes until then."""
+    """Until the guest runs, until it says something, and the bytes and requests until then."""
     if cell is None:
-        return ["-", "-", "-"]
+        return ["-", "-", "-", "-"]
     if "failed" in cell:
-        return ["-", f"failed after {seconds(cell['failed_after'])}", "-"]
-    return [seconds(cell["running_seconds"]), seconds(cell["output_seconds"]), mebibytes(cell["wire_bytes"])]
+        return ["-", f"failed after {seconds(cell['failed_after'])}", "-", "-"]
+    return [seconds(cell["running_seconds"]), seconds(cell["output_seconds"]), mebibytes(cell["wire_bytes"]),
+            str(cell.get("requests", "-"))]
 
 
 def facts(results):

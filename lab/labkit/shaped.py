@@ -37,11 +37,12 @@ class Direction:
 class ShapedLink:
     """Listens on a port of its own and carries bytes to another.  Use it as a context manager.
 
-    `rate` is in bits per second, `round_trip` in seconds.
+    `rate` is in bits per second, `round_trip` in seconds.  `heard` is called, on a thread of the link's own, with the
+    bytes that clients send, as they send them.
     """
 
-    def __init__(self, target, rate, round_trip=0.0):
-        self.target = target
+    def __init__(self, target, rate, round_trip=0.0, heard=None):
+        self.target, self.heard = target, heard
         self.down, self.up = (Direction(rate / 8, round_trip / 2) for _ in range(2))
         self.port = 0
         self.loop = asyncio.new_event_loop()
@@ -84,6 +85,8 @@ class ShapedLink:
                 data = await reader.read(way.piece)
                 if not data:
                     break
+                if self.heard and way is self.up:
+                    self.heard(data)
                 queue.put_nowait((await way.carry(len(data)), data))
         queue.put_nowait((max(self.loop.time(), way.free) + way.delay, None))
         await delivery
