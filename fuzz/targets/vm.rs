@@ -16,6 +16,9 @@ fuzz_target!(|data: &[u8]| {
         if let Ok(extents) = resume_set::decode(rest, 1 << 30) {
             assert_eq!(resume_set::encode(&extents), rest);
         }
+        if let Ok(pages) = resume_set::decode_pages(rest, 1 << 30) {
+            assert_eq!(resume_set::encode_pages(&pages), rest);
+        }
         return;
     }
     let Ok(text) = std::str::from_utf8(rest) else { return };

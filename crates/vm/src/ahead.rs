@@ -3,7 +3,7 @@
 //! behind an extent that the guest waits for is fetched with it, if the link is quick.
 
 use crate::demand::Demand;
-use crate::{EXTENT, MemoryImage};
+use crate::{EXTENT, MemoryImage, PAGE};
 use block::Span;
 use std::collections::HashSet;
 use std::ops::Range;
@@ -34,12 +34,27 @@ const MOST_ALONE: u32 = 512;
 /// on its way ahead.
 pub(crate) async fn fetch(base: Arc<MemoryImage>, set: &[u32], demand: &Arc<Demand>) {
     let memory = base.layout().memory;
-    let one = |extent: u64| {
-        let (base, start) = (Arc::clone(&base), extent * EXTENT);
+    let one = |extent: u32| {
+        let (base, start) = (Arc::clone(&base), u64::from(extent) * EXTENT);
         // What cannot be had now is fetched when the guest asks for it.
         async move { base.fetch_ahead(Span::between(start, (start + EXTENT).min(memory))).await }
     };
-    fetch_each(set, demand, one).await;
+    fetch_each(set.iter().copied(), demand, |extent| vec![u64::from(*extent)], one).await;
+}
+
+/// Fetches copies of pages into the cache, in the order in which they lie there; as [`fetch`].
+pub(crate) async fn fetch_copies(base: &Arc<MemoryImage>, pages: &[u32], demand: &Arc<Demand>) {
+    let each = (EXTENT / PAGE) as usize;
+    let parts: Vec<(u64, Vec<u32>)> =
+        (0..).step_by(each).zip(pages.chunks(each).map(<[u32]>::to_vec)).collect();
+    let extents_of = |part: &(u64, Vec<u32>)| {
+        part.1.iter().map(|page| u64::from(*page) * PAGE / EXTENT).collect()
+    };
+    let one = |(place, pages): (u64, Vec<u32>)| {
+        let base = Arc::clone(base);
+        async move { base.fetch_copies_ahead(place, &pages).await }
+    };
+    fetch_each(parts, demand, extents_of, one).await;
 }
 
 /// Fetches into the cache what lies behind the extents that the guest waits for, as long as the link is quick. Does not
@@ -86,24 +101,28 @@ where
     }
 }
 
-/// Fetches extents by `one`, which returns how many bytes came.
-async fn fetch_each<F>(set: &[u32], demand: &Arc<Demand>, one: impl Fn(u64) -> F)
-where
+/// Fetches parts by `one`, which returns how many bytes came; `extents_of` says which extents a part is of.
+async fn fetch_each<T, F>(
+    parts: impl IntoIterator<Item = T>,
+    demand: &Arc<Demand>,
+    extents_of: impl Fn(&T) -> Vec<u64>,
+    one: impl Fn(T) -> F,
+) where
     F: Future<Output = u64> + Send + 'static,
 {
     let mut width = Width::default();
     let mut running = JoinSet::new();
-    for extent in set {
+    for part in parts {
         while running.len() >= width.get() {
             if let Some(Ok((bytes, took))) = running.join_next().await {
                 width.answered(bytes, took);
             }
         }
         demand.until_ahead().await;
-        let (demand, extent) = (Arc::clone(demand), u64::from(*extent));
-        let fetching = one(extent);
+        let (demand, extents) = (Arc::clone(demand), extents_of(&part));
+        let fetching = one(part);
         running.spawn(async move {
-            let (_ahead, began) = (demand.ahead(extent), Instant::now());
+            let (_ahead, began) = (demand.ahead(extents), Instant::now());
             (fetching.await, began.elapsed())
         });
     }
@@ -186,7 +205,8 @@ mod tests {
     fn fetching(set: &[u32], demand: &Arc<Demand>) -> (Arc<Mutex<Vec<u64>>>, JoinSet<()>) {
         let begun = Arc::new(Mutex::new(Vec::new()));
         let (noted, set, demand) = (Arc::clone(&begun), set.to_vec(), Arc::clone(demand));
-        let one = move |extent| {
+        let one = move |extent: u32| {
+            let extent = u64::from(extent);
             noted.lock().push(extent);
             async move {
                 sleep(if extent == 3 { SECOND * 5 } else { SECOND }).await;
@@ -194,7 +214,9 @@ mod tests {
             }
         };
         let mut tasks = JoinSet::new();
-        tasks.spawn(async move { fetch_each(&set, &demand, one).await });
+        tasks.spawn(async move {
+            fetch_each(set, &demand, |extent| vec![u64::from(*extent)], one).await
+        });
         (begun, tasks)
     }
 

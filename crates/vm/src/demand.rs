@@ -37,7 +37,7 @@ impl UnderWay {
 #[derive(Debug)]
 pub(crate) struct Fetching<'a> {
     demand: &'a Demand,
-    extents: Range<u64>,
+    extents: Vec<u64>,
     is_ahead: bool,
     began: Instant,
 }
@@ -49,16 +49,16 @@ pub(crate) struct AheadPause<'a>(&'a Demand);
 impl Demand {
     /// Somebody waits for extents from now on.
     pub(crate) fn wait_for(&self, extents: Range<u64>) -> Fetching<'_> {
-        self.begin(extents, false)
+        self.begin(extents.collect(), false)
     }
 
-    /// An extent is fetched ahead from now on.
-    pub(crate) fn ahead(&self, extent: u64) -> Fetching<'_> {
-        self.begin(extent..extent + 1, true)
+    /// Extents, or parts of them, are fetched ahead from now on.
+    pub(crate) fn ahead(&self, extents: Vec<u64>) -> Fetching<'_> {
+        self.begin(extents, true)
     }
 
-    fn begin(&self, extents: Range<u64>, is_ahead: bool) -> Fetching<'_> {
-        self.under_way.send_modify(|under_way| under_way.list(is_ahead).extend(extents.clone()));
+    fn begin(&self, extents: Vec<u64>, is_ahead: bool) -> Fetching<'_> {
+        self.under_way.send_modify(|under_way| under_way.list(is_ahead).extend(&extents));
         Fetching { demand: self, extents, is_ahead, began: Instant::now() }
     }
 
@@ -116,8 +116,8 @@ impl Drop for Fetching<'_> {
         }
         self.demand.under_way.send_modify(|under_way| {
             let list = under_way.list(self.is_ahead);
-            for extent in self.extents.clone() {
-                if let Some(at) = list.iter().position(|other| *other == extent) {
+            for extent in &self.extents {
+                if let Some(at) = list.iter().position(|other| other == extent) {
                     list.swap_remove(at);
                 }
             }
@@ -179,9 +179,9 @@ mod tests {
         let may = async || timeout(SECOND, demand.until_ahead()).await.is_ok();
         assert!(may().await);
         let waits = demand.wait_for(7..8);
-        let ahead = demand.ahead(6);
+        let ahead = demand.ahead(vec![6]);
         assert!(!may().await);
-        let joined = demand.ahead(7);
+        let joined = demand.ahead(vec![7]);
         assert!(may().await, "what is waited for is on its way");
         drop(joined);
         assert!(!may().await);

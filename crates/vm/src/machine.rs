@@ -6,9 +6,10 @@ use crate::launch::{self, Launched};
 use crate::mount::{self, MountedRam};
 use crate::pending::PendingSuspension;
 use crate::ram::{GuestRam, WRITTEN};
+use crate::resume_set::FirstReads;
 use crate::{
     GuestClock, MachineSpec, MemoryImage, Monitor, Parcel, RunClaim, agent, ahead, device_state,
-    plain, resume_set,
+    plain,
 };
 use async_trait::async_trait;
 use block::{Error, ErrorKind, Result, offload};
@@ -171,10 +172,10 @@ pub struct RunningMachine {
     pub(crate) last_number: AtomicU64,
     /// Fetches ahead; ends with the machine.
     ahead: JoinSet<()>,
-    /// Which extents were read first, once that is known.
-    pub(crate) touched: Arc<parking_lot::Mutex<Vec<u32>>>,
-    /// The resume set of the suspension that it came from; empty if that was a parcel.
-    pub(crate) resumed_by: Vec<u32>,
+    /// What was read first, once that is known.
+    pub(crate) touched: Arc<parking_lot::Mutex<FirstReads>>,
+    /// What the suspension says that it came from; nothing if that was a parcel.
+    pub(crate) resumed_by: FirstReads,
     /// What became of the guest's clock; nothing of one that was booted.
     clock: Arc<parking_lot::Mutex<Option<GuestClock>>>,
 }
@@ -241,11 +242,10 @@ impl RunningMachine {
         (origin, base, claim): (MachineOrigin<'_>, Option<Arc<MemoryImage>>, Option<RunClaim>),
         (disk, end): (&dyn MachineDisk, &mut watch::Receiver<bool>),
     ) -> Result<Self> {
-        let (earlier, set) = match origin {
+        let (earlier, first) = match origin {
             MachineOrigin::Pending(pending) => {
-                let set = pending.resume_set(&host.directory)?;
-                let set = resume_set::decode(&set, spec.memory)?;
-                (Some(pending.earlier(&host.directory)?), Some(set))
+                let first = pending.first_reads(&host.directory)?;
+                (Some(pending.earlier(&host.directory)?), Some(first))
             }
             _ => (None, None),
         };
@@ -302,12 +302,12 @@ impl RunningMachine {
             last_number: AtomicU64::new(origin.number()),
             ahead: JoinSet::new(),
             touched: Arc::default(),
-            resumed_by: set.clone().unwrap_or_default(),
+            resumed_by: first.clone().unwrap_or_default(),
             clock: Arc::default(),
         };
-        match machine.go(session, origin, disk, end).await {
+        match machine.go(session, (origin, base.as_deref()), disk, end).await {
             Ok(()) => {
-                machine.look_ahead(base, set);
+                machine.look_ahead(base, first.map(|first| first.extents));
                 Ok(machine)
             }
             Err(e) => {
@@ -329,7 +329,7 @@ impl RunningMachine {
     async fn go(
         &mut self,
         session: Option<&Session>,
-        origin: MachineOrigin<'_>,
+        (origin, base): (MachineOrigin<'_>, Option<&MemoryImage>),
         disk: &dyn MachineDisk,
         end: &mut watch::Receiver<bool>,
     ) -> Result<()> {
@@ -342,13 +342,11 @@ impl RunningMachine {
             }
         };
         let load = async {
-            let state = match origin {
-                MachineOrigin::Pending(pending) => pending.state(&directory)?,
-                MachineOrigin::Parcel(parcel) => {
-                    let image = parcel.image(&self.host.store, &self.host.loader).await?;
-                    image.state().await?
-                }
-                MachineOrigin::Boot => return Ok(()),
+            let state = match (origin, base) {
+                (MachineOrigin::Pending(pending), _) => pending.state(&directory)?,
+                // Both lie side by side.
+                (_, Some(base)) => tokio::try_join!(base.state(), base.list_of_copies())?.0,
+                (_, None) => return Ok(()),
             };
             device_state::load(&self.monitor, &mut self.qemu, &directory, &state).await
         };
@@ -390,11 +388,17 @@ impl RunningMachine {
     }
 
     /// Has what the last resume read fetched ahead, and notes what this one reads, where memory is fetched as it is
-    /// touched. Not before the guest runs: it does not wait behind that for the state of its devices. `set` is the resume set; that of the base if there is none.
+    /// touched. Not before the guest runs: it does not wait behind that for the state of its devices. `set` is the resume
+    /// set; that of the base if there is none. Where the base has copies of pages, they take the place of a set.
     fn look_ahead(&mut self, base: Option<Arc<MemoryImage>>, set: Option<Vec<u32>>) {
         let Some(base) = base.filter(|_| self.fetches_as_touched()) else { return };
         let ram = Arc::clone(&self.ram);
         self.ahead.spawn(async move {
+            let copied = base.list_of_copies().await.unwrap_or_default();
+            if !copied.is_empty() {
+                ahead::fetch_copies(&base, copied, ram.demand()).await;
+                return ahead::fetch_beside(Arc::clone(&base), ram.demand()).await;
+            }
             let set = match set {
                 Some(set) => set,
                 // The oldest parcel has none, and one that is damaged only makes the resume slow.
@@ -568,7 +572,7 @@ impl RunningMachine {
 }
 
 /// Notes for a while what a machine reads of the parcel that it came from.
-async fn note_reads(ram: Arc<GuestRam>, touched: Arc<parking_lot::Mutex<Vec<u32>>>) {
+async fn note_reads(ram: Arc<GuestRam>, touched: Arc<parking_lot::Mutex<FirstReads>>) {
     let until = Instant::now() + NOTED_AT_MOST;
     let mut own = Duration::ZERO;
     while own < NOTED && Instant::now() < until {

@@ -2,6 +2,7 @@
 
 use crate::machine::{MachineDisk, MappedMemory, RunningMachine};
 use crate::pending::{PendingSuspension, SuspendedParts};
+use crate::resume_set::FirstReads;
 use crate::save::{self, MachineTail};
 use crate::{MemoryImage, Parcel, RunClaim, device_state, mount, plain, resume_set};
 use block::{Error, Result};
@@ -120,7 +121,8 @@ impl RunningMachine {
         let disk_mark = marked?;
         synced?;
         let base = frozen.base().map(AsRef::as_ref);
-        let set = resume_set::encode(&self.first_reads(base).await);
+        let first = self.first_reads(base).await;
+        let set = resume_set::encode(&first.extents);
         let (local, changed) = frozen.pages();
         let parts = SuspendedParts {
             spec: &self.spec,
@@ -131,7 +133,7 @@ impl RunningMachine {
             base,
             local,
             changed,
-            tail: MachineTail { state: &state, resume_set: &set },
+            tail: MachineTail { state: &state, resume_set: &set, first_pages: &first.pages },
         };
         PendingSuspension::keep(&self.host.directory, parts).await
     }
@@ -207,8 +209,9 @@ impl RunningMachine {
         }
         let mut paused = stopped.elapsed().as_secs_f64();
         let base = frozen.base().cloned();
-        let set = resume_set::encode(&self.first_reads(base.as_deref()).await);
-        let tail = MachineTail { state: &state, resume_set: &set };
+        let first = self.first_reads(base.as_deref()).await;
+        let set = resume_set::encode(&first.extents);
+        let tail = MachineTail { state: &state, resume_set: &set, first_pages: &first.pages };
         let saved = save::memory(session, base.as_deref(), &frozen, tail, progress).await?;
         // Others may have taken the machine while its memory went up.
         *claimed = claimed.hold(session).await?;
@@ -233,12 +236,19 @@ impl RunningMachine {
         })
     }
 
-    /// Which extents the next resume should have fetched ahead: those that the last one read first, or those that the
-    /// one before it did if this one was not noted to its end, be it known from a suspension that did not go up or from
-    /// a parcel; what was noted of it is better than nothing.
-    async fn first_reads(&self, base: Option<&MemoryImage>) -> Vec<u32> {
+    /// What the next resume should have fetched ahead: what the last one read first, or what the one before it did if
+    /// this one was not noted to its end, be it known from a suspension that did not go up or from a parcel; what was
+    /// noted of it is better than nothing.
+    async fn first_reads(&self, base: Option<&MemoryImage>) -> FirstReads {
         let known = [self.touched.lock().clone(), self.resumed_by.clone()];
-        first_known(known, base.map(MemoryImage::resume_set), || self.ram.noted()).await
+        let of_base = base.map(MemoryImage::first_reads);
+        let mut first = first_known(known, of_base, || self.ram.noted()).await;
+        if let Some(base) = base
+            && let Ok(Ok(copied)) = timeout(ASKS, base.list_of_copies()).await
+        {
+            first.pages = resume_set::settle(first.pages, copied);
+        }
+        first
     }
 
     /// Has all that the guest changed in its memory in our hands. The guest is stopped.
@@ -254,17 +264,17 @@ impl RunningMachine {
 /// The first set that has something in it: of those that are known, the one of the base, what was noted. Nothing of a
 /// machine that neither came from a parcel nor knows a set.
 async fn first_known(
-    known: [Vec<u32>; 2],
-    of_base: Option<impl Future<Output = Result<Vec<u32>>>>,
-    noted: impl FnOnce() -> Vec<u32>,
-) -> Vec<u32> {
-    if let Some(set) = known.into_iter().find(|set| !set.is_empty()) {
+    known: [FirstReads; 2],
+    of_base: Option<impl Future<Output = Result<FirstReads>>>,
+    noted: impl FnOnce() -> FirstReads,
+) -> FirstReads {
+    if let Some(set) = known.into_iter().find(|set| !set.extents.is_empty()) {
         return set;
     }
-    let Some(of_base) = of_base else { return Vec::new() };
+    let Some(of_base) = of_base else { return FirstReads::default() };
     // The guest stands still meanwhile.
     match timeout(ASKS, of_base).await {
-        Ok(Ok(set)) if !set.is_empty() => set,
+        Ok(Ok(set)) if !set.extents.is_empty() => set,
         _ => noted(),
     }
 }
@@ -283,18 +293,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_resume_that_was_not_noted_to_its_end_passes_on_the_set_it_had_itself() {
-        let older = || Some(ready(Ok(vec![3])));
-        let noted = || vec![4];
+        let reads = |set: &[u32]| FirstReads { extents: set.to_vec(), pages: Vec::new() };
+        let older = || Some(ready(Ok(reads(&[3]))));
+        let noted = || reads(&[4]);
         let set = async |seen: &[u32], own: &[u32]| {
-            first_known([seen.to_vec(), own.to_vec()], older(), noted).await
+            first_known([reads(seen), reads(own)], older(), noted).await.extents
         };
         assert_eq!(set(&[1], &[2]).await, [1]);
         assert_eq!(set(&[], &[2]).await, [2], "that of the parcel before is older");
         assert_eq!(set(&[], &[]).await, [3]);
-        let nobody = || [Vec::new(), Vec::new()];
-        let away = Some(pending::<Result<Vec<u32>>>());
-        assert_eq!(first_known(nobody(), away, noted).await, [4], "the store is away");
-        let none = None::<std::future::Ready<Result<Vec<u32>>>>;
-        assert!(first_known(nobody(), none, noted).await.is_empty(), "it was booted");
+        let nobody = <[FirstReads; 2]>::default;
+        let away = Some(pending::<Result<FirstReads>>());
+        assert_eq!(first_known(nobody(), away, noted).await.extents, [4], "the store is away");
+        let none = None::<std::future::Ready<Result<FirstReads>>>;
+        let booted = first_known(nobody(), none, noted).await;
+        assert_eq!(booted, FirstReads::default(), "it was booted");
     }
 }

@@ -297,7 +297,7 @@ pub(crate) mod tests {
         let session = store.session("test").await.unwrap();
         let made = async {
             let disk = import::from_stream(&session, &[number as u8; 8192][..], &()).await?;
-            let tail = MachineTail { state: b"devices", resume_set: &[] };
+            let tail = MachineTail { state: b"devices", ..MachineTail::default() };
             let saved = save::memory(&session, None, &Little, tail, &()).await?;
             Parcel::publish(&session, &spec(), number, &saved, disk.manifest, None).await
         };

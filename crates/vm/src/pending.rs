@@ -15,8 +15,9 @@
 use crate::image::{MAX_STATE, MemoryImage, MemoryLayout};
 use crate::pages::Pages;
 use crate::ram::{EarlierPages, WRITTEN};
+use crate::resume_set::{self, FirstReads};
 use crate::save::{MachineTail, MemorySource};
-use crate::{EXTENT, MachineSpec, PAGE, Parcel, resume_set};
+use crate::{EXTENT, MachineSpec, PAGE, Parcel};
 use async_trait::async_trait;
 use block::{Error, Result, Span, offload};
 use disk::Loader;
@@ -43,6 +44,7 @@ const MEMORY: &str = "memory";
 const PAGES: &str = "pages";
 const STATE: &str = "state";
 const RESUME_SET: &str = "resume-set";
+const FIRST_PAGES: &str = "first-pages";
 const RESUMED: &str = "resumed";
 /// The version of the description that is written and read.
 const VERSION: u32 = 1;
@@ -175,6 +177,7 @@ impl PendingSuspension {
             (PAGES, pages),
             (STATE, tail.state.to_vec()),
             (RESUME_SET, tail.resume_set.to_vec()),
+            (FIRST_PAGES, resume_set::encode_pages(tail.first_pages)),
             (DESCRIPTION, text),
         ];
         let machine = machine.to_owned();
@@ -358,15 +361,22 @@ impl PendingSuspension {
         read(&machine.join(DIRECTORY).join(STATE), MAX_STATE)
     }
 
-    /// The resume set, encoded.
+    /// What a resume reads first.
     ///
     /// # Errors
-    /// [`Corrupt`](block::ErrorKind::Corrupt) when it is none; those of the file system.
-    pub(crate) fn resume_set(&self, machine: &Path) -> Result<Vec<u8>> {
-        let longest = (resume_set::MAX_EXTENTS * 4) as u64;
-        let bytes = read(&machine.join(DIRECTORY).join(RESUME_SET), longest)?;
-        resume_set::decode(&bytes, self.machine.memory)?;
-        Ok(bytes)
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when that cannot be read; those of the file system.
+    pub(crate) fn first_reads(&self, machine: &Path) -> Result<FirstReads> {
+        let (place, memory) = (machine.join(DIRECTORY), self.machine.memory);
+        let extents = read(&place.join(RESUME_SET), (resume_set::MAX_EXTENTS * 4) as u64)?;
+        let pages = match read(&place.join(FIRST_PAGES), (resume_set::MAX_PAGES * 4) as u64) {
+            // An older build kept it.
+            Err(e) if e.kind() == block::ErrorKind::NotFound => Vec::new(),
+            other => other?,
+        };
+        Ok(FirstReads {
+            extents: resume_set::decode(&extents, memory)?,
+            pages: resume_set::decode_pages(&pages, memory)?,
+        })
     }
 
     /// Its pages, for a machine that goes on.
@@ -541,7 +551,11 @@ mod tests {
             base: None,
             local: local.clone(),
             changed,
-            tail: MachineTail { state: b"devices", resume_set: &[3, 0, 0, 0] },
+            tail: MachineTail {
+                state: b"devices",
+                resume_set: &[3, 0, 0, 0],
+                first_pages: &[50, 48],
+            },
         }
     }
 
@@ -574,7 +588,11 @@ mod tests {
         let found = PendingSuspension::find(machine).unwrap().unwrap();
         assert_eq!((&found, found.parcel().as_str()), (&kept, "work@5"));
         assert_eq!(found.state(machine).unwrap(), b"devices");
-        assert_eq!(found.resume_set(machine).unwrap(), [3, 0, 0, 0]);
+        let first = FirstReads { extents: vec![3], pages: vec![50, 48] };
+        assert_eq!(found.first_reads(machine).unwrap(), first);
+        // An older build does not keep which pages these are.
+        std::fs::remove_file(PendingSuspension::directory(machine).join(FIRST_PAGES)).unwrap();
+        assert!(found.first_reads(machine).unwrap().pages.is_empty());
         assert_eq!(found.bytes(machine).unwrap(), PAGE + 7);
         assert_eq!(
             (first_byte(&found, machine, 1).await, first_byte(&found, machine, 2).await),
@@ -669,13 +687,14 @@ mod tests {
         let kept =
             PendingSuspension::keep(machine, parts(&spec, &local, &changed, 5)).await.unwrap();
         let place = PendingSuspension::directory(machine);
-        for (file, len) in [(PAGES, 100), (RESUME_SET, 3), (STATE, MAX_STATE + 1)] {
+        for (file, len) in [(PAGES, 100), (RESUME_SET, 3), (FIRST_PAGES, 3), (STATE, MAX_STATE + 1)]
+        {
             let path = place.join(file);
             let before = std::fs::read(&path).unwrap();
             File::options().write(true).open(&path).unwrap().set_len(len).unwrap();
             let read = match file {
                 PAGES => kept.earlier(machine).map(drop),
-                RESUME_SET => kept.resume_set(machine).map(drop),
+                RESUME_SET | FIRST_PAGES => kept.first_reads(machine).map(drop),
                 _ => kept.state(machine).map(drop),
             };
             assert_eq!(read.unwrap_err().kind(), ErrorKind::Corrupt, "{file}");
@@ -699,7 +718,7 @@ mod tests {
                 text.replace("{\"version\":1,\"name\"", "{\"version\":3,\"more\":[],\"name\""),
                 ErrorKind::Unsupported,
             ),
-            (text.replace("\"base\":null", &base(2, "\"more\":[],")), ErrorKind::Unsupported),
+            (text.replace("\"base\":null", &base(3, "\"more\":[],")), ErrorKind::Unsupported),
             (text.replace("\"base\":null", &base(1, "\"more\":[],")), ErrorKind::Corrupt),
             (text.replace("\"base\":null", &base(1, "")), ErrorKind::Corrupt),
             (text.replace("\"cpus\":2", "\"cpus\":0"), ErrorKind::Invalid),

@@ -73,6 +73,7 @@ pub(crate) async fn collect(ram: &GuestRam, path: &Path) -> Result<()> {
 mod tests {
     use super::*;
     use crate::MemoryImage;
+    use crate::resume_set::FirstReads;
     use crate::save::{self, MachineTail};
     use cache::Cache;
     use disk::Loader;
@@ -100,9 +101,9 @@ mod tests {
         let base = parcel(dir.path(), 4 << 20).await;
         let ram = GuestRam::new(dir.path(), 4 << 20, Some(base)).unwrap();
         ram.read(Span::between(0, PAGE), &mut [0; PAGE as usize]).await.unwrap();
-        assert_eq!(ram.noted(), [0]);
+        assert_eq!((ram.noted().extents, ram.noted().pages), (vec![0], vec![0]));
         fill(&ram, &dir.path().join("memory")).await.unwrap();
-        assert!(ram.noted().is_empty() && ram.stop_noting().is_empty());
+        assert_eq!([ram.noted(), ram.stop_noting()], <[FirstReads; 2]>::default());
     }
 
     #[tokio::test]

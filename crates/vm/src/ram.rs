@@ -10,7 +10,7 @@
 use crate::demand::Demand;
 use crate::image::MemoryImage;
 use crate::pages::Pages;
-use crate::resume_set::MAX_EXTENTS;
+use crate::resume_set::{FirstReads, MAX_EXTENTS, MAX_PAGES};
 use crate::save::MemorySource;
 use crate::{EXTENT, PAGE};
 use async_trait::async_trait;
@@ -92,11 +92,12 @@ struct FrozenPages {
     changed: Pages,
 }
 
-/// The extents that were read, in order, while that is being noted.
+/// The extents and pages that were read, in order, while that is being noted.
 #[derive(Default)]
 struct Touched {
-    order: Vec<u32>,
-    known: HashSet<u32>,
+    order: FirstReads,
+    extents: HashSet<u32>,
+    pages: HashSet<u32>,
     noting: bool,
 }
 
@@ -187,18 +188,18 @@ impl GuestRam {
         &self.demand
     }
 
-    /// The extents that were read until now, in order.
-    pub(crate) fn noted(&self) -> Vec<u32> {
+    /// What was read until now, in order.
+    pub(crate) fn noted(&self) -> FirstReads {
         self.state.lock().touched.order.clone()
     }
 
-    /// Notes nothing of which extents are read, from now on or until now.
+    /// Notes nothing of what is read, from now on or until now.
     pub(crate) fn note_nothing(&self) {
         self.state.lock().touched = Touched::default();
     }
 
-    /// Notes no more which extents are read, and returns those that were, in order.
-    pub fn stop_noting(&self) -> Vec<u32> {
+    /// Notes no more what is read, and returns what was, in order.
+    pub fn stop_noting(&self) -> FirstReads {
         let mut state = self.state.lock();
         state.touched.noting = false;
         state.touched.order.clone()
@@ -464,10 +465,17 @@ impl RamState {
         if !self.touched.noting {
             return;
         }
+        let Touched { order, extents, pages, .. } = &mut self.touched;
         for extent in span.offset() / EXTENT..span.end().div_ceil(EXTENT) {
             let extent = extent as u32;
-            if self.touched.order.len() < MAX_EXTENTS && self.touched.known.insert(extent) {
-                self.touched.order.push(extent);
+            if order.extents.len() < MAX_EXTENTS && extents.insert(extent) {
+                order.extents.push(extent);
+            }
+        }
+        for page in span.offset() / PAGE..span.end().div_ceil(PAGE) {
+            let page = page as u32;
+            if order.pages.len() < MAX_PAGES && pages.insert(page) {
+                order.pages.push(page);
             }
         }
     }

@@ -5,12 +5,15 @@
 //! base's segment anew, which is 56 bytes for each of its extents; so it is done for a whole segment, when it
 //! saves more than it costs, or when a resume would have to fetch much twice.
 
-use crate::EXTENT;
 use crate::image::{MemoryImage, MemoryLayout, SEGMENT, xor};
+use crate::{EXTENT, PAGE, resume_set};
 use async_trait::async_trait;
 use block::{Device, Durability, Error, Extent, ExtentKind, Result, Span, ZeroMode, offload};
+use copies::PageCopies;
 use std::collections::BTreeMap;
 use store::{Grain, Imported, Manifest, Progress, Session, import};
+
+mod copies;
 
 /// Bytes that one entry takes in a segment.
 const ENTRY: u64 = 56;
@@ -42,6 +45,8 @@ pub struct MachineTail<'a> {
     pub state: &'a [u8],
     /// Its [resume set](crate::resume_set), encoded.
     pub resume_set: &'a [u8],
+    /// The pages that a resume reads first.
+    pub first_pages: &'a [u32],
 }
 
 /// What was stored.
@@ -91,18 +96,25 @@ pub async fn memory(
     tail: MachineTail<'_>,
     progress: &dyn Progress,
 ) -> Result<SavedMemory> {
-    let layout = MemoryLayout {
-        version: MemoryLayout::VERSION,
-        memory: source.size(),
-        state: tail.state.len() as u64,
-        resume_set: tail.resume_set.len() as u64,
-    };
-    let base = base.filter(|base| base.layout().memory == layout.memory);
+    let base = base.filter(|base| base.layout().memory == source.size());
     let forms = weigh(base, source).await?;
+    let parts = BaseParts { base, source, forms: &forms };
+    let lengths = [tail.state.len() as u64, tail.resume_set.len() as u64];
+    let copies = match copies::of(&parts, tail.first_pages, lengths).await {
+        Ok(copies) => copies,
+        // They only make a resume quick.
+        Err(error) => {
+            tracing::warn!(%error, "the first pages of a resume are not copied");
+            PageCopies::default()
+        }
+    };
+    let pages = copies.pages.len() as u64;
+    let layout = MemoryLayout::new(source.size(), lengths[0], lengths[1], pages);
     let full = forms.values().filter(|form| **form == ExtentForm::Full).count() as u64;
     let changed = forms.len() as u64;
-    let view =
-        DerivedMemory { layout, base, source, tail: [tail.state, tail.resume_set].concat(), forms };
+    let list = resume_set::encode_pages(&copies.pages);
+    let tail = [tail.state, tail.resume_set, &list].concat();
+    let view = DerivedMemory { layout, base, source, tail, copies, forms: &forms };
     let spans = view.changed();
     let empty;
     let on: &Manifest = match base {
@@ -182,13 +194,40 @@ fn extent_of(extent: u64, memory: u64) -> Span {
     Span::between(extent * EXTENT, ((extent + 1) * EXTENT).min(memory))
 }
 
+/// What the base of the new memory image is made of.
+struct BaseParts<'a> {
+    base: Option<&'a MemoryImage>,
+    source: &'a dyn MemorySource,
+    forms: &'a BTreeMap<u64, ExtentForm>,
+}
+
+impl BaseParts<'_> {
+    /// Whether an extent is stored in the base anew.
+    fn is_new(&self, extent: u64) -> bool {
+        self.forms.get(&extent) == Some(&ExtentForm::Full)
+    }
+
+    /// Reads what lies in one extent.
+    async fn read(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        match self.base {
+            _ if self.is_new(span.offset() / EXTENT) => self.source.read(span, buf).await,
+            Some(base) => base.read_base(span, buf).await,
+            None => {
+                buf.fill(0);
+                Ok(())
+            }
+        }
+    }
+}
+
 /// The new memory image as a device, where it differs from the one before.
 struct DerivedMemory<'a> {
     layout: MemoryLayout,
     base: Option<&'a MemoryImage>,
     source: &'a dyn MemorySource,
     tail: Vec<u8>,
-    forms: BTreeMap<u64, ExtentForm>,
+    copies: PageCopies,
+    forms: &'a BTreeMap<u64, ExtentForm>,
 }
 
 impl DerivedMemory<'_> {
@@ -204,18 +243,27 @@ impl DerivedMemory<'_> {
         if self.base.is_some() {
             spans.extend(self.forms.keys().map(|extent| at(*extent, plane)));
         }
-        if self.layout.tail() < self.layout.size() {
-            spans.push(Span::between(self.layout.tail(), self.layout.size()));
+        let (tail, size) = (self.layout.tail(), self.layout.size());
+        let copies = self.layout.copies().min(size);
+        if tail < copies {
+            spans.push(Span::between(tail, copies));
         }
+        let new = self.copies.new.keys().map(|place| copies + place * PAGE);
+        spans.extend(new.map(|start| Span::between(start, (start + EXTENT).min(size))));
         spans
     }
 
-    /// Reads what lies in one extent of the base region.
-    async fn read_full(&self, span: Span, buf: &mut [u8]) -> Result<()> {
-        match (self.forms.get(&(span.offset() / EXTENT)), self.base) {
-            (Some(ExtentForm::Full), _) => self.source.read(span, buf).await?,
-            (_, Some(base)) => base.read_base(span, buf).await?,
-            (_, None) => buf.fill(0),
+    /// Reads copies that lie in one extent.
+    async fn read_copies(&self, span: Span, buf: &mut [u8]) -> Result<()> {
+        let at = span.offset() - self.layout.copies();
+        let place = at / EXTENT * (EXTENT / PAGE);
+        let from = (at % EXTENT) as usize;
+        let new = self.copies.new.get(&place).and_then(|bytes| bytes.get(from..from + buf.len()));
+        match (new, self.base) {
+            (Some(bytes), _) => buf.copy_from_slice(bytes),
+            // They are at the same place there.
+            (None, Some(base)) => base.read_at(span, buf).await?,
+            (None, None) => buf.fill(0),
         }
         Ok(())
     }
@@ -252,7 +300,9 @@ impl Device for DerivedMemory<'_> {
         for part in span.pieces(EXTENT) {
             let (target, behind) = rest.split_at_mut(part.len() as usize);
             rest = behind;
-            if part.offset() >= tail {
+            if part.offset() >= self.layout.copies() {
+                self.read_copies(part, target).await?;
+            } else if part.offset() >= tail {
                 let from = (part.offset() - tail) as usize;
                 let stored = self.tail.get(from..).unwrap_or_default();
                 let len = stored.len().min(target.len());
@@ -262,7 +312,8 @@ impl Device for DerivedMemory<'_> {
                 self.read_delta(Span::between(part.offset() - plane, part.end() - plane), target)
                     .await?;
             } else {
-                self.read_full(part, target).await?;
+                let parts = BaseParts { base: self.base, source: self.source, forms: self.forms };
+                parts.read(part, target).await?;
             }
         }
         Ok(())

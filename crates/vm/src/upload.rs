@@ -6,7 +6,7 @@
 use crate::machine::MachineDisk;
 use crate::pending::{PendingMemory, PendingSuspension, is_of};
 use crate::save::{self, MachineTail};
-use crate::{MachineSpec, Parcel, RunClaim};
+use crate::{MachineSpec, Parcel, RunClaim, resume_set};
 use block::{Error, Result, offload};
 use disk::Loader;
 use std::path::Path;
@@ -129,10 +129,11 @@ async fn upload_in(
     // A file system that hangs must not keep a keeper from whoever asks it for something.
     let (kept, machine) = (pending.clone(), target.machine.to_owned());
     let read =
-        move || Ok((kept.earlier(&machine)?, kept.state(&machine)?, kept.resume_set(&machine)?));
-    let (pages, state, set) = offload(read).await?;
+        move || Ok((kept.earlier(&machine)?, kept.state(&machine)?, kept.first_reads(&machine)?));
+    let (pages, state, first) = offload(read).await?;
     let memory = PendingMemory { size: spec.memory, base: base.clone(), pages };
-    let tail = MachineTail { state: &state, resume_set: &set };
+    let set = resume_set::encode(&first.extents);
+    let tail = MachineTail { state: &state, resume_set: &set, first_pages: &first.pages };
     let saved = save::memory(session, base.as_deref(), &memory, tail, progress).await?;
     // Others may have taken the machine or its disk meanwhile.
     claim.hold(session).await?;
@@ -254,7 +255,7 @@ mod tests {
                 base: None,
                 local,
                 changed,
-                tail: MachineTail { state: b"devices", resume_set: &[] },
+                tail: MachineTail { state: b"devices", ..MachineTail::default() },
             };
             let pending = PendingSuspension::keep(dir.path(), parts).await.unwrap();
             let session = store.session("test").await.unwrap();

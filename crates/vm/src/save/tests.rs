@@ -50,11 +50,26 @@ impl MemorySource for Plain {
 async fn lab() -> (Store, Arc<Loader>) {
     let backend = Arc::new(object_store::memory::InMemory::new());
     let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
+    let loader = fresh(&store);
+    (store, loader)
+}
+
+/// A way into an empty cache.
+fn fresh(store: &Store) -> Arc<Loader> {
     let config =
         cache::Config { capacity: 64 << 20, policy: cache::PolicyKind::default(), seed: 1 };
     let cache = Arc::new(Cache::new(config));
-    let loader = Loader::new(store.clone(), cache, disk::LoadOptions::default());
-    (store, loader)
+    Loader::new(store.clone(), cache, disk::LoadOptions::default())
+}
+
+/// The image that was saved, with an empty cache.
+async fn cold(store: &Store, saved: &SavedMemory) -> MemoryImage {
+    let manifest = store.manifest(&saved.imported.manifest).await.unwrap();
+    MemoryImage::new(&fresh(store), manifest, saved.layout).unwrap()
+}
+
+fn page(number: u64) -> Span {
+    Span::between(number * PAGE, (number + 1) * PAGE)
 }
 
 /// Saves memory over what was saved before, and reads it back.
@@ -73,6 +88,14 @@ async fn hop(
     image.read(Span::whole(MEMORY), &mut read).await.unwrap();
     assert!(read == memory.bytes, "the memory is not what it was");
     assert_eq!(image.state().await.unwrap(), tail.state);
+    // Page by page, out of copies where there are any.
+    let cold = cold(store, &saved).await;
+    for number in 0..PAGES {
+        let (at, mut read) = (page(number), vec![0; PAGE as usize]);
+        cold.read(at, &mut read).await.unwrap();
+        let is_as_it_was = read == memory.bytes[at.offset() as usize..at.end() as usize];
+        assert!(is_as_it_was, "page {number} is not what it was");
+    }
     memory.changed = Pages::none(PAGES);
     (saved, image)
 }
@@ -82,7 +105,7 @@ async fn a_page_that_changed_a_little_costs_a_little() {
     let lab = lab().await;
     let mut memory = Plain::new();
     memory.write(0, &noise(1, 1 << 20));
-    let tail = MachineTail { state: b"devices", resume_set: &[] };
+    let tail = MachineTail { state: b"devices", ..MachineTail::default() };
     let (first, image) = hop(&lab, &mut memory, None, tail).await;
     assert!(first.imported.stats.stored_bytes >= 1 << 20);
     memory.write(70_000, b"changed");
@@ -97,7 +120,7 @@ async fn memory_that_did_not_change_adds_no_chunk() {
     let lab = lab().await;
     let mut memory = Plain::new();
     memory.write(0, &noise(1, 1 << 20));
-    let tail = MachineTail { state: b"devices", resume_set: &[] };
+    let tail = MachineTail { state: b"devices", ..MachineTail::default() };
     let (_, image) = hop(&lab, &mut memory, None, tail).await;
     let same = memory.bytes[..65536].to_vec();
     memory.write(0, &same);
@@ -121,12 +144,74 @@ async fn what_would_be_fetched_twice_is_stored_in_full_in_the_end() {
     assert_eq!((third.changed, third.full), (1, 0));
 }
 
+#[tokio::test]
+async fn pages_of_which_there_are_copies_are_read_without_what_lies_around_them() {
+    let lab = lab().await;
+    let mut memory = Plain::new();
+    memory.write(0, &noise(1, 1 << 20));
+    // Each of another extent; the last one is zero, and needs no copy.
+    let list: Vec<u32> = (0..15).map(|extent| extent * 16 + extent).chain([400]).collect();
+    let tail = MachineTail { state: b"devices", first_pages: &list, ..MachineTail::default() };
+    let (saved, _) = hop(&lab, &mut memory, None, tail).await;
+    let cold = cold(&lab.0, &saved).await;
+    assert_eq!(cold.list_of_copies().await.unwrap(), &list[..15]);
+    assert!(cold.fetch_copies_ahead(0, &list[..15]).await > 0);
+    let mut read = vec![0; PAGE as usize];
+    for number in &list[..15] {
+        let at = page(u64::from(*number));
+        cold.read(at, &mut read).await.unwrap();
+        assert!(read == memory.bytes[at.offset() as usize..at.end() as usize]);
+        assert!(cold.fetch_ahead(at).await > 0, "the extent of page {number} was fetched");
+    }
+    assert_eq!(cold.fetch_copies_ahead(0, &list[..15]).await, 0, "they are here");
+}
+
+#[tokio::test]
+async fn copies_that_stay_are_stored_once_and_more_of_them_cost_what_they_are() {
+    let lab = lab().await;
+    let mut memory = Plain::new();
+    memory.write(0, &noise(1, 1 << 20));
+    let list: Vec<u32> = (0..40).map(|number| number * 5).collect();
+    let tail =
+        |list| MachineTail { state: b"devices", first_pages: list, ..MachineTail::default() };
+    let (_, image) = hop(&lab, &mut memory, None, tail(&list[..32])).await;
+    let (same, image) = hop(&lab, &mut memory, Some(&image), tail(&list[..32])).await;
+    assert_eq!(same.imported.stats.new_chunks, 0);
+    let (more, image) = hop(&lab, &mut memory, Some(&image), tail(&list)).await;
+    let stored = more.imported.stats.stored_bytes;
+    assert!((8 * PAGE..10 * PAGE).contains(&stored), "{stored}: the list, and eight pages");
+    // An extent that is stored in full is another one in the base: its copies are made anew.
+    memory.write(0, &b"a page ".repeat(10_000));
+    let (full, _) = hop(&lab, &mut memory, Some(&image), tail(&list)).await;
+    assert!(full.full > 0);
+}
+
+#[tokio::test]
+async fn a_list_of_copies_that_is_damaged_is_done_without() {
+    let lab = lab().await;
+    let mut memory = Plain::new();
+    memory.write(0, &noise(1, 1 << 20));
+    let tail = MachineTail { first_pages: &[7, 8, 9], ..MachineTail::default() };
+    let (mut saved, _) = hop(&lab, &mut memory, None, tail).await;
+    // What lies behind it names page 0 three times.
+    saved.layout.state += 12;
+    let cold = cold(&lab.0, &saved).await;
+    assert!(cold.list_of_copies().await.unwrap().is_empty());
+    let mut read = vec![0; PAGE as usize];
+    cold.read(page(7), &mut read).await.unwrap();
+    assert!(read == memory.bytes[7 * PAGE as usize..8 * PAGE as usize]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn any_hops_bring_the_memory_that_was(
         hops in proptest::collection::vec(
-            (proptest::collection::vec((0..MEMORY - 70_000, 0u64..6, 1usize..70_000), 0..8), 0usize..9000),
+            (
+                proptest::collection::vec((0..MEMORY - 70_000, 0u64..6, 1usize..70_000), 0..8),
+                0usize..9000,
+                proptest::sample::subsequence((0..PAGES as u32).collect::<Vec<_>>(), 0..60),
+            ),
             1..5,
         ),
     ) {
@@ -134,14 +219,14 @@ proptest! {
         runtime.block_on(async {
             let lab = lab().await;
             let (mut memory, mut before) = (Plain::new(), None);
-            for (writes, state) in hops {
+            for (writes, state, first_pages) in hops {
                 for (at, seed, len) in writes {
                     // Seed 0 gives a page back.
                     let data = if seed == 0 { vec![0; len] } else { noise(seed, len) };
                     memory.write(at, &data);
                 }
                 let (state, set) = (noise(9, state), resume_set::encode(&[3, 1]));
-                let tail = MachineTail { state: &state, resume_set: &set };
+                let tail = MachineTail { state: &state, resume_set: &set, first_pages: &first_pages };
                 let (_, image) = hop(&lab, &mut memory, before.as_ref(), tail).await;
                 assert_eq!(image.resume_set().await.unwrap(), [3, 1]);
                 before = Some(image);
