@@ -59,6 +59,12 @@ struct CentreEntry {
     request_ms: Option<Times>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     miss_ms: Option<Times>,
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    piece_ms: f64,
+}
+
+fn is_nothing(ms: &f64) -> bool {
+    *ms == 0.0
 }
 
 /// Milliseconds: one for all block sizes, or by block size.
@@ -127,7 +133,7 @@ fn centre(entry: CentreEntry) -> Result<ProfileCentre> {
     };
     let request = demand(entry.request_ms.as_ref()).map_err(context)?;
     let miss = demand(entry.miss_ms.as_ref()).map_err(context)?;
-    Ok(ProfileCentre { name: entry.name, kind, request, miss })
+    Ok(ProfileCentre { name: entry.name, kind, request, miss, piece: entry.piece_ms * 1e-3 })
 }
 
 fn demand(times: Option<&Times>) -> Result<Demand> {
@@ -164,6 +170,7 @@ pub fn render(profile: &Profile, notes: &str) -> Result<String> {
         delay: centre.kind == Kind::Delay,
         request_ms: times(&centre.request),
         miss_ms: times(&centre.miss),
+        piece_ms: milliseconds(centre.piece),
     });
     let file = Text {
         version: VERSION,
@@ -214,6 +221,7 @@ miss_ms = { 4K = 6.76, 32K = 7.2 }
 name = "client"
 delay = true
 request_ms = 0.3
+piece_ms = 0.25
 
 [[class]]
 name = "boot"
@@ -230,6 +238,7 @@ hit = 0.9
         assert!((centres[0].request.at(4096) - 1e-4).abs() < 1e-15);
         assert!((centres[0].miss.at(1) - 5e-5).abs() < 1e-15);
         assert_eq!(centres[2].kind, Kind::Delay);
+        assert_eq!(centres.iter().map(|c| c.piece).collect::<Vec<_>>(), [0.0, 0.0, 0.25e-3]);
         assert_eq!(contents.classes[0].clients, 5);
         let text = render(&contents.profile, "one\ntwo").unwrap();
         assert!(text.starts_with("# one\n# two\n"), "{text}");
@@ -257,6 +266,7 @@ hit = 0.9
             ("servers = 4", "servers = 0", "cpu"),
             ("servers = 4", "servers = 4\ndelay = true", "remove one"),
             ("miss_ms = 0.05", "miss_ms = -1", "cpu"),
+            ("piece_ms = 0.25", "piece_ms = -1", "client"),
             ("4K = 0.1", "4Q = 0.1", "4Q"),
             ("delay = true", "dealy = true", "dealy"),
             ("name = \"disk\"", "name = \"cpu\"", "cpu"),

@@ -89,6 +89,9 @@ pub struct ProfileCentre {
     pub request: Demand,
     /// What a request takes in addition when the cache has not got it.
     pub miss: Demand,
+    /// What each piece of 128 KiB takes in addition, in seconds, that comes from the store into the piece cache;
+    /// it is written to the server's disk before anybody is answered. 0 where there is no piece cache.
+    pub piece: f64,
 }
 
 impl ProfileCentre {
@@ -135,6 +138,7 @@ impl Profile {
             kind,
             request,
             miss,
+            piece: 0.0,
         };
         let none = Demand::default;
         Ok(Self {
@@ -166,6 +170,7 @@ impl Profile {
                     "centre {name:?}: a name has 1 to 64 bytes and no control characters"
                 )));
             }
+            time(&format!("a piece at centre {name:?}"), centre.piece)?;
             if self.centres[..at].iter().any(|other| other.name == *name) {
                 return Err(Error::invalid(format!("two centres {name:?}: rename one")));
             }

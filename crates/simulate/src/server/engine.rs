@@ -1,5 +1,6 @@
 //! The events: clients ask, centres serve, loads come.
 
+use super::gather::{JoinedFetch, StoreGather};
 use super::line::{ChunkLoad, LoadLine, LoadReason};
 use super::load::{ClientRequest, PlacedChunk, ServerLoad};
 use super::pieces::{SimulatedPieces, StoreFetch};
@@ -43,6 +44,12 @@ struct SimulatedClient {
 struct RunningLoad {
     load: ChunkLoad,
     fetch: StoreFetch,
+    /// The request that the read became a part of, if it did.
+    joined: Option<JoinedFetch>,
+    /// Loads whose reads became parts of this one's request and that did not come yet.
+    followers: u32,
+    /// It came, but for its followers: a request is answered as a whole.
+    came: bool,
 }
 
 pub(super) struct ServerSimulation<'a, A> {
@@ -58,6 +65,7 @@ pub(super) struct ServerSimulation<'a, A> {
     /// Chunks of one copy of the data.
     copy_size: u32,
     running: HashMap<u32, RunningLoad>,
+    gather: StoreGather,
     /// Loads that wait for a piece that another one brings.
     parked: Vec<u32>,
     events: BinaryHeap<Reverse<(u64, u64, ServerEvent)>>,
@@ -111,6 +119,7 @@ impl<'a, A: Algorithm> ServerSimulation<'a, A> {
             clients: (0..crowd.clients).map(client).collect(),
             copy_size,
             running: HashMap::new(),
+            gather: StoreGather::default(),
             parked: Vec::new(),
             events: BinaryHeap::new(),
             number: 0,
@@ -295,21 +304,49 @@ impl<'a, A: Algorithm> ServerSimulation<'a, A> {
         while let Some(load) = self.line.next(self.runs, self.now, &self.load.placed) {
             let fetch = self.pieces.load(load.range);
             self.outcome.loads += 1;
-            self.outcome.store_loads += u64::from(fetch.bytes > 0);
-            self.outcome.store_bytes += fetch.bytes;
-            self.running.insert(self.runs, RunningLoad { load, fetch });
+            let joined = self.ask_store(&load, &fetch);
+            let new = RunningLoad { load, fetch, joined, followers: 0, came: false };
+            self.running.insert(self.runs, new);
             self.at(self.now, ServerEvent::Load(self.runs, 0));
             self.runs += 1;
         }
+    }
+
+    /// A load reads the store, if it does: the request that this becomes a part of.
+    fn ask_store(&mut self, load: &ChunkLoad, fetch: &StoreFetch) -> Option<JoinedFetch> {
+        if fetch.bytes == 0 {
+            return None;
+        }
+        let read = (fetch.offset, fetch.bytes);
+        let joined = self.gather.read(self.runs, load.range.base, read, self.now);
+        // One that is answered already takes nobody with it.
+        let leader = joined.and_then(|joined| self.running.get_mut(&joined.leader));
+        let joined = leader.filter(|leader| !leader.came).and_then(|leader| {
+            leader.followers += 1;
+            joined
+        });
+        self.outcome.store_loads += u64::from(joined.is_none());
+        self.outcome.store_bytes += joined.map_or(fetch.bytes, |j| j.total - j.before);
+        joined
     }
 
     /// A load comes to the centre at `station`, or past the last one.
     fn advance(&mut self, run: u32, station: usize) {
         let Some(running) = self.running.get(&run) else { return };
         let (chunks, bytes) = (running.load.chunks.len() as u64, running.load.range.bytes);
-        let fetched = running.fetch.bytes;
+        let (pieces, fetched) = (running.fetch.coming.len() as u64, running.fetch.bytes);
+        let joined = running.joined;
         for at in station..self.stations.len() {
-            let service = self.stations[at].of_load(chunks, bytes, fetched);
+            let here = &self.stations[at];
+            let fetch = match joined {
+                None => here.of_fetch(fetched),
+                Some(joined) if here.is_delay() => here.of_fetch(joined.total),
+                // The request is there already, and becomes longer.
+                Some(joined) => {
+                    here.of_fetch(joined.total).saturating_sub(here.of_fetch(joined.before))
+                }
+            };
+            let service = here.of_load(chunks, bytes, pieces) + fetch;
             if service > 0 {
                 let done = self.stations[at].serve(self.now, service);
                 return self.at(done, ServerEvent::Load(run, at + 1));
@@ -318,12 +355,32 @@ impl<'a, A: Algorithm> ServerSimulation<'a, A> {
         if self.pieces.any_coming(&running.fetch.awaited) {
             return self.parked.push(run);
         }
+        self.arrive(run);
+    }
+
+    /// All of a load's own is there; with it those whose request it was the last part of.
+    fn arrive(&mut self, run: u32) {
+        let Some(running) = self.running.get_mut(&run) else { return };
+        if !std::mem::replace(&mut running.came, true) && !running.fetch.coming.is_empty() {
+            self.pieces.came(&running.fetch.coming);
+            let parked = std::mem::take(&mut self.parked);
+            parked.into_iter().for_each(|run| self.advance(run, self.stations.len()));
+        }
+        let Some(running) = self.running.get(&run).filter(|running| running.followers == 0) else {
+            return;
+        };
+        let leader = running.joined.map(|joined| joined.leader);
         self.land(run);
+        let Some(leader) = leader else { return };
+        let Some(waiting) = self.running.get_mut(&leader) else { return };
+        waiting.followers -= 1;
+        if waiting.came {
+            self.arrive(leader);
+        }
     }
 
     fn land(&mut self, run: u32) {
-        let Some(RunningLoad { load, fetch }) = self.running.remove(&run) else { return };
-        self.pieces.came(&fetch.coming);
+        let Some(RunningLoad { load, .. }) = self.running.remove(&run) else { return };
         for (id, waiters) in self.line.landed(run, load, self.now) {
             self.keep(id);
             for client in waiters {
@@ -335,10 +392,6 @@ impl<'a, A: Algorithm> ServerSimulation<'a, A> {
             }
         }
         self.go_on();
-        if !fetch.coming.is_empty() {
-            let parked = std::mem::take(&mut self.parked);
-            parked.into_iter().for_each(|run| self.advance(run, self.stations.len()));
-        }
     }
 
     /// A chunk comes into the cache.

@@ -15,11 +15,13 @@
 //! |---|---|
 //! | [`load`] | [`ServerLoad`], what clients ask, in chunks |
 //! | `engine` | the events |
+//! | `gather` | reads that become one request to the store |
 //! | `line` | which chunk is loaded next, and which come with it |
 //! | `pieces` | what of the store is kept on the server's disk |
 //! | `stations` | centres with their queues |
 
 mod engine;
+mod gather;
 mod line;
 pub mod load;
 mod pieces;
@@ -37,6 +39,9 @@ use serde::Serialize;
 
 /// The most requests that one simulation answers.
 const MOST_ANSWERS: u64 = 100_000_000;
+
+/// The bytes of an entry by which the server's cache reckons how many its policy has to expect.
+const TYPICAL_ENTRY: u64 = 64 << 10;
 
 /// How a server is configured.
 #[derive(Debug, Clone, PartialEq)]
@@ -102,7 +107,7 @@ pub struct ServerOutcome {
     pub loads: u64,
     /// Bytes that came from the store.
     pub store_bytes: u64,
-    /// Loads that needed the store.
+    /// Requests to the store.
     pub store_loads: u64,
     /// By centre of the profile: the share of the time that each of its servers was busy; for a delay, how
     /// many were in it on average.
@@ -143,7 +148,8 @@ pub fn serve(
             ByteSize(load.longest_chunk())
         )));
     }
-    let entries = u32::try_from(setup.memory / load.grain()).unwrap_or(u32::MAX).max(1);
+    // Queues and memories of a policy are parts of what the server's cache tells it to expect.
+    let entries = (setup.memory / TYPICAL_ENTRY).clamp(1, 1 << 20) as u32;
     let copies = if crowd.private { crowd.clients.div_ceil(load.clients()) } else { 1 };
     let ids = load.distinct().saturating_mul(copies);
     setup.policy.visit(Room::simulated(entries, ids), ServeVisitor { profile, load, setup, crowd })

@@ -22,6 +22,8 @@ pub(super) struct SimulatedPieces {
 pub(super) struct StoreFetch {
     /// Bytes that the store gives.
     pub(super) bytes: u64,
+    /// Where they begin.
+    pub(super) offset: u64,
     /// The pieces that come.
     pub(super) coming: Vec<u32>,
     /// Those that are on their way already.
@@ -44,7 +46,8 @@ impl SimulatedPieces {
     /// A load of this range: what has to come from the store.
     pub(super) fn load(&mut self, range: PlacedChunk) -> StoreFetch {
         if self.limit == 0 {
-            return StoreFetch { bytes: range.bytes, ..StoreFetch::default() };
+            let (offset, bytes) = (range.offset, range.bytes);
+            return StoreFetch { bytes, offset, ..StoreFetch::default() };
         }
         let mut fetch = StoreFetch::default();
         let mut missing = None;
@@ -72,6 +75,7 @@ impl SimulatedPieces {
             missing = Some((first, number));
         }
         fetch.bytes = missing.map_or(0, |(first, last)| (last - first + 1) * PIECE);
+        fetch.offset = missing.map_or(0, |(first, _)| first * PIECE);
         fetch
     }
 

@@ -14,6 +14,8 @@ pub(super) struct ServiceStation {
     load: Demand,
     /// It takes time for loads alone: it is the store, or on the way to it.
     is_store: bool,
+    /// Nanoseconds for each piece that comes into the piece cache.
+    piece: u64,
 }
 
 impl ServiceStation {
@@ -33,7 +35,13 @@ impl ServiceStation {
             request: centre.request.clone(),
             load: Demand::points(loads)?,
             is_store: centre.is_store(),
+            piece: nanoseconds(centre.piece),
         })
+    }
+
+    /// Whether nobody waits for others here.
+    pub(super) fn is_delay(&self) -> bool {
+        self.free.is_empty()
     }
 
     /// Nanoseconds that a request of so many bytes takes.
@@ -41,14 +49,20 @@ impl ServiceStation {
         nanoseconds(self.request.at(bytes))
     }
 
-    /// Nanoseconds that a load takes: of so many chunks and bytes, of which the store gives `fetched`.
-    pub(super) fn of_load(&self, chunks: u64, bytes: u64, fetched: u64) -> u64 {
-        match self.is_store {
-            true if fetched == 0 => 0,
-            true => nanoseconds(self.load.at(fetched)),
-            // What is done with each chunk.
-            false => nanoseconds(self.load.at(bytes / chunks.max(1))).saturating_mul(chunks),
+    /// Nanoseconds that a load takes beside what the store does: of so many chunks and bytes, which brings so
+    /// many pieces.
+    pub(super) fn of_load(&self, chunks: u64, bytes: u64, pieces: u64) -> u64 {
+        let kept = self.piece.saturating_mul(pieces);
+        if self.is_store {
+            return kept;
         }
+        // What is done with each chunk.
+        kept + nanoseconds(self.load.at(bytes / chunks.max(1))).saturating_mul(chunks)
+    }
+
+    /// Nanoseconds that a request for so many bytes takes of the store; none for anything else.
+    pub(super) fn of_fetch(&self, bytes: u64) -> u64 {
+        if self.is_store && bytes > 0 { nanoseconds(self.load.at(bytes)) } else { 0 }
     }
 
     /// Serves somebody who comes at `now`; when it is done.

@@ -18,6 +18,7 @@ fn profile(miss_ms: f64) -> Profile {
         kind: Kind::Queue,
         request: Demand::constant(request).unwrap(),
         miss: Demand::constant(miss).unwrap(),
+        piece: 0.0,
     };
     let centres = vec![centre("cpu", 1e-4, 0.0), centre("disk", 0.0, miss_ms * 1e-3)];
     Profile { name: "test".to_owned(), centres }
@@ -111,6 +112,45 @@ fn a_load_that_needs_a_piece_on_its_way_waits_for_it() {
     let seen = serve(&profile(5.0), &load, &setup, &crowd(2)).unwrap();
     assert_eq!((seen.answers, seen.misses), (2, 2));
     assert!(seen.response >= 5e-3, "{seen:?}");
+}
+
+#[test]
+fn every_piece_that_comes_takes_its_time() {
+    let load = load(1, &apart(50));
+    let setup = ServerSetup { pieces: 1 << 30, ..plain() };
+    let free = serve(&profile(5.0), &load, &setup, &crowd(1)).unwrap();
+    let mut profile = profile(5.0);
+    profile.centres.push(ProfileCentre {
+        name: "piece cache".to_owned(),
+        kind: Kind::Delay,
+        request: Demand::default(),
+        miss: Demand::default(),
+        piece: 1e-3,
+    });
+    let kept = serve(&profile, &load, &setup, &crowd(1)).unwrap();
+    let pieces = (kept.store_bytes / pieces::PIECE) as f64;
+    assert!(pieces >= 50.0 && kept.store_bytes == free.store_bytes);
+    assert!((kept.seconds - free.seconds - pieces * 1e-3).abs() < 1e-6, "{free:?} {kept:?}");
+    // Without a piece cache there are none.
+    let none = serve(&profile, &load, &plain(), &crowd(1)).unwrap();
+    assert!((none.seconds - 50.0 * 5.1e-3).abs() < 1e-6, "{none:?}");
+}
+
+#[test]
+fn neighbours_that_are_asked_for_at_the_same_time_come_in_one_request() {
+    let cuts = chunks();
+    let second = cuts.at(0).1;
+    for (apart, requests) in [(second, 1), (second + (1 << 20), 2)] {
+        let mut load = ServerLoad::new(chunks());
+        for (client, offset) in [(0, 0), (1, apart)] {
+            let request = Request { client, offset, length: 4096, ..Request::default() };
+            load.push(&request, &[cuts.at(offset).0]).unwrap();
+        }
+        let seen = serve(&profile(5.0), &load, &plain(), &crowd(2)).unwrap();
+        assert_eq!((seen.answers, seen.loads, seen.store_loads), (2, 2, requests), "{seen:?}");
+        let arm = 5e-3 * requests as f64;
+        assert!((seen.seconds - arm).abs() < 3e-4, "{seen:?}");
+    }
 }
 
 #[test]

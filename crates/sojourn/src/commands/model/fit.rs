@@ -473,6 +473,7 @@ fn centre(name: &str, kind: Kind, block: u64, request: f64, miss: f64) -> Result
         kind,
         request: demand(request)?,
         miss: demand(miss)?,
+        piece: 0.0,
     })
 }
 
