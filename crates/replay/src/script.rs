@@ -193,6 +193,37 @@ impl Script {
         Ok(Self { parts: parts.collect(), times: false, duration: 0, skipped: 0 })
     }
 
+    /// One client's reads of `block` bytes, `stride` bytes from each other from the beginning of a disk of `size`
+    /// bytes, `most` of them at the most: no byte is read twice.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) when there is no room for one, or they would overlap.
+    pub fn spread_reads(block: u32, stride: u64, size: u64, most: u64) -> Result<Self> {
+        let room = size.saturating_sub(block.into()) / stride.max(1) + 1;
+        let count = room.min(most).min(MOST_REQUESTS);
+        if block == 0 || u64::from(block) > size.min(stride) || count == 0 {
+            return Err(Error::invalid(format!(
+                "reads of {block} bytes, {stride} bytes apart, in {size} bytes: give room for one, and no overlap"
+            )));
+        }
+        let step = |at: u64| Step {
+            time: 0,
+            offset: at * stride,
+            length: block,
+            op: Op::Read,
+            durable: false,
+        };
+        let part = Part {
+            client: "0".to_owned(),
+            disk: "0".to_owned(),
+            steps: (0..count).map(step).collect(),
+            end: size,
+            longest: block,
+            changes: false,
+        };
+        Ok(Self { parts: vec![part], times: false, duration: 0, skipped: 0 })
+    }
+
     /// Clients of the trace; one that used several disks counts as several.
     pub fn clients(&self) -> usize {
         self.parts.len()

@@ -40,6 +40,8 @@ Examples:
   sojourn model fit 'nbd://server/debian' --pid 4711 --out server.toml
   sojourn model fit 'nbd+unix:///debian?socket=/srv/sojourn/nbd.sock' --home /srv/sojourn \\
       --block 4K,32K --disk sda --out server.toml
+  sojourn --home /srv/sojourn model fit 'nbd+unix:///debian?socket=/srv/sojourn/nbd.sock' \\
+      --add-pieces server.toml --out with-pieces.toml
 
 Reads at random from the export, only reads: first a part that fits the server's cache, again and
 again, then all of it. Processor, disk and network are measured by the utilisation law where they
@@ -87,6 +89,10 @@ pub(crate) struct Args {
     /// The interface's speed in bits a second [default: what it says]
     #[arg(long, value_name = "BITS", requires = "network")]
     pub(crate) speed: Option<u64>,
+    /// The server has a piece cache, and PROFILE was measured without: measure what each piece takes that comes
+    /// into it, by first reads of one client, and write PROFILE with that. Needs --home, and an empty piece cache
+    #[arg(long, value_name = "PROFILE", conflicts_with_all = ["hits_only", "disk", "network"])]
+    pub(crate) add_pieces: Option<String>,
     /// Write the profile even if the check says that it is wrong
     #[arg(long)]
     pub(crate) force: bool,
@@ -127,6 +133,9 @@ struct View {
 }
 
 pub(super) fn run(args: &Args, home: Option<&Home>, output: Output) -> Result<()> {
+    if let Some(without) = &args.add_pieces {
+        return super::pieces::run(args, without, home, output);
+    }
     let status = home.map_or(Ok(None), lookups)?;
     let watched = Watched {
         pid: args.pid.or(status.map(|status| status.pid)),
@@ -207,12 +216,14 @@ fn waits(run: &Run) -> bool {
 
 /// Look-ups in a server's cache so far.
 #[derive(Debug, Clone, Copy)]
-struct Lookups {
-    pid: u32,
-    hits: u64,
-    misses: u64,
+pub(super) struct Lookups {
+    pub(super) pid: u32,
+    pub(super) hits: u64,
+    pub(super) misses: u64,
     /// Parts of the store that the piece cache had, and had not; none where the server has none.
-    pieces: Option<(u64, u64)>,
+    pub(super) pieces: Option<(u64, u64)>,
+    /// Bytes of those that it had not.
+    pub(super) piece_bytes: u64,
 }
 
 impl Lookups {
@@ -226,7 +237,7 @@ impl Lookups {
 }
 
 /// Those of the server of this home; `None` when none runs.
-fn lookups(home: &Home) -> Result<Option<Lookups>> {
+pub(super) fn lookups(home: &Home) -> Result<Option<Lookups>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -236,7 +247,8 @@ fn lookups(home: &Home) -> Result<Option<Lookups>> {
         let status = client.status().await?;
         let (hits, misses) = (status.cache.hits, status.cache.misses);
         let pieces = status.pieces.map(|pieces| (pieces.hits, pieces.misses));
-        Ok(Some(Lookups { pid: status.pid, hits, misses, pieces }))
+        let piece_bytes = status.pieces.map_or(0, |pieces| pieces.miss_bytes);
+        Ok(Some(Lookups { pid: status.pid, hits, misses, pieces, piece_bytes }))
     })
 }
 
@@ -315,17 +327,7 @@ impl Lab<'_> {
     }
 
     fn size(&self, block: u64) -> Result<u64> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|e| Error::io("cannot start the runtime", e))?;
-        let connect = remote::connect(&self.args.target);
-        let size = runtime.block_on(async {
-            let remote = connect.await?;
-            let size = block::Device::size(&remote);
-            remote.close().await;
-            Ok::<_, Error>(size)
-        })?;
+        let size = export_size(&self.args.target)?;
         if size < block || block > 32 << 20 {
             return Err(Error::invalid(format!(
                 "{} has {} bytes: give blocks that fit, of 32 MiB at most",
@@ -432,6 +434,24 @@ impl Lab<'_> {
             ("network", network.is_some(), Kind::Queue, |run| run.work.network),
         ]
     }
+}
+
+/// The bytes of an export.
+///
+/// # Errors
+/// Those of the connection.
+pub(super) fn export_size(target: &Uri) -> Result<u64> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Error::io("cannot start the runtime", e))?;
+    let connect = remote::connect(target);
+    runtime.block_on(async {
+        let remote = connect.await?;
+        let size = block::Device::size(&remote);
+        remote.close().await;
+        Ok(size)
+    })
 }
 
 fn measured(block: u64, clients: u32, hit: f64, report: &Report, work: Work, own: Duration) -> Run {
@@ -618,7 +638,7 @@ mod tests {
 
     #[test]
     fn misses_that_the_piece_cache_answers_are_refused() {
-        let looked = |pieces| Lookups { pid: 1, hits: 0, misses: 0, pieces };
+        let looked = |pieces| Lookups { pid: 1, hits: 0, misses: 0, pieces, piece_bytes: 0 };
         let share = |pieces| looked(pieces).share_of_pieces(&looked(Some((10, 10))));
         assert_eq!((share(Some((40, 20))), share(Some((10, 10))), share(None)), (0.75, 0.0, 0.0));
         let error = must_be_the_stores(0.75, false).unwrap_err();

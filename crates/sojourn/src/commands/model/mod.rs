@@ -3,6 +3,7 @@
 mod classes;
 mod fit;
 mod measure;
+mod pieces;
 mod plots;
 mod solve;
 
