@@ -213,7 +213,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<()> {
         }
         cases.push(case);
     }
-    let notes = notes::all(args, &profile, &load, question.block);
+    let mut notes = notes::all(args, &profile, &load, question.block);
+    notes.extend(cases.iter().filter_map(served::unsure));
     let view = View {
         profile: profile.name,
         block: question.block,

@@ -13,6 +13,10 @@ use std::time::Duration;
 
 /// The most numbers of clients that are simulated for a size of the cache.
 const MOST_NUMBERS: usize = 12;
+/// The part of its memory that a server is simulated without, too: so little should make no difference.
+const LITTLE: u64 = 16;
+/// The difference in throughput, as a share, from which on it does.
+const CLIFF: f64 = 0.1;
 
 /// How the server that is simulated is configured, and how its clients come.
 #[derive(Debug, clap::Args)]
@@ -59,6 +63,10 @@ pub(super) struct SimulatedPoint {
     pub(super) utilisation: BTreeMap<String, f64>,
     /// What arithmetic says, for unrelated clients and a cache that is as full as after the trace.
     pub(super) model_throughput: Option<f64>,
+    /// The throughput with a sixteenth less memory; null where that does not hold a chunk.
+    pub(super) less_memory_throughput: Option<f64>,
+    /// Whether that is so different that the simulation cannot tell.
+    pub(super) unsure: bool,
 }
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -121,12 +129,41 @@ pub(super) fn points(
         };
         let outcome = serve(profile, load, &setup, &crowd)?;
         let model = case.curve.iter().find(|point| point.clients == clients);
-        Ok(view(profile, clients, &outcome, model.map(|point| point.throughput)))
+        let mut view = view(profile, clients, &outcome, model.map(|point| point.throughput));
+        let less = ServerSetup { memory: memory - memory / LITTLE, ..setup.clone() };
+        view.less_memory_throughput =
+            serve(profile, load, &less, &crowd).ok().map(|outcome| outcome.throughput);
+        view.unsure =
+            view.less_memory_throughput.is_some_and(|less| is_cliff(outcome.throughput, less));
+        Ok(view)
     };
     let numbers = thinned(&args.clients.0, MOST_NUMBERS);
     let points = numbers.into_iter().map(point).collect();
     drop(bar);
     points
+}
+
+/// Whether two throughputs that should be about the same are not.
+fn is_cliff(throughput: f64, with_less: f64) -> bool {
+    (with_less / throughput - 1.0).abs() > CLIFF
+}
+
+/// What a simulation cannot tell of a size of the cache, in a sentence; none when it can.
+pub(super) fn unsure(case: &Case) -> Option<String> {
+    let points = case.simulated.iter().flatten().filter(|point| point.unsure);
+    let told = points.map(|point| {
+        let less = point.less_memory_throughput.unwrap_or_default();
+        format!("{} clients get {less:.0} instead of {:.0}", point.clients, point.throughput)
+    });
+    let told: Vec<String> = told.collect();
+    (!told.is_empty()).then(|| {
+        format!(
+            "simulated with a sixteenth less memory than {}, {} requests a second: whether a client still finds what \
+             another one has read depends on little there, and the simulation cannot tell",
+            ByteSize(case.memory),
+            told.join(", ")
+        )
+    })
 }
 
 fn view(
@@ -146,6 +183,8 @@ fn view(
         store_bytes: seen.store_bytes,
         utilisation: names.zip(seen.utilisation.iter().copied()).collect(),
         model_throughput: model,
+        less_memory_throughput: None,
+        unsure: false,
     }
 }
 
@@ -181,6 +220,12 @@ pub(super) fn table(cases: &[Case]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_little_memory_that_makes_a_large_difference_is_a_cliff() {
+        assert!(is_cliff(529.0, 414.0) && is_cliff(414.0, 529.0));
+        assert!(!is_cliff(145.0, 144.0) && !is_cliff(0.0, 0.0));
+    }
 
     #[test]
     fn a_long_list_is_thinned_evenly_and_keeps_its_ends() {
