@@ -51,7 +51,12 @@ impl Life {
 
     /// Opens a disk where it is: what it holds must be what it may hold.
     pub(crate) async fn open(&mut self, home: &mut Home, name: &str) -> Result<(), Wrong> {
+        let failed_syncs = self.machine.failed_syncs();
         let opened = self.find(home, name).await;
+        if self.machine.failed_syncs() > failed_syncs {
+            // What was noted of its last writes counts for nothing from then on: it is what storage has of it.
+            self.answered.retain(|(_, disk), _| disk != name);
+        }
         let (server, disk) = match opened {
             Ok(found) => found,
             Err(e) => {

@@ -55,6 +55,7 @@ impl Machine {
             dies_at: None,
             calls: 0,
             course: 0,
+            failed_syncs: 0,
             faults: Faults::default(),
             room: u64::MAX,
             used: 0,
@@ -141,6 +142,11 @@ impl Machine {
         self.state().calls
     }
 
+    /// Syncs of files that failed so far.
+    pub fn failed_syncs(&self) -> u64 {
+        self.state().failed_syncs
+    }
+
     /// What was called so far, as a number: two machines that took the same course have the same.
     pub fn course(&self) -> u64 {
         self.state().course
@@ -181,6 +187,7 @@ pub(super) struct State {
     dies_at: Option<u64>,
     calls: u64,
     course: u64,
+    failed_syncs: u64,
     faults: Faults,
     /// Pages that there are, and those that are taken.
     room: u64,
@@ -242,7 +249,9 @@ impl State {
     /// Fails as the sync of a file may.
     pub(super) fn sync_fails(&mut self) -> bool {
         let thousandths = self.faults.sync_file;
-        self.strikes(thousandths)
+        let fails = self.strikes(thousandths);
+        self.failed_syncs += u64::from(fails);
+        fails
     }
 
     /// Fails as the sync of a directory may.
