@@ -21,7 +21,7 @@
 
 mod fault;
 
-pub use fault::Guarded;
+pub use fault::{Guarded, handle_missing_pages};
 
 use crate::fs::File;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};

@@ -11,6 +11,8 @@ const EVENT_INTERVAL: u32 = 3;
 /// is left. Threads that end are waited for: glibc may read the memory of a thread that ends while it
 /// is detached.
 pub(crate) fn block_on<F: Future>(work: F) -> Result<F::Output> {
+    // While there is one thread.
+    block::mapped::handle_missing_pages();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .event_interval(EVENT_INTERVAL)

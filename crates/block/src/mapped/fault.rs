@@ -93,6 +93,13 @@ impl Drop for Back<'_> {
     }
 }
 
+/// Puts the handler there, if it can be and is not yet. In a process with one thread this takes no time; in one
+/// with several the kernel waits for a grace period of RCU, some 13 ms, and so does the first write of a server
+/// that did not call this before.
+pub fn handle_missing_pages() {
+    is_handled();
+}
+
 /// Whether the handler is there; puts it there the first time.
 fn is_handled() -> bool {
     static HANDLED: OnceLock<bool> = OnceLock::new();
