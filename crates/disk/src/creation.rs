@@ -57,12 +57,13 @@ impl Disks {
         session.close(made).await
     }
 
-    /// Makes several disks of the same, side by side; what became of each, in the order of the names. The
-    /// failure of one does not keep the others from being made.
+    /// Makes a disk of each name from the same source, side by side. Returns the outcome for each name, in
+    /// their order, with the errors of [`create`](Self::create): when one disk cannot be made, the others are.
     ///
     /// # Errors
-    /// As [`create`](Self::create), of what concerns all of them, and
-    /// [`Invalid`](ErrorKind::Invalid) for a name that stands there twice: no disk is made then.
+    /// No disk is made, and the error is [`Invalid`](ErrorKind::Invalid) for a bad name or one that is given
+    /// twice, [`NotFound`](ErrorKind::NotFound) when there is no such image or snapshot, or one of the store
+    /// from before the first disk.
     pub async fn create_all(
         &self,
         names: &[String],
@@ -73,7 +74,9 @@ impl Disks {
         for name in names {
             check_name("disk", name)?;
             if !seen.insert(name) {
-                return Err(Error::invalid(format!("disk {name:?} is to be made twice")));
+                return Err(Error::invalid(format!(
+                    "disk {name:?} is named twice; name each disk once"
+                )));
             }
         }
         let session = self.store.session(&format!("creation of {} disks", names.len())).await?;

@@ -165,7 +165,8 @@ impl Disks {
     }
 
     /// The snapshots that the store has, by the name of the disk, which may be of another home; of
-    /// each disk the damaged ones first, then the oldest. Reads the refs of all of them, or of those of one disk.
+    /// each disk the damaged ones first, then the oldest. With `only` those of that disk alone: the refs of
+    /// others are not read.
     ///
     /// # Errors
     /// Those of the store.

@@ -74,11 +74,14 @@ impl Store {
         self.begin(what, Damaged::Refused, &[]).await
     }
 
-    /// As [`session`](Self::session); it keeps manifests, and what they lead to, from its first pin on. Only what still
-    /// has a name after that is sure to be there: [`hold`](Session::hold) tells, without another pin.
+    /// Begins to write to the store with a pin that keeps the manifests `holds`, and what they lead to, from the
+    /// start: that saves a second pin. A manifest may have been collected before. Whether it is still named is told
+    /// by [`hold`](Session::hold), which writes no other pin then.
     ///
     /// # Errors
-    /// As [`session`](Self::session).
+    /// [`Conflict`](block::ErrorKind::Conflict) when collections follow each other too fast;
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when their records or lists are damaged; else the
+    /// backend's.
     pub async fn session_holding(&self, what: &str, holds: &[ManifestId]) -> Result<Session> {
         self.begin(what, Damaged::Refused, holds).await
     }

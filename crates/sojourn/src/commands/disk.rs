@@ -242,17 +242,30 @@ pub(crate) struct Grow {
     pub(crate) size: ByteSize,
 }
 
+impl Create {
+    /// Asks for some of the disks, with an outcome for each.
+    fn of_several(&self, names: &[String]) -> DiskRequest {
+        DiskRequest::CreateAll {
+            names: names.to_vec(),
+            from: self.from.clone(),
+            ephemeral: self.ephemeral,
+            size: self.size.map(|size| size.0),
+        }
+    }
+}
+
 impl Disk {
     fn request(&self) -> DiskRequest {
         match self {
-            Self::Create(Create { names, from, ephemeral, size }) => {
-                let (from, ephemeral) = (from.clone(), *ephemeral);
-                let size = size.map(|size| size.0);
-                match &names[..] {
-                    [name] => DiskRequest::Create { name: name.clone(), from, ephemeral, size },
-                    _ => DiskRequest::CreateAll { names: names.clone(), from, ephemeral, size },
-                }
-            }
+            Self::Create(args) => match &args.names[..] {
+                [name] => DiskRequest::Create {
+                    name: name.clone(),
+                    from: args.from.clone(),
+                    ephemeral: args.ephemeral,
+                    size: args.size.map(|size| size.0),
+                },
+                several => args.of_several(several),
+            },
             Self::List(List { elsewhere: false }) => DiskRequest::List,
             Self::List(List { elsewhere: true }) => DiskRequest::Elsewhere,
             Self::Publish(Name { name }) => DiskRequest::Publish { name: name.clone() },

@@ -5,7 +5,7 @@ use crate::output::Output;
 use crate::progress::Bar;
 use block::{Error, ErrorKind, Result};
 use engine::Home;
-use engine::api::{DiskReply, DiskRequest, DiskView, MadeView};
+use engine::api::{DiskReply, DiskView, MadeView};
 
 /// How many are asked for at a time: an interrupted command has made whole lots, and the bar moves.
 const LOT: usize = 200;
@@ -21,13 +21,7 @@ pub(super) async fn run(args: &Create, home: &Home, output: Output) -> Result<()
     let (mut made, mut failed) = (Vec::new(), Vec::new());
     let mut broken = None;
     for names in args.names.chunks(LOT) {
-        let request = DiskRequest::CreateAll {
-            names: names.to_vec(),
-            from: args.from.clone(),
-            ephemeral: args.ephemeral,
-            size: args.size.map(|size| size.0),
-        };
-        match ask(request, home).await {
+        match ask(args.of_several(names), home).await {
             Ok(DiskReply::Made(outcomes)) => {
                 for outcome in outcomes {
                     match outcome {
