@@ -101,12 +101,14 @@ fn carry_out(cli: &Cli) -> Result<ExitCode> {
     let output = if cli.global.json { Output::Json } else { Output::Text };
     if let Command::Serve(args) = &cli.command {
         allocator::give_back();
+        server::descriptors::make_room();
         return block_on(commands::serve::run(args, &cli.global))?;
     }
     if let Command::Attach(args) = &cli.command
         && args.is_process()
     {
         allocator::give_back();
+        server::descriptors::make_room();
         return block_on(commands::attach::serve(&cli.global))?;
     }
     let default = match &cli.command {
