@@ -532,6 +532,31 @@ async fn who_does_not_take_its_answers_is_closed_and_holds_up_nobody() {
 }
 
 #[tokio::test]
+async fn who_stops_taking_an_answer_while_its_rights_are_looked_up_holds_up_nobody() {
+    let limits = Limits { patience: Duration::from_secs(60), ..Limits::default() };
+    let scene = scene_with(limits).await;
+    let (own, shared) = scene.split().await;
+    let pack = format!("packs/{}", shared[0].pack);
+    let (start, end) = (shared[0].offset, shared.last().map(|at| at.offset + at.stored).unwrap());
+    let hers = format!("{pack} {start} {}\n", end - start);
+    let foreign = format!("{pack} {} {}\n", own[0].offset, own[0].stored);
+    let greedy = scene.lab.narrow("alice").await;
+    assert_eq!(greedy.range(&pack, start.into(), end.into()).await.status, 206);
+    // Her rights are old enough by then to be looked up again for what she may not read.
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    scene.lab.slow.slow_down();
+    let body = Bytes::from(hers + &foreign);
+    let answer = greedy.begin("POST", "/v1/ranges", body).await.unwrap();
+    // The second part looks them up, with a lock that all clients share; the first one fills what she lets the
+    // server send meanwhile.
+    tokio::time::sleep(Duration::from_millis(800)).await;
+    let bob = scene.lab.raw("bob").await;
+    let got = tokio::time::timeout(Duration::from_secs(30), bob.object(&pack)).await;
+    assert_eq!(got.expect("bob is not held up").status, 200);
+    drop(answer);
+}
+
+#[tokio::test]
 async fn a_client_has_so_many_connections_and_requests_and_no_more() {
     let limits = Limits { connections: 2, rate: 1, ..Limits::default() };
     let scene = scene_with(limits).await;

@@ -20,6 +20,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use store::RefKey;
+use tokio::task::JoinSet;
 
 /// What is sent as bytes.
 const BYTES: &str = "application/octet-stream";
@@ -241,10 +242,18 @@ pub(crate) async fn batch(
     let read = stream::iter(parts)
         .map(move |part| {
             let (gateway, client) = (Arc::clone(&gateway), Arc::clone(&client));
-            async move { batch_part(&gateway, &client, part).await }
+            // A task of its own, which ends with the answer: a part may hold a lock while it waits, and an answer
+            // that its client does not take is not polled.
+            let mut task = JoinSet::new();
+            task.spawn(async move { batch_part(&gateway, &client, part).await });
+            async move { task.join_next().await }
         })
         .buffered(AHEAD)
-        .map(|read| {
+        .map(|joined| {
+            let read = match joined {
+                Some(Ok(read)) => read,
+                _ => Err(Error::internal("a part of a batch was not read to its end")),
+            };
             let pieces = match read {
                 Ok(Some(bytes)) => {
                     let head = Bytes::copy_from_slice(&(bytes.len() as u32).to_le_bytes());

@@ -5,20 +5,26 @@
 
 use access::{Authority, Rule, Rules, ServerCredentials, client_config};
 use arc_swap::ArcSwap;
+use async_trait::async_trait;
 use block::{Device, Memory, Span};
 use bytes::Bytes;
 use cache::{Cache, Config, PolicyKind};
 use disk::{CreateOptions, Disks, Mode};
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
 use gateway::{Gateway, GatewayStore, GatewayUrl, Limits};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::{HeaderMap, Request};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use object_store::ObjectStore;
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore};
+use objects::layer::object_layer;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::testing;
 use store::{NewKey, RefBody, RefKind, RefRecord, Secret, Settings, Store, import};
@@ -32,8 +38,64 @@ use tokio_rustls::rustls::pki_types::ServerName;
 /// 2026-11-24, about: certificates are made for it.
 const NOW: u64 = 1_795_000_000;
 
+/// A backend that can be told to be slow: long ranges take half a second then, listings a whole one.
+#[derive(Debug)]
+pub struct Slow {
+    inner: Arc<dyn ObjectStore>,
+    slow: AtomicBool,
+}
+
+impl Slow {
+    pub fn slow_down(&self) {
+        self.slow.store(true, Ordering::Relaxed);
+    }
+}
+
+impl std::fmt::Display for Slow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "slow({})", self.inner)
+    }
+}
+
+object_layer!(Slow);
+
+#[async_trait]
+impl objects::layer::ObjectLayer for Slow {
+    type Below = dyn ObjectStore;
+
+    fn below(&self) -> &Self::Below {
+        &*self.inner
+    }
+
+    async fn get_ranges(
+        &self,
+        location: &Path,
+        ranges: &[std::ops::Range<u64>],
+    ) -> object_store::Result<Vec<Bytes>> {
+        let long = ranges.iter().any(|range| range.end - range.start > 256 << 10);
+        if long && self.slow.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        self.inner.get_ranges(location, ranges).await
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        let listed = self.inner.list(prefix);
+        if !self.slow.load(Ordering::Relaxed) {
+            return listed;
+        }
+        stream::once(async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            listed
+        })
+        .flatten()
+        .boxed()
+    }
+}
+
 pub struct Lab {
     pub dir: tempfile::TempDir,
+    pub slow: Arc<Slow>,
     /// As the server opens it.
     pub store: Store,
     pub backend: Arc<dyn ObjectStore>,
@@ -76,7 +138,8 @@ impl Lab {
         let path = dir.path().join("store");
         let backend = objects::create_local(path.clone()).unwrap();
         let world = testing::world(1);
-        let made = Arc::clone(&backend);
+        let slow = Arc::new(Slow { inner: Arc::clone(&backend), slow: AtomicBool::new(false) });
+        let made: Arc<dyn ObjectStore> = Arc::clone(&slow) as _;
         let store = if settings.is_encrypted() {
             let secret = secret();
             let key = NewKey { name: "lab", secret: &secret, cost: store::Cost::TRIVIAL };
@@ -96,7 +159,7 @@ impl Lab {
         let mut tasks = JoinSet::new();
         let serving = Arc::clone(&gateway);
         tasks.spawn(async move { serving.serve(listener, Duration::from_secs(2)).await });
-        Self { dir, store, backend, gateway, address, rules, limits, tasks }
+        Self { dir, slow, store, backend, gateway, address, rules, limits, tasks }
     }
 
     fn gateway(
@@ -189,8 +252,13 @@ impl Lab {
         read_all(&image).await
     }
 
+    /// A client that lets the server send no more than 64 KiB before it takes some.
+    pub async fn narrow(&self, client: &str) -> Raw {
+        Raw::connect(self, client, Some(0xffff)).await
+    }
+
     pub async fn raw(&self, client: &str) -> Raw {
-        Raw::connect(self, client).await
+        Raw::connect(self, client, None).await
     }
 }
 
@@ -225,10 +293,13 @@ pub struct Got {
 }
 
 impl Raw {
-    async fn connect(lab: &Lab, client: &str) -> Self {
+    async fn connect(lab: &Lab, client: &str, window: Option<u32>) -> Self {
         let stream = encrypted(lab, client).await;
-        let (sender, connection) =
-            http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        if window.is_some() {
+            builder.initial_stream_window_size(window).initial_connection_window_size(window);
+        }
+        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
         let mut driver = JoinSet::new();
         driver.spawn(async move {
             let _ = connection.await;
