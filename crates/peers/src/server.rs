@@ -371,6 +371,14 @@ fn streamed(
     progress: &Arc<Progress>,
     turn: Turn,
 ) -> Response<ReplyBody> {
+    // A task of its own, which ends with the answer: it may hold a turn while it waits, and an answer that its asker
+    // does not take is not polled.
+    let mut task = JoinSet::new();
+    task.spawn(given);
+    let given = async move {
+        let joined = task.join_next().await.and_then(std::result::Result::ok);
+        joined.unwrap_or_else(|| Err(Error::internal("what a peer asked for was not got")))
+    };
     let body = stream::once(given).flat_map(|given| {
         let parts = match given {
             Ok(Some((first, bytes))) => {
