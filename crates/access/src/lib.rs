@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`name`] | the names that certificates give to clients |
 //! | [`rules`] | [`Rules`], which client may do what: pure |
+//! | [`tokens`] | [`Tokens`], which program may do what over HTTP; their file |
 //! | [`guarded`] | [`Guarded`], exports that keep to the rules |
 //! | [`refusals`] | [`Refusals`], refused requests in the log, and no flood of them |
 //! | [`read_only`] | [`ReadOnly`], a device that refuses changes |
@@ -27,6 +28,7 @@ pub mod peer;
 pub mod read_only;
 pub mod refusals;
 pub mod rules;
+pub mod tokens;
 
 mod files;
 
@@ -38,3 +40,4 @@ pub use peer::PeerCredentials;
 pub use read_only::ReadOnly;
 pub use refusals::Refusals;
 pub use rules::{Right, Rule, Rules};
+pub use tokens::{Token, TokenRight, Tokens};

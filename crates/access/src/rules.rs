@@ -8,11 +8,11 @@ use serde::Deserialize;
 
 /// Rules of one list, patterns of one rule, and bytes of one pattern that are accepted.
 const MOST_RULES: usize = 10_000;
-const MOST_PATTERNS: usize = 1_000;
-const LONGEST_PATTERN: usize = 512;
+pub(crate) const MOST_PATTERNS: usize = 1_000;
+pub(crate) const LONGEST_PATTERN: usize = 512;
 
 /// What stands for the client's own name in a pattern of exports.
-const OWN_NAME: &str = "{name}";
+pub(crate) const OWN_NAME: &str = "{name}";
 
 /// What a client may do with an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -175,7 +175,7 @@ impl Rules {
 }
 
 /// Whether all of `text` is as `pattern` says. Takes at most the product of their lengths in time.
-fn matches(pattern: &str, own: Option<&str>, text: &str) -> bool {
+pub(crate) fn matches(pattern: &str, own: Option<&str>, text: &str) -> bool {
     /// A piece of a pattern.
     #[derive(Clone, Copy)]
     enum Piece<'a> {

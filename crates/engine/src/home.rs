@@ -11,6 +11,7 @@
 //! | `nbd.sock` | the default NBD socket |
 //! | `machines.toml` | which machine has which disk |
 //! | `machines-seen.json`, `leases.json` | machines that asked, and the addresses that they got |
+//! | `tokens.json` | who may do what over HTTP: `sojourn token` |
 //! | `tls/` | certificates: those that `sojourn cert` makes |
 
 use block::lock::{LockFile, Taking};
@@ -109,6 +110,11 @@ impl Home {
     /// The addresses that machines got.
     pub fn leases(&self) -> PathBuf {
         self.dir.join("leases.json")
+    }
+
+    /// The list of tokens for the HTTP API.
+    pub fn tokens(&self) -> PathBuf {
+        self.dir.join("tokens.json")
     }
 
     /// The control socket of the server.

@@ -4,7 +4,7 @@
 use crate::commands::{
     attach, borrow, cache, calibrate, cert, completions, config, device, discover, disk, doctor,
     drain, gc, image, init, machine, man, media, model, netboot, predict, reload, repair, replay,
-    serve, simulate, status, store, top, trace, verify, vm,
+    serve, simulate, status, store, token, top, trace, verify, vm,
 };
 use crate::global::Global;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -70,6 +70,9 @@ pub(crate) enum Command {
     /// Certificates of the server and its clients
     #[command(subcommand, arg_required_else_help = true)]
     Cert(cert::Cert),
+    /// Tokens: who may use the HTTP API, and for what
+    #[command(subcommand, arg_required_else_help = true)]
+    Token(token::TokenCommand),
     /// What the configuration says, and what is wrong with it
     #[command(subcommand, arg_required_else_help = true)]
     Config(config::ConfigCommand),

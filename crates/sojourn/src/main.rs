@@ -148,6 +148,7 @@ fn carry_out(cli: &Cli) -> Result<ExitCode> {
         Command::Drain(args) => block_on(commands::drain::run(args, &home()?, output))?,
         Command::Top(args) => block_on(commands::top::run(args, &home()?, output))?,
         Command::Cert(verb) => commands::cert::run(verb, home, output),
+        Command::Token(verb) => block_on(commands::token::run(verb, &home()?, output))?,
         Command::Config(verb) => commands::config::run(verb, home, output),
         Command::Trace(verb) => return commands::trace::run(verb, output),
         Command::Replay(args) => commands::replay::run(args, output),

@@ -57,6 +57,7 @@ fn works_in_home(command: &Command) -> bool {
         | Command::Disk(_)
         | Command::Machine(_)
         | Command::Store(_)
+        | Command::Token(_)
         | Command::Media(_)
         | Command::Cache(_)
         | Command::Gc(_)

@@ -30,6 +30,7 @@ pub(crate) mod serve;
 pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod store;
+pub(crate) mod token;
 pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod verify;
