@@ -20,7 +20,7 @@ pub mod time;
 
 use self::attached::Attach;
 use self::log::LogFormat;
-use self::place::{Place, TlsMode};
+use self::place::{HttpAccess, Place, TlsMode};
 use self::throttle::ThrottleRule;
 use crate::disk_io::DiskIo;
 use crate::home::Home;
@@ -109,6 +109,8 @@ pub struct Serve {
     pub http: Option<Place>,
     /// Names beside the machine's own by which that is asked without TLS.
     pub http_names: Vec<String>,
+    /// Who may look there without a token.
+    pub http_access: HttpAccess,
     /// Where the store is open to others by HTTPS, `IP:PORT`; nowhere when absent.
     pub gateway: Option<String>,
     /// Allows addresses that other machines reach.
@@ -245,6 +247,7 @@ impl Default for Serve {
             tls: TlsMode::Off,
             http: None,
             http_names: Vec::new(),
+            http_access: HttpAccess::Open,
             gateway: None,
             insecure: false,
             idle_seconds: 30,
@@ -503,6 +506,7 @@ const TEMPLATE: &str = r##"# Configuration of Sojourn; docs/config.md says what 
 # announce = false          # true: `sojourn discover` finds the server in its networks
 # http = "127.0.0.1:9180"   # off unless set: /metrics, /healthz, /v1/status
 # http_names = ["lab.example.org"]  # by which it is asked without TLS, beside the machine's own
+# http_access = "open"      # "tokens": nobody looks without one; changes always need one
 # gateway = "0.0.0.0:9443"  # off unless set: the store by HTTPS, for clients with certificates
 # insecure = false          # true allows addresses that other machines reach
 # idle_seconds = 30         # a disk without clients is closed after this

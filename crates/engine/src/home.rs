@@ -12,6 +12,7 @@
 //! | `machines.toml` | which machine has which disk |
 //! | `machines-seen.json`, `leases.json` | machines that asked, and the addresses that they got |
 //! | `tokens.json` | who may do what over HTTP: `sojourn token` |
+//! | `audit.log` | who changed what through the server |
 //! | `tls/` | certificates: those that `sojourn cert` makes |
 
 use block::lock::{LockFile, Taking};
@@ -115,6 +116,11 @@ impl Home {
     /// The list of tokens for the HTTP API.
     pub fn tokens(&self) -> PathBuf {
         self.dir.join("tokens.json")
+    }
+
+    /// What was changed through the server, and by whom.
+    pub fn audit_log(&self) -> PathBuf {
+        self.dir.join("audit.log")
     }
 
     /// The control socket of the server.

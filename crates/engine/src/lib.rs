@@ -25,6 +25,7 @@
 //! | [`boot_list`] | what a boot of an image version reads |
 //! | [`parcels`] | snapshots and disks that virtual machines need |
 //! | [`image_views`] | image versions as commands show them, and who stands on them |
+//! | [`image_verbs`] | the verbs on image versions |
 
 pub mod api;
 pub mod boot_list;
@@ -32,6 +33,7 @@ pub mod config;
 pub mod devices;
 pub mod disk_io;
 pub mod home;
+pub mod image_verbs;
 pub mod image_views;
 mod kept;
 mod kept_slots;

@@ -6,14 +6,18 @@ use crate::api::{
     CACHE_PATH, CacheRequest, DISK_PATH, DRAIN_PATH, DrainRequest, Draining, HAND_OVER_PATH,
     RELOAD_PATH, STATUS_PATH,
 };
+use crate::audit::{Actor, Deed};
 use crate::http::{answer, send_status};
+use crate::origin::Origin;
 use crate::running::{Order, Running};
 use crate::signals::Switch;
 use crate::status::CacheView;
 use agent::api::{ATTACH_PATH, AttachRequest};
-use axum::extract::State;
+use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::serve::IncomingStream;
 use axum::{Json, Router};
 use block::fs::FsPath;
 use block::{Error, Result};
@@ -137,68 +141,112 @@ fn in_words(request: &impl Serialize) -> String {
     serde_json::to_string(request).unwrap_or_default()
 }
 
+/// Who asks on the control socket.
+type AskedFrom = ConnectInfo<Origin>;
+
+impl Connected<IncomingStream<'_, UnixListener>> for Origin {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        Self::unix(stream.io().peer_cred().ok().map(|peer| (peer.uid(), peer.pid())))
+    }
+}
+
+fn actor(ConnectInfo(origin): AskedFrom) -> Actor {
+    Actor { token: None, origin }
+}
+
 /// Carries out a verb on a disk.
-async fn disk(State(running): State<Arc<Running>>, Json(request): Json<DiskRequest>) -> Response {
+async fn disk(
+    State(running): State<Arc<Running>>,
+    from: AskedFrom,
+    Json(request): Json<DiskRequest>,
+) -> Response {
     tracing::info!(verb = in_words(&request), "control");
     running.all_attached().await;
     let carrying = Arc::clone(&running);
     let reads =
         matches!(request, DiskRequest::List | DiskRequest::Show { .. } | DiskRequest::Elsewhere);
+    let deed = (!reads).then(|| Deed::of("disk", &request));
     let verb = async move {
         let done = verbs::perform(&carrying.engine, request).await;
-        if !reads {
+        if let Some(deed) = deed {
             carrying.note_change();
+            carrying.audit.note(&actor(from), &deed, done.as_ref().map(|_| ())).await;
         }
         done
     };
     finished(&running, verb).await
 }
 
-async fn reload(State(running): State<Arc<Running>>) -> Response {
-    ask(&running, Order::Reload).await
+async fn reload(State(running): State<Arc<Running>>, from: AskedFrom) -> Response {
+    let done = ask(&running, Order::Reload).await;
+    running
+        .audit
+        .note(&actor(from), &Deed::of_server("reload", &()), done.as_ref().map(|_| ()))
+        .await;
+    answered(done)
 }
 
-async fn hand_over(State(running): State<Arc<Running>>) -> Response {
-    ask(&running, Order::HandOver).await
+async fn hand_over(State(running): State<Arc<Running>>, from: AskedFrom) -> Response {
+    let done = ask(&running, Order::HandOver).await;
+    running
+        .audit
+        .note(&actor(from), &Deed::of_server("hand_over", &()), done.as_ref().map(|_| ()))
+        .await;
+    answered(done)
 }
 
 /// What the server itself answers to an order.
-async fn ask<T: serde::Serialize>(
+async fn ask<T>(
     running: &Running,
     order: impl FnOnce(oneshot::Sender<Result<T>>) -> Order,
-) -> Response {
+) -> Result<T> {
     let (send, receive) = oneshot::channel();
     let _ = running.orders.send(order(send));
-    match receive.await {
-        Ok(Ok(answer)) => Json(answer).into_response(),
-        Ok(Err(e)) => problem(&e),
-        Err(_) => problem(&stopping()),
-    }
+    receive.await.map_err(|_| stopping()).flatten()
 }
 
-async fn drain(State(running): State<Arc<Running>>, Json(request): Json<DrainRequest>) -> Response {
-    if request.to_successor {
-        return ask(&running, Order::Succeed).await;
-    }
-    let connections = running.nbd.counters().connections;
-    let patience = request.seconds.map(|seconds| Duration::from_secs(seconds.min(86_400)));
-    match running.orders.send(Order::Drain(patience)) {
-        Ok(()) => Json(Draining { connections, successor: None }).into_response(),
-        Err(_) => problem(&stopping()),
-    }
-}
-
-async fn cache(State(running): State<Arc<Running>>, Json(request): Json<CacheRequest>) -> Response {
-    tracing::info!(cache = in_words(&request), "control");
-    match running.engine.change_cache(request.size, request.policy).await {
-        Ok(()) => Json(CacheView::of(&running.engine.cache)).into_response(),
+fn answered<T: Serialize>(done: Result<T>) -> Response {
+    match done {
+        Ok(answer) => Json(answer).into_response(),
         Err(e) => problem(&e),
     }
+}
+
+async fn drain(
+    State(running): State<Arc<Running>>,
+    from: AskedFrom,
+    Json(request): Json<DrainRequest>,
+) -> Response {
+    let deed = Deed::of_server("drain", &request);
+    let done = match request.to_successor {
+        true => ask(&running, Order::Succeed).await,
+        false => {
+            let connections = running.nbd.counters().connections;
+            let patience = request.seconds.map(|seconds| Duration::from_secs(seconds.min(86_400)));
+            let sent = running.orders.send(Order::Drain(patience));
+            sent.map(|()| Draining { connections, successor: None }).map_err(|_| stopping())
+        }
+    };
+    running.audit.note(&actor(from), &deed, done.as_ref().map(|_| ())).await;
+    answered(done)
+}
+
+async fn cache(
+    State(running): State<Arc<Running>>,
+    from: AskedFrom,
+    Json(request): Json<CacheRequest>,
+) -> Response {
+    tracing::info!(cache = in_words(&request), "control");
+    let deed = Deed::of_server("cache", &request);
+    let done = running.engine.change_cache(request.size, request.policy).await;
+    running.audit.note(&actor(from), &deed, done.as_ref().map(|_| ())).await;
+    answered(done.map(|()| CacheView::of(&running.engine.cache)))
 }
 
 /// Carries out a verb on attached disks.
 async fn attach(
     State(running): State<Arc<Running>>,
+    from: AskedFrom,
     Json(request): Json<AttachRequest>,
 ) -> Response {
     let Some(porter) = running.porter.clone() else {
@@ -208,9 +256,13 @@ async fn attach(
     };
     running.all_attached().await;
     let carrying = Arc::clone(&running);
+    let deed = (!matches!(request, AttachRequest::Status)).then(|| Deed::of("attached", &request));
     let verb = async move {
         let done = porter.perform(request).await;
         carrying.note_change();
+        if let Some(deed) = deed {
+            carrying.audit.note(&actor(from), &deed, done.as_ref().map(|_| ())).await;
+        }
         done
     };
     finished(&running, verb).await

@@ -1,5 +1,6 @@
 //! The server of a home, from start to graceful stop.
 
+use super::audit::AuditLog;
 use super::boots::BootHelps;
 use super::control;
 use super::estate::Estate;
@@ -271,6 +272,7 @@ impl Daemon {
             orders,
             handed_over: AtomicBool::new(false),
             changes: AtomicU64::new(0),
+            audit: AuditLog::of(home),
         });
         engine.disks.limit_private_bytes(config.limits.disk_space.0);
         engine.call_slow(Duration::from_millis(config.serve.slow_ms));

@@ -1,5 +1,4 @@
-//! The HTTP port: metrics, health and status, for monitoring, and the dashboard. Nothing can be changed
-//! through it.
+//! The HTTP port: metrics, health and status, for monitoring, the dashboard, and the API.
 
 pub(crate) mod guests;
 mod https;
@@ -10,15 +9,21 @@ use super::security::Security;
 use super::signals::Switch;
 use super::{metrics, status};
 use crate::answers::problem;
+use crate::bearer::{self, Authority};
 use crate::dashboard::{self, Dashboard, Guard};
+use crate::http_api::{self, HttpApi};
+use crate::origin::Origin;
 use axum::extract::State;
+use axum::extract::connect_info::Connected;
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::serve::IncomingStream;
 use axum::{Json, Router};
 use block::{Error, Result};
-use engine::config::place::{Place, TlsMode};
+use engine::config::Serve;
+use engine::config::place::{HttpAccess, Place, TlsMode};
 use guests::Guests;
 use https::Encrypted;
 use std::net::SocketAddr;
@@ -31,14 +36,29 @@ use tokio::task::JoinSet;
 /// How long a stop waits for clients in the middle of a request: they may never end it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Who is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HttpRules {
+    /// Names by which it may be asked, beside the machine's own.
+    pub(crate) names: Vec<String>,
+    /// Whether one may look without a token.
+    pub(crate) access: HttpAccess,
+}
+
+impl HttpRules {
+    /// Those of a configuration.
+    pub(crate) fn of(config: &Serve) -> Self {
+        Self { names: config.http_names.clone(), access: config.http_access }
+    }
+}
+
 /// A port that is open.
 pub(crate) struct Port {
     /// As the user asked for it.
     place: Place,
     socket: TcpListener,
     local: SocketAddr,
-    /// Names by which it may be asked, beside the machine's own.
-    names: Vec<String>,
+    rules: HttpRules,
     /// The server behind it.
     stop: Switch,
 }
@@ -52,7 +72,7 @@ impl Port {
     /// certificate is asked for.
     pub(crate) async fn open(
         place: Place,
-        names: Vec<String>,
+        rules: HttpRules,
         insecure: bool,
         had: Option<OwnedFd>,
     ) -> Result<Self> {
@@ -68,7 +88,7 @@ impl Port {
         };
         let socket = socket.map_err(fail)?;
         let local = socket.local_addr().map_err(fail)?;
-        Ok(Self { place, socket, local, names, stop: Switch::new() })
+        Ok(Self { place, socket, local, rules, stop: Switch::new() })
     }
 
     /// What the user asked for.
@@ -76,9 +96,9 @@ impl Port {
         &self.place
     }
 
-    /// Names by which it may be asked, beside the machine's own.
-    pub(crate) fn names(&self) -> &[String] {
-        &self.names
+    /// Who is answered.
+    pub(crate) fn rules(&self) -> &HttpRules {
+        &self.rules
     }
 
     /// Whether it is encrypted.
@@ -125,14 +145,18 @@ impl Port {
     ) -> Result<()> {
         let dashboard = Dashboard::new(running, self.stop.clone(), guests::MOST / 2);
         tasks.spawn(dashboard.clone().follow());
-        let guard = Guard::new(self.place.is_encrypted(), &self.names);
+        let guard = Guard::new(self.place.is_encrypted(), &self.rules.names);
+        let authority = Authority::new(&running.home, self.rules.access);
         let router = Router::new()
             .route("/healthz", get(|| async { "ok\n" }))
             .route("/metrics", get(send_metrics))
             .route("/v1/status", get(send_status))
             .with_state(Arc::clone(running))
             .merge(dashboard::routes(dashboard))
-            .layer(from_fn_with_state(guard, dashboard::guard));
+            .merge(http_api::routes(HttpApi::new(running)))
+            .layer(from_fn_with_state(authority, bearer::authorize))
+            .layer(from_fn_with_state(guard, dashboard::guard))
+            .layer(from_fn_with_state(Arc::clone(running), http_api::note_refusals));
         let (stop, never) = (self.stop.clone(), || false);
         let clients = Guests::new(socket);
         match self.place.tls.unwrap_or_default() {
@@ -161,8 +185,10 @@ pub(crate) async fn answer<L>(listener: L, router: Router, stop: Switch, busy: i
 where
     L: axum::serve::Listener,
     L::Addr: std::fmt::Debug,
+    Origin: for<'a> Connected<IncomingStream<'a, L>>,
 {
-    let served = axum::serve(listener, router).with_graceful_shutdown(stop.wait());
+    let service = router.into_make_service_with_connect_info::<Origin>();
+    let served = axum::serve(listener, service).with_graceful_shutdown(stop.wait());
     let patience = async {
         stop.wait().await;
         tokio::time::sleep(PATIENCE).await;
@@ -198,6 +224,12 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpStream;
+
+    impl Connected<IncomingStream<'_, TcpListener>> for Origin {
+        fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
+            Self::tcp(*stream.remote_addr())
+        }
+    }
 
     #[tokio::test]
     async fn a_client_that_never_ends_its_request_does_not_hold_up_the_stop() {

@@ -53,12 +53,18 @@
 //! | [`descriptors`] | how many files and sockets may be open |
 //! | [`names`] | the names of metrics and log fields |
 //! | [`answers`] | errors as answers over HTTP |
+//! | [`http_api`] | the API that changes things |
+//! | [`audit`] | who changed what through the server |
+//! | [`origin`] | where a request comes from |
+//! | [`bearer`] | who asks over HTTP, and what of it is answered |
 //! | [`dashboard`] | the page to leave open, and the API that it reads |
 //! | [`http`], [`metrics`], [`status`], [`latency`], [`head_room`] | what the server tells of itself |
 
 mod answers;
 pub mod api;
+mod audit;
 pub mod background;
+mod bearer;
 mod boots;
 pub mod borrow;
 pub mod brief;
@@ -78,6 +84,7 @@ pub mod gateway;
 mod handover;
 pub mod head_room;
 mod http;
+mod http_api;
 mod inherit;
 pub mod iscsi;
 pub mod latency;
@@ -91,6 +98,7 @@ mod names;
 pub mod netboot;
 pub mod notify;
 pub mod options;
+mod origin;
 mod peers;
 mod plain;
 mod prepared;

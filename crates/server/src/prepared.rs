@@ -2,7 +2,7 @@
 
 use super::estate::Estate;
 use super::gateway::GatewayPort;
-use super::http::Port;
+use super::http::{HttpRules, Port};
 use super::listen::{self, Bound};
 use super::options::Options;
 use super::record::Recording;
@@ -54,8 +54,8 @@ impl Prepared {
             Some(place) => {
                 let had = estate.http.take_if(|(address, _)| *address == place.address);
                 let had = had.map(|(_, socket)| socket);
-                let names = config.serve.http_names.clone();
-                Some(Port::open(place.clone(), names, asked.insecure, had).await?)
+                let rules = HttpRules::of(&config.serve);
+                Some(Port::open(place.clone(), rules, asked.insecure, had).await?)
             }
             None => None,
         };

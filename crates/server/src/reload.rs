@@ -1,7 +1,7 @@
 //! The configuration is read again: what changes while the server runs, and what needs a restart.
 
 use super::gateway::GatewayPort;
-use super::http::Port;
+use super::http::{HttpRules, Port};
 use super::limits::limits;
 use super::listen::{self, Asked};
 use super::listeners::{Changes, Listeners};
@@ -66,8 +66,8 @@ impl Changeable {
         let https = place.as_ref().is_some_and(|place| place.is_encrypted());
         let fresh = self.security.read(&home, &new, &asked, &modes, https)?;
         let renewed = https && self.security.replaces(&fresh);
-        let names = &new.serve.http_names;
-        let http = self.move_http(place, names, &asked, renewed).await?;
+        let rules = HttpRules::of(&new.serve);
+        let http = self.move_http(place, rules, &asked, renewed).await?;
         let socket = match &http {
             Some(Some(port)) => Some(port.listen()?),
             _ => None,
@@ -130,18 +130,18 @@ impl Changeable {
         Ok(Reloaded { restart, opened, closed })
     }
 
-    /// Opens the HTTP port anew if it is to be another, or has other names or certificates now. `None`: it
-    /// stays as it is.
+    /// Opens the HTTP port anew if it is to be another, or answers others or has other certificates now.
+    /// `None`: it stays as it is.
     async fn move_http(
         &self,
         place: Option<Place>,
-        names: &[String],
+        rules: HttpRules,
         asked: &Asked,
         renewed: bool,
     ) -> Result<Option<Option<Port>>> {
         let before = self.http.as_ref();
-        let is_named_so = before.is_none_or(|port| port.names() == names);
-        if !renewed && is_named_so && before.map(Port::place) == place.as_ref() {
+        let answers_so = before.is_none_or(|port| *port.rules() == rules);
+        if !renewed && answers_so && before.map(Port::place) == place.as_ref() {
             return Ok(None);
         }
         let Some(place) = place else { return Ok(Some(None)) };
@@ -149,7 +149,7 @@ impl Changeable {
             Some(port) => Some(port.share()?), // another mode at the same address
             None => None,
         };
-        match Port::open(place.clone(), names.to_vec(), asked.insecure, had).await {
+        match Port::open(place.clone(), rules, asked.insecure, had).await {
             Err(e) if e.kind() == ErrorKind::Conflict && before.is_some() => {
                 Err(e.context("move the HTTP port in two steps: first remove serve.http"))
             }

@@ -1,5 +1,6 @@
 //! A running server, as those see it who answer questions about it and carry out what is asked of it.
 
+use super::audit::AuditLog;
 use super::head_room;
 use super::record::Recording;
 use super::strain;
@@ -51,6 +52,8 @@ pub(crate) struct Running {
     pub(crate) handed_over: AtomicBool,
     /// How often commands have changed disks.
     pub(crate) changes: AtomicU64,
+    /// Who changed what.
+    pub(crate) audit: AuditLog,
 }
 
 /// Verbs that are being carried out.

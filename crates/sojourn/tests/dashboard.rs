@@ -97,7 +97,7 @@ fn only_a_name_of_this_machine_is_answered_and_every_answer_is_guarded() {
     stream.write_all(post.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 405"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
     assert_eq!(server.stop(), 0);
 
     // A name that the machine has in its network, as the configuration says.

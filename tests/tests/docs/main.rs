@@ -167,6 +167,7 @@ macro_rules! pages {
 
 pages! {
     readme "README.md",
+    api "docs/api.md",
     attach "docs/attach.md",
     borrow "docs/borrow.md",
     cli "docs/cli.md",

@@ -184,7 +184,7 @@ struct KnownToken {
 /// The same in the file. A key that this program does not know may be a limit, and is refused.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct TokenEntry {
     name: String,
     right: TokenRight,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -197,14 +197,14 @@ struct Entry {
     sha256: TokenHash,
 }
 
-impl From<Entry> for KnownToken {
-    fn from(entry: Entry) -> Self {
-        let Entry { name, right, disks, images, created, expires, sha256 } = entry;
+impl From<TokenEntry> for KnownToken {
+    fn from(entry: TokenEntry) -> Self {
+        let TokenEntry { name, right, disks, images, created, expires, sha256 } = entry;
         Self { token: Token { name, right, disks, images, created, expires }, sha256 }
     }
 }
 
-impl From<KnownToken> for Entry {
+impl From<KnownToken> for TokenEntry {
     fn from(known: KnownToken) -> Self {
         let KnownToken { token, sha256 } = known;
         let Token { name, right, disks, images, created, expires } = token;
@@ -221,9 +221,9 @@ pub struct Tokens {
 /// The file: `{"version": 1, "tokens": [...]}`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct TokenDocument {
     version: u64,
-    tokens: Vec<Entry>,
+    tokens: Vec<TokenEntry>,
 }
 
 impl Tokens {
@@ -244,7 +244,7 @@ impl Tokens {
                 "the list has version {version}, and this program reads version {VERSION}"
             )));
         }
-        let Document { tokens, .. } = serde_json::from_slice(text).map_err(damaged)?;
+        let TokenDocument { tokens, .. } = serde_json::from_slice(text).map_err(damaged)?;
         let list: Vec<KnownToken> = tokens.into_iter().map(Into::into).collect();
         if list.len() > MOST {
             return Err(Error::invalid(format!("more than {MOST} tokens")));
@@ -266,7 +266,7 @@ impl Tokens {
     /// [`Internal`](ErrorKind::Internal): none that a list meets.
     pub fn text(&self) -> Result<String> {
         let tokens = self.list.iter().cloned().map(Into::into).collect();
-        let document = Document { version: VERSION, tokens };
+        let document = TokenDocument { version: VERSION, tokens };
         let text = serde_json::to_string_pretty(&document);
         text.map_err(|e| Error::internal("cannot write the list of tokens").with_source(e))
     }

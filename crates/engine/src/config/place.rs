@@ -28,6 +28,26 @@ impl fmt::Display for TlsMode {
     }
 }
 
+/// Who may look over HTTP without a token. Nobody may change anything without one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HttpAccess {
+    /// Whoever reaches the port.
+    #[default]
+    Open,
+    /// Nobody.
+    Tokens,
+}
+
+impl fmt::Display for HttpAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open",
+            Self::Tokens => "tokens",
+        })
+    }
+}
+
 /// A listener of the configuration: an address, or a table of `address` and `tls`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Place {

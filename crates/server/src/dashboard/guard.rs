@@ -6,12 +6,13 @@
 //! attacker's name. An IP address in it cannot be rebound, and with TLS no certificate has that name.
 
 use crate::answers::refusal;
+use crate::bearer::looks;
 use axum::extract::{Request, State};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HOST, HeaderName, REFERRER_POLICY,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HOST, HeaderName, ORIGIN, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::Response;
 use block::Error;
@@ -52,7 +53,12 @@ impl Guard {
     }
 
     /// Fails for a request that no page of ours, and no script of the machine's owner, would send.
-    fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), (StatusCode, Error)> {
+    fn check(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<(), (StatusCode, Error)> {
         if let Some(names) = &self.names
             && uri.path() != HEALTH
         {
@@ -74,6 +80,18 @@ impl Guard {
         let elsewhere = matches!(site, Some(b"cross-site" | b"same-site"));
         if elsewhere && uri.path().starts_with(API) {
             let message = "a page of another origin has asked for this";
+            return Err((StatusCode::FORBIDDEN, Error::denied(message)));
+        }
+        // A browser that does not say that much says the origin of what changes something.
+        let host = headers.get(HOST).map(HeaderValue::as_bytes);
+        let foreign = |origin: &HeaderValue| {
+            let origin = origin.as_bytes();
+            let of =
+                [&b"http://"[..], b"https://"].into_iter().find_map(|s| origin.strip_prefix(s));
+            of.is_none() || of != host
+        };
+        if !looks(method) && headers.get_all(ORIGIN).iter().any(foreign) {
+            let message = "a page of another origin would change this";
             return Err((StatusCode::FORBIDDEN, Error::denied(message)));
         }
         Ok(())
@@ -105,7 +123,7 @@ fn is_port(text: &str) -> bool {
 
 /// Answers, or says why not.
 pub(crate) async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Response {
-    let mut response = match guard.check(request.uri(), request.headers()) {
+    let mut response = match guard.check(request.method(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err((status, error)) => {
             tracing::debug!(error = error.message(), "an HTTP request is not answered");
@@ -129,7 +147,7 @@ mod tests {
         for (name, value) in headers {
             map.insert(*name, value.parse().unwrap());
         }
-        guard.check(&path.parse().unwrap(), &map).err().map(|(status, _)| status)
+        guard.check(&Method::GET, &path.parse().unwrap(), &map).err().map(|(status, _)| status)
     }
 
     #[test]
@@ -197,6 +215,25 @@ mod tests {
             let headers = [("host", "localhost"), ("sec-fetch-site", site)];
             assert_eq!(asked(&plain, "/api/v1/live", &headers), api, "{site}");
             assert_eq!(asked(&plain, "/", &headers), None, "a link to the page: {site}");
+        }
+    }
+
+    #[test]
+    fn what_changes_something_comes_from_no_other_page() {
+        let guard = Guard::new(true, &[]);
+        let asked = |method: Method, origin: &str| {
+            let headers = HeaderMap::from_iter([
+                (HOST, HeaderValue::from_static("lab:9180")),
+                (ORIGIN, origin.parse().unwrap()),
+            ]);
+            guard.check(&method, &"/api/v1/disks".parse().unwrap(), &headers).is_ok()
+        };
+        for ours in ["http://lab:9180", "https://lab:9180"] {
+            assert!(asked(Method::POST, ours) && asked(Method::DELETE, ours), "{ours}");
+        }
+        for foreign in ["http://evil.example", "http://lab:80", "null", "lab:9180", "", "file://"] {
+            assert!(!asked(Method::POST, foreign) && !asked(Method::DELETE, foreign), "{foreign}");
+            assert!(asked(Method::GET, foreign), "it reads nothing there: {foreign}");
         }
     }
 }

@@ -1,7 +1,9 @@
 //! All disks, and all image versions. To read them takes a look at each one's files or refs, so they are
-//! kept and read again when they may have changed, or are old; however many ask, they are read once.
+//! kept and read again when they may have changed, or are old; however many ask, they are read once. Who
+//! shows a token may just have changed something: for those they are read anew, one after another.
 
 use super::views::{DiskList, DiskRow, ImageList, VersionRow};
+use crate::bearer::Caller;
 use crate::running::Running;
 use block::{Error, Result};
 use bytes::Bytes;
@@ -28,6 +30,8 @@ const MOST: Duration = Duration::from_secs(60);
 pub(super) struct Lists {
     disks: Mutex<Option<KeptList>>,
     images: Mutex<Option<KeptList>>,
+    /// One list is read anew at a time.
+    anew: Mutex<()>,
 }
 
 /// A list as JSON.
@@ -58,14 +62,19 @@ impl Lists {
     /// # Errors
     /// Those of the home and of the store.
     pub(super) async fn disks(&self, running: &Running) -> Result<Bytes> {
-        keep(&self.disks, running.changes(), async |changes| {
-            let reply = verbs::perform(&running.engine, DiskRequest::List).await?;
-            let DiskReply::Disks(disks) = reply else {
-                return Err(Error::internal("a list of disks is no list"));
-            };
-            json(&DiskList { changes, disks: disks.into_iter().map(row).collect() })
-        })
-        .await
+        keep(&self.disks, running.changes(), async |changes| json(&disks(running, changes).await?))
+            .await
+    }
+
+    /// The disks that a caller sees, as they are now, as JSON.
+    ///
+    /// # Errors
+    /// Those of the home and of the store.
+    pub(super) async fn disks_for(&self, running: &Running, caller: &Caller) -> Result<Bytes> {
+        let _anew = self.anew.lock().await;
+        let mut list = disks(running, running.changes()).await?;
+        list.disks.retain(|disk| caller.sees_disk(&disk.name));
+        json(&list)
     }
 
     /// [`ImageList`] as JSON.
@@ -73,17 +82,57 @@ impl Lists {
     /// # Errors
     /// Those of the store.
     pub(super) async fn images(&self, running: &Running) -> Result<Bytes> {
-        let store = &running.engine.store;
-        keep(&self.images, running.changes(), async |_| {
-            let (listing, users) = futures::try_join!(images::list(store), Users::load(store))?;
-            let good = listing.records.iter().map(|record| match image_views::view(record) {
-                Ok(view) => VersionRow::new(view, users.of(record)),
-                Err(error) => broken(record.name.clone(), &error),
-            });
-            let damaged = listing.damaged.iter().map(|bad| broken(bad.name.clone(), &bad.error));
-            json(&ImageList { images: good.chain(damaged).collect() })
-        })
-        .await
+        keep(&self.images, running.changes(), async |_| json(&versions(running).await?)).await
+    }
+
+    /// The image versions that a caller sees, as they are now, and of what stands on them what it sees, as
+    /// JSON.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) async fn images_for(&self, running: &Running, caller: &Caller) -> Result<Bytes> {
+        let _anew = self.anew.lock().await;
+        let mut list = versions(running).await?;
+        list.images.retain(|version| caller.sees_image(&version.image));
+        if caller.is_limited() {
+            let seen = |user: &String| match disk_of(user) {
+                Some(disk) => caller.sees_disk(disk),
+                None => false,
+            };
+            list.images.iter_mut().for_each(|version| version.used_by.retain(seen));
+        }
+        json(&list)
+    }
+}
+
+/// All disks; there were so many changes before.
+async fn disks(running: &Running, changes: u64) -> Result<DiskList> {
+    let reply = verbs::perform(&running.engine, DiskRequest::List).await?;
+    let DiskReply::Disks(disks) = reply else {
+        return Err(Error::internal("a list of disks is no list"));
+    };
+    Ok(DiskList { changes, disks: disks.into_iter().map(row).collect() })
+}
+
+/// All image versions.
+async fn versions(running: &Running) -> Result<ImageList> {
+    let store = &running.engine.store;
+    let (listing, users) = futures::try_join!(images::list(store), Users::load(store))?;
+    let good = listing.records.iter().map(|record| match image_views::view(record) {
+        Ok(view) => VersionRow::new(view, users.of(record)),
+        Err(error) => broken(record.name.clone(), &error),
+    });
+    let damaged = listing.damaged.iter().map(|bad| broken(bad.name.clone(), &bad.error));
+    Ok(ImageList { images: good.chain(damaged).collect() })
+}
+
+/// The disk of what stands on a version, as [`Users::of`] names it; `None` when that is damaged.
+fn disk_of(user: &str) -> Option<&str> {
+    let (kind, name) = user.split_once(' ')?;
+    match kind {
+        "disk" => Some(name),
+        "snapshot" => name.split_once('@').map(|(disk, _)| disk),
+        _ => None,
     }
 }
 
@@ -122,12 +171,22 @@ fn row(disk: DiskView) -> DiskRow {
         created,
         private_bytes,
         unchanged,
+        over_image,
         snapshots,
         error,
-        ..
     } = disk;
-    let snapshots = snapshots.into_iter().map(Into::into).collect();
-    DiskRow { name, image, mode, size, created, private_bytes, unchanged, snapshots, error }
+    DiskRow {
+        name,
+        image,
+        mode,
+        size,
+        created,
+        private_bytes,
+        unchanged,
+        over_image,
+        snapshots: snapshots.into_iter().map(Into::into).collect(),
+        error,
+    }
 }
 
 /// A version of which only the name is known.
@@ -147,6 +206,13 @@ fn broken(image: String, error: &Error) -> VersionRow {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    #[test]
+    fn what_stands_on_a_version_is_of_a_disk() {
+        assert_eq!(disk_of("disk alice"), Some("alice"));
+        assert_eq!(disk_of("snapshot alice@monday"), Some("alice"));
+        assert_eq!(disk_of("perhaps disk alice (damaged)"), None);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_list_is_read_when_it_changed_or_is_old_and_once_for_all_who_ask() {

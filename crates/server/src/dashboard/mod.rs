@@ -1,5 +1,5 @@
-//! The dashboard: a page to leave open, and the API below `/api/v1/` that it and scripts read. Nothing can
-//! be changed through either.
+//! The dashboard: a page to leave open, and what of the API below `/api/v1/` it and scripts read. Nothing can
+//! be changed through this; [`http_api`](crate::http_api) does that.
 //!
 //! | module | concept |
 //! |---|---|

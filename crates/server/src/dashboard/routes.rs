@@ -4,9 +4,9 @@ use super::assets;
 use super::lists::Lists;
 use super::sampler::{Sampler, Watcher};
 use crate::answers::problem;
+use crate::bearer::Caller;
 use crate::running::Running;
 use crate::signals::Switch;
-use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -14,6 +14,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
+use axum::{Extension, Router};
 use block::{Error, Result};
 use bytes::Bytes;
 use serde::Deserialize;
@@ -67,12 +68,24 @@ async fn status(State(dashboard): State<Dashboard>) -> Response {
     sent(dashboard.sampler.status().await)
 }
 
-async fn disks(State(dashboard): State<Dashboard>) -> Response {
-    sent(dashboard.lists.disks(&dashboard.running).await)
+async fn disks(
+    State(Dashboard { running, lists, .. }): State<Dashboard>,
+    Extension(caller): Extension<Caller>,
+) -> Response {
+    sent(match caller.token() {
+        Some(_) => lists.disks_for(&running, &caller).await,
+        None => lists.disks(&running).await,
+    })
 }
 
-async fn images(State(dashboard): State<Dashboard>) -> Response {
-    sent(dashboard.lists.images(&dashboard.running).await)
+async fn images(
+    State(Dashboard { running, lists, .. }): State<Dashboard>,
+    Extension(caller): Extension<Caller>,
+) -> Response {
+    sent(match caller.token() {
+        Some(_) => lists.images_for(&running, &caller).await,
+        None => lists.images(&running).await,
+    })
 }
 
 /// What is wanted of a stream.
@@ -126,15 +139,46 @@ fn sent(answer: Result<Bytes>) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http_api;
     use serde_json::Value;
     use std::collections::BTreeSet;
 
     #[test]
-    fn the_document_has_the_paths_that_there_are() {
+    fn the_document_has_the_paths_and_methods_that_there_are() {
         let document: Value = serde_json::from_str(OPENAPI).unwrap();
-        let told: BTreeSet<&str> =
-            document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
-        assert_eq!(told, api().iter().map(|(path, _)| *path).collect());
+        let mut told = BTreeSet::new();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            for method in methods.as_object().unwrap().keys().filter(|key| *key != "parameters") {
+                told.insert((path.as_str(), method.as_str()));
+            }
+        }
+        let reads = api().map(|(path, _)| (path, "get"));
+        assert_eq!(told, reads.into_iter().chain(http_api::operations()).collect());
+    }
+
+    #[test]
+    fn the_document_says_what_every_operation_may_answer_and_takes() {
+        let document: Value = serde_json::from_str(OPENAPI).unwrap();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            for (method, operation) in methods.as_object().unwrap() {
+                let what = format!("{method} {path}");
+                let answers = operation["responses"].as_object().unwrap();
+                if path == "/api/v1/openapi.json" {
+                    continue;
+                }
+                for status in ["401", "403", "421", "503"] {
+                    assert!(answers.contains_key(status), "{what}: {status}");
+                }
+                let names = path.matches('{').count();
+                let told = operation["parameters"].as_array().into_iter().flatten();
+                let told = told.filter(|parameter| parameter["in"] == "path").count();
+                assert_eq!(told, names, "{what}");
+                if method != "get" {
+                    assert!(operation["x-right"].is_string(), "{what}");
+                    assert_eq!(operation["requestBody"].is_object(), method == "post", "{what}");
+                }
+            }
+        }
     }
 
     #[test]

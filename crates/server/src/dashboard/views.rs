@@ -217,6 +217,8 @@ pub(super) struct DiskRow {
     pub(super) private_bytes: u64,
     /// It holds what its image version does.
     pub(super) unchanged: bool,
+    /// Its private blocks, if it has any, lie over what its image version holds.
+    pub(super) over_image: bool,
     pub(super) snapshots: Vec<NamedMoment>,
     /// Why it cannot be used, or null.
     pub(super) error: Option<String>,

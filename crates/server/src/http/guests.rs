@@ -1,13 +1,15 @@
 //! HTTP clients in their places: not too many at a time, and none for ever, so that clients that ask
 //! nothing neither use up the server's descriptors nor keep monitoring out.
 
-use axum::serve::Listener;
+use crate::origin::{ClientPlace, Origin};
+use axum::extract::connect_info::Connected;
+use axum::serve::{IncomingStream, Listener};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -41,6 +43,25 @@ struct Place {
     /// It was told to leave.
     told: AtomicBool,
     leave: Notify,
+    /// What it asked for that is being carried out: it is not silent then.
+    awaits: AtomicUsize,
+}
+
+impl Place {
+    fn is_awaiting(&self) -> bool {
+        self.awaits.load(SeqCst) > 0
+    }
+}
+
+impl ClientPlace for Place {
+    fn begin_work(&self) {
+        self.awaits.fetch_add(1, SeqCst);
+    }
+
+    fn end_work(&self) {
+        *self.since.lock() = Instant::now();
+        self.awaits.fetch_sub(1, SeqCst);
+    }
 }
 
 /// A client on its place.
@@ -68,7 +89,8 @@ impl Guests {
         }
         let stay = || self.places.iter().filter(|place| !place.told.load(SeqCst));
         if stay().count() >= MOST
-            && let Some(longest) = stay().min_by_key(|place| *place.served.lock())
+            && let Some(longest) =
+                stay().filter(|place| !place.is_awaiting()).min_by_key(|place| *place.served.lock())
         {
             longest.told.store(true, SeqCst);
             longest.leave.notify_one();
@@ -78,6 +100,7 @@ impl Guests {
             since: Instant::now().into(),
             told: AtomicBool::new(false),
             leave: Notify::new(),
+            awaits: AtomicUsize::new(0),
         });
         self.places.push(Arc::clone(&place));
         let patience = Box::pin(patience(Arc::clone(&place)));
@@ -94,6 +117,9 @@ async fn patience(place: Arc<Place>) -> io::Error {
                 return io::Error::other("too many HTTP clients: this one got nothing for longest");
             }
             () = tokio::time::sleep_until(end) => {}
+        }
+        if place.is_awaiting() {
+            *place.since.lock() = Instant::now();
         }
         if *place.since.lock() + SILENCE <= end {
             return io::Error::new(io::ErrorKind::TimedOut, "the HTTP client asks nothing");
@@ -126,7 +152,18 @@ impl Listener for Guests {
     }
 }
 
+impl Connected<IncomingStream<'_, Guests>> for Origin {
+    fn connect_info(stream: IncomingStream<'_, Guests>) -> Self {
+        stream.io().origin(*stream.remote_addr())
+    }
+}
+
 impl Guest {
+    /// Where what it asks for comes from.
+    pub(super) fn origin(&self, from: SocketAddr) -> Origin {
+        Origin::tcp(from).on(Arc::clone(&self.place) as _)
+    }
+
     /// Fails when it has to leave; otherwise sees to it that the task wakes then.
     fn stays(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.left {
@@ -189,6 +226,7 @@ mod tests {
     use super::*;
     use crate::signals::Switch;
     use axum::Router;
+    use axum::extract::ConnectInfo;
     use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::task::JoinSet;
@@ -268,6 +306,24 @@ mod tests {
                 assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "cut off");
             }
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_what_is_being_carried_out_keeps_its_place() {
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = socket.local_addr().unwrap();
+        let carry_out = async |ConnectInfo(origin): ConnectInfo<Origin>| {
+            let _kept = origin.keep_place();
+            tokio::time::sleep(SILENCE * 5 / 2).await;
+            "ok\n"
+        };
+        let router = Router::new().route("/healthz", get(carry_out));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(answer(Guests::new(socket), router, Switch::new(), || false));
+        let mut client = connect(address).await;
+        asks(&mut client).await;
+        asks(&mut client).await;
+        assert_eq!(let_go(&mut client).await, SILENCE.as_secs());
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,13 +1,16 @@
 //! TLS below HTTP.
 
 use super::guests::{Guest, Guests};
+use crate::origin::Origin;
 use access::ServerCredentials;
-use axum::serve::Listener;
+use axum::extract::connect_info::Connected;
+use axum::serve::{IncomingStream, Listener};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::server::TlsStream;
 
 /// How long a handshake may take. How many there are is bounded by the places of clients.
@@ -45,6 +48,15 @@ impl Encrypted {
     }
 }
 
+impl Connected<IncomingStream<'_, Encrypted>> for Origin {
+    fn connect_info(stream: IncomingStream<'_, Encrypted>) -> Self {
+        let (guest, session) = stream.io().get_ref();
+        let certificate = session.peer_certificates().and_then(<[CertificateDer<'_>]>::first);
+        let certificate = certificate.and_then(|der| access::name::of_certificate(der).ok());
+        guest.origin(*stream.remote_addr()).certified(certificate)
+    }
+}
+
 impl Listener for Encrypted {
     type Io = TlsStream<Guest>;
     type Addr = SocketAddr;
@@ -79,8 +91,8 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
     use tokio_rustls::TlsConnector;
+    use tokio_rustls::rustls::pki_types::ServerName;
     use tokio_rustls::rustls::pki_types::pem::PemObject;
-    use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
     use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
     #[tokio::test]

@@ -16,6 +16,7 @@ use engine::Config;
 use engine::Home;
 use engine::api::ImageView;
 use engine::boot_list::give;
+use engine::image_verbs;
 use engine::image_views::{self, Users};
 use engine::world;
 use engine::{self, sources};
@@ -570,31 +571,13 @@ async fn verify(args: &Which, store: &Store, output: Output) -> Result<()> {
 }
 
 async fn remove(args: &Which, store: &Store, output: Output) -> Result<()> {
-    let name: ImageName = args.name.parse()?;
-    if name.tag.is_none() {
-        return Err(Error::invalid(format!(
-            "say which version of {name} to remove: {name}:TAG; `sojourn image list` shows them"
-        )));
-    }
-    let record = images::resolve(store, &name).await?;
-    let users = Users::load(store).await?.of(&record);
-    if !users.is_empty() {
-        return Err(Error::conflict(format!(
-            "image {name} is used by {}; remove or rebase them first",
-            users.join(", ")
-        )));
-    }
-    store.refs().remove(RefKind::Image, &record.name, record.sequence).await?;
-    output.done(&format!("image {name} removed"))
+    image_verbs::remove(store, &args.name).await?;
+    output.done(&format!("image {} removed", args.name))
 }
 
 async fn restore(args: &Which, store: &Store, output: Output) -> Result<()> {
-    let name: ImageName = args.name.parse()?;
-    if name.tag.is_none() {
-        return Err(Error::invalid(format!("say which version of {name} to restore: {name}:TAG")));
-    }
-    images::restore(store, RefKind::Image, &name.to_string()).await?;
-    output.done(&format!("image {name} is there again"))
+    image_verbs::restore(store, &args.name).await?;
+    output.done(&format!("image {} is there again", args.name))
 }
 
 async fn prune(args: &Prune, store: &Store, output: Output) -> Result<()> {

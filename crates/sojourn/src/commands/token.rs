@@ -15,7 +15,7 @@ const DAY: u64 = 86_400;
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum TokenCommand {
     /// Make a token, which is shown this once
-    Create(Create),
+    Create(CreateToken),
     /// List the tokens, without what is secret of them
     #[command(after_help = "\
 Examples:
@@ -26,7 +26,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   sojourn token revoke ci")]
-    Revoke(Revoke),
+    Revoke(RevokeToken),
 }
 
 #[derive(Debug, clap::Args)]
@@ -42,7 +42,7 @@ commit, grow, publish, take, keep); --admin also what cannot (remove, reset, rol
 release, take --force). With --disk or --image the token is for what a pattern names and for
 nothing else; * stands for any characters. A running server knows the token at once.")]
 #[command(group = clap::ArgGroup::new("right").required(true))]
-pub(crate) struct Create {
+pub(crate) struct CreateToken {
     /// What it is called, in lists and in the audit log
     name: String,
     /// It may see
@@ -66,14 +66,14 @@ pub(crate) struct Create {
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Revoke {
+pub(crate) struct RevokeToken {
     /// The token's name
     pub(crate) name: String,
 }
 
 /// A token that was made.
 #[derive(Serialize)]
-struct Made {
+struct MadeToken {
     #[serde(flatten)]
     token: Token,
     /// What its bearer shows.
@@ -82,13 +82,13 @@ struct Made {
 
 /// A token of the list.
 #[derive(Serialize)]
-struct Listed {
+struct ListedToken {
     #[serde(flatten)]
     token: Token,
     expired: bool,
 }
 
-impl Create {
+impl CreateToken {
     fn token(&self, now: u64) -> Token {
         let right = match (self.admin, self.operate) {
             (true, _) => TokenRight::Admin,
@@ -120,14 +120,16 @@ pub(crate) async fn run(verb: &TokenCommand, home: &Home, output: Output) -> Res
             let asked = token.clone();
             let secret = block::offload(move || file::add(&path, asked, random)).await?;
             // In a file or a pipe it stands alone, as --token-file reads it.
-            let made = Made { token, secret };
+            let made = MadeToken { token, secret };
             output.print(&made, || made.secret.clone())
         }
         TokenCommand::List => {
             let tokens = block::offload(move || file::load(&path)).await?;
-            let listed =
-                |token: &Token| Listed { token: token.clone(), expired: token.is_expired(now) };
-            let list: Vec<Listed> = tokens.iter().map(listed).collect();
+            let listed = |token: &Token| ListedToken {
+                token: token.clone(),
+                expired: token.is_expired(now),
+            };
+            let list: Vec<ListedToken> = tokens.iter().map(listed).collect();
             output.print(&list, || table(&list))
         }
         TokenCommand::Revoke(args) => {
@@ -138,9 +140,9 @@ pub(crate) async fn run(verb: &TokenCommand, home: &Home, output: Output) -> Res
     }
 }
 
-fn table(list: &[Listed]) -> String {
+fn table(list: &[ListedToken]) -> String {
     let mut table = Table::new(&["NAME", "RIGHT", "DISKS", "IMAGES", "CREATED", "EXPIRES"]);
-    for Listed { token, expired } in list {
+    for ListedToken { token, expired } in list {
         let named = |patterns: &Option<Vec<String>>| match patterns {
             Some(patterns) => patterns.join(" "),
             None if token.is_limited() => "-".to_owned(),

@@ -71,6 +71,7 @@ pub(super) fn settings(config: &Config, text: &str) -> Vec<Setting> {
         tls: serve_tls,
         http,
         http_names,
+        http_access,
         gateway,
         vhost_user,
         insecure,
@@ -96,6 +97,7 @@ pub(super) fn settings(config: &Config, text: &str) -> Vec<Setting> {
     add("serve.announce", json!(announce), None);
     add("serve.http", http.as_ref().map_or(Value::Null, place), None);
     add("serve.http_names", json!(http_names), None);
+    add("serve.http_access", json!(http_access.to_string()), None);
     add("serve.gateway", json!(gateway), None);
     add("serve.vhost_user", json!(vhost_user), None);
     add("serve.insecure", json!(insecure), None);

@@ -1,0 +1,267 @@
+//! The audit log: who changed what through the server, or tried to. One JSON object a line in `audit.log` of
+//! the home, for its owner alone; documented in docs/api.md.
+//!
+//! It is bounded. A full file becomes `audit.log.1`, that one `audit.log.2` and so on, and the last is
+//! removed. Whoever reaches the port can be refused as often as they like, so that refusals are noted one by
+//! one only up to a number in a minute: they shall not drive out what was done.
+
+use crate::origin::Origin;
+use block::{Error, Result};
+use engine::Home;
+use engine::world;
+use serde::Serialize;
+use serde_json::Value;
+use std::fs::OpenOptions;
+use std::io::{ErrorKind as IoKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+/// Where a file ends, in bytes.
+const LARGEST: u64 = 4 << 20;
+/// How many full files are kept.
+const KEPT: u32 = 4;
+/// The refusals that are noted one by one in a period.
+const REFUSALS: u64 = 60;
+/// How long a period lasts.
+const PERIOD: Duration = Duration::from_secs(60);
+/// The longest error and the longest name that is noted, in characters.
+const LONGEST: usize = 300;
+
+/// Who changed something.
+#[derive(Debug, Clone)]
+pub(crate) struct Actor {
+    /// The name of the token that was shown; none is on the control socket.
+    pub(crate) token: Option<String>,
+    pub(crate) origin: Origin,
+}
+
+/// What was to be changed.
+#[derive(Debug, Clone)]
+pub(crate) struct Deed {
+    /// A noun and a verb, such as `disk.create`.
+    verb: String,
+    object: String,
+    request: Value,
+}
+
+impl Deed {
+    /// A request on a kind of thing; its JSON says the `verb`, and the `name` or `names`.
+    pub(crate) fn of(noun: &str, request: &impl Serialize) -> Self {
+        let request = serde_json::to_value(request).unwrap_or_default();
+        let text = |key: &str| request.get(key).and_then(Value::as_str).unwrap_or_default();
+        let object = match (text("name"), request.get("names").and_then(Value::as_array)) {
+            ("", Some(names)) => {
+                names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
+            }
+            (name, _) => name.to_owned(),
+        };
+        Self { verb: format!("{noun}.{}", text("verb")), object, request }
+    }
+
+    /// Something that is asked of the server itself.
+    pub(crate) fn of_server(verb: &str, request: &impl Serialize) -> Self {
+        let request = serde_json::to_value(request).unwrap_or_default();
+        Self { verb: format!("server.{verb}"), object: String::new(), request }
+    }
+
+    /// A request that did not become one on anything.
+    fn refused(method: &str, path: &str) -> Self {
+        Self { verb: method.to_owned(), object: path.to_owned(), request: Value::Null }
+    }
+}
+
+/// A line.
+#[derive(Serialize)]
+struct AuditLine<'a> {
+    /// RFC 3339, UTC.
+    time: String,
+    token: Option<&'a str>,
+    from: String,
+    verb: &'a str,
+    object: String,
+    /// `done`, or the kind of the error.
+    outcome: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    request: &'a Value,
+}
+
+/// The audit log of a home.
+#[derive(Debug)]
+pub(crate) struct AuditLog {
+    path: Arc<Path>,
+    refusals: Mutex<Refusals>,
+}
+
+/// How many there were in this period.
+#[derive(Debug, Default)]
+struct Refusals {
+    since: Option<Instant>,
+    noted: u64,
+    left_out: u64,
+}
+
+impl Refusals {
+    /// Counts one. Gives whether it is to be noted, and how many were left out in a period that has ended.
+    fn count(&mut self, now: Instant) -> (bool, u64) {
+        let mut left_out = 0;
+        if self.since.is_none_or(|since| now >= since + PERIOD) {
+            left_out = self.left_out;
+            *self = Self { since: Some(now), noted: 0, left_out: 0 };
+        }
+        if self.noted < REFUSALS {
+            self.noted += 1;
+            return (true, left_out);
+        }
+        self.left_out += 1;
+        (false, left_out)
+    }
+}
+
+impl AuditLog {
+    /// That of a home; nothing is written yet.
+    pub(crate) fn of(home: &Home) -> Self {
+        Self { path: home.audit_log().into(), refusals: Mutex::default() }
+    }
+
+    /// Notes what was carried out, and how it ended. What cannot be written is in the server's log: a change
+    /// that was made cannot be taken back.
+    pub(crate) async fn note(
+        &self,
+        actor: &Actor,
+        deed: &Deed,
+        outcome: std::result::Result<(), &Error>,
+    ) {
+        let (kind, message) = match outcome {
+            Ok(()) => ("done", None),
+            Err(e) => (e.kind().as_str(), Some(short(e.message()))),
+        };
+        self.write(line(actor, deed, kind, message)).await;
+    }
+
+    /// Notes a request for a change that was not carried out, with the status that says why.
+    pub(crate) async fn note_refusal(&self, actor: &Actor, method: &str, path: &str, status: u16) {
+        let deed = Deed::refused(method, path);
+        let (noted, left_out) = self.refusals.lock().await.count(Instant::now());
+        if left_out > 0 {
+            let others = Deed::refused("refused", "");
+            let why = format!("{left_out} more requests than are noted one by one");
+            self.write(line(actor, &others, "denied", Some(why))).await;
+        }
+        if noted {
+            let why = Some(format!("HTTP status {status}"));
+            self.write(line(actor, &deed, "refused", why)).await;
+        }
+    }
+
+    async fn write(&self, line: String) {
+        let path = Arc::clone(&self.path);
+        // One at a time, in the order in which things ended.
+        let written = block::offload(move || append(&path, &line, LARGEST)).await;
+        if let Err(error) = written {
+            tracing::error!(error = error.message(), "the audit log cannot be written");
+        }
+    }
+}
+
+fn line(actor: &Actor, deed: &Deed, outcome: &str, message: Option<String>) -> String {
+    let line = AuditLine {
+        time: format!("{}Z", world::moment(world::system().clock.now()).replace(' ', "T")),
+        token: actor.token.as_deref(),
+        from: actor.origin.to_string(),
+        verb: &deed.verb,
+        object: short(&deed.object),
+        outcome,
+        message,
+        request: &deed.request,
+    };
+    serde_json::to_string(&line).unwrap_or_default() // of text and numbers: it cannot fail
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(LONGEST).collect()
+}
+
+/// Adds a line to the file, which begins anew when it is as long as `largest`.
+fn append(path: &Path, line: &str, largest: u64) -> Result<()> {
+    let io = |e| Error::io(path.display(), e);
+    let numbered = |number: u32| PathBuf::from(format!("{}.{number}", path.display()));
+    let full = match std::fs::metadata(path) {
+        Ok(found) => found.len() + line.len() as u64 >= largest && found.len() > 0,
+        Err(e) if e.kind() == IoKind::NotFound => false,
+        Err(e) => return Err(io(e)),
+    };
+    if full {
+        for number in (1..KEPT).rev() {
+            match std::fs::rename(numbered(number), numbered(number + 1)) {
+                Err(e) if e.kind() != IoKind::NotFound => return Err(io(e)),
+                _ => {}
+            }
+        }
+        std::fs::rename(path, numbered(1)).map_err(io)?;
+    }
+    let mut options = OpenOptions::new();
+    let mut file = options.append(true).create(true).mode(0o600).open(path).map_err(io)?;
+    // In one call: a server that hands over and its successor may both write.
+    file.write_all(format!("{line}\n").as_bytes()).map_err(io)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::api::DiskRequest;
+
+    #[test]
+    fn a_full_file_gives_way_and_the_oldest_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        for number in 0..100 {
+            append(&path, &format!("line {number:02}"), 40).unwrap();
+        }
+        let mut names: Vec<_> = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        let expected: Vec<String> = std::iter::once("audit.log".into())
+            .chain((1..=KEPT).map(|n| format!("audit.log.{n}")))
+            .collect();
+        assert_eq!(names, expected);
+        let text = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        assert!(text("audit.log").ends_with("line 99\n"));
+        assert!(text("audit.log.1") < text("audit.log"));
+        for name in names {
+            assert!(text(&name).len() <= 40, "{name}");
+        }
+    }
+
+    #[test]
+    fn refusals_are_noted_one_by_one_up_to_a_number_and_then_counted() {
+        let mut refusals = Refusals::default();
+        let now = Instant::now();
+        let noted = (0..1000).filter(|_| refusals.count(now).0).count() as u64;
+        assert_eq!(noted, REFUSALS);
+        assert_eq!(refusals.count(now + PERIOD), (true, 1000 - REFUSALS));
+        assert_eq!(refusals.count(now + PERIOD), (true, 0));
+    }
+
+    #[test]
+    fn a_deed_names_its_verb_and_its_object() {
+        let one = DiskRequest::Snapshot { name: "alice".into(), snapshot: "monday".into() };
+        let deed = Deed::of("disk", &one);
+        assert_eq!((deed.verb.as_str(), deed.object.as_str()), ("disk.snapshot", "alice"));
+        assert_eq!(deed.request["snapshot"], "monday");
+        let several = DiskRequest::CreateAll {
+            names: vec!["a".into(), "b".into()],
+            from: "debian".into(),
+            ephemeral: false,
+            size: None,
+        };
+        assert_eq!(Deed::of("disk", &several).object, "a b");
+    }
+}

@@ -1,0 +1,234 @@
+//! A verb carried out: by few at a time, noted in the audit log, and answered.
+
+use super::requests::Asker;
+use super::rights;
+use crate::answers::problem;
+use crate::audit::{Actor, Deed};
+use crate::bearer::{AnsweredToken, Caller, looks};
+use crate::origin::Origin;
+use crate::running::Running;
+use access::TokenRight;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::header::{LOCATION, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::{Json, RequestExt};
+use block::{Error, ErrorKind, Result};
+use engine::api::{DiskReply, DiskRequest};
+use engine::{image_verbs, verbs};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::sync::{Semaphore, oneshot};
+
+/// Changes that are carried out at a time: a quarter of the clients that have a place.
+const CHANGES: usize = 16;
+/// Disks that are looked at at a time; more wait.
+const LOOKS: usize = 4;
+
+/// What the handlers share.
+#[derive(Clone)]
+pub(crate) struct HttpApi {
+    running: Arc<Running>,
+    changes: Arc<Semaphore>,
+    looks: Arc<Semaphore>,
+}
+
+/// A verb on an image version, as it is noted.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "verb", rename_all = "snake_case")]
+pub(super) enum ImageRequest {
+    Remove { name: String },
+    Restore { name: String },
+}
+
+/// Marks an answer to a change that was carried out, well or not: it is in the audit log.
+#[derive(Clone)]
+struct CarriedOut;
+
+impl HttpApi {
+    /// Of a server.
+    pub(crate) fn new(running: &Arc<Running>) -> Self {
+        let (changes, looks) = (Semaphore::new(CHANGES), Semaphore::new(LOOKS));
+        let (changes, looks) = (Arc::new(changes), Arc::new(looks));
+        Self { running: Arc::clone(running), changes, looks }
+    }
+
+    /// Carries out a verb on disks that changes nothing.
+    pub(super) async fn look(&self, asker: &Asker, request: DiskRequest) -> Response {
+        let looked = async {
+            rights::check(&asker.caller, &request)?;
+            let _turn = self.looks.acquire().await.map_err(|_| stopping())?;
+            self.running.all_attached().await;
+            verbs::perform(&self.running.engine, request).await
+        };
+        match looked.await {
+            Ok(reply) => Json(shown(reply, &asker.caller)).into_response(),
+            Err(e) => problem(&e),
+        }
+    }
+
+    /// Carries out a verb on disks, and answers with `status` when it is done.
+    pub(super) async fn change(
+        &self,
+        asker: Asker,
+        request: DiskRequest,
+        status: StatusCode,
+    ) -> Response {
+        if let Err(e) = rights::check(&asker.caller, &request) {
+            return problem(&e);
+        }
+        let (deed, running) = (Deed::of("disk", &request), Arc::clone(&self.running));
+        let verb = async move { verbs::perform(&running.engine, request).await };
+        match self.carry_out(&asker, deed, verb).await {
+            Ok(Ok(reply)) => {
+                let place = (status == StatusCode::CREATED).then(|| place(&reply)).flatten();
+                let mut response = (status, Json(shown(reply, &asker.caller))).into_response();
+                if let Some(place) = place {
+                    response.headers_mut().insert(LOCATION, place);
+                }
+                carried(response)
+            }
+            Ok(Err(e)) => carried(problem(&e)),
+            Err(response) => response,
+        }
+    }
+
+    /// Carries out a verb on an image version.
+    pub(super) async fn change_image(&self, asker: Asker, request: ImageRequest) -> Response {
+        let (ImageRequest::Remove { name } | ImageRequest::Restore { name }) = request.clone();
+        let right = match request {
+            ImageRequest::Remove { .. } => TokenRight::Admin,
+            ImageRequest::Restore { .. } => TokenRight::Operate,
+        };
+        let allowed =
+            asker.caller.must_have(right).and_then(|()| asker.caller.must_see_image(&name));
+        if let Err(e) = allowed {
+            return problem(&e);
+        }
+        let (deed, running) = (Deed::of("image", &request), Arc::clone(&self.running));
+        let verb = async move {
+            let store = &running.engine.store;
+            match request {
+                ImageRequest::Remove { name } => {
+                    image_verbs::remove(store, &name).await?;
+                    Ok(format!("image {name} removed"))
+                }
+                ImageRequest::Restore { name } => {
+                    image_verbs::restore(store, &name).await?;
+                    Ok(format!("image {name} is there again"))
+                }
+            }
+        };
+        match self.carry_out(&asker, deed, verb).await {
+            Ok(Ok(done)) => carried(Json(json!({ "done": done })).into_response()),
+            // Whose disks stand on it is not everybody's to know.
+            Ok(Err(e)) if e.kind() == ErrorKind::Conflict && asker.caller.is_limited() => {
+                let why = format!("image {name} is used, or is there, or is being changed");
+                carried(problem(&Error::conflict(why)))
+            }
+            Ok(Err(e)) => carried(problem(&e)),
+            Err(response) => response,
+        }
+    }
+
+    /// Carries out a verb in a task of its own: it is finished, and noted, even when its client goes away,
+    /// which keeps its place meanwhile. Fails with an answer when it could not begin.
+    async fn carry_out<T: Send + 'static>(
+        &self,
+        asker: &Asker,
+        deed: Deed,
+        verb: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> std::result::Result<Result<T>, Response> {
+        let Ok(turn) = Arc::clone(&self.changes).try_acquire_owned() else {
+            let error = Error::unavailable(format!(
+                "the server carries out {CHANGES} changes already; try again in a moment"
+            ));
+            let mut response = problem(&error);
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            return Err(response);
+        };
+        let kept = asker.origin.keep_place();
+        let token = asker.caller.token().map(str::to_owned);
+        let actor = Actor { token, origin: asker.origin.clone() };
+        tracing::info!(token = actor.token, from = %actor.origin, ?deed, "changed over HTTP");
+        self.running.all_attached().await;
+        let (send, receive) = oneshot::channel();
+        let running = Arc::clone(&self.running);
+        let task = async move {
+            let done = verb.await;
+            running.note_change();
+            running.audit.note(&actor, &deed, done.as_ref().map(|_| ())).await;
+            drop((turn, kept));
+            let _ = send.send(done); // the client may be gone
+        };
+        self.running.begin(task).map_err(|e| problem(&e))?;
+        let lost = |_| Error::internal("the verb failed inside the server; see its log");
+        Ok(receive.await.map_err(lost).flatten())
+    }
+}
+
+fn stopping() -> Error {
+    Error::unavailable("the server is stopping")
+}
+
+fn carried(mut response: Response) -> Response {
+    response.extensions_mut().insert(CarriedOut);
+    response
+}
+
+/// What `--json` prints of a reply, with what the caller sees of lists.
+fn shown(reply: DiskReply, caller: &Caller) -> Value {
+    let value = match reply {
+        DiskReply::Disk(disk) => serde_json::to_value(disk),
+        DiskReply::Disks(mut disks) => {
+            disks.retain(|disk| caller.sees_disk(&disk.name));
+            serde_json::to_value(disks)
+        }
+        DiskReply::Elsewhere(mut disks) => {
+            disks.retain(|disk| caller.sees_disk(&disk.name));
+            serde_json::to_value(disks)
+        }
+        DiskReply::Made(made) => serde_json::to_value(made),
+        DiskReply::Snapshot(snapshot) => serde_json::to_value(snapshot),
+        DiskReply::Image(image) => serde_json::to_value(image),
+        DiskReply::Rebase(report) => serde_json::to_value(report),
+        DiskReply::Published(published) => serde_json::to_value(published),
+        DiskReply::Mark(mark) => serde_json::to_value(mark),
+        DiskReply::Removed(what) => Ok(json!({ "done": format!("{what} removed") })),
+        DiskReply::Released(what) => Ok(json!({ "done": format!("{what} released") })),
+    };
+    value.unwrap_or_default() // of text and numbers: it cannot fail
+}
+
+/// Where what was made can be looked at.
+fn place(reply: &DiskReply) -> Option<HeaderValue> {
+    match reply {
+        DiskReply::Disk(disk) => HeaderValue::try_from(format!("/api/v1/disks/{}", disk.name)).ok(),
+        _ => None,
+    }
+}
+
+/// Notes requests for changes that are not carried out: without a right, of another origin, or wrong.
+pub(crate) async fn note_refusals(
+    State(running): State<Arc<Running>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    if looks(request.method()) {
+        return next.run(request).await;
+    }
+    let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+    let origin = request.extract_parts::<ConnectInfo<Origin>>().await;
+    let response = next.run(request).await;
+    if response.extensions().get::<CarriedOut>().is_none()
+        && let Ok(ConnectInfo(origin)) = origin
+    {
+        let token =
+            response.extensions().get::<AnsweredToken>().map(|AnsweredToken(name)| name.clone());
+        let status = response.status().as_u16();
+        running.audit.note_refusal(&Actor { token, origin }, &method, &path, status).await;
+    }
+    response
+}

@@ -1,0 +1,23 @@
+//! The API that changes things, below `/api/v1/`: disks, their snapshots, and images. What only reads for a
+//! page is [`dashboard`](crate::dashboard)'s; both are described by its `openapi.json`.
+//!
+//! | module | concept |
+//! |---|---|
+//! | [`routes`] | what is carried out where |
+//! | [`requests`] | what is taken out of a request, and what is wrong with it |
+//! | [`rights`] | which right each verb takes, and what a token must cover |
+//! | [`carry`] | a verb carried out: how many at a time, noted, and answered |
+//!
+//! Every change takes a token, which no browser sends by itself: that, `Sec-Fetch-Site`, `Origin` and a
+//! content type that no form has keep other people's pages out. To add a verb: its path in [`routes`], its
+//! right in [`rights`], and both in `openapi.json`.
+
+mod carry;
+mod requests;
+mod rights;
+mod routes;
+
+pub(crate) use carry::{HttpApi, note_refusals};
+#[cfg(test)]
+pub(crate) use routes::operations;
+pub(crate) use routes::routes;

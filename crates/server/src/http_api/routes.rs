@@ -1,0 +1,191 @@
+//! What is carried out where.
+
+use super::carry::{HttpApi, ImageRequest};
+use super::requests::{
+    Asker, CommitTo, CreateDisk, GrowTo, JsonBody, KeepAs, Nothing, PathNames, QueryParameters,
+    RebaseOn, RemoveHow, SnapshotName, TakeHow,
+};
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::{MethodRouter, delete, get, post};
+use engine::api::DiskRequest;
+
+/// What is carried out by each method at each path, all of which `openapi.json` describes.
+fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 17] {
+    [
+        ("/api/v1/disks", "post", post(create)),
+        ("/api/v1/disks/{disk}", "get", get(show)),
+        ("/api/v1/disks/{disk}", "delete", delete(remove)),
+        ("/api/v1/disks/{disk}/snapshots", "post", post(snapshot)),
+        ("/api/v1/disks/{disk}/snapshots/{snapshot}", "delete", delete(remove_snapshot)),
+        ("/api/v1/disks/{disk}/rollback", "post", post(rollback)),
+        ("/api/v1/disks/{disk}/commit", "post", post(commit)),
+        ("/api/v1/disks/{disk}/rebase", "post", post(rebase)),
+        ("/api/v1/disks/{disk}/reset", "post", post(reset)),
+        ("/api/v1/disks/{disk}/grow", "post", post(grow)),
+        ("/api/v1/disks/{disk}/publish", "post", post(publish)),
+        ("/api/v1/disks/{disk}/release", "post", post(release)),
+        ("/api/v1/disks/{disk}/take", "post", post(take)),
+        ("/api/v1/disks/{disk}/keep", "post", post(keep)),
+        ("/api/v1/elsewhere", "get", get(elsewhere)),
+        ("/api/v1/images/{image}", "delete", delete(remove_image)),
+        ("/api/v1/images/{image}/restore", "post", post(restore_image)),
+    ]
+}
+
+/// The paths, which are to be merged with those that only read.
+pub(crate) fn routes(api: HttpApi) -> Router {
+    let table = table().into_iter();
+    let router = table.fold(Router::new(), |router, (path, _, answer)| router.route(path, answer));
+    router.with_state(api)
+}
+
+/// The paths and methods, to hold a document to.
+#[cfg(test)]
+pub(crate) fn operations() -> Vec<(&'static str, &'static str)> {
+    table().into_iter().map(|(path, method, _)| (path, method)).collect()
+}
+
+async fn create(State(api): State<HttpApi>, asker: Asker, body: JsonBody<CreateDisk>) -> Response {
+    let JsonBody(CreateDisk { name, from, ephemeral, size }) = body;
+    let request = DiskRequest::Create { name, from, ephemeral, size };
+    api.change(asker, request, StatusCode::CREATED).await
+}
+
+async fn show(
+    State(api): State<HttpApi>,
+    asker: Asker,
+    PathNames(name): PathNames<String>,
+) -> Response {
+    api.look(&asker, DiskRequest::Show { name }).await
+}
+
+async fn elsewhere(State(api): State<HttpApi>, asker: Asker) -> Response {
+    api.look(&asker, DiskRequest::Elsewhere).await
+}
+
+async fn remove(
+    State(api): State<HttpApi>,
+    asker: Asker,
+    PathNames(name): PathNames<String>,
+    QueryParameters(RemoveHow { lost }): QueryParameters<RemoveHow>,
+) -> Response {
+    api.change(asker, DiskRequest::Remove { name, lost }, StatusCode::OK).await
+}
+
+async fn remove_snapshot(
+    State(api): State<HttpApi>,
+    asker: Asker,
+    PathNames((name, snapshot)): PathNames<(String, String)>,
+) -> Response {
+    api.change(asker, DiskRequest::RemoveSnapshot { name, snapshot }, StatusCode::OK).await
+}
+
+async fn snapshot(
+    State(api): State<HttpApi>,
+    asker: Asker,
+    PathNames(name): PathNames<String>,
+    JsonBody(SnapshotName { snapshot }): JsonBody<SnapshotName>,
+) -> Response {
+    api.change(asker, DiskRequest::Snapshot { name, snapshot }, StatusCode::CREATED).await
+}
+
+async fn rollback(
+    State(api): State<HttpApi>,
+    asker: Asker,
+    PathNames(name): PathNames<String>,
+    JsonBody(SnapshotName { snapshot }): JsonBody<SnapshotName>,
+) -> Response {
+    api.change(asker, DiskRequest::Rollback { name, snapshot }, StatusCode::OK).await
+}
+
+async fn commit(
+    State(api): State<HttpApi>,
+    asker: Asker,
+    PathNames(name): PathNames<String>,
+    JsonBody(CommitTo { image }): JsonBody<CommitTo>,
+) -> Response {
+    api.change(asker, DiskRequest::Commit { name, image }, StatusCode::CREATED).await
+}
+
+async fn rebase(
+    State(api): State<HttpApi>,
+    asker: Asker,
+    PathNames(name): PathNames<String>,
+    JsonBody(RebaseOn { image, keep_mine }): JsonBody<RebaseOn>,
+) -> Response {
+    api.change(asker, DiskRequest::Rebase { name, image, keep_mine }, StatusCode::OK).await
+}
+
+async fn reset(
+    State(api): State<HttpApi>,
+    asker: Asker,
+    PathNames(name): PathNames<String>,
+    JsonBody(Nothing {}): JsonBody<Nothing>,
+) -> Response {
+    api.change(asker, DiskRequest::Reset { name }, StatusCode::OK).await
+}
+
+async fn grow(
+    State(api): State<HttpApi>,
+    asker: Asker,
+    PathNames(name): PathNames<String>,
+    JsonBody(GrowTo { size }): JsonBody<GrowTo>,
+) -> Response {
+    api.change(asker, DiskRequest::Grow { name, size }, StatusCode::OK).await
+}
+
+async fn publish(
+    State(api): State<HttpApi>,
+    asker: Asker,
+    PathNames(name): PathNames<String>,
+    JsonBody(Nothing {}): JsonBody<Nothing>,
+) -> Response {
+    api.change(asker, DiskRequest::Publish { name }, StatusCode::OK).await
+}
+
+async fn release(
+    State(api): State<HttpApi>,
+    asker: Asker,
+    PathNames(name): PathNames<String>,
+    JsonBody(Nothing {}): JsonBody<Nothing>,
+) -> Response {
+    api.change(asker, DiskRequest::Release { name }, StatusCode::OK).await
+}
+
+async fn take(
+    State(api): State<HttpApi>,
+    asker: Asker,
+    PathNames(name): PathNames<String>,
+    JsonBody(TakeHow { force }): JsonBody<TakeHow>,
+) -> Response {
+    api.change(asker, DiskRequest::Take { name, force }, StatusCode::OK).await
+}
+
+async fn keep(
+    State(api): State<HttpApi>,
+    asker: Asker,
+    PathNames(name): PathNames<String>,
+    JsonBody(KeepAs { new }): JsonBody<KeepAs>,
+) -> Response {
+    api.change(asker, DiskRequest::Keep { name, new }, StatusCode::CREATED).await
+}
+
+async fn remove_image(
+    State(api): State<HttpApi>,
+    asker: Asker,
+    PathNames(name): PathNames<String>,
+) -> Response {
+    api.change_image(asker, ImageRequest::Remove { name }).await
+}
+
+async fn restore_image(
+    State(api): State<HttpApi>,
+    asker: Asker,
+    PathNames(name): PathNames<String>,
+    JsonBody(Nothing {}): JsonBody<Nothing>,
+) -> Response {
+    api.change_image(asker, ImageRequest::Restore { name }).await
+}
