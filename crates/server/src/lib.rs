@@ -55,6 +55,7 @@
 //! | [`answers`] | errors as answers over HTTP |
 //! | [`http_api`] | the API that changes things |
 //! | [`audit`] | who changed what through the server |
+//! | [`remote`] | a server on another machine, by that API |
 //! | [`origin`] | where a request comes from |
 //! | [`bearer`] | who asks over HTTP, and what of it is answered |
 //! | [`dashboard`] | the page to leave open, and the API that it reads |
@@ -105,6 +106,7 @@ mod prepared;
 pub mod record;
 mod recordings;
 mod reload;
+pub mod remote;
 mod reserve;
 mod returning;
 mod running;

@@ -121,6 +121,27 @@ pub(crate) enum Command {
     Man(man::Args),
 }
 
+impl Command {
+    /// Whether it works on a home, or on what is this machine's alone; the others work on files, or on what
+    /// they are told by its own address.
+    pub(crate) fn needs_home(&self) -> bool {
+        !matches!(
+            self,
+            Self::Device(_)
+                | Self::Discover(_)
+                | Self::Trace(_)
+                | Self::Replay(_)
+                | Self::Model(_)
+                | Self::Simulate(_)
+                | Self::Calibrate(_)
+                | Self::Predict(_)
+                | Self::Completions(_)
+                | Self::Complete(_)
+                | Self::Man(_)
+        )
+    }
+}
+
 /// What other tools call our commands.
 const ELSEWHERE: [(&str, &str); 8] = [
     ("stop", "drain"),

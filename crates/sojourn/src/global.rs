@@ -3,6 +3,7 @@
 use crate::values::LogFormat;
 use block::Result;
 use engine::Home;
+use server::remote::ServerUrl;
 use std::path::PathBuf;
 
 /// Options of every command.
@@ -16,6 +17,13 @@ pub(crate) struct Global {
     /// sojourn.toml, else the passphrase is asked for]
     #[arg(long, env = "SOJOURN_KEY_FILE", global = true, value_name = "PATH")]
     pub(crate) key_file: Option<PathBuf>,
+    /// Work on a server of another machine by its HTTP API: disks, images, status. https://HOST:PORT,
+    /// with ?tls-certificates=DIR for ca-cert.pem and a client's certificate
+    #[arg(long, env = "SOJOURN_SERVER", global = true, value_name = "URL")]
+    pub(crate) server: Option<ServerUrl>,
+    /// The file with the token for --server [default: the token itself in SOJOURN_TOKEN]
+    #[arg(long, env = "SOJOURN_TOKEN_FILE", global = true, value_name = "PATH")]
+    pub(crate) token_file: Option<PathBuf>,
     /// Print one JSON document on stdout instead of text
     #[arg(long, global = true)]
     pub(crate) json: bool,

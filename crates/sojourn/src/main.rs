@@ -11,7 +11,8 @@
 //! | [`commands`] | one module per noun or verb |
 //! | [`owner`] | root on another user's home becomes that user |
 //! | [`runtime`] | the runtime that commands run on |
-//! | [`remote`] | exports of other servers |
+//! | [`remote`] | exports of other servers, and their HTTP API |
+//! | [`site`] | where a command works |
 //! | [`stores`] | the stores that commands open |
 //! | [`values`] | values of options that several commands take |
 //! | [`interrupt`] | what an interrupted command leaves in a store |
@@ -32,10 +33,11 @@ mod owner;
 mod progress;
 mod remote;
 mod runtime;
+mod site;
 mod stores;
 mod values;
 
-use block::Result;
+use block::{Error, Result};
 use clap::{CommandFactory, Parser};
 use cli::{Cli, Command};
 use engine::config::log::LogFormat;
@@ -43,6 +45,8 @@ use output::Output;
 use owner::Owner;
 use parking_lot::Mutex;
 use runtime::block_on;
+use server::remote::RemoteServer;
+use site::Site;
 use std::process::ExitCode;
 
 /// What a command without `--log` logs: a panic that a layer turned into an error is not told twice.
@@ -99,6 +103,12 @@ fn run(mut cli: Cli) -> Result<ExitCode> {
 
 fn carry_out(cli: &Cli) -> Result<ExitCode> {
     let output = if cli.global.json { Output::Json } else { Output::Text };
+    if let Some(url) = cli.global.server.as_ref().filter(|_| cli.command.needs_home()) {
+        let format = cli.global.log_format.map_or(LogFormat::Human, Into::into);
+        logging::start(cli.global.log.as_deref().unwrap_or(COMMAND_LOG), format)?;
+        let server = remote::server(url, cli.global.token_file.as_deref())?;
+        return on_server(&cli.command, server, output);
+    }
     if let Command::Serve(args) = &cli.command {
         allocator::give_back();
         server::descriptors::make_room();
@@ -123,7 +133,10 @@ fn carry_out(cli: &Cli) -> Result<ExitCode> {
     match &cli.command {
         Command::Init(args) => block_on(commands::init::run(args, &home()?, output))?,
         Command::Image(verb) => return writes(commands::image::run(verb, &home()?, output)),
-        Command::Disk(verb) => return writes(commands::disk::run(verb, &home()?, output)),
+        Command::Disk(verb) => {
+            let site = Site::Home(home()?);
+            return writes(commands::disk::run(verb, &site, output));
+        }
         Command::Device(verb) => block_on(commands::device::run(verb, output))?,
         Command::Machine(verb) => return writes(commands::machine::run(verb, &home()?, output)),
         Command::Discover(args) => block_on(commands::discover::run(args, output))?,
@@ -171,6 +184,21 @@ fn carry_out(cli: &Cli) -> Result<ExitCode> {
         Command::Serve(_) => Ok(()),
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Carries a command out on a server of another machine.
+fn on_server(command: &Command, server: RemoteServer, output: Output) -> Result<ExitCode> {
+    match command {
+        Command::Disk(verb) => {
+            let site = Site::Server(Box::new(server));
+            writes(commands::disk::run(verb, &site, output))
+        }
+        Command::Image(verb) => writes(commands::image::run_on(verb, &server, output)),
+        Command::Status(_) => writes(commands::status::of_server(&server, output)),
+        _ => Err(Error::unsupported(
+            "with --server there are the commands disk, image and status; run this one on the server's machine",
+        )),
+    }
 }
 
 /// Runs a command that may write to a store.

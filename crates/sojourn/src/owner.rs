@@ -20,7 +20,8 @@ impl Owner {
     /// # Errors
     /// [`Denied`](ErrorKind::Denied) when the system does not let root become that user.
     pub(crate) fn become_of(cli: &mut Cli) -> Result<Option<Self>> {
-        if !Uid::effective().is_root() || !works_in_home(&cli.command) {
+        let elsewhere = cli.global.server.is_some();
+        if !Uid::effective().is_root() || elsewhere || !works_in_home(&cli.command) {
             return Ok(None);
         }
         // A home that cannot be found is the command's to complain about.

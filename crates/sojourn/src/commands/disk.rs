@@ -4,19 +4,17 @@ mod confirm;
 mod create_all;
 
 use super::prune::Retain;
-use crate::interrupt;
 use crate::order::natural;
 use crate::output::{Output, Table, fields, moment};
 use crate::progress::Bar;
+use crate::site::Site;
 use block::{ByteSize, Result};
 use clap::Subcommand;
 use engine::Config;
-use engine::Home;
 use engine::api::{DiskReply, DiskRequest, DiskView, ElsewhereView, RebaseView};
+use engine::open_store;
 use engine::parcels::parcel_of;
 use engine::world;
-use engine::{Engine, Use, open_store, verbs};
-use server::client::Client;
 
 /// The verbs of `sojourn disk`.
 #[derive(Debug, Subcommand)]
@@ -308,27 +306,29 @@ impl Disk {
     }
 }
 
-/// Carries out a verb: through the server when one runs on this home, else right here.
-pub(crate) async fn run(verb: &Disk, home: &Home, output: Output) -> Result<()> {
-    home.must_exist()?;
+/// Carries out a verb: on a home through the server when one runs there, else right here.
+pub(crate) async fn run(verb: &Disk, site: &Site, output: Output) -> Result<()> {
+    if let Site::Home(home) = site {
+        home.must_exist()?;
+    }
     match verb {
         Disk::Create(args) if args.names.len() > 1 => {
-            return create_all::run(args, home, output).await;
+            return create_all::run(args, site, output).await;
         }
         // A snapshot's name is long enough to be meant.
         Disk::Remove(Remove { name, yes: false, lost: false }) if !name.contains('@') => {
-            confirm::loss_of(name, home, output).await?;
+            confirm::loss_of(name, site, output).await?;
         }
-        Disk::Reset(Reset { name, yes: false }) => confirm::loss_of(name, home, output).await?,
+        Disk::Reset(Reset { name, yes: false }) => confirm::loss_of(name, site, output).await?,
         _ => {}
     }
     let bar = Bar::waiting("working");
-    let mut reply = ask(verb.request(), home).await?;
+    let mut reply = site.ask(verb.request()).await?;
     if let DiskReply::Disks(disks) = &mut reply {
         disks.sort_by(|a, b| natural(&a.name, &b.name));
     }
     if let (Disk::Prune(args), DiskReply::Disk(disk)) = (verb, &reply) {
-        let removed = prune(args, disk, home).await?;
+        let removed = prune(args, disk, site).await?;
         drop(bar);
         return output.print(&removed, || pruned(&removed, args.keep.dry_run));
     }
@@ -336,27 +336,21 @@ pub(crate) async fn run(verb: &Disk, home: &Home, output: Output) -> Result<()> 
     print(verb, &reply, output)
 }
 
-/// Has a request carried out: by the server when one runs on this home, else right here.
-pub(super) async fn ask(request: DiskRequest, home: &Home) -> Result<DiskReply> {
-    if let Some(client) = Client::connect(home).await? {
-        return client.disk(&request).await;
-    }
-    let engine = Engine::open(home, &Config::of(home)?, Use::Command).await?;
-    interrupt::remember(&engine.store);
-    let reply = verbs::perform(&engine, request).await;
-    let closed = engine.open.close_all().await;
-    let reply = reply?;
-    closed?;
-    Ok(reply)
-}
-
 /// Removes the old snapshots of a disk; returns their names. Damaged ones stay: nobody can tell how old
 /// they are. So do those of suspended machines, which are removed with their parcels.
-async fn prune(args: &Prune, disk: &DiskView, home: &Home) -> Result<Vec<String>> {
-    let store = open_store(home, &Config::of(home)?).await?;
+async fn prune(args: &Prune, disk: &DiskView, site: &Site) -> Result<Vec<String>> {
+    let store = match site {
+        Site::Home(home) => Some(open_store(home, &Config::of(home)?).await?),
+        // A server refuses to remove those, and says so.
+        Site::Server(_) => None,
+    };
     let mut sound = Vec::new();
     for snapshot in disk.snapshots.iter().filter(|snapshot| snapshot.error.is_none()) {
-        if parcel_of(&store, &disk.name, &snapshot.name).await?.is_none() {
+        let parcel = match &store {
+            Some(store) => parcel_of(store, &disk.name, &snapshot.name).await?,
+            None => None,
+        };
+        if parcel.is_none() {
             sound.push(snapshot);
         }
     }
@@ -367,7 +361,7 @@ async fn prune(args: &Prune, disk: &DiskView, home: &Home) -> Result<Vec<String>
     for snapshot in &sound[..old] {
         if !args.keep.dry_run {
             let (name, snapshot) = (disk.name.clone(), snapshot.name.clone());
-            ask(DiskRequest::RemoveSnapshot { name, snapshot }, home).await?;
+            site.ask(DiskRequest::RemoveSnapshot { name, snapshot }).await?;
         }
         removed.push(format!("{}@{}", disk.name, snapshot.name));
     }

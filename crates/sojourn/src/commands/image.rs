@@ -23,6 +23,7 @@ use engine::{self, sources};
 use formats::{Format, OpenOptions, Packed};
 use nbd::Remote;
 use serde::Serialize;
+use server::remote::RemoteServer;
 use std::collections::BTreeMap;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
@@ -260,6 +261,19 @@ pub(crate) async fn run(verb: &Image, home: &Home, output: Output) -> Result<()>
     }
 }
 
+/// Carries out a verb on a server of another machine, which has the store.
+pub(crate) async fn run_on(verb: &Image, server: &RemoteServer, output: Output) -> Result<()> {
+    match verb {
+        Image::List => print_list(&server.images().await?, output),
+        Image::Remove(args) => output.done(&server.remove_image(&args.name).await?),
+        Image::Restore(args) => output.done(&server.restore_image(&args.name).await?),
+        _ => Err(Error::unsupported(
+            "of the verbs on images list, remove and restore work with --server; run the others on the \
+             server's machine",
+        )),
+    }
+}
+
 async fn import_image(args: &Import, home: &Home, store: &Store, output: Output) -> Result<()> {
     let name: ImageName = args.name.parse().map_err(|e| args.swapped().unwrap_or(e))?;
     images::must_be_free(store, &name).await?;
@@ -390,10 +404,13 @@ fn is_packed(source: &str, packed: Packed, file: &str, name: &str) -> Error {
 }
 
 async fn list(store: &Store, output: Output) -> Result<()> {
-    let views = image_views::views(store).await?;
+    print_list(&image_views::views(store).await?, output)
+}
+
+fn print_list(views: &[ImageView], output: Output) -> Result<()> {
     output.print(&views, || {
         let mut table = Table::new(&["IMAGE", ">SIZE", "CREATED", "SOURCE"]);
-        for view in &views {
+        for view in views {
             let (size, created, source) = match &view.error {
                 None => {
                     (ByteSize(view.size).to_string(), moment(view.created), view.source.clone())

@@ -1,8 +1,9 @@
 //! `sojourn machine`: which machine starts from which disk.
 
-use super::disk;
 use super::netboot::MethodArg;
 use crate::output::{Output, Table, fields, moment};
+use crate::site;
+
 use block::{Error, Result};
 use clap::Subcommand;
 use engine::Home;
@@ -155,10 +156,10 @@ async fn assign(args: &Assign, home: &Home) -> Result<Entry> {
     if let (Some(from), Some(name)) = (&args.from, &machine.disk) {
         let (name, from) = (name.clone(), from.clone());
         let ephemeral = args.ephemeral;
-        disk::ask(DiskRequest::Create { name, from, ephemeral, size: None }, home).await?;
+        site::ask(DiskRequest::Create { name, from, ephemeral, size: None }, home).await?;
     } else if let Some(name) = &args.disk
         && !matches!(
-            disk::ask(DiskRequest::Show { name: name.clone() }, home).await?,
+            site::ask(DiskRequest::Show { name: name.clone() }, home).await?,
             DiskReply::Disk(_)
         )
     {

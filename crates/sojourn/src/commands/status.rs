@@ -6,6 +6,7 @@ use block::{ByteSize, Result};
 use engine::Home;
 use serde::Serialize;
 use server::client::Client;
+use server::remote::RemoteServer;
 use server::status::StatusView;
 
 /// Arguments of `sojourn status`.
@@ -33,6 +34,12 @@ pub(crate) async fn run(home: &Home, output: Output) -> Result<()> {
             format!("no server runs on {}; start one with `sojourn serve`", home.dir().display())
         }),
     }
+}
+
+/// What a server of another machine tells.
+pub(crate) async fn of_server(server: &RemoteServer, output: Output) -> Result<()> {
+    let status = server.status().await?;
+    output.print(&status, || describe(&status))
 }
 
 fn describe(status: &StatusView) -> String {

@@ -1,9 +1,8 @@
 //! A question before what cannot be undone, to a person at a terminal. Scripts are not asked.
 
-use super::ask;
 use crate::output::Output;
+use crate::site::Site;
 use block::{ByteSize, Error, Result};
-use engine::Home;
 use engine::api::{DiskReply, DiskRequest, DiskView};
 use std::io::{BufRead, IsTerminal, Write};
 
@@ -11,13 +10,13 @@ use std::io::{BufRead, IsTerminal, Write};
 ///
 /// # Errors
 /// [`Conflict`](block::ErrorKind::Conflict) when something else was typed; that of the terminal.
-pub(super) async fn loss_of(name: &str, home: &Home, output: Output) -> Result<()> {
+pub(super) async fn loss_of(name: &str, site: &Site, output: Output) -> Result<()> {
     let (input, question) = (std::io::stdin(), std::io::stderr());
     let is_seen = input.is_terminal() && question.is_terminal() && matches!(output, Output::Text);
     if !is_seen {
         return Ok(());
     }
-    let known = match ask(DiskRequest::Show { name: name.to_owned() }, home).await {
+    let known = match site.ask(DiskRequest::Show { name: name.to_owned() }).await {
         Ok(DiskReply::Disk(disk)) => Some(disk),
         // One that is damaged or elsewhere: who carries it out says what is the matter.
         _ => None,

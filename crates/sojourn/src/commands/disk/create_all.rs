@@ -1,10 +1,10 @@
 //! `sojourn disk create` with several names.
 
-use super::{Create, ask};
+use super::Create;
 use crate::output::Output;
 use crate::progress::Bar;
+use crate::site::Site;
 use block::{Error, ErrorKind, Result};
-use engine::Home;
 use engine::api::{DiskReply, DiskView, MadeView};
 
 /// How many are asked for at a time: an interrupted command has made whole lots, and the bar moves.
@@ -16,12 +16,12 @@ const TOLD: usize = 5;
 ///
 /// # Errors
 /// That of the first disk that could not be made, after the others were.
-pub(super) async fn run(args: &Create, home: &Home, output: Output) -> Result<()> {
+pub(super) async fn run(args: &Create, site: &Site, output: Output) -> Result<()> {
     let bar = Bar::disks("making disks", args.names.len() as u64);
     let (mut made, mut failed) = (Vec::new(), Vec::new());
     let mut broken = None;
     for names in args.names.chunks(LOT) {
-        match ask(args.of_several(names), home).await {
+        match site.ask(args.of_several(names)).await {
             Ok(DiskReply::Made(outcomes)) => {
                 for outcome in outcomes {
                     match outcome {

@@ -1,0 +1,394 @@
+//! A server on another machine, by its HTTP API: the other side of [`http_api`](crate::http_api).
+
+mod url;
+
+pub use url::ServerUrl;
+
+use crate::api::Problem;
+use crate::status::StatusView;
+use block::{Error, ErrorKind, Result};
+use bytes::Bytes;
+use engine::api::{
+    DiskReply, DiskRequest, DiskView, ElsewhereView, ImageView, MadeView, PublishedView,
+    RebaseView, SnapshotView,
+};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use rustix::net::sockopt;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
+use zeroize::Zeroizing;
+
+/// The longest answer that is read, in bytes.
+const MAXIMUM: usize = 64 << 20;
+/// How long connecting may take, with the handshake.
+const CONNECT: Duration = Duration::from_secs(10);
+/// A change takes as long as it takes, so that a server that is gone is known by its silence below HTTP: after
+/// so long, asked again so often, and given up after so many times.
+const IDLE: Duration = Duration::from_secs(30);
+const PROBE: Duration = Duration::from_secs(10);
+const PROBES: u32 = 3;
+/// What the paths of the API begin with.
+const PATH: &str = "/api/v1";
+
+/// A server that is reached by HTTP.
+pub struct RemoteServer {
+    url: ServerUrl,
+    /// With HTTPS.
+    tls: Option<Arc<ClientConfig>>,
+    token: Option<Zeroizing<String>>,
+}
+
+/// The list of disks as the server sends it.
+#[derive(Deserialize)]
+struct DiskViews {
+    disks: Vec<DiskView>,
+}
+
+/// The list of image versions as the server sends it.
+#[derive(Deserialize)]
+struct ImageViews {
+    images: Vec<ImageView>,
+}
+
+/// What was done.
+#[derive(Deserialize)]
+struct DoneView {
+    done: String,
+}
+
+impl RemoteServer {
+    /// The server at `url`, to which `token` is shown; nothing is asked of the network yet.
+    ///
+    /// # Errors
+    /// [`Invalid`](ErrorKind::Invalid) for an `https` URL without the certificates that are trusted, and for a
+    /// token that is none.
+    pub fn new(
+        url: ServerUrl,
+        tls: Option<ClientConfig>,
+        token: Option<Zeroizing<String>>,
+    ) -> Result<Self> {
+        if url.https != tls.is_some() {
+            return Err(Error::invalid(format!(
+                "{url}: certificates are for https, and needed there"
+            )));
+        }
+        let plain = |token: &Zeroizing<String>| token.bytes().all(|byte| byte.is_ascii_graphic());
+        if !token.as_ref().is_none_or(plain) {
+            return Err(Error::invalid("the token is not one: `sojourn token create` prints it"));
+        }
+        Ok(Self { url, tls: tls.map(Arc::new), token })
+    }
+
+    /// Carries out a disk verb.
+    ///
+    /// # Errors
+    /// What the verb gives; [`Denied`](ErrorKind::Denied) when the token does not allow it;
+    /// [`Unavailable`](ErrorKind::Unavailable) when the server cannot be reached or goes away.
+    pub async fn disk(&self, request: &DiskRequest) -> Result<DiskReply> {
+        match request {
+            DiskRequest::Create { name, from, ephemeral, size } => {
+                let body =
+                    json!({"name": name, "from": from, "ephemeral": ephemeral, "size": size});
+                self.post::<DiskView>("/disks", body).await.map(DiskReply::Disk)
+            }
+            DiskRequest::CreateAll { names, from, ephemeral, size } => {
+                let mut made = Vec::new();
+                for name in names {
+                    let (name, from) = (name.clone(), from.clone());
+                    let (ephemeral, size) = (*ephemeral, *size);
+                    let one = DiskRequest::Create { name: name.clone(), from, ephemeral, size };
+                    made.push(match Box::pin(self.disk(&one)).await {
+                        Ok(DiskReply::Disk(disk)) => MadeView::Disk(disk),
+                        Ok(_) => return Err(Error::internal("a disk that was made is no disk")),
+                        // What no other disk would fare better with.
+                        Err(e) if e.kind() == ErrorKind::Unavailable => return Err(e),
+                        Err(e) => {
+                            let (kind, message) = (e.kind().as_str(), e.message());
+                            MadeView::Failed { name, kind: kind.into(), message: message.into() }
+                        }
+                    });
+                }
+                Ok(DiskReply::Made(made))
+            }
+            DiskRequest::List => {
+                let list: DiskViews = self.get(&format!("{PATH}/disks")).await?;
+                Ok(DiskReply::Disks(list.disks))
+            }
+            DiskRequest::Show { name } => {
+                self.get(&format!("{PATH}{}", disk(name, ""))).await.map(DiskReply::Disk)
+            }
+            DiskRequest::Elsewhere => {
+                let list = self.get::<Vec<ElsewhereView>>(&format!("{PATH}/elsewhere")).await;
+                list.map(DiskReply::Elsewhere)
+            }
+            DiskRequest::Snapshot { name, snapshot } => {
+                let body = json!({"snapshot": snapshot});
+                let made = self.post::<SnapshotView>(&disk(name, "/snapshots"), body).await;
+                made.map(DiskReply::Snapshot)
+            }
+            DiskRequest::Rollback { name, snapshot } => {
+                self.change(name, "/rollback", json!({"snapshot": snapshot})).await
+            }
+            DiskRequest::Commit { name, image } => {
+                let body = json!({"image": image});
+                self.post::<ImageView>(&disk(name, "/commit"), body).await.map(DiskReply::Image)
+            }
+            DiskRequest::Rebase { name, image, keep_mine } => {
+                let body = json!({"image": image, "keep_mine": keep_mine});
+                self.post::<RebaseView>(&disk(name, "/rebase"), body).await.map(DiskReply::Rebase)
+            }
+            DiskRequest::Reset { name } => self.change(name, "/reset", json!({})).await,
+            DiskRequest::Grow { name, size } => {
+                self.change(name, "/grow", json!({"size": size})).await
+            }
+            DiskRequest::Take { name, force } => {
+                self.change(name, "/take", json!({"force": force})).await
+            }
+            DiskRequest::Keep { name, new } => {
+                self.change(name, "/keep", json!({"new": new})).await
+            }
+            DiskRequest::Publish { name } => {
+                let sent = self.post::<PublishedView>(&disk(name, "/publish"), json!({})).await;
+                sent.map(DiskReply::Published)
+            }
+            DiskRequest::Release { name } => {
+                self.post::<DoneView>(&disk(name, "/release"), json!({})).await?;
+                Ok(DiskReply::Released(format!("disk {name}")))
+            }
+            DiskRequest::Remove { name, lost } => {
+                self.delete(&disk(name, if *lost { "?lost=true" } else { "" })).await?;
+                Ok(DiskReply::Removed(format!("disk {name}")))
+            }
+            DiskRequest::RemoveSnapshot { name, snapshot } => {
+                self.delete(&disk(name, &format!("/snapshots/{}", encoded(snapshot)))).await?;
+                Ok(DiskReply::Removed(format!("snapshot {name}@{snapshot}")))
+            }
+            DiskRequest::Mark { .. } => {
+                Err(Error::unsupported("marks of disks are for machines on the server's own host"))
+            }
+        }
+    }
+
+    /// All image versions that the token is for.
+    ///
+    /// # Errors
+    /// As [`disk`](Self::disk).
+    pub async fn images(&self) -> Result<Vec<ImageView>> {
+        let list: ImageViews = self.get(&format!("{PATH}/images")).await?;
+        Ok(list.images)
+    }
+
+    /// Takes its name from an image version; says so.
+    ///
+    /// # Errors
+    /// As [`disk`](Self::disk).
+    pub async fn remove_image(&self, name: &str) -> Result<String> {
+        let done = self.delete(&format!("/images/{}", encoded(name))).await?;
+        Ok(done.done)
+    }
+
+    /// Brings back an image version that was removed; says so.
+    ///
+    /// # Errors
+    /// As [`disk`](Self::disk).
+    pub async fn restore_image(&self, name: &str) -> Result<String> {
+        let path = format!("/images/{}/restore", encoded(name));
+        let done: DoneView = self.post(&path, json!({})).await?;
+        Ok(done.done)
+    }
+
+    /// The server's state.
+    ///
+    /// # Errors
+    /// As [`disk`](Self::disk).
+    pub async fn status(&self) -> Result<StatusView> {
+        self.get("/v1/status").await
+    }
+
+    async fn change(&self, name: &str, verb: &str, body: Value) -> Result<DiskReply> {
+        self.post::<DiskView>(&disk(name, verb), body).await.map(DiskReply::Disk)
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.call(Method::GET, path, None).await
+    }
+
+    async fn post<T: DeserializeOwned>(&self, path: &str, body: Value) -> Result<T> {
+        self.call(Method::POST, &format!("{PATH}{path}"), Some(body)).await
+    }
+
+    async fn delete(&self, path: &str) -> Result<DoneView> {
+        self.call(Method::DELETE, &format!("{PATH}{path}"), None).await
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<T> {
+        let request = self.request(method, path, body)?;
+        let gone = |e: std::io::Error| Error::io(format!("the server at {}", self.url), e);
+        let late = |_| Error::unavailable(format!("the server at {} cannot be reached", self.url));
+        let stream = timeout(CONNECT, self.connect()).await.map_err(late)??;
+        let (status, body) = match &self.tls {
+            None => self.exchange(stream, request).await?,
+            Some(tls) => {
+                let name = ServerName::try_from(self.url.host.clone()).map_err(|_| {
+                    Error::invalid(format!("{:?} cannot be in a certificate", self.url.host))
+                })?;
+                let connector = TlsConnector::from(Arc::clone(tls));
+                let stream =
+                    timeout(CONNECT, connector.connect(name, stream)).await.map_err(late)?;
+                self.exchange(stream.map_err(gone)?, request).await?
+            }
+        };
+        if status.is_success() {
+            return serde_json::from_slice(&body).map_err(|e| self.unreadable(&e.to_string()));
+        }
+        match serde_json::from_slice::<Problem>(&body) {
+            Ok(problem) => Err(self.refused(status, problem.into())),
+            Err(_) => Err(self.unreadable(&format!("HTTP status {status}"))),
+        }
+    }
+
+    /// The error of a server, with what to do about it here.
+    fn refused(&self, status: StatusCode, error: Error) -> Error {
+        match (status, &self.token) {
+            (StatusCode::UNAUTHORIZED, None) => Error::denied(format!(
+                "{} asks for a token: give one with SOJOURN_TOKEN or --token-file; `sojourn token create` \
+                 on its machine makes one",
+                self.url
+            )),
+            _ => error,
+        }
+    }
+
+    fn unreadable(&self, why: &str) -> Error {
+        Error::unavailable(format!(
+            "{} gave an answer that this version cannot read ({why}); is it the HTTP port of a Sojourn server?",
+            self.url
+        ))
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<Request<Full<Bytes>>> {
+        let wrong =
+            |e: hyper::http::Error| Error::internal("cannot make the request").with_source(e);
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, self.url.authority())
+            .header(ACCEPT, "application/json");
+        if let Some(token) = &self.token {
+            let text = Zeroizing::new(format!("Bearer {}", token.as_str()));
+            let mut value = HeaderValue::try_from(text.as_str()).map_err(|_| {
+                Error::invalid("the token is not one: `sojourn token create` prints it")
+            })?;
+            value.set_sensitive(true);
+            request = request.header(AUTHORIZATION, value);
+        }
+        let body = match body {
+            Some(body) => {
+                request = request.header(CONTENT_TYPE, "application/json");
+                body.to_string()
+            }
+            None => String::new(),
+        };
+        request.body(Full::new(body.into())).map_err(wrong)
+    }
+
+    async fn connect(&self) -> Result<TcpStream> {
+        let io = |e| Error::io(format!("the server at {}", self.url), e);
+        let stream =
+            TcpStream::connect((self.url.host.as_str(), self.url.port)).await.map_err(io)?;
+        let peer = stream.peer_addr().map_err(io)?;
+        if self.token.is_some() && !self.url.https && !peer.ip().to_canonical().is_loopback() {
+            return Err(Error::denied(format!(
+                "{} is on another machine, and whoever is in between would read the token: use https, or a \
+                 tunnel such as ssh -L",
+                self.url
+            )));
+        }
+        let alive = || {
+            sockopt::set_socket_keepalive(&stream, true)?;
+            sockopt::set_tcp_keepidle(&stream, IDLE)?;
+            sockopt::set_tcp_keepintvl(&stream, PROBE)?;
+            sockopt::set_tcp_keepcnt(&stream, PROBES)
+        };
+        alive().map_err(|e| io(e.into()))?;
+        Ok(stream)
+    }
+
+    async fn exchange<S>(
+        &self,
+        stream: S,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(StatusCode, Bytes)>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let gone = |e: &dyn std::fmt::Display| {
+            Error::unavailable(format!(
+                "the server at {} went away: {e}; see whether it did what was asked, then repeat it",
+                self.url
+            ))
+        };
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|e| gone(&e))?;
+        let mut driver = JoinSet::new(); // ends with this
+        driver.spawn(connection);
+        let answer = sender.send_request(request).await.map_err(|e| gone(&e))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), MAXIMUM).collect().await;
+        Ok((status, body.map_err(|e| gone(&e))?.to_bytes()))
+    }
+}
+
+/// The path of a disk, or of something of it.
+fn disk(name: &str, rest: &str) -> String {
+    format!("/disks/{}{rest}", encoded(name))
+}
+
+/// A name as a part of a path (RFC 3986, 2.1).
+fn encoded(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_~".contains(&byte);
+    let mut text = String::new();
+    for byte in name.bytes() {
+        match plain(byte) {
+            true => text.push(char::from(byte)),
+            false => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_stays_one_part_of_a_path() {
+        assert_eq!(encoded("debian:1"), "debian%3A1");
+        assert_eq!(encoded("../a/b?c#d e"), "%2E%2E%2Fa%2Fb%3Fc%23d%20e");
+        assert_eq!(encoded("é"), "%C3%A9");
+    }
+}
