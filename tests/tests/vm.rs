@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 
-use sojourn_tests::{CountingMachine, Home, Link, S3, require};
+use sojourn_tests::{CountingMachine, Home, Link, S3, SmallFileSystem, require};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -490,4 +490,33 @@ fn a_machine_that_is_on_a_medium_goes_on_without_its_bytes_coming_over_the_link(
     assert!(with * 2 < without, "{with} bytes came with the key, {without} without");
     here.run(&["media", "remove", at, "work"]);
     here.fails(3, &["media", "list", at]);
+}
+
+#[test]
+fn a_guest_whose_disk_finds_no_room_waits_and_goes_on_when_there_is_some() {
+    require!("qemu-system-x86_64");
+    let here = "a_guest_whose_disk_finds_no_room_waits_and_goes_on_when_there_is_some";
+    let Some(small) = SmallFileSystem::mount(here, 256) else { return };
+    let home = Home::within(small.path());
+    CountingMachine::image(&home);
+    let machine = CountingMachine::create(&home, "work");
+    machine.vm("start");
+    machine.wait_for_numbers(2);
+    machine.suspend();
+    // A sixteenth of a file system is not for disks: more than what is left.
+    std::fs::write(small.path().join("other"), vec![1; 40 << 20]).unwrap();
+    let found = rustix::fs::statvfs(small.path()).unwrap();
+    let used = (found.f_blocks - found.f_bfree) * found.f_frsize;
+    small.resize((used >> 20) as u32 + 1);
+    machine.vm("resume");
+    let state = || machine.show()["running"]["state"].clone();
+    machine.wait("guest that waits", || state() == "waiting for room");
+    small.resize(256);
+    machine.wait_for_numbers(3);
+    assert_eq!(state(), "running");
+    machine.numbers().assert_whole();
+    machine.suspend();
+    machine.vm("resume");
+    machine.wait_for_numbers(1);
+    machine.numbers().assert_whole();
 }

@@ -15,6 +15,7 @@ use async_trait::async_trait;
 use block::{Error, ErrorKind, Result, offload};
 use disk::Loader;
 use serde_json::Value;
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -22,7 +23,7 @@ use std::time::Duration;
 use store::{ManifestId, ServerId, Session, Store};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, Interval, sleep, timeout};
 
 /// The directory of a machine in which its memory is mounted.
 pub const MOUNT_POINT: &str = "ram";
@@ -35,6 +36,10 @@ const NOTED_AT_MOST: Duration = Duration::from_secs(900);
 const LETS_GO: Duration = Duration::from_secs(2);
 /// How often it is looked whether the guest waits.
 const LOOKS: Duration = Duration::from_millis(20);
+/// What QEMU calls a machine that it paused as a write of its disk found no room.
+const NO_ROOM: &str = "io-error";
+/// How often a guest that waits for room for its disk should try again.
+pub const TRIES_AGAIN: Duration = Duration::from_secs(1);
 
 /// Clears away what a machine that does not run, or whose keeper was killed, left in its directory: the mount of its
 /// memory, and what its guest wrote there.
@@ -469,12 +474,36 @@ impl RunningMachine {
         self.ram.demand().is_some()
     }
 
-    /// Its state in QEMU's words, such as `running` or `paused`.
+    /// Its state in QEMU's words, such as `running` or `paused`; `waiting for room` where a write of its disk found none.
     ///
     /// # Errors
     /// Those of the monitor.
     pub async fn status(&self) -> Result<String> {
-        self.monitor.status().await
+        let state = self.monitor.status().await?;
+        Ok(if state == NO_ROOM { "waiting for room".to_owned() } else { state })
+    }
+
+    /// Has the guest go on, and its write be done again, when QEMU has paused it as its disk found no room; looks at
+    /// each tick of `looks`, such as every [`TRIES_AGAIN`]. Does not end; drop it while the machine is to stand still.
+    pub fn try_again_without_room<'a>(
+        &self,
+        looks: &'a mut Interval,
+    ) -> impl Future<Output = Infallible> + use<'a> {
+        let (monitor, machine) = (Arc::clone(&self.monitor), self.spec.name.clone());
+        async move {
+            let mut told = false;
+            loop {
+                looks.tick().await;
+                let waits = matches!(monitor.status().await, Ok(state) if state == NO_ROOM);
+                if waits && !told {
+                    tracing::warn!(machine, "the guest waits for room for its disk");
+                }
+                told = waits;
+                if waits && let Err(error) = monitor.execute("cont", Value::Null).await {
+                    tracing::warn!(machine, %error, "the guest cannot try again");
+                }
+            }
+        }
     }
 
     /// Waits until QEMU has ended by itself, as when the guest powers off; says how.

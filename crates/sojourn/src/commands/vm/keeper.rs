@@ -6,7 +6,7 @@ use super::folder::MachineFolder;
 use super::requests::{ASKS, KeeperInput, Requests, start_ended};
 use super::upload::{self, UploadEnd, UploadWaiter};
 use super::wire::{self, KeeperReply, KeeperRequest, RunningView, StoredView};
-use ::vm::machine::{MachineHost, MachineOrigin};
+use ::vm::machine::{MachineHost, MachineOrigin, TRIES_AGAIN};
 use ::vm::packing::{KeptReport, ParcelReport};
 use ::vm::{Parcel, PendingSuspension, RunningMachine};
 use block::{Error, ErrorKind, Result};
@@ -17,7 +17,7 @@ use std::time::Duration;
 use store::ServerId;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
 
 /// How often a keeper that comes up is looked for.
 const STEP: Duration = Duration::from_millis(10);
@@ -385,13 +385,17 @@ impl KeptMachine {
         if let Some(stream) = asked {
             wire::answer(stream, self.status(None).await.map(KeeperReply::Status)).await;
         }
+        let mut looks = interval(TRIES_AGAIN);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let tries_again = self.machine.try_again_without_room(&mut looks);
             let asked = tokio::select! {
                 how = self.machine.ended() => {
                     tracing::warn!(how, "the machine has ended");
                     KeeperInput::ToEnd
                 }
                 asked = keeper.requests.next() => asked?,
+                never = tries_again => match never {},
             };
             match asked {
                 KeeperInput::ToEnd => {
