@@ -520,3 +520,34 @@ fn a_guest_whose_disk_finds_no_room_waits_and_goes_on_when_there_is_some() {
     machine.wait_for_numbers(1);
     machine.numbers().assert_whole();
 }
+
+#[test]
+fn whoever_comes_back_to_a_host_that_lost_the_disk_is_told_so_and_goes_on_there() {
+    require!("qemu-system-x86_64");
+    let (here, there) = two_homes();
+    let machine = CountingMachine::create(&here, "work");
+    machine.vm("start");
+    machine.wait_for_numbers(2);
+    machine.vm("checkpoint");
+    machine.wait_for_numbers(2);
+    // The host goes down; the other one does not wait for it.
+    machine.kill_keeper();
+    here.run(&["drain", "--timeout", "30"]);
+    there.run(&["disk", "take", "--force", "work-disk"]);
+    let moved = CountingMachine::of(&there, "work");
+    moved.vm("resume");
+    moved.wait_for_numbers(2);
+    moved.suspend();
+    let last = moved.numbers().last();
+
+    let told = here.fails(5, &["vm", "resume", "work"]);
+    assert!(told.contains("was taken from this server"), "{told}");
+    assert!(told.contains("sojourn disk remove work-disk"), "{told}");
+    here.run(&["disk", "remove", "work-disk"]);
+    let said = machine.console().len();
+    assert_eq!(machine.vm("resume")["parcel"], "work@2");
+    machine.wait_for_number_after(said);
+    let numbers = sojourn_tests::counting::numbers(&machine.console()[said..]);
+    // A line may have been cut by the suspension.
+    assert!((last + 1..=last + 2).contains(&numbers.0[0]), "{last} {numbers:?}");
+}

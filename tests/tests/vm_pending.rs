@@ -211,6 +211,28 @@ fn a_suspension_whose_disk_was_written_is_not_sent_and_why_is_shown() {
 }
 
 #[test]
+fn a_host_that_lost_the_disk_of_its_suspension_gives_both_up_and_has_the_machine_again() {
+    require!("qemu-system-x86_64", "cc");
+    let slow = SlowHome::new();
+    let machine = slow.idle_machine();
+    machine.vm("checkpoint");
+    slow.suspend_and_kill(&machine);
+    slow.home.run(&["drain", "--timeout", "30"]);
+    let store = slow.home.home().join("store");
+    let there = Home::made_with(&["--store", store.to_str().unwrap()]);
+    there.run(&["disk", "take", "--force", "work-disk"]);
+    let moved = CountingMachine::of(&there, "work");
+    assert_eq!(moved.vm("resume")["parcel"], "work@1");
+    assert_eq!(moved.suspend()["parcel"], "work@2");
+    let told = slow.home.fails(5, &["vm", "discard", "work"]);
+    assert!(told.contains("disk remove work-disk"), "{told}");
+    slow.home.run(&["disk", "remove", "work-disk"]);
+    slow.home.run(&["vm", "discard", "work"]);
+    assert!(!machine.pending().exists());
+    assert_eq!(machine.vm("resume")["parcel"], "work@2");
+}
+
+#[test]
 fn a_suspension_whose_disk_another_home_took_is_given_up_with_the_same_exit_code_each_time() {
     require!("qemu-system-x86_64", "cc");
     let slow = SlowHome::new();

@@ -81,6 +81,24 @@ impl Disks {
         self.forget(name, &Known::Lost).await
     }
 
+    /// Whether what is here of a disk is not the store's disk of that name any more: another server took that, and may
+    /// have released it since, or it is another one. Then [`remove`](Self::remove) removes what is here alone.
+    ///
+    /// # Errors
+    /// Those of the store and the file system.
+    pub async fn is_here_only(&self, name: &str) -> Result<bool> {
+        check_name("disk", name)?;
+        let directory = self.directory.join(name);
+        let record = offload(move || {
+            Ok(if directory.exists() { Record::load(&directory).ok() } else { None })
+        });
+        let Some(Record { uuid, epoch, .. }) = record.await? else { return Ok(false) };
+        match self.store.refs().get(RefKind::Disk, name).await? {
+            Some(found) => Ok(!self.is_same(&found, &Known::Here { uuid, epoch }).await?),
+            None => Ok(false),
+        }
+    }
+
     /// Removes the names of a disk and of its snapshots, unless they are of another one.
     async fn forget(&self, name: &str, known: &Known) -> Result<()> {
         match self.store.refs().get(RefKind::Disk, name).await? {

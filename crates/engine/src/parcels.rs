@@ -135,10 +135,14 @@ async fn must_not_need_elsewhere(engine: &Engine, disk: &str, lost: bool) -> Res
     Ok(())
 }
 
-/// Whether a disk that is removed stays another server's.
+/// Whether a disk that is removed stays another server's, or nobody's after another server released it.
 async fn is_only_removed_here(engine: &Engine, disk: &str, lost: bool) -> Result<bool> {
+    if lost {
+        return Ok(false);
+    }
     let taken = engine.disks.elsewhere().await?;
-    Ok(!lost && taken.iter().any(|other| other.name == disk && other.holder.is_some()))
+    let is_held = taken.iter().any(|other| other.name == disk && other.holder.is_some());
+    Ok(is_held || engine.disks.is_here_only(disk).await?)
 }
 
 /// Refuses to change what a disk holds while a machine can go on from it that was suspended in this home and is not

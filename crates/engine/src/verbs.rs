@@ -149,7 +149,10 @@ pub async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply>
             if lost {
                 engine.disks.remove_lost(&name).await?;
             } else {
-                parcels::must_not_be_suspended(engine, &name).await?;
+                // No machine can go on with a disk that was taken from here.
+                if !engine.disks.is_here_only(&name).await? {
+                    parcels::must_not_be_suspended(engine, &name).await?;
+                }
                 open.remove(&name).await?;
             }
             Ok(DiskReply::Removed(format!("disk {name}")))

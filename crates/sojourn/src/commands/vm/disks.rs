@@ -101,6 +101,19 @@ pub(super) async fn bring(home: &Home, engine: &Engine, disk: &str) -> Result<bo
     }
 }
 
+/// Refuses a disk that is here and was taken from this server: what is here cannot be put back.
+///
+/// # Errors
+/// [`Fenced`](ErrorKind::Fenced), which says what can be done with it.
+pub(super) async fn must_not_be_taken(home: &Home, engine: &Engine, disk: &str) -> Result<()> {
+    // Opening it finds out.
+    let opened = ask_or(home, engine, DiskRequest::Mark { name: disk.to_owned(), set: false });
+    match opened.await {
+        Err(e) if e.kind() == ErrorKind::Fenced => Err(e),
+        _ => Ok(()),
+    }
+}
+
 /// Whether the disk of a machine holds what it did when a parcel was made, and is here or released.
 ///
 /// # Errors

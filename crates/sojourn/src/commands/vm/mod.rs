@@ -514,6 +514,7 @@ async fn resume_parcel(
     })?;
     // The keeper looks again, and at a disk that was just taken alone.
     if was_here && !disks::is_of(home, &engine, &parcel).await? {
+        disks::must_not_be_taken(home, &engine, &parcel.spec.disk).await?;
         return Err(parcel.disk_was_written());
     }
     drop(engine);
