@@ -4,12 +4,13 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-mixed test-cuts test-netboot test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist lint fmt screenshots fuzz bench bench-storm bench-store bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
+.PHONY: help build demo test test-mixed test-hops test-cuts test-netboot test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist lint fmt screenshots fuzz bench bench-storm bench-store bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
 	@echo "make test    every check and every test"
 	@echo "make test-mixed  a server's day in small, as long as you like: MIXED_MINUTES=30"
+	@echo "make test-hops   a machine hops between two homes while what it needs is killed, cut off and full, HOPS=100 HOPS_SEED=1 (a quarter of an hour; as root, disks run full, too)"
 	@echo "make test-cuts   power cuts on ext4 with and without a journal, XFS and btrfs, CUTS=1000 each (as root; about an hour)"
 	@echo "make test-netboot   blank machines with every pair of BIOS, UEFI's PXE and HTTP, two cards, NBD and iSCSI (as root; some ten minutes)"
 	@echo "make test-ceph   the stores' tests on Ceph with three OSDs, one of them killed (some minutes)"
@@ -62,6 +63,14 @@ test-mixed:
 	@scripts/setup build test
 	$(CARGO) build --locked -p sojourn
 	MIXED_MINUTES=$(MIXED_MINUTES) $(CARGO) test -p sojourn-tests --locked --test mixed -- --nocapture
+
+HOPS ?= 100
+HOPS_SEED ?= 1
+test-hops:
+	@scripts/setup build demo s3
+	lab/make-golden >/dev/null
+	$(CARGO) build --locked -p sojourn
+	HOPS=$(HOPS) HOPS_SEED=$(HOPS_SEED) $(CARGO) test -p sojourn-tests --locked --test journey -- --nocapture
 
 CUTS ?= 1000
 CUTS_SEED ?= 1

@@ -18,10 +18,10 @@ class Server:
     socket's path has at most 107 bytes and a home may be anywhere.
     """
 
-    def __init__(self, binary, home):
+    def __init__(self, binary, home, environment=None):
         if not os.access(binary, os.X_OK):
             raise LabError(f"{binary} is not there; run make build")
-        self.binary, self.home = binary, home
+        self.binary, self.home, self.environment = binary, home, environment
         self.sockets = tempfile.mkdtemp(prefix="lab-server.")
         self.socket = os.path.join(self.sockets, "nbd.sock")
         self.log = os.path.join(self.sockets, "serve.log")
@@ -39,7 +39,7 @@ class Server:
     def command(self, *words):
         """Runs one command on the home; returns what it printed with --json."""
         line = [self.binary, "--home", self.home, "--json", *words]
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        done = subprocess.run(line, capture_output=True, text=True, check=False, env=self.environment)
         if done.returncode:
             raise LabError(f"{' '.join(line)} ended with {done.returncode}\n{done.stderr.strip()}")
         return json.loads(done.stdout) if done.stdout.strip() else None
@@ -52,7 +52,8 @@ class Server:
             line += ["--nbd", address]
         line += options
         with open(self.log, "a", encoding="utf-8") as log:
-            self.process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                            env=self.environment)
 
         def up():
             if self.process.poll() is not None:

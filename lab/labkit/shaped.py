@@ -44,7 +44,7 @@ class ShapedLink:
     def __init__(self, target, rate, round_trip=0.0, heard=None):
         self.target, self.heard = target, heard
         self.down, self.up = (Direction(rate / 8, round_trip / 2) for _ in range(2))
-        self.port = 0
+        self.port, self.is_cut, self.open = 0, False, set()
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
 
@@ -64,7 +64,26 @@ class ShapedLink:
         self.loop.call_soon_threadsafe(stop)
         self.thread.join()
 
+    def cut(self):
+        """Ends all connections, and carries none until it is mended."""
+        self._on_its_thread(True)
+
+    def mend(self):
+        """Carries connections again."""
+        self._on_its_thread(False)
+
+    def _on_its_thread(self, is_cut):
+        async def change():
+            self.is_cut = is_cut
+            for writer in self.open if is_cut else ():
+                writer.transport.abort()
+
+        asyncio.run_coroutine_threadsafe(change(), self.loop).result()
+
     async def _client(self, reader, writer):
+        if self.is_cut:
+            writer.transport.abort()
+            return
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target, limit=4 * LARGEST)
         except OSError:
@@ -72,8 +91,12 @@ class ShapedLink:
             return
         for end in (writer, far_writer):
             end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.open |= {writer, far_writer}
+        if self.is_cut:
+            writer.transport.abort()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(self._pump(reader, far_writer, self.up), self._pump(far_reader, writer, self.down))
+        self.open -= {writer, far_writer}
         for end in (writer, far_writer):
             end.close()
 
