@@ -2,7 +2,7 @@
 //! conversation with a client that holds little and does not stand still, bodies that are made while they are
 //! taken, a connection that is made again when it breaks.
 
-pub use crate::client::HttpConnection;
+pub use crate::client::{HttpConnection, ServerPlace};
 pub use crate::server::{
     Conversation, Progress, ReplyBody, Tally, Turn, Usage, content, problem, slices,
 };

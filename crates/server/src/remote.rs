@@ -248,8 +248,8 @@ impl RemoteServer {
         let (status, body) = match &self.tls {
             None => self.exchange(stream, request).await?,
             Some(tls) => {
-                let name = ServerName::try_from(self.url.host.clone()).map_err(|_| {
-                    Error::invalid(format!("{:?} cannot be in a certificate", self.url.host))
+                let name = ServerName::try_from(self.url.place.host.clone()).map_err(|_| {
+                    Error::invalid(format!("{:?} cannot be in a certificate", self.url.place.host))
                 })?;
                 let connector = TlsConnector::from(Arc::clone(tls));
                 let stream =
@@ -296,7 +296,7 @@ impl RemoteServer {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
-            .header(HOST, self.url.authority())
+            .header(HOST, self.url.place.to_string())
             .header(ACCEPT, "application/json");
         if let Some(token) = &self.token {
             let text = Zeroizing::new(format!("Bearer {}", token.as_str()));
@@ -318,8 +318,9 @@ impl RemoteServer {
 
     async fn connect(&self) -> Result<TcpStream> {
         let io = |e| Error::io(format!("the server at {}", self.url), e);
-        let stream =
-            TcpStream::connect((self.url.host.as_str(), self.url.port)).await.map_err(io)?;
+        let stream = TcpStream::connect((self.url.place.host.as_str(), self.url.place.port))
+            .await
+            .map_err(io)?;
         let peer = stream.peer_addr().map_err(io)?;
         if self.token.is_some() && !self.url.https && !peer.ip().to_canonical().is_loopback() {
             return Err(Error::denied(format!(

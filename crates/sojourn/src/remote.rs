@@ -50,7 +50,7 @@ pub(crate) fn server(url: &ServerUrl, token_file: Option<&Path>) -> Result<Remot
     let tls = match url.https {
         false => None,
         true => {
-            let Some(dir) = url.certificates.clone().or_else(usual_place) else {
+            let Some(dir) = url.place.certificates.clone().or_else(usual_place) else {
                 return Err(Error::invalid(format!(
                     "{url}: say with ?tls-certificates=DIR where ca-cert.pem is, and client-cert.pem and \
                      client-key.pem for a server that asks for them"

@@ -2,14 +2,17 @@
 //!
 //! | module | concept |
 //! |---|---|
+//! | `place` | [`ServerPlace`], what the URLs of servers have behind their scheme |
 //! | `url` | [`GatewayUrl`], where a gateway is |
 //! | `connection` | one HTTP/2 connection, made again when it breaks |
 //! | `object` | [`GatewayStore`], the object store |
 
 mod connection;
 mod object;
+mod place;
 mod url;
 
 pub use connection::HttpConnection;
 pub use object::GatewayStore;
+pub use place::ServerPlace;
 pub use url::GatewayUrl;

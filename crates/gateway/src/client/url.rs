@@ -1,5 +1,6 @@
 //! Where a gateway is.
 
+use super::ServerPlace;
 use block::{Error, Result};
 use std::fmt;
 use std::path::PathBuf;
@@ -9,8 +10,6 @@ use std::str::FromStr;
 const SCHEME: &str = "gateway+https://";
 /// The port of a URL that names none.
 pub(crate) const DEFAULT_PORT: u16 = 9443;
-/// The longest URL, in bytes.
-const LONGEST: usize = 4096;
 
 /// Where a gateway is, and what is shown there: `gateway+https://HOST[:PORT][/][?tls-certificates=DIR]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,46 +39,11 @@ impl FromStr for GatewayUrl {
                 "store {shown:?}: {why}; write {SCHEME}HOST[:PORT][?tls-certificates=DIR]"
             ))
         };
-        let rest = text.strip_prefix(SCHEME).filter(|_| text.len() <= LONGEST);
+        let rest = text.strip_prefix(SCHEME);
         let rest = rest.ok_or_else(|| wrong("it is not the URL of a gateway"))?;
-        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let authority = place.strip_suffix('/').unwrap_or(place);
-        let mut certificates = None;
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            match pair.split_once('=') {
-                Some(("tls-certificates", dir)) if !dir.is_empty() && !dir.contains('%') => {
-                    certificates = Some(PathBuf::from(dir));
-                }
-                _ => return Err(wrong("the only option is tls-certificates=DIR, a plain path")),
-            }
-        }
-        let (host, port) = match authority.strip_prefix('[') {
-            Some(v6) => {
-                let (host, port) = v6.split_once(']').ok_or_else(|| wrong("a ] is missing"))?;
-                host.parse::<std::net::Ipv6Addr>().map_err(|_| wrong("that is no IPv6 address"))?;
-                let port = match port {
-                    "" => None,
-                    port => Some(port.strip_prefix(':').ok_or_else(|| wrong("a : is missing"))?),
-                };
-                (host, port)
-            }
-            None => match authority.split_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (authority, None),
-            },
-        };
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
-        if host.is_empty() || host.len() > 255 || !host.chars().all(plain) {
-            return Err(wrong("it names no host"));
-        }
-        let port = match port {
-            None => DEFAULT_PORT,
-            Some(port) => {
-                let port = port.parse().ok().filter(|port| *port > 0);
-                port.ok_or_else(|| wrong("that is no port"))?
-            }
-        };
-        Ok(Self { host: host.to_owned(), port, certificates })
+        let ServerPlace { host, port, certificates } =
+            ServerPlace::parse(rest, DEFAULT_PORT).map_err(wrong)?;
+        Ok(Self { host, port, certificates })
     }
 }
 
