@@ -6,7 +6,7 @@ import http from "node:http";
 import { createRequire } from "node:module";
 import { after, before, test } from "node:test";
 import { Document } from "./document.mjs";
-import { browse, get, Lab, MARKUP, office, PATIENCE, until } from "./lab.mjs";
+import { browse, get, Lab, MARKUP, office, PATIENCE, send, until } from "./lab.mjs";
 
 const DISKS = 2000;
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -204,12 +204,45 @@ test("every answer is what openapi.json says", async () => {
     document.check(name, JSON.parse(answer.text));
   };
   for (const [path, { get: operation }] of Object.entries(document.document.paths)) {
+    if (!operation || path.includes("{")) continue;
     const schema = operation.responses["200"].content["application/json"]?.schema.$ref;
     if (schema) await asked(path, schema.split("/").pop());
     await asked(path, "Problem", 421, { host: "rebound.example" });
     await asked(path, "Problem", 403, { "sec-fetch-site": "cross-site" });
   }
   await asked("/api/v1/live?disks=yes", "Problem", 400);
+  // What a token has done, each by the schema that its operation names.
+  const token = lab.run("token", "create", "web", "--admin").trim();
+  for (const [method, path, names, body] of [
+    ["post", "/api/v1/disks", {}, { name: "api", from: "debian" }],
+    ["get", "/api/v1/disks/{disk}", { disk: "api" }],
+    ["post", "/api/v1/disks/{disk}/snapshots", { disk: "api" }, { snapshot: "monday" }],
+    ["post", "/api/v1/disks/{disk}/rollback", { disk: "api" }, { snapshot: "monday" }],
+    ["post", "/api/v1/disks/{disk}/commit", { disk: "api" }, { image: "debian:api" }],
+    ["post", "/api/v1/disks/{disk}/rebase", { disk: "api" }, { image: "debian:api", keep_mine: true }],
+    ["get", "/api/v1/disks/{disk}", { disk: "api" }],
+    ["post", "/api/v1/disks/{disk}/reset", { disk: "api" }, {}],
+    ["post", "/api/v1/disks/{disk}/publish", { disk: "api" }, {}],
+    ["post", "/api/v1/disks/{disk}/release", { disk: "api" }, {}],
+    ["get", "/api/v1/elsewhere", {}],
+    ["post", "/api/v1/disks/{disk}/take", { disk: "api" }, {}],
+    ["post", "/api/v1/disks/{disk}/grow", { disk: "api" }, { size: 8 * 2 ** 30 }],
+    ["delete", "/api/v1/disks/{disk}/snapshots/{snapshot}", { disk: "api", snapshot: "monday" }],
+    ["delete", "/api/v1/disks/{disk}", { disk: "api" }],
+    ["delete", "/api/v1/images/{image}", { image: "debian:api" }],
+    ["post", "/api/v1/images/{image}/restore", { image: "debian:api" }, {}],
+    ["delete", "/api/v1/images/{image}", { image: "debian:api" }],
+  ]) {
+    const filled = path.replace(/\{(\w+)\}/g, (_, name) => names[name]);
+    const answer = await send(method.toUpperCase(), `${lab.url}${filled}`, token, body);
+    const { responses } = document.document.paths[path][method];
+    const [success] = Object.keys(responses).filter((status) => status < 300);
+    assert.equal(answer.status, Number(success), `${method} ${filled}: ${answer.text}`);
+    const { schema } = responses[success].content["application/json"];
+    const value = JSON.parse(answer.text);
+    if (schema.type === "array") value.forEach((one) => document.check(schema.items.$ref.split("/").pop(), one));
+    else document.check(schema.$ref.split("/").pop(), value);
+  }
   // Every kind of event, and everything that one may hold.
   const { "x-events": events } =
     document.document.paths["/api/v1/live"].get.responses["200"].content["text/event-stream"];

@@ -1,5 +1,5 @@
-// Holds answers to openapi.json: nothing may be in an answer that it does not tell, and all that it tells
-// must be there. Every object in it has all of its properties required, and no others.
+// Holds answers to openapi.json: nothing may be in an answer that it does not tell, and what it requires
+// must be there: of what a page reads that is everything, of what changes things all but an `error`.
 
 import Ajv from "ajv/dist/2020.js";
 

@@ -42,6 +42,22 @@ export function get(url, headers = {}) {
   });
 }
 
+/** A request of a token's bearer, with a body if there is one; gives its status and text. */
+export function send(method, url, token, body) {
+  return new Promise((ready, fail) => {
+    const json = body && JSON.stringify(body);
+    const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
+    const request = http.request(url, { method, headers }, (answer) => {
+      let text = "";
+      answer.setEncoding("utf8");
+      answer.on("data", (part) => (text += part));
+      answer.on("end", () => ready({ status: answer.statusCode, text }));
+    });
+    request.on("error", fail);
+    request.end(json);
+  });
+}
+
 export class Lab {
   constructor() {
     this.dir = mkdtempSync(join(tmpdir(), "sj-web-"));

@@ -12,9 +12,9 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::response::Response;
 use block::Error;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Number, Value};
 
 /// The longest body, in bytes.
 const LONGEST: usize = 64 << 10;
@@ -27,7 +27,7 @@ pub(super) struct CreateDisk {
     pub(super) from: String,
     #[serde(default)]
     pub(super) ephemeral: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "some_bytes")]
     pub(super) size: Option<u64>,
 }
 
@@ -58,6 +58,7 @@ pub(super) struct RebaseOn {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GrowTo {
+    #[serde(deserialize_with = "bytes")]
     pub(super) size: u64,
 }
 
@@ -87,6 +88,24 @@ pub(super) struct Nothing {}
 pub(super) struct RemoveHow {
     #[serde(default)]
     pub(super) lost: bool,
+}
+
+/// A number of bytes. 1e9 and 7.0 are integers in JSON, too.
+fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    /// The largest number up to which a float holds every integer.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let number = Number::deserialize(from)?;
+    let whole = |number: f64| (0.0..=EXACT).contains(&number) && number.fract() == 0.0;
+    let float = || number.as_f64().filter(|number| whole(*number)).map(|number| number as u64);
+    let wrong = || D::Error::custom(format!("{number} is not a number of bytes"));
+    number.as_u64().or_else(float).ok_or_else(wrong)
+}
+
+/// The same, or null.
+fn some_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    #[derive(Deserialize)]
+    struct Bytes(#[serde(deserialize_with = "bytes")] u64);
+    Ok(Option::<Bytes>::deserialize(from)?.map(|Bytes(bytes)| bytes))
 }
 
 /// Who asks, and from where.
@@ -155,5 +174,31 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
         // Read as an object first: a list of the fields is not what the document says.
         let object: Map<String, Value> = serde_json::from_slice(&body).map_err(wrong)?;
         T::deserialize(Value::Object(object)).map(Self).map_err(wrong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn sizes_are_whole_numbers_however_they_are_written() {
+        let grow = |size: Value| GrowTo::deserialize(json!({ "size": size })).map(|body| body.size);
+        assert_eq!(grow(json!(7)).unwrap(), 7);
+        assert_eq!(grow(json!(u64::MAX)).unwrap(), u64::MAX);
+        assert_eq!(grow(json!(7.0)).unwrap(), 7);
+        assert_eq!(grow(json!(1e15)).unwrap(), 1_000_000_000_000_000);
+        for wrong in [json!(-1), json!(0.5), json!(1e300), json!("7"), json!(null), json!([7])] {
+            assert!(grow(wrong.clone()).is_err(), "{wrong}");
+        }
+        let create = |size: Value| {
+            let body = json!({"name": "a", "from": "b", "size": size});
+            CreateDisk::deserialize(body).map(|body| body.size)
+        };
+        assert_eq!(create(json!(null)).unwrap(), None);
+        assert_eq!(create(json!(7.0)).unwrap(), Some(7));
+        assert!(create(json!(0.5)).is_err());
+        assert_eq!(CreateDisk::deserialize(json!({"name": "a", "from": "b"})).unwrap().size, None);
     }
 }
