@@ -174,6 +174,15 @@ struct Unanswered {
 }
 
 impl Unanswered {
+    fn response(self) -> Response {
+        let mut response = refusal(self.status, &self.error);
+        if self.status == StatusCode::UNAUTHORIZED {
+            let challenge = HeaderValue::from_static("Bearer realm=\"sojourn\"");
+            response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        }
+        response
+    }
+
     fn unauthorized(error: Error) -> Self {
         Self { status: StatusCode::UNAUTHORIZED, error }
     }
@@ -247,6 +256,11 @@ pub(crate) fn looks(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
 }
 
+/// The answer to whoever shows no token where one is needed.
+pub(crate) fn ask_for_token() -> Response {
+    Unanswered::unauthorized(no_token()).response()
+}
+
 fn no_token() -> Error {
     Error::denied(
         "this takes a token, in a header `Authorization: Bearer sojourn_...`; `sojourn token create` on \
@@ -287,14 +301,7 @@ pub(crate) async fn authorize(
             }
             response
         }
-        Err(Unanswered { status, error }) => {
-            let mut response = refusal(status, &error);
-            if status == StatusCode::UNAUTHORIZED {
-                let challenge = HeaderValue::from_static("Bearer realm=\"sojourn\"");
-                response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-            }
-            response
-        }
+        Err(unanswered) => unanswered.response(),
     }
 }
 

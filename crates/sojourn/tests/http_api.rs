@@ -112,6 +112,8 @@ struct Operation {
     method: String,
     path: String,
     right: String,
+    /// One may look without a token.
+    is_open: bool,
     ways: Vec<(String, Value)>,
 }
 
@@ -179,6 +181,7 @@ fn operations(
             all.push(Operation {
                 method: method.to_uppercase(),
                 path: path.clone(),
+                is_open: operation["security"][0] == json!({}),
                 right: operation["x-right"].as_str().unwrap_or("nobody's").to_owned(),
                 ways: ways.collect(),
             });
@@ -295,6 +298,10 @@ fn every_change_takes_a_good_token_with_the_right_that_the_document_says() {
         }
         if operation.method == "GET" {
             assert_eq!(operation.right, "read", "{what}");
+            if !operation.is_open {
+                assert_eq!(api.send("GET", path, HOST, "").status, 401, "{what}");
+                assert_eq!(ask(&reader).status, 200, "{what}");
+            }
             continue;
         }
         let cookie = format!("{JSON}cookie: token={operator}\r\n");

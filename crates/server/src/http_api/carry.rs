@@ -4,7 +4,7 @@ use super::requests::Asker;
 use super::rights;
 use crate::answers::problem;
 use crate::audit::{Actor, Deed};
-use crate::bearer::{AnsweredToken, Caller, looks};
+use crate::bearer::{AnsweredToken, Caller, ask_for_token, looks};
 use crate::origin::Origin;
 use crate::running::Running;
 use access::TokenRight;
@@ -55,8 +55,12 @@ impl HttpApi {
         Self { running: Arc::clone(running), changes, looks }
     }
 
-    /// Carries out a verb on disks that changes nothing.
+    /// Carries out a verb on disks that changes nothing, for bearers of tokens: each looks into the store
+    /// anew, which others have lists for that are kept.
     pub(super) async fn look(&self, asker: &Asker, request: DiskRequest) -> Response {
+        if asker.caller.token().is_none() {
+            return ask_for_token();
+        }
         let looked = async {
             rights::check(&asker.caller, &request)?;
             let _turn = self.looks.acquire().await.map_err(|_| stopping())?;
