@@ -11,6 +11,7 @@ use engine::Home;
 use engine::world;
 use serde::Serialize;
 use serde_json::Value;
+use std::fmt;
 use std::fs::OpenOptions;
 use std::io::{ErrorKind as IoKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -71,6 +72,12 @@ impl Deed {
     /// A request that did not become one on anything.
     fn refused(method: &str, path: &str) -> Self {
         Self { verb: method.to_owned(), object: path.to_owned(), request: Value::Null }
+    }
+}
+
+impl fmt::Display for Deed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.verb, short(&self.object))
     }
 }
 

@@ -156,7 +156,7 @@ impl HttpApi {
         let kept = asker.origin.keep_place();
         let token = asker.caller.token().map(str::to_owned);
         let actor = Actor { token, origin: asker.origin.clone() };
-        tracing::info!(token = actor.token, from = %actor.origin, ?deed, "changed over HTTP");
+        tracing::info!(token = actor.token, from = %actor.origin, %deed, "over HTTP");
         self.running.all_attached().await;
         let (send, receive) = oneshot::channel();
         let running = Arc::clone(&self.running);
