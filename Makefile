@@ -4,7 +4,7 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-mixed test-hops test-cuts test-netboot test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist lint fmt screenshots fuzz bench bench-storm bench-store bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
+.PHONY: help build demo test test-mixed test-hops test-cuts test-netboot test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist lint fmt screenshots fuzz bench bench-storm bench-store bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-hops   a machine hops between two homes while what it needs is killed, cut off and full, HOPS=100 HOPS_SEED=1 (a quarter of an hour; as root, disks run full, too)"
 	@echo "make test-cuts   power cuts on ext4 with and without a journal, XFS and btrfs, CUTS=1000 each (as root; about an hour)"
 	@echo "make test-netboot   blank machines with every pair of BIOS, UEFI's PXE and HTTP, two cards, NBD and iSCSI (as root; some ten minutes)"
+	@echo "make test-api    the HTTP API asked by its own document, thousands of times (five minutes)"
 	@echo "make test-ceph   the stores' tests on Ceph with three OSDs, one of them killed (some minutes)"
 	@echo "make test-e2fsprogs   finding free blocks on all test images of e2fsprogs, E2FSPROGS=CHECKOUT"
 	@echo "make test-iotests   QEMU's tests of raw images over NBD, beside qemu-nbd, QEMU=SOURCES (some minutes)"
@@ -85,6 +86,10 @@ test-netboot:
 	$(CARGO) build --locked -p sojourn
 	lab/make-golden >/dev/null
 	$(CARGO) test -p sojourn-tests --locked --test netboot -- --nocapture --include-ignored --test-threads 1
+
+test-api:
+	scripts/cargo build --locked -p sojourn
+	scripts/test-api
 
 test-ceph:
 	@scripts/setup build ceph
