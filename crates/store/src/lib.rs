@@ -93,7 +93,8 @@ pub use counters::{Counters, Loads};
 pub use heal::OtherStore;
 pub use id::{BootListId, ChunkId, ManifestId, PackId, SegmentId, ServerId, WriterId};
 pub use import::{
-    Grain, ImportStats, Imported, PackTail, Progress, UploadJournal, UploadPace, UploadPlan,
+    Grain, ImportStats, Imported, KnownPiece, PackTail, Progress, UploadJournal, UploadPace,
+    UploadPlan,
 };
 pub use keys::{KeySlot, Keys, NewKey, SlotKind};
 pub use manifest::{Content, Manifest, Piece};

@@ -6,17 +6,28 @@ use super::sections::Sections;
 use super::{Grain, Imported, Progress};
 use crate::chunker::{PAGE, SEGMENT_PAGES, is_zero};
 use crate::segment::Placed;
-use crate::{Manifest, Session, manifest};
+use crate::{ChunkRef, Manifest, Session, manifest};
 use block::{BLOCK, Device, Error, Result, Span};
 use bytes::Bytes;
 use std::ops::Range;
 
 /// Blocks of an extent of [`Grain::Blocks`]: 64 KiB.
 const EXTENT: u64 = 16;
-/// An extent with more pieces is stored anew.
-const MAX_PIECES: usize = 4;
+/// With [`Grain::Blocks`] an extent of 64 KiB with more pieces is stored anew.
+pub const MAX_PIECES: usize = 4;
 /// Blocks that are read at a time.
 const READ: u64 = 256;
+
+/// A part of an image of which it is known that it is a part of a chunk of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownPiece {
+    /// Where, in bytes of the image: at multiples of 4 KiB, inside one segment of 256 MiB.
+    pub span: Span,
+    /// The chunk. It has a ref, or is held, until the new manifest has one.
+    pub at: ChunkRef,
+    /// The byte of the chunk at which the part starts: a multiple of 4 KiB.
+    pub skip: u32,
+}
 
 /// The manifest of `view`, a device of `size` bytes that holds what `base` does but for the
 /// `changed` ranges: sorted, apart, each with ends at multiples of 4 KiB or at `size`. Where `view`
@@ -40,8 +51,26 @@ pub async fn derive(
     grain: Grain,
     progress: &dyn Progress,
 ) -> Result<Imported> {
+    derive_with_known(session, base, size, view, (changed, &[]), grain, progress).await
+}
+
+/// As [`derive`], where parts of the image are `known` to be parts of chunks: sorted, apart from each other and from the
+/// `changed` ranges. Such a part is only named, unless the extent that it lies in is stored anew.
+///
+/// # Errors
+/// Those of [`derive`]; [`Invalid`](block::ErrorKind::Invalid) for known parts that are not as said.
+pub async fn derive_with_known(
+    session: &Session,
+    base: &Manifest,
+    size: u64,
+    view: &dyn Device,
+    (changed, known): (&[Span], &[KnownPiece]),
+    grain: Grain,
+    progress: &dyn Progress,
+) -> Result<Imported> {
     manifest::check_size(size)?;
     let changed = changes(base.size(), size, changed)?;
+    check_known(known, size)?;
     if view.size() < size {
         return Err(Error::invalid(format!(
             "the view has {} bytes, less than the size asked for ({size})",
@@ -70,7 +99,8 @@ pub async fn derive(
             .collect();
         let passed = rest.iter().take_while(|range| range.end <= end).count();
         rest = &rest[passed..];
-        if within.is_empty() {
+        let named = placed(known, start, end);
+        if within.is_empty() && named.is_empty() {
             if let Some(id) = base.segment_id(segment as usize) {
                 derivation.pipeline.feed.push(Item::Shared { segment, id });
                 derivation.pipeline.advance().await?;
@@ -82,6 +112,7 @@ pub async fn derive(
         let pieces = &mut derivation.pieces;
         base.visit(segment as usize, |placed| pieces.push(placed)).await?;
         derivation.clip((end - start) as u32);
+        derivation.put(named);
         match grain {
             Grain::Content => derivation.content(&within, end).await?,
             Grain::Blocks => derivation.blocks(&within, end).await?,
@@ -123,6 +154,43 @@ fn changes(old: u64, size: u64, changed: &[Span]) -> Result<Vec<Range<u64>>> {
     Ok(ranges)
 }
 
+/// Fails unless known parts are as [`derive_with_known`] wants them.
+fn check_known(known: &[KnownPiece], size: u64) -> Result<()> {
+    let mut at = 0;
+    for KnownPiece { span, at: chunk, skip } in known {
+        let aligned = [span.offset(), span.len(), u64::from(*skip)];
+        let is_aligned = aligned.iter().all(|bytes| bytes.is_multiple_of(BLOCK));
+        let segment = |byte: u64| byte / (BLOCK * SEGMENT_PAGES);
+        let is_inside = u64::from(*skip) + span.len() <= u64::from(chunk.len);
+        let follows = span.offset() >= at && !span.is_empty() && span.end() <= size;
+        if !(is_aligned && is_inside && follows)
+            || segment(span.offset()) != segment(span.end() - 1)
+        {
+            return Err(Error::invalid(format!(
+                "the known part of {} bytes at offset {} is out of order, not aligned to {BLOCK} bytes, in two \
+                 segments, beyond the end, or not inside its chunk",
+                span.len(),
+                span.offset()
+            )));
+        }
+        at = span.end();
+    }
+    Ok(())
+}
+
+/// The known parts in the segment of these blocks, as its pieces.
+fn placed(known: &[KnownPiece], start: u64, end: u64) -> Vec<Placed> {
+    let first = known.partition_point(|piece| piece.span.offset() < start * BLOCK);
+    let here = known[first..].iter().take_while(|piece| piece.span.offset() < end * BLOCK);
+    let place = |KnownPiece { span, at, skip }: &KnownPiece| Placed {
+        start: (span.offset() / BLOCK - start) as u32,
+        blocks: (span.len() / BLOCK) as u32,
+        skip: (u64::from(*skip) / BLOCK) as u32,
+        at: *at,
+    };
+    here.map(place).collect()
+}
+
 /// The work on one segment. Blocks are numbered from the image's start, pieces from the segment's.
 struct Derivation<'a> {
     pipeline: Pipeline<'a>,
@@ -145,6 +213,29 @@ impl Derivation<'_> {
         {
             *last = last.part(last.start, blocks);
         }
+    }
+
+    /// Puts pieces in order in the place of what the base has there.
+    fn put(&mut self, named: Vec<Placed>) {
+        if named.is_empty() {
+            return;
+        }
+        let mut merged = named.clone();
+        for piece in &self.pieces {
+            let mut at = piece.start;
+            let first = named.partition_point(|other| other.end() <= piece.start);
+            for other in named[first..].iter().take_while(|other| other.start < piece.end()) {
+                if other.start > at {
+                    merged.push(piece.part(at, other.start));
+                }
+                at = other.end();
+            }
+            if at < piece.end() {
+                merged.push(piece.part(at, piece.end()));
+            }
+        }
+        merged.sort_unstable_by_key(|piece| piece.start);
+        self.pieces = merged;
     }
 
     /// The piece of the base that holds a block; `None` in a hole.

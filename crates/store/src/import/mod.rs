@@ -17,7 +17,7 @@ mod writer;
 
 pub(crate) use anew::anew;
 pub(crate) use cut::search;
-pub use derive::derive;
+pub use derive::{KnownPiece, MAX_PIECES, derive, derive_with_known};
 pub(crate) use known::Known;
 pub use upload::{PackTail, UploadJournal, UploadPace, UploadPlan};
 

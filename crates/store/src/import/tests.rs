@@ -694,3 +694,43 @@ async fn all_futures_may_move_between_threads() {
     moves(refs.remove(crate::RefKind::Disk, "a", 2)).await.unwrap();
     assert!(moves(refs.list(crate::RefKind::Disk)).await.unwrap().is_empty());
 }
+
+#[tokio::test]
+async fn parts_that_are_known_to_be_parts_of_chunks_are_named_and_not_stored() {
+    let (store, _) = fresh().await;
+    let (mut bytes, other) = (noise(1, 64 * PAGE), noise(2, 64 * PAGE));
+    let base = import_bytes(&store, &bytes).await.manifest;
+    let other_image = store.manifest(&import_bytes(&store, &other).await.manifest).await.unwrap();
+    let base = store.manifest(&base).await.unwrap();
+    let pieces = other_image.pieces(Span::whole(other.len() as u64)).await.unwrap();
+    let Content::Chunk { at, .. } = pieces[0].content else { panic!("a hole") };
+    // Over the end of a piece of the base, or in the middle of one, and beside a change.
+    let known = |page: u64, skip: u32| KnownPiece {
+        span: Span::between(page * BLOCK, (page + 3) * BLOCK),
+        at,
+        skip: skip * PAGE as u32,
+    };
+    let known = [known(5, 2), known(30, 0), known(40, 5)];
+    for piece in &known {
+        let (to, from) = (piece.span.offset() as usize, piece.skip as usize);
+        bytes[to..to + 3 * PAGE].copy_from_slice(&other[from..from + 3 * PAGE]);
+    }
+    bytes[43 * PAGE..44 * PAGE].fill(7);
+    let changed = [Span::between(43 * BLOCK, 44 * BLOCK)];
+    let (view, size) = (Memory::from(bytes.clone()), bytes.len() as u64);
+    let session = testing::session(&store).await;
+    let grain = Grain::Blocks;
+    let from = (&changed[..], &known[..]);
+    let derived = derive_with_known(&session, &base, size, &view, from, grain, &()).await.unwrap();
+    assert!(read_all(&store, &derived.manifest).await == bytes, "wrong bytes");
+    assert_eq!(derived.stats.new_chunks, 1);
+
+    let cut = KnownPiece { skip: 100, ..known[0] };
+    let behind = KnownPiece { skip: at.len - PAGE as u32, ..known[0] };
+    let beyond = KnownPiece { span: Span::between(size, size + BLOCK), ..known[0] };
+    for wrong in [&[known[1], known[0]][..], &[cut], &[behind], &[beyond]] {
+        let from = (&changed[..], wrong);
+        let refused = derive_with_known(&session, &base, size, &view, from, grain, &()).await;
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Invalid, "{wrong:?}");
+    }
+}
