@@ -97,4 +97,11 @@ impl Engine {
         });
         Ok((maps, chunks.await?))
     }
+
+    /// Whether a chunk can be read without a network: the store is a directory, or the piece cache has the chunk. Looks
+    /// into the file system.
+    pub fn is_at_hand(&self, at: &ChunkRef) -> bool {
+        let is_local = self.link.pieces().is_none() && self.link.expected(1).is_none();
+        is_local || self.store.has_kept(&self.link, at)
+    }
 }

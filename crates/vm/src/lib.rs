@@ -16,6 +16,7 @@
 //! | [`launch`] | QEMU as a child that ends with its keeper, and asks for no huge pages |
 //! | [`image`] | [`MemoryImage`], the memory of a suspended machine, read from the store |
 //! | [`save`] | the memory of a machine becomes a manifest |
+//! | [`disk_pages`] | pages of memory that are blocks of the machine's disk, and stored with that |
 //! | [`resume_set`] | which extents a resume reads first |
 //! | [`ram`] | [`GuestRam`], the memory of a machine that runs |
 //! | [`mount`] | guest memory as a file on FUSE |
@@ -39,6 +40,7 @@ pub mod claim;
 pub mod command;
 mod demand;
 mod device_state;
+pub mod disk_pages;
 pub mod image;
 pub mod launch;
 pub mod machine;
@@ -59,6 +61,7 @@ pub use abilities::Abilities;
 pub use accelerator::Accelerator;
 pub use agent::GuestClock;
 pub use claim::RunClaim;
+pub use disk_pages::NearbyChunks;
 pub use image::MemoryImage;
 pub use machine::RunningMachine;
 pub use parcel::Parcel;

@@ -8,8 +8,8 @@ use crate::pending::PendingSuspension;
 use crate::ram::{GuestRam, WRITTEN};
 use crate::resume_set::FirstReads;
 use crate::{
-    GuestClock, MachineSpec, MemoryImage, Monitor, Parcel, RunClaim, agent, ahead, device_state,
-    plain,
+    GuestClock, MachineSpec, MemoryImage, Monitor, NearbyChunks, Parcel, RunClaim, agent, ahead,
+    device_state, plain,
 };
 use async_trait::async_trait;
 use block::{Error, ErrorKind, Result, offload};
@@ -116,7 +116,7 @@ pub trait MachineDisk: Send + Sync {
 }
 
 /// Where a machine runs, and what from.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct MachineHost {
     /// The program.
     pub qemu: PathBuf,
@@ -130,6 +130,8 @@ pub struct MachineHost {
     pub store: Store,
     /// Through which its memory is read.
     pub loader: Arc<Loader>,
+    /// What can be read without a network.
+    pub nearby: Arc<dyn NearbyChunks>,
 }
 
 /// What a machine starts from.

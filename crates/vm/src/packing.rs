@@ -1,5 +1,6 @@
 //! A machine that runs is stored: as a parcel, or here at first, to go up behind its back.
 
+use crate::disk_pages::{StoredDisk, WORTH_A_SEARCH};
 use crate::machine::{MachineDisk, MappedMemory, RunningMachine};
 use crate::pending::{PendingSuspension, SuspendedParts};
 use crate::resume_set::FirstReads;
@@ -212,7 +213,12 @@ impl RunningMachine {
         let first = self.first_reads(base.as_deref()).await;
         let set = resume_set::encode(&first.extents);
         let tail = MachineTail { state: &state, resume_set: &set, first_pages: &first.pages };
-        let saved = save::memory(session, base.as_deref(), &frozen, tail, progress).await?;
+        let on_disk = store.manifest(&contents).await?;
+        let (loader, nearby) = (&self.host.loader, &*self.host.nearby);
+        let fewest = WORTH_A_SEARCH;
+        let on_disk = Some(StoredDisk { contents: &on_disk, loader, fewest, nearby });
+        let saved =
+            save::memory(session, base.as_deref(), &frozen, tail, on_disk, progress).await?;
         // Others may have taken the machine while its memory went up.
         *claimed = claimed.hold(session).await?;
         let parcel = Parcel::publish(session, spec, number, &saved, contents, None).await?;

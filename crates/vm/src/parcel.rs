@@ -298,7 +298,7 @@ pub(crate) mod tests {
         let made = async {
             let disk = import::from_stream(&session, &[number as u8; 8192][..], &()).await?;
             let tail = MachineTail { state: b"devices", ..MachineTail::default() };
-            let saved = save::memory(&session, None, &Little, tail, &()).await?;
+            let saved = save::memory(&session, None, &Little, tail, None, &()).await?;
             Parcel::publish(&session, &spec(), number, &saved, disk.manifest, None).await
         };
         let made = made.await;
@@ -370,7 +370,7 @@ pub(crate) mod tests {
         }
         let session = store.session("test").await.unwrap();
         let tail = MachineTail::default();
-        let saved = save::memory(&session, None, &Little, tail, &()).await.unwrap();
+        let saved = save::memory(&session, None, &Little, tail, None, &()).await.unwrap();
         let again =
             Parcel::publish(&session, &spec(), 2, &saved, saved.imported.manifest, None).await;
         assert_eq!(again.unwrap_err().kind(), ErrorKind::Conflict, "a parcel never changes");

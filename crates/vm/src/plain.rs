@@ -89,7 +89,7 @@ mod tests {
         let loader = Loader::new(store.clone(), cache, disk::LoadOptions::default());
         let frozen = GuestRam::new(dir, size, None).unwrap().freeze().unwrap();
         let session = store.session("test").await.unwrap();
-        let saved = save::memory(&session, None, &frozen, MachineTail::default(), &()).await;
+        let saved = save::memory(&session, None, &frozen, MachineTail::default(), None, &()).await;
         let saved = session.close(saved).await.unwrap();
         let manifest = store.manifest(&saved.imported.manifest).await.unwrap();
         Arc::new(MemoryImage::new(&loader, manifest, saved.layout).unwrap())

@@ -5,6 +5,7 @@
 //! base's segment anew, which is 56 bytes for each of its extents; so it is done for a whole segment, when it
 //! saves more than it costs, or when a resume would have to fetch much twice.
 
+use crate::disk_pages::{self, DiskParts, StoredDisk};
 use crate::image::{MemoryImage, MemoryLayout, SEGMENT, xor};
 use crate::{EXTENT, PAGE, resume_set};
 use async_trait::async_trait;
@@ -85,7 +86,8 @@ impl ExtentForm {
 
 /// Stores the memory of a machine, as it differs from `base`, and the machine's other parts.
 ///
-/// Nothing refers to the manifest yet; it stays until the session ends. `base` has a ref, or is held.
+/// Nothing refers to the manifest yet; it stays until the session ends. `base` has a ref, or is held. Pages that are
+/// blocks of `disk`, too, are not stored once more.
 ///
 /// # Errors
 /// Those of the source and the store.
@@ -94,6 +96,7 @@ pub async fn memory(
     base: Option<&MemoryImage>,
     source: &dyn MemorySource,
     tail: MachineTail<'_>,
+    disk: Option<StoredDisk<'_>>,
     progress: &dyn Progress,
 ) -> Result<SavedMemory> {
     let base = base.filter(|base| base.layout().memory == source.size());
@@ -125,9 +128,36 @@ pub async fn memory(
             &empty
         }
     };
-    let imported =
-        import::derive(session, on, layout.size(), &view, &spans, Grain::Blocks, progress).await?;
+    let parts = match disk {
+        Some(disk) => on_disk(&view, &spans, disk).await,
+        None => DiskParts { known: Vec::new(), stored: spans },
+    };
+    let (size, grain) = (layout.size(), Grain::Blocks);
+    let imported = import::derive_with_known(
+        session,
+        on,
+        size,
+        &view,
+        (&parts.stored, &parts.known),
+        grain,
+        progress,
+    )
+    .await?;
     Ok(SavedMemory { imported, layout, changed, full })
+}
+
+/// Which of the changed parts are on the disk; none where that cannot be found out: then they are stored.
+async fn on_disk(view: &DerivedMemory<'_>, spans: &[Span], disk: StoredDisk<'_>) -> DiskParts {
+    let (tail, memory) = (view.layout.tail(), view.layout.memory);
+    let (of_memory, rest) = spans.split_at(spans.partition_point(|span| span.end() <= tail));
+    let over_holes = view.base.is_none();
+    let found = disk_pages::find(view, of_memory, over_holes, disk, memory).await;
+    let mut parts = found.unwrap_or_else(|error| {
+        tracing::warn!(%error, "what of the memory is on the machine's disk is stored once more");
+        DiskParts { known: Vec::new(), stored: of_memory.to_vec() }
+    });
+    parts.stored.extend(rest);
+    parts
 }
 
 /// How each extent that changed is to be stored.

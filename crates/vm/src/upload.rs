@@ -3,6 +3,7 @@
 //! It may be given up at any instant, by dropping the future or killing the process, and begun again: chunks that
 //! went up are found in the store, and the parcel is named last.
 
+use crate::disk_pages::{NearbyChunks, StoredDisk, WORTH_A_SEARCH};
 use crate::machine::MachineDisk;
 use crate::pending::{PendingMemory, PendingSuspension, is_of};
 use crate::save::{self, MachineTail};
@@ -28,6 +29,8 @@ pub struct UploadTarget<'a> {
     pub server: ServerId,
     /// The disk.
     pub disk: &'a dyn MachineDisk,
+    /// What of it can be read without a network.
+    pub nearby: &'a dyn NearbyChunks,
 }
 
 /// What an upload came to.
@@ -134,7 +137,11 @@ async fn upload_in(
     let memory = PendingMemory { size: spec.memory, base: base.clone(), pages };
     let set = resume_set::encode(&first.extents);
     let tail = MachineTail { state: &state, resume_set: &set, first_pages: &first.pages };
-    let saved = save::memory(session, base.as_deref(), &memory, tail, progress).await?;
+    let on_disk = store.manifest(&contents).await?;
+    let (loader, nearby) = (target.loader, target.nearby);
+    let fewest = WORTH_A_SEARCH;
+    let disk_pages = Some(StoredDisk { contents: &on_disk, loader, fewest, nearby });
+    let saved = save::memory(session, base.as_deref(), &memory, tail, disk_pages, progress).await?;
     // Others may have taken the machine or its disk meanwhile.
     claim.hold(session).await?;
     must_hold(disk, pending).await?;
@@ -179,6 +186,7 @@ async fn must_hold(disk: &dyn MachineDisk, pending: &PendingSuspension) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk_pages::tests::AllNearby;
     use crate::parcel::tests::{fresh, make};
     use crate::pending::SuspendedParts;
     use crate::spec::tests::spec;
@@ -284,6 +292,7 @@ mod tests {
                 loader: &self.loader,
                 server: HERE,
                 disk: &self.disk,
+                nearby: &AllNearby,
             };
             upload(&target, &self.pending, &()).await
         }

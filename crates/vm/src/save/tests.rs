@@ -1,5 +1,7 @@
 use super::*;
 use crate::PAGE;
+use crate::disk_pages::NearbyChunks;
+use crate::disk_pages::tests::{AllNearby, NoneNearby};
 use crate::pages::Pages;
 use crate::resume_set;
 use cache::Cache;
@@ -74,13 +76,24 @@ fn page(number: u64) -> Span {
 
 /// Saves memory over what was saved before, and reads it back.
 async fn hop(
-    (store, loader): &(Store, Arc<Loader>),
+    lab: &(Store, Arc<Loader>),
     memory: &mut Plain,
     before: Option<&MemoryImage>,
     tail: MachineTail<'_>,
 ) -> (SavedMemory, MemoryImage) {
+    hop_with(lab, memory, before, tail, None).await
+}
+
+/// The same of a machine with a disk.
+async fn hop_with(
+    (store, loader): &(Store, Arc<Loader>),
+    memory: &mut Plain,
+    before: Option<&MemoryImage>,
+    tail: MachineTail<'_>,
+    disk: Option<StoredDisk<'_>>,
+) -> (SavedMemory, MemoryImage) {
     let session = store.session("test").await.unwrap();
-    let saved = super::memory(&session, before, memory, tail, &()).await;
+    let saved = super::memory(&session, before, memory, tail, disk, &()).await;
     let saved = session.close(saved).await.unwrap();
     let manifest = store.manifest(&saved.imported.manifest).await.unwrap();
     let image = MemoryImage::new(loader, manifest, saved.layout).unwrap();
@@ -202,8 +215,99 @@ async fn a_list_of_copies_that_is_damaged_is_done_without() {
     assert!(read == memory.bytes[7 * PAGE as usize..8 * PAGE as usize]);
 }
 
+/// A disk that holds `bytes`, imported as an image is.
+async fn disk(store: &Store, bytes: &[u8]) -> Arc<Manifest> {
+    let session = store.session("test").await.unwrap();
+    let made = import::from_stream(&session, bytes, &()).await;
+    let made = session.close(made).await.unwrap();
+    store.manifest(&made.manifest).await.unwrap()
+}
+
+/// The same, of which these chunks may be read.
+fn searched<'a>(
+    contents: &'a Manifest,
+    loader: &'a Arc<Loader>,
+    nearby: &'a dyn NearbyChunks,
+) -> StoredDisk<'a> {
+    StoredDisk { contents, loader, fewest: 1, nearby }
+}
+
+#[tokio::test]
+async fn what_a_guest_has_read_of_its_disk_is_not_stored_once_more() {
+    let lab = lab().await;
+    let bytes = noise(5, 1 << 20);
+    let contents = disk(&lab.0, &bytes).await;
+    let on_disk = Some(searched(&contents, &lab.1, &AllNearby));
+    let mut memory = Plain::new();
+    // Long parts at another place of an extent, a part over the end of an extent, two pages, one page.
+    let parts = [(0u64, 40u64, 3u64), (100, 12, 58), (200, 2, 90), (250, 1, 300)];
+    for (from, pages, to) in parts {
+        let from = (from * PAGE) as usize;
+        memory.write(to * PAGE, &bytes[from..from + (pages * PAGE) as usize]);
+    }
+    memory.write(110 * PAGE, b"the guest's own");
+    let (first, image) = hop_with(&lab, &mut memory, None, MachineTail::default(), on_disk).await;
+    let stored = first.imported.stats.stored_bytes;
+    // Two pages, the single one, and the guest's own; and where a chunk ends shortly behind the start of an extent.
+    assert!(stored < 16 * PAGE, "{stored} bytes of 56 pages");
+    let pieces = first_pieces(&lab.0, &first).await;
+    assert!(pieces > 5, "parts of chunks are named");
+    // Over it, and new parts where there was nothing.
+    memory.write(4 * PAGE + 7, b"written over");
+    memory.write(400 * PAGE, &bytes[64 * PAGE as usize..80 * PAGE as usize]);
+    let (second, image) =
+        hop_with(&lab, &mut memory, Some(&image), MachineTail::default(), on_disk).await;
+    let stored = second.imported.stats.stored_bytes;
+    assert!(stored < 8 * PAGE, "{stored} bytes of 17 pages");
+    // Without the disk's chunks at hand all of it is stored, and reads the same.
+    let nothing = Some(searched(&contents, &lab.1, &NoneNearby));
+    memory.write(450 * PAGE, &bytes[128 * PAGE as usize..140 * PAGE as usize]);
+    let tail = MachineTail::default();
+    let (third, _) = hop_with(&lab, &mut memory, Some(&image), tail, nothing).await;
+    assert!(third.imported.stats.stored_bytes > 11 * PAGE);
+}
+
+/// How many pieces the manifest of a memory image has.
+async fn first_pieces(store: &Store, saved: &SavedMemory) -> usize {
+    let manifest = store.manifest(&saved.imported.manifest).await.unwrap();
+    manifest.pieces(Span::whole(MEMORY)).await.unwrap().len()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn any_memory_made_of_a_disk_is_the_memory_that_was(
+        hops in proptest::collection::vec(
+            proptest::collection::vec((0u64..200, 1u64..40, 0..PAGES - 40, any::<bool>()), 1..12),
+            1..4,
+        ),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let lab = lab().await;
+            // Some pages are alike, some zero, some like their neighbours.
+            let mut bytes = noise(5, 1 << 20);
+            bytes.copy_within(0..20 * PAGE as usize, 100 * PAGE as usize);
+            bytes[60 * PAGE as usize..70 * PAGE as usize].fill(0);
+            bytes[80 * PAGE as usize..99 * PAGE as usize].fill(7);
+            let contents = disk(&lab.0, &bytes).await;
+            let on_disk = Some(searched(&contents, &lab.1, &AllNearby));
+            let (mut memory, mut before) = (Plain::new(), None);
+            for parts in hops {
+                for (from, pages, to, is_changed) in parts {
+                    let from = (from * PAGE) as usize;
+                    memory.write(to * PAGE, &bytes[from..from + (pages * PAGE) as usize]);
+                    if is_changed {
+                        memory.write(to * PAGE + 9, b"x");
+                    }
+                }
+                let tail = MachineTail { state: b"devices", ..MachineTail::default() };
+                let (_, image) = hop_with(&lab, &mut memory, before.as_ref(), tail, on_disk).await;
+                before = Some(image);
+            }
+        });
+    }
+
     #[test]
     fn any_hops_bring_the_memory_that_was(
         hops in proptest::collection::vec(

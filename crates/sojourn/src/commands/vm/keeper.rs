@@ -3,6 +3,7 @@
 
 use super::disks::{self, DiskServer};
 use super::folder::MachineFolder;
+use super::nearby::NearbyOfHome;
 use super::requests::{ASKS, KeeperInput, Requests, start_ended};
 use super::upload::{self, UploadEnd, UploadWaiter};
 use super::wire::{self, KeeperReply, KeeperRequest, RunningView, StoredView};
@@ -234,7 +235,7 @@ pub(super) struct Keeper<'a> {
     pub(super) home: &'a Home,
     pub(super) folder: &'a MachineFolder,
     pub(super) id: ServerId,
-    pub(super) engine: &'a Engine,
+    pub(super) engine: &'a Arc<Engine>,
     pub(super) server: &'a DiskServer,
     pub(super) requests: &'a mut Requests,
     /// A signal or a command had a start end.
@@ -345,6 +346,7 @@ impl Keeper<'_> {
             server: self.id,
             store: self.engine.store.clone(),
             loader: Arc::clone(self.engine.loader()),
+            nearby: Arc::new(NearbyOfHome(Arc::clone(self.engine))),
         };
         let (origin, spec) = match (pending, parcel) {
             (Some(pending), _) => (MachineOrigin::Pending(pending), pending.machine.clone()),

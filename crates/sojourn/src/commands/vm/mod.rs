@@ -24,6 +24,7 @@ mod console;
 mod disks;
 mod folder;
 mod keeper;
+mod nearby;
 mod not_sent;
 mod remove;
 mod requests;

@@ -4,6 +4,7 @@
 use super::disks;
 use super::folder::MachineFolder;
 use super::keeper::{Farewell, Keeper};
+use super::nearby::NearbyOfHome;
 use super::not_sent::NotSent;
 use super::requests::KeeperInput;
 use super::wire::{self, KeeperReply, KeeperRequest, KeptView, PendingView, StoredView};
@@ -13,6 +14,7 @@ use ::vm::upload::{UploadReport, UploadTarget, upload};
 use ::vm::{Parcel, PendingSuspension, RunClaim};
 use block::{Error, ErrorKind, Result};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use store::Progress;
@@ -151,12 +153,14 @@ pub(super) async fn run(
     keeper.folder.note_not_sent(None)?;
     let hurry = Notify::new();
     let (folder, engine, server) = (keeper.folder, keeper.engine, keeper.server);
+    let nearby = NearbyOfHome(Arc::clone(engine));
     let target = UploadTarget {
         machine: folder.path(),
         store: &engine.store,
         loader: engine.loader(),
         server: keeper.id,
         disk: server,
+        nearby: &nearby,
     };
     let mut pause = RETRY[0];
     let mut failure: Option<Error> = None;
