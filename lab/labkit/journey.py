@@ -359,22 +359,21 @@ class Journey:
         self.go_on()
 
     def link_cut(self):
-        """The link is cut while the machine runs, and is suspended."""
+        """The link is cut while the machine runs, and is suspended.
+
+        A guest that waits for a page of its memory stands still in the middle of an instruction: then the suspension
+        waits for the link, too.
+        """
         self.make_changes()
         self.pause()
         self.machine.home.link.cut()
         try:
-            if self.dice.random() < 0.5:
-                self.machine.vm("suspend", NAME)
-                self.settle_here()
-            self.pause(4)
+            with self.asking("vm", "suspend", NAME) as suspending:
+                self.pause(4)
+                self.machine.home.link.mend()
+                suspending.wait(PATIENCE)
         finally:
             self.machine.home.link.mend()
-
-    def settle_here(self):
-        """What was suspended is known by what its home has."""
-        if self.is_up:
-            self.cut_off()
 
     def sending_cut(self):
         """The link is cut while what was suspended goes up."""
