@@ -102,7 +102,11 @@ struct AuditLine<'a> {
 #[derive(Debug)]
 pub(crate) struct AuditLog {
     path: Arc<Path>,
+    /// Where a file ends, in bytes.
+    largest: u64,
     refusals: Mutex<Refusals>,
+    /// Whose turn it is to write: a file that is full gives way once.
+    writing: Mutex<()>,
 }
 
 /// How many there were in this period.
@@ -133,7 +137,12 @@ impl Refusals {
 impl AuditLog {
     /// That of a home; nothing is written yet.
     pub(crate) fn of(home: &Home) -> Self {
-        Self { path: home.audit_log().into(), refusals: Mutex::default() }
+        Self::at(&home.audit_log(), LARGEST)
+    }
+
+    fn at(path: &Path, largest: u64) -> Self {
+        let (refusals, writing) = (Mutex::default(), Mutex::default());
+        Self { path: path.into(), largest, refusals, writing }
     }
 
     /// Notes what was carried out, and how it ended. What cannot be written is in the server's log: a change
@@ -167,9 +176,10 @@ impl AuditLog {
     }
 
     async fn write(&self, line: String) {
-        let path = Arc::clone(&self.path);
-        // One at a time, in the order in which things ended.
-        let written = block::offload(move || append(&path, &line, LARGEST)).await;
+        let (path, largest) = (Arc::clone(&self.path), self.largest);
+        // In the order in which things ended.
+        let _turn = self.writing.lock().await;
+        let written = block::offload(move || append(&path, &line, largest)).await;
         if let Err(error) = written {
             tracing::error!(error = error.message(), "the audit log cannot be written");
         }
@@ -210,7 +220,11 @@ fn append(path: &Path, line: &str, largest: u64) -> Result<()> {
                 _ => {}
             }
         }
-        std::fs::rename(path, numbered(1)).map_err(io)?;
+        match std::fs::rename(path, numbered(1)) {
+            // A successor was quicker.
+            Err(e) if e.kind() != IoKind::NotFound => return Err(io(e)),
+            _ => {}
+        }
     }
     let mut options = OpenOptions::new();
     let mut file = options.append(true).create(true).mode(0o600).open(path).map_err(io)?;
@@ -222,6 +236,27 @@ fn append(path: &Path, line: &str, largest: u64) -> Result<()> {
 mod tests {
     use super::*;
     use engine::api::DiskRequest;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_ends_at_the_same_time_is_all_noted_also_as_a_file_gives_way() {
+        for _ in 0..50 {
+            let dir = tempfile::tempdir().unwrap();
+            let log = Arc::new(AuditLog::at(&dir.path().join("audit.log"), 1000));
+            let mut noting = tokio::task::JoinSet::new();
+            for number in 0..40 {
+                let log = Arc::clone(&log);
+                noting.spawn(async move { log.write(format!("{number:099}")).await });
+            }
+            noting.join_all().await;
+            let mut noted = Vec::new();
+            for file in std::fs::read_dir(dir.path()).unwrap() {
+                let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+                noted.extend(text.lines().map(|line| line.parse::<u32>().unwrap()));
+            }
+            noted.sort_unstable();
+            assert_eq!(noted, (0..40).collect::<Vec<_>>());
+        }
+    }
 
     #[test]
     fn a_full_file_gives_way_and_the_oldest_goes() {
