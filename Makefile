@@ -88,7 +88,8 @@ test-netboot:
 	$(CARGO) test -p sojourn-tests --locked --test netboot -- --nocapture --include-ignored --test-threads 1
 
 test-api:
-	scripts/cargo build --locked -p sojourn
+	@scripts/setup build
+	$(CARGO) build --locked -p sojourn
 	scripts/test-api
 
 test-ceph:
