@@ -186,7 +186,8 @@ impl RemoteServer {
     /// All image versions that the token is for.
     ///
     /// # Errors
-    /// As [`disk`](Self::disk).
+    /// [`Denied`](ErrorKind::Denied) when the token does not allow it; [`Unavailable`](ErrorKind::Unavailable)
+    /// when the server cannot be reached or goes away; else that of the server.
     pub async fn images(&self) -> Result<Vec<ImageView>> {
         let list: ImageViews = self.get(&format!("{PATH}/images")).await?;
         Ok(list.images)
@@ -195,7 +196,8 @@ impl RemoteServer {
     /// Takes its name from an image version; says so.
     ///
     /// # Errors
-    /// As [`disk`](Self::disk).
+    /// [`Denied`](ErrorKind::Denied) when the token does not allow it; [`Unavailable`](ErrorKind::Unavailable)
+    /// when the server cannot be reached or goes away; else that of the server.
     pub async fn remove_image(&self, name: &str) -> Result<String> {
         let done = self.delete(&format!("/images/{}", encoded(name))).await?;
         Ok(done.done)
@@ -204,7 +206,8 @@ impl RemoteServer {
     /// Brings back an image version that was removed; says so.
     ///
     /// # Errors
-    /// As [`disk`](Self::disk).
+    /// [`Denied`](ErrorKind::Denied) when the token does not allow it; [`Unavailable`](ErrorKind::Unavailable)
+    /// when the server cannot be reached or goes away; else that of the server.
     pub async fn restore_image(&self, name: &str) -> Result<String> {
         let path = format!("/images/{}/restore", encoded(name));
         let done: DoneView = self.post(&path, json!({})).await?;
@@ -214,7 +217,8 @@ impl RemoteServer {
     /// The server's state.
     ///
     /// # Errors
-    /// As [`disk`](Self::disk).
+    /// [`Denied`](ErrorKind::Denied) when the token does not allow it; [`Unavailable`](ErrorKind::Unavailable)
+    /// when the server cannot be reached or goes away; else that of the server.
     pub async fn status(&self) -> Result<StatusView> {
         self.get("/v1/status").await
     }

@@ -54,11 +54,13 @@ pub async fn derive(
     derive_with_known(session, base, size, view, (changed, &[]), grain, progress).await
 }
 
-/// As [`derive`], where parts of the image are `known` to be parts of chunks: sorted, apart from each other and from the
-/// `changed` ranges. Such a part is only named, unless the extent that it lies in is stored anew.
+/// Does what [`derive`] does, and takes parts of the image that are `known` to be parts of chunks from those chunks: the
+/// new manifest names them, and they are not stored, unless the extent that such a part lies in is stored anew. The known
+/// parts are sorted, and apart from each other and from the `changed` ranges.
 ///
 /// # Errors
-/// Those of [`derive`]; [`Invalid`](block::ErrorKind::Invalid) for known parts that are not as said.
+/// Those of [`derive`]; [`Invalid`](block::ErrorKind::Invalid) for known parts that are out of order, not aligned to
+/// 4 KiB, in two segments, beyond the end, or not inside their chunk.
 pub async fn derive_with_known(
     session: &Session,
     base: &Manifest,
