@@ -10,9 +10,10 @@
 
 use crate::bootlist::{self, Located};
 use crate::chunker::{MAX_CHUNK, SEGMENT};
+use crate::manifest_root;
 use crate::{
     BootListId, ChunkId, ChunkRef, Manifest, ManifestId, RefBody, RefKind, Session, Store, import,
-    manifest, pack,
+    pack,
 };
 use block::{Error, ErrorKind, Result};
 use objects::GAP;
@@ -175,7 +176,7 @@ fn beginning(located: &[Located], most: u64) -> Vec<ChunkRef> {
 /// segment.
 pub async fn chunks(copy: &Manifest) -> Result<Vec<ChunkRef>> {
     if copy.size() > MOST {
-        let key = manifest::key(&copy.id());
+        let key = manifest_root::key(&copy.id());
         return Err(Error::corrupt(format!("object {key} is too long to be a boot copy's")));
     }
     copy.chunks().await

@@ -12,7 +12,8 @@
 //! | 16 | 32 × n | chunk ids, each once |
 
 use crate::chunker::PAGE;
-use crate::object::{self, ObjectKind};
+use crate::object;
+use crate::object_kind::ObjectKind;
 use crate::segment::Segment;
 use crate::wire::damaged;
 use crate::{BootListId, ChunkId, ChunkRef, Manifest, RefBody, Session, Store, heal};

@@ -5,108 +5,39 @@
 //! ([`Store::add_source`]): in the pack of the same name, then by its id in their indexes. What is
 //! found is verified like everything else. Nothing is written: that is what a repair is for.
 
-use crate::import::Known;
+use crate::known::Known;
 use crate::maps::{MapId, MapLookup, MapTurn};
-use crate::moved::{self, MAX_STEPS, Moved};
-use crate::object::{self, ObjectKind};
+use crate::moved::{MAX_STEPS, Moved};
+use crate::object;
+use crate::object_kind::ObjectKind;
+use crate::rewritten;
+use crate::store::OtherStore;
 use crate::{ChunkId, ChunkRef, PackId, Store};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::OnceCell;
 
-/// Bytes of `moved` objects that are kept in memory.
-const MEMORY: usize = 64 << 20;
 /// So long a store is waited for before whoever is nearby is asked for a map again, and at the longest between two
 /// times.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// What a store knows of the places that its own map does not name.
-#[derive(Default)]
-pub(crate) struct Healing {
-    rewritten: Mutex<Rewritten>,
-    sources: Mutex<Vec<OtherStore>>,
-    /// Who has maps nearby, if there is anybody.
-    pub(crate) nearby: RwLock<Option<Arc<dyn MapLookup>>>,
-}
-
-/// Packs that are gone, and where their chunks are.
-#[derive(Default)]
-struct Rewritten {
-    packs: HashMap<PackId, Arc<Moved>>,
-    memory: usize,
-}
-
-/// Another store that holds chunks under the same ids. Cheap to clone; clones share what is known of its
-/// packs.
-#[derive(Clone)]
-pub struct OtherStore {
-    pub(crate) store: Store,
-    /// The chunks of its packs, learned when it is first needed.
-    known: Arc<OnceCell<Known>>,
-}
-
-impl fmt::Debug for OtherStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OtherStore({:?})", self.store)
-    }
-}
-
-impl Healing {
-    fn rewritten(&self, pack: &PackId) -> Option<Arc<Moved>> {
-        self.rewritten.lock().packs.get(pack).cloned()
-    }
-
-    fn remember(&self, pack: PackId, moved: &Arc<Moved>) {
-        let mut held = self.rewritten.lock();
-        if held.memory + moved.memory() > MEMORY {
-            *held = Rewritten::default();
-        }
-        if held.packs.insert(pack, Arc::clone(moved)).is_none() {
-            held.memory += moved.memory();
-        }
-    }
-
-    fn forget(&self, pack: &PackId) {
-        let mut held = self.rewritten.lock();
-        if let Some(moved) = held.packs.remove(pack) {
-            held.memory -= moved.memory();
-        }
-    }
-
-    /// The other stores.
-    pub(crate) fn sources(&self) -> Vec<OtherStore> {
-        self.sources.lock().clone()
-    }
-}
-
 impl Store {
-    /// Adds another store that is asked for what is missing or damaged in this one, after those
-    /// that were added before.
+    /// Has maps asked of `nearby`, too, from now on, in place of whom was asked before: first, where that
+    /// is expected to be quicker, and when the store cannot give one.
+    pub fn ask_for_maps(&self, nearby: Arc<dyn MapLookup>) {
+        *self.healing().nearby.write() = Some(nearby);
+    }
+
+    /// The object of a map, as this store has it.
     ///
     /// # Errors
-    /// [`Invalid`](ErrorKind::Invalid) when the other store has another hash key: it knows the same
-    /// chunks under other ids.
-    pub fn add_source(&self, other: Store) -> Result<OtherStore> {
-        if !self.shares_ids(&other) {
-            return Err(Error::invalid(format!(
-                "{other:?} has another hash key, so it cannot be asked for chunks by their ids; \
-                 give a copy of the store, or heal from it with \"sojourn repair --from\""
-            )));
-        }
-        let source = OtherStore { store: other, known: Arc::default() };
-        self.healing().sources.lock().push(source.clone());
-        Ok(source)
-    }
-
-    /// Whether the same chunks have the same ids in the other store.
-    pub(crate) fn shares_ids(&self, other: &Store) -> bool {
-        self.settings().chunk_key() == other.settings().chunk_key()
+    /// [`NotFound`](block::ErrorKind::NotFound), [`Corrupt`](block::ErrorKind::Corrupt); else the backend's.
+    pub async fn map_object(&self, id: &MapId) -> Result<Bytes> {
+        let body = content(self, id.kind(), id.as_bytes()).await?;
+        object::encode(self.settings(), id.kind(), id.path().as_ref(), &body)
     }
 }
 
@@ -116,7 +47,10 @@ impl OtherStore {
     /// # Errors
     /// Those of its backend.
     pub async fn learn(&self) -> Result<()> {
-        self.known.get_or_try_init(|| Known::load(&self.store)).await.map(|_| ())
+        self.known
+            .get_or_try_init(|| Known::load(self.store.backend(), self.store.settings()))
+            .await
+            .map(|_| ())
     }
 
     /// Whether it is known to have had a chunk when that was learned.
@@ -141,7 +75,10 @@ impl OtherStore {
         if let Ok((plain, _)) = follow(&self.store, at).await {
             return Ok(plain);
         }
-        let known = self.known.get_or_try_init(|| Known::load(&self.store)).await?;
+        let known = self
+            .known
+            .get_or_try_init(|| Known::load(self.store.backend(), self.store.settings()))
+            .await?;
         match known.find(&at.id) {
             Some(there) if there.len == at.len => self.store.read_at(&there).await,
             _ => Err(Error::not_found(format!("chunk {} is not in {:?}", at.id, self.store))),
@@ -225,7 +162,7 @@ pub(crate) async fn follow(store: &Store, at: &ChunkRef) -> Result<(Bytes, Arc<M
         let held = store.healing().rewritten(&here.pack);
         let moved = match held {
             Some(moved) => moved,
-            None => match moved::load(store, &here.pack).await? {
+            None => match rewritten::load(store, &here.pack).await? {
                 Some(moved) => Arc::new(moved),
                 None => break,
             },

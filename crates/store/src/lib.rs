@@ -11,17 +11,24 @@
 //! | [`world`] | [`Clock`] and [`Entropy`], passed in by the caller |
 //! | [`settings`] | [`Settings`], the content of `store.json` |
 //! | [`chunk`] | [`ChunkRef`]: where a chunk is; how it is stored and verified |
+//! | `encoding` | [`Encoding`]: how a chunk's bytes are stored |
 //! | [`bootcopy`] | the chunks of a boot list once more, side by side |
 //! | [`bootlist`] | the chunks that a boot reads, in order |
 //! | [`chunker`] | page-CDC: where an image is cut |
 //! | [`gc`] | what nothing refers to any more is found and deleted |
+//! | `collection` | what sessions and collections of garbage know of each other |
+//! | `condemned` | lists of garbage, and what counts as absent |
 //! | `heal` | reading what is not where it should be |
+//! | `reading` | reading chunks: from their place, out of a stretch, or from wherever else they are |
 //! | `moved` | where the chunks of a rewritten pack are now |
+//! | `rewritten` | reading and writing that |
 //! | [`outside`] | files that are kept outside of a store, bound to its key |
-//! | `object` | the frame and the kinds of the other binary objects |
+//! | `object` | the frame of the other binary objects |
+//! | `object_kind` | their kinds, and how long each may be |
 //! | [`offered`] | objects that another party offers to write, checked before they are |
 //! | [`pack`] | immutable objects that hold chunks in image order |
 //! | [`manifest`] | [`Manifest`]: what an image version or snapshot holds |
+//! | `manifest_root` | its root, as it is stored |
 //! | [`maps`] | roots, segments and boot lists, from whoever has them nearby |
 //! | [`stats`] | how much names hold and share |
 //! | [`stretch`] | chunks near each other, read in one request |
@@ -34,13 +41,17 @@
 //! | [`name`] | the rule for names, and [`ImageName`] |
 //! | [`servers`] | which servers are at work |
 //! | [`import`] | from a device or a stream to a manifest |
+//! | `known` | the chunks that a store has already |
+//! | `upload` | [`UploadPlan`]: how what an import stores goes up |
+//! | `progress` | [`Progress`]: how far a long operation is |
 //! | [`sweep`] | reading all of an image |
 //! | [`verify`] | reading everything back |
 //! | [`repair`] | healing a store from other ones, and from images |
 //! | `document` | JSON with a checksum: the settings and the key slots |
 //! | `seal` | what an encrypted store does to the bytes that it stores |
 //! | [`secret`] | [`Secret`]: a passphrase or a key file |
-//! | [`keys`] | [`Keys`]: who may open an encrypted store |
+//! | `slots` | [`KeySlot`]: who may open an encrypted store, as it is stored |
+//! | [`keys`] | [`Keys`]: key slots listed and changed |
 //! | [`copy`](mod@copy) | image versions from one store to another |
 //! | [`counters`] | [`Counters`], what was read |
 //! | [`testing`] | a fixed world, bare readers: for tests and fuzzers |
@@ -51,25 +62,34 @@ pub mod bootcopy;
 pub mod bootlist;
 pub mod chunk;
 pub mod chunker;
+mod collection;
+mod condemned;
 pub mod copy;
 pub mod counters;
 mod document;
+mod encoding;
 pub mod gc;
 mod heal;
 pub mod id;
 pub mod images;
 pub mod import;
 pub mod keys;
+mod known;
 pub mod manifest;
+mod manifest_root;
 pub mod maps;
 mod moved;
 pub mod name;
 mod object;
+mod object_kind;
 pub mod offered;
 pub mod outside;
 pub mod pack;
+mod progress;
+mod reading;
 pub mod refs;
 pub mod repair;
+mod rewritten;
 mod roots;
 mod seal;
 pub mod secret;
@@ -79,31 +99,33 @@ mod session;
 pub mod sessions;
 pub mod settings;
 mod shared;
+mod slots;
 pub mod stats;
 mod store;
 pub mod stretch;
 pub mod sweep;
 pub mod testing;
+mod upload;
 pub mod verify;
 mod wire;
 pub mod world;
 
-pub use chunk::{ChunkRef, Encoding};
+pub use chunk::ChunkRef;
 pub use counters::{Counters, Loads};
-pub use heal::OtherStore;
+pub use encoding::Encoding;
 pub use id::{BootListId, ChunkId, ManifestId, PackId, SegmentId, ServerId, WriterId};
-pub use import::{
-    Grain, ImportStats, Imported, KnownPiece, PackTail, Progress, UploadJournal, UploadPace,
-    UploadPlan,
-};
-pub use keys::{KeySlot, Keys, NewKey, SlotKind};
+pub use import::{Grain, ImportStats, Imported, KnownPiece};
+pub use keys::Keys;
 pub use manifest::{Content, Manifest, Piece};
 pub use maps::{MapId, MapLookup, MapTurn};
 pub use name::{ImageName, check_name};
+pub use progress::Progress;
 pub use refs::{DamagedRef, KeyedRecord, Listing, RefBody, RefKey, RefKind, RefRecord, Refs};
 pub use secret::{Cost, Secret};
 pub use session::Session;
 pub use settings::Settings;
-pub use store::Store;
+pub use slots::{KeySlot, NewKey, SlotKind};
+pub use store::{OtherStore, Store};
 pub use stretch::Stretch;
+pub use upload::{PackTail, UploadJournal, UploadPace, UploadPlan};
 pub use world::{Clock, Entropy, World};

@@ -4,13 +4,14 @@
 //! are alike are shared by their hash, in the store and in memory. A segment is loaded when it is
 //! first needed and then kept.
 
-use crate::chunker::{PAGE, SEGMENT, SEGMENT_PAGES};
+use crate::chunker::{PAGE, SEGMENT};
 use crate::document;
 use crate::heal;
-use crate::object::ObjectKind;
+use crate::manifest_root::Root;
+use crate::maps::MapId;
+use crate::object_kind::ObjectKind;
 use crate::segment::{self, Placed, Segment};
 use crate::settings;
-use crate::wire::damaged;
 use crate::{ChunkRef, ManifestId, SegmentId, Store};
 use block::{Attempt, Error, Result, Span};
 use std::collections::HashSet;
@@ -18,24 +19,8 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use tokio::sync::OnceCell;
-use zerocopy::byteorder::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-const HEADER: usize = size_of::<Header>();
-/// The largest image, in bytes: 256 TiB.
-pub const MAX_SIZE: u64 = 256 << 40;
-/// The longest root.
-pub(crate) const MAX_LEN: u64 = HEADER as u64 + MAX_SIZE / SEGMENT * 32;
 const BLOCK: u64 = PAGE as u64;
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Header {
-    size: U64,
-    segments: U32,
-    /// Any number: gives the manifest another id, and is 0 unless that is needed.
-    salt: U32,
-}
 
 /// A part of an image and what it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,28 +45,6 @@ pub enum Content {
     },
 }
 
-/// What a root object says: the image's size, and the segment for each part of it.
-pub(crate) struct Root {
-    size: u64,
-    ids: Vec<Option<SegmentId>>,
-}
-
-impl Root {
-    pub(crate) async fn load(store: &Store, id: &ManifestId) -> Result<Self> {
-        Self::read(id, &heal::content(store, ObjectKind::Root, &id.0).await?)
-    }
-
-    /// Reads the root out of a store, this one or another that it is healed from; never from a medium.
-    pub(crate) async fn load_stored(store: &Store, id: &ManifestId) -> Result<Self> {
-        Self::read(id, &heal::stored_content(store, ObjectKind::Root, &id.0).await?)
-    }
-
-    fn read(id: &ManifestId, body: &[u8]) -> Result<Self> {
-        let (size, ids) = decode(&key(id), body)?;
-        Ok(Self { size, ids })
-    }
-}
-
 /// The map of an image, or of a disk at the time of a snapshot. Immutable.
 pub struct Manifest {
     store: Store,
@@ -99,7 +62,7 @@ struct Slot {
 }
 
 impl Manifest {
-    pub(crate) fn new(store: &Store, id: &ManifestId, root: Arc<Root>) -> Self {
+    fn new(store: &Store, id: &ManifestId, root: Arc<Root>) -> Self {
         let slot = |id: &Option<SegmentId>| Slot { id: *id, loaded: OnceCell::new() };
         let segments = root.ids.iter().map(slot).collect();
         Self { store: store.clone(), id: *id, size: root.size, _root: root, segments }
@@ -182,6 +145,14 @@ impl Manifest {
             .await?;
         }
         Ok(chunks)
+    }
+
+    /// The root and the segments, each once.
+    pub fn maps(&self) -> Vec<MapId> {
+        let mut seen = HashSet::new();
+        let segments = (0..self.segments()).filter_map(|index| self.segment_id(index));
+        let segments = segments.filter(|id| seen.insert(*id)).map(MapId::Segment);
+        std::iter::once(MapId::Root(self.id())).chain(segments).collect()
     }
 
     /// How many segments there are, holes included.
@@ -343,95 +314,32 @@ fn walk(
     Ok(ControlFlow::Continue(()))
 }
 
-/// The key of a root.
-pub(crate) fn key(id: &ManifestId) -> String {
-    ObjectKind::Root.key(id)
+impl Store {
+    /// Opens a manifest: its root is read now, unless somebody holds it, its segments when they are
+    /// asked for.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound), [`Corrupt`](ErrorKind::Corrupt),
+    /// [`Unsupported`](ErrorKind::Unsupported) for a newer format; else the backend's.
+    pub async fn manifest(&self, id: &ManifestId) -> Result<Arc<Manifest>> {
+        let root = self.roots().get_or_load(*id, || load_root(self, id)).await?;
+        Ok(Arc::new(Manifest::new(self, id, root)))
+    }
+
+    /// Opens a manifest whose root is read anew from a store, not from memory or a medium: for whoever is
+    /// about to rely on its being there.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound), [`Corrupt`](ErrorKind::Corrupt),
+    /// [`Unsupported`](ErrorKind::Unsupported) for a newer format; else the backend's.
+    pub async fn stored_manifest(&self, id: &ManifestId) -> Result<Arc<Manifest>> {
+        // From a store, this one or another that it is healed from; never from a medium.
+        let body = heal::stored_content(self, ObjectKind::Root, &id.0).await?;
+        let root = Root::read(id, &body)?;
+        Ok(Arc::new(Manifest::new(self, id, Arc::new(root))))
+    }
 }
 
-/// Checks the size of an image.
-pub(crate) fn check_size(size: u64) -> Result<()> {
-    if size == 0 {
-        return Err(Error::invalid("the image is empty (0 bytes); give one with content"));
-    }
-    if !size.is_multiple_of(512) {
-        return Err(Error::invalid(format!(
-            "the image's size ({size} bytes) is not a multiple of 512: is it a disk? One that was cut \
-             short is padded with \"truncate -s %512 FILE\""
-        )));
-    }
-    if size > MAX_SIZE {
-        return Err(Error::invalid(format!(
-            "the image's size ({size} bytes) is above the limit of {MAX_SIZE} bytes (256 TiB)"
-        )));
-    }
-    Ok(())
-}
-
-/// The body of a root.
-pub(crate) fn encode(size: u64, segments: &[Option<SegmentId>], salt: u32) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER + segments.len() * 32);
-    let header =
-        Header { size: size.into(), segments: (segments.len() as u32).into(), salt: salt.into() };
-    bytes.extend_from_slice(header.as_bytes());
-    for id in segments {
-        bytes.extend_from_slice(&id.map_or([0; 32], |id| id.0));
-    }
-    bytes
-}
-
-/// Reads the body of a root, whose hash was checked.
-pub(crate) fn decode(key: &str, body: &[u8]) -> Result<(u64, Vec<Option<SegmentId>>)> {
-    let (header, table) =
-        Header::ref_from_prefix(body).map_err(|_| damaged(key, "it is too short"))?;
-    let size = header.size.get();
-    check_size(size).map_err(|e| damaged(key, e.message()))?;
-    let (ids, rest) = table.as_chunks::<32>();
-    let expected = size.div_ceil(SEGMENT);
-    if ids.len() as u64 != expected
-        || u64::from(header.segments.get()) != expected
-        || !rest.is_empty()
-    {
-        return Err(damaged(key, "its lengths do not match its size"));
-    }
-    Ok((size, ids.iter().map(|id| (*id != [0; 32]).then_some(SegmentId(*id))).collect()))
-}
-
-const _: () = assert!(SEGMENT_PAGES <= u16::MAX as u64 + 1);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{object, testing};
-
-    #[test]
-    fn any_truncation_or_flipped_bit_of_a_root_is_refused() {
-        let ids = [Some(SegmentId([5; 32])), None, Some(SegmentId([6; 32]))];
-        let size = 2 * SEGMENT + 512;
-        let settings = testing::settings();
-        let read = |bytes: Vec<u8>| {
-            let body = object::decode(&settings, ObjectKind::Root, "r", bytes.into())?;
-            decode("r", &body)
-        };
-        let body = encode(size, &ids, 0);
-        let good = object::encode(&settings, ObjectKind::Root, "r", &body).unwrap();
-        assert_eq!(read(good.to_vec()).unwrap(), (size, ids.to_vec()));
-        for len in 0..good.len() {
-            assert!(read(good[..len].to_vec()).is_err(), "{len} bytes");
-            assert!(len >= body.len() || decode("r", &body[..len]).is_err(), "{len} bytes");
-        }
-        for at in 0..good.len() {
-            for bit in 0..8 {
-                let mut bad = good.to_vec();
-                bad[at] ^= 1 << bit;
-                assert!(read(bad).is_err(), "bit {bit} of byte {at}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_size_that_does_not_match_the_segments_is_refused() {
-        for size in [0, 100, SEGMENT + 512, u64::MAX, MAX_SIZE + 512] {
-            assert!(decode("r", &encode(size, &[None], 0)).is_err(), "{size}");
-        }
-    }
+async fn load_root(store: &Store, id: &ManifestId) -> Result<Root> {
+    Root::read(id, &heal::content(store, ObjectKind::Root, &id.0).await?)
 }

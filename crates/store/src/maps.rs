@@ -1,16 +1,14 @@
 //! Maps: the objects that say what an image holds, and what its boots read first. Each is named by the hash
 //! of its content, so whoever has one nearby can give it in place of a distant store.
 
-use crate::manifest;
-use crate::object::{self, ObjectKind};
-use crate::{BootListId, Manifest, ManifestId, SegmentId, Settings, Store, heal};
+use crate::object;
+use crate::object_kind::ObjectKind;
+use crate::{BootListId, ManifestId, SegmentId, Settings};
 use async_trait::async_trait;
 use block::{Error, Result};
 use bytes::Bytes;
 use object_store::path::Path;
-use std::collections::HashSet;
 use std::fmt;
-use std::sync::Arc;
 
 /// A map, by its kind and the hash of its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -121,39 +119,10 @@ pub trait MapLookup: Send + Sync + fmt::Debug {
     async fn map(&self, id: &MapId, turn: MapTurn) -> Option<Bytes>;
 }
 
-impl Store {
-    /// Has maps asked of `nearby`, too, from now on, in place of whom was asked before: first, where that
-    /// is expected to be quicker, and when the store cannot give one.
-    pub fn ask_for_maps(&self, nearby: Arc<dyn MapLookup>) {
-        *self.healing().nearby.write() = Some(nearby);
-    }
-
-    /// The object of a map, as this store has it.
-    ///
-    /// # Errors
-    /// [`NotFound`](block::ErrorKind::NotFound), [`Corrupt`](block::ErrorKind::Corrupt); else the backend's.
-    pub async fn map_object(&self, id: &MapId) -> Result<Bytes> {
-        let body = heal::content(self, id.kind(), id.as_bytes()).await?;
-        object::encode(self.settings(), id.kind(), id.path().as_ref(), &body)
-    }
-}
-
-impl Manifest {
-    /// The root and the segments, each once.
-    pub fn maps(&self) -> Vec<MapId> {
-        let mut seen = HashSet::new();
-        let segments = (0..self.segments()).filter_map(|index| self.segment_id(index));
-        let segments = segments.filter(|id| seen.insert(*id)).map(MapId::Segment);
-        std::iter::once(MapId::Root(self.id())).chain(segments).collect()
-    }
-}
-
-const _: () = assert!(manifest::MAX_LEN == ObjectKind::Root.max_body());
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{bootlist, import, testing};
+    use crate::{Store, bootlist, import, testing};
     use block::{ErrorKind, Memory};
     use object_store::ObjectStoreExt;
     use object_store::memory::InMemory;
@@ -161,6 +130,7 @@ mod tests {
     use objects::{OpenOptions, Patience, layered};
     use parking_lot::Mutex;
     use std::collections::HashMap;
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     use std::time::Duration;
     use tokio::time::Instant;

@@ -25,12 +25,12 @@
 //! | 47 | 1 | reserved |
 
 use crate::chunker::{MAX_PAGES, PAGE};
-use crate::object::{self, ObjectKind};
+use crate::object_kind::ObjectKind;
 use crate::wire::{FRAME, damaged, unknown};
-use crate::{ChunkId, ChunkRef, Encoding, PackId, Store, pack};
-use block::{ErrorKind, Result};
+use crate::{ChunkId, ChunkRef, Encoding, PackId, pack};
+use block::Result;
 use bytes::Bytes;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -190,35 +190,6 @@ impl Moved {
     pub(crate) fn memory(&self) -> usize {
         self.body.len() + size_of::<Self>()
     }
-}
-
-/// Reads what is known of a pack that was rewritten; `None` when there is no such object.
-pub(crate) async fn load(store: &Store, pack: &PackId) -> Result<Option<Moved>> {
-    let key = key(pack);
-    match object::read(store.backend(), store.settings(), ObjectKind::Moved, &key).await {
-        Ok(body) => Moved::decode(&key, body).map(Some),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(e),
-    }
-}
-
-/// The packs that were rewritten, as far as objects say where their chunks are.
-pub(crate) async fn packs(store: &Store) -> Result<HashSet<PackId>> {
-    let listed = objects::list(store.backend(), ObjectKind::Moved.prefix()).await?;
-    let names = listed.iter().filter_map(|meta| meta.location.as_ref().rsplit_once('/'));
-    Ok(names.filter_map(|(_, name)| name.parse().ok()).collect())
-}
-
-/// Says where chunks of a pack are now, in place of what was said before.
-pub(crate) async fn save(
-    store: &Store,
-    pack: &PackId,
-    chunks: impl IntoIterator<Item = ChunkRef>,
-) -> Result<()> {
-    let key = key(pack);
-    let body = Moved::encode(chunks);
-    let bytes = object::encode(store.settings(), ObjectKind::Moved, &key, &body)?;
-    objects::put_over(store.backend(), &key, bytes).await
 }
 
 #[cfg(test)]

@@ -3,11 +3,13 @@
 //!
 //! Who may write what, and which other objects an offered one may name, is up to the caller.
 
-use crate::gc::Pin;
-use crate::manifest::{self, check_size};
+use crate::collection::{MAX_HELD, Pin};
+use crate::manifest_root::{self, check_size};
 use crate::moved::{self, Moved};
-use crate::object::{self, ObjectKind};
+use crate::object;
+use crate::object_kind::ObjectKind;
 use crate::pack::{self, Index};
+use crate::rewritten;
 use crate::segment::{self, Segment};
 use crate::servers::Announcement;
 use crate::{ChunkRef, ManifestId, PackId, SegmentId, ServerId, Settings, Store, chunker, heal};
@@ -109,7 +111,7 @@ pub fn check_manifest(
     bytes: Bytes,
 ) -> Result<ManifestOutline> {
     let body = content(settings, ObjectKind::Root, id.0, bytes)?;
-    let (size, segments) = manifest::decode(&manifest::key(&id), &body)?;
+    let (size, segments) = manifest_root::decode(&manifest_root::key(&id), &body)?;
     Ok(ManifestOutline { size, segments })
 }
 
@@ -120,7 +122,7 @@ pub fn check_manifest(
 pub fn check_pin(settings: &Settings, key: &str, bytes: Bytes) -> Result<PinContent> {
     let body = object::decode(settings, ObjectKind::Pin, key, bytes)?;
     let Pin { sequence, holds, .. } = Pin::decode(key, &body)?;
-    if holds.len() > crate::gc::MAX_HELD {
+    if holds.len() > MAX_HELD {
         return Err(crate::wire::damaged(key, "it holds too many manifests"));
     }
     Ok(PinContent { sequence, holds })
@@ -188,7 +190,7 @@ impl Store {
     /// # Errors
     /// [`Corrupt`](ErrorKind::Corrupt); else the backend's.
     pub async fn moved_chunks(&self, pack: &PackId) -> Result<Option<Vec<ChunkRef>>> {
-        Ok(moved::load(self, pack).await?.map(|moved| moved.chunks().collect()))
+        Ok(rewritten::load(self, pack).await?.map(|moved| moved.chunks().collect()))
     }
 }
 

@@ -10,7 +10,7 @@
 //! | 16 | 8 | key check: says which store's it is |
 //! | 24 | … | body |
 
-use crate::seal::TAG;
+use crate::encoding::TAG;
 use crate::wire::{self, FRAME, Frame, SEALED};
 use crate::{ChunkId, Settings};
 use block::{Error, ErrorKind, Result};

@@ -5,7 +5,7 @@
 //! in the same order are the same pack.
 
 use crate::chunker::{MAX_CHUNK, MAX_PAGES, PAGE};
-use crate::seal::TAG;
+use crate::encoding::TAG;
 use crate::wire::{self, SEALED, damaged, unknown};
 use crate::{ChunkId, ChunkRef, Encoding, PackId, Settings};
 use block::{Error, ErrorKind, Result};
@@ -81,6 +81,14 @@ pub(crate) fn content_len(settings: &Settings, len: u64) -> u64 {
 
 /// Bytes of the trailer that are bound to the index: all but checksum and magic.
 const HEAD: usize = 20;
+
+/// The id of the pack that a listing showed.
+pub(crate) fn id_of_key(key: &str) -> Result<PackId> {
+    key.strip_prefix(PREFIX)
+        .and_then(|name| name.strip_prefix('/'))
+        .and_then(|name| name.parse().ok())
+        .ok_or_else(|| damaged(key, "its name is not a pack's"))
+}
 
 /// The key of a pack.
 pub(crate) fn path(id: &PackId) -> Path {

@@ -168,8 +168,15 @@ pub struct Refs {
     store: Store,
 }
 
+impl Store {
+    /// The names.
+    pub fn refs(&self) -> Refs {
+        Refs::new(self.clone())
+    }
+}
+
 impl Refs {
-    pub(crate) fn new(store: Store) -> Self {
+    fn new(store: Store) -> Self {
         Self { store }
     }
 

@@ -18,9 +18,12 @@ mod plan;
 mod rebuild;
 
 use crate::chunk;
-use crate::gc::{self, Absent};
-use crate::object::{self, ObjectKind};
+use crate::condemned::Absent;
+use crate::gc;
+use crate::object;
+use crate::object_kind::ObjectKind;
 use crate::pack::{self, Builder, Finished, Index};
+use crate::rewritten;
 use crate::verify::{self, Fault};
 use crate::{ChunkId, ChunkRef, MapId, PackId, Progress, Session, Store, heal, moved};
 use async_trait::async_trait;
@@ -270,7 +273,7 @@ impl Repair<'_> {
         for fault in &full.faults {
             // What is about to be deleted is not worth it. What was deleted after it had been rewritten may
             // be needed all the same: its map is lost then.
-            if let Ok(pack) = verify::pack_id_of(&fault.object)
+            if let Ok(pack) = pack::id_of_key(&fault.object)
                 && (full.unsure.contains_key(&pack) || !absent.pack(&pack))
             {
                 bad.push(pack);
@@ -380,7 +383,7 @@ impl Repair<'_> {
         absent: &Absent,
     ) -> Result<()> {
         let pack = plan.pack;
-        let old = match moved::load(self.store, &pack).await {
+        let old = match rewritten::load(self.store, &pack).await {
             Ok(old) => old,
             // It would be written over, and only a newer build can tell what it says.
             Err(e) if e.kind() == ErrorKind::Unsupported => {
@@ -478,7 +481,7 @@ impl Repair<'_> {
         let all: Vec<ChunkRef> = places.into_iter().chain(before).collect();
         let led = !all.is_empty();
         if led {
-            moved::save(self.store, &pack, all).await?;
+            rewritten::save(self.store, &pack, all).await?;
         }
         if plan.there && plan.is_partly_known {
             tracing::warn!(

@@ -6,13 +6,11 @@
 //! bytes, and a chunk that is stored twice under different compression gives away nothing but that
 //! the two differ.
 
-use crate::{ChunkId, Encoding};
+use crate::ChunkId;
+use crate::encoding::{Encoding, TAG};
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use block::{Error, Result};
 use zeroize::Zeroize;
-
-/// Bytes that sealing adds.
-pub(crate) const TAG: usize = 16;
 
 /// The contexts of the derived keys.
 mod context {

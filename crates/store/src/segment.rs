@@ -5,7 +5,7 @@
 //! cannot fail.
 
 use crate::chunker::{MAX_PAGES, PAGE, SEGMENT_PAGES};
-use crate::object::ObjectKind;
+use crate::object_kind::ObjectKind;
 use crate::pack;
 use crate::wire::{FRAME, damaged, unknown};
 use crate::{ChunkId, ChunkRef, Encoding, PackId, SegmentId};
@@ -18,7 +18,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const HEADER: usize = size_of::<Header>();
 /// The longest segment: one entry and one pack for each block.
-pub(crate) const MAX_LEN: u64 = HEADER as u64 + SEGMENT_PAGES * (32 + size_of::<Entry>() as u64);
+const MAX_LEN: u64 = HEADER as u64 + SEGMENT_PAGES * (32 + size_of::<Entry>() as u64);
+const _: () = assert!(SEGMENT_PAGES <= u16::MAX as u64 + 1);
+const _: () = assert!(MAX_LEN == ObjectKind::Segment.max_body());
 
 /// Blocks of the image that one piece of a chunk fills.
 #[derive(Debug, Clone, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -4,7 +4,8 @@
 //! been written for longer than it promises is of a server that is gone. Ages are differences of
 //! times that the store itself put on objects: no server's clock is believed.
 
-use crate::object::{self, ObjectKind};
+use crate::object;
+use crate::object_kind::ObjectKind;
 use crate::wire::damaged;
 use crate::{ServerId, Store};
 use block::{Error, ErrorKind, Result};

@@ -9,7 +9,8 @@
 //! A pin is renewed every hour. One that was not for a day is of a session that died, and is removed;
 //! should its session live after all, it notices and publishes nothing.
 
-use crate::gc::{Absent, Pin, State, pin};
+use crate::collection::{Pin, State, pin};
+use crate::condemned::Absent;
 use crate::{ManifestId, RefBody, RefKind, RefRecord, Store, UploadPlan, WriterId};
 use block::{Error, Result};
 use std::fmt;

@@ -1,6 +1,8 @@
 //! Who is at work on a store, as the [pins](crate::Session) of sessions say, and ending what died.
 
-use crate::gc::{census, pin};
+use crate::collection::pin;
+use crate::collection::seconds;
+use crate::gc::census;
 use crate::{Session, Store, WriterId};
 use block::{Error, ErrorKind, Result};
 use serde::Serialize;
@@ -28,10 +30,10 @@ pub async fn list(store: &Store) -> Result<Vec<PinInfo>> {
         return Ok(Vec::new());
     }
     let now = store.servers().clock().await?;
-    seen.sort_by_key(|seen| census::seconds(&seen.meta));
+    seen.sort_by_key(|seen| seconds(&seen.meta));
     let info = |seen: census::Seen| {
         let id = seen.meta.location.as_ref().rsplit_once('/')?.1.parse().ok()?;
-        let silent = now.saturating_sub(census::seconds(&seen.meta));
+        let silent = now.saturating_sub(seconds(&seen.meta));
         let age = seen.pin.as_ref().map_or(0, |pin| pin.age) + silent;
         Some(PinInfo { id, what: seen.pin.map(|pin| pin.what), age, silent })
     };

@@ -1,11 +1,11 @@
 //! `store.json`: the settings that every user of a store shares.
 
-use crate::document::{self, Form};
+use crate::document::Form;
 use crate::id::parse_hex;
-use crate::object::ObjectKind;
+use crate::object_kind::ObjectKind;
 use crate::seal::Sealer;
+use crate::slots;
 use crate::world::Entropy;
-use crate::{Store, keys};
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -193,6 +193,20 @@ impl Settings {
     }
 
     /// What seals, in an encrypted store.
+    /// Checks that `bytes` are the settings object of the store that has these settings.
+    ///
+    /// # Errors
+    /// Those of [`decode`](Self::decode); [`Corrupt`](block::ErrorKind::Corrupt) when it is another store's.
+    pub(crate) fn check_stored(&self, bytes: &[u8]) -> Result<()> {
+        let ours = match Self::decode(bytes)? {
+            Found::Open(settings) => *settings == *self,
+            Found::Locked(locked) => {
+                self.master().is_some_and(|key| slots::key_id_of(key) == locked.key_id)
+            }
+        };
+        if ours { Ok(()) } else { Err(FORM.damaged(KEY, "it is that of another store")) }
+    }
+
     pub(crate) const fn sealer(&self) -> Option<&Sealer> {
         self.sealer.as_ref()
     }
@@ -207,7 +221,7 @@ impl Settings {
         let hash_key = || blake3::Hash::from_bytes(*self.root).to_hex().to_string();
         let encryption = |master| Encryption {
             algorithm: ENCRYPTION.to_owned(),
-            key_id: keys::hex(&keys::key_id_of(master)),
+            key_id: slots::hex(&slots::key_id_of(master)),
         };
         FORM.encode(&Document {
             format: FORM.format.to_owned(),
@@ -251,22 +265,6 @@ impl Settings {
             _ => Err(damaged("it has to have either a hash key or encryption")),
         }
     }
-}
-
-/// Reads the settings object of an open store again, and checks that it is the store's.
-///
-/// # Errors
-/// Those of [`Settings::decode`]; [`Corrupt`](block::ErrorKind::Corrupt) when it is another
-/// store's.
-pub(crate) async fn check(store: &Store) -> Result<()> {
-    let bytes = objects::get(store.backend(), KEY, document::MAX_LEN).await?;
-    let ours = match Settings::decode(&bytes)? {
-        Found::Open(settings) => *settings == *store.settings(),
-        Found::Locked(locked) => {
-            store.settings().master().is_some_and(|key| keys::key_id_of(key) == locked.key_id)
-        }
-    };
-    if ours { Ok(()) } else { Err(FORM.damaged(KEY, "it is that of another store")) }
 }
 
 fn fresh(entropy: &dyn Entropy) -> Result<Zeroizing<[u8; 32]>> {

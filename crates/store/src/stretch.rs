@@ -81,7 +81,7 @@ impl fmt::Debug for Stretch {
 mod tests {
     use super::*;
     use crate::testing;
-    use crate::{import, moved};
+    use crate::{import, rewritten};
     use block::Memory;
     use futures::future::join_all;
     use object_store::memory::InMemory;
@@ -193,7 +193,7 @@ mod tests {
         lab.objects.put(&key, done.bytes.clone().into()).await.unwrap();
         let meta = lab.objects.head(&key).await.unwrap();
         let index = pack::Index::load(&*lab.objects, lab.store.settings(), &meta).await.unwrap();
-        moved::save(&lab.store, &old, index.chunks()).await.unwrap();
+        rewritten::save(&lab.store, &old, index.chunks()).await.unwrap();
         lab.objects.delete(&pack::path(&old)).await.unwrap();
         for _ in 0..2 {
             let (read, _) = lab.read(&lab.chunks).await;

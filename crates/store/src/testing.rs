@@ -1,13 +1,15 @@
 //! A fixed world and the bare readers of the formats, for the tests and fuzzers of
 //! this and other crates.
 
-use crate::gc::{Pin, condemned};
+use crate::collection::Pin;
+use crate::manifest_root;
 use crate::moved::Moved;
-use crate::object::{self, ObjectKind};
+use crate::object;
+use crate::object_kind::ObjectKind;
 use crate::segment::Segment;
+use crate::slots;
 use crate::{
-    Clock, Entropy, Session, Settings, Store, World, bootlist, chunker, keys, manifest, pack, refs,
-    servers, wire,
+    Clock, Entropy, Session, Settings, Store, World, bootlist, chunker, pack, refs, servers, wire,
 };
 use block::Result;
 use block::conformance::Sequence;
@@ -179,17 +181,19 @@ pub fn decode(format: Format, bytes: &[u8]) -> Result<()> {
             segment.all().for_each(drop);
             Ok(())
         }
-        Format::Root => manifest::decode("root", &body(ObjectKind::Root)?).map(|_| ()),
+        Format::Root => manifest_root::decode("root", &body(ObjectKind::Root)?).map(|_| ()),
         Format::BootList => bootlist::decode("list", &body(ObjectKind::BootList)?).map(|_| ()),
         Format::Moved => {
             let moved = Moved::decode("moved", body(ObjectKind::Moved)?)?;
             assert!(moved.chunks().all(|at| moved.find(&at.id) == Some(at)), "it finds its chunks");
             Ok(())
         }
-        Format::Condemned => condemned::decode("list", body(ObjectKind::Condemned)?).map(|_| ()),
+        Format::Condemned => {
+            crate::condemned::decode("list", body(ObjectKind::Condemned)?).map(|_| ())
+        }
         Format::Pin => Pin::decode("pin", &body(ObjectKind::Pin)?).map(|_| ()),
         Format::Server => servers::check("server", &body(ObjectKind::Server)?),
-        Format::Keys => keys::check_bytes("keys", bytes),
+        Format::Keys => slots::check_bytes("keys", bytes),
         Format::Ref => refs::check(&settings(), "ref", bytes),
     }
 }

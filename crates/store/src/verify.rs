@@ -13,7 +13,6 @@ use futures::{StreamExt, stream};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 
-pub(crate) use packs::id_of as pack_id_of;
 pub use report::{Fault, Range, Report, State, Touched};
 pub(crate) use scan::maps;
 pub use scan::{Options, store};

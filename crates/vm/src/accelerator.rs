@@ -6,7 +6,7 @@
 //! that new machines have and with all of its features; it goes through 16-bit, 32-bit and 64-bit mode and page
 //! tables, and the probe waits for its word on the serial line.
 
-use crate::{command, launch};
+use crate::launch;
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -77,7 +77,7 @@ async fn runs(accelerator: Accelerator, qemu: &Path, scratch: &Path) -> Result<b
     let _ = std::fs::remove_file(&said);
     let comma = |path: &Path| path.display().to_string().replace(',', ",,");
     let (accelerator_name, cpu) =
-        (accelerator.to_string(), command::cpu(accelerator.default_cpu()));
+        (accelerator.to_string(), enforced_cpu(accelerator.default_cpu()));
     let serial = format!("file,id=s,path={}", comma(&said));
     let drive = format!("file={},format=raw,if=none,id=d", comma(&sector));
     let arguments: Vec<OsString> = [
@@ -124,6 +124,12 @@ async fn runs(accelerator: Accelerator, qemu: &Path, scratch: &Path) -> Result<b
         let _ = std::fs::remove_file(path);
     }
     Ok(outcome)
+}
+
+/// What `-cpu` gets for a CPU model: it with all that belongs to it. QEMU leaves out silently what a host cannot provide unless it is
+/// told to refuse: a guest that has found a feature once hangs or crashes where it is missing.
+pub(crate) fn enforced_cpu(model: &str) -> String {
+    format!("{model},enforce")
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The command line of QEMU, as a function of the machine and of where its parts are.
 
+use crate::accelerator::enforced_cpu;
 use crate::{MachineSpec, agent};
 use serde_json::json;
 use std::ffi::OsString;
@@ -56,12 +57,6 @@ fn path(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
-/// A CPU model with all that belongs to it. QEMU leaves out silently what a host cannot provide unless it is
-/// told to refuse: a guest that has found a feature once hangs or crashes where it is missing.
-pub(crate) fn cpu(model: &str) -> String {
-    format!("{model},enforce")
-}
-
 /// The arguments of QEMU. With `incoming` it waits for the state of a suspended machine, and else for
 /// `cont`.
 pub fn arguments(spec: &MachineSpec, parts: &MachineParts, incoming: bool) -> Vec<OsString> {
@@ -75,7 +70,7 @@ pub fn arguments(spec: &MachineSpec, parts: &MachineParts, incoming: bool) -> Ve
     add("-uuid", uuid.clone());
     add("-machine", format!("{},memory-backend=ram", spec.machine));
     add("-accel", spec.accelerator.to_string());
-    add("-cpu", cpu(&spec.cpu));
+    add("-cpu", enforced_cpu(&spec.cpu));
     add("-smp", format!("{cpus}"));
     add("-m", format!("{}M", memory >> 20));
     add(

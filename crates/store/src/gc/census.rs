@@ -6,7 +6,7 @@
 //! was the newest in between. Pins are read between the two. One that was there, but is gone when it
 //! would be listed, is of a session that has ended, and what that published the second listing has.
 
-use super::pin::{self, Pin};
+use crate::collection::{Pin, pin, seconds};
 use crate::{RefKind, RefRecord, Store};
 use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, stream};
@@ -45,11 +45,6 @@ impl Seen {
 /// How many seconds before `now`, the store's time, an object was written.
 pub(crate) fn silent(meta: &ObjectMeta, now: u64) -> u64 {
     now.saturating_sub(seconds(meta))
-}
-
-/// When an object was written, in Unix seconds of the store's clock.
-pub(crate) fn seconds(meta: &ObjectMeta) -> u64 {
-    u64::try_from(meta.last_modified.timestamp()).unwrap_or(0)
 }
 
 /// A name's record.

@@ -1,14 +1,17 @@
 //! One collection, from the census to the sweep.
 
-use super::census::{self, Census, Seen, seconds};
-use super::condemned::{self, Absent, Item, Kind, Name};
+use super::census::{self, Census, Seen};
 use super::mark::{self, Marks, Packs};
 use super::report::{Live, Options, Report, amount_of};
-use super::state::{List, State};
 use super::sweep::{self, Swept};
-use super::{damage, pin, rewrite, trim};
+use super::{damage, rewrite, trim};
+use crate::collection::lists;
+use crate::collection::pin;
+use crate::collection::seconds;
+use crate::collection::{List, State};
+use crate::condemned::{self, Absent, Item, Kind, Name};
 use crate::id::CondemnedId;
-use crate::object::ObjectKind;
+use crate::object_kind::ObjectKind;
 use crate::{PackId, Progress, Session, Store, pack};
 use block::{Error, ErrorKind, Result};
 use object_store::ObjectMeta;
@@ -217,7 +220,7 @@ impl Round<'_> {
                 let id = match objects {
                     0 => continue,
                     all if all == list.objects => list.id,
-                    _ => CondemnedId(condemned::write(self.store, items).await?),
+                    _ => CondemnedId(lists::write(self.store, items).await?),
                 };
                 parts.push(List { id, swept, objects, bytes, ..list.clone() });
             }
@@ -321,7 +324,7 @@ impl Round<'_> {
         if garbage.is_empty() {
             return Ok(());
         }
-        let id = CondemnedId(condemned::write(self.store, garbage).await?);
+        let id = CondemnedId(lists::write(self.store, garbage).await?);
         let Amount { objects, bytes } = report.found;
         let add = |lists: &mut Vec<List>, sequence| {
             lists.push(List { id, sequence, objects, bytes, swept: None });

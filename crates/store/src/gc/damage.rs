@@ -15,11 +15,12 @@
 
 use super::census;
 use super::collect::{Round, WHAT, item, others};
-use super::condemned::{self, Item, MAX_OBJECTS};
 use super::mark;
 use super::report::{Options, amount_of};
-use super::state::{Contents, List, State};
 use super::sweep;
+use crate::collection::lists;
+use crate::collection::{Contents, List, State};
+use crate::condemned::{self, Item, MAX_OBJECTS};
 use crate::id::CondemnedId;
 use crate::{Progress, Store};
 use block::{Error, Result};
@@ -88,7 +89,7 @@ impl Round<'_> {
         let mut lists = kept.lists;
         for items in unmarked.chunks(MAX_OBJECTS) {
             let Amount { objects, bytes } = amount_of(items);
-            let id = CondemnedId(condemned::write(store, items.to_vec()).await?);
+            let id = CondemnedId(lists::write(store, items.to_vec()).await?);
             let sequence = state.sequence + 1;
             lists.push(List { id, sequence, objects, bytes, swept: None });
         }

@@ -5,14 +5,16 @@
 //! in packs that were rewritten or are gone.
 
 use super::census::{Census, Named};
-use super::condemned::Absent;
 use super::lost;
 use crate::bootlist;
 use crate::chunker::{SEGMENT, SEGMENT_PAGES};
+use crate::condemned::Absent;
+use crate::manifest_root;
 use crate::moved::{self, Moved};
-use crate::object::{self, ObjectKind};
+use crate::object;
+use crate::object_kind::ObjectKind;
 use crate::segment::{self, Segment};
-use crate::{ChunkId, ChunkRef, ManifestId, PackId, Progress, SegmentId, Store, manifest, pack};
+use crate::{ChunkId, ChunkRef, ManifestId, PackId, Progress, SegmentId, Store, pack, rewritten};
 use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, stream};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -265,7 +267,7 @@ async fn roots(
 pub(crate) async fn read_root(store: &Store, id: ManifestId) -> Result<Vec<SegmentId>> {
     let (backend, settings) = (store.backend(), store.settings());
     let body = object::read_content(backend, settings, ObjectKind::Root, &id.0).await?;
-    let (_, ids) = manifest::decode(&manifest::key(&id), &body)?;
+    let (_, ids) = manifest_root::decode(&manifest_root::key(&id), &body)?;
     Ok(ids.into_iter().flatten().collect())
 }
 
@@ -307,7 +309,7 @@ async fn follow(store: &Store, marks: &mut Marks, packs: &Packs) -> Result<()> {
     let mut asked: HashSet<PackId> = HashSet::new();
     while let Some(pack) = work.pop() {
         if asked.insert(pack) {
-            match moved::load(store, &pack).await {
+            match rewritten::load(store, &pack).await {
                 Ok(object) => known.extend(object.map(|object| (pack, object))),
                 Err(e) => marks.doubt(Unsure::Packs, e)?,
             }

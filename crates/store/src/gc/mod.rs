@@ -19,32 +19,23 @@
 //! | `sweep` | deleting what was condemned |
 //! | `damage` | lists that were damaged |
 //! | `trim` | old records of names |
-//! | `condemned` | lists of garbage |
-//! | `pin` | sessions that write |
-//! | `state` | how far collection is |
 //! | `report` | [`Options`] and [`Report`] |
 
 pub(crate) mod census;
 mod collect;
-pub(crate) mod condemned;
 mod copies;
 mod damage;
 mod lost;
 pub(crate) mod mark;
-pub(crate) mod pin;
 mod report;
 mod rewrite;
-mod state;
 mod sweep;
 mod trim;
 
 pub use collect::collect;
 pub(crate) use collect::is_at_work;
-pub(crate) use condemned::Absent;
 pub(crate) use damage::replace_lists;
-pub(crate) use pin::{MAX_HELD, Pin};
 pub use report::{Live, Options, Report, Waiting};
-pub(crate) use state::State;
 
 #[cfg(test)]
 mod tests;

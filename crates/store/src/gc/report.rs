@@ -1,6 +1,6 @@
 //! What a collection did, or would do.
 
-use super::condemned::Item;
+use crate::condemned::Item;
 use objects::Amount;
 use serde::Serialize;
 use std::time::Duration;

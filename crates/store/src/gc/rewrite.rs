@@ -2,8 +2,8 @@
 //! lead there. The old packs are condemned then.
 
 use super::mark::Marks;
-use crate::moved;
 use crate::pack::{self, Builder, Finished, Index};
+use crate::rewritten;
 use crate::{ChunkRef, PackId, Progress, Session, Store};
 use block::{ErrorKind, Result, offload};
 use object_store::ObjectMeta;
@@ -156,13 +156,13 @@ async fn finish(
 
 /// Says where chunks of a pack are now, and what was known of others before.
 async fn save(store: &Store, pack: &PackId, chunks: &[ChunkRef]) -> Result<()> {
-    let before = match moved::load(store, pack).await {
+    let before = match rewritten::load(store, pack).await {
         Ok(before) => before,
         Err(e) if e.kind() == ErrorKind::Corrupt => None,
         Err(e) => return Err(e),
     };
     let before = before.iter().flat_map(|before| before.chunks());
-    moved::save(store, pack, chunks.iter().copied().chain(before)).await
+    rewritten::save(store, pack, chunks.iter().copied().chain(before)).await
 }
 
 /// Lets what leads to packs that are rewritten now lead to the new ones.
@@ -177,7 +177,7 @@ async fn redirect(
         if targets.is_empty() {
             continue;
         }
-        let Some(before) = moved::load(store, pack).await? else { continue };
+        let Some(before) = rewritten::load(store, pack).await? else { continue };
         let fresh: HashMap<_, _> =
             targets.iter().flat_map(|target| &moves[target]).map(|at| (at.id, *at)).collect();
         let chunks: Vec<ChunkRef> = before
@@ -187,7 +187,7 @@ async fn redirect(
                 _ => at,
             })
             .collect();
-        moved::save(store, pack, chunks).await?;
+        rewritten::save(store, pack, chunks).await?;
     }
     Ok(())
 }

@@ -1,11 +1,12 @@
 //! Deleting what was condemned long enough ago and is still unreferenced.
 
 use super::census::Seen;
-use super::condemned::{self, Item, Kind, Name};
 use super::copies;
 use super::mark::{Marks, Unsure};
 use super::report::Waiting;
-use super::state::{List, State};
+use crate::collection::lists;
+use crate::collection::{List, State};
+use crate::condemned::{Item, Kind, Name};
 use crate::{ManifestId, PackId, SegmentId, Session, Store};
 use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -77,7 +78,7 @@ pub(crate) async fn sweep(
     dry: bool,
 ) -> Result<Swept> {
     let store = session.store();
-    let items = match condemned::read(store, list.id.as_bytes()).await {
+    let items = match lists::read(store, list.id.as_bytes()).await {
         Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
         other => other?,
     };

@@ -1,4 +1,6 @@
 use super::*;
+use crate::collection::{List, State, lists};
+use crate::condemned;
 use crate::testing::{self, noise};
 use crate::{
     Content, Cost, Grain, ManifestId, NewKey, RefBody, RefKind, Secret, Session, Store, import,
@@ -402,13 +404,11 @@ async fn a_rewritten_pack_stays_while_the_one_in_its_place_is_condemned() {
     let new = packs.iter().find(|meta| before.iter().all(|old| old.location != meta.location));
     let new = new.unwrap().location.filename().unwrap().parse::<crate::PackId>().unwrap();
     let name = condemned::Name { kind: condemned::Kind::Pack, id: new.0 };
-    let list = condemned::write(&store, vec![condemned::Item { name, size: 1 }]).await.unwrap();
+    let list = lists::write(&store, vec![condemned::Item { name, size: 1 }]).await.unwrap();
     let state = State::load(&store).await.unwrap();
     let (id, sequence) = (crate::id::CondemnedId(list), state.sequence + 1);
-    let lists = [
-        state.lists.clone(),
-        vec![state::List { id, sequence, objects: 1, bytes: 1, swept: None }],
-    ];
+    let lists =
+        [state.lists.clone(), vec![List { id, sequence, objects: 1, bytes: 1, swept: None }]];
     state.replace(&store, lists.concat()).await.unwrap();
 
     gc(&store, now()).await;
@@ -481,9 +481,9 @@ async fn a_collection_that_is_taken_for_dead_while_it_deletes_soon_stops() {
             backend.put(&Path::from(name.key()), "x".into()).await.unwrap();
             items.push(condemned::Item { name, size: 1 });
         }
-        let id = crate::id::CondemnedId(condemned::write(&store, items).await.unwrap());
+        let id = crate::id::CondemnedId(lists::write(&store, items).await.unwrap());
         let bytes = MANY as u64;
-        let list = state::List { id, sequence: 1, objects: bytes, bytes, swept: None };
+        let list = List { id, sequence: 1, objects: bytes, bytes, swept: None };
         State::default().replace(&store, vec![list.clone()]).await.unwrap();
 
         let delay = Duration::from_secs(1);

@@ -5,9 +5,10 @@
 //! they were superseded, or the grace period. Who writes over a removal, or wrote over a record that it
 //! had read long before, looks whether that is still there: see [`Refs`](crate::Refs).
 
-use super::census::{Removal, seconds};
+use super::census::Removal;
 use super::sweep;
 use crate::Store;
+use crate::collection::seconds;
 use block::{Error, Result};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::ObjectMeta;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::rewritten;
 use crate::{chunk, import, pack, testing};
 use block::Memory;
 use object_store::ObjectStoreExt;
@@ -45,7 +46,7 @@ impl Lab {
         let meta = self.backend.head(&key).await.unwrap();
         let index = pack::Index::load(&*self.backend, self.store.settings(), &meta).await.unwrap();
         let now: Vec<_> = index.chunks().collect();
-        moved::save(&self.store, pack, now.iter().copied()).await.unwrap();
+        rewritten::save(&self.store, pack, now.iter().copied()).await.unwrap();
         now
     }
 

@@ -3,7 +3,8 @@
 use super::pipeline::Worked;
 use super::writer::{Done, Source, Writer};
 use crate::chunker::PAGE;
-use crate::{ChunkRef, Imported, Session, Store, chunk, moved};
+use crate::rewritten;
+use crate::{ChunkRef, Imported, Session, Store, chunk};
 use block::{Result, offload};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use std::pin::pin;
@@ -21,7 +22,7 @@ const READS: usize = 2;
 /// # Errors
 /// Those of reading the chunks, and of an import; [`Invalid`](block::ErrorKind::Invalid) without any.
 pub(crate) async fn anew(session: &Session, chunks: Vec<ChunkRef>) -> Result<Imported> {
-    let rewritten = moved::packs(session.store()).await?;
+    let rewritten = rewritten::packs(session.store()).await?;
     let mut writer = Writer::new(session, &()).avoiding(rewritten);
     // All by value: over references the future would not be `Send` for the compiler.
     let store = session.store().clone();
@@ -36,7 +37,7 @@ pub(crate) async fn anew(session: &Session, chunks: Vec<ChunkRef>) -> Result<Imp
             .await?;
     }
     let size = start * PAGE as u64;
-    crate::manifest::check_size(size)?;
+    crate::manifest_root::check_size(size)?;
     writer.finish(size).await
 }
 

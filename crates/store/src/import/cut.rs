@@ -2,9 +2,9 @@
 
 use super::feed::{Batch, Feed, Item};
 use super::sections::Sections;
-use super::{BLOCK, Progress};
-use crate::{ChunkId, Store, chunk, manifest};
-use block::{Device, Result, offload};
+use crate::manifest_root;
+use crate::{ChunkId, Progress, Store, chunk};
+use block::{BLOCK, Device, Result, offload};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(crate) async fn search(
     progress: &dyn Progress,
 ) -> Result<HashMap<ChunkId, u64>> {
     let size = source.size();
-    manifest::check_size(size)?;
+    manifest_root::check_size(size)?;
     let mut feed = Feed::default();
     let mut sections = Sections::new(source, size);
     let mut found = HashMap::new();

@@ -3,10 +3,12 @@
 use super::feed::Item;
 use super::pipeline::Pipeline;
 use super::sections::Sections;
-use super::{Grain, Imported, Progress};
+use super::{Grain, Imported};
+use crate::Progress;
 use crate::chunker::{PAGE, SEGMENT_PAGES, is_zero};
+use crate::manifest_root;
 use crate::segment::Placed;
-use crate::{ChunkRef, Manifest, Session, manifest};
+use crate::{ChunkRef, Manifest, Session};
 use block::{BLOCK, Device, Error, Result, Span};
 use bytes::Bytes;
 use std::ops::Range;
@@ -70,7 +72,7 @@ pub async fn derive_with_known(
     grain: Grain,
     progress: &dyn Progress,
 ) -> Result<Imported> {
-    manifest::check_size(size)?;
+    manifest_root::check_size(size)?;
     let changed = changes(base.size(), size, changed)?;
     check_known(known, size)?;
     if view.size() < size {

@@ -9,36 +9,21 @@ mod anew;
 mod cut;
 mod derive;
 mod feed;
-mod known;
 mod pipeline;
 mod sections;
-mod upload;
 mod writer;
 
 pub(crate) use anew::anew;
 pub(crate) use cut::search;
 pub use derive::{KnownPiece, MAX_PIECES, derive, derive_with_known};
-pub(crate) use known::Known;
-pub use upload::{PackTail, UploadJournal, UploadPace, UploadPlan};
 
-use crate::{ManifestId, Session, manifest};
+use crate::manifest_root;
+use crate::{ManifestId, Progress, Session};
 use block::{BLOCK, Device, Error, Result};
 use pipeline::Pipeline;
 use sections::Sections;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncReadExt};
-
-/// Hears how far an import or a verification is.
-pub trait Progress: Send + Sync {
-    /// So many more bytes of the image were done with (holes included), and so many more were
-    /// written to the store (import) or read from it (verification).
-    fn advance(&self, scanned: u64, stored: u64);
-}
-
-/// Nobody listens.
-impl Progress for () {
-    fn advance(&self, _: u64, _: u64) {}
-}
 
 /// How changed ranges become chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +82,7 @@ pub async fn from_device(
     progress: &dyn Progress,
 ) -> Result<Imported> {
     let size = source.size();
-    manifest::check_size(size)?;
+    manifest_root::check_size(size)?;
     let mut pipeline = Pipeline::new(session, progress).await?;
     let mut sections = Sections::new(source, size);
     let mut at = 0;
@@ -127,7 +112,7 @@ pub async fn from_stream(
     let mut pipeline = Pipeline::new(session, progress).await?;
     let mut size = 0u64;
     let mut ended = false;
-    while !ended && size <= manifest::MAX_SIZE {
+    while !ended && size <= manifest_root::MAX_SIZE {
         let room = pipeline.feed.room();
         let buffer = pipeline.feed.extend(room);
         let mut filled = 0;
@@ -147,7 +132,7 @@ pub async fn from_stream(
         size += filled as u64;
         pipeline.advance().await?;
     }
-    manifest::check_size(size)?;
+    manifest_root::check_size(size)?;
     pipeline.finish(size).await
 }
 

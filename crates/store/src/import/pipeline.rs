@@ -2,9 +2,9 @@
 //! threads, a bounded number of batches at a time, and handed on in order.
 
 use super::feed::{Batch, Feed, Item};
-use super::known::Known;
 use super::writer::{Done, Source, Writer};
 use crate::chunk;
+use crate::known::Known;
 use crate::{Imported, Progress, Session, Store};
 use block::{Error, Result, offload};
 use bytes::Bytes;
@@ -39,8 +39,11 @@ impl<'a> Pipeline<'a> {
     pub(crate) async fn new(session: &'a Session, progress: &'a dyn Progress) -> Result<Self> {
         let (store, absent) = (session.store(), session.absent());
         let known = match &session.plan().journal {
-            Some(journal) => Known::of_packs(store, absent, journal.packs().await).await?,
-            None => Known::load_without(store, absent).await?,
+            Some(journal) => {
+                Known::of_packs(store.backend(), store.settings(), absent, journal.packs().await)
+                    .await?
+            }
+            None => Known::load_without(store.backend(), store.settings(), absent).await?,
         };
         let writer = Writer::new(session, progress).avoiding(known.newer().clone());
         Ok(Self {

@@ -5,9 +5,10 @@
 
 use super::pipeline::Worked;
 use crate::chunker::{PAGE, SEGMENT, SEGMENT_PAGES};
-use crate::gc::Absent;
-use crate::manifest;
-use crate::object::{self, ObjectKind};
+use crate::condemned::Absent;
+use crate::manifest_root;
+use crate::object;
+use crate::object_kind::ObjectKind;
 use crate::pack::{self, Finished};
 use crate::segment::{self, Placed, Segment};
 use crate::{
@@ -380,7 +381,7 @@ impl<'a> Writer<'a> {
         self.segments.resize(count, None);
         let (backend, settings) = (self.store.backend(), self.store.settings());
         let root = salted(|salt| {
-            let root = manifest::encode(size, &self.segments, salt);
+            let root = manifest_root::encode(size, &self.segments, salt);
             let id = ManifestId(object::id_of(settings, ObjectKind::Root, &root));
             (!self.absent.manifest(&id)).then_some(root)
         });

@@ -1,8 +1,11 @@
 use super::*;
+use crate::slots::{self, FORM, hex};
+use crate::{Cost, Secret};
 use crate::{RefBody, RefKind, Settings, import, testing};
-use block::Memory;
-use object_store::PutPayload;
+use block::{ErrorKind, Memory};
 use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStoreExt, PutPayload};
 use std::collections::BTreeMap;
 
 fn passphrase(text: &str) -> Secret {
@@ -102,11 +105,11 @@ async fn one_of_two_makers_of_a_store_wins_and_its_key_opens_it() {
 async fn what_an_interrupted_creation_left_does_not_keep_the_next_from_being_opened() {
     let backend = Arc::new(InMemory::new());
     let world = testing::world(5);
-    super::create(&*backend, &world, &[3; 32], &new("first", &passphrase("lost"))).await.unwrap();
+    slots::create(&*backend, &world, &[3; 32], &new("first", &passphrase("lost"))).await.unwrap();
     create(&backend, 1, &passphrase("one")).await.unwrap();
     open(&backend, Some(&passphrase("one"))).await.unwrap();
     // Also one with a higher number, of a maker that was killed before it could clear up.
-    super::create(&*backend, &world, &[3; 32], &new("first", &passphrase("lost"))).await.unwrap();
+    slots::create(&*backend, &world, &[3; 32], &new("first", &passphrase("lost"))).await.unwrap();
     open(&backend, Some(&passphrase("one"))).await.unwrap();
     assert!(open(&backend, Some(&passphrase("lost"))).await.is_err());
     let store = open(&backend, Some(&passphrase("one"))).await.unwrap();

@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing;
+use block::ErrorKind;
 use proptest::prelude::*;
 
 fn chunk(number: u8, pack: u8, blocks: u32, plain: bool) -> ChunkRef {
@@ -55,19 +55,6 @@ fn the_first_of_two_places_counts() {
     let body = Moved::encode([chunk(1, 1, 2, true), chunk(1, 2, 2, true)]);
     let moved = Moved::decode("m", body.into()).unwrap();
     assert_eq!(moved.find(&ChunkId([1; 32])).unwrap().pack, PackId([1; 32]));
-}
-
-#[tokio::test]
-async fn the_object_is_found_by_its_pack_and_may_be_replaced() {
-    let backend = std::sync::Arc::new(object_store::memory::InMemory::new());
-    let store = Store::create(backend, testing::settings(), testing::world(1)).await.unwrap();
-    let pack = PackId([7; 32]);
-    assert!(load(&store, &pack).await.unwrap().is_none());
-    for target in [1, 2] {
-        save(&store, &pack, [chunk(3, target, 1, true)]).await.unwrap();
-        let moved = load(&store, &pack).await.unwrap().unwrap();
-        assert_eq!(moved.chunks().collect::<Vec<_>>(), [chunk(3, target, 1, true)]);
-    }
 }
 
 proptest! {

@@ -5,10 +5,11 @@
 //! manifest is lost cannot be found. The image and the list say what was in it.
 
 use super::Repair;
-use crate::verify::pack_id_of;
+use crate::manifest_root;
+use crate::rewritten;
 use crate::{
     ChunkRef, Manifest, ManifestId, PackId, RefBody, RefKind, RefRecord, Session, Store, bootcopy,
-    bootlist, manifest, moved, pack, segment,
+    bootlist, pack, segment,
 };
 use block::{Error, ErrorKind, Result};
 use std::collections::{HashMap, HashSet};
@@ -40,9 +41,9 @@ impl Repair<'_> {
         }
         let listed = objects::list(self.store.backend(), pack::PREFIX).await?;
         let mut packs: HashSet<PackId> =
-            listed.iter().filter_map(|meta| pack_id_of(meta.location.as_ref()).ok()).collect();
+            listed.iter().filter_map(|meta| pack::id_of_key(meta.location.as_ref()).ok()).collect();
         // One that came back after it was rewritten goes with the next collection: all of it is elsewhere.
-        for rewritten in moved::packs(self.store).await? {
+        for rewritten in rewritten::packs(self.store).await? {
             packs.remove(&rewritten);
         }
         // Several versions can have the same one: those that are of use, and what others became.
@@ -96,7 +97,7 @@ impl Repair<'_> {
             is_fault && !self.report.restored.contains(&key)
         };
         let mut segments = (0..manifest.segments()).filter_map(|at| manifest.segment_id(at));
-        Ok(bad(manifest::key(copy))
+        Ok(bad(manifest_root::key(copy))
             || segments.any(|id| bad(segment::key(&id)))
             || chunks
                 .iter()

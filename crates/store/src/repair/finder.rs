@@ -1,8 +1,9 @@
 //! Looking for chunks that a store has lost.
 
 use super::{ChunkLookup, Source};
-use crate::gc::Absent;
-use crate::import::{self, Progress};
+use crate::Progress;
+use crate::condemned::Absent;
+use crate::import;
 use crate::pack::{self, Index};
 use crate::{ChunkId, ChunkRef, Encoding, PackId, Store, chunk};
 use block::{Device, Error, ErrorKind, Result, Span, offload};

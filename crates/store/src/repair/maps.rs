@@ -4,8 +4,9 @@
 //! have the chunks now.
 
 use super::{Repair, Report};
+use crate::rewritten;
 use crate::verify::{self, Fault};
-use crate::{PackId, moved, pack};
+use crate::{PackId, pack};
 use block::{ErrorKind, Result};
 
 impl Repair<'_> {
@@ -25,7 +26,7 @@ impl Repair<'_> {
             let key = &fault.object;
             let name = key.strip_prefix("moved/").map(str::parse::<PackId>);
             let Some(Ok(pack)) = name else { continue };
-            match moved::load(self.store, &pack).await {
+            match rewritten::load(self.store, &pack).await {
                 Ok(_) => self.restored(key.clone()),
                 // A dry run: what packs hold of its chunks would say where they are.
                 Err(e) if e.kind() == ErrorKind::Corrupt && self.session.is_none() => {

@@ -7,6 +7,7 @@
 use super::finder::Wanted;
 use super::{Repair, Source, is_loss};
 use crate::pack::{self, Index};
+use crate::rewritten;
 use crate::{ChunkId, ChunkRef, PackId, moved, verify};
 use block::{ErrorKind, Result};
 use bytes::Bytes;
@@ -134,11 +135,11 @@ impl Repair<'_> {
 
     /// What all maps say is in these packs.
     async fn led_into(&self, packs: &HashSet<PackId>) -> Result<Led> {
-        let mut ids: Vec<PackId> = moved::packs(self.store).await?.into_iter().collect();
+        let mut ids: Vec<PackId> = rewritten::packs(self.store).await?.into_iter().collect();
         // In an order that does not depend on chance: a simulation takes the same course again.
         ids.sort_unstable();
         let mut loads = stream::iter(ids)
-            .map(|id| async move { moved::load(self.store, &id).await })
+            .map(|id| async move { rewritten::load(self.store, &id).await })
             .buffered(CONCURRENCY);
         let mut led = Led::default();
         while let Some(load) = loads.next().await {

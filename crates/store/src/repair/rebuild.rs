@@ -124,7 +124,7 @@ fn build<'b>(
 mod tests {
     use super::*;
     use crate::PackId;
-    use crate::gc::Absent;
+    use crate::condemned::Absent;
     use crate::repair::finder::Wanted;
     use crate::testing::{self, noise};
     use object_store::memory::InMemory;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::rewritten;
 use crate::testing::{self, noise};
 use crate::{RefBody, RefKind, Settings, import, wire};
 use block::Memory;
@@ -292,7 +293,7 @@ async fn a_bad_moved_object_goes_though_its_pack_is_restored() {
     let source = [Source::Store(lab.copy().await)];
     let pack = lab.keys("packs").await.remove(0);
     let id: PackId = pack.strip_prefix("packs/").unwrap().parse().unwrap();
-    moved::save(&lab.store, &id, []).await.unwrap();
+    rewritten::save(&lab.store, &id, []).await.unwrap();
     lab.change(&moved::key(&id), |bytes| bytes[20] ^= 1).await;
     lab.change(&pack, |bytes| bytes[5000] ^= 1).await;
     let dry = store(&lab.store, &source, true, &()).await.unwrap();
@@ -302,7 +303,7 @@ async fn a_bad_moved_object_goes_though_its_pack_is_restored() {
     assert_eq!(report.left, []);
     assert!(lab.is_whole().await && lab.keys("moved").await.is_empty());
     // One of a newer build is none of ours.
-    moved::save(&lab.store, &id, []).await.unwrap();
+    rewritten::save(&lab.store, &id, []).await.unwrap();
     lab.change(&moved::key(&id), |bytes| wire::make_newer(bytes, 8, 2)).await;
     let report = lab.repair(&source).await;
     assert_eq!((report.restored.len(), report.left.len()), (0, 1), "{report:?}");
@@ -377,7 +378,7 @@ async fn a_chunk_that_was_moved_to_a_pack_of_a_newer_format_is_not_lost() {
         let index = Index::decode(lab.store.settings(), id, &old, &bytes, bytes.len() as u64);
         let chunks: Vec<ChunkRef> = index.unwrap().chunks().collect();
         let places = chunks.iter().map(|at| ChunkRef { pack: newer, ..*at });
-        moved::save(&lab.store, &id, places).await.unwrap();
+        rewritten::save(&lab.store, &id, places).await.unwrap();
         let mut bytes = bytes.to_vec();
         in_a_newer_format(&mut bytes, "version");
         lab.backend.put(&pack::path(&newer), bytes.into()).await.unwrap();
@@ -391,7 +392,7 @@ async fn a_chunk_that_was_moved_to_a_pack_of_a_newer_format_is_not_lost() {
         let faults = (report.found.len(), report.rewritten.len(), report.left.len());
         assert_eq!(faults, (usize::from(damaged), usize::from(damaged), 0), "{report:?}");
         assert!(lab.bytes(pack::path(&newer).as_ref()).await == before);
-        let now = moved::load(&lab.store, &id).await.unwrap().unwrap();
+        let now = rewritten::load(&lab.store, &id).await.unwrap().unwrap();
         let place = now.find(&chunks[2].id).unwrap();
         assert_eq!(place.pack, newer, "a newer build finds the chunk where it did");
     }
@@ -403,7 +404,7 @@ async fn a_damaged_pack_about_which_a_newer_build_knows_more_is_left_or_written_
     let source = [Source::Store(lab.copy().await)];
     let pack = lab.keys("packs").await.remove(0);
     let id: PackId = pack.strip_prefix("packs/").unwrap().parse().unwrap();
-    moved::save(&lab.store, &id, []).await.unwrap();
+    rewritten::save(&lab.store, &id, []).await.unwrap();
     lab.change(&moved::key(&id), |bytes| wire::make_newer(bytes, 8, 2)).await;
     lab.change(&pack, |bytes| bytes[5000] ^= 1).await;
     let before = (lab.bytes(&moved::key(&id)).await, lab.bytes(&pack).await);
@@ -502,7 +503,7 @@ async fn a_pack_that_an_import_brought_back_meanwhile_is_kept() {
         report: Report::default(),
         unlisted: Vec::new(),
     };
-    let pack = crate::verify::pack_id_of(&key).unwrap();
+    let pack = crate::pack::id_of_key(&key).unwrap();
     let plan = repair.plans(&[pack], &full).await.unwrap().remove(0);
     assert!(plan.lost().count() > 0);
     import(&lab.store, "debian:2", &lab.image).await;

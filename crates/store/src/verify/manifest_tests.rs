@@ -1,7 +1,9 @@
 use super::*;
-use crate::object::{self, ObjectKind};
+use crate::manifest_root;
+use crate::object;
+use crate::object_kind::ObjectKind;
 use crate::segment::Segment;
-use crate::{Encoding, PackId, SegmentId, manifest, testing};
+use crate::{Encoding, PackId, SegmentId, testing};
 use block::Memory;
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt};
@@ -30,7 +32,7 @@ async fn written(store: &Store, segments: &[&[ChunkRef]]) -> ManifestId {
         let body = Segment::encode(&chunks.iter().map(place).collect::<Vec<_>>(), 0);
         ids.push(Some(SegmentId(write(ObjectKind::Segment, body).await)));
     }
-    let root = manifest::encode(segments.len() as u64 * SEGMENT, &ids, 0);
+    let root = manifest_root::encode(segments.len() as u64 * SEGMENT, &ids, 0);
     ManifestId(write(ObjectKind::Root, root).await)
 }
 

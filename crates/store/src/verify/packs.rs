@@ -2,7 +2,6 @@
 
 use super::fingerprint;
 use crate::pack::{self, Index};
-use crate::wire::damaged;
 use crate::{PackId, Store};
 use block::{Error, ErrorKind, Result, offload};
 use bytes::Bytes;
@@ -28,14 +27,6 @@ impl Read {
     }
 }
 
-/// The id of the pack that a listing showed.
-pub(crate) fn id_of(key: &str) -> Result<PackId> {
-    key.strip_prefix(pack::PREFIX)
-        .and_then(|name| name.strip_prefix('/'))
-        .and_then(|name| name.parse().ok())
-        .ok_or_else(|| damaged(key, "its name is not a pack's"))
-}
-
 /// Reads a pack and verifies all of it; `None` when it is gone since it was listed. Chunks whose
 /// stored bytes have their checksum are sound; with `deep` they are opened, decompressed and
 /// compared with their ids whatever it says.
@@ -44,7 +35,7 @@ pub(crate) fn id_of(key: &str) -> Result<PackId> {
 /// The backend's, when they say nothing of the pack.
 pub(super) async fn whole(store: &Store, meta: &ObjectMeta, deep: bool) -> Result<Option<Read>> {
     let key = meta.location.to_string();
-    let id = match id_of(&key) {
+    let id = match pack::id_of_key(&key) {
         Ok(id) => id,
         Err(e) => return Ok(Some(Read::failed(0, e))),
     };

@@ -1,6 +1,6 @@
 //! What a verification of a store found.
 
-use crate::{ChunkId, ChunkRef, ManifestId, PackId, RefKind};
+use crate::{ChunkId, ChunkRef, ManifestId, PackId, RefKind, pack};
 use block::{Error, ErrorKind, Result, Span};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,7 +97,7 @@ impl Report {
         let faults = std::mem::take(&mut self.faults);
         let mut newer = Vec::new();
         for fault in faults {
-            match super::pack_id_of(&fault.object) {
+            match pack::id_of_key(&fault.object) {
                 Ok(pack) if self.newer.contains(&pack) => newer.push((pack, fault)),
                 _ => self.faults.push(fault),
             }

@@ -3,13 +3,14 @@
 use super::report::{Fault, Faults, Holder, Lost, Report};
 use super::{fingerprint, packs};
 use crate::chunker::{PAGE, SEGMENT, SEGMENT_PAGES};
-use crate::gc;
+use crate::collection::State;
 use crate::moved::Moved;
-use crate::object::{self, ObjectKind};
+use crate::object;
+use crate::object_kind::ObjectKind;
 use crate::segment::{self, Placed, Segment};
 use crate::{
-    ChunkRef, ManifestId, PackId, Progress, RefKind, RefRecord, SegmentId, Store, bootlist, heal,
-    keys, manifest, pack, servers, settings,
+    ChunkRef, ManifestId, PackId, Progress, RefKind, RefRecord, SegmentId, Store, bootlist,
+    document, heal, manifest_root, pack, servers, settings, slots,
 };
 use block::{ErrorKind, Result, Span};
 use bytes::Bytes;
@@ -222,7 +223,7 @@ impl<'a> Scan<'a> {
             self.good.extend(read.good);
             if let Some((offset, error)) = read.fault {
                 if error.kind() == ErrorKind::Unsupported {
-                    self.report.newer.extend(packs::id_of(meta.location.as_ref()));
+                    self.report.newer.extend(pack::id_of_key(meta.location.as_ref()));
                 }
                 self.faults.note(meta.location.as_ref(), offset, error)?;
             }
@@ -311,12 +312,12 @@ impl<'a> Scan<'a> {
         holders: &[Holder],
         read: bool,
     ) -> Result<()> {
-        let key = manifest::key(id);
+        let key = manifest_root::key(id);
         let whole = Span::whole(size);
         let Some(body) = self.body(ObjectKind::Root, &id.0, &key, holders, whole).await? else {
             return Ok(());
         };
-        let (size, segments) = match manifest::decode(&key, &body) {
+        let (size, segments) = match manifest_root::decode(&key, &body) {
             Ok(decoded) => decoded,
             Err(e) => {
                 self.faults.note(&key, 0, e)?;
@@ -495,7 +496,7 @@ impl<'a> Scan<'a> {
         if self.report.faults.iter().all(|fault| !fault.touches.is_empty()) {
             return Ok(());
         }
-        let condemned = async { gc::State::load(self.store).await?.contents(self.store).await };
+        let condemned = async { State::load(self.store).await?.contents(self.store).await };
         let condemned = match condemned.await {
             Ok(contents) => contents.absent,
             // What is wrong there is among the faults.
@@ -530,8 +531,11 @@ async fn check_object(store: &Store, meta: &ObjectMeta) -> Result<Checked> {
     let Some(kind) = kind else {
         match prefix {
             "refs" => store.refs().check_key(key).await?,
-            "" if name == settings::KEY => settings::check(store).await?,
-            "keys" => keys::check(store.backend(), key).await?,
+            "" if name == settings::KEY => {
+                let bytes = objects::get(store.backend(), key, document::MAX_LEN).await?;
+                store.settings().check_stored(&bytes)?;
+            }
+            "keys" => slots::check(store.backend(), key).await?,
             "" if name == publish::KEY => publish::check(store.backend()).await?,
             // Not ours: nothing is known of it, and nobody reads it.
             _ => tracing::warn!(object = key, "an object that is not the store's"),
@@ -542,7 +546,7 @@ async fn check_object(store: &Store, meta: &ObjectMeta) -> Result<Checked> {
     match kind {
         ObjectKind::Root => {
             let body = heal::own_content(store, kind, id()?.as_bytes()).await?;
-            manifest::decode(key, &body)?;
+            manifest_root::decode(key, &body)?;
         }
         ObjectKind::Segment => {
             let body = heal::own_content(store, kind, id()?.as_bytes()).await?;

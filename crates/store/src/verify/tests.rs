@@ -1,6 +1,7 @@
 use super::*;
+use crate::rewritten;
 use crate::testing::{self, noise};
-use crate::{Cost, Grain, NewKey, RefBody, RefKind, Secret, bootlist, gc, import, moved};
+use crate::{Cost, Grain, NewKey, RefBody, RefKind, Secret, bootlist, gc, import};
 use block::Memory;
 use block::conformance::Sequence;
 use object_store::ObjectStoreExt;
@@ -61,7 +62,7 @@ async fn lab(encrypted: bool) -> Lab {
     session.close(Ok(())).await.unwrap();
     let options = gc::Options { grace: Duration::from_secs(86_400), ..gc::Options::default() };
     gc::collect(&store, &options, &()).await.unwrap();
-    moved::save(&store, &crate::PackId([3; 32]), chunks).await.unwrap();
+    rewritten::save(&store, &crate::PackId([3; 32]), chunks).await.unwrap();
     std::mem::forget(store.session("another import").await.unwrap());
     Lab { backend, store, image }
 }
@@ -305,7 +306,7 @@ async fn a_pack_that_was_rewritten_while_it_was_verified_is_no_damage() {
     let chunks = manifest.chunks().await.unwrap();
     let now =
         chunks.iter().filter(|c| c.pack == at.pack).map(|c| crate::ChunkRef { pack: copy, ..*c });
-    moved::save(&lab.store, &at.pack, now.collect::<Vec<_>>()).await.unwrap();
+    rewritten::save(&lab.store, &at.pack, now.collect::<Vec<_>>()).await.unwrap();
     lab.backend.delete(&old).await.unwrap();
     let report = lab.verify().await;
     let touched = report.faults.iter().filter(|fault| !fault.touches.is_empty()).count();

@@ -1,8 +1,9 @@
 use crate::repair::{self, Report, Source};
+use crate::rewritten;
 use crate::testing::{self, noise};
 use crate::{
     ChunkId, ChunkRef, Cost, ManifestId, NewKey, PackId, RefBody, RefKind, Secret, Store, bootcopy,
-    bootlist, gc, import, moved, pack, segment, settings, verify, wire,
+    bootlist, gc, import, pack, segment, settings, verify, wire,
 };
 use block::{Memory, Span};
 use bytes::Bytes;
@@ -275,7 +276,7 @@ async fn a_copy_whose_pack_is_elsewhere_or_whose_map_is_lost_is_made_anew() {
     let manifest = lab.store.manifest(&first).await.unwrap();
     let segment = segment::key(&manifest.segment_id(0).unwrap());
     drop(manifest);
-    let keys = [segment, crate::manifest::key(&first)];
+    let keys = [segment, crate::manifest_root::key(&first)];
     for (key, removed) in keys.iter().flat_map(|key| [(key, false), (key, true)]) {
         match removed {
             true => lab.remove(key).await,
@@ -292,7 +293,7 @@ async fn a_copy_whose_pack_is_elsewhere_or_whose_map_is_lost_is_made_anew() {
     // As a repair did that knew no copies.
     let pack = lab.copy[0].pack;
     let places = lab.own.iter().zip(&lab.copy).filter(|(_, copy)| copy.pack == pack);
-    moved::save(&lab.store, &pack, places.map(|(own, _)| *own)).await.unwrap();
+    rewritten::save(&lab.store, &pack, places.map(|(own, _)| *own)).await.unwrap();
     lab.remove(pack::path(&pack).as_ref()).await;
     assert!(lab.is_clean().await && !lab.serves().await);
     let dry = repair::store(&lab.store, &[], true, &()).await.unwrap();
@@ -333,7 +334,7 @@ async fn a_copy_of_a_newer_build_is_left_to_it_and_all_else_is_healed() {
         let manifest = lab.store.manifest(&first).await.unwrap();
         let segment = segment::key(&manifest.segment_id(0).unwrap());
         drop(manifest);
-        let key = if part == "segments" { segment } else { crate::manifest::key(&first) };
+        let key = if part == "segments" { segment } else { crate::manifest_root::key(&first) };
         lab.change(&key, newer).await;
         let before =
             lab.backend.get(&Path::from(key.as_str())).await.unwrap().bytes().await.unwrap();
@@ -384,7 +385,7 @@ async fn a_copy_of_which_no_list_tells_what_was_in_it_is_taken_off() {
         // While the copy is whole, it is of use.
         let report = lab.repair(&[]).await;
         assert_eq!(report.dropped_boot_copies, Vec::<String>::new(), "{lost}");
-        lab.remove(&crate::manifest::key(&lab.copy_id().await)).await;
+        lab.remove(&crate::manifest_root::key(&lab.copy_id().await)).await;
         let report = lab.repair(&[]).await;
         assert_eq!(report.dropped_boot_copies, [IMAGE], "{lost}: {report:?}");
         assert_eq!(report.boot_copies, Vec::<String>::new(), "{lost}");
@@ -463,7 +464,7 @@ async fn a_copy_whose_pack_is_of_a_newer_format_keeps_its_label_and_the_pack_is_
     // Then its map is lost, too, and what would be made anew has the id of the pack that is there.
     for remove_map in [false, true] {
         if remove_map {
-            lab.remove(&crate::manifest::key(&first)).await;
+            lab.remove(&crate::manifest_root::key(&first)).await;
         }
         let report = lab.repair(&[]).await;
         assert_eq!((&report.boot_copies, &report.dropped_boot_copies), (&vec![], &vec![]));
@@ -481,7 +482,7 @@ async fn a_copy_that_was_made_anew_where_its_pack_had_been_moved_outlives_a_coll
         // As a repair did that knew no copies.
         let pack = lab.copy[0].pack;
         let places = lab.own.iter().zip(&lab.copy).filter(|(_, copy)| copy.pack == pack);
-        moved::save(&lab.store, &pack, places.map(|(own, _)| *own)).await.unwrap();
+        rewritten::save(&lab.store, &pack, places.map(|(own, _)| *own)).await.unwrap();
         if !is_back {
             lab.remove(pack::path(&pack).as_ref()).await;
         }

@@ -18,9 +18,9 @@
 //!
 //! The id of a list is the hash of its body.
 
-use crate::object::{self, ObjectKind};
+use crate::object_kind::ObjectKind;
 use crate::wire::{damaged, unknown};
-use crate::{BootListId, ManifestId, PackId, SegmentId, Store};
+use crate::{BootListId, ManifestId, PackId, SegmentId};
 use block::Result;
 use bytes::Bytes;
 use std::collections::HashSet;
@@ -99,29 +99,13 @@ pub(crate) struct Item {
     pub(crate) size: u32,
 }
 
-/// Writes a list; returns its id.
-pub(crate) async fn write(store: &Store, mut items: Vec<Item>) -> Result<[u8; 32]> {
-    items.sort_unstable();
-    items.dedup_by_key(|item| item.name);
-    let mut random = [0; 16];
-    store.world().entropy.fill(&mut random)?;
-    let body = encode(random, &items);
-    object::write_content(store.backend(), store.settings(), ObjectKind::Condemned, &body).await
-}
-
-/// Reads a list.
-pub(crate) async fn read(store: &Store, id: &[u8; 32]) -> Result<Vec<Item>> {
-    let (backend, settings) = (store.backend(), store.settings());
-    let body = object::read_content(backend, settings, ObjectKind::Condemned, id).await?;
-    decode(&key(id), body)
-}
-
 /// The key of a list.
 pub(crate) fn key(id: &[u8; 32]) -> String {
     ObjectKind::Condemned.key(&blake3::Hash::from_bytes(*id))
 }
 
-fn encode(random: [u8; 16], items: &[Item]) -> Vec<u8> {
+/// The body of a list, whose items are in order, each once.
+pub(crate) fn encode(random: [u8; 16], items: &[Item]) -> Vec<u8> {
     let header = Header { random, objects: (items.len() as u32).into(), reserved: [0; 4] };
     let mut body = Vec::with_capacity(size_of::<Header>() + items.len() * size_of::<Entry>());
     body.extend_from_slice(header.as_bytes());

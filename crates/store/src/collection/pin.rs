@@ -5,7 +5,8 @@
 //! `what` it does; `holds`, manifests that are kept for it. A pin is never changed: a session writes
 //! another one, and deletes all of them at its end.
 
-use crate::object::{self, ObjectKind};
+use crate::object;
+use crate::object_kind::ObjectKind;
 use crate::wire::damaged;
 use crate::{ManifestId, Store, WriterId};
 use block::{Error, ErrorKind, Result};

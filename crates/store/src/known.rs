@@ -1,11 +1,11 @@
 //! The chunks that a store has already, learned from the indexes of its packs.
 
-use crate::gc::Absent;
+use crate::condemned::Absent;
 use crate::pack::{self, Index};
-use crate::verify::pack_id_of;
-use crate::{ChunkId, ChunkRef, Encoding, PackId, PackTail, Store};
+use crate::{ChunkId, ChunkRef, Encoding, PackId, PackTail, Settings};
 use block::{ErrorKind, Result};
 use futures::{StreamExt, stream};
+use object_store::ObjectStore;
 use std::collections::HashSet;
 
 /// Indexes that are read at the same time.
@@ -33,21 +33,25 @@ struct Row {
 impl Known {
     /// Lists the packs and reads their indexes. A damaged pack counts as missing: what it held is
     /// stored again, and the pack replaced if it comes out the same.
-    pub(crate) async fn load(store: &Store) -> Result<Self> {
-        Self::load_without(store, &Absent::default()).await
+    pub(crate) async fn load(backend: &dyn ObjectStore, settings: &Settings) -> Result<Self> {
+        Self::load_without(backend, settings, &Absent::default()).await
     }
 
     /// As [`load`](Self::load), without the packs that count as absent.
-    pub(crate) async fn load_without(store: &Store, absent: &Absent) -> Result<Self> {
-        let listed = objects::list(store.backend(), pack::PREFIX).await?;
+    pub(crate) async fn load_without(
+        backend: &dyn ObjectStore,
+        settings: &Settings,
+        absent: &Absent,
+    ) -> Result<Self> {
+        let listed = objects::list(backend, pack::PREFIX).await?;
         // By value: over references the future would not be `Send` for the compiler.
         let mut loads = stream::iter(listed)
             .map(|meta| async move {
-                let index = Index::load(store.backend(), store.settings(), &meta).await;
+                let index = Index::load(backend, settings, &meta).await;
                 (meta.location, index)
             })
             .buffer_unordered(CONCURRENCY);
-        let mut known = Self { sealed: store.settings().is_encrypted(), ..Self::default() };
+        let mut known = Self { sealed: settings.is_encrypted(), ..Self::default() };
         while let Some((key, index)) = loads.next().await {
             match index {
                 // About to be deleted, or so it may be.
@@ -62,7 +66,7 @@ impl Known {
                 {
                     tracing::warn!(pack = %key, error = %e, "a pack is left out of an import");
                     if e.kind() == ErrorKind::Unsupported {
-                        known.newer.extend(pack_id_of(key.as_ref()));
+                        known.newer.extend(pack::id_of_key(key.as_ref()));
                     }
                 }
                 Err(e) => return Err(e),
@@ -75,18 +79,19 @@ impl Known {
     /// Only what some packs hold, whose ends somebody kept. One that is not in the store as it was, and
     /// an end that is not its pack's, are passed over.
     pub(crate) async fn of_packs(
-        store: &Store,
+        backend: &dyn ObjectStore,
+        settings: &Settings,
         absent: &Absent,
         packs: Vec<PackTail>,
     ) -> Result<Self> {
         let mut checks = stream::iter(packs)
             .map(|pack| async move {
                 let path = pack::path(&pack.id);
-                let (key, settings) = (path.as_ref(), store.settings());
+                let key = path.as_ref();
                 let Ok(index) = Index::decode(settings, pack.id, key, &pack.tail, pack.size) else {
                     return Ok(None);
                 };
-                match objects::head(store.backend(), key).await {
+                match objects::head(backend, key).await {
                     Ok(there) if there.size == pack.size => Ok(Some(index)),
                     Ok(_) => Ok(None),
                     Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
@@ -94,7 +99,7 @@ impl Known {
                 }
             })
             .buffer_unordered(CONCURRENCY);
-        let mut known = Self { sealed: store.settings().is_encrypted(), ..Self::default() };
+        let mut known = Self { sealed: settings.is_encrypted(), ..Self::default() };
         while let Some(index) = checks.next().await {
             match index? {
                 Some(index) if !absent.pack(&index.id) => known.add(&index),

@@ -4,10 +4,10 @@
 //! `condemned` object, the `sequence` of the record that first had it, the number of its `objects`
 //! and their `bytes`, and `swept`: `null`, or when it was swept, in Unix seconds of the store's clock.
 
-use super::census::seconds;
-use super::condemned::{self, Absent};
+use super::{lists, seconds};
+use crate::condemned::Absent;
 use crate::id::CondemnedId;
-use crate::object::ObjectKind;
+use crate::object_kind::ObjectKind;
 use crate::{RefBody, RefKind, Store};
 use block::{Error, ErrorKind, Result};
 use futures::{StreamExt, stream};
@@ -212,7 +212,7 @@ impl State {
     async fn read(store: &Store, lists: Vec<List>) -> Result<Contents> {
         let mut contents = Contents::default();
         let mut lists = stream::iter(lists)
-            .map(|list| async move { (list.id, condemned::read(store, list.id.as_bytes()).await) })
+            .map(|list| async move { (list.id, lists::read(store, list.id.as_bytes()).await) })
             .buffer_unordered(CONCURRENCY);
         while let Some((id, read)) = lists.next().await {
             match read {
