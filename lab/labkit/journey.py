@@ -237,17 +237,20 @@ class Journey:
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.5)
-        self.release_what_is_left()
+        self.have_released()
 
-    def release_what_is_left(self):
-        """Releases the disk of a machine whose keeper was killed between naming its parcel and releasing its disk.
+    def have_released(self):
+        """Has a disk released whose keeper was killed before it could, by looking at the machines of the home."""
+        note = os.path.join(self.machine.folder(), "unreleased")
+        if not os.path.exists(note):
+            return
 
-        Nothing does that by itself, and the store says that the machine is here until it goes on elsewhere.
-        """
-        with contextlib.suppress(LabError):
-            self.machine.home.command("disk", "release", "box")
-            self.has_taken = True
-            self.facts["released"] += 1
+        def is_released():
+            self.machine.home.command("vm", "list")
+            return not os.path.exists(note)
+
+        wait_until("the disk to be released", is_released, PATIENCE)
+        self.facts["released"] += 1
 
     def arrive(self, at, during=None):
         """Goes on in a home; `during` happens meanwhile."""

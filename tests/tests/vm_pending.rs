@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use sojourn_tests::slow::Hanging;
 use sojourn_tests::{Client, CountingMachine, Home, require};
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use tempfile::TempDir;
 
 /// A home in which nothing goes up while reads of what was kept are held.
@@ -53,6 +54,11 @@ impl SlowHome {
         machine.end_keeper(processes, Signal::KILL);
         self.hanging.hold_reads(false);
     }
+}
+
+/// The note that the disk of a machine is still to be released.
+fn unreleased(machine: &CountingMachine<'_>) -> PathBuf {
+    machine.pending().with_file_name("unreleased")
 }
 
 #[test]
@@ -267,6 +273,57 @@ fn a_suspension_that_is_in_the_store_already_is_not_given_up_for_what_became_of_
     assert!(!here.exists());
     assert_eq!(machine.show()["parcels"].as_array().unwrap().len(), 1);
     assert_eq!(machine.vm("resume")["parcel"], "work@1");
+}
+
+#[test]
+fn a_disk_that_a_killed_keeper_did_not_release_is_released_when_somebody_looks_at_the_machines() {
+    require!("qemu-system-x86_64", "cc");
+    let slow = SlowHome::new();
+    let machine = slow.idle_machine();
+    let processes = machine.processes();
+    slow.hanging.hold_reads(true);
+    machine.vm("suspend");
+    // The disk is not released while somebody uses it.
+    let client = Client::attach(&slow.home.home().join("nbd.sock"), "work-disk");
+    slow.hanging.hold_reads(false);
+    machine.wait("parcel", || !machine.pending().exists());
+    machine.end_keeper(processes, Signal::KILL);
+    client.detach();
+    let store = slow.home.home().join("store");
+    let there = Home::made_with(&["--store", store.to_str().unwrap()]);
+    let refused = there.fails(4, &["vm", "resume", "work"]);
+    assert!(refused.contains("vm list") && refused.contains("disk release work-disk"), "{refused}");
+    let listed = slow.home.command().args(["vm", "list"]).output().unwrap();
+    let (_, err) = sojourn_tests::tool::texts(&listed);
+    assert!(err.contains("work@1 is in the store and nothing released its disk"), "{err}");
+    machine.wait("end of the keeper", || !unreleased(&machine).exists());
+    assert!(slow.home.run(&["vm", "list"]).contains("work"));
+    let moved = CountingMachine::of(&there, "work");
+    assert_eq!(moved.vm("resume")["parcel"], "work@1");
+}
+
+#[test]
+fn a_disk_that_is_to_be_released_and_was_written_since_stays_here() {
+    require!("qemu-system-x86_64", "cc");
+    let slow = SlowHome::new();
+    let machine = slow.idle_machine();
+    assert_eq!(machine.suspend()["parcel"], "work@1");
+    machine.wait("end of the keeper", || !unreleased(&machine).exists());
+    // As when a keeper is killed when that alone was left, and somebody boots the machine by hand.
+    std::fs::write(unreleased(&machine), "work@1").unwrap();
+    slow.home.run(&["disk", "take", "work-disk"]);
+    slow.home.run(&["vm", "resume", "work"]);
+    assert!(!unreleased(&machine).exists(), "a machine that runs keeps its disk");
+    slow.home.run(&["vm", "stop", "--force", "work"]);
+    let server = slow.home.serve();
+    let mut client = Client::attach(server.socket(), "work-disk");
+    client.write(0, &[7; 4096]);
+    client.flush();
+    client.detach();
+    std::fs::write(unreleased(&machine), "work@1").unwrap();
+    slow.home.run(&["vm", "list"]);
+    machine.wait("end of the keeper", || !unreleased(&machine).exists());
+    assert_eq!(slow.home.json(&["disk", "show", "work-disk"])["name"], "work-disk");
 }
 
 #[test]

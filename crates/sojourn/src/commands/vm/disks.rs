@@ -252,15 +252,6 @@ impl DiskServer {
         ask_once_free(&self.home, DiskRequest::Release { name: disk.to_owned() }).await.map(drop)
     }
 
-    /// The same; says whether it was done, and logs why not.
-    pub(super) async fn release_or_warn(&self, disk: &str) -> bool {
-        let released = self.release(disk).await;
-        if let Err(error) = &released {
-            tracing::warn!(disk, %error, "the disk is not released; 'sojourn disk release' does it");
-        }
-        released.is_ok()
-    }
-
     /// Leaves the server. The last machine's keeper has it end, if a keeper started it and no other client uses it.
     pub(super) async fn leave(self) {
         let Self { home, using, own, .. } = self;

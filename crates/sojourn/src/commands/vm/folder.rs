@@ -12,8 +12,10 @@
 //! | `pending/` | a suspension that is not in the store yet |
 //! | `pending.aside/` | the same while its disk is put back to an older parcel; after a kill it is put back itself |
 //! | `not-sent` | why that is not sent: it was given up, or somebody had it end |
+//! | `unreleased` | the parcel that the machine has become, while its disk and its claim are still to be given up |
 
 use super::not_sent::NotSent;
+use super::note;
 use block::fs::FsPath;
 use block::lock::{LockFile, Taking};
 use block::{Error, ErrorKind, Result};
@@ -28,6 +30,8 @@ use vm::{MachineSpec, PendingSuspension};
 const LONGEST: usize = 90;
 /// The file that says why a suspension is not sent.
 const NOT_SENT: &str = "not-sent";
+/// The file that names a parcel whose disk is still to be released.
+const UNRELEASED: &str = "unreleased";
 
 /// The directory of a machine, which may not be there.
 #[derive(Debug, Clone)]
@@ -161,13 +165,31 @@ impl MachineFolder {
         let path = self.path.join(NOT_SENT);
         match why {
             Some(why) => why.write(&path),
-            None => NotSent::clear(&path),
+            None => note::clear(&path),
         }
     }
 
     /// Why what is kept here is not sent, if it is not to be.
     pub(super) fn not_sent(&self) -> Option<NotSent> {
         NotSent::read(&self.path.join(NOT_SENT))
+    }
+
+    /// Notes that the machine is in the store as `parcel`, and its disk and its claim are still to be given up; `None`
+    /// when they have been, or the machine runs again.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(super) fn note_unreleased(&self, parcel: Option<&str>) -> Result<()> {
+        let path = self.path.join(UNRELEASED);
+        match parcel {
+            Some(parcel) => note::write(&path, parcel),
+            None => note::clear(&path),
+        }
+    }
+
+    /// The parcel that the machine has become, if its disk and its claim are still to be given up.
+    pub(super) fn unreleased(&self) -> Option<String> {
+        note::read(&self.path.join(UNRELEASED))
     }
 
     /// A suspension that is not in the store yet, if there is one.

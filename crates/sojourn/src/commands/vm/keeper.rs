@@ -4,6 +4,7 @@
 use super::disks::{self, DiskServer};
 use super::folder::MachineFolder;
 use super::nearby::NearbyOfHome;
+use super::release;
 use super::requests::{ASKS, KeeperInput, Requests, start_ended};
 use super::upload::{self, UploadEnd, UploadWaiter};
 use super::wire::{self, KeeperReply, KeeperRequest, RunningView, StoredView};
@@ -384,6 +385,7 @@ impl KeptMachine {
         keeper.requests.listen()?;
         // Whatever was said of an earlier suspension: it is not what is kept next.
         keeper.folder.note_not_sent(None)?;
+        keeper.folder.note_unreleased(None)?;
         if let Some(stream) = asked {
             wire::answer(stream, self.status(None).await.map(KeeperReply::Status)).await;
         }
@@ -448,7 +450,7 @@ impl KeptMachine {
                     return Ok(Some(KeeperStep::Upload(waiting)));
                 }
                 Packing::Parcel(report) => {
-                    let reply = Ok(KeeperReply::Stored(self.part(keeper.server, &report).await));
+                    let reply = Ok(KeeperReply::Stored(self.part(keeper, &report).await));
                     return Ok(Some(KeeperStep::End(vec![Farewell { stream, reply }])));
                 }
                 Packing::Ended(by) => {
@@ -549,9 +551,12 @@ impl KeptMachine {
     }
 
     /// Ends a machine whose parcel is made, and releases its disk.
-    async fn part(&mut self, server: &DiskServer, report: &ParcelReport) -> StoredView {
+    async fn part(&mut self, keeper: &Keeper<'_>, report: &ParcelReport) -> StoredView {
+        if let Err(error) = keeper.folder.note_unreleased(Some(&report.parcel.name())) {
+            tracing::warn!(%error, "a keeper that is killed now leaves the disk unreleased");
+        }
         self.machine.end().await;
-        let released = server.release_or_warn(&self.machine.spec().disk).await;
+        let released = release::release_disk(keeper, &self.machine.spec().disk).await;
         StoredView::new(report, released)
     }
 

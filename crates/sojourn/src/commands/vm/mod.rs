@@ -26,6 +26,8 @@ mod folder;
 mod keeper;
 mod nearby;
 mod not_sent;
+mod note;
+mod release;
 mod remove;
 mod requests;
 mod revert;
@@ -509,7 +511,8 @@ async fn resume_parcel(
     must_run_here(&parcel.spec, &args.qemu).await?;
     let was_here = disks::bring(home, &engine, &parcel.spec.disk).await.map_err(|e| match e.kind() {
         ErrorKind::Conflict => e.context(format!(
-            "machine {machine:?} runs on another host, or what it was suspended as is still going up from there"
+            "machine {machine:?} runs on another host, or has not all gone up from there ('sojourn vm list' on that host \
+             says which, and has what nothing sends go up)"
         )),
         _ => e,
     })?;

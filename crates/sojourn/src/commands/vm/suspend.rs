@@ -23,13 +23,30 @@ pub(super) async fn run(args: &Suspend, home: &Home, output: Output) -> Result<(
     let request = KeeperRequest::Suspend { wait: *wait };
     let reply = match ask_or_gone(&folder, &request).await? {
         Some(reply) => reply,
-        None => match folder.pending()? {
-            Some(pending) => send_kept(home, &folder, &pending, &request).await?,
-            None => return Err(does_not_run(name)),
+        None => match (folder.pending()?, folder.unreleased()) {
+            (Some(pending), _) => send_kept(home, &folder, &pending, &request).await?,
+            // Its keeper was killed when that alone was left to do.
+            (None, Some(parcel)) => {
+                release(home, &folder).await?;
+                KeeperReply::Stored(StoredView::of(parcel))
+            }
+            (None, None) => return Err(does_not_run(name)),
         },
     };
     drop(bar);
     answered(name, reply, output)
+}
+
+/// Has a new keeper release the disk of a machine that is in the store.
+async fn release(home: &Home, folder: &MachineFolder) -> Result<()> {
+    keeper::spawn(home, folder, machine::default_qemu(), KeepFor::Upload).await?;
+    match folder.unreleased() {
+        None => Ok(()),
+        Some(parcel) => Err(Error::unavailable(format!(
+            "{parcel} is in the store, and its disk is not released; 'sojourn vm log --qemu {}' says why",
+            folder.name()
+        ))),
+    }
 }
 
 /// Has a new keeper send what was kept here, which nothing sends; what that answers to a request to suspend.

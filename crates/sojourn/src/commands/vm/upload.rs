@@ -6,12 +6,13 @@ use super::folder::MachineFolder;
 use super::keeper::{Farewell, Keeper};
 use super::nearby::NearbyOfHome;
 use super::not_sent::NotSent;
+use super::release;
 use super::requests::KeeperInput;
 use super::wire::{self, KeeperReply, KeeperRequest, KeptView, PendingView, StoredView};
 use ::vm::machine::MachineDisk;
 use ::vm::packing::KeptReport;
 use ::vm::upload::{UploadReport, UploadTarget, upload};
-use ::vm::{Parcel, PendingSuspension, RunClaim};
+use ::vm::{Parcel, PendingSuspension};
 use block::{Error, ErrorKind, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -128,15 +129,30 @@ async fn may_be_stored(keeper: &Keeper<'_>, pending: &PendingSuspension) -> bool
 }
 
 /// Sends what was kept of a machine, and serves commands meanwhile. What may come off later is tried again and
-/// again; who waits is told why it does not, unless it is for a store that is away or full.
+/// again; who waits is told why it does not, unless it is for a store that is away or full. When all of it was sent and
+/// its disk was not released, does that.
 ///
 /// # Errors
 /// Those of the keeper's socket, and what keeps the suspension from the store for good when nobody waits for it.
-pub(super) async fn run(
+pub(super) async fn run(keeper: &mut Keeper<'_>, waiting: Vec<UploadWaiter>) -> Result<UploadEnd> {
+    match (keeper.folder.pending()?, keeper.folder.unreleased()) {
+        (None, Some(parcel)) => {
+            release::finish(keeper, &parcel).await?;
+            Ok(UploadEnd::End(Vec::new()))
+        }
+        _ => {
+            let pending = keeper.pending()?;
+            send(keeper, pending, waiting).await
+        }
+    }
+}
+
+/// Sends a suspension, and serves commands meanwhile.
+async fn send(
     keeper: &mut Keeper<'_>,
+    pending: PendingSuspension,
     mut waiting: Vec<UploadWaiter>,
 ) -> Result<UploadEnd> {
-    let pending = keeper.pending()?;
     // Who starts a keeper for this is told the same however quick it is: before anybody can ask it, that it is of no
     // use, or else that it goes up, which begins then.
     let mut later = None;
@@ -208,11 +224,7 @@ pub(super) async fn run(
             Err(e) if may_come_off(keeper, &pending, &e).await => {
                 tracing::warn!(error = %e, "the suspension cannot go up now; it is tried again");
                 if !matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::NoSpace) {
-                    let told = e.message().to_owned();
-                    for UploadWaiter { stream, .. } in waiting.drain(..) {
-                        let told = Error::new(e.kind(), format!("{told}; it is tried again"));
-                        wire::answer(stream, Err(told)).await;
-                    }
+                    tell_that_it_is_tried_again(waiting.drain(..), &e).await;
                 }
                 pause = if failure.is_some() { (pause * 2).min(RETRY[1]) } else { RETRY[0] };
                 (later, failure) = (Some(pause), Some(e));
@@ -298,6 +310,13 @@ fn give_up(folder: &MachineFolder, why: Error) -> Error {
     why
 }
 
+async fn tell_that_it_is_tried_again(waiting: impl Iterator<Item = UploadWaiter>, why: &Error) {
+    for UploadWaiter { stream, .. } in waiting {
+        let told = Error::new(why.kind(), format!("{}; it is tried again", why.message()));
+        wire::answer(stream, Err(told)).await;
+    }
+}
+
 async fn gave_up(waiting: Vec<UploadWaiter>, why: &str) {
     for UploadWaiter { stream, .. } in waiting {
         wire::answer(stream, Err(Error::conflict(format!("the suspension did not go up: {why}"))))
@@ -313,22 +332,18 @@ async fn done(
     report: &UploadReport,
     waiting: Vec<UploadWaiter>,
 ) -> Result<Vec<Farewell>> {
-    let store = &keeper.engine.store;
-    // First: whoever resumes the machine from now on goes by the parcel.
-    PendingSuspension::forget(keeper.folder.path())?;
-    let ended = async {
-        let claim = RunClaim::of_suspension(store, &pending.machine, keeper.id).await?;
-        claim.end(store).await
-    };
-    if let Err(error) = ended.await {
-        tracing::warn!(%error, "the store says until the next start that the machine runs here");
+    let parcel = report.parcel.name();
+    if let Err(error) = keeper.folder.note_unreleased(Some(&parcel)) {
+        tracing::warn!(%error, "a keeper that is killed now leaves the disk unreleased");
     }
-    let released = keeper.server.release_or_warn(&pending.machine.disk).await;
-    tracing::info!(parcel = report.parcel.name(), "the suspension is in the store");
+    // Before the disk is given up: whoever resumes the machine from now on goes by the parcel.
+    PendingSuspension::forget(keeper.folder.path())?;
+    let released = release::give_up(keeper, &pending.machine).await;
+    tracing::info!(parcel, "the suspension is in the store");
     let answer = |waiting: UploadWaiter| {
         let stored = waiting.kept + waiting.since.elapsed().as_secs_f64();
         let view = StoredView {
-            parcel: report.parcel.name(),
+            parcel: parcel.clone(),
             paused_seconds: waiting.paused,
             stored_seconds: stored,
             memory_bytes: report.memory_bytes,
