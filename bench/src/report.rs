@@ -89,6 +89,8 @@ struct Figures {
     of_raw: Option<f64>,
     /// Rate by that of the other build (`--before`): the median over the rounds.
     of_before: Option<f64>,
+    /// Where that median lies with 95 % confidence, if there are rounds enough to tell.
+    of_before_range: Option<[f64; 2]>,
     /// CPU time per request by that of the other build, over all rounds.
     cpu_of_before: Option<f64>,
 }
@@ -113,6 +115,7 @@ impl Figures {
             of_best_peer: None,
             of_raw: None,
             of_before: None,
+            of_before_range: None,
             cpu_of_before: None,
         }
     }
@@ -208,6 +211,8 @@ fn compare(rows: &mut [Row]) {
             let rounds = ours.iops_of_windows.iter().zip(&before.iops_of_windows);
             let mut ratios: Vec<f64> = rounds.map(|(now, then)| now / then).collect();
             ours.of_before = Some(round(median(&mut ratios), 3));
+            ours.of_before_range =
+                range_of_median(&ratios).map(|range| range.map(|end| round(end, 3)));
             let cpu = ours.cpu_us_per_request / before.cpu_us_per_request;
             ours.cpu_of_before = cpu.is_finite().then(|| round(cpu, 3));
         }
@@ -228,6 +233,21 @@ fn median(values: &mut [f64]) -> f64 {
         length if length % 2 == 1 => values[middle],
         _ => (values[middle - 1] + values[middle]) / 2.0,
     }
+}
+
+/// The range that holds the median of what these sorted values are a sample of with at least 95 % confidence,
+/// whatever their distribution: between two of them as far from either end. `None` below six values.
+fn range_of_median(sorted: &[f64]) -> Option<[f64; 2]> {
+    let count = sorted.len();
+    // How likely it is that at most `below` of the values lie below the median.
+    let (mut below, mut chance, mut likelihood) = (0, 0.0, 0.5f64.powi(i32::try_from(count).ok()?));
+    while chance + likelihood <= 0.025 {
+        chance += likelihood;
+        likelihood *= (count - below) as f64 / (below + 1) as f64;
+        below += 1;
+    }
+    let first = below.checked_sub(1)?;
+    Some([*sorted.get(first)?, *sorted.get(count - below)?])
 }
 
 fn round(value: f64, digits: i32) -> f64 {
@@ -277,7 +297,7 @@ impl fmt::Display for Table {
         }
         let beside_another_build = self.rows.iter().any(|row| row.role == Role::Before);
         if beside_another_build {
-            write!(f, "  {:>12}  {:>12}", "of before", "CPU of it")?;
+            write!(f, "  {:>12}  {:>14}  {:>12}", "of before", "95 % range", "CPU of it")?;
         }
         writeln!(f)?;
         for row in &self.rows {
@@ -303,7 +323,11 @@ impl fmt::Display for Table {
                     )?;
                     if beside_another_build {
                         let (rate, cpu) = (figures.of_before, figures.cpu_of_before);
-                        write!(f, "  {:>12}  {:>12}", ratio(rate), ratio(cpu))?;
+                        let range = figures.of_before_range;
+                        let range = range.map_or("-".to_owned(), |[least, most]| {
+                            format!("{least:.2} to {most:.2}")
+                        });
+                        write!(f, "  {:>12}  {range:>14}  {:>12}", ratio(rate), ratio(cpu))?;
                     }
                     writeln!(f)?;
                 }
@@ -386,8 +410,19 @@ mod tests {
         compare(&mut rows);
         let Outcome::Measured(ours) = &rows[0].outcome else { unreachable!() };
         assert_eq!((ours.of_before, ours.cpu_of_before), (Some(1.0), Some(1.0)));
+        assert_eq!(ours.of_before_range, None, "three rounds tell nothing");
         let Outcome::Measured(before) = &rows[1].outcome else { unreachable!() };
         assert_eq!(before.of_before, None);
+    }
+
+    #[test]
+    fn the_range_of_a_median_is_that_of_the_sign_test() {
+        let values = |count: u32| (1..=count).map(f64::from).collect::<Vec<_>>();
+        assert_eq!(range_of_median(&values(5)), None);
+        // Tables of the sign test: the 1st and 6th of 6, the 2nd and 9th of 10, the 6th and 15th of 20.
+        for (count, range) in [(6, [1.0, 6.0]), (10, [2.0, 9.0]), (20, [6.0, 15.0])] {
+            assert_eq!(range_of_median(&values(count)), Some(range), "{count}");
+        }
     }
 
     #[test]
