@@ -116,18 +116,8 @@ pub async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply>
             Ok(DiskReply::Image(image_views::view(&record)?))
         }
         DiskRequest::Rebase { name, image, keep_mine } => {
-            devices::must_be_none(&engine.home, &name)?;
-            parcels::must_not_be_suspended(engine, &name).await?;
-            let image: ImageName = image.parse()?;
             let force = if keep_mine { Rebase::KeepMine } else { Rebase::Refuse };
-            let disk = open.hold(&name).await?;
-            let report = disk.rebase(&image, force).await?;
-            let both_changed = report
-                .both_changed
-                .iter()
-                .map(|span| Range { offset: span.offset(), length: span.len() })
-                .collect();
-            Ok(DiskReply::Rebase(RebaseView { disk: changed(engine, &disk).await, both_changed }))
+            Ok(DiskReply::Rebase(rebase(engine, &name, &image.parse()?, force).await?))
         }
         DiskRequest::Reset { name } => {
             devices::must_be_none(&engine.home, &name)?;
@@ -143,18 +133,7 @@ pub async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply>
             Ok(DiskReply::Disk(changed(engine, &disk).await))
         }
         DiskRequest::Remove { name, lost } => {
-            store::check_name("disk", &name)?;
-            devices::must_be_none(&engine.home, &name)?;
-            parcels::must_not_need_disk(engine, &name, lost).await?;
-            if lost {
-                engine.disks.remove_lost(&name).await?;
-            } else {
-                // No machine can go on with a disk that was taken from here.
-                if !engine.disks.is_here_only(&name).await? {
-                    parcels::must_not_be_suspended(engine, &name).await?;
-                }
-                open.remove(&name).await?;
-            }
+            remove(engine, &name, lost).await?;
             Ok(DiskReply::Removed(format!("disk {name}")))
         }
         DiskRequest::RemoveSnapshot { name, snapshot } => {
@@ -199,6 +178,37 @@ pub async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply>
             Ok(DiskReply::Elsewhere(found.into_iter().map(Into::into).collect()))
         }
     }
+}
+
+/// Puts a disk onto another image version.
+async fn rebase(
+    engine: &Engine,
+    name: &str,
+    image: &ImageName,
+    force: Rebase,
+) -> Result<RebaseView> {
+    devices::must_be_none(&engine.home, name)?;
+    parcels::must_not_be_suspended(engine, name).await?;
+    let disk = engine.open.hold(name).await?;
+    let report = disk.rebase(image, force).await?;
+    let range = |span: &block::Span| Range { offset: span.offset(), length: span.len() };
+    let both_changed = report.both_changed.iter().map(range).collect();
+    Ok(RebaseView { disk: changed(engine, &disk).await, both_changed })
+}
+
+/// Removes a disk; with `lost`, one whose holder is gone for good.
+async fn remove(engine: &Engine, name: &str, lost: bool) -> Result<()> {
+    store::check_name("disk", name)?;
+    devices::must_be_none(&engine.home, name)?;
+    parcels::must_not_need_disk(engine, name, lost).await?;
+    if lost {
+        return engine.disks.remove_lost(name).await;
+    }
+    // No machine can go on with a disk that was taken from here.
+    if !engine.disks.is_here_only(name).await? {
+        parcels::must_not_be_suspended(engine, name).await?;
+    }
+    engine.open.remove(name).await
 }
 
 /// Opens a disk whose private blocks are to be dropped: when they are damaged, without them.

@@ -35,6 +35,7 @@ use engine::{Config, Engine, Home, Use};
 use nbd::Server;
 use nbd::server::Passed;
 use parking_lot::Mutex;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -209,41 +210,31 @@ impl Daemon {
         let Taken { prepared, clients, lock, shadows, iscsi } = taken;
         let Prepared { bound, http, gateway, security, control, recording, reserve } = prepared;
         let engine = engine.open(shadows.as_ref().map(Shadows::room));
-        let passing = match gateway.as_ref().map(|port| port.gateway(home, &engine, &security)) {
-            Some(Err(e)) if !clients.is_empty() => {
-                // The clients that were taken over go on.
-                tracing::error!(error = e.message(), "there is no gateway");
-                None
-            }
-            passing => passing.transpose()?,
-        };
-        let exports = HomeExports::new(
-            Arc::clone(&engine),
-            options.default_export.clone(),
-            BootHelps::of(&config.serve),
-        );
+        let passing = gateway.as_ref().map(|port| port.gateway(home, &engine, &security));
+        let passing =
+            passing.map(|made| unless_clients_go_on(made, &clients, "there is no gateway"));
+        let passing = passing.transpose()?.flatten();
+        let (default, helps) = (options.default_export.clone(), BootHelps::of(&config.serve));
+        let exports = HomeExports::new(Arc::clone(&engine), default, helps);
         let exports = throttled(throttles.as_ref(), Arc::new(exports));
-        let exports = recorded(recording.as_ref(), exports);
-        let returning = Arc::new(Returning::new(exports));
+        let returning = Arc::new(Returning::new(recorded(recording.as_ref(), exports)));
         let exports = security.guard(Arc::clone(&returning) as _, options.default_export.clone());
         let iscsi = iscsi.map(|bound| bound.serve(Arc::clone(&exports)));
         let nbd = Server::new(Arc::clone(&exports), limits(&config));
         let vhost_user = match options.vhost_user_dir(home, &config) {
             Some(dir) => {
                 let (disks, processors) = (&engine.disks, nbd.processors());
-                vhost_user::Front::start(dir, home.disks(), disks, exports, processors, &config)
-                    .await
-                    .map(Some)
+                let started = vhost_user::Front::start(
+                    dir,
+                    home.disks(),
+                    disks,
+                    exports,
+                    processors,
+                    &config,
+                );
+                unless_clients_go_on(started.await, &clients, "vhost-user is not served")?
             }
-            None => Ok(None),
-        };
-        let vhost_user = match vhost_user {
-            Err(e) if !clients.is_empty() => {
-                // The clients that were taken over go on.
-                tracing::error!(error = e.message(), "vhost-user is not served");
-                None
-            }
-            served => served?,
+            None => None,
         };
         let fronts = Fronts { iscsi, vhost_user };
         let (orders, ordered) = mpsc::unbounded_channel();
@@ -276,13 +267,7 @@ impl Daemon {
         });
         engine.disks.limit_private_bytes(config.limits.disk_space.0);
         engine.call_slow(Duration::from_millis(config.serve.slow_ms));
-
-        let time = Duration::from_secs(config.serve.lease_seconds);
-        let lease = match follows {
-            true => Lease::go_on(&engine, time).await,
-            false if config.attach.is_some() => Lease::without_waiting(&engine, time).await,
-            false => Lease::start(&engine, time).await?,
-        };
+        let lease = lease(&engine, &config, follows).await?;
         drop(reserve);
         let socket = http.as_ref().map(Port::listen).transpose()?;
         let listeners = Listeners::start(&running.nbd, bound, &security, &returning, clients)?;
@@ -295,37 +280,20 @@ impl Daemon {
         if let (Some(port), Some(passing)) = (&server.gateway, &server.running.gateway) {
             port.serve(passing, &mut server.others)?;
         }
-        work_beside(&mut server, control.into_listener(), &stop);
-        let peers_at = peers.as_ref().map(PeerPort::address);
-        if let Some(peers) = peers {
-            let stop = stop.clone();
-            server.others.spawn(peers.serve(async move { stop.wait().await }));
-        }
-        if server.options.announce || server.config.serve.announce || peers_at.is_some() {
-            let (running, stop) = (Arc::clone(&server.running), stop.wait());
-            server.others.spawn(async move {
-                let ended = async {
-                    stop.await;
-                    !running.is_handed_over()
-                };
-                discovery::announce(&running, peers_at, ended).await;
-            });
-        }
+        work_beside(&mut server, control.into_listener(), peers, &stop);
         tracing::info!(home = %home.dir().display(), pid = std::process::id(), "ready");
         notify("READY=1");
         server.tell_places();
         fronts.tell(&server.running);
-        let (upkeep, succession) = (Upkeep::new(engine), Succession::default());
-        let draining = None;
         Ok(Self {
             server,
             fronts,
             lease,
-            upkeep,
+            upkeep: Upkeep::new(engine),
             stop,
             ordered,
-            succession,
-            draining,
+            succession: Succession::default(),
+            draining: None,
             shadows,
             lock,
         })
@@ -512,9 +480,31 @@ impl Daemon {
     }
 }
 
-/// Starts what works beside the listeners until `stop`: the control socket, and what looks after the
-/// cache, the processors and the disks.
-fn work_beside(server: &mut Changeable, control: tokio::net::UnixListener, stop: &Switch) {
+/// The lease of the server on its disks: gone on with where it follows another one.
+///
+/// # Errors
+/// Those of [`Lease::start`].
+async fn lease(engine: &Arc<Engine>, config: &Config, follows: bool) -> Result<Lease> {
+    let time = Duration::from_secs(config.serve.lease_seconds);
+    Ok(match follows {
+        true => Lease::go_on(engine, time).await,
+        false if config.attach.is_some() => Lease::without_waiting(engine, time).await,
+        false => Lease::start(engine, time).await?,
+    })
+}
+
+/// Starts what works beside the listeners until `stop`: the control socket, what looks after the cache, the processors
+/// and the disks, what is given to peers, and the announcement of the server.
+fn work_beside(
+    server: &mut Changeable,
+    control: tokio::net::UnixListener,
+    peers: Option<PeerPort>,
+    stop: &Switch,
+) {
+    let peers_at = peers.as_ref().map(PeerPort::address);
+    if server.options.announce || server.config.serve.announce || peers_at.is_some() {
+        announce(server, peers_at, stop);
+    }
     let Changeable { running, listeners, others, .. } = server;
     let (for_verbs, attached) = (Arc::clone(running), listeners.attached());
     others.spawn(async move {
@@ -529,6 +519,40 @@ fn work_beside(server: &mut Changeable, control: tokio::net::UnixListener, stop:
     if let Some(porter) = &running.porter {
         let stop = stop.clone();
         others.spawn(Arc::clone(porter).follow(async move { stop.wait().await }));
+    }
+    if let Some(peers) = peers {
+        let stop = stop.clone();
+        others.spawn(peers.serve(async move { stop.wait().await }));
+    }
+}
+
+/// Announces the server in its network until `stop`, and that it is gone, unless another one follows.
+fn announce(server: &mut Changeable, peers: Option<SocketAddr>, stop: &Switch) {
+    let (running, stop) = (Arc::clone(&server.running), stop.wait());
+    server.others.spawn(async move {
+        let ended = async {
+            stop.await;
+            !running.is_handed_over()
+        };
+        discovery::announce(&running, peers, ended).await;
+    });
+}
+
+/// What was made; nothing, with the failure logged, where clients that were taken over go on without it.
+///
+/// # Errors
+/// The failure, where there are no such clients.
+fn unless_clients_go_on<T>(
+    made: Result<T>,
+    clients: &[Passed],
+    without: &str,
+) -> Result<Option<T>> {
+    match made {
+        Err(e) if !clients.is_empty() => {
+            tracing::error!(error = e.message(), "{without}");
+            Ok(None)
+        }
+        made => made.map(Some),
     }
 }
 

@@ -162,6 +162,18 @@ struct Repair<'a> {
     unlisted: Vec<PackId>,
 }
 
+/// What was found of a bad pack's chunks.
+struct Salvaged {
+    /// How many were found.
+    healed: u64,
+    /// How many are needed and were not.
+    lost: u64,
+    /// Where they are, or will be once the packs are written.
+    places: Vec<ChunkRef>,
+    /// New packs with those that are nowhere else.
+    packs: Vec<Finished>,
+}
+
 impl Repair<'_> {
     async fn run(mut self) -> Result<Report> {
         let before = verify::maps(self.store).await?;
@@ -402,57 +414,8 @@ impl Repair<'_> {
         let needed: HashSet<ChunkId> = needed.filter(|id| !is_there(id)).collect();
         // What is written now has no id of theirs.
         let taken = |id: &PackId| absent.pack(id) || full.newer.contains(id);
-        let (mut healed, mut lost) = (0, 0);
-        let mut places: Vec<ChunkRef> = Vec::new();
-        let mut builder = Builder::new();
-        let mut packs: Vec<Finished> = Vec::new();
-        // Chunks of the open pack, which has no id yet.
-        let mut open: Vec<ChunkRef> = Vec::new();
-        for Part { at, stored, .. } in &plan.parts {
-            let at = *at;
-            let (encoding, stored) = match stored {
-                Some(stored) => (at.encoding, stored.clone()),
-                None if !finder.has(&at.id) => {
-                    if let Some(plain) = by_other_ways(self.store, &at).await {
-                        healed += 1;
-                        chunk::encode(self.store.settings(), &at.id, plain)?
-                    } else {
-                        lost += u64::from(needed.contains(&at.id));
-                        continue;
-                    }
-                }
-                None => {
-                    healed += 1;
-                    if self.session.is_none() {
-                        continue;
-                    }
-                    if let Some(place) = finder.own(&at.id).filter(|at| !absent.pack(&at.pack)) {
-                        places.push(place);
-                        continue;
-                    }
-                    if let Some(sound) = finder.aside(&at.id, at.len) {
-                        sound
-                    } else if let Some(plain) = self.out_of_condemned(finder, &at).await {
-                        chunk::encode(self.store.settings(), &at.id, plain)?
-                    } else if let Some(plain) = finder.plain(&at.id, at.len).await {
-                        chunk::encode(self.store.settings(), &at.id, plain)?
-                    } else {
-                        healed -= 1;
-                        lost += u64::from(needed.contains(&at.id));
-                        continue;
-                    }
-                }
-            };
-            if builder.is_full() {
-                let ended = std::mem::take(&mut builder);
-                self.finish(ended, &mut open, &mut places, &mut packs, taken)?;
-            }
-            let offset = builder.add(at.id, at.len, encoding, &stored);
-            open.push(ChunkRef { offset, stored: stored.len() as u32, encoding, ..at });
-        }
-        if !builder.is_empty() {
-            self.finish(builder, &mut open, &mut places, &mut packs, taken)?;
-        }
+        let Salvaged { healed, lost, places, packs } =
+            self.salvage(&plan, finder, absent, &needed, taken).await?;
         // Sources may have been searched for long, and what is there is deleted below.
         if self.came_back(&plan).await? {
             return Ok(());
@@ -500,6 +463,70 @@ impl Repair<'_> {
             self.report.rewritten.push(Rewritten { pack, into });
         }
         Ok(())
+    }
+
+    /// Puts what is found of a bad pack's chunks into new packs, which are not written yet. `needed` are the chunks that
+    /// are lost when they are not found; no pack gets an id that is `taken`.
+    async fn salvage(
+        &self,
+        plan: &Plan,
+        finder: &Finder<'_>,
+        absent: &Absent,
+        needed: &HashSet<ChunkId>,
+        taken: impl Fn(&PackId) -> bool,
+    ) -> Result<Salvaged> {
+        let (mut healed, mut lost) = (0, 0);
+        let mut places: Vec<ChunkRef> = Vec::new();
+        let mut builder = Builder::new();
+        let mut packs: Vec<Finished> = Vec::new();
+        // Chunks of the open pack, which has no id yet.
+        let mut open: Vec<ChunkRef> = Vec::new();
+        for Part { at, stored, .. } in &plan.parts {
+            let at = *at;
+            let (encoding, stored) = match stored {
+                Some(stored) => (at.encoding, stored.clone()),
+                None if !finder.has(&at.id) => {
+                    if let Some(plain) = by_other_ways(self.store, &at).await {
+                        healed += 1;
+                        chunk::encode(self.store.settings(), &at.id, plain)?
+                    } else {
+                        lost += u64::from(needed.contains(&at.id));
+                        continue;
+                    }
+                }
+                None => {
+                    healed += 1;
+                    if self.session.is_none() {
+                        continue;
+                    }
+                    if let Some(place) = finder.own(&at.id).filter(|at| !absent.pack(&at.pack)) {
+                        places.push(place);
+                        continue;
+                    }
+                    if let Some(sound) = finder.aside(&at.id, at.len) {
+                        sound
+                    } else if let Some(plain) = self.out_of_condemned(finder, &at).await {
+                        chunk::encode(self.store.settings(), &at.id, plain)?
+                    } else if let Some(plain) = finder.plain(&at.id, at.len).await {
+                        chunk::encode(self.store.settings(), &at.id, plain)?
+                    } else {
+                        healed -= 1;
+                        lost += u64::from(needed.contains(&at.id));
+                        continue;
+                    }
+                }
+            };
+            if builder.is_full() {
+                let ended = std::mem::take(&mut builder);
+                self.finish(ended, &mut open, &mut places, &mut packs, &taken)?;
+            }
+            let offset = builder.add(at.id, at.len, encoding, &stored);
+            open.push(ChunkRef { offset, stored: stored.len() as u32, encoding, ..at });
+        }
+        if !builder.is_empty() {
+            self.finish(builder, &mut open, &mut places, &mut packs, &taken)?;
+        }
+        Ok(Salvaged { healed, lost, places, packs })
     }
 
     /// A chunk that only a pack has which is about to be deleted.

@@ -27,14 +27,123 @@ pub(crate) struct Setting {
     pub(super) shown: Option<String>,
 }
 
+/// The settings of a configuration, one by one.
+struct SettingList<'a> {
+    all: Vec<Setting>,
+    /// The configuration's file.
+    text: &'a str,
+}
+
+impl SettingList<'_> {
+    fn add(&mut self, key: &'static str, value: Value) {
+        self.all.push(Setting { key, value, line: layout::line_of(self.text, key), shown: None });
+    }
+
+    /// A size, which people are shown with its unit.
+    fn add_size(&mut self, key: &'static str, size: &ByteSize) {
+        self.add(key, json!(size.0));
+        if let Some(setting) = self.all.last_mut() {
+            setting.shown = (size.0 > 0).then(|| size.to_string());
+        }
+    }
+
+    fn add_serve(&mut self, serve: &Serve, tls: &Tls) {
+        let Serve {
+            nbd,
+            iscsi,
+            iscsi_chap,
+            announce,
+            tls: serve_tls,
+            http,
+            http_names,
+            http_access,
+            gateway,
+            vhost_user,
+            insecure,
+            idle_seconds,
+            stop_seconds,
+            store_seconds,
+            lease_seconds,
+            response_ms,
+            slow_ms,
+            busy_poll_us,
+            boot_lists,
+            boot_copies,
+            read_ahead,
+            loads,
+            io,
+        } = serve;
+        let Tls { dir: tls_dir } = tls;
+        self.add("serve.nbd", nbd.iter().map(place).collect());
+        self.add("serve.tls", json!(serve_tls.to_string()));
+        self.add("tls.dir", json!(tls_dir));
+        self.add("serve.iscsi", json!(iscsi));
+        self.add("serve.iscsi_chap", json!(iscsi_chap));
+        self.add("serve.announce", json!(announce));
+        self.add("serve.http", http.as_ref().map_or(Value::Null, place));
+        self.add("serve.http_names", json!(http_names));
+        self.add("serve.http_access", json!(http_access.to_string()));
+        self.add("serve.gateway", json!(gateway));
+        self.add("serve.vhost_user", json!(vhost_user));
+        self.add("serve.insecure", json!(insecure));
+        self.add("serve.idle_seconds", json!(idle_seconds));
+        self.add("serve.store_seconds", json!(store_seconds));
+        self.add("serve.stop_seconds", json!(stop_seconds));
+        self.add("serve.response_ms", json!(response_ms));
+        self.add("serve.slow_ms", json!(slow_ms));
+        self.add("serve.busy_poll_us", json!(busy_poll_us));
+        self.add("serve.lease_seconds", json!(lease_seconds));
+        self.add("serve.boot_lists", json!(boot_lists));
+        self.add("serve.boot_copies", json!(boot_copies));
+        self.add_size("serve.read_ahead", read_ahead);
+        self.add("serve.loads", json!(loads));
+        let io = match io {
+            DiskIo::Portable => "portable",
+            DiskIo::Ring => "ring",
+        };
+        self.add("serve.io", json!(io));
+    }
+
+    fn add_limits(&mut self, limits: &Limits) {
+        let Limits {
+            connections,
+            handshake_seconds,
+            in_flight,
+            total_in_flight,
+            request,
+            client_connections,
+            client_iops,
+            client_bandwidth,
+            disk_space,
+        } = limits;
+        self.add("limits.connections", json!(connections));
+        self.add("limits.handshake_seconds", json!(handshake_seconds));
+        self.add_size("limits.in_flight", in_flight);
+        self.add_size("limits.total_in_flight", total_in_flight);
+        self.add_size("limits.request", request);
+        self.add("limits.client_connections", json!(client_connections));
+        self.add("limits.client_iops", json!(client_iops));
+        self.add_size("limits.client_bandwidth", client_bandwidth);
+        self.add_size("limits.disk_space", disk_space);
+    }
+
+    fn add_attach(&mut self, attach: &Attach) {
+        let Attach { up, down, after_seconds, peers, peer_address, peer_up, known_peers } = attach;
+        self.add_size("attach.up", up);
+        self.add_size("attach.down", down);
+        self.add_size("attach.peer_up", peer_up);
+        self.add("attach.after_seconds", json!(after_seconds));
+        self.add("attach.peers", json!(peers));
+        self.add("attach.peer_address", json!(peer_address.to_string()));
+        let known: Vec<String> = known_peers.iter().map(ToString::to_string).collect();
+        self.add("attach.known_peers", json!(known));
+    }
+}
+
 /// All settings, in the order of the documentation.
 pub(super) fn settings(config: &Config, text: &str) -> Vec<Setting> {
-    let mut all = Vec::new();
-    let mut add = |key: &'static str, value: Value, shown: Option<String>| {
-        all.push(Setting { key, value, line: layout::line_of(text, key), shown });
-    };
-    let size = |size: &ByteSize| (json!(size.0), (size.0 > 0).then(|| size.to_string()));
-    // Every field is named, so that none can be forgotten.
+    let mut listed = SettingList { all: Vec::new(), text };
+    // Every field is named, here and above, so that none can be forgotten.
     let Config {
         store,
         key_file,
@@ -50,131 +159,35 @@ pub(super) fn settings(config: &Config, text: &str) -> Vec<Setting> {
         log,
         attach,
     } = config;
-    add("store", json!(store), None);
-    add("sources", json!(sources), None);
-    add("access", access.iter().map(rule).collect(), None);
-    add("key_file", json!(key_file), None);
-    let Cache { size: cache_size, policy, single_flight } = cache;
-    let (value, shown) = size(cache_size);
-    add("cache.size", value, shown);
-    add("cache.policy", json!(policy.to_string()), None);
-    add("cache.single_flight", json!(single_flight), None);
-    let Pieces { size: pieces_size, dir } = pieces;
-    let (value, shown) = size(pieces_size);
-    add("pieces.size", value, shown);
-    add("pieces.dir", json!(dir), None);
-    let Serve {
-        nbd,
-        iscsi,
-        iscsi_chap,
-        announce,
-        tls: serve_tls,
-        http,
-        http_names,
-        http_access,
-        gateway,
-        vhost_user,
-        insecure,
-        idle_seconds,
-        stop_seconds,
-        store_seconds,
-        lease_seconds,
-        response_ms,
-        slow_ms,
-        busy_poll_us,
-        boot_lists,
-        boot_copies,
-        read_ahead,
-        loads,
-        io,
-    } = serve;
-    add("serve.nbd", nbd.iter().map(place).collect(), None);
-    add("serve.tls", json!(serve_tls.to_string()), None);
-    let Tls { dir: tls_dir } = tls;
-    add("tls.dir", json!(tls_dir), None);
-    add("serve.iscsi", json!(iscsi), None);
-    add("serve.iscsi_chap", json!(iscsi_chap), None);
-    add("serve.announce", json!(announce), None);
-    add("serve.http", http.as_ref().map_or(Value::Null, place), None);
-    add("serve.http_names", json!(http_names), None);
-    add("serve.http_access", json!(http_access.to_string()), None);
-    add("serve.gateway", json!(gateway), None);
-    add("serve.vhost_user", json!(vhost_user), None);
-    add("serve.insecure", json!(insecure), None);
-    add("serve.idle_seconds", json!(idle_seconds), None);
-    add("serve.store_seconds", json!(store_seconds), None);
-    add("serve.stop_seconds", json!(stop_seconds), None);
-    add("serve.response_ms", json!(response_ms), None);
-    add("serve.slow_ms", json!(slow_ms), None);
-    add("serve.busy_poll_us", json!(busy_poll_us), None);
-    add("serve.lease_seconds", json!(lease_seconds), None);
-    add("serve.boot_lists", json!(boot_lists), None);
-    add("serve.boot_copies", json!(boot_copies), None);
-    let (value, shown) = size(read_ahead);
-    add("serve.read_ahead", value, shown);
-    add("serve.loads", json!(loads), None);
-    let io = match io {
-        DiskIo::Portable => "portable",
-        DiskIo::Ring => "ring",
-    };
-    add("serve.io", json!(io), None);
-    add("throttle", throttle.iter().map(throttled).collect(), None);
-    let Trace { dir: trace_dir, size: trace_size, files } = trace;
-    add("trace.dir", json!(trace_dir), None);
-    let (value, shown) = size(trace_size);
-    add("trace.size", value, shown);
-    add("trace.files", json!(files), None);
-    let Limits {
-        connections,
-        handshake_seconds,
-        in_flight,
-        total_in_flight,
-        request,
-        client_connections,
-        client_iops,
-        client_bandwidth,
-        disk_space,
-    } = limits;
-    add("limits.connections", json!(connections), None);
-    add("limits.handshake_seconds", json!(handshake_seconds), None);
-    for (key, bytes) in [
-        ("limits.in_flight", in_flight),
-        ("limits.total_in_flight", total_in_flight),
-        ("limits.request", request),
-    ] {
-        let (value, shown) = size(bytes);
-        add(key, value, shown);
-    }
-    add("limits.client_connections", json!(client_connections), None);
-    add("limits.client_iops", json!(client_iops), None);
-    for (key, bytes) in
-        [("limits.client_bandwidth", client_bandwidth), ("limits.disk_space", disk_space)]
-    {
-        let (value, shown) = size(bytes);
-        add(key, value, shown);
-    }
-    if let Some(Attach { up, down, after_seconds, peers, peer_address, peer_up, known_peers }) =
-        attach
-    {
-        for (key, bytes) in [("attach.up", up), ("attach.down", down), ("attach.peer_up", peer_up)]
-        {
-            let (value, shown) = size(bytes);
-            add(key, value, shown);
-        }
-        add("attach.after_seconds", json!(after_seconds), None);
-        add("attach.peers", json!(peers), None);
-        add("attach.peer_address", json!(peer_address.to_string()), None);
-        let known: Vec<String> = known_peers.iter().map(ToString::to_string).collect();
-        add("attach.known_peers", json!(known), None);
+    listed.add("store", json!(store));
+    listed.add("sources", json!(sources));
+    listed.add("access", access.iter().map(rule).collect());
+    listed.add("key_file", json!(key_file));
+    let Cache { size, policy, single_flight } = cache;
+    listed.add_size("cache.size", size);
+    listed.add("cache.policy", json!(policy.to_string()));
+    listed.add("cache.single_flight", json!(single_flight));
+    let Pieces { size, dir } = pieces;
+    listed.add_size("pieces.size", size);
+    listed.add("pieces.dir", json!(dir));
+    listed.add_serve(serve, tls);
+    listed.add("throttle", throttle.iter().map(throttled).collect());
+    let Trace { dir, size, files } = trace;
+    listed.add("trace.dir", json!(dir));
+    listed.add_size("trace.size", size);
+    listed.add("trace.files", json!(files));
+    listed.add_limits(limits);
+    if let Some(attach) = attach {
+        listed.add_attach(attach);
     }
     let Log { level, format } = log;
-    add("log.level", json!(level), None);
+    listed.add("log.level", json!(level));
     let format = match format {
         LogFormat::Human => "human",
         LogFormat::Json => "json",
     };
-    add("log.format", json!(format), None);
-    all
+    listed.add("log.format", json!(format));
+    listed.all
 }
 
 /// A listener, as it is written.

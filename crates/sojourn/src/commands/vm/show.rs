@@ -52,6 +52,46 @@ struct MachineView {
 }
 
 impl MachineView {
+    /// That of a description: stopped, as far as it says.
+    fn of(spec: &MachineSpec) -> Self {
+        Self {
+            name: spec.name.clone(),
+            state: "stopped",
+            host: None,
+            here: false,
+            disk: spec.disk.clone(),
+            memory: spec.memory,
+            cpus: spec.cpus,
+            mac: spec.mac.clone(),
+            parcels: Vec::new(),
+            running: None,
+            pending: None,
+            error: None,
+            error_kind: None,
+        }
+    }
+
+    /// That of a machine whose description or parcel cannot be read.
+    fn damaged(name: &str, error: &Error) -> Self {
+        let mut machine = Self {
+            name: name.to_owned(),
+            state: "damaged",
+            host: None,
+            here: false,
+            disk: String::new(),
+            memory: 0,
+            cpus: 0,
+            mac: String::new(),
+            parcels: Vec::new(),
+            running: None,
+            pending: None,
+            error: None,
+            error_kind: None,
+        };
+        machine.note_unreadable(error);
+        machine
+    }
+
     /// Notes that something of it cannot be read, unless that is known.
     fn note_unreadable(&mut self, e: &Error) {
         self.state = if e.kind() == ErrorKind::Unsupported { "newer" } else { "damaged" };
@@ -167,47 +207,16 @@ async fn gather(home: &Home, only: Option<&str>) -> Result<Vec<MachineView>> {
     let store = engine.store.clone();
     let (parcels, damaged) = Parcel::list(&store, only).await?;
     let mut found: BTreeMap<String, MachineView> = BTreeMap::new();
-    let view = |spec: &MachineSpec| MachineView {
-        name: spec.name.clone(),
-        state: "stopped",
-        host: None,
-        here: false,
-        disk: spec.disk.clone(),
-        memory: spec.memory,
-        cpus: spec.cpus,
-        mac: spec.mac.clone(),
-        parcels: Vec::new(),
-        running: None,
-        pending: None,
-        error: None,
-        error_kind: None,
-    };
-    let broken = |name: &str, error: &Error| {
-        let mut machine = MachineView {
-            name: name.to_owned(),
-            state: "damaged",
-            host: None,
-            here: false,
-            disk: String::new(),
-            memory: 0,
-            cpus: 0,
-            mac: String::new(),
-            parcels: Vec::new(),
-            running: None,
-            pending: None,
-            error: None,
-            error_kind: None,
-        };
-        machine.note_unreadable(error);
-        machine
-    };
     for parcel in &parcels {
-        let machine = found.entry(parcel.spec.name.clone()).or_insert_with(|| view(&parcel.spec));
+        let machine =
+            found.entry(parcel.spec.name.clone()).or_insert_with(|| MachineView::of(&parcel.spec));
         machine.state = "suspended";
         machine.parcels.push(ParcelView::new(parcel));
     }
     for bad in &damaged {
-        found.entry(bad.name.clone()).or_insert_with(|| broken(&bad.name, &bad.error));
+        found
+            .entry(bad.name.clone())
+            .or_insert_with(|| MachineView::damaged(&bad.name, &bad.error));
     }
     let names = match std::fs::read_dir(home.vms()) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
@@ -223,8 +232,10 @@ async fn gather(home: &Home, only: Option<&str>) -> Result<Vec<MachineView>> {
         }
         let folder = MachineFolder::of(home, name)?;
         let machine = match folder.spec() {
-            Ok(spec) => found.entry(name.to_owned()).or_insert_with(|| view(&spec)),
-            Err(e) => found.entry(name.to_owned()).or_insert_with(|| broken(name, &e)),
+            Ok(spec) => found.entry(name.to_owned()).or_insert_with(|| MachineView::of(&spec)),
+            Err(e) => {
+                found.entry(name.to_owned()).or_insert_with(|| MachineView::damaged(name, &e))
+            }
         };
         machine.here = true;
         match timeout(PATIENCE, wire::call(&folder, &KeeperRequest::Status)).await {
