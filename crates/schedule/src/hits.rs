@@ -45,23 +45,19 @@ impl Pending {
 
     /// The index of the request with the least key.
     pub(crate) fn least<K: PartialOrd>(&self, key: impl Fn(&Request) -> K) -> Option<usize> {
-        self.least_known(|request, _| key(request))
-    }
-
-    /// The index of the request with the least key, which may depend on whether the request was a hit when
-    /// [`oldest_hit`](Self::oldest_hit) last looked.
-    pub(crate) fn least_known<K: PartialOrd>(
-        &self,
-        key: impl Fn(&Request, bool) -> K,
-    ) -> Option<usize> {
         let mut best: Option<(K, usize)> = None;
-        for (i, (request, held)) in self.requests.iter().zip(&self.held).enumerate() {
-            let key = key(request, *held != NONE);
+        for (i, request) in self.requests.iter().enumerate() {
+            let key = key(request);
             if best.as_ref().is_none_or(|(least, _)| key < *least) {
                 best = Some((key, i));
             }
         }
         best.map(|(_, i)| i)
+    }
+
+    /// The requests by index, with whether each was a hit when [`oldest_hit`](Self::oldest_hit) last looked.
+    pub(crate) fn known(&self) -> impl Iterator<Item = (&Request, bool)> {
+        self.requests.iter().zip(&self.held).map(|(request, held)| (request, *held != NONE))
     }
 
     pub(crate) fn take(&mut self, index: usize) -> Request {
