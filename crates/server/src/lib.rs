@@ -6,6 +6,10 @@
 //! does: that is `engine` and what is below it. Options arrive as plain values ([`options::Options`],
 //! [`listen::Asked`]).
 //!
+//! It has more than 10,000 lines because each front end and each page needs the running server, and none is of use to
+//! another program: what a protocol can do without it is a crate of its own (`nbd`, `iscsi`, `vhost-user`, `gateway`,
+//! `netboot`, `discovery`, `peers`), and the module here joins the two.
+//!
 //! | module | concept |
 //! |---|---|
 //! | [`daemon`] | the server of a home, from start to graceful stop |

@@ -3,6 +3,9 @@
 //! This crate may know every other one. It must not decide what belongs in one of them: what a store,
 //! a disk or a server does is theirs, and nothing here is imported by them.
 //!
+//! It has more than 10,000 lines because there are many commands. Each is a module that parses, calls and prints, and
+//! that can be read without the others; a crate for each noun would only make them wait for one another to be linked.
+//!
 //! | module | concept |
 //! |---|---|
 //! | [`allocator`] | memory goes back to the system |

@@ -5,6 +5,9 @@
 //! it), a cache, a disk, a network protocol, the wall clock or a source of
 //! randomness: a [`World`] brings the last two.
 //!
+//! It has more than 10,000 lines because collecting garbage, verifying and repairing are the other half of its formats:
+//! in a crate of their own they would need most of what is private here (`docs/notes/0014`).
+//!
 //! | module | concept |
 //! |---|---|
 //! | [`id`] | [`ChunkId`], [`PackId`], [`SegmentId`], [`ManifestId`], [`WriterId`] |
