@@ -4,7 +4,7 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-mixed test-hops test-cuts test-netboot test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist lint fmt screenshots fuzz bench bench-storm bench-store bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
+.PHONY: help build demo test test-mixed test-hops test-cuts test-netboot test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist lint fmt screenshots fuzz bench bench-storm bench-store bench-iscsi bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench   beside other NBD servers and the physical limit"
 	@echo "make bench-storm   boot storms on a slow disk beside qemu-nbd, a light client beside a storm, many clients (about half an hour)"
 	@echo "make bench-store   importing, storing, exporting and booting images, beside other tools"
+	@echo "make bench-iscsi   4 KiB requests by iSCSI beside Debian's tgt and beside NBD (two minutes)"
 	@echo "make bench-borrow   finding free blocks, and disks made of them, beside e2fsprogs, OpenSSL and plain files"
 	@echo "make bench-file   reads from the disk by threads and by io_uring, DIR=. READS=10000"
 	@echo "make bench-cache   CPU time of a hit and a miss of the block cache, and its memory, ENTRIES=262144"
@@ -152,6 +153,11 @@ bench-store:
 	@scripts/setup build demo bench bench-store
 	$(CARGO) build --release --locked -p sojourn -p sojourn-bench
 	images=$$(lab/make-bench-images) && target/release/sojourn-bench store $$images
+
+bench-iscsi:
+	@scripts/setup build bench-iscsi
+	$(CARGO) build --release --locked -p sojourn -p sojourn-bench
+	target/release/sojourn-bench iscsi
 
 bench-borrow:
 	@scripts/setup build bench-borrow

@@ -30,6 +30,8 @@
 //! | [`fairness`] | what a light client feels of a storm of others |
 //! | [`clients`] | connecting in the same instant, and memory |
 //! | [`tls`] | what encryption costs |
+//! | [`iscsi`] | iSCSI, beside tgt and our NBD |
+//! | [`side_by_side`] | front ends beside each other, and what is to be reached |
 //! | [`vhost_user`] | virtual machines on the same host, beside qemu-storage-daemon |
 
 // Threads, sleeping and the real clock are what a load generator is made of.
@@ -46,6 +48,7 @@ mod fairness;
 mod filesystem;
 mod hogs;
 mod home;
+mod iscsi;
 mod load;
 mod place;
 mod process;
@@ -55,6 +58,7 @@ mod reopen;
 mod report;
 mod scratch;
 mod series;
+mod side_by_side;
 mod store;
 mod storm;
 mod tls;
@@ -159,6 +163,8 @@ enum Command {
     Tls,
     /// Measures 4 KiB requests by vhost-user, beside qemu-storage-daemon and NBD.
     VhostUser,
+    /// Measures 4 KiB requests by iSCSI over TCP, beside tgt and NBD.
+    Iscsi,
     /// The raw ping-pong server, started by the benchmark itself.
     #[command(hide = true)]
     RawServer {
@@ -191,6 +197,7 @@ Examples:
   sojourn-bench reopen                           a disk of 10 GiB with 1 GiB of private blocks
   sojourn-bench tls                              large reads with TLS and without
   sojourn-bench vhost-user                       as a virtual machine on the same host has it
+  sojourn-bench iscsi                            as a machine with an iSCSI initiator has it
   sojourn-bench --only sojourn-file --load read-8x16 --seconds 10 --rounds 1
                                                  one long window, to be profiled";
 
@@ -274,6 +281,14 @@ impl Arguments {
             let window = Duration::from_secs_f64(self.seconds.unwrap_or(1.0).clamp(0.05, 600.0));
             let rounds = self.rounds.clamp(1, 100);
             let report = vhost_user::run(&sojourn, scratch.path(), window, rounds)?;
+            print!("{report}");
+            write_json(self.json.as_deref(), &report)?;
+            return Ok(report.all_reached());
+        }
+        if let Some(Command::Iscsi) = self.command {
+            let window = Duration::from_secs_f64(self.seconds.unwrap_or(1.0).clamp(0.05, 600.0));
+            let rounds = self.rounds.clamp(1, 100);
+            let report = iscsi::run(&sojourn, scratch.path(), window, rounds)?;
             print!("{report}");
             write_json(self.json.as_deref(), &report)?;
             return Ok(report.all_reached());

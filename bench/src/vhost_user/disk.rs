@@ -7,6 +7,7 @@
 
 use crate::client::{Job, Tally};
 use crate::content;
+use crate::side_by_side::Driven;
 use anyhow::{Context, Result, anyhow, ensure};
 use blkio::{Blkio, Blkioq, Completion, MemoryRegion, ReqFlags};
 use std::mem::MaybeUninit;
@@ -40,13 +41,28 @@ impl VirtioDisk {
         Ok(Self { queue, region, _blkio: blkio })
     }
 
-    /// Keeps `job.depth` requests in flight, at the offsets that `next` gives, until it gives none or
-    /// `until` has come; returns when all are answered.
-    pub(super) fn drive(
+    fn ask(&mut self, job: Job, slot: usize, offset: u64) {
+        let at = std::ptr::with_exposed_provenance_mut(self.region.addr + slot * job.bytes);
+        match job.writes {
+            true => self.queue.write(offset, at, job.bytes, slot, ReqFlags::empty()),
+            false => self.queue.read(offset, at, job.bytes, slot, ReqFlags::empty()),
+        }
+    }
+
+    /// What a read gave.
+    fn buffer(&self, job: Job, slot: usize) -> &[u8] {
+        let at = std::ptr::with_exposed_provenance(self.region.addr + slot * job.bytes);
+        // SAFETY: inside the region, which `drive` has checked; nobody writes there now (above).
+        unsafe { std::slice::from_raw_parts(at, job.bytes) }
+    }
+}
+
+impl Driven for VirtioDisk {
+    fn drive(
         &mut self,
         job: Job,
         until: Option<Instant>,
-        mut next: impl FnMut() -> Option<u64>,
+        next: &mut dyn FnMut() -> Option<u64>,
     ) -> Result<Tally> {
         ensure!(job.depth * job.bytes <= self.region.len, "no room for so many requests");
         let mut slots = vec![(0, Instant::now()); job.depth];
@@ -94,20 +110,5 @@ impl VirtioDisk {
         let now = Instant::now();
         tally.end = Some(until.map_or(now, |until| until.min(now)));
         Ok(tally)
-    }
-
-    fn ask(&mut self, job: Job, slot: usize, offset: u64) {
-        let at = std::ptr::with_exposed_provenance_mut(self.region.addr + slot * job.bytes);
-        match job.writes {
-            true => self.queue.write(offset, at, job.bytes, slot, ReqFlags::empty()),
-            false => self.queue.read(offset, at, job.bytes, slot, ReqFlags::empty()),
-        }
-    }
-
-    /// What a read gave.
-    fn buffer(&self, job: Job, slot: usize) -> &[u8] {
-        let at = std::ptr::with_exposed_provenance(self.region.addr + slot * job.bytes);
-        // SAFETY: inside the region, which `drive` has checked; nobody writes there now (above).
-        unsafe { std::slice::from_raw_parts(at, job.bytes) }
     }
 }
