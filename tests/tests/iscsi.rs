@@ -5,7 +5,7 @@
 
 use sojourn_tests::home::free_port;
 use sojourn_tests::tool::{attempt, shell, shell_fails};
-use sojourn_tests::{Home, Server, content, require};
+use sojourn_tests::{Home, Initiator, Server, content, require};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -211,4 +211,56 @@ fn what_was_flushed_is_there_after_the_server_was_killed() {
         }
         server.stop();
     }
+}
+
+#[test]
+fn the_limit_on_a_clients_speed_holds_for_what_it_does_by_nbd_and_iscsi_together() {
+    const PER_SECOND: u32 = 20;
+    const REQUESTS: u32 = 30;
+    let home = lab();
+    let config = format!("[limits]\nclient_iops = {PER_SECOND}\n");
+    std::fs::write(home.home().join("sojourn.toml"), config).expect("configuration");
+    let (portal, nbd) = (free_port(), free_port());
+    let server = home.serve_with(&["--iscsi", &portal.to_string(), "--nbd", &nbd.to_string()]);
+    let mut by_nbd = sojourn_tests::Client::attach_tcp(nbd, "alice");
+    let mut by_iscsi = Initiator::log_in(portal, "one", "alice").expect("login");
+    let begin = Instant::now();
+    // In turns: with a limit of its own neither would have to wait for more than half of the time.
+    for number in 0..REQUESTS / 2 {
+        assert_eq!(by_nbd.write(1 << 20, &[1; 4096]), 0);
+        assert_eq!(by_iscsi.write_block(number as u8, 1), 0);
+    }
+    // Less what may be taken at once after a pause, and the last one.
+    let least = Duration::from_secs(1) * (REQUESTS - 4) / PER_SECOND;
+    assert!(begin.elapsed() >= least, "{:?}", begin.elapsed());
+    by_nbd.detach();
+    drop(by_iscsi);
+    server.stop();
+}
+
+#[test]
+fn an_initiator_whose_commands_are_looked_for_reads_what_it_wrote() {
+    let home = lab();
+    std::fs::write(home.home().join("sojourn.toml"), "[serve]\nbusy_poll_us = 1000\n")
+        .expect("configuration");
+    let portal = free_port();
+    let server = home.serve_with(&["--iscsi", &portal.to_string()]);
+    let mut initiator = Initiator::log_in(portal, "one", "alice").expect("login");
+    // On a single processor nobody is looked for.
+    let looked_for = std::thread::available_parallelism().map_or(1, usize::from) > 1;
+    let end = Instant::now() + PATIENCE;
+    loop {
+        for number in 0..=255 {
+            assert_eq!(initiator.write_block(number, number), 0);
+            let read = initiator.command(&[0x28, 0, 0, 0, 0, number, 0, 0, 1, 0], &[], 512);
+            assert_eq!((read.status, read.data), (0, vec![number; 512]));
+        }
+        let found = home.json(&["status"])["iscsi"]["busy_polled"].as_u64().expect("a number");
+        if found > 0 || !looked_for {
+            break;
+        }
+        assert!(Instant::now() < end, "no command is looked for");
+    }
+    drop(initiator);
+    server.stop();
 }

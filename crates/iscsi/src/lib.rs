@@ -1,7 +1,8 @@
 //! An iSCSI target (RFC 7143): any `block::Device` as LUN 0 of a target of its own.
 //!
-//! This crate may know iSCSI, SCSI and `block::Device`. It must not know what a disk is made of, who
-//! may use which one, nor where secrets and random numbers come from: [`Targets`] says that.
+//! This crate may know iSCSI, SCSI and `block::Device`, and of `nbd` its sockets, how long to look into them, and
+//! a client's pace. It must not know what a disk is made of, who may use which one, nor where secrets and random
+//! numbers come from: [`Targets`] says that.
 //!
 //! | module | concept |
 //! |---|---|

@@ -3,6 +3,7 @@
 use crate::Secrets;
 use async_trait::async_trait;
 use block::{Device, Observer, Result};
+use nbd::server::ClientPace;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -76,6 +77,11 @@ pub trait Attachment: Send + Sync {
 
     /// Who is told of the session's requests, if anybody.
     fn observer(&self) -> Option<Arc<dyn Observer>> {
+        None
+    }
+
+    /// How fast its client may go, if there is a limit.
+    fn pace(&self) -> Option<ClientPace> {
         None
     }
 

@@ -219,8 +219,8 @@ impl Daemon {
         let exports = throttled(throttles.as_ref(), Arc::new(exports));
         let returning = Arc::new(Returning::new(recorded(recording.as_ref(), exports)));
         let exports = security.guard(Arc::clone(&returning) as _, options.default_export.clone());
-        let iscsi = iscsi.map(|bound| bound.serve(Arc::clone(&exports)));
         let nbd = Server::new(Arc::clone(&exports), limits(&config));
+        let iscsi = iscsi.map(|bound| bound.serve(Arc::clone(&exports), nbd.clone()));
         let vhost_user = match options.vhost_user_dir(home, &config) {
             Some(dir) => {
                 let (disks, processors) = (&engine.disks, nbd.processors());

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use block::{Device, Error, Observer, Result};
 use engine::config::Config;
 use iscsi::{Attachment, Client, Counters, Ending, Secrets, Server, Targets};
+use nbd::server::ClientPace;
 use nbd::{Exports, Peer, Purpose, Session};
 use std::io::Read;
 use std::net::SocketAddr;
@@ -60,6 +61,7 @@ impl Plan {
         let limits = iscsi::Limits {
             connections: nbd.connections.min(iscsi::Limits::default().connections),
             login_deadline: nbd.handshake_deadline,
+            busy_poll: nbd.busy_poll,
             stop_deadline: Duration::from_secs(config.serve.stop_seconds),
             ..iscsi::Limits::default()
         };
@@ -83,13 +85,15 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// Serves them.
-    pub(crate) fn serve(self, exports: Arc<dyn Exports>) -> Front {
+    /// Serves them beside `nbd`, whose clients' limits on speed and whose processors to look for commands are
+    /// theirs, too.
+    pub(crate) fn serve(self, exports: Arc<dyn Exports>, nbd: nbd::Server) -> Front {
         let Self { plan: Plan { places, secrets, limits }, listeners } = self;
         let entropy = engine::world::system().entropy;
-        let targets = ExportTargets { exports, secrets, entropy };
+        let processors = nbd.processors();
+        let targets = ExportTargets { exports, nbd, secrets, entropy };
         let mut front = Front {
-            server: Server::new(Arc::new(targets), limits),
+            server: Server::new(Arc::new(targets), limits, processors),
             places,
             addresses: Vec::new(),
             stop: Switch::new(),
@@ -183,6 +187,7 @@ fn read_secrets(path: &Path) -> Result<Secrets> {
 /// Exports as targets.
 struct ExportTargets {
     exports: Arc<dyn Exports>,
+    nbd: nbd::Server,
     secrets: Option<Arc<Secrets>>,
     entropy: Arc<dyn Entropy>,
 }
@@ -204,8 +209,9 @@ impl Targets for ExportTargets {
     }
 
     async fn attach(&self, name: &str, client: &Client) -> Result<Box<dyn Attachment>> {
-        let session = self.exports.open(name, &peer(client), Purpose::Use).await?;
-        Ok(Box::new(Attached(session)))
+        let peer = peer(client);
+        let session = self.exports.open(name, &peer, Purpose::Use).await?;
+        Ok(Box::new(Attached { session, pace: self.nbd.pace(&peer) }))
     }
 
     fn secrets(&self) -> Option<Arc<Secrets>> {
@@ -218,20 +224,27 @@ impl Targets for ExportTargets {
 }
 
 /// A session's use of an export.
-struct Attached(Box<dyn Session>);
+struct Attached {
+    session: Box<dyn Session>,
+    pace: ClientPace,
+}
 
 #[async_trait]
 impl Attachment for Attached {
     fn device(&self) -> &Arc<dyn Device> {
-        self.0.device()
+        self.session.device()
     }
 
     fn identity(&self) -> String {
-        self.0.identity()
+        self.session.identity()
     }
 
     fn observer(&self) -> Option<Arc<dyn Observer>> {
-        self.0.observer()
+        self.session.observer()
+    }
+
+    fn pace(&self) -> Option<ClientPace> {
+        Some(self.pace.clone())
     }
 
     async fn close(self: Box<Self>, ending: Ending) {
@@ -239,7 +252,7 @@ impl Attachment for Attached {
             Ending::Clean => nbd::server::Ending::Clean,
             Ending::Lost => nbd::server::Ending::Lost,
         };
-        self.0.close(ending).await;
+        self.session.close(ending).await;
     }
 }
 
@@ -260,6 +273,9 @@ pub struct IscsiView {
     pub read_bytes: u64,
     /// Bytes that initiators wrote.
     pub written_bytes: u64,
+    /// Commands that were found by looking for them before the connection slept.
+    #[serde(default)]
+    pub busy_polled: u64,
 }
 
 impl IscsiView {
@@ -273,6 +289,7 @@ impl IscsiView {
             commands: counters.commands,
             read_bytes: counters.read_bytes,
             written_bytes: counters.written_bytes,
+            busy_polled: counters.busy_polled,
         }
     }
 }

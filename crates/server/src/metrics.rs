@@ -208,7 +208,9 @@ impl Snapshot {
         counter(out, ISCSI_COMMANDS, "iSCSI commands answered", iscsi.commands)?;
         counter(out, ISCSI_READ_BYTES, "Bytes that iSCSI initiators read", iscsi.read_bytes)?;
         let help = "Bytes that iSCSI initiators sent to be written";
-        counter(out, ISCSI_WRITTEN_BYTES, help, iscsi.written_bytes)
+        counter(out, ISCSI_WRITTEN_BYTES, help, iscsi.written_bytes)?;
+        let help = "iSCSI commands found by looking for them before the connection slept";
+        counter(out, ISCSI_BUSY_POLLED, help, iscsi.busy_polled)
     }
 
     fn vhost_user(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {

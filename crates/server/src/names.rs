@@ -64,6 +64,7 @@ pub(crate) mod metric {
     pub(crate) const ISCSI_COMMANDS: &str = "iscsi_commands";
     pub(crate) const ISCSI_READ_BYTES: &str = "iscsi_read_bytes";
     pub(crate) const ISCSI_WRITTEN_BYTES: &str = "iscsi_written_bytes";
+    pub(crate) const ISCSI_BUSY_POLLED: &str = "iscsi_busy_polled";
     pub(crate) const VHOST_USER_CONNECTIONS: &str = "vhost_user_connections";
     pub(crate) const VHOST_USER_VIRTQUEUES: &str = "vhost_user_virtqueues";
     pub(crate) const VHOST_USER_REFUSED: &str = "vhost_user_connections_refused";

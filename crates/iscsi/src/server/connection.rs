@@ -11,11 +11,12 @@ use crate::login::{Agreed, Login, Refusal, Session as Wanted};
 use crate::targets::{Attachment, Client, Ending};
 use crate::{codec, name};
 use block::{Error, ErrorKind, Result};
+use nbd::server::Stream;
 use rustix::net::sockopt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
@@ -36,7 +37,7 @@ struct Answering {
 impl Answering {
     async fn send(
         &mut self,
-        stream: &mut TcpStream,
+        stream: &mut (impl AsyncWrite + Unpin),
         flags: u8,
         tsih: u16,
         status: (u8, u8),
@@ -83,6 +84,7 @@ pub(super) async fn serve(
         user: agreed.user.clone(),
     };
     let local = stream.local_addr().map_err(|e| Error::io("the connection", e))?;
+    let mut stream = stream_of(stream)?;
     let Wanted::Normal(target) = &agreed.session else {
         answering.send(&mut stream, flags, inner.registry.handle(), (0, 0), &text).await?;
         let phase = Phase::Discovery;
@@ -129,8 +131,8 @@ pub(super) async fn serve(
     let nexus = unit.attach(port, Arc::clone(attachment.device()));
     drop(unit);
     let answered = answering.send(&mut stream, flags, inner.registry.handle(), (0, 0), &text).await;
-    let observer = attachment.observer();
-    let phase = Phase::Normal { nexus: Arc::clone(&nexus), observer };
+    let (observer, pace) = (attachment.observer(), attachment.pace());
+    let phase = Phase::Normal { nexus: Arc::clone(&nexus), observer, pace };
     let shown = client.to_string();
     let mut session = Session::new(inner, &agreed, client, local, answering.counts, phase);
     let ended = match answered {
@@ -175,6 +177,12 @@ async fn close(attachment: Box<dyn Attachment>, ended: &Result<End>, client: &st
     }
 }
 
+/// The connection for the full feature phase: it wakes for what is waited for, and can be looked into.
+fn stream_of(stream: TcpStream) -> Result<Stream> {
+    let socket = stream.into_std().map_err(|e| Error::io("the connection", e))?;
+    Ok(Stream::new(socket.into()))
+}
+
 /// The name of an initiator port, by which reservations know it.
 fn port(agreed: &Agreed) -> String {
     let isid: String = agreed.isid.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -205,7 +213,7 @@ fn refusal_of(error: &Error) -> Refusal {
 
 async fn refuse(
     inner: &Inner,
-    stream: &mut TcpStream,
+    stream: &mut (impl AsyncWrite + Unpin),
     answering: &mut Answering,
     peer: SocketAddr,
     refusal: Refusal,

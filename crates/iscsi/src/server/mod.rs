@@ -7,10 +7,12 @@
 //! | `tasks` | commands whose data is on its way |
 //! | `text` | discovery |
 //! | `input` | the bytes that came |
+//! | `looking` | for how long the next command is looked for |
 //! | `registry` | which sessions and units there are; reinstatement |
 
 mod connection;
 mod input;
+mod looking;
 mod registry;
 mod session;
 mod tasks;
@@ -18,6 +20,7 @@ mod text;
 
 use crate::Targets;
 use block::{Error, Result};
+use nbd::server::{BusyPoll, Processors};
 use registry::{Order, Registry};
 use std::future::Future;
 use std::net::SocketAddr;
@@ -45,6 +48,8 @@ pub struct Limits {
     pub login_deadline: Duration,
     /// Silence until the peer is probed; one that then stays silent for as long again is dropped.
     pub keepalive: Duration,
+    /// Whether a connection looks for the next command before it sleeps, as an NBD connection does.
+    pub busy_poll: BusyPoll,
     /// How long a stop waits for initiators to log out and for their commands.
     pub stop_deadline: Duration,
 }
@@ -55,6 +60,7 @@ impl Default for Limits {
             connections: 1024,
             login_deadline: Duration::from_secs(30),
             keepalive: Duration::from_secs(60),
+            busy_poll: BusyPoll::Never,
             stop_deadline: Duration::from_secs(10),
         }
     }
@@ -75,6 +81,8 @@ pub struct Counters {
     pub read_bytes: u64,
     /// Bytes that they sent to be written.
     pub written_bytes: u64,
+    /// Times that a command was found by looking for it.
+    pub busy_polled: u64,
 }
 
 #[derive(Debug, Default)]
@@ -85,6 +93,7 @@ struct Counts {
     commands: AtomicU64,
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
+    busy_polled: AtomicU64,
 }
 
 /// A server of some targets. Cheap to clone.
@@ -97,14 +106,15 @@ struct Inner {
     targets: Arc<dyn Targets>,
     limits: Limits,
     registry: Registry,
+    processors: Processors,
     counts: Counts,
 }
 
 impl Server {
-    /// A server of `targets`.
-    pub fn new(targets: Arc<dyn Targets>, limits: Limits) -> Self {
+    /// A server of `targets`, which takes of these processors in order to look for commands.
+    pub fn new(targets: Arc<dyn Targets>, limits: Limits, processors: Processors) -> Self {
         let (registry, counts) = (Registry::default(), Counts::default());
-        Self { inner: Arc::new(Inner { targets, limits, registry, counts }) }
+        Self { inner: Arc::new(Inner { targets, limits, registry, processors, counts }) }
     }
 
     /// What was counted so far.
@@ -117,6 +127,7 @@ impl Server {
             commands: counts.commands.load(Relaxed),
             read_bytes: counts.read_bytes.load(Relaxed),
             written_bytes: counts.written_bytes.load(Relaxed),
+            busy_polled: counts.busy_polled.load(Relaxed),
         }
     }
 

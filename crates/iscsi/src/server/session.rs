@@ -1,29 +1,34 @@
 //! The full feature phase: the flow of commands and data (RFC 7143, 4.2 and 11).
 
+mod fast;
+mod flow;
+mod management;
+mod observed;
+
 use super::Inner;
-use super::connection::{End, NO_TAG, SEGMENT, leave_seconds};
+use super::connection::{End, NO_TAG, SEGMENT};
 use super::input::Input;
-use super::registry::Order;
+use super::looking::Looking;
 use super::tasks::{Next, Task};
 use super::text::Answers;
-use crate::codec::request::{Command as Wire, DataOut, Manage, Simple};
+use crate::codec::request::{Command as Wire, DataOut, Simple};
 use crate::codec::response::{self, Counts, Output, Residual};
 use crate::codec::{Cut, Fault, HEADER, Pdu, Request, cut};
 use crate::login::{Agreed, Parameters};
 use crate::scsi::{Command, Nexus, Outcome, Sense, Status};
 use crate::targets::Client;
-use block::{Action, Answered, Error, Observer, Result, Span};
+use block::{Error, Observer, Result};
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use futures::{FutureExt, future};
+use management::Aborting;
+use nbd::server::ClientPace;
+use observed::{span, tell};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Commands of a session at a time.
@@ -34,8 +39,6 @@ const IMMEDIATE: usize = 8;
 const IN_FLIGHT: usize = 16 << 20;
 /// Bytes on their way to the initiator beyond which nothing more is taken from it.
 const UNSENT: usize = 4 << 20;
-/// The longest read that is answered at once, in bytes.
-const AT_ONCE: u64 = 256 << 10;
 
 /// Why a PDU is rejected (RFC 7143, 11.17.1).
 mod reason {
@@ -56,6 +59,8 @@ pub(super) enum Phase {
         nexus: Arc<Nexus>,
         /// Who is told of requests.
         observer: Option<Arc<dyn Observer>>,
+        /// How fast its client may go.
+        pace: Option<ClientPace>,
     },
 }
 
@@ -77,12 +82,6 @@ enum Done {
     Command(u32, Outcome),
     /// The unit was reset, for the request of this tag.
     Reset(u32),
-}
-
-/// Tasks that an abort waits for.
-struct Aborting {
-    tag: u32,
-    waits: Vec<u32>,
 }
 
 /// A session in its full feature phase.
@@ -151,83 +150,6 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Serves the initiator until the session ends. Commands may be under way still.
-    ///
-    /// # Errors
-    /// When the connection or the protocol is broken.
-    pub(super) async fn run(
-        &mut self,
-        stream: &mut TcpStream,
-        input: &mut Input,
-        mut stop: watch::Receiver<Order>,
-        orders: Option<watch::Receiver<Order>>,
-    ) -> Result<End> {
-        let broken = |e| Error::io("the connection", e);
-        let (mut from, to) = stream.split();
-        let nexus = match &self.phase {
-            Phase::Normal { nexus, .. } => Some(Arc::clone(nexus)),
-            Phase::Discovery => None,
-        };
-        let reset = || async {
-            match &nexus {
-                Some(nexus) => nexus.resets.notified().await,
-                None => future::pending().await,
-            }
-        };
-        let mut orders = orders.unwrap_or_else(|| stop.clone());
-        let mut leave_by = None;
-        loop {
-            let full = self.output.unsent().len() > UNSENT;
-            if self.end.is_none() && !full {
-                self.take(input).await?;
-            }
-            self.start();
-            while !self.output.unsent().is_empty() {
-                match to.try_write(self.output.unsent()) {
-                    Ok(count) => self.output.consume(count),
-                    Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => break,
-                    Err(e) => return Err(broken(e)),
-                }
-            }
-            let unsent = self.output.unsent().len();
-            if let (Some(end), 0) = (self.end, unsent) {
-                return Ok(end);
-            }
-            let reads = self.end.is_none() && unsent <= UNSENT;
-            tokio::select! {
-                biased;
-                Some(done) = self.futures.next(), if !self.futures.is_empty() => {
-                    self.done(done);
-                    while let Some(Some(done)) = self.futures.next().now_or_never() {
-                        self.done(done);
-                    }
-                }
-                ended = orders.wait_for(|order| *order == Order::End) => {
-                    // An error says that the server has gone.
-                    let end = if ended.is_ok() { End::Reinstated } else { End::Stopped };
-                    return Ok(end);
-                }
-                _ = stop.wait_for(|order| *order != Order::Go), if leave_by.is_none() => {
-                    let seconds = leave_seconds();
-                    let counts = self.counts();
-                    self.output.put(response::please_log_out(seconds, counts), &[]);
-                    leave_by = Some(Instant::now() + Duration::from_secs(seconds.into()));
-                }
-                () = tokio::time::sleep_until(leave_by.unwrap_or_else(Instant::now)),
-                    if leave_by.is_some() => return Ok(End::Stopped),
-                () = reset() => {
-                    let _ = self.abort(|_, _| true);
-                }
-                writable = to.writable(), if unsent > 0 => writable.map_err(broken)?,
-                count = from.read(input.room()), if reads => match count.map_err(broken)? {
-                    0 if leave_by.is_some() => return Ok(End::Stopped),
-                    0 => return Ok(End::Closed),
-                    count => input.came(count),
-                },
-            }
-        }
-    }
-
     /// Waits for what was begun. What was not begun is dropped.
     pub(super) async fn settle(&mut self) {
         self.collecting.clear();
@@ -254,15 +176,19 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Takes the PDUs that are there.
-    async fn take(&mut self, input: &mut Input) -> Result<()> {
-        while self.end.is_none() && self.output.unsent().len() <= UNSENT {
+    /// Takes the PDUs that are there; `false` when the initiator has to take answers before the rest of them.
+    async fn take(&mut self, input: &mut Input, looking: &mut Looking<'_>) -> Result<bool> {
+        while self.end.is_none() {
+            if self.output.unsent().len() > UNSENT {
+                return Ok(false);
+            }
             let length = match cut(input.bytes(), self.agreed.digests, SEGMENT) {
                 Ok(Cut::Short(whole)) => {
                     input.make_room(whole);
-                    return Ok(());
+                    return Ok(true);
                 }
                 Ok(Cut::Whole(pdu, length)) => {
+                    looking.take();
                     self.receive(pdu).await?;
                     length
                 }
@@ -277,7 +203,7 @@ impl<'a> Session<'a> {
             };
             input.consume(length);
         }
-        Ok(())
+        Ok(true)
     }
 
     fn reject(&mut self, reason: u8, header: &[u8; HEADER]) {
@@ -388,93 +314,6 @@ impl<'a> Session<'a> {
         self.advance(task);
     }
 
-    /// Answers a command in the connection's own task, if that needs no waiting.
-    fn at_once(
-        &mut self,
-        wire: &Wire,
-        command: &std::result::Result<Command, Sense>,
-        data: &[u8],
-    ) -> bool {
-        let (Phase::Normal { nexus, observer }, Ok(command)) = (&self.phase, command) else {
-            return false;
-        };
-        let simple = !self.ordered && self.queue.is_empty() && wire.attribute <= 1;
-        if !simple || !is_first(&wire.lun) {
-            return false;
-        }
-        let whole = wire.expected as usize == data.len() && wire.last && self.agreed.immediate_data;
-        if wire.writes
-            && whole
-            && let Some(span) = nexus.try_write(command, data)
-        {
-            if let Some(observer) = observer {
-                tell(observer.as_ref(), Instant::now(), *command, Some(span), false);
-            }
-            self.inner.counts.commands.fetch_add(1, Relaxed);
-            self.inner.counts.written_bytes.fetch_add(span.len(), Relaxed);
-            let counts = self.counts();
-            let status = Status::Good.code();
-            self.output.put(response::command(wire.tag, status, Residual::None, 0, counts), &[]);
-            return true;
-        }
-        if !wire.reads {
-            return false;
-        }
-        let exact = |span: &Span| span.len() == u64::from(wire.expected) && span.len() <= AT_ONCE;
-        let Some(span) = nexus.plain_read(command).filter(exact).filter(|span| !span.is_empty())
-        else {
-            return false;
-        };
-        let (nexus, observer) = (Arc::clone(nexus), observer.clone());
-        let (mark, before) = (self.output.mark(), self.stat_sn);
-        let read = |at: u64, buffer: &mut [u8]| {
-            let from = span.offset() + at;
-            let part = Span::between(from, from + buffer.len() as u64);
-            if nexus.try_read(part, buffer) { Ok(()) } else { Err(()) }
-        };
-        if self.data_in(wire.tag, span.len(), Residual::None, read).is_err() {
-            self.output.take_back(mark);
-            self.stat_sn = before;
-            return false;
-        }
-        if let Some(observer) = observer {
-            tell(observer.as_ref(), Instant::now(), *command, Some(span), false);
-        }
-        self.inner.counts.commands.fetch_add(1, Relaxed);
-        true
-    }
-
-    /// Sends data, and with its last piece that the command is done.
-    fn data_in(
-        &mut self,
-        tag: u32,
-        length: u64,
-        residual: Residual,
-        fill: impl Fn(u64, &mut [u8]) -> std::result::Result<(), ()>,
-    ) -> std::result::Result<(), ()> {
-        let (segment, burst) =
-            (u64::from(self.agreed.initiator_segment), u64::from(self.agreed.max_burst));
-        let (mut at, mut data_sn, mut sequence) = (0, 0, 0);
-        while at < length {
-            let piece = segment.min(length - at).min(burst - sequence);
-            sequence += piece;
-            let last = at + piece == length;
-            let ends = last || sequence == burst;
-            if ends {
-                sequence = 0;
-            }
-            let status = last.then_some((Status::Good.code(), residual));
-            let counts = if last { self.counts() } else { self.look() };
-            let offset = u32::try_from(at).unwrap_or(u32::MAX);
-            let header = response::data_in(tag, ends, status, data_sn, offset, counts);
-            self.output.put_with(header, piece as usize, |buffer| fill(at, buffer))?;
-            at += piece;
-            data_sn += 1;
-        }
-        self.inner.counts.read_bytes.fetch_add(length, Relaxed);
-        Ok(())
-    }
-
     /// Goes on with a task whose data came or did not.
     fn advance(&mut self, mut task: Task) {
         match task.next() {
@@ -533,22 +372,28 @@ impl<'a> Session<'a> {
         self.advance(task);
     }
 
-    /// Begins what may be begun.
-    fn start(&mut self) {
+    /// Begins what may be begun; how long the limits of the client hold the next command back. Pings and the like are
+    /// not held back.
+    fn start(&mut self) -> Option<Duration> {
         while let Some(task) = self.queue.front() {
             let ordered = task.wire.attribute == 2;
             if self.ordered || ordered && !self.running.is_empty() {
-                return;
+                return None;
             }
-            let Phase::Normal { nexus, observer: _ } = &self.phase else { return };
+            let Phase::Normal { nexus, .. } = &self.phase else { return None };
             let given = task.command().map_or(0, |command| command.data_in(nexus.block));
             let given = usize::try_from(given.min(IN_FLIGHT as u64)).unwrap_or(IN_FLIGHT);
             let held = self.running_bytes + self.output.unsent().len();
             if !self.running.is_empty() && held + given > IN_FLIGHT {
-                return;
+                return None;
             }
+            if let Some(wait) = self.held_back() {
+                return Some(wait);
+            }
+            let read = if matches!(task.command(), Ok(Command::Read { .. })) { given } else { 0 };
+            self.charge(read as u64 + task.data.len() as u64);
             let nexus = Arc::clone(nexus);
-            let Some(task) = self.queue.pop_front() else { return };
+            let Some(task) = self.queue.pop_front() else { return None };
             self.ordered = ordered;
             self.running_bytes += given;
             let (command, wire, tag) = (task.command(), task.wire, task.wire.tag);
@@ -570,6 +415,7 @@ impl<'a> Session<'a> {
                 .boxed(),
             );
         }
+        None
     }
 
     fn done(&mut self, done: Done) {
@@ -608,7 +454,7 @@ impl<'a> Session<'a> {
     }
 
     fn answer(&mut self, running: &Running, outcome: Outcome) {
-        let Phase::Normal { nexus, observer } = &self.phase else { return };
+        let Phase::Normal { nexus, observer, .. } = &self.phase else { return };
         let (wire, tag) = (&running.wire, running.wire.tag);
         let failed = !matches!(outcome, Outcome::Good(_));
         if let (Some(observer), Ok(command)) = (observer, running.command) {
@@ -657,122 +503,9 @@ impl<'a> Session<'a> {
         let counts = self.counts();
         self.output.put(response::command(tag, status.code(), residual, 0, counts), data);
     }
-
-    fn managed(&mut self, tag: u32, response: u8) {
-        let counts = self.counts();
-        self.output.put(response::manage(tag, response, counts), &[]);
-    }
-
-    fn manage(&mut self, manage: &Manage) {
-        if !self.is_next(manage.immediate, manage.cmd_sn) {
-            return;
-        }
-        let Phase::Normal { nexus, .. } = &self.phase else { return };
-        let nexus = Arc::clone(nexus);
-        let (tag, of_unit) = (manage.tag, manage.function <= 5);
-        if of_unit && !is_first(&manage.lun) {
-            return self.managed(tag, 2);
-        }
-        match manage.function {
-            1 => {
-                let wanted = manage.referenced;
-                let found = self.collecting.contains_key(&wanted)
-                    || self.running.contains_key(&wanted)
-                    || self.queue.iter().any(|task| task.wire.tag == wanted);
-                let waits = self.abort(|tag, _| tag == wanted);
-                self.wait_for(tag, waits, if found { 0 } else { 1 });
-            }
-            2 | 4 => {
-                let waits = self.abort(|_, lun| is_first(lun));
-                self.wait_for(tag, waits, 0);
-            }
-            5..=7 => {
-                // Its own commands hold the reset up as others' do.
-                let _ = self.abort(|_, _| true);
-                let reset = async move {
-                    nexus.unit.reset(&nexus).await;
-                    Done::Reset(tag)
-                };
-                self.futures.push(reset.boxed());
-            }
-            8 => self.managed(tag, 4),
-            _ => self.managed(tag, 5),
-        }
-    }
-
-    fn wait_for(&mut self, tag: u32, waits: Vec<u32>, response: u8) {
-        if waits.is_empty() {
-            self.managed(tag, response)
-        } else {
-            self.aborting.push(Aborting { tag, waits })
-        }
-    }
-
-    /// Aborts tasks by their tag and unit; those that are under way and have to be waited for.
-    fn abort(&mut self, which: impl Fn(u32, &[u8; 8]) -> bool) -> Vec<u32> {
-        let collected = self.collecting.extract_if(|tag, task| which(*tag, &task.wire.lun));
-        let mut dropped: Vec<Task> = collected.map(|(_, task)| task).collect();
-        let queue = std::mem::take(&mut self.queue);
-        for task in queue {
-            if which(task.wire.tag, &task.wire.lun) {
-                dropped.push(task)
-            } else {
-                self.queue.push_back(task)
-            }
-        }
-        for task in dropped {
-            self.release(&task.wire, task.holds);
-        }
-        let mut waits = Vec::new();
-        for (tag, running) in &mut self.running {
-            if which(*tag, &running.wire.lun) {
-                running.aborted = true;
-                waits.push(*tag);
-            }
-        }
-        self.ask();
-        waits
-    }
 }
 
 /// Whether these are the eight bytes of logical unit 0, in either simple form.
 fn is_first(lun: &[u8; 8]) -> bool {
     matches!(lun, [0 | 0x40, 0, 0, 0, 0, 0, 0, 0])
-}
-
-/// Where a command reads, writes or flushes.
-fn span(command: &Command, nexus: &Nexus) -> Option<Span> {
-    match command {
-        Command::Read { blocks }
-        | Command::Write { blocks, .. }
-        | Command::WriteAndVerify { blocks, .. }
-        | Command::WriteSame { blocks, .. } => {
-            let block = u64::from(nexus.block);
-            let offset = blocks.first.checked_mul(block)?;
-            Span::within(offset, u64::from(blocks.count) * block, nexus.device.size()).ok()
-        }
-        Command::SynchronizeCache { .. } => Some(Span::between(0, 0)),
-        _ => None,
-    }
-}
-
-/// Tells of a command that reads, writes or flushes.
-fn tell(
-    observer: &dyn Observer,
-    began: Instant,
-    command: Command,
-    span: Option<Span>,
-    failed: bool,
-) {
-    let (action, durable) = match command {
-        Command::Read { .. } => (Action::Read, false),
-        Command::Write { forced, .. } => (Action::Write, forced),
-        Command::WriteAndVerify { .. } => (Action::Write, true),
-        Command::WriteSame { .. } => (Action::Zero, false),
-        Command::SynchronizeCache { .. } => (Action::Flush, false),
-        _ => return,
-    };
-    if let Some(span) = span {
-        observer.answered(began, began.elapsed(), &[Answered { span, action, durable, failed }]);
-    }
 }

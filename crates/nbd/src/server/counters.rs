@@ -204,6 +204,25 @@ impl Share {
     }
 }
 
+/// How fast a client may go, for another front end: what it takes there and here counts as one.
+#[derive(Debug, Clone)]
+pub struct ClientPace {
+    client: Arc<Client>,
+    epoch: Instant,
+}
+
+impl ClientPace {
+    /// How long the client's next request has to wait; `None` when it may go now.
+    pub fn wait(&self, now: Instant) -> Option<std::time::Duration> {
+        self.client.pace.wait(nanos(now - self.epoch))
+    }
+
+    /// A request that moves so many bytes, in either direction, was let in.
+    pub fn charge(&self, now: Instant, bytes: u64) {
+        self.client.pace.charge(nanos(now - self.epoch), bytes);
+    }
+}
+
 fn nanos(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -260,17 +279,30 @@ impl Registry {
         Share { export, client, name: name.to_owned(), meter, epoch: self.epoch }
     }
 
+    /// The pace of the client of this identity.
+    pub(crate) fn pace(&self, identity: &str) -> ClientPace {
+        ClientPace { client: self.known(identity), epoch: self.epoch }
+    }
+
     fn client(&self, identity: &str, export: &str) -> Arc<Client> {
+        let client = self.known(identity);
+        *lock(&client.exports).entry(export.to_owned()).or_default() += 1;
+        client
+    }
+
+    fn known(&self, identity: &str) -> Arc<Client> {
         let now = nanos(Instant::now() - self.epoch);
         let mut clients = lock(&self.clients);
-        clients.by_identity.retain(|_, client| client.is_present() || !client.pace.is_even(now));
+        // Who is in use by another front end has a second owner.
+        clients
+            .by_identity
+            .retain(|_, client| Arc::strong_count(client) > 1 || !client.pace.is_even(now));
         let rates = clients.rates;
         let client = clients.by_identity.entry(identity.to_owned()).or_insert_with(|| {
             let client = Client::default();
             client.pace.set(rates);
             Arc::new(client)
         });
-        *lock(&client.exports).entry(export.to_owned()).or_default() += 1;
         Arc::clone(client)
     }
 
@@ -422,6 +454,24 @@ mod tests {
         registry.join("disk", "two");
         assert!(!lock(&registry.clients).by_identity.contains_key("one"), "the debt is paid");
         assert_eq!(registry.snapshot().exports["disk"].connections, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_client_takes_by_another_front_end_is_paid_for_here() {
+        let registry = Registry::new(Rates { requests: 1, bytes: 0 });
+        let elsewhere = registry.pace("one");
+        registry.join("disk", "two"); // nobody forgets who is in use elsewhere
+        for _ in 0..10 {
+            elsewhere.charge(Instant::now(), 4096);
+        }
+        let share = registry.join("disk", "one");
+        let (pace, now) = share.pace(Instant::now());
+        assert!(pace.wait(now).is_some());
+        assert_eq!(pace.wait(now), elsewhere.wait(Instant::now()));
+        registry.set_rates(Rates::default());
+        assert!(elsewhere.wait(Instant::now()).is_none(), "a change holds there, too");
+        drop(share);
+        assert!(registry.snapshot().clients.is_empty(), "it has no connection here");
     }
 
     #[tokio::test(start_paused = true)]

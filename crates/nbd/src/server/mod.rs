@@ -48,13 +48,15 @@ mod tls;
 mod tests;
 
 pub use busy_poll::{Looker, Processors, Waits};
-pub use counters::{ClientCounters, Counters, ExportCounters, Traffic};
+pub use counters::{ClientCounters, ClientPace, Counters, ExportCounters, Traffic};
 pub use exports::{Ending, ExportSummary, Exports, Layered, Peer, Purpose, Session, Transport};
 pub use latency::{Latencies, Latency, Operation};
 pub use limits::{BusyPoll, Limits};
 pub use listener::{DEFAULT_BACKLOG, Listener};
+pub use order::Order;
 pub use pace::Rates;
 pub use passing::{Carrier, Interrupted, Passed, Passing, Phase, Rest};
+pub use stream::{Stream, Watch};
 pub use tls::{Credentials, Tls};
 
 use attachments::{Attached, Attachments};
@@ -76,7 +78,6 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use stream::Watch;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -146,6 +147,11 @@ impl Server {
     /// does says there how many are to spare.
     pub fn processors(&self) -> Processors {
         self.inner.processors.clone()
+    }
+
+    /// How fast the client may go that is at the other end: one pace for all front ends.
+    pub fn pace(&self, peer: &Peer) -> ClientPace {
+        self.inner.registry.pace(&peer.identity)
     }
 
     /// What was counted so far.

@@ -125,7 +125,7 @@ impl Wake for Place {
 }
 
 /// One connection's part in the order.
-pub(super) struct Order {
+pub struct Order {
     /// Tells those that are there apart.
     number: u64,
     place: Option<(Arc<Place>, Waker)>,
@@ -136,7 +136,8 @@ pub(super) struct Order {
 
 impl Order {
     /// That of a new connection, which counts as one with little to do.
-    pub(super) fn new() -> Self {
+    #[allow(clippy::new_without_default, reason = "each one is another connection's")]
+    pub fn new() -> Self {
         static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
         Self { number: CONNECTIONS.fetch_add(1, Relaxed), place: None, usual: 0, steps: 0 }
     }
@@ -193,7 +194,7 @@ impl Order {
     }
 
     /// The connection received something.
-    pub(super) fn received(&self) {
+    pub fn received(&self) {
         HERE.with(|here| {
             let again = here.last.replace(self.number) == self.number;
             let row = if again { here.row.get() } else { 0 };
@@ -202,7 +203,7 @@ impl Order {
     }
 
     /// Whether it was the only one on this thread that received anything of late.
-    pub(super) fn is_alone(&self) -> bool {
+    pub fn is_alone(&self) -> bool {
         HERE.with(|here| here.last.get() == self.number && here.row.get() >= ALONE)
     }
 }

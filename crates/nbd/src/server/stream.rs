@@ -49,7 +49,7 @@ const LOOKS: u32 = 8;
 
 /// A connected stream socket, unix or TCP.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub struct Stream {
     socket: Arc<OwnedFd>,
     /// While its task sleeps until something comes, or room is asked for.
     registration: Option<Registration>,
@@ -160,7 +160,7 @@ pub(super) enum Hangup {
 
 /// Looks at a connection from beside, and has it look itself.
 #[derive(Debug, Clone)]
-pub(super) struct Watch {
+pub struct Watch {
     socket: Weak<OwnedFd>,
     look: Arc<AtomicU64>,
 }
@@ -168,7 +168,7 @@ pub(super) struct Watch {
 impl Watch {
     /// The next read, if it finds nothing, looks for so long whether something comes, and takes the
     /// processor meanwhile.
-    pub(super) fn look(&self, time: Duration) {
+    pub fn look(&self, time: Duration) {
         self.look.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
@@ -207,7 +207,7 @@ impl Watch {
 
 impl Stream {
     /// Uses `socket`, which is connected and does not block.
-    pub(super) fn new(socket: OwnedFd) -> Self {
+    pub fn new(socket: OwnedFd) -> Self {
         let is_unix = sockopt::socket_domain(&socket).is_ok_and(|f| f == AddressFamily::UNIX);
         let socket = Arc::new(socket);
         let seen = Seen { socket: Arc::clone(&socket), bytes: 0, looks: false, is_unix };
@@ -215,7 +215,7 @@ impl Stream {
     }
 
     /// For somebody who looks at it from beside.
-    pub(super) fn watch(&self) -> Watch {
+    pub fn watch(&self) -> Watch {
         Watch { socket: Arc::downgrade(&self.socket), look: Arc::clone(&self.look) }
     }
 

@@ -1,0 +1,168 @@
+//! What a session waits for, and what it does next.
+
+use super::{Phase, Session, UNSENT};
+use crate::codec::response::{self, Output};
+use crate::server::connection::{End, leave_seconds};
+use crate::server::input::Input;
+use crate::server::looking::Looking;
+use crate::server::registry::Order;
+use block::{Error, Result};
+use futures::stream::StreamExt;
+use futures::{FutureExt, future};
+use nbd::server::Stream;
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+impl Session<'_> {
+    /// Serves the initiator until the session ends. Commands may be under way still.
+    ///
+    /// # Errors
+    /// When the connection or the protocol is broken.
+    pub(in crate::server) async fn run(
+        &mut self,
+        stream: &mut Stream,
+        input: &mut Input,
+        mut stop: watch::Receiver<Order>,
+        orders: Option<watch::Receiver<Order>>,
+    ) -> Result<End> {
+        let broken = |e| Error::io("the connection", e);
+        let nexus = match &self.phase {
+            Phase::Normal { nexus, .. } => Some(Arc::clone(nexus)),
+            Phase::Discovery => None,
+        };
+        let reset = || async {
+            match &nexus {
+                Some(nexus) => nexus.resets.notified().await,
+                None => future::pending().await,
+            }
+        };
+        // These are made once and not for every command.
+        let mut orders = orders.unwrap_or_else(|| stop.clone());
+        let mut ended = pin!(orders.wait_for(|order| *order == Order::End));
+        let mut stopped = pin!(stop.wait_for(|order| *order != Order::Go));
+        let mut reset_by_others = pin!(reset());
+        let mut patience = pin!(tokio::time::sleep(Duration::ZERO));
+        let mut pause = pin!(tokio::time::sleep(Duration::ZERO));
+        let mut leaving = false;
+        let mut looking = Looking::new(self.inner, stream.watch());
+        loop {
+            let all_taken = match self.take(input, &mut looking).await {
+                Ok(all_taken) => all_taken,
+                Err(error) => {
+                    // The initiator is told, unless it takes nothing.
+                    let _ = send(&mut self.output, stream).await;
+                    return Err(error);
+                }
+            };
+            let held_back = self.start();
+            if let Some(wait) = held_back {
+                pause.as_mut().reset(Instant::now() + wait);
+            }
+            send(&mut self.output, stream).await.map_err(broken)?;
+            let unsent = self.output.unsent().len();
+            if let (Some(end), 0) = (self.end, unsent) {
+                return Ok(end);
+            }
+            looking.answered(unsent == 0 && self.is_idle());
+            if looking.is_long() {
+                tokio::task::yield_now().await;
+            }
+            if !all_taken && self.end.is_none() && unsent <= UNSENT {
+                // There is room again: what came waits for nothing else.
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let reads = all_taken && self.end.is_none();
+            let Self { output, futures, .. } = self;
+            let moved = poll_fn(|cx| {
+                let look = looking.begin();
+                let moved = poll_move(output, stream, reads.then(|| input.room()), cx);
+                looking.end(look, matches!(moved, Poll::Ready(Ok(SocketStep::Received(_)))));
+                moved
+            });
+            tokio::select! {
+                biased;
+                Some(done) = futures.next(), if !futures.is_empty() => {
+                    self.done(done);
+                    while let Some(Some(done)) = self.futures.next().now_or_never() {
+                        self.done(done);
+                    }
+                }
+                ended = &mut ended => {
+                    // An error says that the server has gone.
+                    return Ok(if ended.is_ok() { End::Reinstated } else { End::Stopped });
+                }
+                _ = &mut stopped, if !leaving => {
+                    let seconds = leave_seconds();
+                    let counts = self.counts();
+                    self.output.put(response::please_log_out(seconds, counts), &[]);
+                    patience.as_mut().reset(Instant::now() + Duration::from_secs(seconds.into()));
+                    leaving = true;
+                }
+                () = &mut patience, if leaving => return Ok(End::Stopped),
+                () = &mut pause, if held_back.is_some() => {}
+                () = &mut reset_by_others => {
+                    let _ = self.abort(|_, _| true);
+                    reset_by_others.set(reset());
+                }
+                moved = moved => match moved.map_err(broken)? {
+                    SocketStep::Received(0) if leaving => return Ok(End::Stopped),
+                    SocketStep::Received(0) => return Ok(End::Closed),
+                    SocketStep::Received(count) => input.came(count),
+                    SocketStep::Sent => {}
+                },
+            }
+        }
+    }
+
+    /// Whether no command is under way.
+    fn is_idle(&self) -> bool {
+        self.futures.is_empty() && self.queue.is_empty() && self.collecting.is_empty()
+    }
+}
+
+/// What a connection did.
+enum SocketStep {
+    Sent,
+    Received(usize),
+}
+
+/// Sends what the socket takes now.
+async fn send(output: &mut Output, stream: &mut Stream) -> io::Result<()> {
+    poll_fn(|cx| {
+        while !output.unsent().is_empty() {
+            match Pin::new(&mut *stream).poll_write(cx, output.unsent())? {
+                Poll::Ready(count) => output.consume(count),
+                Poll::Pending => break,
+            }
+        }
+        Poll::Ready(Ok(()))
+    })
+    .await
+}
+
+/// Sends more of what is to be sent, or receives into `room`, if there is any.
+fn poll_move(
+    output: &mut Output,
+    stream: &mut Stream,
+    room: Option<&mut [u8]>,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<SocketStep>> {
+    if !output.unsent().is_empty()
+        && let Poll::Ready(count) = Pin::new(&mut *stream).poll_write(cx, output.unsent())?
+    {
+        output.consume(count);
+        return Poll::Ready(Ok(SocketStep::Sent));
+    }
+    let Some(room) = room else { return Poll::Pending };
+    let mut room = ReadBuf::new(room);
+    ready!(Pin::new(stream).poll_read(cx, &mut room))?;
+    Poll::Ready(Ok(SocketStep::Received(room.filled().len())))
+}
