@@ -213,6 +213,48 @@ fn what_was_flushed_is_there_after_the_server_was_killed() {
     }
 }
 
+/// The status of a command that a reservation keeps out.
+const CONFLICT: u8 = 0x18;
+
+#[test]
+fn reservations_outlive_a_killed_server_where_initiators_want_that() {
+    const REGISTER: u8 = 0;
+    const RESERVE: u8 = 1;
+    const CLEAR: u8 = 3;
+    const WRITE_EXCLUSIVE: u8 = 1;
+    let home = lab();
+    let portal = free_port();
+    let serve = || home.serve_with(&["--iscsi", &portal.to_string()]);
+    let log_in = |name: &str| Initiator::log_in(portal, name, "alice").expect("login");
+    for kept in [true, false] {
+        let server = serve();
+        let (mut one, mut other) = (log_in("one"), log_in("other"));
+        assert_eq!(one.reserve(REGISTER, 0, 0, 0xa1, kept), 0);
+        assert_eq!(one.reserve(RESERVE, WRITE_EXCLUSIVE, 0xa1, 0, kept), 0);
+        assert_eq!((one.write_block(0, 1), other.write_block(0, 2)), (0, CONFLICT));
+        server.kill();
+        let server = serve();
+        // In the other order: neither session has to be there for the other one's sake.
+        let mut other = log_in("other");
+        assert_eq!(other.write_block(0, 2), if kept { CONFLICT } else { 0 }, "kept: {kept}");
+        let mut one = log_in("one");
+        assert_eq!(one.write_block(0, 1), 0);
+        if kept {
+            assert_eq!(one.reserve(CLEAR, 0, 0xa1, 0, kept), 0);
+            assert_eq!(
+                other.command(&[0; 6], &[], 0).status,
+                0,
+                "who is not registered is not told"
+            );
+            assert_eq!(other.write_block(0, 2), 0);
+        }
+        server.kill();
+        let server = serve();
+        assert_eq!(log_in("other").write_block(0, 2), 0, "nothing is left");
+        server.stop();
+    }
+}
+
 #[test]
 fn the_limit_on_a_clients_speed_holds_for_what_it_does_by_nbd_and_iscsi_together() {
     const PER_SECOND: u32 = 20;

@@ -55,6 +55,19 @@ pub trait Targets: Send + Sync {
     /// [`Conflict`](block::ErrorKind::Conflict) when another client holds it.
     async fn attach(&self, name: &str, client: &Client) -> Result<Box<dyn Attachment>>;
 
+    /// The reservations that were last kept of the export of this identity (as [`Attachment::identity`] says
+    /// it), at most [`LONGEST`](crate::scsi::reservations::LONGEST) bytes.
+    ///
+    /// # Errors
+    /// When it cannot be told: nobody may use the target then.
+    async fn kept_reservations(&self, identity: &str) -> Result<Option<String>>;
+
+    /// Keeps these, or none, so that they survive a loss of power.
+    ///
+    /// # Errors
+    /// When they cannot be kept; what was kept before is kept still.
+    async fn keep_reservations(&self, identity: &str, record: Option<&str>) -> Result<()>;
+
     /// The secrets of which every client must know one; `None` when nobody is asked for one.
     fn secrets(&self) -> Option<Arc<Secrets>>;
 

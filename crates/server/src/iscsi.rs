@@ -1,5 +1,7 @@
 //! The same exports by iSCSI: one target each, with the leases and rights that NBD clients have.
 
+mod reservations;
+
 use super::limits::limits;
 use super::listen::{self, Asked};
 use super::signals::Switch;
@@ -9,6 +11,7 @@ use engine::config::Config;
 use iscsi::{Attachment, Client, Counters, Ending, Secrets, Server, Targets};
 use nbd::server::ClientPace;
 use nbd::{Exports, Peer, Purpose, Session};
+use reservations::ReservationFiles;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
@@ -37,6 +40,7 @@ pub(crate) struct Plan {
     places: Vec<String>,
     secrets: Option<Arc<Secrets>>,
     limits: iscsi::Limits,
+    reservations: ReservationFiles,
 }
 
 impl Plan {
@@ -65,7 +69,8 @@ impl Plan {
             stop_deadline: Duration::from_secs(config.serve.stop_seconds),
             ..iscsi::Limits::default()
         };
-        Ok(Some(Self { places: places.clone(), secrets, limits }))
+        let reservations = ReservationFiles::of(home);
+        Ok(Some(Self { places: places.clone(), secrets, limits, reservations }))
     }
 
     /// Opens the listeners. Initiators that connect wait until [`Bound::serve`].
@@ -88,10 +93,10 @@ impl Bound {
     /// Serves them beside `nbd`, whose clients' limits on speed and whose processors to look for commands are
     /// theirs, too.
     pub(crate) fn serve(self, exports: Arc<dyn Exports>, nbd: nbd::Server) -> Front {
-        let Self { plan: Plan { places, secrets, limits }, listeners } = self;
+        let Self { plan: Plan { places, secrets, limits, reservations }, listeners } = self;
         let entropy = engine::world::system().entropy;
         let processors = nbd.processors();
-        let targets = ExportTargets { exports, nbd, secrets, entropy };
+        let targets = ExportTargets { exports, nbd, secrets, entropy, reservations };
         let mut front = Front {
             server: Server::new(Arc::new(targets), limits, processors),
             places,
@@ -190,6 +195,7 @@ struct ExportTargets {
     nbd: nbd::Server,
     secrets: Option<Arc<Secrets>>,
     entropy: Arc<dyn Entropy>,
+    reservations: ReservationFiles,
 }
 
 /// The client as exports and access rules know it.
@@ -212,6 +218,14 @@ impl Targets for ExportTargets {
         let peer = peer(client);
         let session = self.exports.open(name, &peer, Purpose::Use).await?;
         Ok(Box::new(Attached { session, pace: self.nbd.pace(&peer) }))
+    }
+
+    async fn kept_reservations(&self, identity: &str) -> Result<Option<String>> {
+        self.reservations.load(identity).await
+    }
+
+    async fn keep_reservations(&self, identity: &str, record: Option<&str>) -> Result<()> {
+        self.reservations.keep(identity, record).await
     }
 
     fn secrets(&self) -> Option<Arc<Secrets>> {

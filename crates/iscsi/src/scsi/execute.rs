@@ -65,19 +65,18 @@ impl Nexus {
                 Sense::field(1).into()
             }
             Command::Reserve { .. } => {
-                granted(self.unit.reservations(|all| all.reserve(&self.port)))
+                granted(self.unit.reserve(|all| all.reserve(&self.port)).await)
             }
             Command::Release { .. } => {
-                granted(self.unit.reservations(|all| all.release(&self.port)))
+                granted(self.unit.reserve(|all| all.release(&self.port)).await)
             }
             Command::PersistentIn { action, room } => {
                 cut(self.unit.reservations(|all| all.report(action)), room)
             }
             Command::PersistentOut { action, scope, kind, .. } => {
-                let changed = self
-                    .unit
-                    .reservations(|all| all.change(&self.port, action, (scope, kind), data));
-                match changed {
+                let changed =
+                    self.unit.change_reservations(&self.port, action, (scope, kind), data);
+                match changed.await {
                     Ok(notices) => {
                         self.unit.tell(notices);
                         if action == 5 {

@@ -24,7 +24,7 @@ pub mod unit;
 
 pub use cdb::Command;
 pub use sense::Sense;
-pub use unit::{Nexus, Unit};
+pub use unit::{Nexus, ReservationKeeper, Unit};
 
 /// The status of a command (SAM-5, 5.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,9 @@
-//! Who may use a unit: RESERVE (SPC-2) and PERSISTENT RESERVE (SPC-4, 5.13). Pure. Kept in memory.
+//! Who may use a unit: RESERVE (SPC-2) and PERSISTENT RESERVE (SPC-4, 5.13). Pure. Whoever has registered for that
+//! (APTPL) finds registrations and reservation again when the server was started anew, by their [`record`].
+
+mod record;
+
+pub use record::LONGEST;
 
 use super::Sense;
 use crate::codec::u64_at;
@@ -57,13 +62,15 @@ struct Reservation {
 }
 
 /// The reservations of a unit. Initiators are told apart by the names of their ports.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reservations {
     /// The holder of an SPC-2 reservation.
     simple: Option<String>,
     registrations: Vec<Registration>,
     persistent: Option<Reservation>,
     generation: u32,
+    /// Registrations and the reservation outlive the server, as the last registration wanted it.
+    kept: bool,
 }
 
 /// An initiator is to be told of something.
@@ -145,6 +152,12 @@ impl Reservations {
         self.simple = None;
     }
 
+    /// Takes over what a [`change`](Self::change) made of a copy; an SPC-2 reservation stays as it is.
+    pub fn adopt(&mut self, changed: Self) {
+        let simple = self.simple.take();
+        *self = Self { simple, ..changed };
+    }
+
     /// Whether somebody else has an SPC-2 reservation: it keeps all commands out but a few.
     pub fn is_simply_reserved(&self, nexus: &str) -> bool {
         self.simple.as_deref().is_some_and(|holder| holder != nexus)
@@ -184,8 +197,10 @@ impl Reservations {
                 }
             }
             2 => {
-                // Length; nothing special; the type mask is valid; all six types.
-                return Ok(vec![0, 8, 0x00, 0x80, 0xea, 0x01, 0, 0]);
+                // Length; they can be kept over a loss of power; the type mask is valid, and whether they
+                // are kept; all six types.
+                let kept = 0x80 | u8::from(self.kept);
+                return Ok(vec![0, 8, 0x01, kept, 0xea, 0x01, 0, 0]);
             }
             3 => {
                 for one in &self.registrations {
@@ -240,9 +255,8 @@ impl Reservations {
             return Err(Sense::PARAMETER_LENGTH.into());
         }
         let (key, new) = (u64_at(data, 0), u64_at(data, 8));
-        if data[20] & 0x08 != 0 || data[20] & 0x01 != 0 && matches!(action, 0 | 6) {
-            // Other ports are not registered, and nothing is kept over a loss of power.
-            return Err(Sense::parameter(20).into());
+        if data[20] & 0x08 != 0 {
+            return Err(Sense::parameter(20).into()); // other ports are not registered
         }
         if self.simple.is_some() {
             return Err(Refused::Conflict);
@@ -260,7 +274,7 @@ impl Reservations {
             return Err(Sense::field(2).into());
         }
         match action {
-            0 | 6 => self.register(nexus, own, new),
+            0 | 6 => self.register(nexus, own, new, data[20] & 0x01 != 0),
             1 => self.hold(nexus, key, Kind::new(kind).ok_or(Sense::field(2))?),
             2 => self.give_up(nexus, kind),
             3 => Ok(self.clear(nexus)),
@@ -273,6 +287,7 @@ impl Reservations {
         nexus: &str,
         own: Option<u64>,
         new: u64,
+        kept: bool,
     ) -> Result<Vec<Notice>, Refused> {
         let mut notices = Vec::new();
         match (own, new) {
@@ -295,6 +310,7 @@ impl Reservations {
                 }
             }
         }
+        self.kept = kept;
         self.generation = self.generation.wrapping_add(1);
         Ok(notices)
     }
@@ -403,112 +419,4 @@ impl Reservations {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn keys(key: u64, new: u64) -> Vec<u8> {
-        let mut data = key.to_be_bytes().to_vec();
-        data.extend_from_slice(&new.to_be_bytes());
-        data.resize(24, 0);
-        data
-    }
-
-    fn registered() -> Reservations {
-        let mut all = Reservations::default();
-        for (nexus, key) in [("a", 1), ("b", 2)] {
-            all.change(nexus, 0, (0, 0), &keys(0, key)).unwrap();
-        }
-        all
-    }
-
-    #[test]
-    fn each_type_keeps_out_whom_it_should() {
-        for (kind, owner, registrant, other) in [
-            // Whether holder, registrant and stranger may read and write.
-            (1, (true, true), (true, false), (true, false)),
-            (3, (true, true), (false, false), (false, false)),
-            (5, (true, true), (true, true), (true, false)),
-            (6, (true, true), (true, true), (false, false)),
-            (7, (true, true), (true, true), (true, false)),
-            (8, (true, true), (true, true), (false, false)),
-        ] {
-            let mut all = registered();
-            all.change("a", 1, (0, kind), &keys(1, 0)).unwrap();
-            for (nexus, expected) in [("a", owner), ("b", registrant), ("c", other)] {
-                let may = (all.allow(nexus, Access::Read), all.allow(nexus, Access::Write));
-                assert_eq!(may, expected, "type {kind}, {nexus}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_reservation_is_taken_from_its_holder_who_is_told() {
-        let mut all = registered();
-        all.change("a", 1, (0, 3), &keys(1, 0)).unwrap();
-        let told = all.change("b", 4, (0, 3), &keys(2, 1)).unwrap();
-        assert_eq!(told, [("a".to_owned(), Sense::REGISTRATIONS_PREEMPTED)]);
-        assert!(all.allow("b", Access::Write) && !all.allow("a", Access::Read));
-        assert_eq!(all.change("a", 1, (0, 3), &keys(1, 0)), Err(Refused::Conflict));
-    }
-
-    #[test]
-    fn a_wrong_key_changes_nothing() {
-        let mut all = registered();
-        for action in [1, 2, 3, 4, 5] {
-            assert_eq!(all.change("a", action, (0, 1), &keys(9, 2)), Err(Refused::Conflict));
-        }
-        assert_eq!(all.report(0).unwrap()[..8], [0, 0, 0, 2, 0, 0, 0, 16]);
-    }
-
-    #[test]
-    fn a_simple_reservation_is_its_holders_until_it_leaves() {
-        let mut all = Reservations::default();
-        assert!(all.reserve("a") && all.reserve("a") && !all.reserve("b"));
-        assert!(all.release("b") && !all.allow("b", Access::Read));
-        all.forget("a");
-        assert!(all.allow("b", Access::Write) && all.is_empty());
-    }
-
-    #[test]
-    fn a_reservation_of_all_ends_with_the_last_of_them() {
-        let mut all = Reservations::default();
-        for nexus in ["a", "b"] {
-            all.change(nexus, 0, (0, 0), &keys(0, 2)).unwrap();
-        }
-        all.change("a", 1, (0, 7), &keys(2, 0)).unwrap();
-        // Its own key, which both have.
-        all.change("b", 4, (0, 7), &keys(2, 2)).unwrap();
-        assert!(all.is_empty() && all.allow("c", Access::Write));
-        assert!(all.persistent.is_none());
-    }
-
-    #[test]
-    fn registrations_are_bounded() {
-        let mut all = Reservations::default();
-        for n in 0..MOST {
-            all.change(&n.to_string(), 0, (0, 0), &keys(0, 1)).unwrap();
-        }
-        let refused = Err(Refused::Sense(Sense::NO_REGISTRATIONS));
-        assert_eq!(all.change("x", 0, (0, 0), &keys(0, 1)), refused);
-    }
-
-    proptest! {
-        #[test]
-        fn the_holder_is_always_registered(
-            steps in prop::collection::vec((0u8..3, 0u8..7, 0u8..9, 0u64..4, 0u64..4), 1..40),
-        ) {
-            let mut all = Reservations::default();
-            for (nexus, action, kind, key, new) in steps {
-                let _ = all.change(&nexus.to_string(), action, (0, kind), &keys(key, new));
-                for report in 0..4 {
-                    all.report(report).unwrap();
-                }
-                if let Some(reservation) = &all.persistent && !reservation.kind.is_of_all() {
-                    prop_assert!(all.key_of(&reservation.nexus).is_some());
-                }
-                prop_assert!(all.persistent.is_none() || !all.registrations.is_empty());
-            }
-        }
-    }
-}
+mod tests;

@@ -1,9 +1,10 @@
 //! A logical unit as all its initiators share it, and one initiator's use of it.
 
 use super::identity::Identity;
-use super::reservations::{Notice, Reservations};
+use super::reservations::{Notice, Refused, Reservations};
 use super::{Outcome, Sense};
-use block::Device;
+use async_trait::async_trait;
+use block::{Device, Result};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -18,26 +19,44 @@ const LARGEST_BLOCK: u32 = 64 << 10;
 /// Conditions that an initiator has not been told of, at the most.
 const MOST_ATTENTIONS: usize = 8;
 
+/// Keeps the reservations of a unit while no server runs.
+#[async_trait]
+pub trait ReservationKeeper: Send + Sync {
+    /// Keeps this record, or none, durably.
+    ///
+    /// # Errors
+    /// When it cannot be kept; what was kept before is kept still.
+    async fn keep(&self, record: Option<&str>) -> Result<()>;
+}
+
 /// What the initiators of a logical unit share.
-#[derive(Debug)]
 pub struct Unit {
     /// Who it is.
     pub identity: Identity,
     /// Whether there is any reservation, for a look without a lock.
     reserved: AtomicBool,
     reservations: Mutex<Reservations>,
+    /// Held by whoever changes the reservations.
+    changing: tokio::sync::Mutex<()>,
+    keeper: Box<dyn ReservationKeeper>,
     nexuses: Mutex<Vec<Weak<Nexus>>>,
     /// Held shared by what changes blocks, alone by what must see none of that.
     pub(super) changes: Arc<RwLock<()>>,
 }
 
 impl Unit {
-    /// A unit of its own.
-    pub fn new(identity: Identity) -> Arc<Self> {
+    /// A unit of its own, with the reservations that were kept of it.
+    pub fn new(
+        identity: Identity,
+        reservations: Reservations,
+        keeper: Box<dyn ReservationKeeper>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             identity,
-            reserved: AtomicBool::new(false),
-            reservations: Mutex::default(),
+            reserved: AtomicBool::new(!reservations.is_empty()),
+            reservations: Mutex::new(reservations),
+            changing: tokio::sync::Mutex::default(),
+            keeper,
             nexuses: Mutex::default(),
             changes: Arc::default(),
         })
@@ -75,6 +94,37 @@ impl Unit {
         result
     }
 
+    /// RESERVE or RELEASE, whichever `with` does.
+    pub(super) async fn reserve<T>(&self, with: impl FnOnce(&mut Reservations) -> T) -> T {
+        let _alone = self.changing.lock().await;
+        self.reservations(with)
+    }
+
+    /// PERSISTENT RESERVE OUT; what is to outlive the server is durable before anybody sees it.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub(super) async fn change_reservations(
+        &self,
+        port: &str,
+        action: u8,
+        scope_and_kind: (u8, u8),
+        data: &[u8],
+    ) -> std::result::Result<Vec<Notice>, Refused> {
+        let _alone = self.changing.lock().await;
+        let (before, mut changed) = self.reservations(|all| (all.record(), all.clone()));
+        let notices = changed.change(port, action, scope_and_kind, data)?;
+        let record = changed.record();
+        if record != before
+            && let Err(error) = self.keeper.keep(record.as_deref()).await
+        {
+            tracing::error!(%error, "the reservations of a disk cannot be kept");
+            return Err(Sense::of(&error, false).into());
+        }
+        self.reservations(|all| all.adopt(changed));
+        Ok(notices)
+    }
+
     /// Whether there is any reservation.
     pub(super) fn is_reserved(&self) -> bool {
         self.reserved.load(SeqCst)
@@ -98,6 +148,12 @@ impl Unit {
             nexus.resets.notify_one();
         }
         drop(self.changes.write().await);
+    }
+}
+
+impl std::fmt::Debug for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Unit").field("identity", &self.identity).finish_non_exhaustive()
     }
 }
 
@@ -165,7 +221,7 @@ impl Nexus {
     }
 
     /// What a command to a unit that is not there is answered.
-    pub fn absent(command: Result<super::Command, Sense>) -> Outcome {
+    pub fn absent(command: std::result::Result<super::Command, Sense>) -> Outcome {
         use super::Command;
         match command {
             Ok(Command::Inquiry { page: None, room }) => {

@@ -8,6 +8,7 @@ use crate::chap::CHALLENGE;
 use crate::codec::response::{self, Counts, Output};
 use crate::codec::{Cut, Digests, Request, cut};
 use crate::login::{Agreed, Login, Refusal, Session as Wanted};
+use crate::scsi::Unit;
 use crate::targets::{Attachment, Client, Ending};
 use crate::{codec, name};
 use block::{Error, ErrorKind, Result};
@@ -119,14 +120,12 @@ pub(super) async fn serve(
             return refuse(inner, &mut stream, &mut answering, peer, refusal).await;
         }
     };
-    if attachment.device().size() < attachment.device().limits().minimum.max(512).into() {
-        attachment.close(Ending::Clean).await;
-        let refusal = Refusal::unavailable("it is smaller than a block");
-        return refuse(inner, &mut stream, &mut answering, peer, refusal).await;
-    }
+    let (attachment, unit) = match unit_of(inner, &target, attachment).await {
+        Ok(found) => found,
+        Err(refusal) => return refuse(inner, &mut stream, &mut answering, peer, refusal).await,
+    };
     let _counted = Counted::new(&inner.counts.sessions);
     tracing::info!(%client, target, "iSCSI session begins");
-    let unit = inner.registry.unit(&target, &attachment.identity());
     let port = port(&agreed);
     let nexus = unit.attach(port, Arc::clone(attachment.device()));
     drop(unit);
@@ -145,6 +144,28 @@ pub(super) async fn serve(
     close(attachment, &ended, &shown, &target).await;
     drop((nexus, place));
     ended.map(drop)
+}
+
+/// The unit behind an attachment, which is closed when there is none.
+///
+/// # Errors
+/// The answer to the login then.
+async fn unit_of(
+    inner: &Inner,
+    target: &str,
+    attachment: Box<dyn Attachment>,
+) -> std::result::Result<(Box<dyn Attachment>, Arc<Unit>), Refusal> {
+    let smallest = attachment.device().limits().minimum.max(512);
+    let refusal = if attachment.device().size() < smallest.into() {
+        Refusal::unavailable("it is smaller than a block")
+    } else {
+        match inner.registry.unit(target, attachment.identity(), &inner.targets).await {
+            Ok(unit) => return Ok((attachment, unit)),
+            Err(error) => refusal_of(&error),
+        }
+    };
+    attachment.close(Ending::Clean).await;
+    Err(refusal)
 }
 
 /// How a session came to its end.

@@ -1,7 +1,11 @@
 //! Which sessions and units there are.
 
-use crate::scsi::Unit;
+use crate::Targets;
 use crate::scsi::identity::Identity;
+use crate::scsi::reservations::Reservations;
+use crate::scsi::{ReservationKeeper, Unit};
+use async_trait::async_trait;
+use block::{Error, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,7 +42,10 @@ struct Handle {
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     sessions: Mutex<(u64, HashMap<Key, Handle>)>,
-    units: Mutex<HashMap<String, Arc<Unit>>>,
+    /// By target and identity: another disk may get the name.
+    units: Mutex<HashMap<(String, String), Arc<Unit>>>,
+    /// Held by whoever makes a unit of what was kept.
+    opening: tokio::sync::Mutex<()>,
     handles: AtomicU16,
 }
 
@@ -70,15 +77,38 @@ impl Registry {
     }
 
     /// The unit of a target, which all sessions share.
-    pub(super) fn unit(&self, target: &str, identity: &str) -> Arc<Unit> {
-        let mut units = self.units.lock();
-        if let Some(unit) = units.get(target) {
-            return Arc::clone(unit);
+    ///
+    /// # Errors
+    /// When its reservations cannot be read.
+    pub(super) async fn unit(
+        &self,
+        target: &str,
+        identity: String,
+        targets: &Arc<dyn Targets>,
+    ) -> Result<Arc<Unit>> {
+        let key = (target.to_owned(), identity);
+        let known = || self.units.lock().get(&key).map(Arc::clone);
+        if let Some(unit) = known() {
+            return Ok(unit);
         }
+        let _alone = self.opening.lock().await;
+        if let Some(unit) = known() {
+            return Ok(unit);
+        }
+        let kept = targets.kept_reservations(&key.1).await?;
+        let reservations = match kept {
+            Some(text) => Reservations::restore(&text).map_err(|e| {
+                // Not the initiator's fault; and who was kept out must not get in by a damaged record.
+                Error::corrupt(format!("the reservations of {target}: {}", e.message()))
+            })?,
+            None => Reservations::default(),
+        };
+        let keeper = TargetsKeeper { targets: Arc::clone(targets), identity: key.1.clone() };
+        let unit = Unit::new(Identity::new(&key.1, target), reservations, Box::new(keeper));
+        let mut units = self.units.lock();
         units.retain(|_, unit| Arc::strong_count(unit) > 1 || unit.is_in_use());
-        let unit = Unit::new(Identity::new(identity, target));
-        units.insert(target.to_owned(), Arc::clone(&unit));
-        unit
+        units.insert(key, Arc::clone(&unit));
+        Ok(unit)
     }
 
     /// A number for a session; not 0.
@@ -105,5 +135,18 @@ impl Drop for Place<'_> {
         if sessions.get(&self.key).is_some_and(|handle| handle.number == self.number) {
             sessions.remove(&self.key);
         }
+    }
+}
+
+/// Where the reservations of one unit are kept.
+struct TargetsKeeper {
+    targets: Arc<dyn Targets>,
+    identity: String,
+}
+
+#[async_trait]
+impl ReservationKeeper for TargetsKeeper {
+    async fn keep(&self, record: Option<&str>) -> Result<()> {
+        self.targets.keep_reservations(&self.identity, record).await
     }
 }

@@ -1,0 +1,112 @@
+//! The reservations of initiators that want them to outlive the server: a file for each disk that has any, in
+//! `iscsi/reservations` of the home, by the disk's own number.
+
+use block::fs::{FsPath, Open};
+use block::{Error, Result, offload};
+use iscsi::scsi::reservations::LONGEST;
+use netboot::registry::replace_file;
+use std::io;
+use std::path::Path;
+
+/// A home's.
+#[derive(Debug, Clone)]
+pub(super) struct ReservationFiles {
+    directory: FsPath,
+}
+
+impl ReservationFiles {
+    /// Those of this home.
+    pub(super) fn of(home: &Path) -> Self {
+        Self { directory: FsPath::from(home.join("iscsi/reservations").as_path()) }
+    }
+
+    fn file(&self, identity: &str) -> FsPath {
+        // Letters and digits stay; nothing leads elsewhere, and no two names become one.
+        let name: String = identity
+            .bytes()
+            .map(|byte| match byte {
+                b'a'..=b'z' | b'0'..=b'9' => char::from(byte).to_string(),
+                b' ' => "-".to_owned(),
+                _ => format!("_{byte:02x}"),
+            })
+            .collect();
+        self.directory.join(name)
+    }
+
+    /// What was kept of a disk.
+    ///
+    /// # Errors
+    /// Those of reading, and [`Corrupt`](block::ErrorKind::Corrupt) for what is no text.
+    pub(super) async fn load(&self, identity: &str) -> Result<Option<String>> {
+        let path = self.file(identity);
+        offload(move || {
+            let file = match path.open(Open::READ) {
+                Ok(file) => file,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(e) => return Err(path.error(e)),
+            };
+            let bytes = file.read_to_end(0, LONGEST + 1).map_err(|e| path.error(e))?;
+            let text = String::from_utf8(bytes).ok().filter(|text| text.len() as u64 <= LONGEST);
+            let damaged =
+                || Error::corrupt(format!("{}: it is no list of reservations", path.display()));
+            text.map(Some).ok_or_else(damaged)
+        })
+        .await
+    }
+
+    /// Keeps this, or nothing.
+    ///
+    /// # Errors
+    /// Those of writing; what was kept before is kept still.
+    pub(super) async fn keep(&self, identity: &str, record: Option<&str>) -> Result<()> {
+        let (path, directory) = (self.file(identity), self.directory.clone());
+        let record = record.map(str::to_owned);
+        offload(move || match record {
+            Some(record) => {
+                directory.create_dir_all().map_err(|e| directory.error(e))?;
+                replace_file(&path, record.as_bytes())
+            }
+            None => match path.remove_synced() {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => Err(path.error(e)),
+                _ => Ok(()),
+            },
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_kept_is_there_until_nothing_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = ReservationFiles::of(dir.path());
+        let disk = "disk 00ff";
+        assert_eq!(files.load(disk).await.unwrap(), None);
+        files.keep(disk, None).await.unwrap();
+        for record in ["one", "another one"] {
+            files.keep(disk, Some(record)).await.unwrap();
+            assert_eq!(ReservationFiles::of(dir.path()).load(disk).await.unwrap().unwrap(), record);
+        }
+        assert_eq!(files.load("disk 00fe").await.unwrap(), None);
+        files.keep(disk, None).await.unwrap();
+        assert_eq!(files.load(disk).await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_record_is_refused_by_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = ReservationFiles::of(dir.path());
+        let disk = "image ../x:1";
+        files.keep(disk, Some("one")).await.unwrap();
+        let path = dir.path().join("iscsi/reservations/image-_2e_2e_2fx_3a1");
+        std::fs::write(&path, [0xff; 10]).unwrap();
+        let error = files.load(disk).await.unwrap_err();
+        assert!(error.message().contains("image-_2e"), "{error}");
+        let long = std::fs::File::create(&path).unwrap();
+        long.set_len(LONGEST + 1).unwrap();
+        assert!(files.load(disk).await.is_err());
+    }
+}
