@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "real processes run in real time")]
 #![allow(clippy::expect_used, reason = "a failed step is a failed test")]
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sojourn_tests::home::free_port;
 use sojourn_tests::tool::{attempt, shell, shell_fails};
 use sojourn_tests::{Home, Initiator, Server, content, require};
@@ -253,6 +254,29 @@ fn reservations_outlive_a_killed_server_where_initiators_want_that() {
         assert_eq!(log_in("other").write_block(0, 2), 0, "nothing is left");
         server.stop();
     }
+}
+
+#[test]
+fn two_thousand_logins_that_are_never_finished_harm_nobody() {
+    require!("qemu-io");
+    const HALF_OPEN: usize = 2000;
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("limit");
+    let home = lab();
+    let portal = free_port();
+    let server = home.serve_with(&["--iscsi", &portal.to_string()]);
+    let mut session = Initiator::log_in(portal, "one", "alice").expect("login");
+    let mut half_open = Vec::new();
+    for number in 0..HALF_OPEN {
+        half_open.push(TcpStream::connect(portal).expect("connection"));
+        if number % 100 == 0 {
+            assert_eq!(session.write_block(0, 1), 0, "beside {number} half-open logins");
+        }
+    }
+    run(&home, &portal.to_string(), "qemu-io -f raw -c 'write -P 7 1M 1M' -c 'read -P 7 1M 1M' $U");
+    assert_eq!(session.write_block(0, 2), 0);
+    drop(half_open);
+    server.stop();
 }
 
 #[test]

@@ -68,10 +68,15 @@ pub(super) async fn serve(
     let mut answering = Answering { tag: 0, isid: [0; 6], counts: Counts::default() };
     let logged_in = {
         let mut stopped = stop.clone();
+        let place = inner.logins.enter(peer.ip().to_canonical());
         let login = log_in(inner, &mut stream, &mut input, &mut answering);
         tokio::select! {
             biased;
             _ = stopped.wait_for(|order| *order != Order::Go) => return Ok(()),
+            () = place.lost() => {
+                inner.counts.refused.fetch_add(1, Relaxed);
+                return Err(Error::unavailable("too many connections were in their login"));
+            }
             done = tokio::time::timeout_at(deadline, login) => done.map_err(|_| late())?,
         }
     };

@@ -7,19 +7,25 @@
 //! | `tasks` | commands whose data is on its way |
 //! | `text` | discovery |
 //! | `input` | the bytes that came |
+//! | `logins` | who leaves when there are too many that log in |
 //! | `looking` | for how long the next command is looked for |
 //! | `registry` | which sessions and units there are; reinstatement |
 
 mod connection;
 mod input;
+mod logins;
 mod looking;
 mod registry;
 mod session;
 mod tasks;
 mod text;
 
+#[cfg(test)]
+mod tests;
+
 use crate::Targets;
 use block::{Error, Result};
+use logins::Logins;
 use nbd::server::{BusyPoll, Processors};
 use registry::{Order, Registry};
 use std::future::Future;
@@ -42,7 +48,8 @@ const TELL_AGAIN: Duration = Duration::from_secs(1);
 /// way back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time; more are closed at once.
+    /// Connections at a time; more are closed at once. A quarter of them may be in their login: when there are
+    /// more, the oldest of them is closed of the address that has the most.
     pub connections: usize,
     /// From the connection to the end of the login.
     pub login_deadline: Duration,
@@ -106,6 +113,7 @@ struct Inner {
     targets: Arc<dyn Targets>,
     limits: Limits,
     registry: Registry,
+    logins: Logins,
     processors: Processors,
     counts: Counts,
 }
@@ -114,7 +122,8 @@ impl Server {
     /// A server of `targets`, which takes of these processors in order to look for commands.
     pub fn new(targets: Arc<dyn Targets>, limits: Limits, processors: Processors) -> Self {
         let (registry, counts) = (Registry::default(), Counts::default());
-        Self { inner: Arc::new(Inner { targets, limits, registry, processors, counts }) }
+        let logins = Logins::new(limits.connections / 4);
+        Self { inner: Arc::new(Inner { targets, limits, registry, logins, processors, counts }) }
     }
 
     /// What was counted so far.

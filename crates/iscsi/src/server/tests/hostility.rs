@@ -1,0 +1,168 @@
+//! Initiators that break the protocol, or take what is others'.
+
+use super::rig::{Gated, Initiator, READY, Rig, read, write};
+use crate::Limits;
+use crate::codec::Request;
+use crate::codec::request::{Login, Simple};
+use std::sync::Arc;
+
+const REJECTED: u8 = 0x3f;
+
+#[tokio::test]
+async fn commands_out_of_order_are_ignored_and_the_next_one_is_served() {
+    let rig = Rig::new().await;
+    let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
+    for cmd_sn in [0, initiator.cmd_sn + 1, initiator.cmd_sn + 1000, u32::MAX] {
+        let next = initiator.cmd_sn;
+        let mut command = initiator.command(READY, 0, &[]);
+        (command.cmd_sn, initiator.cmd_sn) = (cmd_sn, next);
+        initiator.send(Request::Command(command), &[]).await;
+    }
+    assert_eq!(initiator.ask(READY, 0, &[]).await.status(), 0);
+}
+
+#[tokio::test]
+async fn more_commands_than_the_window_has_are_not_taken() {
+    let gated = Gated::new();
+    let rig = Rig::of(Arc::clone(&gated) as _, Limits::default(), None).await;
+    let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
+    let window = super::super::session::WINDOW;
+    for block in 0..window + 10 {
+        initiator.begin(write(block, 1), 0, &[1; 512]).await;
+    }
+    gated.await_writes(window).await;
+    let ping = initiator.ping().await;
+    let answer = initiator.receive().await.expect("an answer");
+    let (expected, most) =
+        (crate::codec::u32_at(&answer.header, 28), crate::codec::u32_at(&answer.header, 32));
+    assert_eq!(answer.tag(), ping);
+    assert_eq!(most.wrapping_add(1), expected, "the window is closed");
+    assert_eq!(gated.came.available_permits(), 0);
+    gated.gate.add_permits(window as usize);
+    for _ in 0..window {
+        assert_eq!(initiator.receive().await.expect("an answer").status(), 0);
+    }
+    initiator.cmd_sn -= 10; // those that were not taken
+    assert_eq!(initiator.ask(READY, 0, &[]).await.status(), 0);
+}
+
+#[tokio::test]
+async fn what_has_no_meaning_is_rejected_and_the_session_goes_on() {
+    let rig = Rig::new().await;
+    let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
+    for (opcode, reason) in [(0x10, 3), (0x1c, 5), (0x3f, 5)] {
+        initiator.send(Request::Other(opcode), &[]).await;
+        let answer = initiator.receive().await.expect("a rejection");
+        assert_eq!((answer.opcode(), answer.reason()), (REJECTED, reason), "{opcode:#x}");
+    }
+    // Both directions at once, which no command of ours has.
+    let mut command = initiator.command(read(0, 1), 512, &[]);
+    command.writes = true;
+    initiator.send(Request::Command(command), &[]).await;
+    assert_eq!(initiator.receive().await.expect("a rejection").opcode(), REJECTED);
+    assert_eq!(initiator.ask(READY, 0, &[]).await.status(), 0);
+}
+
+#[tokio::test]
+async fn two_commands_of_one_tag_are_not_both_taken() {
+    let gated = Gated::new();
+    let rig = Rig::of(Arc::clone(&gated) as _, Limits::default(), None).await;
+    let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
+    let tag = initiator.begin(write(0, 1), 0, &[1; 512]).await;
+    gated.await_writes(1).await;
+    let mut second = initiator.command(write(1, 1), 0, &[2; 512]);
+    second.tag = tag;
+    initiator.send(Request::Command(second), &[2; 512]).await;
+    assert_eq!(initiator.receive().await.expect("a rejection").opcode(), REJECTED);
+    gated.gate.add_permits(1);
+    assert_eq!(initiator.receive().await.expect("an answer").tag(), tag);
+    assert_eq!(initiator.ask(read(1, 1), 512, &[]).await.data, [0; 512]);
+}
+
+#[tokio::test]
+async fn a_segment_that_is_longer_than_was_agreed_ends_the_session_before_it_came() {
+    let rig = Rig::new().await;
+    let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
+    let command = initiator.command(write(0, 1), 0, &[1; 512]);
+    let mut bytes = initiator.bytes(Request::Command(command), &[]);
+    bytes[5..8].copy_from_slice(&[0xff; 3]);
+    initiator.send_bytes(&bytes).await;
+    assert!(initiator.receive().await.is_none());
+}
+
+#[tokio::test]
+async fn a_login_within_a_session_ends_it() {
+    let rig = Rig::new().await;
+    let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
+    initiator.offer("a", 1, &[]).await;
+    assert!(initiator.receive().await.is_none());
+}
+
+#[tokio::test]
+async fn whatever_comes_instead_of_a_login_ends_the_connection() {
+    let rig = Rig::new().await;
+    let requests = [
+        Request::Command(Initiator::connect(&rig).await.command(READY, 0, &[])),
+        Request::Other(0x15),
+        Request::NopOut(Simple {
+            immediate: true,
+            flags: 0x80,
+            lun: [0; 8],
+            tag: 1,
+            transfer: u32::MAX,
+            cmd_sn: 1,
+        }),
+    ];
+    for request in requests {
+        let mut initiator = Initiator::connect(&rig).await;
+        initiator.send(request, &[]).await;
+        assert!(initiator.receive().await.is_none(), "{request:?}");
+    }
+    let mut initiator = Initiator::connect(&rig).await;
+    initiator.send_bytes(b"GET / HTTP/1.1\r\nHost: example.org\r\nAccept: */*\r\n\r\n").await;
+    assert!(initiator.receive().await.is_none());
+    assert_eq!(rig.server.counters().sessions, 0);
+}
+
+#[tokio::test]
+async fn a_login_that_asks_for_more_again_and_again_is_refused() {
+    let rig = Rig::new().await;
+    let mut initiator = Initiator::connect(&rig).await;
+    let login = Login {
+        transit: false,
+        more: true,
+        stage: 1,
+        next: 0,
+        version: 0,
+        isid: [0x80, 0, 0, 0, 0, 1],
+        tsih: 0,
+        tag: 1,
+        cid: 0,
+        cmd_sn: 1,
+    };
+    let mut refused = None;
+    while refused.is_none() {
+        initiator.send(Request::Login(login), &[b'x'; 4096]).await;
+        let answer = initiator.receive().await.expect("an answer");
+        refused = Some((answer.header[36], answer.header[37])).filter(|status| *status != (0, 0));
+    }
+    assert_eq!(refused.map(|status| status.0), Some(2), "the initiator's fault");
+    assert!(initiator.receive().await.is_none());
+    assert_eq!(rig.server.counters().refused, 1);
+}
+
+#[tokio::test]
+async fn logins_that_are_never_finished_keep_nobody_out() {
+    let limits = Limits { connections: 40, ..Limits::default() };
+    let rig = Rig::of(Arc::new(block::Memory::new(super::rig::SIZE)), limits, None).await;
+    let mut session = Initiator::log_in(&rig, "a", 1, &[]).await;
+    let mut half_open = Vec::new();
+    for _ in 0..200 {
+        half_open.push(Initiator::connect(&rig).await);
+        assert_eq!(session.ask(READY, 0, &[]).await.status(), 0);
+    }
+    let mut late = Initiator::log_in(&rig, "b", 1, &[]).await;
+    assert_eq!(late.ask(READY, 0, &[]).await.status(), 0);
+    assert!(half_open[0].receive().await.is_none(), "the oldest one had to leave");
+    assert_eq!(session.ask(READY, 0, &[]).await.status(), 0);
+}

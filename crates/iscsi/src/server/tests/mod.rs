@@ -1,0 +1,7 @@
+//! A server under an initiator that speaks the raw protocol, over TCP.
+
+mod digests;
+mod hostility;
+mod rig;
+mod sessions;
+mod tasks;

@@ -1,0 +1,414 @@
+//! The server under test, devices that wait, and an initiator that sends whatever it is told to.
+
+use crate::codec::request::{Command, Login, Manage, Simple};
+use crate::codec::response::Output;
+use crate::codec::{Cut, Digests, HEADER, Request, cut, text, u32_at};
+use crate::{Attachment, Client, Ending, Limits, Secrets, Server, Targets};
+use async_trait::async_trait;
+use block::{Attempt, Device, Durability, Memory, Result, Sink, Span};
+use nbd::server::Processors;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
+
+/// The size of the disk, in bytes.
+pub(super) const SIZE: u64 = 4 << 20;
+/// What tells the disk from others.
+const IDENTITY: &str = "disk 1";
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest data segment that the initiator takes, in bytes.
+const SEGMENT: usize = 256 << 10;
+
+/// A disk in memory whose writes wait, each until it is let through.
+pub(super) struct Gated {
+    memory: Memory,
+    /// One permit for each write that has come.
+    pub(super) came: Semaphore,
+    /// One permit for each write that may go on.
+    pub(super) gate: Semaphore,
+}
+
+impl Gated {
+    pub(super) fn new() -> Arc<Self> {
+        let (came, gate) = (Semaphore::new(0), Semaphore::new(0));
+        Arc::new(Self { memory: Memory::new(SIZE), came, gate })
+    }
+
+    /// Waits until so many more writes have come.
+    pub(super) async fn await_writes(&self, count: u32) {
+        let came = tokio::time::timeout(PATIENCE, self.came.acquire_many(count)).await;
+        came.expect("the writes come").expect("open").forget();
+    }
+}
+
+#[async_trait]
+impl block::Layer for Gated {
+    type Below = Memory;
+
+    fn below(&self) -> &Memory {
+        &self.memory
+    }
+
+    fn try_read(&self, span: Span, buf: &mut [u8]) -> Result<Attempt> {
+        Device::try_read(&self.memory, span, buf)
+    }
+
+    fn try_read_to(&self, span: Span, sink: &mut dyn Sink) -> Result<Attempt> {
+        Device::try_read_to(&self.memory, span, sink)
+    }
+
+    fn try_write(&self, _: Span, _: &[u8]) -> Result<Attempt> {
+        Ok(Attempt::WouldWait)
+    }
+
+    async fn write(&self, span: Span, data: &[u8], durability: Durability) -> Result<()> {
+        self.came.add_permits(1);
+        self.gate.acquire().await.expect("open").forget();
+        Device::write(&self.memory, span, data, durability).await
+    }
+}
+
+/// One disk for everybody, called `disk`, and how its sessions ended.
+pub(super) struct Shelf {
+    device: Arc<dyn Device>,
+    secrets: Option<Arc<Secrets>>,
+    endings: Arc<Mutex<Vec<Ending>>>,
+    /// The record of its reservations.
+    kept: Mutex<Option<String>>,
+}
+
+struct Open {
+    device: Arc<dyn Device>,
+    endings: Arc<Mutex<Vec<Ending>>>,
+}
+
+#[async_trait]
+impl Targets for Shelf {
+    async fn list(&self, _: &Client) -> Result<Vec<String>> {
+        Ok(vec!["disk".to_owned()])
+    }
+
+    async fn attach(&self, name: &str, _: &Client) -> Result<Box<dyn Attachment>> {
+        assert_eq!(name, "disk");
+        let (device, endings) = (Arc::clone(&self.device), Arc::clone(&self.endings));
+        Ok(Box::new(Open { device, endings }))
+    }
+
+    async fn kept_reservations(&self, identity: &str) -> Result<Option<String>> {
+        assert_eq!(identity, IDENTITY);
+        Ok(self.kept.lock().unwrap().clone())
+    }
+
+    async fn keep_reservations(&self, identity: &str, record: Option<&str>) -> Result<()> {
+        assert_eq!(identity, IDENTITY);
+        *self.kept.lock().unwrap() = record.map(str::to_owned);
+        Ok(())
+    }
+
+    fn secrets(&self) -> Option<Arc<Secrets>> {
+        self.secrets.clone()
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> Result<()> {
+        bytes.fill(7);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Attachment for Open {
+    fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    fn identity(&self) -> String {
+        IDENTITY.to_owned()
+    }
+
+    async fn close(self: Box<Self>, ending: Ending) {
+        self.endings.lock().unwrap().push(ending);
+    }
+}
+
+/// A running server.
+pub(super) struct Rig {
+    pub(super) server: Server,
+    pub(super) address: SocketAddr,
+    endings: Arc<Mutex<Vec<Ending>>>,
+    stop: Option<oneshot::Sender<()>>,
+    serving: JoinSet<Result<()>>,
+}
+
+impl Rig {
+    /// A server of a disk in memory.
+    pub(super) async fn new() -> Self {
+        Self::of(Arc::new(Memory::new(SIZE)), Limits::default(), None).await
+    }
+
+    pub(super) async fn of(device: Arc<dyn Device>, limits: Limits, secrets: Option<&str>) -> Self {
+        let endings = Arc::default();
+        let secrets = secrets.map(|text| Arc::new(Secrets::parse(text).unwrap()));
+        let shelf =
+            Shelf { device, secrets, endings: Arc::clone(&endings), kept: Mutex::default() };
+        let server = Server::new(Arc::new(shelf), limits, Processors::new(2));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let mut serving = JoinSet::new();
+        let serves = server.clone();
+        serving.spawn(async move { serves.serve(listener, async { drop(stopped.await) }).await });
+        Self { server, address, endings, stop: Some(stop), serving }
+    }
+
+    /// Has the server ask everybody to log out.
+    pub(super) fn begin_stop(&mut self) {
+        drop(self.stop.take());
+    }
+
+    /// Waits for the end of the server; what it ended with.
+    pub(super) async fn ended(&mut self) -> Result<()> {
+        self.begin_stop();
+        let ended = tokio::time::timeout(PATIENCE, self.serving.join_next()).await;
+        ended.expect("the server ends").expect("it was served").expect("no panic")
+    }
+
+    /// Waits until so many sessions have ended, and tells how.
+    pub(super) async fn endings(&self, count: usize) -> Vec<Ending> {
+        let all = async {
+            loop {
+                let endings = self.endings.lock().unwrap().clone();
+                if endings.len() >= count {
+                    return endings;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, all).await.expect("sessions end")
+    }
+}
+
+/// A PDU of the server.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) header: [u8; HEADER],
+    pub(super) data: Vec<u8>,
+}
+
+impl Answer {
+    pub(super) fn opcode(&self) -> u8 {
+        self.header[0] & 0x3f
+    }
+
+    pub(super) fn tag(&self) -> u32 {
+        u32_at(&self.header, 16)
+    }
+
+    /// The third byte: a reason or a response.
+    pub(super) fn reason(&self) -> u8 {
+        self.header[2]
+    }
+
+    /// The fourth byte, of a command's end: its status.
+    pub(super) fn status(&self) -> u8 {
+        self.header[3]
+    }
+
+    /// The sense key, the additional code and its qualifier of a command that failed.
+    pub(super) fn sense(&self) -> (u8, u8, u8) {
+        (self.data[4] & 0x0f, self.data[14], self.data[15])
+    }
+}
+
+/// READ (10) of so many blocks.
+pub(super) fn read(first: u32, count: u16) -> [u8; 16] {
+    transfer(0x28, first, count)
+}
+
+/// WRITE (10).
+pub(super) fn write(first: u32, count: u16) -> [u8; 16] {
+    transfer(0x2a, first, count)
+}
+
+fn transfer(opcode: u8, first: u32, count: u16) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    cdb[0] = opcode;
+    cdb[2..6].copy_from_slice(&first.to_be_bytes());
+    cdb[7..9].copy_from_slice(&count.to_be_bytes());
+    cdb
+}
+
+/// TEST UNIT READY.
+pub(super) const READY: [u8; 16] = [0; 16];
+
+/// An initiator; sends whatever it is told to.
+pub(super) struct Initiator {
+    stream: TcpStream,
+    digests: Digests,
+    input: Vec<u8>,
+    /// The number of the next command.
+    pub(super) cmd_sn: u32,
+    tag: u32,
+}
+
+impl Initiator {
+    /// Connects and says nothing.
+    pub(super) async fn connect(rig: &Rig) -> Self {
+        let stream = TcpStream::connect(rig.address).await.unwrap();
+        Self { stream, digests: Digests::default(), input: Vec::new(), cmd_sn: 1, tag: 100 }
+    }
+
+    /// A login's only request, by the initiator `name` with the session number `isid`.
+    pub(super) async fn offer(&mut self, name: &str, isid: u8, keys: &[(&str, &str)]) {
+        let login = Login {
+            transit: true,
+            more: false,
+            stage: 1,
+            next: 3,
+            version: 0,
+            isid: [0x80, 0, 0, 0, 0, isid],
+            tsih: 0,
+            tag: 1,
+            cid: 0,
+            cmd_sn: self.cmd_sn,
+        };
+        let mut data = Vec::new();
+        text::push(&mut data, "InitiatorName", format_args!("iqn.2026-11.test:{name}"));
+        text::push(&mut data, "TargetName", "iqn.2026-11.io.sojourn:disk");
+        keys.iter().for_each(|(key, value)| text::push(&mut data, key, value));
+        self.send(Request::Login(login), &data).await;
+        for (key, value) in keys {
+            match *key {
+                "HeaderDigest" => self.digests.header = *value == "CRC32C",
+                "DataDigest" => self.digests.data = *value == "CRC32C",
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes the answer to [`offer`](Self::offer): its status.
+    pub(super) async fn offered(&mut self) -> (u8, u8) {
+        // The answer itself has no digests yet.
+        let digests = std::mem::take(&mut self.digests);
+        let answer = self.receive().await.expect("an answer to the login");
+        self.digests = digests;
+        assert_eq!(answer.opcode(), 0x23);
+        (answer.header[36], answer.header[37])
+    }
+
+    /// Logs in, and takes the unit attention that a new session begins with.
+    pub(super) async fn log_in(rig: &Rig, name: &str, isid: u8, keys: &[(&str, &str)]) -> Self {
+        let mut initiator = Self::connect(rig).await;
+        initiator.offer(name, isid, keys).await;
+        assert_eq!(initiator.offered().await, (0, 0));
+        let told = initiator.ask(READY, 0, &[]).await;
+        assert_eq!((told.status(), told.sense()), (2, (6, 0x29, 0)));
+        initiator
+    }
+
+    /// Sends a request with its data, with the digests that were agreed on unless it is a login.
+    pub(super) async fn send(&mut self, request: Request, data: &[u8]) {
+        let bytes = self.bytes(request, data);
+        self.send_bytes(&bytes).await;
+    }
+
+    /// The bytes of a request.
+    pub(super) fn bytes(&self, request: Request, data: &[u8]) -> Vec<u8> {
+        let login = matches!(request, Request::Login(_));
+        let mut output = Output::new(if login { Digests::default() } else { self.digests });
+        output.put(request.encode(), data);
+        output.unsent().to_vec()
+    }
+
+    /// Sends bytes as they are; the server may have closed the connection.
+    pub(super) async fn send_bytes(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes).await;
+    }
+
+    /// The next PDU; `None` when the connection is at its end.
+    pub(super) async fn receive(&mut self) -> Option<Answer> {
+        loop {
+            if let Cut::Whole(pdu, length) = cut(&self.input, self.digests, SEGMENT).unwrap() {
+                let answer = Answer { header: *pdu.header, data: pdu.data.to_vec() };
+                self.input.drain(..length);
+                return Some(answer);
+            }
+            let mut room = [0; 4096];
+            let came = tokio::time::timeout(PATIENCE, self.stream.read(&mut room)).await;
+            match came.expect("the server answers") {
+                // One that still has something to take is reset.
+                Ok(0) | Err(_) => return None,
+                Ok(count) => self.input.extend_from_slice(&room[..count]),
+            }
+        }
+    }
+
+    /// A command of the next number and tag, which expects `expected` bytes or sends `data` with it.
+    pub(super) fn command(&mut self, cdb: [u8; 16], expected: u32, data: &[u8]) -> Command {
+        self.tag += 1;
+        let cmd_sn = self.cmd_sn;
+        self.cmd_sn += 1;
+        let sent = u32::try_from(data.len()).unwrap();
+        Command {
+            immediate: false,
+            last: true,
+            reads: expected > 0,
+            writes: sent > 0,
+            attribute: 1,
+            lun: [0; 8],
+            tag: self.tag,
+            expected: expected.max(sent),
+            cmd_sn,
+            cdb,
+        }
+    }
+
+    /// Sends a command; its tag.
+    pub(super) async fn begin(&mut self, cdb: [u8; 16], expected: u32, data: &[u8]) -> u32 {
+        let command = self.command(cdb, expected, data);
+        self.send(Request::Command(command), data).await;
+        command.tag
+    }
+
+    /// Carries a command out; its one answer.
+    pub(super) async fn ask(&mut self, cdb: [u8; 16], expected: u32, data: &[u8]) -> Answer {
+        let tag = self.begin(cdb, expected, data).await;
+        let answer = self.receive().await.expect("an answer");
+        assert_eq!(answer.tag(), tag);
+        answer
+    }
+
+    /// An immediate task management request about the command `referenced`; its tag.
+    pub(super) async fn manage(&mut self, function: u8, referenced: u32) -> u32 {
+        self.tag += 1;
+        let (tag, cmd_sn) = (self.tag, self.cmd_sn);
+        let lun = [0; 8];
+        let manage = Manage { immediate: true, function, lun, tag, referenced, cmd_sn };
+        self.send(Request::Manage(manage), &[]).await;
+        tag
+    }
+
+    /// An immediate ping: what is answered before its answer was asked for before it.
+    pub(super) async fn ping(&mut self) -> u32 {
+        let simple = self.simple(0x80);
+        self.send(Request::NopOut(simple), &[]).await;
+        simple.tag
+    }
+
+    /// Asks for the end of the session.
+    pub(super) async fn log_out(&mut self) -> u32 {
+        let simple = self.simple(0x80);
+        self.send(Request::Logout(simple), &[]).await;
+        simple.tag
+    }
+
+    fn simple(&mut self, flags: u8) -> Simple {
+        self.tag += 1;
+        let (tag, cmd_sn) = (self.tag, self.cmd_sn);
+        Simple { immediate: true, flags, lun: [0; 8], tag, transfer: u32::MAX, cmd_sn }
+    }
+}

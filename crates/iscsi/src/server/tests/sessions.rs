@@ -1,0 +1,82 @@
+//! Sessions that begin anew, that end, and that are asked to.
+
+use super::rig::{Gated, Initiator, READY, Rig, read, write};
+use crate::{Ending, Limits};
+use std::sync::Arc;
+
+#[tokio::test]
+async fn a_login_of_the_same_initiator_and_isid_ends_the_old_session_and_waits_for_its_writes() {
+    let gated = Gated::new();
+    let rig = Rig::of(Arc::clone(&gated) as _, Limits::default(), None).await;
+    let mut old = Initiator::log_in(&rig, "a", 1, &[]).await;
+    old.begin(write(0, 1), 0, &[1; 512]).await;
+    gated.await_writes(1).await;
+    let mut new = Initiator::connect(&rig).await;
+    new.offer("a", 1, &[]).await;
+    assert_eq!(rig.server.counters().sessions, 1);
+    gated.gate.add_permits(1);
+    assert_eq!(new.offered().await, (0, 0));
+    // The old session has ended with its write: nothing of it lands behind the first one of the new session.
+    assert_eq!(rig.endings(1).await, [Ending::Lost]);
+    while old.receive().await.is_some() {}
+    assert_eq!(new.ask(READY, 0, &[]).await.sense(), (6, 0x29, 0));
+    assert_eq!(new.ask(read(0, 1), 512, &[]).await.data, [1; 512]);
+}
+
+#[tokio::test]
+async fn another_isid_and_another_initiator_are_other_sessions() {
+    let rig = Rig::new().await;
+    let mut all = Vec::new();
+    for (name, isid) in [("a", 1), ("a", 2), ("b", 1)] {
+        all.push(Initiator::log_in(&rig, name, isid, &[]).await);
+    }
+    for initiator in &mut all {
+        assert_eq!(initiator.ask(READY, 0, &[]).await.status(), 0);
+    }
+    assert_eq!(rig.server.counters().sessions, 3);
+}
+
+#[tokio::test]
+async fn who_logs_out_ends_cleanly_and_who_vanishes_does_not() {
+    let rig = Rig::new().await;
+    let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
+    let tag = initiator.log_out().await;
+    let answer = initiator.receive().await.expect("an answer");
+    assert_eq!((answer.opcode(), answer.tag(), answer.reason()), (0x26, tag, 0));
+    assert!(initiator.receive().await.is_none());
+    assert_eq!(rig.endings(1).await, [Ending::Clean]);
+    drop(Initiator::log_in(&rig, "a", 1, &[]).await);
+    assert_eq!(rig.endings(2).await, [Ending::Clean, Ending::Lost]);
+}
+
+#[tokio::test]
+async fn a_server_that_stops_asks_initiators_to_log_out_and_serves_them_until_they_do() {
+    let mut rig = Rig::new().await;
+    let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
+    rig.begin_stop();
+    let asked = initiator.receive().await.expect("a request");
+    // Asynchronous message, event 1: log out within some seconds.
+    assert_eq!((asked.opcode(), asked.header[36]), (0x32, 1));
+    assert!(u16::from_be_bytes([asked.header[42], asked.header[43]]) > 0);
+    assert_eq!(initiator.ask(write(0, 1), 0, &[1; 512]).await.status(), 0);
+    initiator.log_out().await;
+    assert_eq!(initiator.receive().await.expect("an answer").opcode(), 0x26);
+    rig.ended().await.unwrap();
+    assert_eq!(rig.endings(1).await, [Ending::Clean]);
+}
+
+#[tokio::test]
+async fn who_does_not_log_out_is_cut_off_when_what_it_has_begun_is_done() {
+    let gated = Gated::new();
+    let mut rig = Rig::of(Arc::clone(&gated) as _, Limits::default(), None).await;
+    let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
+    initiator.begin(write(0, 1), 0, &[1; 512]).await;
+    gated.await_writes(1).await;
+    rig.begin_stop();
+    assert_eq!(initiator.receive().await.expect("a request").opcode(), 0x32);
+    gated.gate.add_permits(1);
+    assert_eq!(initiator.receive().await.expect("an answer").status(), 0);
+    assert!(initiator.receive().await.is_none());
+    rig.ended().await.unwrap();
+    assert_eq!(rig.endings(1).await, [Ending::Lost]);
+}
