@@ -4,7 +4,7 @@ CARGO := scripts/cargo
 # For scripts that call cargo by its name.
 WITH_CARGO = PATH="$$(scripts/cargo --folder):$$PATH"
 
-.PHONY: help build demo test test-mixed test-hops test-cuts test-netboot test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist lint fmt screenshots fuzz bench bench-storm bench-store bench-iscsi bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
+.PHONY: help build demo test test-mixed test-hops test-cuts test-iscsi-kills test-netboot test-api test-ceph test-e2fsprogs test-iotests test-libnbd kernel test-kernel dist test-dist lint fmt screenshots fuzz bench bench-storm bench-store bench-iscsi bench-borrow bench-file bench-cache bench-simulate bench-schedule simulate mutate clean
 help:
 	@echo "make build   the release binary, target/release/sojourn"
 	@echo "make demo    a golden image, three private disks, three real guests (about half a minute, the first time some minutes)"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-mixed  a server's day in small, as long as you like: MIXED_MINUTES=30"
 	@echo "make test-hops   a machine hops between two homes while what it needs is killed, cut off and full, HOPS=100 HOPS_SEED=1 (a quarter of an hour; as root, disks run full, too)"
 	@echo "make test-cuts   power cuts on ext4 with and without a journal, XFS and btrfs, CUTS=1000 each (as root; about an hour)"
+	@echo "make test-iscsi-kills   the server killed under an iSCSI initiator that stays, ISCSI_KILLS=500 (half an hour)"
 	@echo "make test-netboot   blank machines with every pair of BIOS, UEFI's PXE and HTTP, two cards, NBD and iSCSI (as root; some ten minutes)"
 	@echo "make test-api    the HTTP API asked by its own document, thousands of times (five minutes)"
 	@echo "make test-ceph   the stores' tests on Ceph with three OSDs, one of them killed (some minutes)"
@@ -80,6 +81,13 @@ test-cuts:
 	@scripts/setup build test
 	$(CARGO) build --locked -p sojourn
 	CUTS=$(CUTS) CUTS_SEED=$(CUTS_SEED) $(CARGO) test -p sojourn-tests --locked --test power_cuts -- --nocapture --include-ignored --test-threads 4
+
+ISCSI_KILLS ?= 500
+ISCSI_KILLS_SEED ?= 1
+test-iscsi-kills:
+	@scripts/setup build demo test
+	$(CARGO) build --locked -p sojourn
+	ISCSI_KILLS=$(ISCSI_KILLS) ISCSI_KILLS_SEED=$(ISCSI_KILLS_SEED) $(CARGO) test -p sojourn-tests --locked --test iscsi_kills -- --nocapture
 
 test-netboot:
 	@scripts/setup build demo netboot
