@@ -148,6 +148,17 @@ export interface Disk {
   error: string | null;
 }
 
+/** Where bytes of a disk are. */
+export type Place = "zero" | "stored" | "kept" | "cached" | "private" | "waiting" | "unread";
+
+export interface DiskMap {
+  disk: string;
+  size: number;
+  cell_bytes: number;
+  total: Record<Place, number>;
+  cells: Record<Place, number[]>;
+}
+
 export interface Version {
   image: string;
   size: number;

@@ -29,7 +29,9 @@ interface ChartOptions {
   below?: (plot: uPlot, moments: Moment[]) => void;
 }
 
-const property = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+/** A property of the style sheet, as it is in the present colours. */
+export const property = (name: string): string =>
+  getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** Calls back when colours change between dark and light. */
 export function onTheme(changed: () => void): void {

@@ -4,6 +4,7 @@ import { ask, type Disk, type Row } from "./api.ts";
 import { h, say } from "./dom.ts";
 import { byName, bytes, date, NONE, rate, some } from "./format.ts";
 import type { Live } from "./live.ts";
+import { MapPicture } from "./map.ts";
 import { Listing, type Page, Pane } from "./page.ts";
 import { Table } from "./table.ts";
 
@@ -35,7 +36,8 @@ export class DisksPage implements Page {
   readonly rows = true;
   readonly element: HTMLElement;
 
-  private readonly pane = new Pane("Disk", "#disks");
+  private readonly map = new MapPicture();
+  private readonly pane = new Pane("Disk", "#disks", this.map.element);
   private readonly failure = h("p", { class: "failure" });
   private readonly table = new Table<Both>({
     noun: ["disk", "disks"],
@@ -124,6 +126,7 @@ export class DisksPage implements Page {
   enter(rest: string | null): void {
     const before = this.chosen;
     this.chosen = rest;
+    this.map.of(rest);
     this.table.choose(rest);
     if (rest === null) {
       this.pane.hide();
@@ -136,6 +139,7 @@ export class DisksPage implements Page {
   }
 
   leave(): void {
+    this.map.of(null);
     this.list.stop();
   }
 

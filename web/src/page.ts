@@ -18,19 +18,20 @@ export interface Page {
   search?(): void;
 }
 
-/** Facts about one thing, beside the table that has it. */
+/** Facts about one thing, beside the table that has it; and what else is shown of it below them. */
 export class Pane {
   readonly element: HTMLElement;
   private readonly heading = h("h2", { tabindex: "-1" });
   private readonly facts = h("dl", { class: "facts" });
 
-  constructor(label: string, back: string) {
+  constructor(label: string, back: string, below: Node | null = null) {
     this.element = h(
       "aside",
       { class: "pane", "aria-label": label },
       h("a", { href: back, class: "close" }, "Close"),
       this.heading,
       this.facts,
+      below,
     );
     this.element.hidden = true;
   }

@@ -133,6 +133,56 @@ test("two thousand disks are searched and sorted, and few are in the document", 
   await close(page);
 });
 
+test("a disk's map follows its guest while it is open, and is asked for no longer than that", async () => {
+  const page = await open("disks/desk-6");
+  let asked = 0;
+  page.on("request", (request) => (asked += request.url().includes("/map?") ? 1 : 0));
+  const pane = page.getByRole("complementary", { name: "Disk" });
+  const summary = pane.locator("summary", { hasText: "Map" });
+  await summary.focus();
+  await page.keyboard.press("Enter");
+  const row = (place) => pane.getByRole("row", { name: new RegExp(`^${place}`) });
+  await row("zero").filter({ hasText: "GiB" }).waitFor();
+  await row("private").filter({ hasText: "–" }).first().waitFor();
+  lab.client("desk-6", [["W", 0, 1 << 20]], 50);
+  await row("private").filter({ hasText: "1.0 MiB" }).waitFor();
+  const picture = pane.getByRole("img", { name: /^Map of desk-6: 2,048 cells of 2.0 MiB.*private 1.0 MiB/ });
+  await picture.waitFor();
+  const colours = await picture.evaluate((canvas) => {
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const seen = new Set();
+    for (let at = 0; at < data.length; at += 4) seen.add(`${data.slice(at, at + 4).join(" ")}`);
+    const probe = document.createElement("span");
+    const style = getComputedStyle(document.documentElement);
+    const of = (place) => {
+      probe.style.color = style.getPropertyValue(`--at-${place}`);
+      document.body.append(probe);
+      return `${getComputedStyle(probe).color.match(/\d+/g).join(" ")} 255`;
+    };
+    const has = Object.fromEntries(
+      ["private", "stored", "zero", "waiting"].map((place) => [place, seen.has(of(place))]),
+    );
+    probe.remove();
+    return has;
+  });
+  assert.deepEqual(colours, { private: true, stored: true, zero: true, waiting: false });
+  // The picture moves when a fact above it gets another line.
+  await until("the first cell", async () => {
+    await picture.hover({ position: { x: 2, y: 2 } });
+    return /^At 0 B: private 1.0 MiB/.test(await text(page, ".map .cell"));
+  });
+
+  await summary.click();
+  await picture.waitFor({ state: "hidden" });
+  const before = asked;
+  const clock = async () => JSON.parse((await get(`${lab.url}/api/v1/status`)).text).point.at;
+  const began = await clock();
+  await until("three seconds", async () => (await clock()) > began + 3);
+  assert.equal(asked, before);
+  assert.ok(before > 1);
+  await close(page);
+});
+
 test("a disk that a command makes or removes is there or gone by itself", async () => {
   const page = await open("disks");
   await page.waitForSelector(".rows tbody th a");
@@ -216,6 +266,7 @@ test("every answer is what openapi.json says", async () => {
   for (const [method, path, names, body] of [
     ["post", "/api/v1/disks", {}, { name: "api", from: "debian" }],
     ["get", "/api/v1/disks/{disk}", { disk: "api" }],
+    ["get", "/api/v1/disks/{disk}/map", { disk: "api" }],
     ["post", "/api/v1/disks/{disk}/snapshots", { disk: "api" }, { snapshot: "monday" }],
     ["post", "/api/v1/disks/{disk}/rollback", { disk: "api" }, { snapshot: "monday" }],
     ["post", "/api/v1/disks/{disk}/commit", { disk: "api" }, { image: "debian:api" }],
@@ -359,12 +410,16 @@ test("nothing keeps people out: axe finds no fault on any page", async () => {
   for (const [options, hashes] of [
     [{ colorScheme: "light" }, ["now", "disks", "disks/desk-3", "images", "images/debian%3A1"]],
     [{ colorScheme: "dark", reducedMotion: "reduce" }, ["now", "disks/desk-3"]],
-    [{ viewport: { width: 390, height: 844 }, hasTouch: true }, ["now", "disks", "images/debian%3A1"]],
+    [{ viewport: { width: 390, height: 844 }, hasTouch: true }, ["now", "disks/desk-3", "images/debian%3A1"]],
   ]) {
     const page = await open("now", options);
     for (const hash of hashes) {
       await page.goto(`${lab.url}/#${hash}`);
       await page.waitForSelector(hash === "now" ? ".figure dd" : ".rows tbody th a");
+      if (hash.startsWith("disks/")) {
+        await page.locator(".map summary").click();
+        await page.locator(".map td", { hasText: "GiB" }).first().waitFor();
+      }
       await page.evaluate(AXE);
       const { violations } = await page.evaluate(() => globalThis.axe.run(document));
       const told = violations.map(

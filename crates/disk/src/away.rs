@@ -8,7 +8,7 @@
 
 use crate::Shadow;
 use arc_swap::ArcSwap;
-use block::{Device, Error, Result};
+use block::{Device, Error, Result, Span};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -28,6 +28,9 @@ pub struct Kept {
     pub device: Arc<dyn Device>,
     /// Bytes of room that it takes now.
     pub bytes: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// The run of blocks at the beginning of a span, which is not empty, that it either holds or does not; and
+    /// which of the two.
+    pub held: Box<dyn Fn(Span) -> (Span, bool) + Send + Sync>,
 }
 
 /// The private blocks of one disk, away from its files.

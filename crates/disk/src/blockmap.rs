@@ -33,6 +33,11 @@ pub(crate) enum State {
 }
 
 impl State {
+    /// That of a block of a word, whose number within the group is below 32.
+    pub(crate) const fn of_word(word: u64, block: u64) -> Self {
+        Self::from_bits(word >> (block * 2))
+    }
+
     const fn from_bits(bits: u64) -> Self {
         match bits & 3 {
             0 => Self::Below,
@@ -268,6 +273,20 @@ impl BlockMap {
         })
     }
 
+    /// The groups among `groups` with a block that is not `Below`, in order. Pages that no block changed cost
+    /// one step each.
+    pub(crate) fn words(&self, groups: Range<u64>) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let pages = groups.start / WORDS as u64..groups.end.div_ceil(WORDS as u64);
+        let held = pages.filter_map(|number| Some((number, self.page(number)?)));
+        held.flat_map(move |(number, page)| {
+            let first = number * WORDS as u64;
+            let words = page.words.iter().zip(first..);
+            let words = words.map(|(word, group)| (group, word.load(Ordering::Acquire)));
+            let (start, end) = (groups.start, groups.end);
+            words.filter(move |(group, word)| *word != 0 && (start..end).contains(group))
+        })
+    }
+
     /// Every group with a block that is not `Below`, in order.
     pub(crate) fn groups(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.slots.iter().enumerate().filter_map(|(k, slot)| Some((k, slot.get()?))).flat_map(
@@ -339,6 +358,11 @@ mod tests {
                 copy.restore(group, word);
             }
             prop_assert!(copy.groups().eq(map.groups()));
+            let all = BLOCKS / GROUP;
+            for part in [0..all, 7..WORDS as u64 + 3, all / 2..all / 2 + 1] {
+                let within = map.groups().filter(|(group, _)| part.contains(group));
+                prop_assert!(map.words(part.clone()).eq(within));
+            }
             prop_assert_eq!(copy.private(), private);
             prop_assert!(map.collect().is_empty());
         }

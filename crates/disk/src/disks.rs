@@ -33,7 +33,7 @@ const LINGER: Duration = Duration::from_secs(30);
 pub struct Disks {
     pub(crate) directory: FsPath,
     pub(crate) store: Store,
-    loader: Arc<Loader>,
+    pub(crate) loader: Arc<Loader>,
     linger: Duration,
     room: Option<Arc<dyn Room>>,
     most_private: Arc<AtomicU64>,
@@ -312,12 +312,18 @@ fn names(home: &FsPath) -> Result<Vec<String>> {
 
 /// Takes the lock of a disk that exists.
 pub(crate) fn lock_existing(directory: &FsPath, name: &str) -> Result<LockFile> {
-    if !directory.is_dir() {
-        return Err(Error::not_found(format!(
-            "there is no disk {name:?}; see 'sojourn disk list'"
-        )));
-    }
+    must_be_there(directory, name)?;
     lock::take(directory, name)
+}
+
+/// Refuses a disk that does not exist.
+pub(crate) fn must_be_there(directory: &FsPath, name: &str) -> Result<()> {
+    match directory.is_dir() {
+        true => Ok(()),
+        false => {
+            Err(Error::not_found(format!("there is no disk {name:?}; see 'sojourn disk list'")))
+        }
+    }
 }
 
 /// Makes the directory of a new disk, complete or not at all, and keeps its lock.

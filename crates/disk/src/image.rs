@@ -1,6 +1,7 @@
 //! A manifest as a read-only device.
 
 use crate::Touches;
+use crate::chunk_map::BlockPlace;
 use crate::loads::{Line, Load, LoadOptions, Loader, Urgency};
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
@@ -250,6 +251,32 @@ impl Image {
             Ok(if all { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
         })?;
         Ok(all && attempt == Attempt::Done)
+    }
+
+    /// Tells `each` where the bytes of the parts of `span` are, in order; `is_kept` says of a chunk that is not in
+    /// the cache whether it is near. Nothing is told, and [`Attempt::WouldWait`] returned, when what the image holds
+    /// there was not read yet. No access of the cache.
+    ///
+    /// # Errors
+    /// [`Invalid`](block::ErrorKind::Invalid) when the span is not inside the image.
+    pub(crate) fn places(
+        &self,
+        span: Span,
+        is_kept: &dyn Fn(&ChunkRef) -> bool,
+        each: &mut dyn FnMut(Span, BlockPlace),
+    ) -> Result<Attempt> {
+        self.source.manifest.try_pieces(span, &mut |piece| {
+            let place = match piece.content {
+                Content::Hole => BlockPlace::Zero,
+                Content::Chunk { at, .. } => match self.source.cache().contains(at.id.as_bytes()) {
+                    true => BlockPlace::Cached,
+                    false if is_kept(&at) => BlockPlace::Kept,
+                    false => BlockPlace::Stored,
+                },
+            };
+            each(piece.span, place);
+            Ok(ControlFlow::Continue(()))
+        })
     }
 
     fn refuse(&self) -> Error {

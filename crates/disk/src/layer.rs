@@ -3,7 +3,9 @@
 
 use crate::blockmap::{BlockMap, GROUP, State};
 use crate::doubt::{self, Doubt};
-use crate::maplog::{Failure, Hand, Identity, Known, MapLog, Notes, RECENT, REMEDY, sync_notes};
+use crate::maplog::{
+    self, Failure, Hand, Identity, Known, MapLog, Notes, RECENT, REMEDY, sync_notes,
+};
 use block::fs::{FsPath, Open};
 use block::{BLOCK, Error, ErrorKind, RandomFile, Result, Span};
 use parking_lot::Mutex;
@@ -170,6 +172,19 @@ impl Layer {
             unsynced: AtomicBool::new(true),
             doubted: AtomicBool::new(still_doubted),
         })
+    }
+
+    /// Which blocks a layer of a disk of `size` bytes holds that nobody has open. It is not opened: nothing is
+    /// changed. Waits for the disk.
+    ///
+    /// # Errors
+    /// [`Corrupt`](block::ErrorKind::Corrupt) when the map is damaged; those of the file system.
+    pub(crate) fn look(directory: &FsPath, identity: Identity, size: u64) -> Result<BlockMap> {
+        let map = BlockMap::new();
+        let groups = size.div_ceil(BLOCK).div_ceil(GROUP);
+        let path = paths(directory, identity.layer).1;
+        maplog::look(&path, identity, groups, &mut |group, word| map.restore(group, word))?;
+        Ok(map)
     }
 
     /// Removes the files. Those that read from the layer go on.

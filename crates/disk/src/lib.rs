@@ -6,6 +6,7 @@
 //!
 //! | module | concept |
 //! |---|---|
+//! | `chunk_map` | [`ChunkMap`], where the bytes of a disk are now |
 //! | `image` | [`Image`], a manifest as a read-only device |
 //! | `loads` | [`Loader`], which chunk comes from the store next: disks take turns |
 //! | `shadow` | [`Shadow`], private blocks over a base: the write path and flushing |
@@ -35,6 +36,7 @@
 //! | `attach` | [`Attachment`], one client writes a disk; when an ephemeral one is reset |
 //! | `snapshot` | snapshot, commit, roll back |
 //! | `mark` | whether a disk still holds what it did |
+//! | `drawing` | [`DiskLayers`], what a disk is made of: a chunk map is drawn of that |
 //! | `write_back` | [`Behind`]: what is written goes up in the background, under no name of its own |
 //! | `upload_log` | which packs were sent, for an upload that goes on after a crash |
 //! | `rebase` | onto another version of the image |
@@ -46,12 +48,14 @@
 mod attach;
 mod away;
 mod blockmap;
+mod chunk_map;
 mod compare;
 mod confirm;
 mod creation;
 mod disk;
 mod disks;
 mod doubt;
+mod drawing;
 mod fence;
 mod home;
 mod image;
@@ -80,8 +84,10 @@ mod write_back;
 
 pub use attach::{Attachment, Ending};
 pub use away::{Kept, Room};
+pub use chunk_map::{BlockPlace, ChunkMap};
 pub use disk::Disk;
 pub use disks::Disks;
+pub use drawing::{ClosedDisk, DiskLayers, IsKept};
 pub use image::{Brought, Image};
 pub use loads::{ChunkLine, LoadOptions, Loader};
 pub use model::{

@@ -166,17 +166,9 @@ impl MapLog {
         if doubted {
             doubt::reread(&file)?;
         }
-        let reader = Reader { path, length: file.len()?, file: &file };
-        let header = reader.header(&identity)?;
-        let acknowledged = reader.slot()?;
-        let notes = Arc::new(Notes::of(path, identity)?);
-        let grounds = if doubted { Vec::new() } else { notes.look()? };
-        let number = number_of(path, &file)?;
-        let mut stands = false;
-        let mut passed = |slot: &Slot| stands |= grounds.contains(&Ground::at(number, slot));
-        let mut flushed = |group, word| restore(group, word, Known::Flushed);
-        let last = reader.records(&header, limit, &acknowledged, &mut passed, &mut flushed)?;
-        let length = reader.length;
+        let Replayed { last, acknowledged, length, notes, stands } =
+            replay(path, &file, identity, limit, doubted, restore)?;
+        let notes = Arc::new(notes);
         let log = Self {
             path: path.clone(),
             file,
@@ -184,7 +176,7 @@ impl MapLog {
             sequence: last.sequence,
             end: last.end,
             chain: last.chain,
-            acknowledged: acknowledged.sequence,
+            acknowledged,
             // A killed process may have left all of it in the page cache alone.
             unsynced: true,
             checkpoint: RECORDS,
@@ -195,9 +187,7 @@ impl MapLog {
             // The rest of a batch that nobody was told of.
             log.file.set_len(last.end)?;
         }
-        if stands {
-            log.notes.read(limit, &mut |group, word| restore(group, word, Known::Recent))?;
-        } else {
+        if !stands {
             // What stands on nothing that is here stands on nothing that will be.
             log.notes.forget([]);
         }
@@ -297,6 +287,61 @@ impl MapLog {
     fn sync(&self) -> Result<(), Failure> {
         self.file.file().sync_data().map_err(|e| Failure::Lost(self.path.error(e)))
     }
+}
+
+/// Reads a log that nobody has open, telling `restore` the word of each group in the order of the records, and
+/// then those that were noted. Nothing is changed, nor waited for to be durable: it is only looked at.
+///
+/// # Errors
+/// As [`MapLog::open`].
+pub(crate) fn look(
+    path: &FsPath,
+    identity: Identity,
+    limit: u64,
+    restore: &mut dyn FnMut(u64, u64),
+) -> Result<()> {
+    let file = RandomFile::open_on(path, Open::READ)?;
+    let mut restore = |group, word, _: Known| restore(group, word);
+    replay(path, &file, identity, limit, false, &mut restore).map(|_| ())
+}
+
+/// What was found in a log.
+struct Replayed {
+    /// Its last record.
+    last: Slot,
+    /// The number of the last record that was acknowledged.
+    acknowledged: u64,
+    /// The length of its file, in bytes.
+    length: u64,
+    notes: Notes,
+    /// The notes count beside it.
+    stands: bool,
+}
+
+/// Tells `restore` what a log holds, and what the notes beside it do if they count.
+fn replay(
+    path: &FsPath,
+    file: &RandomFile,
+    identity: Identity,
+    limit: u64,
+    doubted: bool,
+    restore: &mut dyn FnMut(u64, u64, Known),
+) -> Result<Replayed> {
+    let reader = Reader { path, length: file.len()?, file };
+    let header = reader.header(&identity)?;
+    let acknowledged = reader.slot()?;
+    let notes = Notes::of(path, identity)?;
+    let grounds = if doubted { Vec::new() } else { notes.look()? };
+    let number = number_of(path, file)?;
+    let mut stands = false;
+    let mut passed = |slot: &Slot| stands |= grounds.contains(&Ground::at(number, slot));
+    let mut flushed = |group, word| restore(group, word, Known::Flushed);
+    let last = reader.records(&header, limit, &acknowledged, &mut passed, &mut flushed)?;
+    if stands {
+        notes.read(limit, &mut |group, word| restore(group, word, Known::Recent))?;
+    }
+    let acknowledged = acknowledged.sequence;
+    Ok(Replayed { last, acknowledged, length: reader.length, notes, stands })
 }
 
 /// The number of an open file in its file system.

@@ -1,7 +1,9 @@
 //! Verbs on disks, and what they give: what travels over the control socket, and what `--json` prints.
 //! The field names are documented in docs/cli.md and do not change.
 
+use disk::BlockPlace;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// A verb on disks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -35,6 +37,13 @@ pub enum DiskRequest {
     Show {
         /// The disk.
         name: String,
+    },
+    /// Where the bytes of a disk are.
+    Map {
+        /// The disk.
+        name: String,
+        /// The most cells, 1 to 4096.
+        cells: usize,
     },
     /// Freeze the state of a disk.
     Snapshot {
@@ -128,6 +137,13 @@ pub enum DiskRequest {
     Elsewhere,
 }
 
+impl DiskRequest {
+    /// Whether it changes nothing of any disk, nor opens one.
+    pub fn only_looks(&self) -> bool {
+        matches!(self, Self::List | Self::Show { .. } | Self::Map { .. } | Self::Elsewhere)
+    }
+}
+
 /// What a verb on disks gives.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -138,6 +154,8 @@ pub enum DiskReply {
     Disks(Vec<DiskView>),
     /// What became of each disk that was to be made, in the order in which they were named.
     Made(Vec<MadeView>),
+    /// Where the bytes of a disk are.
+    Map(MapView),
     /// The snapshot that was made.
     Snapshot(SnapshotView),
     /// The version that was published.
@@ -208,6 +226,71 @@ pub struct DiskView {
     /// Why the disk cannot be used, if so.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
+}
+
+/// Where the bytes of a disk are, in cells of equal size; the last one may be shorter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapView {
+    /// The disk.
+    pub disk: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// The size of a cell in bytes: a power of two, at least 4096.
+    pub cell_bytes: u64,
+    /// Of the whole disk.
+    pub total: BytesByPlace<u64>,
+    /// Of each cell, in the order of the disk.
+    pub cells: BytesByPlace<Vec<u64>>,
+    /// How long it took to draw, without what was waited for.
+    #[serde(skip)]
+    pub work: Duration,
+}
+
+/// Bytes, by the place where they are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BytesByPlace<T> {
+    /// Nowhere: zeroes.
+    pub zero: T,
+    /// In the image, whose chunks the store has.
+    pub stored: T,
+    /// In the image, whose chunks this machine keeps of a distant store.
+    pub kept: T,
+    /// In the image, whose chunks are in memory.
+    pub cached: T,
+    /// In the disk's own files: its client wrote them.
+    pub private: T,
+    /// The same, on their way to the store for a snapshot, a commit or a publication.
+    pub waiting: T,
+    /// In the image, of which nobody has read here yet what it holds there.
+    pub unread: T,
+}
+
+impl<T> BytesByPlace<T> {
+    /// What `of` gives for each place.
+    pub fn of(of: impl Fn(BlockPlace) -> T) -> Self {
+        Self {
+            zero: of(BlockPlace::Zero),
+            stored: of(BlockPlace::Stored),
+            kept: of(BlockPlace::Kept),
+            cached: of(BlockPlace::Cached),
+            private: of(BlockPlace::Private),
+            waiting: of(BlockPlace::Waiting),
+            unread: of(BlockPlace::Unread),
+        }
+    }
+
+    /// That of a place.
+    pub fn at(&self, place: BlockPlace) -> &T {
+        match place {
+            BlockPlace::Zero => &self.zero,
+            BlockPlace::Stored => &self.stored,
+            BlockPlace::Kept => &self.kept,
+            BlockPlace::Cached => &self.cached,
+            BlockPlace::Private => &self.private,
+            BlockPlace::Waiting => &self.waiting,
+            BlockPlace::Unread => &self.unread,
+        }
+    }
 }
 
 /// A disk of the store that another server holds, or nobody.

@@ -2,7 +2,7 @@
 //! after its last one, so that a guest that reboots finds it warm.
 
 use block::{Error, Result};
-use disk::{Answer, Disk, DiskInfo, Disks, Mode, Question};
+use disk::{Answer, Disk, DiskInfo, DiskLayers, Disks, Mode, Question};
 use futures::StreamExt;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -307,6 +307,39 @@ impl OpenDisks {
     /// The names of the disks that may be open.
     pub fn names(&self) -> Vec<String> {
         self.slots.lock().keys().cloned().collect()
+    }
+
+    /// What a disk is made of now. One that is not open is not opened for it: its files are looked at.
+    ///
+    /// # Errors
+    /// [`NotFound`](block::ErrorKind::NotFound) when there is none;
+    /// [`Unavailable`](block::ErrorKind::Unavailable) when it has been being opened or closed for seconds; those of
+    /// [`Disks::look`] and of the store.
+    pub async fn layers(&self, name: &str) -> Result<DiskLayers> {
+        store::check_name("disk", name)?;
+        loop {
+            let slot = self.slots.lock().get(name).map(Arc::clone);
+            let Some(slot) = slot else {
+                let found = self.disks.look(name).await;
+                // Who opens it meanwhile changes its files.
+                if self.slots.lock().contains_key(name) {
+                    continue;
+                }
+                return found?.layers().await;
+            };
+            let place = tokio::time::timeout(TURN, slot.disk.lock()).await;
+            let place = place.map_err(|_| {
+                Error::unavailable(format!(
+                    "disk {name} is being opened or closed, which takes long; ask again"
+                ))
+            })?;
+            if let Some(opened) = &*place {
+                return Ok(opened.disk.layers());
+            }
+            let found = self.disks.look(name).await;
+            drop(place);
+            return found?.layers().await;
+        }
     }
 
     /// What the store is to be asked about an open disk: whether this server still holds it. `None`

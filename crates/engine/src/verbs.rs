@@ -6,14 +6,17 @@ use super::image_views;
 use super::open::Held;
 use super::parcels;
 use crate::api::{
-    DiskReply, DiskRequest, DiskView, ElsewhereView, MadeView, PublishedView, Range, RebaseView,
-    SnapshotView,
+    BytesByPlace, DiskReply, DiskRequest, DiskView, ElsewhereView, MadeView, MapView,
+    PublishedView, Range, RebaseView, SnapshotView,
 };
 use block::{Error, ErrorKind, Result};
-use disk::{CreateOptions, Disk, DiskInfo, DiskSource, Elsewhere, Mode, Rebase, SnapshotInfo};
+use disk::{
+    CreateOptions, Disk, DiskInfo, DiskSource, Elsewhere, IsKept, Mode, Rebase, SnapshotInfo,
+};
 use futures::StreamExt;
 use std::collections::{HashMap, HashSet};
-use store::{ImageName, ManifestId, RefKind, UploadPlan, images};
+use std::sync::Arc;
+use store::{ChunkRef, ImageName, ManifestId, RefKind, UploadPlan, images};
 
 /// What the store is asked at a time of the names of disks that are to be made.
 const QUESTIONS: usize = 64;
@@ -99,6 +102,9 @@ pub async fn perform(engine: &Engine, request: DiskRequest) -> Result<DiskReply>
         }
         DiskRequest::List => Ok(DiskReply::Disks(list(engine, None).await?)),
         DiskRequest::Show { name } => Ok(DiskReply::Disk(show(engine, &name).await?)),
+        DiskRequest::Map { name, cells } => {
+            Ok(DiskReply::Map(chunk_map(engine, name, cells).await?))
+        }
         DiskRequest::Snapshot { name, snapshot } => {
             let info = open.hold(&name).await?.snapshot(&snapshot, &()).await?;
             Ok(DiskReply::Snapshot(info.into()))
@@ -304,6 +310,27 @@ async fn show(engine: &Engine, name: &str) -> Result<DiskView> {
     store::check_name("disk", name)?;
     list(engine, Some(name)).await?.pop().ok_or_else(|| {
         Error::not_found(format!("no disk {name}; see `sojourn disk list` for what there is"))
+    })
+}
+
+/// Where the bytes of a disk are, in `cells` cells at the most. The disk is not opened for it.
+async fn chunk_map(engine: &Engine, name: String, cells: usize) -> Result<MapView> {
+    let layers = engine.open.layers(&name).await?;
+    let is_kept: IsKept = match engine.link.pieces() {
+        Some(_) => {
+            let (store, link) = (engine.store.clone(), engine.link.clone());
+            Arc::new(move |at: &ChunkRef| store.has_kept(&link, at))
+        }
+        None => Arc::new(|_: &ChunkRef| false),
+    };
+    let map = layers.map(cells, is_kept).await?;
+    Ok(MapView {
+        disk: name,
+        size: map.size(),
+        cell_bytes: map.cell_bytes(),
+        total: BytesByPlace::of(|place| map.total(place)),
+        cells: BytesByPlace::of(|place| map.cells(place).collect()),
+        work: map.work(),
     })
 }
 

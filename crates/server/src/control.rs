@@ -163,9 +163,7 @@ async fn disk(
     tracing::info!(verb = in_words(&request), "control");
     running.all_attached().await;
     let carrying = Arc::clone(&running);
-    let reads =
-        matches!(request, DiskRequest::List | DiskRequest::Show { .. } | DiskRequest::Elsewhere);
-    let deed = (!reads).then(|| Deed::of("disk", &request));
+    let deed = (!request.only_looks()).then(|| Deed::of("disk", &request));
     let verb = async move {
         let done = verbs::perform(&carrying.engine, request).await;
         if let Some(deed) = deed {

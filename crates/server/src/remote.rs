@@ -131,6 +131,10 @@ impl RemoteServer {
             DiskRequest::Show { name } => {
                 self.get(&format!("{PATH}{}", disk(name, ""))).await.map(DiskReply::Disk)
             }
+            DiskRequest::Map { name, cells } => {
+                let path = format!("{PATH}{}", disk(name, &format!("/map?cells={cells}")));
+                self.get(&path).await.map(DiskReply::Map)
+            }
             DiskRequest::Elsewhere => {
                 let list = self.get::<Vec<ElsewhereView>>(&format!("{PATH}/elsewhere")).await;
                 list.map(DiskReply::Elsewhere)

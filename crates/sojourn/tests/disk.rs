@@ -49,6 +49,42 @@ async fn each_disk_sees_its_own_writes_and_keeps_them_across_a_restart() {
     assert_eq!(server.stop(), 0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_map_tells_where_the_bytes_of_a_disk_are_and_opens_no_disk() {
+    let (lab, golden) = Lab::with_image();
+    lab.line("disk create alice --from debian").ok();
+    let size = golden.len() as u64;
+    let total = |map: &serde_json::Value, place: &str| map["total"][place].as_u64().unwrap();
+    let before = lab.json("disk map alice");
+    assert_eq!((&before["disk"], &before["size"]), (&"alice".into(), &size.into()));
+    assert_eq!(total(&before, "zero") + total(&before, "stored"), size);
+    let server = lab.serve(&[]);
+    assert_eq!(lab.json("disk map alice"), before);
+    assert_eq!(lab.json("status")["open_disks"], 0);
+
+    let alice = server.attach("alice").await.unwrap();
+    write(&alice, 8192, &[7; 8192]).await;
+    read(&alice).await;
+    let now = lab.json("disk map alice --cells 4096");
+    assert_eq!((&now["cell_bytes"], total(&now, "private")), (&4096.into(), 8192));
+    assert_eq!(now["cells"]["private"][2], 4096);
+    assert_eq!(now["cells"]["private"][4], 0);
+    assert_eq!((total(&now, "stored"), total(&now, "unread")), (0, 0));
+    let sum: u64 = now["total"].as_object().unwrap().values().filter_map(|n| n.as_u64()).sum();
+    assert_eq!(sum, size);
+    let text = lab.line("disk map alice").ok();
+    assert!(text.contains("8 KiB  private") && text.contains("\n#"), "{text}");
+    alice.close().await;
+    assert_eq!(server.stop(), 0);
+
+    let closed = lab.json("disk map alice");
+    assert_eq!((total(&closed, "private"), total(&closed, "cached")), (8192, 0));
+    for cells in ["0", "4097", "99999999999999999999"] {
+        lab.line(&format!("disk map alice --cells {cells}")).fails(2, &["cells"]);
+    }
+    lab.line("disk map bob").fails(3, &["bob", "disk list"]);
+}
+
 /// Runs a command line at a terminal, where somebody types a line.
 fn at_a_terminal(lab: &Lab, line: &str, typed: &str) -> Done {
     let line = format!("{} --home {} {line}", common::BINARY, lab.home().display());

@@ -10,7 +10,7 @@ use common::{Lab, Server};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// More than any answer takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -435,6 +435,39 @@ fn what_is_wrong_with_a_request_is_its_status_and_a_sentence() {
     let rebound =
         format!("host: rebound.example\r\ncontent-type: application/json\r\n{authorization}");
     assert_eq!(api.send("POST", "/api/v1/disks/alice/reset", &rebound, "{}").status, 421);
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn a_map_is_what_the_command_prints_and_takes_a_token_only_where_looking_does() {
+    let (lab, server, api) = served();
+    for disk in ["alice", "bob"] {
+        lab.line(&format!("disk create {disk} --from debian")).ok();
+    }
+    let look = |rest: &str| api.send("GET", &format!("/api/v1/disks/{rest}"), HOST, "");
+    assert_eq!(look("alice/map").is(200), lab.json("disk map alice"));
+    let few = look("alice/map?cells=16").is(200);
+    assert_eq!(few, lab.json("disk map alice --cells 16"));
+    assert_eq!(few["cells"]["stored"].as_array().unwrap().len(), 16);
+    for wrong in ["cells=0", "cells=4097", "cells=x", "cells=-1", "cells=", "colour=red"] {
+        assert_eq!(look(&format!("alice/map?{wrong}")).is(400)["kind"], "invalid", "{wrong}");
+    }
+    for wrong in ["%2e%2e%2falice/map", "%ff/map"] {
+        look(wrong).is(400);
+    }
+    look("nosuch/map").is(404);
+    let mine = token(&lab, "mine --read --disk alice");
+    api.get(&mine, "/disks/alice/map").is(200);
+    api.get(&mine, "/disks/bob/map").is(403);
+    api.get(&mine, "/disks/nosuch/map").is(403);
+    assert_eq!(audit(&lab), Vec::<Value>::new(), "looking is not noted");
+    // The one that was drawn just now does not outlive the disk for long.
+    lab.line("disk remove --yes alice").ok();
+    let end = Instant::now() + PATIENCE;
+    while look("alice/map").status != 404 {
+        assert!(Instant::now() < end, "the map of a disk that is gone");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     assert_eq!(server.stop(), 0);
 }
 

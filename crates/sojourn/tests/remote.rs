@@ -55,7 +55,7 @@ fn what_works_on_a_home_works_on_a_server() {
     );
     assert!(user.line("disk create bob2 bob10 --from debian").ok().contains("2 disks made"));
     user.line("disk create alice carol --from debian").fails(4, &["1 of 2 disks", "alice"]);
-    for line in ["disk list", "disk show alice", "image list"] {
+    for line in ["disk list", "disk show alice", "disk map alice", "image list"] {
         let json = format!("--json {line}");
         assert_eq!(user.line(&json).ok(), lab.line(&json).ok(), "{line}");
         assert_eq!(user.line(line).ok(), lab.line(line).ok(), "{line}");

@@ -99,6 +99,12 @@ impl State {
         (bytes(&self.here), bytes(&self.changed))
     }
 
+    /// The run of blocks at the beginning of `span`, which is not empty, that either are on the borrowed disk or are
+    /// not; and which of the two.
+    pub fn run(&self, span: Span) -> (Span, bool) {
+        self.here.run(span)
+    }
+
     fn region(&self, offset: u64) -> &RwLock<()> {
         &self.regions[(offset / REGION) as usize % LOCKS]
     }

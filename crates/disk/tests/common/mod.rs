@@ -262,7 +262,12 @@ impl Room for Borrowed {
         let device = Arc::new(Over { base, blocks: Mutex::default() });
         let counted = Arc::clone(&device);
         let bytes = Box::new(move || counted.blocks.lock().len() as u64 * BLOCK);
-        Ok(Kept { device, bytes })
+        let looked_at = Arc::clone(&device);
+        let held = Box::new(move |span: Span| {
+            let (first, _) = span.split_at((span.offset() / BLOCK + 1) * BLOCK);
+            (first, looked_at.blocks.lock().contains_key(&(span.offset() / BLOCK)))
+        });
+        Ok(Kept { device, bytes, held })
     }
 }
 

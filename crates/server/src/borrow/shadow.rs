@@ -85,6 +85,11 @@ impl Room for Borrowed {
         let thin = Arc::new(self.0.device(base.size())?);
         let counted = Arc::clone(&thin);
         let device = Arc::new(State::shadow(base, thin)?);
-        Ok(Kept { device, bytes: Box::new(move || counted.room()) })
+        let looked_at = Arc::clone(&device);
+        Ok(Kept {
+            device,
+            bytes: Box::new(move || counted.room()),
+            held: Box::new(move |span| looked_at.run(span)),
+        })
     }
 }

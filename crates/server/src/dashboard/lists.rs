@@ -2,6 +2,7 @@
 //! kept and read again when they may have changed, or are old; however many ask, they are read once. Who
 //! shows a token may just have changed something: for those they are read anew, one after another.
 
+use super::kept::{KeptAnswer, ReadingTerms, timed};
 use super::views::{DiskList, DiskRow, ImageList, VersionRow};
 use crate::bearer::Caller;
 use crate::running::Running;
@@ -14,46 +15,17 @@ use serde::Serialize;
 use std::time::Duration;
 use store::images;
 use tokio::sync::Mutex;
-use tokio::time::Instant;
 
-/// A list that nothing is known to have changed is read again after so many times what that takes: at
-/// most a hundredth of the time goes to it.
-const WORTH: u32 = 100;
-/// One that did change: a script that makes disks one by one is not to keep a processor busy here.
-const WORTH_CHANGED: u32 = 10;
-/// The least and the most time before a list is read again.
-const LEAST: Duration = Duration::from_secs(2);
-const MOST: Duration = Duration::from_secs(60);
+/// At most a hundredth of the time goes to reading a list that nothing is known to have changed.
+const TERMS: ReadingTerms = ReadingTerms { least: Duration::from_secs(2), parts: 100 };
 
 /// The lists.
 #[derive(Debug, Default)]
 pub(super) struct Lists {
-    disks: Mutex<Option<KeptList>>,
-    images: Mutex<Option<KeptList>>,
+    disks: KeptAnswer,
+    images: KeptAnswer,
     /// One list is read anew at a time.
     anew: Mutex<()>,
-}
-
-/// A list as JSON.
-#[derive(Debug)]
-struct KeptList {
-    body: Bytes,
-    read: Instant,
-    /// How long that took.
-    took: Duration,
-    /// [`Running::changes`] then.
-    changes: u64,
-}
-
-impl KeptList {
-    /// Whether it will do, with so many changes by now.
-    fn will_do(&self, changes: u64) -> bool {
-        let age = self.read.elapsed();
-        match self.changes == changes {
-            true => age < (self.took * WORTH).clamp(LEAST, MOST),
-            false => age < (self.took * WORTH_CHANGED).min(MOST),
-        }
-    }
 }
 
 impl Lists {
@@ -62,8 +34,10 @@ impl Lists {
     /// # Errors
     /// Those of the home and of the store.
     pub(super) async fn disks(&self, running: &Running) -> Result<Bytes> {
-        keep(&self.disks, running.changes(), async |changes| json(&disks(running, changes).await?))
-            .await
+        let read = async |changes| {
+            timed(async { json(&disks(running, changes).await?) }).await //
+        };
+        self.disks.get(running.changes(), TERMS, read).await
     }
 
     /// The disks that a caller sees, as they are now, as JSON.
@@ -82,7 +56,8 @@ impl Lists {
     /// # Errors
     /// Those of the store.
     pub(super) async fn images(&self, running: &Running) -> Result<Bytes> {
-        keep(&self.images, running.changes(), async |_| json(&versions(running).await?)).await
+        let read = async |_| timed(async { json(&versions(running).await?) }).await;
+        self.images.get(running.changes(), TERMS, read).await
     }
 
     /// The image versions that a caller sees, as they are now, and of what stands on them what it sees, as
@@ -134,23 +109,6 @@ fn disk_of(user: &str) -> Option<&str> {
         "snapshot" => name.split_once('@').map(|(disk, _)| disk),
         _ => None,
     }
-}
-
-/// What is kept, if it will do; else what `read` gives, which is told how many changes there were.
-async fn keep(
-    place: &Mutex<Option<KeptList>>,
-    changes: u64,
-    read: impl AsyncFnOnce(u64) -> Result<Bytes>,
-) -> Result<Bytes> {
-    let mut kept = place.lock().await;
-    if let Some(kept) = kept.as_ref().filter(|kept| kept.will_do(changes)) {
-        return Ok(kept.body.clone());
-    }
-    let began = Instant::now();
-    let body = read(changes).await?;
-    let took = began.elapsed();
-    *kept = Some(KeptList { body: body.clone(), read: Instant::now(), took, changes });
-    Ok(body)
 }
 
 /// A value as JSON.
@@ -205,36 +163,11 @@ fn broken(image: String, error: &Error) -> VersionRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
     #[test]
     fn what_stands_on_a_version_is_of_a_disk() {
         assert_eq!(disk_of("disk alice"), Some("alice"));
         assert_eq!(disk_of("snapshot alice@monday"), Some("alice"));
         assert_eq!(disk_of("perhaps disk alice (damaged)"), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_list_is_read_when_it_changed_or_is_old_and_once_for_all_who_ask() {
-        let (place, reads) = (Mutex::default(), AtomicU32::new(0));
-        let took = Duration::from_millis(100);
-        let ask = |changes| {
-            keep(&place, changes, async |_| {
-                tokio::time::sleep(took).await;
-                Ok(Bytes::from(reads.fetch_add(1, SeqCst).to_string()))
-            })
-        };
-        let asked = futures::future::join_all((0..10).map(|_| ask(7))).await;
-        assert!(asked.into_iter().all(|answer| answer.unwrap() == "0"));
-        tokio::time::sleep(took * WORTH - Duration::from_millis(1)).await;
-        assert_eq!(ask(7).await.unwrap(), "0");
-        assert_eq!(ask(8).await.unwrap(), "1", "it changed long after it was read");
-        assert_eq!(ask(9).await.unwrap(), "1", "it was read just now");
-        tokio::time::sleep(took * WORTH_CHANGED).await;
-        assert_eq!(ask(9).await.unwrap(), "2");
-        tokio::time::sleep(took * WORTH).await;
-        assert_eq!(ask(9).await.unwrap(), "3");
-        let failed = keep(&place, 10, async |_| Err(Error::not_found("gone"))).await;
-        assert_eq!(failed.unwrap(), "3", "read just now");
     }
 }

@@ -10,6 +10,8 @@
 //! | [`reading`] | counters read at two moments, and what lies between |
 //! | [`rows`] | disks and images in use, of which watchers hear what changed |
 //! | [`lists`] | all disks and images, read at most so often |
+//! | [`maps`] | where the bytes of a disk are, drawn for whoever watches |
+//! | [`kept`] | answers that take a while to make, kept |
 //! | [`assets`] | the page's own files |
 //!
 //! The page is built from `web/` (`web/README.md`). To add an answer: its type in [`views`], its path in
@@ -17,7 +19,9 @@
 
 mod assets;
 mod guard;
+mod kept;
 mod lists;
+mod maps;
 mod reading;
 mod routes;
 mod rows;

@@ -2,14 +2,16 @@
 
 use super::assets;
 use super::lists::Lists;
+use super::maps::Maps;
 use super::sampler::{Sampler, Watcher};
 use crate::answers::problem;
 use crate::bearer::Caller;
 use crate::running::Running;
 use crate::signals::Switch;
+use access::TokenRight;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Response};
@@ -29,6 +31,7 @@ pub(crate) struct Dashboard {
     running: Arc<Running>,
     sampler: Arc<Sampler>,
     lists: Arc<Lists>,
+    maps: Arc<Maps>,
 }
 
 impl Dashboard {
@@ -36,7 +39,8 @@ impl Dashboard {
     /// At most so many `streams` are open at a time.
     pub(crate) fn new(running: &Arc<Running>, stop: Switch, streams: usize) -> Self {
         let sampler = Sampler::new(running, &assets::PAGE, stop, streams);
-        Self { running: Arc::clone(running), sampler, lists: Arc::default() }
+        let (lists, maps) = Default::default();
+        Self { running: Arc::clone(running), sampler, lists, maps }
     }
 
     /// Works while somebody watches, until the port closes.
@@ -46,10 +50,11 @@ impl Dashboard {
 }
 
 /// The API: what is answered at each of its paths, all of which [`OPENAPI`] describes.
-fn api() -> [(&'static str, MethodRouter<Dashboard>); 5] {
+fn api() -> [(&'static str, MethodRouter<Dashboard>); 6] {
     [
         ("/api/v1/status", get(status)),
         ("/api/v1/disks", get(disks)),
+        ("/api/v1/disks/{disk}/map", get(map)),
         ("/api/v1/images", get(images)),
         ("/api/v1/live", get(live)),
         ("/api/v1/openapi.json", get(|| async { sent(Ok(OPENAPI.into())) })),
@@ -85,6 +90,41 @@ async fn images(
     sent(match caller.token() {
         Some(_) => lists.images_for(&running, &caller).await,
         None => lists.images(&running).await,
+    })
+}
+
+/// What is wanted of a map.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MapQuery {
+    #[serde(default = "MapQuery::cells")]
+    cells: usize,
+}
+
+impl MapQuery {
+    fn cells() -> usize {
+        1024
+    }
+}
+
+async fn map(
+    State(Dashboard { running, maps, .. }): State<Dashboard>,
+    Extension(caller): Extension<Caller>,
+    disk: std::result::Result<Path<String>, PathRejection>,
+    query: std::result::Result<Query<MapQuery>, QueryRejection>,
+) -> Response {
+    let asked = || {
+        let Path(disk) = disk.map_err(|e| Error::invalid(e.body_text()))?;
+        caller.must_have(TokenRight::Read)?;
+        caller.must_see_disk(&disk)?;
+        let wrong =
+            |e: QueryRejection| Error::invalid(format!("{}; write ?cells=N", e.body_text()));
+        let Query(MapQuery { cells }) = query.map_err(wrong)?;
+        Ok::<_, Error>((disk, cells))
+    };
+    sent(match asked() {
+        Ok((disk, cells)) => maps.get(&running, disk, cells).await,
+        Err(e) => Err(e),
     })
 }
 

@@ -194,6 +194,7 @@ fn shown(reply: DiskReply, caller: &Caller) -> Value {
             disks.retain(|disk| caller.sees_disk(&disk.name));
             serde_json::to_value(disks)
         }
+        DiskReply::Map(map) => serde_json::to_value(map),
         DiskReply::Made(made) => serde_json::to_value(made),
         DiskReply::Snapshot(snapshot) => serde_json::to_value(snapshot),
         DiskReply::Image(image) => serde_json::to_value(image),

@@ -10,6 +10,7 @@ fn right(request: &DiskRequest) -> TokenRight {
     match request {
         DiskRequest::List
         | DiskRequest::Show { .. }
+        | DiskRequest::Map { .. }
         | DiskRequest::Elsewhere
         | DiskRequest::Mark { set: false, .. } => TokenRight::Read,
         DiskRequest::Create { .. }
@@ -60,6 +61,7 @@ pub(super) fn check(caller: &Caller, request: &DiskRequest) -> Result<()> {
             caller.must_see_disk(new)
         }
         DiskRequest::Show { name }
+        | DiskRequest::Map { name, .. }
         | DiskRequest::Snapshot { name, .. }
         | DiskRequest::Rollback { name, .. }
         | DiskRequest::Reset { name }

@@ -2,19 +2,22 @@
 
 mod confirm;
 mod create_all;
+mod map;
+mod text;
 
 use super::prune::Retain;
 use crate::order::natural;
-use crate::output::{Output, Table, fields, moment};
+use crate::output::Output;
 use crate::progress::Bar;
 use crate::site::Site;
 use block::{ByteSize, Result};
 use clap::Subcommand;
 use engine::Config;
-use engine::api::{DiskReply, DiskRequest, DiskView, ElsewhereView, RebaseView};
+use engine::api::{DiskReply, DiskRequest, DiskView};
 use engine::open_store;
 use engine::parcels::parcel_of;
 use engine::world;
+use text::{describe, elsewhere, pruned, rebased, table};
 
 /// The verbs of `sojourn disk`.
 #[derive(Debug, Subcommand)]
@@ -40,6 +43,13 @@ Examples:
 Examples:
   sojourn disk show alice")]
     Show(Name),
+    /// Where the bytes of a disk are: in the store, near, in memory, private or nowhere
+    #[command(after_help = "\
+Examples:
+  sojourn disk map alice
+  sojourn disk map alice --cells 4096
+  sojourn --json disk map alice | jq .total")]
+    Map(map::MapArgs),
     /// Freeze the state of a disk under a name; the disk may be in use
     #[command(after_help = "\
 Examples:
@@ -277,6 +287,7 @@ impl Disk {
             Self::Prune(Prune { name, .. }) | Self::Show(Name { name }) => {
                 DiskRequest::Show { name: name.clone() }
             }
+            Self::Map(args) => args.request(),
             Self::Snapshot(Snapshot { name, snapshot }) => {
                 DiskRequest::Snapshot { name: name.clone(), snapshot: snapshot.clone() }
             }
@@ -368,14 +379,6 @@ async fn prune(args: &Prune, disk: &DiskView, site: &Site) -> Result<Vec<String>
     Ok(removed)
 }
 
-fn pruned(snapshots: &[String], dry_run: bool) -> String {
-    let removed = if dry_run { "would be removed" } else { "removed" };
-    match snapshots {
-        [] => "nothing to remove".to_owned(),
-        some => some.iter().map(|name| format!("snapshot {name} {removed}\n")).collect(),
-    }
-}
-
 fn print(verb: &Disk, reply: &DiskReply, output: Output) -> Result<()> {
     match reply {
         DiskReply::Disks(disks) => output.print(disks, || table(disks)),
@@ -393,6 +396,7 @@ fn print(verb: &Disk, reply: &DiskReply, output: Output) -> Result<()> {
             Disk::Reset(_) => format!("disk {} is as {} again", disk.name, disk.image),
             _ => format!("disk {} has {} now", disk.name, ByteSize(disk.size)),
         }),
+        DiskReply::Map(map) => output.print(map, || map::text(map)),
         DiskReply::Snapshot(snapshot) => {
             output.print(snapshot, || format!("snapshot {} made", snapshot.name))
         }
@@ -409,91 +413,4 @@ fn print(verb: &Disk, reply: &DiskReply, output: Output) -> Result<()> {
         DiskReply::Mark(mark) => output.print(mark, String::new),
         DiskReply::Made(made) => output.print(made, String::new),
     }
-}
-
-fn table(disks: &[DiskView]) -> String {
-    let mut table =
-        Table::new(&["NAME", "IMAGE", "MODE", ">SIZE", ">PRIVATE", ">SNAPSHOTS", "CREATED"]);
-    for disk in disks {
-        match &disk.error {
-            Some(error) => table.row([disk.name.clone(), format!("damaged: {error}")]),
-            None => table.row([
-                disk.name.clone(),
-                disk.image.clone(),
-                disk.mode.clone(),
-                ByteSize(disk.size).to_string(),
-                ByteSize(disk.private_bytes).to_string(),
-                disk.snapshots.len().to_string(),
-                moment(disk.created),
-            ]),
-        }
-    }
-    table.render()
-}
-
-fn elsewhere(disks: &[ElsewhereView]) -> String {
-    let mut table = Table::new(&["NAME", "IMAGE", ">SIZE", "CREATED", "HELD BY"]);
-    for disk in disks {
-        if let Some(error) = &disk.error {
-            table.row([disk.name.clone(), format!("damaged: {error}")]);
-            continue;
-        }
-        let holder = match (&disk.holder, &disk.host) {
-            (None, _) => "nobody".to_owned(),
-            (Some(id), None) => format!("server {id}"),
-            (Some(_), Some(host)) if disk.alive => format!("{host}, at work"),
-            (Some(_), Some(host)) => format!("{host}, gone"),
-        };
-        table.row([
-            disk.name.clone(),
-            disk.image.clone(),
-            ByteSize(disk.size).to_string(),
-            moment(disk.created),
-            holder,
-        ]);
-    }
-    table.render()
-}
-
-fn describe(disk: &DiskView) -> String {
-    let mut pairs = vec![("name", disk.name.clone())];
-    if let Some(error) = &disk.error {
-        pairs.push(("damaged", error.clone()));
-        return fields(&pairs);
-    }
-    pairs.extend([
-        ("image", disk.image.clone()),
-        ("mode", disk.mode.clone()),
-        ("size", format!("{} ({} bytes)", ByteSize(disk.size), disk.size)),
-        ("private", ByteSize(disk.private_bytes).to_string()),
-        ("created", moment(disk.created)),
-    ]);
-    let mut text = fields(&pairs);
-    if !disk.snapshots.is_empty() {
-        let mut table = Table::new(&["SNAPSHOT", ">SIZE", "CREATED"]);
-        for snapshot in &disk.snapshots {
-            let (size, created) = match &snapshot.error {
-                None => (ByteSize(snapshot.size).to_string(), moment(snapshot.created)),
-                Some(error) => ("-".into(), format!("damaged: {error}")),
-            };
-            table.row([snapshot.name.clone(), size, created]);
-        }
-        text.push('\n');
-        text.push_str(&table.render());
-    }
-    text
-}
-
-fn rebased(report: &RebaseView) -> String {
-    let disk = &report.disk;
-    let mut text = format!("disk {} stands on {} now\n", disk.name, disk.image);
-    if !report.both_changed.is_empty() {
-        let bytes: u64 = report.both_changed.iter().map(|range| range.length).sum();
-        text.push_str(&format!(
-            "both had changed {} in {} ranges; the disk's content was kept there\n",
-            ByteSize(bytes),
-            report.both_changed.len()
-        ));
-    }
-    text
 }
