@@ -169,6 +169,20 @@ export interface Version {
   error: string | null;
 }
 
+/** A name of the store. */
+export interface LineageName {
+  kind: "image" | "snapshot" | "disk";
+  name: string;
+}
+
+export interface LineageNode extends LineageName {
+  size: number;
+  created: number;
+  on: LineageName | null;
+  by: LineageName | null;
+  error: string | null;
+}
+
 /** Asks for a list; fails with the server's own words. */
 export async function ask<T>(path: string): Promise<T> {
   const answer = await fetch(`/api/v1/${path}`);

@@ -3,6 +3,7 @@
 import { ask, type Version } from "./api.ts";
 import { h, say } from "./dom.ts";
 import { byName, bytes, count, date, NONE } from "./format.ts";
+import { LineageTree } from "./lineage.ts";
 import { Listing, type Page, Pane } from "./page.ts";
 import { Table } from "./table.ts";
 
@@ -32,7 +33,8 @@ export class ImagesPage implements Page {
   readonly rows = false;
   readonly element: HTMLElement;
 
-  private readonly pane = new Pane("Image version", "#images");
+  private readonly lineage = new LineageTree();
+  private readonly pane = new Pane("Image version", "#images", this.lineage.element);
   private readonly failure = h("p", { class: "failure" });
   private readonly table = new Table<Placed>({
     noun: ["version", "versions"],
@@ -92,6 +94,7 @@ export class ImagesPage implements Page {
   enter(rest: string | null): void {
     const before = this.chosen;
     this.chosen = rest;
+    this.lineage.of(rest);
     this.table.choose(rest);
     if (rest === null) {
       this.pane.hide();
@@ -104,6 +107,7 @@ export class ImagesPage implements Page {
   }
 
   leave(): void {
+    this.lineage.of(null);
     this.list.stop();
   }
 

@@ -221,6 +221,33 @@ test("a version tells what stands on it", async () => {
   await close(page);
 });
 
+test("a version's lineage is a tree of what it came from and what came of it", async () => {
+  lab.run("disk", "commit", "desk-7", "debian:tools");
+  lab.run("disk", "create", "tooled", "--from", "debian:tools");
+  const page = await open("images");
+  await page.getByRole("link", { name: "debian:tools" }).click();
+  const pane = page.getByRole("complementary", { name: "Image version" });
+  const summary = pane.locator("summary", { hasText: "Lineage" });
+  await summary.focus();
+  await page.keyboard.press("Enter");
+  const item = (text) => pane.getByRole("listitem").filter({ hasText: text });
+  await item(/^debian:1 /).waitFor();
+  const tools = item(/^debian:tools .*committed from disk desk-7/);
+  await tools.getByRole("link", { name: "disk tooled" }).waitFor();
+  assert.equal(await tools.locator("> a").getAttribute("aria-current"), "true");
+  await item(/^debian:1 /)
+    .locator("summary", { hasText: "disks" })
+    .click();
+  await pane.getByText("and 1,", { exact: false }).first().waitFor();
+  assert.ok((await pane.getByRole("listitem").count()) < 200, "few of two thousand are in the document");
+  // A name in it leads there.
+  await pane.getByRole("link", { name: "debian:1", exact: true }).click();
+  await pane.getByRole("heading", { name: "debian:1" }).waitFor();
+  lab.run("disk", "remove", "tooled", "--yes");
+  lab.run("image", "remove", "debian:tools");
+  await close(page);
+});
+
 test("a first visit is small, asks no other host, and a second one is smaller", async () => {
   const page = await open("now");
   const network = await page.context().newCDPSession(page);
@@ -416,6 +443,10 @@ test("nothing keeps people out: axe finds no fault on any page", async () => {
     for (const hash of hashes) {
       await page.goto(`${lab.url}/#${hash}`);
       await page.waitForSelector(hash === "now" ? ".figure dd" : ".rows tbody th a");
+      if (hash.startsWith("images/")) {
+        await page.locator(".lineage > summary").click();
+        await page.locator(".tree li").first().waitFor();
+      }
       if (hash.startsWith("disks/")) {
         await page.locator(".map summary").click();
         await page.locator(".map td", { hasText: "GiB" }).first().waitFor();

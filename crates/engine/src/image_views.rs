@@ -6,7 +6,7 @@ use store::images::{self, SOURCE, manifest_of};
 use store::{RefKind, RefRecord, Store};
 
 /// The label of a disk or snapshot that says which image version it stands on.
-const IMAGE: &str = "image";
+pub(crate) const IMAGE: &str = "image";
 
 /// An image version as commands show it.
 ///

@@ -26,6 +26,7 @@
 //! | [`parcels`] | snapshots and disks that virtual machines need |
 //! | [`image_views`] | image versions as commands show them, and who stands on them |
 //! | [`image_verbs`] | the verbs on image versions |
+//! | [`lineage`] | what came of what: versions, snapshots and disks |
 
 pub mod api;
 pub mod boot_list;
@@ -38,6 +39,7 @@ pub mod image_views;
 mod kept;
 mod kept_slots;
 pub mod key;
+pub mod lineage;
 mod nearby_maps;
 pub mod open;
 pub mod parcels;

@@ -220,7 +220,7 @@ fn a_token_for_one_disk_sees_and_does_nothing_else() {
             match operation.path.as_str() {
                 "/api/v1/openapi.json" => continue,
                 _ if names_foreign => assert_eq!(answer.status, 403, "{what}: {}", answer.text),
-                "/api/v1/disks" | "/api/v1/images" | "/api/v1/elsewhere" => {}
+                "/api/v1/disks" | "/api/v1/images" | "/api/v1/lineage" | "/api/v1/elsewhere" => {}
                 path if path.starts_with("/api/v1/disks/")
                     || path.starts_with("/api/v1/images/") => {}
                 _ => assert_eq!(answer.status, 403, "it tells of all: {what}"),
@@ -468,6 +468,69 @@ fn a_map_is_what_the_command_prints_and_takes_a_token_only_where_looking_does() 
         assert!(Instant::now() < end, "the map of a disk that is gone");
         std::thread::sleep(Duration::from_millis(10));
     }
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn the_lineage_tells_what_each_version_snapshot_and_disk_stands_on() {
+    let (lab, server, api) = served();
+    for line in [
+        "disk create alice --from debian",
+        "disk snapshot alice monday",
+        "disk grow alice 16M",
+        "disk snapshot alice tuesday",
+        "disk create bob --from alice@tuesday",
+        "disk grow alice 32M",
+        "disk commit alice debian",
+        "disk create carol --from debian:2",
+    ] {
+        lab.line(line).ok();
+    }
+    let told = |lineage: &Value| -> Vec<String> {
+        let name = |one: &Value| match one {
+            Value::Null => "-".to_owned(),
+            one => format!("{} {}", one["kind"].as_str().unwrap(), one["name"].as_str().unwrap()),
+        };
+        let nodes = lineage["nodes"].as_array().unwrap().iter();
+        nodes
+            .map(|one| format!("{}: {}, {}", name(one), name(&one["on"]), name(&one["by"])))
+            .collect()
+    };
+    let open = api.send("GET", "/api/v1/lineage", HOST, "").is(200);
+    assert_eq!(
+        told(&open),
+        [
+            "image debian:1: -, -",
+            "image debian:2: image debian:1, disk alice",
+            "snapshot alice@monday: image debian:1, -",
+            "snapshot alice@tuesday: image debian:1, -",
+            "disk alice: image debian:1, -",
+            "disk bob: snapshot alice@tuesday, -",
+            "disk carol: image debian:2, -",
+        ]
+    );
+    lab.line("disk rollback alice tuesday").ok();
+    let admin = token(&lab, "admin --admin");
+    let anew = api.get(&admin, "/lineage").is(200);
+    assert_eq!(told(&anew)[4], "disk alice: snapshot alice@tuesday, -");
+    // Who sees a part is not told what that stands on beyond it.
+    let mine = token(&lab, "mine --read --disk carol --disk alice --image debian:2");
+    assert_eq!(
+        told(&api.get(&mine, "/lineage").is(200)),
+        [
+            "image debian:2: -, disk alice",
+            "snapshot alice@monday: -, -",
+            "snapshot alice@tuesday: -, -",
+            "disk alice: snapshot alice@tuesday, -",
+            "disk carol: image debian:2, -",
+        ]
+    );
+    lab.line("disk remove --yes alice").ok();
+    lab.line("image remove debian:1").fails(4, &["bob"]);
+    assert_eq!(
+        told(&api.get(&admin, "/lineage").is(200))[1],
+        "image debian:2: image debian:1, disk alice"
+    );
     assert_eq!(server.stop(), 0);
 }
 

@@ -3,13 +3,14 @@
 //! shows a token may just have changed something: for those they are read anew, one after another.
 
 use super::kept::{KeptAnswer, ReadingTerms, timed};
-use super::views::{DiskList, DiskRow, ImageList, VersionRow};
+use super::views::{DiskList, DiskRow, ImageList, LineageList, VersionRow};
 use crate::bearer::Caller;
 use crate::running::Running;
 use block::{Error, Result};
 use bytes::Bytes;
 use engine::api::{DiskReply, DiskRequest, DiskView};
 use engine::image_views::{self, Users};
+use engine::lineage::{self, NodeKind, NodeName};
 use engine::verbs;
 use serde::Serialize;
 use std::time::Duration;
@@ -24,6 +25,7 @@ const TERMS: ReadingTerms = ReadingTerms { least: Duration::from_secs(2), parts:
 pub(super) struct Lists {
     disks: KeptAnswer,
     images: KeptAnswer,
+    lineage: KeptAnswer,
     /// One list is read anew at a time.
     anew: Mutex<()>,
 }
@@ -78,6 +80,46 @@ impl Lists {
         }
         json(&list)
     }
+}
+
+impl Lists {
+    /// [`LineageList`] as JSON.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) async fn lineage(&self, running: &Running) -> Result<Bytes> {
+        let read = async |_| timed(nodes(running)).await;
+        self.lineage.get(running.changes(), TERMS, read).await
+    }
+
+    /// What a caller sees of it, as it is now, as JSON.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) async fn lineage_for(&self, running: &Running, caller: &Caller) -> Result<Bytes> {
+        let _anew = self.anew.lock().await;
+        let mut nodes = lineage::lineage(&running.engine.store).await?;
+        let sees = |node: &NodeName| match node.kind {
+            NodeKind::Image => caller.sees_image(&node.name),
+            NodeKind::Disk => caller.sees_disk(&node.name),
+            NodeKind::Snapshot => {
+                node.name.split_once('@').is_some_and(|(disk, _)| caller.sees_disk(disk))
+            }
+        };
+        if caller.is_limited() {
+            nodes.retain(|node| sees(&node.node));
+            for node in &mut nodes {
+                node.on = node.on.take().filter(sees);
+                node.by = node.by.take().filter(sees);
+            }
+        }
+        json(&LineageList { nodes })
+    }
+}
+
+/// The lineage as JSON.
+async fn nodes(running: &Running) -> Result<Bytes> {
+    json(&LineageList { nodes: lineage::lineage(&running.engine.store).await? })
 }
 
 /// All disks; there were so many changes before.

@@ -50,12 +50,13 @@ impl Dashboard {
 }
 
 /// The API: what is answered at each of its paths, all of which [`OPENAPI`] describes.
-fn api() -> [(&'static str, MethodRouter<Dashboard>); 6] {
+fn api() -> [(&'static str, MethodRouter<Dashboard>); 7] {
     [
         ("/api/v1/status", get(status)),
         ("/api/v1/disks", get(disks)),
         ("/api/v1/disks/{disk}/map", get(map)),
         ("/api/v1/images", get(images)),
+        ("/api/v1/lineage", get(lineage)),
         ("/api/v1/live", get(live)),
         ("/api/v1/openapi.json", get(|| async { sent(Ok(OPENAPI.into())) })),
     ]
@@ -90,6 +91,16 @@ async fn images(
     sent(match caller.token() {
         Some(_) => lists.images_for(&running, &caller).await,
         None => lists.images(&running).await,
+    })
+}
+
+async fn lineage(
+    State(Dashboard { running, lists, .. }): State<Dashboard>,
+    Extension(caller): Extension<Caller>,
+) -> Response {
+    sent(match caller.token() {
+        Some(_) => lists.lineage_for(&running, &caller).await,
+        None => lists.lineage(&running).await,
     })
 }
 

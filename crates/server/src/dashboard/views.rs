@@ -5,6 +5,7 @@ use crate::latency::LatencyView;
 use crate::strain::TroubleView;
 use cache::Forecast;
 use engine::api::{ImageView, SnapshotView};
+use engine::lineage::LineageNode;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -257,6 +258,13 @@ pub(super) struct VersionRow {
     pub(super) used_by: Vec<String>,
     /// Why nothing but the name is known, or null.
     pub(super) error: Option<String>,
+}
+
+/// What came of what.
+#[derive(Debug, Serialize)]
+pub(super) struct LineageList {
+    /// Versions first, then snapshots, then disks, of any home on the store.
+    pub(super) nodes: Vec<LineageNode>,
 }
 
 impl From<&LatencyView> for KindTimes {
