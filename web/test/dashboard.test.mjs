@@ -310,6 +310,8 @@ test("every answer is what openapi.json says", async () => {
     ["delete", "/api/v1/images/{image}", { image: "debian:api" }],
     ["post", "/api/v1/images/{image}/restore", { image: "debian:api" }, {}],
     ["delete", "/api/v1/images/{image}", { image: "debian:api" }],
+    ["post", "/api/v1/cache", {}, { policy: "fmpq" }],
+    ["post", "/api/v1/reload", {}, {}],
   ]) {
     const filled = path.replace(/\{(\w+)\}/g, (_, name) => names[name]);
     const answer = await send(method.toUpperCase(), `${lab.url}${filled}`, token, body);

@@ -3,15 +3,15 @@
 
 use crate::answers::problem;
 use crate::api::{
-    CACHE_PATH, CacheRequest, DISK_PATH, DRAIN_PATH, DrainRequest, Draining, HAND_OVER_PATH,
-    RELOAD_PATH, STATUS_PATH,
+    CACHE_PATH, CacheRequest, DISK_PATH, DRAIN_PATH, DrainRequest, HAND_OVER_PATH, RELOAD_PATH,
+    STATUS_PATH,
 };
 use crate::audit::{Actor, Deed};
 use crate::http::{answer, send_status};
+use crate::orders;
 use crate::origin::Origin;
-use crate::running::{Order, Running};
+use crate::running::Running;
 use crate::signals::Switch;
-use crate::status::CacheView;
 use agent::api::{ATTACH_PATH, AttachRequest};
 use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, State};
@@ -28,7 +28,6 @@ use serde::Serialize;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 
@@ -176,38 +175,15 @@ async fn disk(
 }
 
 async fn reload(State(running): State<Arc<Running>>, from: AskedFrom) -> Response {
-    let done = ask(&running, Order::Reload).await;
-    running
-        .audit
-        .note(&actor(from), &Deed::of_server("reload", &()), done.as_ref().map(|_| ()))
-        .await;
+    let done = orders::reload(&running).await;
+    note(&running, from, Deed::of_server("reload", &()), &done).await;
     answered(done)
 }
 
 async fn hand_over(State(running): State<Arc<Running>>, from: AskedFrom) -> Response {
-    let done = ask(&running, Order::HandOver).await;
-    running
-        .audit
-        .note(&actor(from), &Deed::of_server("hand_over", &()), done.as_ref().map(|_| ()))
-        .await;
+    let done = orders::hand_over(&running).await;
+    note(&running, from, Deed::of_server("hand_over", &()), &done).await;
     answered(done)
-}
-
-/// What the server itself answers to an order.
-async fn ask<T>(
-    running: &Running,
-    order: impl FnOnce(oneshot::Sender<Result<T>>) -> Order,
-) -> Result<T> {
-    let (send, receive) = oneshot::channel();
-    let _ = running.orders.send(order(send));
-    receive.await.map_err(|_| stopping()).flatten()
-}
-
-fn answered<T: Serialize>(done: Result<T>) -> Response {
-    match done {
-        Ok(answer) => Json(answer).into_response(),
-        Err(e) => problem(&e),
-    }
 }
 
 async fn drain(
@@ -217,15 +193,10 @@ async fn drain(
 ) -> Response {
     let deed = Deed::of_server("drain", &request);
     let done = match request.to_successor {
-        true => ask(&running, Order::Succeed).await,
-        false => {
-            let connections = running.nbd.counters().connections;
-            let patience = request.seconds.map(|seconds| Duration::from_secs(seconds.min(86_400)));
-            let sent = running.orders.send(Order::Drain(patience));
-            sent.map(|()| Draining { connections, successor: None }).map_err(|_| stopping())
-        }
+        true => orders::succeed(&running).await,
+        false => orders::drain(&running, request.seconds),
     };
-    running.audit.note(&actor(from), &deed, done.as_ref().map(|_| ())).await;
+    note(&running, from, deed, &done).await;
     answered(done)
 }
 
@@ -236,9 +207,21 @@ async fn cache(
 ) -> Response {
     tracing::info!(cache = in_words(&request), "control");
     let deed = Deed::of_server("cache", &request);
-    let done = running.engine.change_cache(request.size, request.policy).await;
+    let done = orders::change_cache(&running, &request).await;
+    note(&running, from, deed, &done).await;
+    answered(done)
+}
+
+/// Notes what came of something that was asked of the server itself.
+async fn note<T>(running: &Running, from: AskedFrom, deed: Deed, done: &Result<T>) {
     running.audit.note(&actor(from), &deed, done.as_ref().map(|_| ())).await;
-    answered(done.map(|()| CacheView::of(&running.engine.cache)))
+}
+
+fn answered<T: Serialize>(done: Result<T>) -> Response {
+    match done {
+        Ok(answer) => Json(answer).into_response(),
+        Err(e) => problem(&e),
+    }
 }
 
 /// Carries out a verb on attached disks.
@@ -284,8 +267,4 @@ async fn finished<T: Serialize + Send + 'static>(
         Ok(Err(e)) => problem(&e),
         Err(_) => problem(&Error::internal("the verb failed inside the server; see its log")),
     }
-}
-
-fn stopping() -> Error {
-    Error::unavailable("the server is stopping; start it again with `sojourn serve`")
 }

@@ -48,6 +48,7 @@
 //! | [`api`] | what the control socket asks and answers |
 //! | [`client`] | how commands reach the disks that a server has open |
 //! | [`control`] | the control socket |
+//! | [`orders`] | what is asked of the server itself, there and over HTTP |
 //! | [`estate`] | what goes from a server to the one that follows it |
 //! | [`limits`] | the limits of the configuration as the NBD server takes them |
 //! | [`borrow`] | borrowed disks in use, and borrowed room for a server's disks |
@@ -103,6 +104,7 @@ mod names;
 pub mod netboot;
 pub mod notify;
 pub mod options;
+mod orders;
 mod origin;
 mod peers;
 mod plain;

@@ -4,8 +4,8 @@ mod url;
 
 pub use url::ServerUrl;
 
-use crate::api::Problem;
-use crate::status::StatusView;
+use crate::api::{CacheRequest, Draining, Problem, Reloaded};
+use crate::status::{CacheView, StatusView};
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use engine::api::{
@@ -225,6 +225,42 @@ impl RemoteServer {
     /// when the server cannot be reached or goes away; else that of the server.
     pub async fn status(&self) -> Result<StatusView> {
         self.get("/v1/status").await
+    }
+
+    /// The block cache.
+    ///
+    /// # Errors
+    /// [`Denied`](ErrorKind::Denied) when the token does not allow it; [`Unavailable`](ErrorKind::Unavailable)
+    /// when the server cannot be reached or goes away; else that of the server.
+    pub async fn cache(&self) -> Result<CacheView> {
+        self.get(&format!("{PATH}/cache")).await
+    }
+
+    /// Changes the block cache; gives its state.
+    ///
+    /// # Errors
+    /// [`Denied`](ErrorKind::Denied) when the token does not allow it; [`Unavailable`](ErrorKind::Unavailable)
+    /// when the server cannot be reached or goes away; else that of the server.
+    pub async fn change_cache(&self, request: &CacheRequest) -> Result<CacheView> {
+        self.post("/cache", json!({"size": request.size, "policy": request.policy})).await
+    }
+
+    /// Has the server read its configuration again.
+    ///
+    /// # Errors
+    /// [`Denied`](ErrorKind::Denied) when the token does not allow it; [`Unavailable`](ErrorKind::Unavailable)
+    /// when the server cannot be reached or goes away; else that of the server.
+    pub async fn reload(&self) -> Result<Reloaded> {
+        self.post("/reload", json!({})).await
+    }
+
+    /// Has the server take no new clients, and end after the last one, or after so many seconds.
+    ///
+    /// # Errors
+    /// [`Denied`](ErrorKind::Denied) when the token does not allow it; [`Unavailable`](ErrorKind::Unavailable)
+    /// when the server cannot be reached or goes away; else that of the server.
+    pub async fn drain(&self, seconds: Option<u64>) -> Result<Draining> {
+        self.post("/drain", json!({"seconds": seconds})).await
     }
 
     async fn change(&self, name: &str, verb: &str, body: Value) -> Result<DiskReply> {

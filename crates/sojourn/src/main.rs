@@ -198,8 +198,12 @@ fn on_server(command: &Command, server: RemoteServer, output: Output) -> Result<
         }
         Command::Image(verb) => writes(commands::image::run_on(verb, &server, output)),
         Command::Status(_) => writes(commands::status::of_server(&server, output)),
+        Command::Cache(verb) => writes(commands::cache::run_on(verb, &server, output)),
+        Command::Reload(_) => writes(commands::reload::run_on(&server, output)),
+        Command::Drain(args) => writes(commands::drain::run_on(args, &server, output)),
         _ => Err(Error::unsupported(
-            "with --server there are the commands disk, image and status; run this one on the server's machine",
+            "with --server there are the commands cache, disk, drain, image, reload and status; run this one on \
+             the server's machine",
         )),
     }
 }

@@ -136,6 +136,8 @@ fn operations(
                 return images.chain(of_disks).map(Value::from).collect();
             }
             "size" => return vec![json!(1 << 30)],
+            "seconds" => return vec![json!(60)],
+            "policy" => return vec![json!("lru")],
             "ephemeral" | "keep_mine" | "force" | "lost" => return vec![json!(true), json!(false)],
             other => panic!("the test does not know what to fill in for {other:?}"),
         };
@@ -532,6 +534,39 @@ fn the_lineage_tells_what_each_version_snapshot_and_disk_stands_on() {
         "image debian:2: image debian:1, disk alice"
     );
     assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn the_server_itself_is_changed_and_ended_over_http() {
+    let (lab, mut server, api) = served();
+    let admin = token(&lab, "admin --admin");
+    let cache = || api.send("GET", "/api/v1/cache", HOST, "").is(200);
+    assert_eq!(cache(), lab.json("cache show"));
+    let changed = api.post(&admin, "/cache", json!({"size": 64 << 20, "policy": "lru"})).is(200);
+    assert_eq!(changed["capacity_bytes"], 64 << 20);
+    assert_eq!(cache()["policy"], "lru");
+    for wrong in [json!({"size": 1}), json!({"policy": "nosuch"}), json!({"colour": "red"})] {
+        assert_eq!(api.post(&admin, "/cache", wrong.clone()).is(400)["kind"], "invalid", "{wrong}");
+    }
+    assert_eq!(cache()["capacity_bytes"], 64 << 20, "what was wrong changed nothing");
+    let reloaded = api.post(&admin, "/reload", json!({})).is(200);
+    assert_eq!(reloaded, json!({"restart": [], "opened": [], "closed": []}));
+    assert_ne!(cache()["policy"], "lru", "the configuration counts again");
+    std::fs::write(lab.home().join("sojourn.toml"), "store = 7").unwrap();
+    api.post(&admin, "/reload", json!({})).is(400);
+    api.post(&admin, "/drain", json!({"seconds": -1})).is(400);
+    api.post(&admin, "/drain", json!({"to_successor": true})).is(400);
+    let drained = api.post(&admin, "/drain", json!({"seconds": 60})).is(200);
+    assert_eq!(drained, json!({"connections": 0}));
+    assert_eq!(server.wait(), 0);
+    let told: Vec<String> = audit(&lab)
+        .iter()
+        .map(|line| {
+            format!("{} {}", line["verb"].as_str().unwrap(), line["outcome"].as_str().unwrap())
+        })
+        .filter(|line| line.starts_with("server.") && !line.ends_with("invalid"))
+        .collect();
+    assert_eq!(told, ["server.cache done", "server.reload done", "server.drain done"]);
 }
 
 #[test]

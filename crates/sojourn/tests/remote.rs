@@ -46,7 +46,7 @@ fn http(lab: &Lab) -> String {
 #[test]
 fn what_works_on_a_home_works_on_a_server() {
     let (lab, _) = Lab::with_image();
-    let server = lab.serve(&["--http", "127.0.0.1:0"]);
+    let mut server = lab.serve(&["--http", "127.0.0.1:0"]);
     token(&lab, "admin --admin");
     let user = User { lab: &lab, url: format!("http://{}", http(&lab)) };
     assert_eq!(
@@ -77,6 +77,11 @@ fn what_works_on_a_home_works_on_a_server() {
     assert_eq!(user.line("image remove debian:2").ok(), "image debian:2 removed\n");
     assert_eq!(user.line("image restore debian:2").ok(), "image debian:2 is there again\n");
     assert!(user.line("status").ok().contains("process"));
+    assert_eq!(user.line("--json cache show").ok(), lab.line("--json cache show").ok());
+    assert!(user.line("cache set --size 32MiB").ok().contains("32 MiB"));
+    user.line("cache set --size 1").fails(2, &["1MiB"]);
+    assert_eq!(user.line("reload").ok(), "configuration read again\n");
+    user.line("drain --to-successor").fails(10, &["server's machine"]);
     user.line("disk show alice").fails(3, &["no disk alice"]);
     user.line("disk show ../alice").fails(2, &["../alice"]);
     // What does not work so says it in a sentence, and what needs no home works as ever.
@@ -84,7 +89,8 @@ fn what_works_on_a_home_works_on_a_server() {
         user.line(line).fails(10, &["server's machine"]);
     }
     user.line("simulate profiles").ok();
-    assert_eq!(server.stop(), 0);
+    assert_eq!(user.line("drain --timeout 60").ok(), "the server ends\n");
+    assert_eq!(server.wait(), 0);
     user.line("disk list").fails(6, &["127.0.0.1"]);
 }
 

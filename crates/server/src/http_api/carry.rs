@@ -137,6 +137,28 @@ impl HttpApi {
         }
     }
 
+    /// The server.
+    pub(super) fn running(&self) -> Arc<Running> {
+        Arc::clone(&self.running)
+    }
+
+    /// Carries out what is asked of the server itself, which takes the right to administer all of it.
+    pub(super) async fn change_server<T: Serialize + Send + 'static>(
+        &self,
+        asker: Asker,
+        deed: Deed,
+        verb: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Response {
+        if let Err(e) = asker.caller.must_have(TokenRight::Admin) {
+            return problem(&e);
+        }
+        match self.carry_out(&asker, deed, verb).await {
+            Ok(Ok(done)) => carried(Json(done).into_response()),
+            Ok(Err(e)) => carried(problem(&e)),
+            Err(response) => response,
+        }
+    }
+
     /// Carries out a verb in a task of its own: it is finished, and noted, even when its client goes away,
     /// which keeps its place meanwhile. Fails with an answer when it could not begin.
     async fn carry_out<T: Send + 'static>(

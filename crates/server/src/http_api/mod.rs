@@ -1,11 +1,12 @@
-//! The API that changes things, below `/api/v1/`: disks, their snapshots, and images. What only reads for a
-//! page is [`dashboard`](crate::dashboard)'s; both are described by its `openapi.json`.
+//! The API that changes things, below `/api/v1/`: disks, their snapshots, images, and the server itself. What only
+//! reads for a page is [`dashboard`](crate::dashboard)'s; both are described by its `openapi.json`.
 //!
 //! | module | concept |
 //! |---|---|
 //! | [`routes`] | what is carried out where |
 //! | [`requests`] | what is taken out of a request, and what is wrong with it |
 //! | [`rights`] | which right each verb takes, and what a token must cover |
+//! | [`server_verbs`] | verbs on the server itself |
 //! | [`carry`] | a verb carried out: how many at a time, noted, and answered |
 //!
 //! Every change takes a token, which no browser sends by itself: that, `Sec-Fetch-Site`, `Origin` and a
@@ -16,6 +17,7 @@ mod carry;
 mod requests;
 mod rights;
 mod routes;
+mod server_verbs;
 
 pub(crate) use carry::{HttpApi, note_refusals};
 #[cfg(test)]

@@ -12,8 +12,9 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::response::Response;
 use block::Error;
+use cache::PolicyKind;
 use serde::de::{DeserializeOwned, Error as _};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Number, Value};
 
 /// The longest body, in bytes.
@@ -27,7 +28,7 @@ pub(super) struct CreateDisk {
     pub(super) from: String,
     #[serde(default)]
     pub(super) ephemeral: bool,
-    #[serde(default, deserialize_with = "some_bytes")]
+    #[serde(default, deserialize_with = "some_whole_number")]
     pub(super) size: Option<u64>,
 }
 
@@ -58,7 +59,7 @@ pub(super) struct RebaseOn {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GrowTo {
-    #[serde(deserialize_with = "bytes")]
+    #[serde(deserialize_with = "whole_number")]
     pub(super) size: u64,
 }
 
@@ -90,22 +91,40 @@ pub(super) struct RemoveHow {
     pub(super) lost: bool,
 }
 
-/// A number of bytes. 1e9 and 7.0 are integers in JSON, too.
-fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+/// How the block cache is to be; what is not named stays.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ChangeCache {
+    #[serde(default, deserialize_with = "some_whole_number")]
+    pub(super) size: Option<u64>,
+    #[serde(default)]
+    pub(super) policy: Option<PolicyKind>,
+}
+
+/// How long a server that is to end waits for its clients; for ever without a number of seconds.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DrainFor {
+    #[serde(default, deserialize_with = "some_whole_number")]
+    pub(super) seconds: Option<u64>,
+}
+
+/// A whole number, such as one of bytes. 1e9 and 7.0 are integers in JSON, too.
+fn whole_number<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     /// The largest number up to which a float holds every integer.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let number = Number::deserialize(from)?;
     let whole = |number: f64| (0.0..=EXACT).contains(&number) && number.fract() == 0.0;
     let float = || number.as_f64().filter(|number| whole(*number)).map(|number| number as u64);
-    let wrong = || D::Error::custom(format!("{number} is not a number of bytes"));
+    let wrong = || D::Error::custom(format!("{number} is not a whole number"));
     number.as_u64().or_else(float).ok_or_else(wrong)
 }
 
 /// The same, or null.
-fn some_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+fn some_whole_number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     #[derive(Deserialize)]
-    struct Bytes(#[serde(deserialize_with = "bytes")] u64);
-    Ok(Option::<Bytes>::deserialize(from)?.map(|Bytes(bytes)| bytes))
+    struct Whole(#[serde(deserialize_with = "whole_number")] u64);
+    Ok(Option::<Whole>::deserialize(from)?.map(|Whole(number)| number))
 }
 
 /// Who asks, and from where.

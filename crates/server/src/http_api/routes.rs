@@ -5,6 +5,7 @@ use super::requests::{
     Asker, CommitTo, CreateDisk, GrowTo, JsonBody, KeepAs, Nothing, PathNames, QueryParameters,
     RebaseOn, RemoveHow, SnapshotName, TakeHow,
 };
+use super::server_verbs;
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -13,7 +14,7 @@ use axum::routing::{MethodRouter, delete, get, post};
 use engine::api::DiskRequest;
 
 /// What is carried out by each method at each path, all of which `openapi.json` describes.
-fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 17] {
+fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 21] {
     [
         ("/api/v1/disks", "post", post(create)),
         ("/api/v1/disks/{disk}", "get", get(show)),
@@ -32,6 +33,10 @@ fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 17] {
         ("/api/v1/elsewhere", "get", get(elsewhere)),
         ("/api/v1/images/{image}", "delete", delete(remove_image)),
         ("/api/v1/images/{image}/restore", "post", post(restore_image)),
+        ("/api/v1/cache", "get", get(server_verbs::cache)),
+        ("/api/v1/cache", "post", post(server_verbs::change_cache)),
+        ("/api/v1/reload", "post", post(server_verbs::reload)),
+        ("/api/v1/drain", "post", post(server_verbs::drain)),
     ]
 }
 

@@ -6,6 +6,7 @@ use ::cache::{Forecast, PolicyKind};
 use block::{ByteSize, Result};
 use engine::Home;
 use server::api::CacheRequest;
+use server::remote::RemoteServer;
 use server::status::CacheView;
 
 /// Verbs of `sojourn cache`.
@@ -48,14 +49,26 @@ pub(crate) struct SetArgs {
     policy: Option<PolicyKind>,
 }
 
+impl SetArgs {
+    fn request(&self) -> CacheRequest {
+        CacheRequest { size: self.size.map(|size| size.0), policy: self.policy }
+    }
+}
+
 pub(crate) async fn run(verb: &Cache, home: &Home, output: Output) -> Result<()> {
     let client = server(home).await?;
     let view = match verb {
         Cache::Show(_) => client.status().await?.cache,
-        Cache::Set(args) => {
-            let request = CacheRequest { size: args.size.map(|size| size.0), policy: args.policy };
-            client.change_cache(&request).await?
-        }
+        Cache::Set(args) => client.change_cache(&args.request()).await?,
+    };
+    output.print(&view, || describe(&view))
+}
+
+/// The same on a server of another machine.
+pub(crate) async fn run_on(verb: &Cache, server: &RemoteServer, output: Output) -> Result<()> {
+    let view = match verb {
+        Cache::Show(_) => server.cache().await?,
+        Cache::Set(args) => server.change_cache(&args.request()).await?,
     };
     output.print(&view, || describe(&view))
 }

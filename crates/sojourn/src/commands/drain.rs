@@ -6,6 +6,7 @@ use block::{Error, Result};
 use engine::Home;
 use engine::config::time::duration;
 use server::api::DrainRequest;
+use server::remote::RemoteServer;
 
 /// Arguments of `sojourn drain`.
 #[derive(Debug, clap::Args)]
@@ -57,4 +58,22 @@ pub(crate) async fn run(args: &Args, home: &Home, output: Output) -> Result<()> 
     }
     server::background::ended(process, None).await?;
     output.done("the server has ended")
+}
+
+/// The same on a server of another machine, whose end nobody waits for here.
+///
+/// # Errors
+/// [`Unsupported`](block::ErrorKind::Unsupported) for a successor: it is started on the server's machine; those
+/// of the server.
+pub(crate) async fn run_on(args: &Args, server: &RemoteServer, output: Output) -> Result<()> {
+    if args.to_successor {
+        return Err(Error::unsupported(
+            "with --server a server drains and ends; run drain --to-successor on the server's machine",
+        ));
+    }
+    let draining = server.drain(args.timeout).await?;
+    output.print(&draining, || match draining.connections {
+        0 => "the server ends".to_owned(),
+        connections => format!("the server ends when {connections} connections have left"),
+    })
 }

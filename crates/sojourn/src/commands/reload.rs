@@ -3,7 +3,9 @@
 use crate::output::Output;
 use block::{Error, Result};
 use engine::Home;
+use server::api::Reloaded;
 use server::client::Client;
+use server::remote::RemoteServer;
 
 /// Arguments of `sojourn reload`.
 #[derive(Debug, clap::Args)]
@@ -17,8 +19,16 @@ pub(crate) struct Args {}
 
 pub(crate) async fn run(home: &Home, output: Output) -> Result<()> {
     let client = server(home).await?;
-    let reloaded = client.reload().await?;
-    output.print(&reloaded, || {
+    print(&client.reload().await?, output)
+}
+
+/// The same on a server of another machine.
+pub(crate) async fn run_on(server: &RemoteServer, output: Output) -> Result<()> {
+    print(&server.reload().await?, output)
+}
+
+fn print(reloaded: &Reloaded, output: Output) -> Result<()> {
+    output.print(reloaded, || {
         let mut text = "configuration read again".to_owned();
         for (what, list) in [
             ("; listening at ", &reloaded.opened),
