@@ -297,6 +297,7 @@ test("every answer is what openapi.json says", async () => {
     ["post", "/api/v1/disks/{disk}/snapshots", { disk: "api" }, { snapshot: "monday" }],
     ["post", "/api/v1/disks/{disk}/rollback", { disk: "api" }, { snapshot: "monday" }],
     ["post", "/api/v1/disks/{disk}/commit", { disk: "api" }, { image: "debian:api" }],
+    ["get", "/api/v1/images/{image}", { image: "debian:api" }],
     ["post", "/api/v1/disks/{disk}/rebase", { disk: "api" }, { image: "debian:api", keep_mine: true }],
     ["get", "/api/v1/disks/{disk}", { disk: "api" }],
     ["post", "/api/v1/disks/{disk}/reset", { disk: "api" }, {}],

@@ -1,10 +1,11 @@
 //! Boot lists of image versions: reading them, and giving one to a version, with a boot copy.
 
 use block::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use store::{
-    BootListId, ChunkId, ManifestId, RefBody, RefKind, RefRecord, Session, Store, bootcopy,
-    bootlist, images,
+    BootListId, ChunkId, Manifest, ManifestId, RefBody, RefKind, RefRecord, Session, Store,
+    bootcopy, bootlist, images,
 };
 
 /// How often a version whose ref was changed by somebody else is tried again.
@@ -22,6 +23,63 @@ pub async fn of(store: &Store, record: &RefRecord) -> Result<Option<Vec<ChunkId>
         }
     };
     read.await.map_err(|e| e.context(format!("boot list of image {}", record.name)))
+}
+
+/// What a boot list names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BootListView {
+    /// From how many boots the server recorded it; `None` for a list of one's own.
+    pub boots: Option<u32>,
+    /// Chunks that the list names.
+    pub chunks: usize,
+    /// Those of them that the image has.
+    pub present_chunks: usize,
+    /// Their bytes.
+    pub present_bytes: u64,
+    /// Their bytes in packs.
+    pub stored_bytes: u64,
+    /// What its boot copy takes in packs; `None` when it has none, or one that cannot be read.
+    pub copy_stored_bytes: Option<u64>,
+}
+
+impl BootListView {
+    /// What the boot list of a version names; `None` when it has none.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn of(
+        store: &Store,
+        record: &RefRecord,
+        manifest: &Manifest,
+    ) -> Result<Option<Self>> {
+        let Some(list) = of(store, record).await? else { return Ok(None) };
+        let located = bootlist::locate(manifest, &list).await?;
+        Ok(Some(Self {
+            boots: record.body.recorded_boots(),
+            chunks: list.len(),
+            present_chunks: located.len(),
+            present_bytes: located.iter().map(|found| u64::from(found.at.len)).sum(),
+            stored_bytes: located.iter().map(|found| u64::from(found.at.stored)).sum(),
+            copy_stored_bytes: copy_stored_bytes(store, record).await,
+        }))
+    }
+}
+
+async fn copy_stored_bytes(store: &Store, record: &RefRecord) -> Option<u64> {
+    let read = async {
+        let Some(id) = record.body.boot_copy()? else { return Ok(None) };
+        let copy = store.manifest(&id).await?;
+        let chunks = bootcopy::chunks(&copy).await?;
+        Ok::<_, Error>(Some(chunks.iter().map(|at| u64::from(at.stored)).sum()))
+    };
+    read.await.unwrap_or_else(|error| {
+        tracing::warn!(
+            error = error.message(),
+            "the boot copy of image {} is of no use",
+            record.name
+        );
+        None
+    })
 }
 
 /// From how many boots a list is recorded at the most: guests of one image boot differently, and what

@@ -1,9 +1,11 @@
 //! Image versions as commands show them, and who stands on them.
 
 use crate::api::ImageView;
+use crate::boot_list::BootListView;
 use block::{Error, Result};
+use serde::{Deserialize, Serialize};
 use store::images::{self, SOURCE, manifest_of};
-use store::{RefKind, RefRecord, Store};
+use store::{ImageName, RefKind, RefRecord, Store};
 
 /// The label of a disk or snapshot that says which image version it stands on.
 pub(crate) const IMAGE: &str = "image";
@@ -21,6 +23,54 @@ pub fn view(record: &RefRecord) -> Result<ImageView> {
         source: record.body.labels.get(SOURCE).cloned(),
         error: None,
     })
+}
+
+/// What an image version holds, and what stands on it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ImageDetails {
+    /// The version.
+    #[serde(flatten)]
+    pub image: ImageView,
+    /// Distinct chunks.
+    pub chunks: u64,
+    /// Their bytes.
+    pub data_bytes: u64,
+    /// Their bytes in packs; other images may share them.
+    pub stored_bytes: u64,
+    /// What its boot list names.
+    pub boot_list: Option<BootListView>,
+    /// Disks and snapshots, as [`Users::of`] names them.
+    pub used_by: Vec<String>,
+}
+
+impl ImageDetails {
+    /// Those of a version: the newest where the name has no tag. Reads all of its map.
+    ///
+    /// # Errors
+    /// [`NotFound`](block::ErrorKind::NotFound) when there is none; those of the store.
+    pub async fn of(store: &Store, name: &ImageName) -> Result<Self> {
+        let record = images::resolve(store, name).await?;
+        let manifest = store.manifest(&manifest_of(&record)?).await?;
+        let chunks = manifest.chunks().await?;
+        Ok(Self {
+            image: view(&record)?,
+            chunks: chunks.len() as u64,
+            data_bytes: chunks.iter().map(|chunk| u64::from(chunk.len)).sum(),
+            stored_bytes: chunks.iter().map(|chunk| u64::from(chunk.stored)).sum(),
+            boot_list: BootListView::of(store, &record, &manifest).await?,
+            used_by: Users::load(store).await?.of(&record),
+        })
+    }
+}
+
+/// The disk of what stands on a version, as [`Users::of`] names it; `None` when that is damaged.
+pub fn disk_of(user: &str) -> Option<&str> {
+    let (kind, name) = user.split_once(' ')?;
+    match kind {
+        "disk" => Some(name),
+        "snapshot" => name.split_once('@').map(|(disk, _)| disk),
+        _ => None,
+    }
 }
 
 /// All versions of all images as commands show them, the damaged ones at the end with their errors.
@@ -84,5 +134,17 @@ impl Users {
         let records = self.records.iter().filter(|(_, record)| stands_on_it(record));
         let named = records.map(|(word, record)| format!("{word} {}", record.name));
         self.damaged.iter().cloned().chain(named).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_on_a_version_is_of_a_disk() {
+        assert_eq!(disk_of("disk alice"), Some("alice"));
+        assert_eq!(disk_of("snapshot alice@monday"), Some("alice"));
+        assert_eq!(disk_of("perhaps disk alice (damaged)"), None);
     }
 }

@@ -19,6 +19,7 @@ use axum::response::Response;
 use block::{Error, Result};
 use engine::Home;
 use engine::config::place::HttpAccess;
+use engine::image_views::disk_of;
 use engine::world;
 use parking_lot::Mutex;
 use std::os::unix::fs::MetadataExt;
@@ -60,6 +61,11 @@ impl Caller {
     /// Whether it may see an image, `name` or `name:tag`, be there one or not.
     pub(crate) fn sees_image(&self, image: &str) -> bool {
         self.token.as_ref().is_none_or(|token| token.covers_image(image))
+    }
+
+    /// Whether it may see what stands on an image version, as the version's users are named.
+    pub(crate) fn sees_user(&self, user: &str) -> bool {
+        !self.is_limited() || disk_of(user).is_some_and(|disk| self.sees_disk(disk))
     }
 
     /// Fails when it may not see the disk of this name, be there one or not.

@@ -12,6 +12,7 @@ use engine::api::{
     DiskReply, DiskRequest, DiskView, ElsewhereView, ImageView, MadeView, PublishedView,
     RebaseView, SnapshotView,
 };
+use engine::image_views::ImageDetails;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
@@ -195,6 +196,15 @@ impl RemoteServer {
     pub async fn images(&self) -> Result<Vec<ImageView>> {
         let list: ImageViews = self.get(&format!("{PATH}/images")).await?;
         Ok(list.images)
+    }
+
+    /// What an image version holds, and what stands on it: the newest where the name has no tag.
+    ///
+    /// # Errors
+    /// [`Denied`](ErrorKind::Denied) when the token does not allow it; [`Unavailable`](ErrorKind::Unavailable)
+    /// when the server cannot be reached or goes away; else that of the server.
+    pub async fn image(&self, name: &str) -> Result<ImageDetails> {
+        self.get(&format!("{PATH}/images/{}", encoded(name))).await
     }
 
     /// Takes its name from an image version; says so.

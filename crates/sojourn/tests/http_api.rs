@@ -252,6 +252,8 @@ fn a_token_for_one_disk_sees_and_does_nothing_else() {
         images["images"].as_array().unwrap().iter().map(|image| &image["image"]).collect();
     assert!(told.iter().all(|image| image.as_str().unwrap().starts_with("debian:")), "{images}");
     assert!(!images.to_string().contains("classified"), "{images}");
+    let image = api.get(&mine, "/images/debian").is(200);
+    assert_eq!((&image["image"], &image["used_by"]), (&json!("debian:1"), &json!([])), "{image}");
     let conflict = api.delete(&mine, "/images/debian:1").is(409);
     assert!(!conflict.to_string().contains("classified"), "{conflict}");
 
@@ -370,6 +372,11 @@ fn a_disk_lives_over_http_and_answers_are_what_the_command_prints() {
     api.delete(&admin, "/images/debian:1").is(200);
     api.post(&admin, "/images/debian:1/restore", json!({})).is(200);
     assert_eq!(lab.json("image list").as_array().unwrap().len(), 2);
+    assert_eq!(api.get(&admin, "/images/debian").is(200), lab.json("image show debian:2"));
+    // The newest is another one than this token is for.
+    let first = token(&lab, "first --read --image debian:1");
+    api.get(&first, "/images/debian:1").is(200);
+    api.get(&first, "/images/debian").is(403);
     // Another server may go on with it, or this one again.
     api.post(&admin, "/disks/alice/release", json!({})).is(200);
     assert_eq!(api.get(&admin, "/elsewhere").is(200)[0]["name"], "alice");

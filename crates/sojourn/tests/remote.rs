@@ -55,7 +55,9 @@ fn what_works_on_a_home_works_on_a_server() {
     );
     assert!(user.line("disk create bob2 bob10 --from debian").ok().contains("2 disks made"));
     user.line("disk create alice carol --from debian").fails(4, &["1 of 2 disks", "alice"]);
-    for line in ["disk list", "disk show alice", "disk map alice", "image list"] {
+    for line in
+        ["disk list", "disk show alice", "disk map alice", "image list", "image show debian"]
+    {
         let json = format!("--json {line}");
         assert_eq!(user.line(&json).ok(), lab.line(&json).ok(), "{line}");
         assert_eq!(user.line(line).ok(), lab.line(line).ok(), "{line}");
@@ -81,6 +83,7 @@ fn what_works_on_a_home_works_on_a_server() {
     assert!(user.line("cache set --size 32MiB").ok().contains("32 MiB"));
     user.line("cache set --size 1").fails(2, &["1MiB"]);
     assert_eq!(user.line("reload").ok(), "configuration read again\n");
+    user.line("image show nosuch").fails(3, &["nosuch"]);
     user.line("drain --to-successor").fails(10, &["server's machine"]);
     user.line("disk show alice").fails(3, &["no disk alice"]);
     user.line("disk show ../alice").fails(2, &["../alice"]);

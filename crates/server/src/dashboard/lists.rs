@@ -72,10 +72,7 @@ impl Lists {
         let mut list = versions(running).await?;
         list.images.retain(|version| caller.sees_image(&version.image));
         if caller.is_limited() {
-            let seen = |user: &String| match disk_of(user) {
-                Some(disk) => caller.sees_disk(disk),
-                None => false,
-            };
+            let seen = |user: &String| caller.sees_user(user);
             list.images.iter_mut().for_each(|version| version.used_by.retain(seen));
         }
         json(&list)
@@ -143,16 +140,6 @@ async fn versions(running: &Running) -> Result<ImageList> {
     Ok(ImageList { images: good.chain(damaged).collect() })
 }
 
-/// The disk of what stands on a version, as [`Users::of`] names it; `None` when that is damaged.
-fn disk_of(user: &str) -> Option<&str> {
-    let (kind, name) = user.split_once(' ')?;
-    match kind {
-        "disk" => Some(name),
-        "snapshot" => name.split_once('@').map(|(disk, _)| disk),
-        _ => None,
-    }
-}
-
 /// A value as JSON.
 ///
 /// # Errors
@@ -199,17 +186,5 @@ fn broken(image: String, error: &Error) -> VersionRow {
         source: None,
         used_by: Vec::new(),
         error: Some(error.message().to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_stands_on_a_version_is_of_a_disk() {
-        assert_eq!(disk_of("disk alice"), Some("alice"));
-        assert_eq!(disk_of("snapshot alice@monday"), Some("alice"));
-        assert_eq!(disk_of("perhaps disk alice (damaged)"), None);
     }
 }

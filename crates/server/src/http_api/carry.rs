@@ -16,6 +16,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, RequestExt};
 use block::{Error, ErrorKind, Result};
 use engine::api::{DiskReply, DiskRequest};
+use engine::image_views::ImageDetails;
 use engine::{image_verbs, verbs};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -134,6 +135,28 @@ impl HttpApi {
             }
             Ok(Err(e)) => carried(problem(&e)),
             Err(response) => response,
+        }
+    }
+
+    /// What an image version holds and what stands on it, for bearers of tokens: its map is read.
+    pub(super) async fn look_at_image(&self, asker: &Asker, name: &str) -> Response {
+        let caller = &asker.caller;
+        if caller.token().is_none() {
+            return ask_for_token();
+        }
+        let looked = async {
+            caller.must_have(TokenRight::Read)?;
+            caller.must_see_image(name)?;
+            let _turn = self.looks.acquire().await.map_err(|_| stopping())?;
+            let mut found = ImageDetails::of(&self.running.engine.store, &name.parse()?).await?;
+            // The newest may be another one than the token is for.
+            caller.must_see_image(&found.image.image)?;
+            found.used_by.retain(|user| caller.sees_user(user));
+            Ok::<_, Error>(found)
+        };
+        match looked.await {
+            Ok(found) => Json(found).into_response(),
+            Err(e) => problem(&e),
         }
     }
 

@@ -14,7 +14,7 @@ use axum::routing::{MethodRouter, delete, get, post};
 use engine::api::DiskRequest;
 
 /// What is carried out by each method at each path, all of which `openapi.json` describes.
-fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 21] {
+fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 22] {
     [
         ("/api/v1/disks", "post", post(create)),
         ("/api/v1/disks/{disk}", "get", get(show)),
@@ -31,6 +31,7 @@ fn table() -> [(&'static str, &'static str, MethodRouter<HttpApi>); 21] {
         ("/api/v1/disks/{disk}/take", "post", post(take)),
         ("/api/v1/disks/{disk}/keep", "post", post(keep)),
         ("/api/v1/elsewhere", "get", get(elsewhere)),
+        ("/api/v1/images/{image}", "get", get(show_image)),
         ("/api/v1/images/{image}", "delete", delete(remove_image)),
         ("/api/v1/images/{image}/restore", "post", post(restore_image)),
         ("/api/v1/cache", "get", get(server_verbs::cache)),
@@ -176,6 +177,14 @@ async fn keep(
     JsonBody(KeepAs { new }): JsonBody<KeepAs>,
 ) -> Response {
     api.change(asker, DiskRequest::Keep { name, new }, StatusCode::CREATED).await
+}
+
+async fn show_image(
+    State(api): State<HttpApi>,
+    asker: Asker,
+    PathNames(name): PathNames<String>,
+) -> Response {
+    api.look_at_image(&asker, &name).await
 }
 
 async fn remove_image(

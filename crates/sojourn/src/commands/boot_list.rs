@@ -4,13 +4,12 @@ use super::image::Which;
 use crate::output::Output;
 use block::{ByteSize, Error, Result, Span};
 use clap::Subcommand;
-use engine::boot_list;
-use serde::Serialize;
+use engine::boot_list::{self, BootListView};
 use std::fmt::Write;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use store::bootlist::{self, Located};
-use store::{ChunkId, ImageName, Manifest, RefRecord, Store, bootcopy, images};
+use store::{ChunkId, ImageName, Manifest, RefRecord, Store, images};
 
 /// The longest file of ranges that is read, in bytes.
 const LONGEST: u64 = 64 << 20;
@@ -58,78 +57,19 @@ pub(crate) struct Record {
     pub(crate) from: String,
 }
 
-/// What a boot list names.
-#[derive(Serialize)]
-pub(crate) struct View {
-    /// From how many boots the server recorded it; `None` for a list of one's own.
-    boots: Option<u32>,
-    /// Chunks that the list names.
-    chunks: usize,
-    /// Those of them that the image has.
-    present_chunks: usize,
-    /// Their bytes.
-    present_bytes: u64,
-    /// Their bytes in packs.
-    stored_bytes: u64,
-    /// What its boot copy takes in packs; `None` when it has none, or one that cannot be read.
-    copy_stored_bytes: Option<u64>,
-}
-
-impl View {
-    /// What the boot list of a version names; `None` when it has none.
-    ///
-    /// # Errors
-    /// Those of the store.
-    pub(crate) async fn of(
-        store: &Store,
-        record: &RefRecord,
-        manifest: &Manifest,
-    ) -> Result<Option<Self>> {
-        let Some(list) = boot_list::of(store, record).await? else { return Ok(None) };
-        let located = bootlist::locate(manifest, &list).await?;
-        Ok(Some(Self {
-            boots: record.body.recorded_boots(),
-            chunks: list.len(),
-            present_chunks: located.len(),
-            present_bytes: located.iter().map(|found| u64::from(found.at.len)).sum(),
-            stored_bytes: located.iter().map(|found| u64::from(found.at.stored)).sum(),
-            copy_stored_bytes: copy_stored_bytes(store, record).await,
-        }))
+/// What a boot list names, in words.
+pub(crate) fn in_words(list: &BootListView) -> String {
+    let mut text = format!(
+        "{} in {} of {} chunks, {} stored",
+        ByteSize(list.present_bytes),
+        list.present_chunks,
+        list.chunks,
+        ByteSize(list.stored_bytes)
+    );
+    if let Some(bytes) = list.copy_stored_bytes {
+        text.push_str(&format!(", once more side by side in {}", ByteSize(bytes)));
     }
-}
-
-impl std::fmt::Display for View {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} in {} of {} chunks, {} stored",
-            ByteSize(self.present_bytes),
-            self.present_chunks,
-            self.chunks,
-            ByteSize(self.stored_bytes)
-        )?;
-        match self.copy_stored_bytes {
-            Some(bytes) => write!(f, ", once more side by side in {}", ByteSize(bytes)),
-            None => Ok(()),
-        }
-    }
-}
-
-async fn copy_stored_bytes(store: &Store, record: &RefRecord) -> Option<u64> {
-    let read = async {
-        let Some(id) = record.body.boot_copy()? else { return Ok(None) };
-        let copy = store.manifest(&id).await?;
-        let chunks = bootcopy::chunks(&copy).await?;
-        Ok::<_, Error>(Some(chunks.iter().map(|at| u64::from(at.stored)).sum()))
-    };
-    read.await.unwrap_or_else(|error| {
-        tracing::warn!(
-            error = error.message(),
-            "the boot copy of image {} is of no use",
-            record.name
-        );
-        None
-    })
+    text
 }
 
 /// Carries out a verb.
@@ -143,9 +83,10 @@ pub(crate) async fn run(
     match verb {
         BootList::Show(args) => {
             let (record, manifest) = version(store, &args.name).await?;
-            let view = View::of(store, &record, &manifest).await?;
+            let view = BootListView::of(store, &record, &manifest).await?;
             let view = view.ok_or_else(|| none(&record.name))?;
-            output.print(&view, || format!("boot list of image {}: {view}", record.name))
+            output
+                .print(&view, || format!("boot list of image {}: {}", record.name, in_words(&view)))
         }
         BootList::Export(args) => export(args, store, output).await,
         BootList::Record(args) => {
@@ -153,9 +94,11 @@ pub(crate) async fn run(
             let list = from(store, &manifest, &args.from).await?;
             boot_list::set(store, &record.name, &list, copies).await?;
             let (record, manifest) = version(store, &record.name).await?;
-            let view = View::of(store, &record, &manifest).await?;
+            let view = BootListView::of(store, &record, &manifest).await?;
             let view = view.ok_or_else(|| none(&record.name))?;
-            output.print(&view, || format!("boot list of image {} set: {view}", record.name))
+            output.print(&view, || {
+                format!("boot list of image {} set: {}", record.name, in_words(&view))
+            })
         }
     }
 }

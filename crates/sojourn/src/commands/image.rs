@@ -17,7 +17,7 @@ use engine::Home;
 use engine::api::ImageView;
 use engine::boot_list::give;
 use engine::image_verbs;
-use engine::image_views::{self, Users};
+use engine::image_views::{self, ImageDetails, Users};
 use engine::world;
 use engine::{self, sources};
 use formats::{Format, OpenOptions, Packed};
@@ -184,23 +184,6 @@ struct ImportView {
     stats: ImportStats,
 }
 
-/// What an image version holds, and what stands on it.
-#[derive(Serialize)]
-struct ShowView {
-    #[serde(flatten)]
-    image: ImageView,
-    /// Distinct chunks.
-    chunks: u64,
-    /// Their bytes.
-    data_bytes: u64,
-    /// Their bytes in packs; other images may share them.
-    stored_bytes: u64,
-    /// What its boot list names.
-    boot_list: Option<boot_list::View>,
-    /// Disks and snapshots.
-    used_by: Vec<String>,
-}
-
 /// What an export wrote.
 #[derive(Serialize)]
 struct ExportView {
@@ -265,10 +248,11 @@ pub(crate) async fn run(verb: &Image, home: &Home, output: Output) -> Result<()>
 pub(crate) async fn run_on(verb: &Image, server: &RemoteServer, output: Output) -> Result<()> {
     match verb {
         Image::List => print_list(&server.images().await?, output),
+        Image::Show(args) => print_details(&server.image(&args.name).await?, output),
         Image::Remove(args) => output.done(&server.remove_image(&args.name).await?),
         Image::Restore(args) => output.done(&server.restore_image(&args.name).await?),
         _ => Err(Error::unsupported(
-            "of the verbs on images list, remove and restore work with --server; run the others on the \
+            "of the verbs on images list, show, remove and restore work with --server; run the others on the \
              server's machine",
         )),
     }
@@ -424,18 +408,11 @@ fn print_list(views: &[ImageView], output: Output) -> Result<()> {
 }
 
 async fn show(args: &Which, store: &Store, output: Output) -> Result<()> {
-    let record = images::resolve(store, &args.name.parse()?).await?;
-    let manifest = store.manifest(&images::manifest_of(&record)?).await?;
-    let chunks = manifest.chunks().await?;
-    let view = ShowView {
-        image: image_views::view(&record)?,
-        chunks: chunks.len() as u64,
-        data_bytes: chunks.iter().map(|chunk| u64::from(chunk.len)).sum(),
-        stored_bytes: chunks.iter().map(|chunk| u64::from(chunk.stored)).sum(),
-        boot_list: boot_list::View::of(store, &record, &manifest).await?,
-        used_by: Users::load(store).await?.of(&record),
-    };
-    output.print(&view, || {
+    print_details(&ImageDetails::of(store, &args.name.parse()?).await?, output)
+}
+
+fn print_details(view: &ImageDetails, output: Output) -> Result<()> {
+    output.print(view, || {
         let image = &view.image;
         let used_by =
             if view.used_by.is_empty() { "nothing".to_owned() } else { view.used_by.join(", ") };
@@ -446,7 +423,7 @@ async fn show(args: &Which, store: &Store, output: Output) -> Result<()> {
             ("source", image.source.clone().unwrap_or_default()),
             ("data", format!("{} in {} chunks", ByteSize(view.data_bytes), view.chunks)),
             ("stored", ByteSize(view.stored_bytes).to_string()),
-            ("boot list", view.boot_list.as_ref().map_or("none".into(), ToString::to_string)),
+            ("boot list", view.boot_list.as_ref().map_or("none".into(), boot_list::in_words)),
             ("used by", used_by),
             ("manifest", image.manifest.clone()),
         ])
