@@ -111,7 +111,10 @@ class Journey:
             found.update(view=self.machine.vm("show", NAME))
             return found["view"]["state"] not in ("starting", "busy")
 
-        wait_until("the machine to be settled", is_settled, PATIENCE)
+        try:
+            wait_until("the machine to be settled", is_settled, PATIENCE)
+        except LabError as e:
+            raise LabError(f"{e}: {found.get('view')}") from e
         return found["view"]
 
     def newest(self, view):
