@@ -6,6 +6,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a kill comes at a real moment")]
 #![allow(clippy::expect_used, reason = "a failed step is a failed test")]
+#![allow(clippy::print_stderr, reason = "a failed test shows what its initiator said")]
 
 use sojourn_tests::client::{WRITE, header};
 use sojourn_tests::home::free_port;
@@ -125,7 +126,7 @@ impl Load {
         for number in &numbers {
             self.versions += 1;
             let (cookie, offset) = (self.versions, (number * BLOCK) as u64);
-            self.oracle[*number] = if self.next() % 8 == 0 {
+            self.oracle[*number] = if self.next().is_multiple_of(8) {
                 bytes.extend(header(WRITE_ZEROES, cookie, offset, BLOCK as u32));
                 Held::Zeroes
             } else {
@@ -186,7 +187,7 @@ fn an_initiator_that_stays_loses_nothing_when_the_server_is_killed_again_and_aga
             let (bytes, count) = load.requests();
             client.send(&bytes);
             client.replies(count);
-            if load.next() % 3 == 0 {
+            if load.next().is_multiple_of(3) {
                 assert_eq!(client.flush(), 0);
             }
         }
@@ -198,7 +199,7 @@ fn an_initiator_that_stays_loses_nothing_when_the_server_is_killed_again_and_aga
         let mut begun = sessions(&server);
         server.kill();
         server = serve();
-        if load.next() % 4 == 0 {
+        if load.next().is_multiple_of(4) {
             // And one in the middle of the login, or right behind it.
             begun += 1;
             await_sessions(&server, begun);

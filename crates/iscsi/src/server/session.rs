@@ -393,7 +393,7 @@ impl<'a> Session<'a> {
             let read = if matches!(task.command(), Ok(Command::Read { .. })) { given } else { 0 };
             self.charge(read as u64 + task.data.len() as u64);
             let nexus = Arc::clone(nexus);
-            let Some(task) = self.queue.pop_front() else { return None };
+            let task = self.queue.pop_front()?;
             self.ordered = ordered;
             self.running_bytes += given;
             let (command, wire, tag) = (task.command(), task.wire, task.wire.tag);
