@@ -36,9 +36,8 @@ impl Lists {
     /// # Errors
     /// Those of the home and of the store.
     pub(super) async fn disks(&self, running: &Running) -> Result<Bytes> {
-        let read = async |changes| {
-            timed(async { json(&disks(running, changes).await?) }).await //
-        };
+        let list = async |changes| json(&disks(running, changes).await?);
+        let read = async |changes| timed(list(changes)).await;
         self.disks.get(running.changes(), TERMS, read).await
     }
 
