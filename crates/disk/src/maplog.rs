@@ -293,7 +293,8 @@ impl MapLog {
 /// then those that were noted. Nothing is changed, nor waited for to be durable: it is only looked at.
 ///
 /// # Errors
-/// As [`MapLog::open`].
+/// [`Corrupt`](block::ErrorKind::Corrupt) for anything that is not what was written,
+/// [`Unsupported`](block::ErrorKind::Unsupported) for a newer version; those of the file system.
 pub(crate) fn look(
     path: &FsPath,
     identity: Identity,

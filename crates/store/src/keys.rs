@@ -32,7 +32,7 @@ impl Keys {
     /// All slots, in the order in which they were made.
     ///
     /// # Errors
-    /// [`Unsupported`](ErrorKind::Unsupported) when the store is not encrypted; else the backend's.
+    /// [`Unsupported`](block::ErrorKind::Unsupported) when the store is not encrypted; else the backend's.
     pub async fn list(&self) -> Result<Vec<KeySlot>> {
         Ok(self.newest().await?.slots.iter().map(Slot::shown).collect())
     }
@@ -40,8 +40,8 @@ impl Keys {
     /// Lets another passphrase or key file open the store.
     ///
     /// # Errors
-    /// [`Conflict`](ErrorKind::Conflict) when a slot has the name, or when somebody else changes
-    /// the slots; [`Invalid`](ErrorKind::Invalid) for a bad name or when there are 16; and as
+    /// [`Conflict`](block::ErrorKind::Conflict) when a slot has the name, or when somebody else changes
+    /// the slots; [`Invalid`](block::ErrorKind::Invalid) for a bad name or when there are 16; and as
     /// [`list`](Self::list).
     pub async fn add(&self, new: &NewKey<'_>) -> Result<KeySlot> {
         check_name("key slot", new.name)?;
@@ -68,7 +68,7 @@ impl Keys {
     /// who has a copy of the old document and the old secret still has the master key.
     ///
     /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound) when there is no such slot; and as [`add`](Self::add).
+    /// [`NotFound`](block::ErrorKind::NotFound) when there is no such slot; and as [`add`](Self::add).
     pub async fn rotate(&self, new: &NewKey<'_>) -> Result<KeySlot> {
         let mut document = self.newest().await?;
         let index = position(&document, new.name)?;
@@ -81,7 +81,7 @@ impl Keys {
     /// Removes a slot.
     ///
     /// # Errors
-    /// [`Invalid`](ErrorKind::Invalid) for the last one; and as [`rotate`](Self::rotate).
+    /// [`Invalid`](block::ErrorKind::Invalid) for the last one; and as [`rotate`](Self::rotate).
     pub async fn remove(&self, name: &str) -> Result<()> {
         let mut document = self.newest().await?;
         let index = position(&document, name)?;

@@ -319,8 +319,8 @@ impl Store {
     /// asked for.
     ///
     /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound), [`Corrupt`](ErrorKind::Corrupt),
-    /// [`Unsupported`](ErrorKind::Unsupported) for a newer format; else the backend's.
+    /// [`NotFound`](block::ErrorKind::NotFound), [`Corrupt`](block::ErrorKind::Corrupt),
+    /// [`Unsupported`](block::ErrorKind::Unsupported) for a newer format; else the backend's.
     pub async fn manifest(&self, id: &ManifestId) -> Result<Arc<Manifest>> {
         let root = self.roots().get_or_load(*id, || load_root(self, id)).await?;
         Ok(Arc::new(Manifest::new(self, id, root)))
@@ -330,8 +330,8 @@ impl Store {
     /// about to rely on its being there.
     ///
     /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound), [`Corrupt`](ErrorKind::Corrupt),
-    /// [`Unsupported`](ErrorKind::Unsupported) for a newer format; else the backend's.
+    /// [`NotFound`](block::ErrorKind::NotFound), [`Corrupt`](block::ErrorKind::Corrupt),
+    /// [`Unsupported`](block::ErrorKind::Unsupported) for a newer format; else the backend's.
     pub async fn stored_manifest(&self, id: &ManifestId) -> Result<Arc<Manifest>> {
         // From a store, this one or another that it is healed from; never from a medium.
         let body = heal::stored_content(self, ObjectKind::Root, &id.0).await?;

@@ -9,10 +9,8 @@ use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const HEADER: usize = size_of::<Header>();
-/// The largest image, in bytes: 256 TiB.
-pub(crate) const MAX_SIZE: u64 = MAX_IMAGE;
 /// The longest root.
-const MAX_LEN: u64 = HEADER as u64 + MAX_SIZE / SEGMENT * 32;
+const MAX_LEN: u64 = HEADER as u64 + MAX_IMAGE / SEGMENT * 32;
 const _: () = assert!(MAX_LEN == ObjectKind::Root.max_body());
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -57,9 +55,9 @@ pub(crate) fn check_size(size: u64) -> Result<()> {
              short is padded with \"truncate -s %512 FILE\""
         )));
     }
-    if size > MAX_SIZE {
+    if size > MAX_IMAGE {
         return Err(Error::invalid(format!(
-            "the image's size ({size} bytes) is above the limit of {MAX_SIZE} bytes (256 TiB)"
+            "the image's size ({size} bytes) is above the limit of {MAX_IMAGE} bytes (256 TiB)"
         )));
     }
     Ok(())
@@ -126,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_size_that_does_not_match_the_segments_is_refused() {
-        for size in [0, 100, SEGMENT + 512, u64::MAX, MAX_SIZE + 512] {
+        for size in [0, 100, SEGMENT + 512, u64::MAX, MAX_IMAGE + 512] {
             assert!(decode("r", &encode(size, &[None], 0)).is_err(), "{size}");
         }
     }

@@ -14,17 +14,18 @@ impl Store {
     /// [`add_source`](Self::add_source).
     ///
     /// # Errors
-    /// [`Corrupt`](ErrorKind::Corrupt), naming pack and offset, when the bytes are not the chunk's;
-    /// [`NotFound`](ErrorKind::NotFound) when the pack is gone; else the backend's.
+    /// [`Corrupt`](block::ErrorKind::Corrupt), naming pack and offset, when the bytes are not the chunk's;
+    /// [`NotFound`](block::ErrorKind::NotFound) when the pack is gone; else the backend's.
     pub async fn read_chunk(&self, at: &ChunkRef) -> Result<Bytes> {
         self.counted(at, heal::chunk(self, at, self.read_at(at))).await
     }
 
-    /// As [`read_chunk`](Self::read_chunk), out of what `stretch` reads for several chunks. One that
-    /// is not among them, or that it does not bring whole and right, is read alone.
+    /// The chunk's plain bytes, out of what `stretch` reads for several chunks. One that is not among them, or that it
+    /// does not bring whole and right, is read alone, as by [`read_chunk`](Self::read_chunk).
     ///
     /// # Errors
-    /// As [`read_chunk`](Self::read_chunk).
+    /// [`Corrupt`](block::ErrorKind::Corrupt), naming pack and offset, when the bytes are not the chunk's;
+    /// [`NotFound`](block::ErrorKind::NotFound) when the pack is gone; else the backend's.
     pub async fn read_chunk_of(&self, at: &ChunkRef, stretch: &Stretch) -> Result<Bytes> {
         self.counted(at, heal::chunk(self, at, self.read_part(at, stretch))).await
     }
@@ -34,7 +35,8 @@ impl Store {
     /// the chunk in its own place.
     ///
     /// # Errors
-    /// As [`read_chunk`](Self::read_chunk).
+    /// [`Corrupt`](block::ErrorKind::Corrupt), naming pack and offset, when the bytes are not the chunk's;
+    /// [`NotFound`](block::ErrorKind::NotFound) when the pack is gone; else the backend's.
     pub async fn read_copy(&self, copy: &ChunkRef, stretch: Option<&Stretch>) -> Result<Bytes> {
         let (reading, began) = (self.tally().read(), Instant::now());
         let plain = match stretch {

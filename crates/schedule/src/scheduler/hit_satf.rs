@@ -5,7 +5,7 @@
 //! shortest. So it is worth as much on a disk whose accesses differ by their seeks alone as on one with rotation, and on a
 //! fast disk as on a slow one. It grows with the time waited, in units of the mean of all, to a power below one: most of
 //! it goes to who has waited about as long as the others, and little is left for the longest waits, which cost the mean
-//! most. With a credit in proportion to the wait (0.02 of it) the mean was the same and the 99th percentile a tenth more.
+//! most. With a credit in proportion to the wait (0.02 of it) the 99th percentile was 8 % longer at nearly the same mean.
 
 use super::{Decision, Kind, Parameters, Scheduler, View};
 use crate::hits::Pending;
@@ -72,11 +72,10 @@ impl HitSatf {
         let mean = self.candidates.iter().map(|candidate| candidate.wait).sum::<f64>()
             / self.candidates.len() as f64;
         let credit = self.age * self.saving();
-        let key = |index: &usize| {
-            let Candidate { access, wait, .. } = &self.candidates[*index];
+        let keys = self.candidates.iter().map(|Candidate { access, wait, .. }| {
             access - credit * (wait / mean.max(1.0)).powf(self.power)
-        };
-        (0..self.candidates.len()).min_by(|a, b| key(a).total_cmp(&key(b)))
+        });
+        keys.enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(index, _)| index)
     }
 }
 

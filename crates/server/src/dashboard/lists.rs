@@ -76,9 +76,7 @@ impl Lists {
         }
         json(&list)
     }
-}
 
-impl Lists {
     /// [`LineageList`] as JSON.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ pub(crate) use cut::search;
 pub use derive::{KnownPiece, MAX_PIECES, derive, derive_with_known};
 
 use crate::manifest_root;
+use crate::object_kind;
 use crate::{ManifestId, Progress, Session};
 use block::{BLOCK, Device, Error, Result};
 use pipeline::Pipeline;
@@ -112,7 +113,7 @@ pub async fn from_stream(
     let mut pipeline = Pipeline::new(session, progress).await?;
     let mut size = 0u64;
     let mut ended = false;
-    while !ended && size <= manifest_root::MAX_SIZE {
+    while !ended && size <= object_kind::MAX_IMAGE {
         let room = pipeline.feed.room();
         let buffer = pipeline.feed.extend(room);
         let mut filled = 0;
