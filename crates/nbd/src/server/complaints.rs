@@ -48,8 +48,18 @@ impl Complaints {
         !full
     }
 
+    /// Logs how many lines were left out, once their period is over.
+    pub(super) fn log_left_out(&self, now: Instant) {
+        if let Some(lines) = self.left_out(now) {
+            tracing::warn!(
+                lines,
+                "more of clients that broke the protocol was left out of the log"
+            );
+        }
+    }
+
     /// How many lines were left out, once their period is over; each is told of once.
-    pub(super) fn left_out(&self, now: Instant) -> Option<u64> {
+    fn left_out(&self, now: Instant) -> Option<u64> {
         let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
         let told = period.left_out > 0 && period.is_over(now);
         told.then(|| std::mem::take(&mut period.left_out))

@@ -709,20 +709,10 @@ impl Place {
             }
         };
         session.close(ending).await;
-        self.log_complaints_left_out();
+        self.inner.complaints.log_left_out(Instant::now());
         tracing::info!(%peer, export, ?ending, "session closed");
         let _ = tokio::time::timeout(limits.stall_deadline, stream.shutdown()).await;
         result.map(|()| None)
-    }
-
-    /// Logs how many lines about clients that broke the protocol were left out, if any were.
-    fn log_complaints_left_out(&self) {
-        if let Some(lines) = self.inner.complaints.left_out(Instant::now()) {
-            tracing::warn!(
-                lines,
-                "more of clients that broke the protocol was left out of the log"
-            );
-        }
     }
 }
 
