@@ -157,12 +157,7 @@ impl MapLog {
         doubted: bool,
         restore: &mut dyn FnMut(u64, u64, Known),
     ) -> Result<Self> {
-        let file = RandomFile::open_on(path, Open::WRITE).map_err(|e| match e.kind() {
-            ErrorKind::NotFound => {
-                Error::corrupt(format!("{}: is missing; {REMEDY}", path.display()))
-            }
-            _ => e,
-        })?;
+        let file = open_file(path, Open::WRITE)?;
         if doubted {
             doubt::reread(&file)?;
         }
@@ -289,6 +284,14 @@ impl MapLog {
     }
 }
 
+/// Opens the file of a log; one that is missing is damage.
+fn open_file(path: &FsPath, how: Open) -> Result<RandomFile> {
+    RandomFile::open_on(path, how).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => Error::corrupt(format!("{}: is missing; {REMEDY}", path.display())),
+        _ => e,
+    })
+}
+
 /// Reads a log that nobody has open, telling `restore` the word of each group in the order of the records, and
 /// then those that were noted. Nothing is changed, nor waited for to be durable: it is only looked at.
 ///
@@ -301,7 +304,7 @@ pub(crate) fn look(
     limit: u64,
     restore: &mut dyn FnMut(u64, u64),
 ) -> Result<()> {
-    let file = RandomFile::open_on(path, Open::READ)?;
+    let file = open_file(path, Open::READ)?;
     let mut restore = |group, word, _: Known| restore(group, word);
     replay(path, &file, identity, limit, false, &mut restore).map(|_| ())
 }

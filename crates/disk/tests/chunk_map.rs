@@ -137,6 +137,18 @@ async fn a_closed_disk_is_told_by_its_files_and_not_opened() {
 }
 
 #[tokio::test]
+async fn a_closed_disk_whose_own_map_is_missing_is_damaged_and_not_one_that_is_not_there() {
+    let (home, _) = home().await;
+    home.create("alice", "golden:1", Mode::Persistent).await.unwrap();
+    let place = home.directory.path().join("disks/alice");
+    let files = std::fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path());
+    let maps: Vec<_> = files.filter(|path| path.extension().is_some_and(|e| e == "map")).collect();
+    assert!(!maps.is_empty());
+    maps.iter().for_each(|map| std::fs::remove_file(map).unwrap());
+    assert_eq!(kind(home.disks.look("alice").await), ErrorKind::Corrupt);
+}
+
+#[tokio::test]
 async fn what_lies_in_borrowed_room_is_private() {
     let (mut home, _) = home().await;
     home.create("alice", "golden:1", Mode::Ephemeral).await.unwrap();
