@@ -5,7 +5,7 @@
 //! the length. Unless the kind's highest bit is set, the checksums of what is read are made right.
 #![no_main]
 
-use freespace::{FileSystem, Level, Options, Source, Window};
+use freespace::{FileSystem, FreeSpaceOptions, Level, Source, Window};
 use libfuzzer_sys::fuzz_target;
 use std::collections::HashMap;
 
@@ -118,7 +118,7 @@ fuzz_target!(|data: &[u8]| {
         FileSystem::FAT16,
     ];
     let level = [None, Some(Level::Fast), Some(Level::Deep)][usize::from(kind >> 4 & 7) % 3];
-    let options = Options { level, btrfs: true, shadow_copies: kind & 8 != 0 };
+    let options = FreeSpaceOptions { level, btrfs: true, shadow_copies: kind & 8 != 0 };
     // At most 512 MiB, so that a reader which reads all of it ends soon.
     let size = u64::from(u16::from_le_bytes([*low, *high]) % 512 + 1) << 20;
     let sealed = kind & 128 == 0;

@@ -64,7 +64,7 @@ pub async fn copy(
             copier.align
         )));
     }
-    let mut plan = Plan { at: 0, size, align: copier.align, pieces: VecDeque::new() };
+    let mut plan = CopyPlan { at: 0, size, align: copier.align, pieces: VecDeque::new() };
     let mut running = FuturesUnordered::new();
     let mut buffers: Vec<Vec<u8>> = Vec::new();
     let mut copied = 0;
@@ -85,21 +85,21 @@ pub async fn copy(
 
 /// One range to do.
 #[derive(Debug, Clone, Copy)]
-struct Step {
+struct CopyStep {
     span: Span,
     zero: bool,
 }
 
 /// The ranges to do, from the extents of the source.
-struct Plan {
+struct CopyPlan {
     at: u64,
     size: u64,
     align: u64,
-    pieces: VecDeque<Step>,
+    pieces: VecDeque<CopyStep>,
 }
 
-impl Plan {
-    async fn next(&mut self, from: &dyn Device, piece: u64) -> Result<Option<Step>> {
+impl CopyPlan {
+    async fn next(&mut self, from: &dyn Device, piece: u64) -> Result<Option<CopyStep>> {
         if self.pieces.is_empty() && self.at < self.size {
             let asked = Span::between(self.at, self.size);
             let list = from
@@ -113,7 +113,7 @@ impl Plan {
                     && let Some(zero) = self.aligned(extent.span)
                 {
                     self.push_data(zero.offset());
-                    self.pieces.push_back(Step { span: zero, zero: true });
+                    self.pieces.push_back(CopyStep { span: zero, zero: true });
                     self.at = zero.end();
                 }
             }
@@ -129,9 +129,9 @@ impl Plan {
         let boundary = (step.span.offset() / piece + 1).saturating_mul(piece);
         let (head, rest) = step.span.split_at(boundary);
         if !rest.is_empty() {
-            self.pieces.push_front(Step { span: rest, zero: false });
+            self.pieces.push_front(CopyStep { span: rest, zero: false });
         }
-        Ok(Some(Step { span: head, zero: false }))
+        Ok(Some(CopyStep { span: head, zero: false }))
     }
 
     /// The part of a zero range that the destination can zero: ends on its grain or at the end.
@@ -144,7 +144,7 @@ impl Plan {
 
     fn push_data(&mut self, end: u64) {
         if self.at < end {
-            self.pieces.push_back(Step { span: Span::between(self.at, end), zero: false });
+            self.pieces.push_back(CopyStep { span: Span::between(self.at, end), zero: false });
             self.at = end;
         }
     }
@@ -169,7 +169,7 @@ impl<'a> Copier<'a> {
         Self { from, to, fresh, align, piece }
     }
 
-    async fn run(&self, step: Step, mut buffer: Vec<u8>) -> Result<(Step, u64, Vec<u8>)> {
+    async fn run(&self, step: CopyStep, mut buffer: Vec<u8>) -> Result<(CopyStep, u64, Vec<u8>)> {
         let written = if step.zero {
             self.zero(step.span).await?;
             0
@@ -349,7 +349,7 @@ mod tests {
     async fn the_plan_of_a_copy_does_not_grow_with_the_source() {
         let source = endless();
         let size = source.size();
-        let mut plan = Plan { at: 0, size, align: 1, pieces: VecDeque::new() };
+        let mut plan = CopyPlan { at: 0, size, align: 1, pieces: VecDeque::new() };
         for start in [0, PIECE, 2 * PIECE] {
             let step = plan.next(&source, PIECE).await.unwrap().unwrap();
             assert_eq!(step.span, Span::between(start, start + PIECE));

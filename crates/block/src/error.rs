@@ -91,16 +91,16 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-type Source = Box<dyn std::error::Error + Send + Sync + 'static>;
+type ErrorSource = Box<dyn std::error::Error + Send + Sync + 'static>;
 
 /// An error: a kind to act upon, a lower-case message that names the thing and the remedy, and
 /// what caused it. Small (one pointer), because it travels through every hot result.
-pub struct Error(Box<Inner>);
+pub struct Error(Box<ErrorDetails>);
 
-struct Inner {
+struct ErrorDetails {
     kind: ErrorKind,
     message: String,
-    source: Option<Source>,
+    source: Option<ErrorSource>,
 }
 
 macro_rules! constructors {
@@ -115,7 +115,7 @@ macro_rules! constructors {
 impl Error {
     /// An error of `kind`; `message` is lower-case and names the thing and the remedy.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, message: message.into(), source: None }))
+        Self(Box::new(ErrorDetails { kind, message: message.into(), source: None }))
     }
 
     constructors! {
@@ -133,7 +133,7 @@ impl Error {
 
     /// The same error with what caused it.
     #[must_use]
-    pub fn with_source(mut self, source: impl Into<Source>) -> Self {
+    pub fn with_source(mut self, source: impl Into<ErrorSource>) -> Self {
         self.0.source = Some(source.into());
         self
     }

@@ -5,7 +5,7 @@ mod tests;
 
 use crate::fs::{File, FsPath, Open};
 use crate::offload::offload_read;
-use crate::ring::{Ring, Target};
+use crate::ring::{ReadTarget, Ring};
 use crate::{Attempt, Error, ErrorKind, Extent, ExtentKind, Result, Span, extent, offload};
 use rustix::io::Errno;
 use std::fs::OpenOptions;
@@ -331,7 +331,8 @@ impl Inner {
         let (mut bytes, mut done) = (vec![0; buf.len()], 0);
         while done < buf.len() {
             let Some(at) = offset.checked_add(done as u64) else { return Ok(Attempt::WouldWait) };
-            let Some((back, result)) = ring.read(Arc::clone(self) as Target, at, bytes, done).await
+            let Some((back, result)) =
+                ring.read(Arc::clone(self) as ReadTarget, at, bytes, done).await
             else {
                 return Ok(Attempt::WouldWait);
             };

@@ -1,6 +1,6 @@
 //! Reads that wait for the disk, by the kernel's submission ring (io_uring): no thread waits for them.
 //!
-//! Whoever has a runtime [starts](Ring::start) a ring there, runs its [`Driver`] and
+//! Whoever has a runtime [starts](Ring::start) a ring there, runs its [`RingDriver`] and
 //! [installs](Ring::install) it; then the files of this process use it. Where the kernel has none or
 //! forbids it, and in a process that starts none, threads wait ([`offload`](crate::offload())), which is
 //! the portable way. Writes and syncs always go that way: a ring was no better at them
@@ -20,8 +20,8 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::queue::Target;
-use self::queue::{Events, Operation, Queue};
+pub(crate) use self::queue::ReadTarget;
+use self::queue::{Events, RingRead, SubmissionQueue};
 use crate::{Error, ErrorKind, Result};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,13 +50,13 @@ thread_local! {
 
 /// A submission ring.
 #[derive(Debug, Clone)]
-pub struct Ring(Arc<[Queue]>);
+pub struct Ring(Arc<[SubmissionQueue]>);
 
 /// What completes the operations of a [`Ring`]: run it in the runtime that the ring was started in.
 /// Without it the ring is closed, and files wait in the portable way again.
 #[derive(Debug)]
-pub struct Driver {
-    queues: Arc<[Queue]>,
+pub struct RingDriver {
+    queues: Arc<[SubmissionQueue]>,
     events: Events,
 }
 
@@ -67,20 +67,20 @@ impl Ring {
     /// # Errors
     /// [`Unsupported`](ErrorKind::Unsupported) where the kernel has no such rings, or too old ones, or
     /// forbids them; the message says which.
-    pub fn start(threads: usize) -> Result<(Self, Driver)> {
+    pub fn start(threads: usize) -> Result<(Self, RingDriver)> {
         Self::with_depth(threads, DEPTH)
     }
 
-    fn with_depth(threads: usize, depth: u32) -> Result<(Self, Driver)> {
+    fn with_depth(threads: usize, depth: u32) -> Result<(Self, RingDriver)> {
         let not = |e: std::io::Error| {
             let message = format!("io_uring cannot be used: {e}");
             Error::new(ErrorKind::Unsupported, message).with_source(e)
         };
         let events = Events::new().map_err(not)?;
         let count = threads.clamp(1, MOST_QUEUES);
-        let queues = (0..count).map(|_| Queue::new(depth, &events));
-        let queues: Arc<[Queue]> = queues.collect::<std::io::Result<_>>().map_err(not)?;
-        Ok((Self(Arc::clone(&queues)), Driver { queues, events }))
+        let queues = (0..count).map(|_| SubmissionQueue::new(depth, &events));
+        let queues: Arc<[SubmissionQueue]> = queues.collect::<std::io::Result<_>>().map_err(not)?;
+        Ok((Self(Arc::clone(&queues)), RingDriver { queues, events }))
     }
 
     /// Lets the files of this process use the ring from now on. There can be one in the life of a
@@ -95,14 +95,14 @@ impl Ring {
     }
 
     fn is_open(&self) -> bool {
-        self.0.iter().all(Queue::is_open)
+        self.0.iter().all(SubmissionQueue::is_open)
     }
 
     /// Reads from `offset` of `target` into `bytes`, from the index `from` on, and gives them back with
     /// the number of bytes that were read. `None`: to be done in another way.
     pub(crate) async fn read(
         &self,
-        target: Target,
+        target: ReadTarget,
         offset: u64,
         bytes: Vec<u8>,
         from: usize,
@@ -110,7 +110,7 @@ impl Ring {
         // The largest number would mean where the file was read last.
         i64::try_from(offset).ok()?;
         let queue = &self.0[THREAD.with(|thread| *thread) % self.0.len()];
-        let operation = Operation { target, offset, bytes, from };
+        let operation = RingRead { target, offset, bytes, from };
         let (bytes, result) = queue.start(operation)?.await?;
         match usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result)) {
             // The thread that submitted it has ended, or the kernel or the file cannot do it so.
@@ -122,12 +122,12 @@ impl Ring {
     }
 }
 
-impl Driver {
+impl RingDriver {
     /// Completes operations until the runtime ends, or it is dropped.
     pub async fn run(self) {
         while self.events.next().await {
             loop {
-                self.queues.iter().for_each(Queue::reap);
+                self.queues.iter().for_each(SubmissionQueue::reap);
                 // All of them, whichever is refused.
                 let refused = self.queues.iter().filter(|queue| !queue.submit_rest()).count();
                 if refused == 0 {
@@ -139,8 +139,8 @@ impl Driver {
     }
 }
 
-impl Drop for Driver {
+impl Drop for RingDriver {
     fn drop(&mut self) {
-        self.queues.iter().for_each(Queue::close);
+        self.queues.iter().for_each(SubmissionQueue::close);
     }
 }

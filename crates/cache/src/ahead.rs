@@ -25,13 +25,13 @@ const NEVER: u64 = u64::MAX;
 pub struct ReadAhead {
     /// The most that is asked for ahead of the guest, in bytes; 0 is nothing.
     most: u64,
-    streams: Mutex<[Stream; STREAMS]>,
+    streams: Mutex<[ReadStream; STREAMS]>,
     /// Where the next window of a stream is asked for; seen without the lock.
     due: [AtomicU64; STREAMS],
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Stream {
+struct ReadStream {
     /// Where the last read ended.
     next: u64,
     /// How far was asked for.
@@ -64,14 +64,15 @@ impl ReadAhead {
         }
         let mut streams = self.streams.lock();
         let latest = streams.iter().map(|stream| stream.used).max().unwrap_or(0);
-        let follows = |stream: &Stream| {
+        let follows = |stream: &ReadStream| {
             // Reads out of memory are not told of: the guest may be anywhere in what was asked for.
             let end = stream.next.max(stream.asked) + SKIP;
             stream.used > 0 && (stream.next..=end).contains(&span.offset())
         };
         let Some(at) = streams.iter().position(follows) else {
             let oldest = (0..STREAMS).min_by_key(|at| streams[*at].used)?;
-            streams[oldest] = Stream { next: span.end(), used: latest + 1, ..Stream::default() };
+            streams[oldest] =
+                ReadStream { next: span.end(), used: latest + 1, ..ReadStream::default() };
             self.due[oldest].store(NEVER, Relaxed);
             return None;
         };

@@ -1,6 +1,6 @@
 //! The concurrent cache.
 
-use crate::flight::{Caller, FlightOutcome, Flights};
+use crate::flight::{FlightOutcome, Flights, LoadCaller};
 use crate::forecast::{Forecast, Ghosts, Sampler};
 use crate::key::{Key, fingerprint};
 use crate::policy::PolicyKind;
@@ -35,7 +35,7 @@ pub struct Config {
 
 /// What happened since the cache was made, and what it holds now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Stats {
+pub struct CacheStats {
     /// Accesses that found their value.
     pub hits: u64,
     /// Accesses that did not, those included that then shared another caller's load.
@@ -192,7 +192,7 @@ impl Cache {
             if let Some(value) = self.find_surely(key, fingerprint) {
                 return Ok(value);
             }
-            Caller::join(flights, &mut boarding, key)
+            LoadCaller::join(flights, &mut boarding, key)
         };
         self.misses.fetch_add(1, Ordering::Relaxed);
         let mut load = Some(load);
@@ -264,12 +264,12 @@ impl Cache {
 
     /// What happened so far, and what is held now. The numbers are read one after the other, while
     /// others go on.
-    pub fn stats(&self) -> Stats {
-        let mut stats = Stats {
+    pub fn stats(&self) -> CacheStats {
+        let mut stats = CacheStats {
             misses: self.misses.load(Ordering::Relaxed),
             loads: self.loads.load(Ordering::Relaxed),
             capacity: self.capacity(),
-            ..Stats::default()
+            ..CacheStats::default()
         };
         for shard in self.shards.iter().map(Shard::counters) {
             stats.hits += shard.hits;

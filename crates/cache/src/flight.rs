@@ -73,13 +73,13 @@ impl Flights {
 }
 
 /// A caller of a load, from joining to leaving, also when it is cancelled.
-pub(crate) struct Caller<'a> {
+pub(crate) struct LoadCaller<'a> {
     flights: &'a Mutex<Flights>,
     key: &'a Key,
     flight: Arc<Flight>,
 }
 
-impl<'a> Caller<'a> {
+impl<'a> LoadCaller<'a> {
     /// Joins the load of `key` among `flights`, whose lock the caller holds.
     pub(crate) fn join(flights: &'a Mutex<Flights>, held: &mut Flights, key: &'a Key) -> Self {
         Self { flights, key, flight: held.join(key) }
@@ -91,7 +91,7 @@ impl<'a> Caller<'a> {
     }
 }
 
-impl Drop for Caller<'_> {
+impl Drop for LoadCaller<'_> {
     fn drop(&mut self) {
         self.flights.lock().leave(self.key, &self.flight);
     }

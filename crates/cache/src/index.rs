@@ -26,14 +26,14 @@ const TABLES: usize = 20;
 
 /// A map from fingerprints to slots. Several entries may have the same fingerprint.
 #[derive(Debug)]
-pub(crate) struct Index {
+pub(crate) struct FingerprintIndex {
     /// Each is twice as large as the one before. Those before the current one are no longer used.
     tables: [OnceLock<Box<[AtomicU32]>>; TABLES],
     current: AtomicUsize,
     least: usize,
 }
 
-impl Index {
+impl FingerprintIndex {
     /// An empty map that need not grow up to `expected` entries.
     pub(crate) fn new(expected: usize) -> Self {
         Self {
@@ -184,7 +184,7 @@ mod tests {
             crowding in prop::sample::select(vec![1u64, 40, 0xa3_0000]),
         ) {
             let fingerprint = |key: u64| ((key % 3) << 56) | (u64::from(u32::MAX) - key * crowding);
-            let index = Index::new(0);
+            let index = FingerprintIndex::new(0);
             let mut model: HashMap<u64, u32> = HashMap::new();
             let mut keys = Vec::new(); // by slot
             for (key, insert) in changes {
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn the_last_slot_can_be_told_from_an_empty_cell() {
-        let index = Index::new(1);
+        let index = FingerprintIndex::new(1);
         index.insert(u64::MAX, MOST_SLOTS - 1, 0, |_| u64::MAX);
         assert_eq!(index.find(u64::MAX, Some), Some(MOST_SLOTS - 1));
         assert_eq!(index.find(0, Some), None);

@@ -32,7 +32,7 @@ mod shard;
 mod slots;
 
 pub use ahead::ReadAhead;
-pub use concurrent::{Cache, Config, Stats};
+pub use concurrent::{Cache, CacheStats, Config};
 pub use depth::LoadDepth;
 pub use forecast::{Forecast, HitRatios};
 pub use key::Key;

@@ -4,7 +4,7 @@
 //! lock the policy is told of these uses, and entries come and go. The policy knows of a slot
 //! exactly while there is an entry in it.
 
-use crate::index::{Index, MOST_SLOTS};
+use crate::index::{FingerprintIndex, MOST_SLOTS};
 use crate::key::{Key, fingerprint};
 use crate::policy::{Policy, PolicyKind};
 use crate::recent::Recent;
@@ -28,7 +28,7 @@ const STEP: usize = 64;
 /// Entries up to a number of bytes.
 pub(crate) struct Shard {
     seed: u64,
-    index: Index,
+    index: FingerprintIndex,
     slots: Slots,
     recent: Recent,
     /// Hits that the policy will not be told of.
@@ -71,7 +71,7 @@ impl Shard {
     pub(crate) fn new(capacity: u64, policy: PolicyKind, seed: u64) -> Self {
         Self {
             seed,
-            index: Index::new(expected(capacity) as usize),
+            index: FingerprintIndex::new(expected(capacity) as usize),
             slots: Slots::new(),
             recent: Recent::new(),
             untold: AtomicU64::new(0),

@@ -23,7 +23,7 @@ pub(crate) struct SlotEntry {
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct CacheSlot {
     /// Uses of the entry that the policy was not told yet.
     uses: AtomicU32,
     entry: RwLock<Option<SlotEntry>>,
@@ -35,7 +35,7 @@ pub(crate) struct Slots {
     lists: [OnceLock<Box<[Leaf]>>; LISTS],
 }
 
-type Leaf = OnceLock<Box<[Slot]>>;
+type Leaf = OnceLock<Box<[CacheSlot]>>;
 
 fn many<T: Default>(count: u32) -> Box<[T]> {
     std::iter::repeat_with(T::default).take(count as usize).collect()
@@ -46,7 +46,7 @@ impl Slots {
         Self { lists: [const { OnceLock::new() }; LISTS] }
     }
 
-    fn at(&self, slot: u32) -> &Slot {
+    fn at(&self, slot: u32) -> &CacheSlot {
         let number = slot / LEAF + 1;
         let (list, first) = (number.ilog2(), 1 << number.ilog2());
         let leaves = self.lists[list as usize].get_or_init(|| many(first));

@@ -15,7 +15,7 @@ use crate::record::{Record, Uuid};
 use crate::snapshot;
 use crate::space::HomeSpace;
 use crate::{Disk, DiskInfo, LoadOptions, Loader, Mode, Resident, Room, SnapshotInfo};
-use block::fs::{FsPath, Kind};
+use block::fs::{FileType, FsPath};
 use block::lock::LockFile;
 use block::{Error, ErrorKind, Result, offload};
 use cache::Cache;
@@ -301,7 +301,7 @@ fn names(home: &FsPath) -> Result<Vec<String>> {
     for entry in entries {
         if let Some(name) = entry.name.to_str()
             && check_name("disk", name).is_ok()
-            && (entry.kind == Kind::Directory || home.join(name).is_dir())
+            && (entry.kind == FileType::Directory || home.join(name).is_dir())
         {
             names.push(name.to_owned());
         }

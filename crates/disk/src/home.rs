@@ -5,7 +5,7 @@
 //! before it did. The lock of the home, which a server has, says nothing of those. So whoever makes or
 //! removes a disk shares a lock (`flock`) of this directory meanwhile, and whoever sweeps has it alone.
 
-use block::fs::{File, FsPath, Kind, Open};
+use block::fs::{File, FileType, FsPath, Open};
 use block::lock::{LockFile, Taking};
 use block::{Result, offload};
 use std::io::ErrorKind;
@@ -121,7 +121,7 @@ fn leftovers(home: &FsPath) -> Result<Vec<FsPath>> {
     for entry in entries {
         let disk = entry.name.to_str().and_then(|n| n.strip_prefix(NEW).or(n.strip_prefix(GONE)));
         let named = disk.is_some_and(|disk| check_name("disk", disk).is_ok());
-        if named && entry.kind == Kind::Directory {
+        if named && entry.kind == FileType::Directory {
             found.push(home.join(&entry.name));
         }
     }

@@ -34,25 +34,28 @@ pub(crate) struct Traits {
 }
 
 /// An image behind the library.
-pub(crate) struct Driver {
-    shared: Arc<Shared>,
+pub(crate) struct ImageDriver {
+    shared: Arc<SharedImage>,
     size: u64,
     traits: Traits,
 }
 
-struct Shared {
+struct SharedImage {
     /// Held exclusively to discard, which the library does not do beside other requests.
     image: RwLock<FormatAccess<File>>,
     path: PathBuf,
     broken: AtomicBool,
 }
 
-impl Driver {
+impl ImageDriver {
     /// Wraps an opened image.
     pub(crate) fn new(image: FormatAccess<File>, path: &Path, traits: Traits) -> Self {
         let size = image.size();
-        let shared =
-            Shared { image: RwLock::new(image), path: path.into(), broken: AtomicBool::new(false) };
+        let shared = SharedImage {
+            image: RwLock::new(image),
+            path: path.into(),
+            broken: AtomicBool::new(false),
+        };
         Self { shared: Arc::new(shared), size, traits }
     }
 
@@ -74,7 +77,7 @@ impl Driver {
 
     async fn guarded<T: Send + 'static>(
         &self,
-        request: impl AsyncFnOnce(&Shared) -> io::Result<T> + Send + 'static,
+        request: impl AsyncFnOnce(&SharedImage) -> io::Result<T> + Send + 'static,
     ) -> Result<T> {
         let shared = Arc::clone(&self.shared);
         let runtime = Handle::current();
@@ -202,7 +205,7 @@ async fn write_zeroes(image: &FormatAccess<File>, span: Span) -> io::Result<()> 
 }
 
 #[async_trait]
-impl Device for Driver {
+impl Device for ImageDriver {
     fn size(&self) -> u64 {
         self.size
     }

@@ -8,7 +8,7 @@
 //! image that came from somewhere else cannot make another file readable.
 
 use crate::convert::{self, Tool};
-use crate::driver::{self, Driver, Traits};
+use crate::driver::{self, ImageDriver, Traits};
 use crate::file::{le64, read_up_to};
 use block::{Device, Error, ErrorKind, Result, offload};
 use imago::file::File as ImagoFile;
@@ -86,7 +86,7 @@ fn denied(path: &Path, why: &str) -> Error {
     ))
 }
 
-fn open_flat(file: File, path: &Path, runtime: &Handle) -> Result<Driver> {
+fn open_flat(file: File, path: &Path, runtime: &Handle) -> Result<ImageDriver> {
     let siblings = Siblings::of(path);
     let image = driver::guard(path, || {
         runtime.block_on(async {
@@ -107,7 +107,7 @@ fn open_flat(file: File, path: &Path, runtime: &Handle) -> Result<Driver> {
         }
     })?;
     let traits = Traits { read_only: true, unit: 1, zero_marks: false };
-    Ok(Driver::new(FormatAccess::new(image), path, traits))
+    Ok(ImageDriver::new(FormatAccess::new(image), path, traits))
 }
 
 /// Lets a descriptor open the extents of its own name and place, and nothing else.

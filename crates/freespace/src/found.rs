@@ -33,7 +33,7 @@ pub enum Level {
 
 /// What the caller decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Options {
+pub struct FreeSpaceOptions {
     /// The level; `None` leaves it to the file system: fast where checksums cover the map of free
     /// space and nothing else tells of it, else deep.
     pub level: Option<Level>,

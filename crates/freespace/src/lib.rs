@@ -41,7 +41,7 @@ mod swap_files;
 mod unheld;
 mod xfs;
 
-pub use found::{FileSystem, FreeList, FreeSpace, Level, Options, Stamp, Volume};
+pub use found::{FileSystem, FreeList, FreeSpace, FreeSpaceOptions, Level, Stamp, Volume};
 pub use partition::{Partition, PartitionTable};
 pub use reader::{FileSystemReader, SuspendedIn};
 pub use readers::READERS;
@@ -56,7 +56,7 @@ pub use unheld::UnheldDisk;
 pub fn read(
     kind: FileSystem,
     window: &Window<'_>,
-    options: &Options,
+    options: &FreeSpaceOptions,
 ) -> Result<FreeSpace, Refusal> {
     (kind.reader().read)(window, options)
 }

@@ -1,7 +1,7 @@
 //! What the rest of the project has to know of a file system that is read.
 
 use crate::head::PartHead;
-use crate::{FileSystem, FreeSpace, Options, Refusal, Window};
+use crate::{FileSystem, FreeSpace, FreeSpaceOptions, Refusal, Window};
 
 /// How the free space of a file system is read. Everything that depends on which one it is stands
 /// here.
@@ -12,7 +12,7 @@ pub struct FileSystemReader {
     /// What the marks at the beginning say that it is, if it is one of these.
     pub(crate) recognize: fn(&PartHead) -> Option<FileSystem>,
     /// Reads what is free.
-    pub(crate) read: fn(&Window<'_>, &Options) -> Result<FreeSpace, Refusal>,
+    pub(crate) read: fn(&Window<'_>, &FreeSpaceOptions) -> Result<FreeSpace, Refusal>,
     /// Whether one that was mounted when the power went or the system slept can be told from one that
     /// was unmounted.
     pub shows_mounted: bool,

@@ -1,6 +1,6 @@
 //! Suspended systems in the swap files of a machine.
 
-use crate::ext::Files;
+use crate::ext::ExtFiles;
 pub use crate::swap::awake;
 use crate::swap_files::SwapFiles;
 use crate::{Source, Window};
@@ -35,10 +35,10 @@ impl fmt::Debug for Look {
 pub fn in_swap_files(looks: &[Look]) -> Vec<(usize, String)> {
     let windows: Vec<Option<Window<'_>>> =
         looks.iter().map(|look| Window::part(&*look.disk, look.base, look.size).ok()).collect();
-    let files: Vec<(usize, Files<'_>)> = windows
+    let files: Vec<(usize, ExtFiles<'_>)> = windows
         .iter()
         .enumerate()
-        .filter_map(|(at, window)| Some((at, Files::open(window.as_ref()?).ok()?)))
+        .filter_map(|(at, window)| Some((at, ExtFiles::open(window.as_ref()?).ok()?)))
         .collect();
     let mut wanted = SwapFiles::new();
     for path in files.iter().flat_map(|(_, files)| files.listed()) {

@@ -10,8 +10,8 @@ use crate::bytes::{label, le32, uuid};
 use crate::reader::SuspendedIn;
 use crate::refusal::refuse;
 use crate::{
-    FileSystem, FileSystemReader, FreeList, FreeSpace, Level, Options, Refusal, Stamp, Volume,
-    Window,
+    FileSystem, FileSystemReader, FreeList, FreeSpace, FreeSpaceOptions, Level, Refusal, Stamp,
+    Volume, Window,
 };
 use block::Span;
 
@@ -96,7 +96,7 @@ pub(crate) const READER: FileSystemReader = FileSystemReader {
 };
 
 /// Reads what is free.
-fn read(window: &Window<'_>, _options: &Options) -> Result<FreeSpace, Refusal> {
+fn read(window: &Window<'_>, _options: &FreeSpaceOptions) -> Result<FreeSpace, Refusal> {
     let head = window.bytes(0, PAGES[PAGES.len() - 1].min(window.size() as usize))?;
     let marks = || {
         PAGES
@@ -190,7 +190,7 @@ mod tests {
 
     #[allow(clippy::ptr_arg)] // a slice has no size, and so is no `dyn Source`
     fn read_image(image: &Vec<u8>) -> Result<FreeSpace, Refusal> {
-        read(&Window::whole(image), &Options::default())
+        read(&Window::whole(image), &FreeSpaceOptions::default())
     }
 
     fn code(image: &Vec<u8>) -> Code {

@@ -11,14 +11,16 @@ mod common;
 
 use block::Span;
 use common::{dumpe2fs, each, each_mut, hash, images, must, run, say, unpack};
-use freespace::{Code, FileSystem, FreeSpace, Level, Options, Refusal, UnheldDisk, Window};
+use freespace::{
+    Code, FileSystem, FreeSpace, FreeSpaceOptions, Level, Refusal, UnheldDisk, Window,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 /// What is free, at the level that is chosen without being asked, or at `level`.
 fn free(image: &Path, level: Option<Level>) -> Result<FreeSpace, Refusal> {
     let disk = UnheldDisk::open(image)?;
-    let options = Options { level, ..Options::default() };
+    let options = FreeSpaceOptions { level, ..FreeSpaceOptions::default() };
     freespace::read(FileSystem::EXT4, &Window::whole(&disk), &options)
 }
 

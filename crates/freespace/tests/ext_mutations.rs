@@ -7,7 +7,7 @@ mod common;
 use common::mutate::{Seam, count};
 use common::sparse::Sparse;
 use common::{dumpe2fs, must};
-use freespace::{FileSystem, Level, Options};
+use freespace::{FileSystem, FreeSpaceOptions, Level};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn make(dir: &Path, arguments: &[&str]) -> PathBuf {
 fn damage(name: &'static str, arguments: &[&str], level: Option<Level>, count: u64) {
     let dir = tempfile::tempdir().unwrap();
     let image = make(dir.path(), arguments);
-    let options = Options { level, ..Options::default() };
+    let options = FreeSpaceOptions { level, ..FreeSpaceOptions::default() };
     let free = dumpe2fs(&image);
     let image = Sparse::load(&image);
     let outcome = Seam { name, kind: FileSystem::EXT4, options, image, free }.run(count);

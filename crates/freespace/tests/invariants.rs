@@ -7,7 +7,7 @@ mod common;
 
 use common::mutate::is_subset;
 use common::{dumpe2fs, must};
-use freespace::{Code, FileSystem, Level, Options, Window, read};
+use freespace::{Code, FileSystem, FreeSpaceOptions, Level, Window, read};
 use proptest::prelude::*;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -26,7 +26,7 @@ fn image() -> &'static (Vec<u8>, Vec<block::Span>) {
 
 #[allow(clippy::ptr_arg)] // a slice has no size, and so is no `dyn Source`
 fn code(image: &Vec<u8>) -> Result<(), Code> {
-    let options = Options { level: Some(Level::Fast), ..Options::default() };
+    let options = FreeSpaceOptions { level: Some(Level::Fast), ..FreeSpaceOptions::default() };
     read(FileSystem::EXT4, &Window::whole(image), &options)
         .map(|_| ())
         .map_err(|refusal| refusal.code)
@@ -83,7 +83,7 @@ fn an_inode_that_claims_a_free_block_is_seen_by_the_walk_only() {
     let block = (free.last().unwrap().offset() / 1024) as u32;
     image[pointer..pointer + 4].copy_from_slice(&block.to_le_bytes());
     assert_eq!(code(&image), Ok(()));
-    let deep = read(FileSystem::EXT4, &Window::whole(&image), &Options::default());
+    let deep = read(FileSystem::EXT4, &Window::whole(&image), &FreeSpaceOptions::default());
     assert_eq!(deep.unwrap_err().code, Code::Conflict);
 }
 
@@ -114,7 +114,7 @@ proptest! {
         };
         less(&mut image, descriptor + 12, 2);
         less(&mut image, 1024 + 12, 4);
-        let found = read(FileSystem::EXT4, &Window::whole(&image), &Options::default()).unwrap();
+        let found = read(FileSystem::EXT4, &Window::whole(&image), &FreeSpaceOptions::default()).unwrap();
         prop_assert!(is_subset(&found.free, free));
         let total = |list: &[block::Span]| list.iter().map(|span| span.len()).sum::<u64>();
         prop_assert_eq!(total(&found.free) + u64::from(count) * 1024, total(free));

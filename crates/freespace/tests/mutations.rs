@@ -8,7 +8,7 @@ mod common;
 use common::make;
 use common::mutate::{Dice, Outcome, Seam, count, is_subset};
 use common::sparse::{Changed, Recording, Sparse};
-use freespace::{FileSystem, Level, Options, Window};
+use freespace::{FileSystem, FreeSpaceOptions, Level, Window};
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const USUAL: u64 = 20_000;
 /// Damages a file system; most of it must be noticed, and none take long.
 fn damage(name: &'static str, kind: FileSystem, image: &Path) -> Outcome {
     let image = Sparse::load(image);
-    let options = Options { btrfs: true, ..Options::default() };
+    let options = FreeSpaceOptions { btrfs: true, ..FreeSpaceOptions::default() };
     let found = freespace::read(kind, &Window::whole(&image), &options).unwrap();
     let seam = Seam { name, kind, options, image, free: found.free };
     let outcome = seam.run(count(USUAL));
@@ -55,7 +55,7 @@ fn damaged_exfat_yields_nothing_in_use() {
 fn without_the_walk_over_its_files_damage_to_exfat_goes_unseen() {
     let dir = tempfile::tempdir().unwrap();
     let image = Sparse::load(&make::exfat(dir.path(), &[]));
-    let options = Options { level: Some(Level::Fast), ..Options::default() };
+    let options = FreeSpaceOptions { level: Some(Level::Fast), ..FreeSpaceOptions::default() };
     let found = freespace::read(FileSystem::EXFAT, &Window::whole(&image), &options).unwrap();
     Seam { name: "exfat", kind: FileSystem::EXFAT, options, image, free: found.free }.run(20_000);
 }
@@ -84,7 +84,7 @@ fn resealed_btrfs(level: Option<Level>, count: u64) -> usize {
     const NODE: u64 = 16 << 10;
     let dir = tempfile::tempdir().unwrap();
     let image = Sparse::load(&make::btrfs(dir.path(), &[]));
-    let options = Options { btrfs: true, level, ..Options::default() };
+    let options = FreeSpaceOptions { btrfs: true, level, ..FreeSpaceOptions::default() };
     let recording = Recording::new(&image);
     let found = freespace::read(FileSystem::BTRFS, &Window::whole(&recording), &options).unwrap();
     let blocks: Vec<u64> = recording

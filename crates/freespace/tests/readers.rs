@@ -12,14 +12,17 @@ use common::oracle::{
 };
 use common::sparse::{Changed, Sparse};
 use common::{each, hash, images, make, must, run, unpack};
-use freespace::{Code, FileSystem, FreeSpace, Level, Options, Refusal, UnheldDisk, Window};
+use freespace::{
+    Code, FileSystem, FreeSpace, FreeSpaceOptions, Level, Refusal, UnheldDisk, Window,
+};
 use std::path::Path;
 
 /// All that a caller can allow.
-const CONSENT: Options = Options { level: None, btrfs: true, shadow_copies: true };
+const CONSENT: FreeSpaceOptions =
+    FreeSpaceOptions { level: None, btrfs: true, shadow_copies: true };
 
 /// What an image yields; it must not have been written.
-fn read(kind: FileSystem, image: &Path, options: &Options) -> Result<FreeSpace, Refusal> {
+fn read(kind: FileSystem, image: &Path, options: &FreeSpaceOptions) -> Result<FreeSpace, Refusal> {
     let before = hash(image);
     let disk = UnheldDisk::open(image)?;
     let found = freespace::read(kind, &Window::whole(&disk), options);
@@ -53,7 +56,7 @@ fn path(image: &Path) -> &str {
 fn swap_space_is_free_but_for_its_header() {
     let dir = tempfile::tempdir().unwrap();
     let image = make::swap(dir.path(), &["-L", "scratch"]);
-    let found = read(FileSystem::SWAP, &image, &Options::default()).unwrap();
+    let found = read(FileSystem::SWAP, &image, &FreeSpaceOptions::default()).unwrap();
     assert_eq!(found.free, [Span::between(4096, 16 << 20)]);
     assert_eq!(found.volume.label.as_deref(), Some("scratch"));
     let uuid = must(10, "swaplabel", &[path(&image)]);
@@ -70,7 +73,7 @@ fn fat_agrees_with_mtools_and_fsck() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         let image = make::fat(dir.path(), bits, options);
-        let found = read(kind, &image, &Options::default()).unwrap();
+        let found = read(kind, &image, &FreeSpaceOptions::default()).unwrap();
         assert_eq!((found.kind, found.level), (kind, Level::Deep));
         let unit = u64::from(found.unit);
         // "image: 37 files, 1234/5678 clusters"
@@ -131,7 +134,7 @@ fn exfat_agrees_with_its_tools() {
     let image = make::exfat(dir.path(), &["-L", "Stick"]);
     let checked = must(60, "fsck.exfat", &["-n", path(&image)]);
     assert!(checked.contains("clean. directories 3, files 6"), "{checked}");
-    let found = read(FileSystem::EXFAT, &image, &Options::default()).unwrap();
+    let found = read(FileSystem::EXFAT, &image, &FreeSpaceOptions::default()).unwrap();
     assert_eq!(found.volume.label.as_deref(), Some("Stick"));
     let dump = must(60, "dump.exfat", &[path(&image)]);
     let free = dump.lines().find(|line| line.starts_with("Free Clusters:")).unwrap();
@@ -182,7 +185,7 @@ fn ntfs_agrees_with_ntfscat() {
     for options in [&[][..], &["-c", "512", "-L", "Daten"], &["-c", "65536"], &["-s", "4096"]] {
         let dir = tempfile::tempdir().unwrap();
         let image = make::ntfs(dir.path(), options);
-        let found = read(FileSystem::NTFS, &image, &Options::default()).unwrap();
+        let found = read(FileSystem::NTFS, &image, &FreeSpaceOptions::default()).unwrap();
         let map = run(60, "ntfscat", &["-f", path(&image), "$Bitmap"]);
         assert!(map.status.success());
         let unit = u64::from(found.unit);
@@ -230,7 +233,8 @@ fn ntfs_in_doubt_is_refused() {
     let id =
         [0x6B, 0x87, 0x08, 0x38, 0x76, 0xC1, 0x48, 0x4E, 0xB7, 0xAE, 4, 4, 0x6E, 0x6C, 0xC7, 0x52];
     let shadow = Changed { image: &image, changes: vec![(0x1E00, id.to_vec()), (0x1E30, vec![1])] };
-    let strict = freespace::read(FileSystem::NTFS, &Window::whole(&shadow), &Options::default());
+    let strict =
+        freespace::read(FileSystem::NTFS, &Window::whole(&shadow), &FreeSpaceOptions::default());
     assert_eq!(strict.unwrap_err().code, Code::Snapshots);
     assert!(freespace::read(FileSystem::NTFS, &Window::whole(&shadow), &CONSENT).is_ok());
     let short = image.clone().resized((8 << 20) - 512);
@@ -279,7 +283,7 @@ fn xfs_agrees_with_xfs_db() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         let image = make::xfs(dir.path(), options);
-        let found = read(FileSystem::XFS, &image, &Options::default()).unwrap();
+        let found = read(FileSystem::XFS, &image, &FreeSpaceOptions::default()).unwrap();
         let (theirs, kept) = xfs_db(&image);
         assert!(is_subset(&found.free, &joined(theirs.clone())), "{options:?}");
         assert_eq!(bytes(&found.free) + kept, bytes(&theirs), "{options:?}");
@@ -376,10 +380,11 @@ fn btrfs_agrees_with_its_tool() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         let image = make::btrfs(dir.path(), options);
-        let strict = read(FileSystem::BTRFS, &image, &Options::default());
+        let strict = read(FileSystem::BTRFS, &image, &FreeSpaceOptions::default());
         assert_eq!(strict.unwrap_err().code, Code::NeedsConsent);
         for level in [Some(Level::Fast), None] {
-            let found = read(FileSystem::BTRFS, &image, &Options { level, ..CONSENT }).unwrap();
+            let found =
+                read(FileSystem::BTRFS, &image, &FreeSpaceOptions { level, ..CONSENT }).unwrap();
             let node = if options.contains(&"4096") || options.contains(&"--mixed") {
                 4096
             } else {
@@ -430,13 +435,13 @@ fn aged_file_systems_give_what_their_tools_gave() {
         let image = unpack(&generated.join(format!("aged-{name}.img.zst")), dir.path());
         match *name {
             "ntfs-4g" => {
-                let found = read(FileSystem::NTFS, &image, &Options::default()).unwrap();
+                let found = read(FileSystem::NTFS, &image, &FreeSpaceOptions::default()).unwrap();
                 let map = std::fs::read(generated.join("aged-ntfs-4g.bitmap.bin")).unwrap();
                 assert!(found.free == clear_bits(&map, found.size / 4096, 4096));
                 assert!(found.free.len() > 300);
             }
             "xfs-8g" => {
-                let found = read(FileSystem::XFS, &image, &Options::default()).unwrap();
+                let found = read(FileSystem::XFS, &image, &FreeSpaceOptions::default()).unwrap();
                 let truth = unpack(&generated.join("aged-xfs-8g.free.txt.zst"), dir.path());
                 let text = std::fs::read_to_string(truth).unwrap();
                 let rows = text.lines().filter(|line| !line.starts_with('#')).map(numbers);
@@ -450,7 +455,7 @@ fn aged_file_systems_give_what_their_tools_gave() {
             }
             _ => {
                 let fast = read(FileSystem::BTRFS, &image, &CONSENT).unwrap();
-                let deep = Options { level: Some(Level::Deep), ..CONSENT };
+                let deep = FreeSpaceOptions { level: Some(Level::Deep), ..CONSENT };
                 let deep = read(FileSystem::BTRFS, &image, &deep).unwrap();
                 assert!(fast.free == deep.free);
                 let mut all = btrfs_in_use(&image, 16_384);
@@ -479,12 +484,12 @@ fn file_systems_that_lost_power_or_sleep_are_refused() {
         ("hib-swap-first1MiB.img.zst", FileSystem::SWAP, Code::Hibernated),
     ] {
         let image = unpack(&images.join("generated").join(name), dir.path());
-        let refusal = read(kind, &image, &Options::default()).unwrap_err();
+        let refusal = read(kind, &image, &FreeSpaceOptions::default()).unwrap_err();
         assert_eq!(refusal.code, expected, "{name}");
     }
     // This one was clean when the power went, or had no mark of being in use.
     let image = unpack(&images.join("generated/crash-swap-first1MiB.img.zst"), dir.path());
-    assert!(read(FileSystem::SWAP, &image, &Options::default()).is_ok());
+    assert!(read(FileSystem::SWAP, &image, &FreeSpaceOptions::default()).is_ok());
 }
 
 #[test]
@@ -505,7 +510,7 @@ fn images_of_real_windows_and_of_other_tools_are_read_or_refused() {
         ("crypt/img_fs_xfs.img.xz", FileSystem::XFS, Some(Code::UnsupportedFeature)),
     ] {
         let image = unpack(&images.join(name), dir.path());
-        let result = read(kind, &image, &Options::default());
+        let result = read(kind, &image, &FreeSpaceOptions::default());
         match (&result, kind) {
             (Ok(found), FileSystem::NTFS) => {
                 let map = run(60, "ntfscat", &["-f", path(&image), "$Bitmap"]).stdout;

@@ -18,7 +18,7 @@
 mod tests;
 
 use async_trait::async_trait;
-use block::fs::{Entry, File, FsPath, Kind, Metadata, Open};
+use block::fs::{DirectoryEntry, File, FileType, FsPath, Metadata, Open};
 use block::{ErrorKind as Kinds, offload};
 use bytes::Bytes;
 use futures::stream::{self, BoxStream};
@@ -287,7 +287,7 @@ fn pieces(path: FsPath, file: File, range: Range<u64>) -> impl Stream<Item = Res
 }
 
 /// What a directory has, with what links lead to; nothing when it is gone.
-fn entries(directory: &FsPath) -> Result<Vec<(Entry, FsPath)>> {
+fn entries(directory: &FsPath) -> Result<Vec<(DirectoryEntry, FsPath)>> {
     let found = match directory.read_dir() {
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(Vec::new());
@@ -296,7 +296,7 @@ fn entries(directory: &FsPath) -> Result<Vec<(Entry, FsPath)>> {
     };
     let followed = found.into_iter().filter_map(|mut entry| {
         let path = directory.join(&entry.name);
-        if entry.kind == Kind::Other {
+        if entry.kind == FileType::Other {
             entry.kind = path.metadata().ok()?.kind;
         }
         Some((entry, path))
@@ -305,7 +305,7 @@ fn entries(directory: &FsPath) -> Result<Vec<(Entry, FsPath)>> {
 }
 
 /// The object that a file is, if it is one and still there.
-fn object(prefix: &Path, entry: &Entry, path: &FsPath) -> Result<Option<ObjectMeta>> {
+fn object(prefix: &Path, entry: &DirectoryEntry, path: &FsPath) -> Result<Option<ObjectMeta>> {
     let Some(name) = entry.name.to_str().filter(|name| !is_staged(name)) else { return Ok(None) };
     let Some(location) = below(prefix, name) else { return Ok(None) };
     match path.metadata() {
@@ -333,11 +333,11 @@ fn walk(
     let mut flat = true;
     for (entry, path) in entries(directory)? {
         match entry.kind {
-            Kind::Directory if depth == 0 => {
+            FileType::Directory if depth == 0 => {
                 let why = format!("{}: directories go too deep for a store", path.display());
                 return Err(Error::Generic { store: NAME, source: why.into() });
             }
-            Kind::Directory => {
+            FileType::Directory => {
                 flat = false;
                 if let Some(prefix) = entry.name.to_str().and_then(|name| below(prefix, name)) {
                     walk(&path, &prefix, depth - 1, all)?;
@@ -399,7 +399,7 @@ impl ObjectStore for Directory {
         blocking(move || {
             let file = path.open(Open::READ).map_err(|e| failed(&path, e))?;
             let found = file.metadata().map_err(|e| failed(&path, e))?;
-            if found.kind == Kind::Directory {
+            if found.kind == FileType::Directory {
                 let gone = io::Error::from(io::ErrorKind::NotFound);
                 return Err(failed(&path, gone));
             }
@@ -478,7 +478,7 @@ impl ObjectStore for Directory {
         blocking(move || {
             let (mut objects, mut common_prefixes) = (Vec::new(), Vec::new());
             for (entry, path) in entries(&root)? {
-                if entry.kind == Kind::Directory {
+                if entry.kind == FileType::Directory {
                     common_prefixes.extend(entry.name.to_str().and_then(|n| below(&prefix, n)));
                 } else {
                     objects.extend(object(&prefix, &entry, &path)?);

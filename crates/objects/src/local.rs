@@ -2,7 +2,7 @@
 
 use crate::directory::Directory;
 use crate::{spare, turns};
-use block::fs::{FsPath, Kind};
+use block::fs::{FileType, FsPath};
 use block::{Error, Result};
 use object_store::ObjectStore;
 use std::io;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub fn local(path: impl Into<FsPath>) -> Result<Arc<dyn ObjectStore>> {
     let path = path.into();
     match path.metadata() {
-        Ok(found) if found.kind == Kind::Directory => {}
+        Ok(found) if found.kind == FileType::Directory => {}
         Ok(_) => {
             return Err(Error::invalid(format!(
                 "{} is not a directory; give the directory of a store",

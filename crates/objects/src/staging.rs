@@ -4,7 +4,7 @@
 use super::directory::is_staged;
 use crate::Amount;
 use block::Result;
-use block::fs::{FsPath, Kind, Open};
+use block::fs::{FileType, FsPath, Open};
 use std::io;
 use std::time::{Duration, SystemTime};
 
@@ -48,7 +48,7 @@ fn left_over(path: &FsPath) -> io::Result<Option<(u64, SystemTime)>> {
         return Ok(None);
     }
     let found = path.metadata()?;
-    Ok((found.kind == Kind::File).then_some((found.len, found.modified)))
+    Ok((found.kind == FileType::File).then_some((found.len, found.modified)))
 }
 
 /// Shows all files to `each`; that one is gone by then, moved to its place, is no error.
@@ -59,7 +59,7 @@ fn walk(
 ) -> Result<()> {
     for entry in directory.read_dir().map_err(|e| directory.error(e))? {
         let path = directory.join(&entry.name);
-        if entry.kind == Kind::Directory && depth > 1 {
+        if entry.kind == FileType::Directory && depth > 1 {
             walk(&path, depth - 1, each)?;
             continue;
         }

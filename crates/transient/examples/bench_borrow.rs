@@ -22,13 +22,13 @@
 
 use block::conformance::Sequence;
 use block::{Attempt, BLOCK, Device, Memory, Span};
-use freespace::{FileSystem, Level, Options, Window};
+use freespace::{FileSystem, FreeSpaceOptions, Level, Window};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
-use transient::{HostDisk, Key, Layout, Lent, Member, Stitched, Watch};
+use transient::{DiskKey, HostDisk, Layout, Lent, Member, Stitched, Watch};
 
 /// Bytes of the disk whose reads and writes are measured: it fits into the page cache.
 const SIZE: u64 = 256 << 20;
@@ -89,9 +89,9 @@ fn in_turns(turns: u32, mut ours: impl FnMut(u32), mut beside: impl FnMut(u32)) 
     best
 }
 
-fn key() -> Key {
+fn key() -> DiskKey {
     let mut random = Sequence::new(1);
-    Key::generate(|bytes| {
+    DiskKey::generate(|bytes| {
         bytes.fill_with(|| random.number() as u8);
         Ok(())
     })
@@ -159,7 +159,7 @@ fn stitched(directory: &Path) -> bool {
 
 /// Encryption by itself: a stitched disk in memory, with a key and without one.
 fn encryption() -> bool {
-    let disk = |key: Option<&Key>| {
+    let disk = |key: Option<&DiskKey>| {
         let member: Arc<dyn Device> = Arc::new(Memory::new(1 << 20));
         let lent = [Lent { member: 0, span: Span::whole(1 << 20) }];
         Stitched::new(vec![member], Layout::new(&lent, &[1 << 20]).unwrap(), 1 << 20, key).unwrap()
@@ -193,7 +193,7 @@ fn openssl() -> Option<f64> {
 fn discovery(image: &Path) -> bool {
     let look = |level| {
         let disk = HostDisk::open(image).unwrap();
-        let options = Options { level: Some(level), ..Options::default() };
+        let options = FreeSpaceOptions { level: Some(level), ..FreeSpaceOptions::default() };
         let found = freespace::read(FileSystem::EXT4, &Window::whole(&disk), &options).unwrap();
         assert!(!found.free.is_empty());
         black_box(found.free.len());

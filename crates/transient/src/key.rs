@@ -51,11 +51,11 @@ impl Drop for Bytes {
 }
 
 /// The key of one borrowed disk, for AES-256-XTS. It is never written anywhere.
-pub struct Key {
+pub struct DiskKey {
     bytes: Locked<Bytes>,
 }
 
-impl Key {
+impl DiskKey {
     /// Makes a key from what `random` fills in, such as the system's generator.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Key {
     }
 }
 
-impl std::fmt::Debug for Key {
+impl std::fmt::Debug for DiskKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Key(..)")
     }
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_key_lies_in_locked_memory_that_core_dumps_leave_out() {
         let before = locked();
-        let key = Key::generate(|bytes| {
+        let key = DiskKey::generate(|bytes| {
             bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);
             Ok(())
         })
@@ -167,13 +167,13 @@ mod tests {
 
     #[test]
     fn a_source_without_randomness_is_refused() {
-        let error = Key::generate(|_| Ok(())).unwrap_err();
+        let error = DiskKey::generate(|_| Ok(())).unwrap_err();
         assert_eq!(error.kind(), block::ErrorKind::Internal);
     }
 
     #[test]
     fn a_key_does_not_print_itself() {
-        let key = Key::generate(|bytes| {
+        let key = DiskKey::generate(|bytes| {
             bytes[0] = 0xab;
             Ok(())
         });

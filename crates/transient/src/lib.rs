@@ -12,11 +12,11 @@
 //! | `identity` | what a disk is, whatever its path |
 //! | `around`, `direct` | who else can reach its bytes; what is on it, past the page cache |
 //! | [`Scan`] | from disks and images to a report, with the rules for the whole machine |
-//! | [`policy`] | [`Policy`], which of the free ranges are taken |
+//! | [`policy`] | [`BorrowPolicy`], which of the free ranges are taken |
 //! | [`Loan`], [`Claim`] | what a file system lends, and how to tell that nobody has used it since |
 //! | [`Plan`], [`Member`] | what is lent of which disks, held, opened for writing |
 //! | [`Watch`] | looks at the lenders again before the first write, and from then on |
-//! | [`Layout`], [`Stitched`], [`Key`] | the one map from logical to physical, the encrypted disk on it |
+//! | [`Layout`], [`Stitched`], [`DiskKey`] | the one map from logical to physical, the encrypted disk on it |
 //! | [`State`] | state from elsewhere on a borrowed disk, copied in and written back; or the shadow of a base |
 //! | [`Pool`], [`Thin`] | one borrowed disk shared by devices that take room as they are written |
 //! | [`Live`] | room of a running host, given back when it falls short |
@@ -48,16 +48,16 @@ mod watch;
 mod xts;
 
 pub use disk::HostDisk;
-pub use key::Key;
+pub use key::DiskKey;
 pub use layout::{Layout, Lent};
 pub use live::{GiveBack, Given, Live};
 pub use loan::{Claim, Loan};
 pub use machine::Sleeper;
 pub use member::Member;
 pub use plan::Plan;
-pub use policy::{Offer, Policy};
+pub use policy::{BorrowPolicy, Offer};
 pub use pool::{Pool, Thin};
-pub use scan::{Accepted, DiskReport, Part, Scan, ScanOptions};
+pub use scan::{Accepted, DiskReport, PartitionReport, Scan, ScanOptions};
 pub use state::State;
 pub use stitched::Stitched;
 pub use watch::Watch;

@@ -3,7 +3,7 @@
 use crate::HostDisk;
 use crate::direct::Direct;
 use block::{Error, Result, Span};
-use freespace::{Code, FileSystem, Level, Options, Refusal, Source, Stamp, Window};
+use freespace::{Code, FileSystem, FreeSpaceOptions, Level, Refusal, Source, Stamp, Window};
 use std::sync::Arc;
 
 /// What one file system lends.
@@ -45,7 +45,8 @@ impl Loan {
         let disk = Direct::open(self.disk.file())
             .map_err(|e| Refusal::new(Code::ReadError, format!("cannot read it again: {e}")))?;
         let window = Window::part(&disk, claim.base, claim.size)?;
-        let options = Options { level: Some(claim.level), btrfs: true, shadow_copies: true };
+        let options =
+            FreeSpaceOptions { level: Some(claim.level), btrfs: true, shadow_copies: true };
         let found = freespace::read(claim.kind, &window, &options)?;
         let mut free = found.free.iter().peekable();
         for span in &self.spans {

@@ -1,6 +1,6 @@
 //! What is lent of which disks, held from the first look until the end.
 
-use crate::{HostDisk, Key, Layout, Lent, Loan, Member, Stitched, Watch};
+use crate::{DiskKey, HostDisk, Layout, Lent, Loan, Member, Stitched, Watch};
 use block::{BLOCK, Device, Error, Result, Span};
 use std::sync::Arc;
 
@@ -102,7 +102,7 @@ impl Plan {
     ///
     /// # Errors
     /// Those of [`Watch::look`], [`Member::open`] and [`Stitched::new`].
-    pub fn stitch(&self, size: u64, key: &Key) -> Result<(Stitched, Vec<Arc<Member>>)> {
+    pub fn stitch(&self, size: u64, key: &DiskKey) -> Result<(Stitched, Vec<Arc<Member>>)> {
         let members = self.members()?;
         let sizes: Vec<u64> = members.iter().map(|member| member.size()).collect();
         let layout = Layout::new(&self.lent, &sizes)?;
@@ -142,8 +142,8 @@ mod tests {
         }
     }
 
-    fn key() -> Key {
-        Key::generate(|bytes| {
+    fn key() -> DiskKey {
+        DiskKey::generate(|bytes| {
             bytes[1] = 1;
             Ok(())
         })

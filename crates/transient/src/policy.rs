@@ -9,7 +9,7 @@ pub const MARGIN: u64 = 1 << 20;
 
 /// What is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Policy {
+pub struct BorrowPolicy {
     /// How many bytes; `None` takes all that the other rules allow.
     pub want: Option<u64>,
     /// The smallest range that is taken, in bytes; `None` is [`FLOOR`], or [`FLOOR_ROTATING`] on
@@ -30,7 +30,7 @@ pub const MOST: usize = 100_000;
 /// Lent ranges start and end at multiples of this, in bytes from the start of the disk.
 const GRAIN: u64 = block::BLOCK;
 
-impl Default for Policy {
+impl Default for BorrowPolicy {
     fn default() -> Self {
         Self { want: None, floor: None, most: MOST, reserve: 0 }
     }
@@ -45,7 +45,7 @@ pub struct Offer<'a> {
     pub rotational: Option<bool>,
 }
 
-impl Policy {
+impl BorrowPolicy {
     /// The floor on this disk, in bytes.
     pub fn floor(&self, rotational: Option<bool>) -> u64 {
         let default = if rotational == Some(true) { FLOOR_ROTATING } else { FLOOR };
@@ -132,8 +132,9 @@ mod tests {
     #[test]
     fn a_disk_that_turns_has_the_higher_floor() {
         let list = spans(&[(4, 1024), (4, 8192)]);
-        let take =
-            |rotational| Policy::default().choose(&[Offer { spans: &list, rotational }])[0].len();
+        let take = |rotational| {
+            BorrowPolicy::default().choose(&[Offer { spans: &list, rotational }])[0].len()
+        };
         assert_eq!((take(Some(true)), take(Some(false)), take(None)), (1, 2, 2));
     }
 
@@ -160,7 +161,7 @@ mod tests {
             let lists: Vec<Vec<Span>> = lists.iter().map(|pairs| spans(pairs)).collect();
             let offers: Vec<Offer<'_>> =
                 lists.iter().map(|spans| Offer { spans, rotational: None }).collect();
-            let policy = Policy { want, floor: Some(floor), most, reserve: 0 };
+            let policy = BorrowPolicy { want, floor: Some(floor), most, reserve: 0 };
             let taken = policy.choose(&offers);
             // The reference: all ranges that are long enough, in a stable sort by length.
             let mut all: Vec<(usize, Span)> = Vec::new();
@@ -188,7 +189,7 @@ mod tests {
         ) {
             let list = spans(&pairs);
             let free: u64 = list.iter().map(|span| span.len()).sum();
-            let policy = Policy { reserve, floor: Some(4096), ..Policy::default() };
+            let policy = BorrowPolicy { reserve, floor: Some(4096), ..BorrowPolicy::default() };
             let taken = policy.choose(&[Offer { spans: &list, rotational: None }]);
             prop_assert!((free - total(&taken)) as f64 >= free as f64 * f64::from(reserve) / 100.0 - 0.5);
         }

@@ -2,13 +2,13 @@
 
 use crate::machine::{KernelDisk, Sleeper, firmware, may_hide, sleeper};
 use crate::policy::without_margins;
-use crate::{Claim, HostDisk, Loan, Offer, Policy};
+use crate::{BorrowPolicy, Claim, HostDisk, Loan, Offer};
 use block::Span;
 use freespace::probe::{probe, refused_purpose, verity};
 use freespace::suspended::{Look, awake, in_swap_files};
 use freespace::{
-    Code, FileSystem, Level, Options, PartitionTable, Refusal, Source, SuspendedIn, UnheldDisk,
-    Volume, Window, read, refuse,
+    Code, FileSystem, FreeSpaceOptions, Level, PartitionTable, Refusal, Source, SuspendedIn,
+    UnheldDisk, Volume, Window, read, refuse,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,12 +36,12 @@ pub struct DiskReport {
     /// Why all of it is refused.
     pub refusal: Option<Refusal>,
     /// Its partitions, or the one file system on all of it.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PartitionReport>,
 }
 
 /// A partition, or a whole disk without any.
 #[derive(Debug)]
-pub struct Part {
+pub struct PartitionReport {
     /// How people call it: `/dev/sda1`, `disk.img#1`.
     pub name: String,
     /// Its bytes on the disk.
@@ -81,7 +81,7 @@ pub struct Accepted {
 #[derive(Debug, Clone, Default)]
 pub struct ScanOptions {
     /// For the readers.
-    pub reader: Options,
+    pub reader: FreeSpaceOptions,
     /// The owner says that no system is suspended where nobody can look (encrypted disks, volume
     /// managers).
     pub nothing_hidden: bool,
@@ -175,7 +175,7 @@ impl Scan {
         let weak = self.accepted().filter(|(_, _, accepted)| {
             accepted.claim.level == Level::Fast && accepted.usual == Level::Deep
         });
-        let warning = |(_, part, accepted): (&DiskReport, &Part, &Accepted)| {
+        let warning = |(_, part, accepted): (&DiskReport, &PartitionReport, &Accepted)| {
             format!(
                 "{}: damage to the map of free space of {} may go unseen with --proof fast, and files \
                  may be overwritten; leave the option out",
@@ -186,14 +186,14 @@ impl Scan {
     }
 
     /// The accepted parts, with the disk that each is on.
-    pub fn accepted(&self) -> impl Iterator<Item = (&DiskReport, &Part, &Accepted)> {
+    pub fn accepted(&self) -> impl Iterator<Item = (&DiskReport, &PartitionReport, &Accepted)> {
         let parts =
             self.disks.iter().flat_map(|disk| disk.parts.iter().map(move |part| (disk, part)));
         parts.filter_map(|(disk, part)| Some((disk, part, part.verdict.as_ref().ok()?)))
     }
 
     /// What `policy` takes of the accepted parts: a list for each, in their order.
-    pub fn choose(&self, policy: &Policy) -> Vec<Vec<Span>> {
+    pub fn choose(&self, policy: &BorrowPolicy) -> Vec<Vec<Span>> {
         let offers = self.accepted().map(|(disk, _, accepted)| Offer {
             spans: &accepted.usable,
             rotational: disk.rotational,
@@ -202,7 +202,7 @@ impl Scan {
     }
 
     /// The loans that `policy` makes of the accepted parts. Those that lend nothing are left out.
-    pub fn loans(&self, policy: &Policy) -> Vec<Loan> {
+    pub fn loans(&self, policy: &BorrowPolicy) -> Vec<Loan> {
         let taken = self.choose(policy);
         let lend = |(accepted, spans): (&Accepted, Vec<Span>)| Loan {
             disk: Arc::clone(&accepted.disk),
@@ -231,7 +231,7 @@ impl Hidden {
 /// keep those parts that tell something of the machine.
 fn look_into_files<'d>(reports: impl Iterator<Item = &'d mut DiskReport>) {
     let mut reports: Vec<&mut DiskReport> = reports.collect();
-    let mut parts: Vec<&mut Part> = reports
+    let mut parts: Vec<&mut PartitionReport> = reports
         .iter_mut()
         .flat_map(|report| &mut report.parts)
         .filter(|part| part.look.is_some())
@@ -348,7 +348,8 @@ impl DiskReport {
                     let disk = Arc::new(disk);
                     let mut report = Self::empty(&node.path, &disk, "none");
                     let name = node.path.display().to_string();
-                    let mut part = Part::new(name, &disk, Span::whole(disk.size()), None, options);
+                    let mut part =
+                        PartitionReport::new(name, &disk, Span::whole(disk.size()), None, options);
                     if let Some(whole) = node.parent() {
                         part.refuse_for(around(&whole));
                     }
@@ -371,11 +372,12 @@ impl DiskReport {
                 Ok(disk) => {
                     let disk = Arc::new(disk);
                     report.rotational = disk.rotational();
-                    let mut found = Part::new(name, &disk, Span::whole(disk.size()), None, options);
+                    let mut found =
+                        PartitionReport::new(name, &disk, Span::whole(disk.size()), None, options);
                     found.span = span;
                     found
                 }
-                Err(refusal) => Part::refused(name, span, refusal),
+                Err(refusal) => PartitionReport::refused(name, span, refusal),
             });
         }
         let around = around(node);
@@ -413,7 +415,13 @@ impl DiskReport {
             if table != PartitionTable::None {
                 report.refusal = Some(Refusal::new(Code::Unpartitioned, "it has no partition"));
             } else {
-                report.parts.push(Part::new(name, disk, Span::whole(disk.size()), None, options));
+                report.parts.push(PartitionReport::new(
+                    name,
+                    disk,
+                    Span::whole(disk.size()),
+                    None,
+                    options,
+                ));
             }
             return report;
         }
@@ -425,8 +433,10 @@ impl DiskReport {
         for part in table.partitions() {
             let name = format!("{}#{}", path.display(), part.number);
             report.parts.push(match &managed {
-                Some(refusal) => Part::refused(name, part.span, refusal.clone()),
-                None => Part::new(name, disk, part.span, Some(part.span.offset()), options),
+                Some(refusal) => PartitionReport::refused(name, part.span, refusal.clone()),
+                None => {
+                    PartitionReport::new(name, disk, part.span, Some(part.span.offset()), options)
+                }
             });
         }
         report
@@ -482,7 +492,7 @@ fn device_node(path: &Path) -> Option<KernelDisk> {
     KernelDisk::of_device(std::fs::metadata(path).ok()?.rdev())
 }
 
-impl Part {
+impl PartitionReport {
     fn refused(name: String, span: Span, refusal: Refusal) -> Self {
         Self { name, span, kind: None, verdict: Err(refusal), look: None, hashes: None }
     }

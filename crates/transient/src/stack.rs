@@ -73,7 +73,7 @@ fn lock(at: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Key;
+    use crate::DiskKey;
     use std::fs::File;
     use std::os::unix::fs::FileExt;
 
@@ -126,7 +126,7 @@ mod tests {
 
     /// Makes a key and uses it at two depths; then calls `check`.
     fn after_use(check: impl FnOnce(&crate::key::Cipher)) {
-        let key = Key::generate(|bytes| {
+        let key = DiskKey::generate(|bytes| {
             bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 37 + 11) as u8);
             Ok(())
         });

@@ -15,7 +15,7 @@
 //! inside a block) the other half does.
 
 use crate::bits::Bits;
-use crate::key::{Cipher, Key};
+use crate::key::{Cipher, DiskKey};
 use crate::layout::{Layout, PhysicalSpan};
 use crate::region::Region;
 use async_trait::async_trait;
@@ -58,7 +58,7 @@ impl Stitched {
         members: Vec<Arc<dyn Device>>,
         layout: Layout,
         size: u64,
-        key: Option<&Key>,
+        key: Option<&DiskKey>,
     ) -> Result<Self> {
         if size == 0 || size > layout.capacity() {
             return Err(Error::invalid(format!(
@@ -80,7 +80,7 @@ impl Stitched {
             members,
             layout,
             size,
-            cipher: key.map(Key::expand).transpose()?,
+            cipher: key.map(DiskKey::expand).transpose()?,
             written: Bits::new(size),
             regions: std::array::from_fn(|_| Region::default()),
         })

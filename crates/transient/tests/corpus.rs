@@ -11,7 +11,7 @@ use common::mutate::{is_subset, processor_time, well_formed};
 use common::oracle::{btrfs_in_use, clear_bits, clusters_of_files, joined, numbers, xfs_db};
 use common::sparse::Sparse;
 use common::{dumpe2fs, each, hash, images, must, run, unpack};
-use freespace::{FileSystem, FreeSpace, Options, READERS, Window};
+use freespace::{FileSystem, FreeSpace, FreeSpaceOptions, READERS, Window};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -123,7 +123,7 @@ fn folder(name: &str) -> usize {
         let dir = tempfile::tempdir().unwrap();
         let image = image_of(packed, dir.path());
         let before = hash(&image);
-        let reader = Options { level: None, btrfs: true, shadow_copies: true };
+        let reader = FreeSpaceOptions { level: None, btrfs: true, shadow_copies: true };
         let mut results: Vec<FreeSpace> = Vec::new();
         for kind in READERS.iter().flat_map(|reader| reader.kinds).copied() {
             let disk = HostDisk::open(&image).unwrap();

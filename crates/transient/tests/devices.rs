@@ -16,7 +16,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
-use transient::{HostDisk, Key, Plan, Policy, Scan, ScanOptions};
+use transient::{BorrowPolicy, DiskKey, HostDisk, Plan, Scan, ScanOptions};
 
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -75,7 +75,8 @@ impl Loop {
     /// What is said of each of its parts.
     fn codes(&self) -> Vec<Option<Code>> {
         let scan = self.scan();
-        let code = |part: &transient::Part| part.verdict.as_ref().err().map(|why| why.code);
+        let code =
+            |part: &transient::PartitionReport| part.verdict.as_ref().err().map(|why| why.code);
         scan.disks[0].parts.iter().map(code).collect()
     }
 }
@@ -211,9 +212,9 @@ fn a_device_whose_bytes_another_device_shows_is_refused() {
 #[tokio::test]
 async fn a_loop_device_that_is_made_while_a_disk_lends_stops_it() {
     let Some(device) = Loop::new(&partitioned(), &STARTS) else { return };
-    let policy = Policy { want: Some(1 << 20), ..Policy::default() };
+    let policy = BorrowPolicy { want: Some(1 << 20), ..BorrowPolicy::default() };
     let plan = Plan::new(device.scan().loans(&policy)).unwrap();
-    let key = Key::generate(|bytes| {
+    let key = DiskKey::generate(|bytes| {
         bytes[0] = 1;
         Ok(())
     });
@@ -233,7 +234,7 @@ async fn a_loop_device_that_is_made_while_a_disk_lends_stops_it() {
 fn the_last_look_sees_what_changed_behind_the_page_cache_of_a_device() {
     let Some(device) = Loop::new(&partitioned(), &STARTS) else { return };
     let scan = device.scan();
-    let loans = scan.loans(&Policy::default());
+    let loans = scan.loans(&BorrowPolicy::default());
     loans[0].recheck().unwrap();
     // The state of the first file system: not unmounted.
     let file = std::fs::File::options().write(true).open(&device.image).unwrap();
@@ -254,7 +255,7 @@ fn a_read_only_device_is_looked_at_and_never_lent() {
     set("--setro");
     let scan = Scan::run(std::slice::from_ref(&part), &ScanOptions::default());
     assert_eq!(scan.accepted().count(), 1, "{scan:?}");
-    let plan = Plan::new(scan.loans(&Policy::default())).unwrap();
+    let plan = Plan::new(scan.loans(&BorrowPolicy::default())).unwrap();
     let refused = plan.members().err();
     set("--setrw");
     let error = refused.expect("it was opened for writing");
@@ -309,10 +310,10 @@ async fn a_device_keeps_all_that_is_not_lent_and_is_told_of_what_is_free_again()
     let disk = partitioned();
     let Some(device) = Loop::new(&disk, &STARTS) else { return };
     let scan = device.scan();
-    let policy = Policy { want: Some(6 << 20), ..Policy::default() };
+    let policy = BorrowPolicy { want: Some(6 << 20), ..BorrowPolicy::default() };
     let plan = Plan::new(scan.loans(&policy)).unwrap();
     drop(scan);
-    let key = Key::generate(|bytes| {
+    let key = DiskKey::generate(|bytes| {
         bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);
         Ok(())
     });

@@ -7,14 +7,14 @@
 mod common;
 
 use common::{each, hash, images, unpack};
-use freespace::{Code, Options};
+use freespace::{Code, FreeSpaceOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use transient::{Scan, ScanOptions};
 
 fn all_consent() -> ScanOptions {
     ScanOptions {
-        reader: Options { level: None, btrfs: true, shadow_copies: true },
+        reader: FreeSpaceOptions { level: None, btrfs: true, shadow_copies: true },
         nothing_hidden: true,
     }
 }

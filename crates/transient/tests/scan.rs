@@ -6,9 +6,9 @@
 mod common;
 
 use common::{images, make, must, run, unpack};
-use freespace::{Code, Level, Options, Source};
+use freespace::{Code, FreeSpaceOptions, Level, Source};
 use std::path::{Path, PathBuf};
-use transient::{HostDisk, Policy, Scan, ScanOptions};
+use transient::{BorrowPolicy, HostDisk, Scan, ScanOptions};
 
 fn ext4(dir: &Path, name: &str) -> PathBuf {
     let image = dir.join(name);
@@ -386,7 +386,7 @@ fn partitions_of_an_image_are_judged_one_by_one_and_lent_in_disk_offsets() {
     let image = dir.path().join("disk");
     std::fs::write(&image, &disk).unwrap();
     let options = ScanOptions {
-        reader: Options { level: Some(Level::Deep), ..Options::default() },
+        reader: FreeSpaceOptions { level: Some(Level::Deep), ..FreeSpaceOptions::default() },
         nothing_hidden: false,
     };
     let scan = Scan::run(std::slice::from_ref(&image), &options);
@@ -398,7 +398,7 @@ fn partitions_of_an_image_are_judged_one_by_one_and_lent_in_disk_offsets() {
         matches!(codes[..], [None, Some(Code::Unclean | Code::Checksum), Some(Code::Unknown)]),
         "{codes:?}"
     );
-    let loans = scan.loans(&Policy { want: Some(3 << 20), ..Policy::default() });
+    let loans = scan.loans(&BorrowPolicy { want: Some(3 << 20), ..BorrowPolicy::default() });
     assert_eq!(loans.len(), 1);
     let spans = &loans[0].spans;
     assert_eq!(spans.iter().map(|span| span.len()).sum::<u64>(), 3 << 20);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::conformance::{self, Sequence};
-use crate::ring::Driver;
+use crate::ring::RingDriver;
 use crate::{Device, Durability, ZeroMode};
 use async_trait::async_trait;
 use futures::FutureExt;
@@ -25,7 +25,7 @@ impl Way {
         [portable].into_iter().chain(ring).collect()
     }
 
-    fn by(ring: Ring, driver: Driver) -> Self {
+    fn by(ring: Ring, driver: RingDriver) -> Self {
         let mut tasks = JoinSet::new();
         tasks.spawn(driver.run());
         Self { ring: Some(ring), _driver: tasks }

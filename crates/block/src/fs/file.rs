@@ -1,6 +1,6 @@
 //! An open file, of the system or not.
 
-use super::{Kind, Metadata};
+use super::{FileType, Metadata};
 use rustix::fs::{Advice, FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fmt;
@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 /// An open file or directory. Cheap to clone where it is not the system's.
 #[derive(Debug)]
-pub struct File(Handle);
+pub struct File(FileHandle);
 
 #[derive(Debug)]
-enum Handle {
+enum FileHandle {
     System(fs::File),
     Other(Arc<dyn OpenFile>),
 }
@@ -52,20 +52,20 @@ pub trait OpenFile: fmt::Debug + Send + Sync {
 impl File {
     /// One that is not the system's.
     pub fn other(file: Arc<dyn OpenFile>) -> Self {
-        Self(Handle::Other(file))
+        Self(FileHandle::Other(file))
     }
 
     /// Whether it is the system's: only those have pages in its memory, and can be read by a ring.
     #[inline]
     pub(crate) fn is_system(&self) -> bool {
-        matches!(self.0, Handle::System(_))
+        matches!(self.0, FileHandle::System(_))
     }
 
     /// Reads at most what `buf` takes; 0 at the end.
     pub(crate) fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         match &self.0 {
-            Handle::System(file) => file.read_at(buf, offset),
-            Handle::Other(file) => file.read_at(buf, offset),
+            FileHandle::System(file) => file.read_at(buf, offset),
+            FileHandle::Other(file) => file.read_at(buf, offset),
         }
     }
 
@@ -73,11 +73,11 @@ impl File {
     #[inline]
     pub(crate) fn read_now(&self, buf: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
         match &self.0 {
-            Handle::System(file) => {
+            FileHandle::System(file) => {
                 let mut slices = [IoSliceMut::new(buf)];
                 rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT)
             }
-            Handle::Other(file) => file.read_at(buf, offset).map_err(errno),
+            FileHandle::Other(file) => file.read_at(buf, offset).map_err(errno),
         }
     }
 
@@ -116,8 +116,8 @@ impl File {
     #[inline]
     pub fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         match &self.0 {
-            Handle::System(file) => file.write_all_at(data, offset),
-            Handle::Other(file) => {
+            FileHandle::System(file) => file.write_all_at(data, offset),
+            FileHandle::Other(file) => {
                 let mut done = 0;
                 while done < data.len() {
                     done += file.write_at(&data[done..], offset + done as u64)?;
@@ -130,8 +130,8 @@ impl File {
     /// Writes all of `data`, and returns when it is on stable storage.
     pub(crate) fn write_durable(&self, data: &[u8], offset: u64) -> io::Result<()> {
         let file = match &self.0 {
-            Handle::System(file) => file,
-            Handle::Other(file) => {
+            FileHandle::System(file) => file,
+            FileHandle::Other(file) => {
                 self.write_all_at(data, offset)?;
                 return file.sync(false);
             }
@@ -155,8 +155,8 @@ impl File {
     /// That of the system call.
     pub fn len(&self) -> io::Result<u64> {
         match &self.0 {
-            Handle::System(file) => Ok(rustix::fs::seek(file, SeekFrom::End(0))?),
-            Handle::Other(file) => file.metadata().map(|found| found.len),
+            FileHandle::System(file) => Ok(rustix::fs::seek(file, SeekFrom::End(0))?),
+            FileHandle::Other(file) => file.metadata().map(|found| found.len),
         }
     }
 
@@ -174,8 +174,8 @@ impl File {
     /// That of the system call.
     pub fn set_len(&self, len: u64) -> io::Result<()> {
         match &self.0 {
-            Handle::System(file) => file.set_len(len),
-            Handle::Other(file) => file.set_len(len),
+            FileHandle::System(file) => file.set_len(len),
+            FileHandle::Other(file) => file.set_len(len),
         }
     }
 
@@ -185,8 +185,8 @@ impl File {
     /// That of the system call.
     pub fn metadata(&self) -> io::Result<Metadata> {
         match &self.0 {
-            Handle::System(file) => known(&file.metadata()?),
-            Handle::Other(file) => file.metadata(),
+            FileHandle::System(file) => known(&file.metadata()?),
+            FileHandle::Other(file) => file.metadata(),
         }
     }
 
@@ -196,8 +196,8 @@ impl File {
     /// That of the system call; what could not be written is not tried again.
     pub fn sync_data(&self) -> io::Result<()> {
         match &self.0 {
-            Handle::System(file) => file.sync_data(),
-            Handle::Other(file) => file.sync(false),
+            FileHandle::System(file) => file.sync_data(),
+            FileHandle::Other(file) => file.sync(false),
         }
     }
 
@@ -207,32 +207,32 @@ impl File {
     /// That of the system call; what could not be written is not tried again.
     pub fn sync_all(&self) -> io::Result<()> {
         match &self.0 {
-            Handle::System(file) => file.sync_all(),
-            Handle::Other(file) => file.sync(true),
+            FileHandle::System(file) => file.sync_all(),
+            FileHandle::Other(file) => file.sync(true),
         }
     }
 
     pub(crate) fn drop_clean(&self) -> rustix::io::Result<()> {
         match &self.0 {
-            Handle::System(file) => rustix::fs::fadvise(file, 0, None, Advice::DontNeed),
-            Handle::Other(file) => file.drop_clean().map_err(errno),
+            FileHandle::System(file) => rustix::fs::fadvise(file, 0, None, Advice::DontNeed),
+            FileHandle::Other(file) => file.drop_clean().map_err(errno),
         }
     }
 
     pub(crate) fn zero(&self, offset: u64, len: u64, keep_room: bool) -> rustix::io::Result<()> {
         let kind = if keep_room { FallocateFlags::ZERO_RANGE } else { FallocateFlags::PUNCH_HOLE };
         match &self.0 {
-            Handle::System(file) => {
+            FileHandle::System(file) => {
                 rustix::fs::fallocate(file, kind | FallocateFlags::KEEP_SIZE, offset, len)
             }
-            Handle::Other(file) => file.zero(offset, len, keep_room).map_err(errno),
+            FileHandle::Other(file) => file.zero(offset, len, keep_room).map_err(errno),
         }
     }
 
     pub(crate) fn seek_data(&self, offset: u64) -> rustix::io::Result<u64> {
         match &self.0 {
-            Handle::System(file) => rustix::fs::seek(file, SeekFrom::Data(offset)),
-            Handle::Other(file) => match file.seek_data(offset) {
+            FileHandle::System(file) => rustix::fs::seek(file, SeekFrom::Data(offset)),
+            FileHandle::Other(file) => match file.seek_data(offset) {
                 Ok(Some(at)) => Ok(at),
                 Ok(None) => Err(Errno::NXIO),
                 Err(e) => Err(errno(e)),
@@ -242,8 +242,8 @@ impl File {
 
     pub(crate) fn seek_hole(&self, offset: u64) -> rustix::io::Result<u64> {
         match &self.0 {
-            Handle::System(file) => rustix::fs::seek(file, SeekFrom::Hole(offset)),
-            Handle::Other(file) => file.seek_hole(offset).map_err(errno),
+            FileHandle::System(file) => rustix::fs::seek(file, SeekFrom::Hole(offset)),
+            FileHandle::Other(file) => file.seek_hole(offset).map_err(errno),
         }
     }
 
@@ -253,8 +253,8 @@ impl File {
     /// That of the system call.
     pub fn lock_shared(&self) -> io::Result<()> {
         match &self.0 {
-            Handle::System(file) => file.lock_shared(),
-            Handle::Other(file) => match file.try_lock(false)? {
+            FileHandle::System(file) => file.lock_shared(),
+            FileHandle::Other(file) => match file.try_lock(false)? {
                 true => Ok(()),
                 false => Err(io::ErrorKind::WouldBlock.into()),
             },
@@ -267,12 +267,12 @@ impl File {
     /// That of the system call.
     pub fn try_lock(&self) -> io::Result<bool> {
         match &self.0 {
-            Handle::System(file) => match file.try_lock() {
+            FileHandle::System(file) => match file.try_lock() {
                 Ok(()) => Ok(true),
                 Err(fs::TryLockError::WouldBlock) => Ok(false),
                 Err(fs::TryLockError::Error(e)) => Err(e),
             },
-            Handle::Other(file) => file.try_lock(true),
+            FileHandle::Other(file) => file.try_lock(true),
         }
     }
 
@@ -282,15 +282,15 @@ impl File {
     /// That of the system call.
     pub fn unlock(&self) -> io::Result<()> {
         match &self.0 {
-            Handle::System(file) => file.unlock(),
-            Handle::Other(file) => file.unlock(),
+            FileHandle::System(file) => file.unlock(),
+            FileHandle::Other(file) => file.unlock(),
         }
     }
 }
 
 impl From<fs::File> for File {
     fn from(file: fs::File) -> Self {
-        Self(Handle::System(file))
+        Self(FileHandle::System(file))
     }
 }
 
@@ -298,8 +298,8 @@ impl AsFd for File {
     /// The descriptor; one that no call reads from or writes to when it is not the system's.
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.0 {
-            Handle::System(file) => file.as_fd(),
-            Handle::Other(_) => rustix::fs::CWD,
+            FileHandle::System(file) => file.as_fd(),
+            FileHandle::Other(_) => rustix::fs::CWD,
         }
     }
 }
@@ -319,12 +319,12 @@ pub(super) fn known(found: &fs::Metadata) -> io::Result<Metadata> {
     })
 }
 
-pub(super) fn kind(of: fs::FileType) -> Kind {
+pub(super) fn kind(of: fs::FileType) -> FileType {
     if of.is_file() {
-        Kind::File
+        FileType::File
     } else if of.is_dir() {
-        Kind::Directory
+        FileType::Directory
     } else {
-        Kind::Other
+        FileType::Other
     }
 }

@@ -16,7 +16,7 @@
 //! | `file` | [`File`], an open one; [`OpenFile`], one that is not of the system |
 //! | `network` | which kinds come over a network |
 //! | `system` | [`System`], the file system of this process |
-//! | [`simulated`] | [`Simulated`], one in memory that crashes (for tests) |
+//! | [`simulated`] | [`SimulatedFs`], one in memory that crashes (for tests) |
 
 mod file;
 mod network;
@@ -29,7 +29,7 @@ mod tests;
 pub use file::{File, OpenFile};
 pub use network::{FUSE, is_network};
 pub use path::FsPath;
-pub use simulated::Simulated;
+pub use simulated::SimulatedFs;
 pub use system::System;
 
 use crate::page_cache::PageCacheId;
@@ -84,7 +84,7 @@ impl Open {
 
 /// What something in a file system is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileType {
     /// A regular file.
     File,
     /// A directory.
@@ -97,7 +97,7 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metadata {
     /// What it is.
-    pub kind: Kind,
+    pub kind: FileType,
     /// Bytes of a file.
     pub len: u64,
     /// Room that it takes, in bytes.
@@ -110,11 +110,11 @@ pub struct Metadata {
 
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct DirectoryEntry {
     /// The name.
     pub name: OsString,
     /// What it names; links are not followed.
-    pub kind: Kind,
+    pub kind: FileType,
 }
 
 /// A file system. Calls may wait for the disk. Errors are those of the system calls of the same name.
@@ -125,7 +125,7 @@ pub trait FileSystem: fmt::Debug + Send + Sync {
     /// Opens a file, or, for reading, a directory.
     fn open(&self, path: &Path, how: Open) -> io::Result<File>;
     /// What is in a directory, in no order.
-    fn read_dir(&self, path: &Path) -> io::Result<Vec<Entry>>;
+    fn read_dir(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>>;
     /// What is known of what a path leads to.
     fn metadata(&self, path: &Path) -> io::Result<Metadata>;
     /// Gives something another name; a file that has that name loses it.

@@ -1,6 +1,6 @@
 //! A path on a file system.
 
-use super::{Entry, File, FileSystem, Kind, Metadata, Open, System};
+use super::{DirectoryEntry, File, FileSystem, FileType, Metadata, Open, System};
 use crate::page_cache::PageCacheId;
 use crate::{Error, Result};
 use std::fmt;
@@ -70,7 +70,7 @@ impl FsPath {
     ///
     /// # Errors
     /// That of the system call.
-    pub fn read_dir(&self) -> io::Result<Vec<Entry>> {
+    pub fn read_dir(&self) -> io::Result<Vec<DirectoryEntry>> {
         self.fs.read_dir(&self.path)
     }
 
@@ -101,7 +101,7 @@ impl FsPath {
 
     /// Whether there is a directory; `false` also when nobody can tell.
     pub fn is_dir(&self) -> bool {
-        self.metadata().is_ok_and(|found| found.kind == Kind::Directory)
+        self.metadata().is_ok_and(|found| found.kind == FileType::Directory)
     }
 
     /// Renames it to `to`, which is on the same file system.
@@ -204,7 +204,7 @@ impl FsPath {
         for entry in self.read_dir()? {
             let path = self.join(&entry.name);
             let removed = match entry.kind {
-                Kind::Directory => path.remove_dir_all(),
+                FileType::Directory => path.remove_dir_all(),
                 _ => path.remove_file(),
             };
             match removed {

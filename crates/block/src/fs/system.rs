@@ -1,7 +1,7 @@
 //! The file system of this process.
 
 use super::file::{kind, known};
-use super::{Creation, Entry, File, FileSystem, Metadata, Open};
+use super::{Creation, DirectoryEntry, File, FileSystem, Metadata, Open};
 use crate::page_cache::PageCacheId;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
@@ -33,10 +33,10 @@ impl FileSystem for System {
         options.open(path).map(File::from)
     }
 
-    fn read_dir(&self, path: &Path) -> io::Result<Vec<Entry>> {
+    fn read_dir(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>> {
         let entry = |entry: io::Result<fs::DirEntry>| {
             let entry = entry?;
-            Ok(Entry { name: entry.file_name(), kind: kind(entry.file_type()?) })
+            Ok(DirectoryEntry { name: entry.file_name(), kind: kind(entry.file_type()?) })
         };
         fs::read_dir(path)?.map(entry).collect()
     }

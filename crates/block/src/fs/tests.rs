@@ -74,16 +74,19 @@ fn contract(root: &FsPath) {
     assert_eq!(kind(at("d/e").create_dir()), Err(ErrorKind::AlreadyExists));
     at("d/e/g").open(Open::NEW).unwrap();
     assert!(at("d").is_dir() && !at("a").is_dir() && !at("z").is_dir());
-    assert_eq!(names(&at("d/e")), [("f".into(), Kind::Directory), ("g".into(), Kind::File)]);
+    assert_eq!(
+        names(&at("d/e")),
+        [("f".into(), FileType::Directory), ("g".into(), FileType::File)]
+    );
     assert_eq!(kind(at("d").rename(&at("h"))), Ok(()));
-    assert_eq!(names(root), [("a".into(), Kind::File), ("h".into(), Kind::Directory)]);
+    assert_eq!(names(root), [("a".into(), FileType::File), ("h".into(), FileType::Directory)]);
     assert_eq!(at("h").read_dir().unwrap().len(), 1);
     assert_eq!(at("a").read_dir().err().unwrap().kind(), ErrorKind::NotADirectory);
     assert!(at("h").open(Open::WRITE).is_err() && at("h/e").remove_file().is_err());
     at("h/e").sync_directory().unwrap();
     assert_eq!(at("none").sync_directory().unwrap_err().kind(), crate::ErrorKind::NotFound);
     at("h").remove_dir_all().unwrap();
-    assert_eq!(names(root), [("a".into(), Kind::File)]);
+    assert_eq!(names(root), [("a".into(), FileType::File)]);
 
     // Locks.
     let [one, other] = [(); 2].map(|()| at("a").open(Open::READ).unwrap());

@@ -4,8 +4,8 @@
 //! completion, whatever becomes of the future that waits for it. So:
 //!
 //! * The memory belongs to the operation's slot all that time. It is on the heap and neither moves nor
-//!   is touched, and nobody else has a reference to it: a slot gives it away in [`Queue::land`] alone,
-//!   which is called with the completion. A future that is dropped (or forgotten) leaves it there.
+//!   is touched, and nobody else has a reference to it: a slot gives it away in [`SubmissionQueue::land`]
+//!   alone, which is called with the completion. A future that is dropped (or forgotten) leaves it there.
 //! * A slot takes no other operation before that. Each operation is one entry, which has one completion,
 //!   and names its slot in it.
 //! * A queue that is dropped while operations are in flight leaks their memory.
@@ -33,11 +33,11 @@ use tokio::sync::Semaphore;
 const LONGEST: usize = 1 << 30;
 
 /// What is read; it stays open while an operation is in flight.
-pub(crate) type Target = Arc<dyn AsFd + Send + Sync>;
+pub(crate) type ReadTarget = Arc<dyn AsFd + Send + Sync>;
 
 /// A read, and all that it needs.
-pub(super) struct Operation {
-    pub(super) target: Target,
+pub(super) struct RingRead {
+    pub(super) target: ReadTarget,
     /// Where to read; no negative number to the kernel.
     pub(super) offset: u64,
     /// What is read goes into these, from the index `from` on.
@@ -48,10 +48,10 @@ pub(super) struct Operation {
 /// What an operation gives: its bytes, and the result as the kernel tells it.
 pub(super) type Landed = (Vec<u8>, i32);
 
-enum Slot {
+enum OperationSlot {
     Free,
     Flying {
-        operation: Operation,
+        operation: RingRead,
         waker: Option<Waker>,
         /// Nobody waits for it.
         abandoned: bool,
@@ -60,11 +60,11 @@ enum Slot {
 }
 
 /// A submission queue.
-pub(super) struct Queue {
+pub(super) struct SubmissionQueue {
     ring: IoUring,
     submitting: Mutex<()>,
     completing: Mutex<()>,
-    slots: Box<[Mutex<Slot>]>,
+    slots: Box<[Mutex<OperationSlot>]>,
     /// The slots that are free, as many as `room` has permits, and those that a permit was just taken
     /// for.
     free: Mutex<Vec<u32>>,
@@ -95,7 +95,7 @@ impl Events {
     }
 }
 
-impl Queue {
+impl SubmissionQueue {
     /// A queue for `depth` operations at a time.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl Queue {
             ring,
             submitting: Mutex::new(()),
             completing: Mutex::new(()),
-            slots: (0..depth).map(|_| Mutex::new(Slot::Free)).collect(),
+            slots: (0..depth).map(|_| Mutex::new(OperationSlot::Free)).collect(),
             free: Mutex::new((0..depth).rev().collect()),
             room: Semaphore::new(depth as usize),
             events,
@@ -132,15 +132,15 @@ impl Queue {
 
     /// Begins an operation. `None` when it cannot be done here, for want of room too: a disk that does
     /// not answer may have all of it.
-    pub(super) fn start(&self, operation: Operation) -> Option<Flight<'_>> {
+    pub(super) fn start(&self, operation: RingRead) -> Option<PendingRead<'_>> {
         self.room.try_acquire().ok()?.forget();
         let index = self.free.lock().pop()?;
         // Has the slot from here on, however this ends.
-        let flight = Flight { queue: self, index, landed: false };
+        let flight = PendingRead { queue: self, index, landed: false };
         let entry = {
             let mut slot = self.slots[index as usize].lock();
-            *slot = Slot::Flying { operation, waker: None, abandoned: false };
-            let Slot::Flying { operation, .. } = &mut *slot else { return None };
+            *slot = OperationSlot::Flying { operation, waker: None, abandoned: false };
+            let OperationSlot::Flying { operation, .. } = &mut *slot else { return None };
             entry(operation).user_data(index.into())
         };
         let queued = {
@@ -153,7 +153,7 @@ impl Queue {
         };
         if !queued {
             // The kernel has not seen it.
-            *self.slots[index as usize].lock() = Slot::Landed((Vec::new(), 0));
+            *self.slots[index as usize].lock() = OperationSlot::Landed((Vec::new(), 0));
             return None;
         }
         if self.ring.submit().is_err() {
@@ -190,8 +190,8 @@ impl Queue {
     fn land(&self, index: u64, result: i32) {
         let Some(place) = self.slots.get(index as usize) else { return };
         let mut slot = place.lock();
-        let Slot::Flying { operation, waker, abandoned } =
-            std::mem::replace(&mut *slot, Slot::Free)
+        let OperationSlot::Flying { operation, waker, abandoned } =
+            std::mem::replace(&mut *slot, OperationSlot::Free)
         else {
             return;
         };
@@ -200,7 +200,7 @@ impl Queue {
             self.release(index as u32);
             return;
         }
-        *slot = Slot::Landed((operation.bytes, result));
+        *slot = OperationSlot::Landed((operation.bytes, result));
         drop(slot);
         if let Some(waker) = waker {
             waker.wake();
@@ -219,7 +219,7 @@ impl Queue {
         self.reap();
         for slot in &self.slots {
             let waker = match &mut *slot.lock() {
-                Slot::Flying { waker, .. } => waker.take(),
+                OperationSlot::Flying { waker, .. } => waker.take(),
                 _ => None,
             };
             if let Some(waker) = waker {
@@ -230,7 +230,7 @@ impl Queue {
 }
 
 /// The entry of an operation in a slot, whose memory stays where it is.
-fn entry(operation: &mut Operation) -> squeue::Entry {
+fn entry(operation: &mut RingRead) -> squeue::Entry {
     let file = types::Fd(operation.target.as_fd().as_raw_fd());
     let part = &mut operation.bytes[operation.from..];
     let len = part.len().min(LONGEST) as u32;
@@ -249,66 +249,68 @@ fn check(ring: &mut IoUring) -> io::Result<()> {
 }
 
 /// An operation in flight; dropped, it is nobody's.
-pub(super) struct Flight<'a> {
-    queue: &'a Queue,
+pub(super) struct PendingRead<'a> {
+    queue: &'a SubmissionQueue,
     index: u32,
     /// The slot was given back.
     landed: bool,
 }
 
-impl Future for Flight<'_> {
+impl Future for PendingRead<'_> {
     /// `None` when nobody will complete it.
     type Output = Option<Landed>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Landed>> {
         let queue = self.queue;
         let mut slot = queue.slots[self.index as usize].lock();
-        if let Slot::Flying { waker, .. } = &mut *slot {
+        if let OperationSlot::Flying { waker, .. } = &mut *slot {
             if !waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
                 *waker = Some(context.waker().clone());
             }
             // Looked at under the lock: whoever closes the queue takes the waker after that.
             return if queue.is_open() { Poll::Pending } else { Poll::Ready(None) };
         }
-        let ended = std::mem::replace(&mut *slot, Slot::Free);
+        let ended = std::mem::replace(&mut *slot, OperationSlot::Free);
         drop(slot);
         self.landed = true;
         queue.release(self.index);
         match ended {
-            Slot::Landed(landed) => Poll::Ready(Some(landed)),
-            Slot::Flying { .. } | Slot::Free => Poll::Ready(None),
+            OperationSlot::Landed(landed) => Poll::Ready(Some(landed)),
+            OperationSlot::Flying { .. } | OperationSlot::Free => Poll::Ready(None),
         }
     }
 }
 
-impl Drop for Flight<'_> {
+impl Drop for PendingRead<'_> {
     fn drop(&mut self) {
         if self.landed {
             return;
         }
         let mut slot = self.queue.slots[self.index as usize].lock();
-        if let Slot::Flying { waker, abandoned, .. } = &mut *slot {
+        if let OperationSlot::Flying { waker, abandoned, .. } = &mut *slot {
             (*waker, *abandoned) = (None, true);
             return;
         }
-        *slot = Slot::Free;
+        *slot = OperationSlot::Free;
         drop(slot);
         self.queue.release(self.index);
     }
 }
 
-impl Drop for Queue {
+impl Drop for SubmissionQueue {
     fn drop(&mut self) {
         self.reap();
         for slot in &mut self.slots {
-            if let Slot::Flying { operation, .. } = std::mem::replace(slot.get_mut(), Slot::Free) {
+            if let OperationSlot::Flying { operation, .. } =
+                std::mem::replace(slot.get_mut(), OperationSlot::Free)
+            {
                 std::mem::forget(operation.bytes);
             }
         }
     }
 }
 
-impl fmt::Debug for Queue {
+impl fmt::Debug for SubmissionQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Queue")
             .field("depth", &self.slots.len())

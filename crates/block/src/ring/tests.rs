@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use tokio::task::JoinSet;
 
 /// A ring of one queue with room for `depth`; nothing where the kernel has none.
-fn start(depth: u32) -> Option<(Ring, Driver)> {
+fn start(depth: u32) -> Option<(Ring, RingDriver)> {
     match Ring::with_depth(1, depth) {
         Ok(started) => Some(started),
         Err(error) => {
@@ -17,19 +17,19 @@ fn start(depth: u32) -> Option<(Ring, Driver)> {
     }
 }
 
-fn driven(driver: Driver) -> JoinSet<()> {
+fn driven(driver: RingDriver) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     tasks.spawn(driver.run());
     tasks
 }
 
 /// Something whose read stays in flight until something is written.
-fn pipe() -> (Target, std::io::PipeWriter) {
+fn pipe() -> (ReadTarget, std::io::PipeWriter) {
     let (reader, writer) = std::io::pipe().unwrap();
     (Arc::new(OwnedFd::from(reader)), writer)
 }
 
-async fn read(ring: &Ring, target: &Target) -> Option<Vec<u8>> {
+async fn read(ring: &Ring, target: &ReadTarget) -> Option<Vec<u8>> {
     let (mut bytes, result) = ring.read(Arc::clone(target), 0, vec![0; 8], 0).await?;
     bytes.truncate(result.unwrap());
     Some(bytes)
@@ -67,7 +67,7 @@ async fn more_than_there_is_room_for_are_done_in_another_way() {
     let _driver = driven(driver);
     let file = tempfile::tempfile().unwrap();
     file.write_all_at(b"12345678", 0).unwrap();
-    let target: Target = Arc::new(file);
+    let target: ReadTarget = Arc::new(file);
     let reads = (0..100).map(|_| read(&ring, &target));
     let read = futures::future::join_all(reads).await;
     assert!(read.iter().flatten().count() >= 2);
@@ -84,7 +84,7 @@ async fn without_its_driver_a_ring_tells_everybody_to_do_it_in_another_way() {
     drop(driver);
     assert_eq!(flying.await, None);
     assert!(!ring.is_open());
-    let target: Target = Arc::new(tempfile::tempfile().unwrap());
+    let target: ReadTarget = Arc::new(tempfile::tempfile().unwrap());
     assert_eq!(read(&ring, &target).await, None);
 }
 
@@ -131,7 +131,7 @@ fn every_task_of_many_threads_gets_its_own_bytes() {
             tasks.spawn(async move {
                 for step in 0..100 {
                     let block = (task * 37 + step * 11) % BLOCKS;
-                    let target = Arc::clone(&file) as Target;
+                    let target = Arc::clone(&file) as ReadTarget;
                     if step % 10 == 0 {
                         let again = Arc::clone(&target);
                         let _ = ring.read(again, 0, vec![0; 4096], 0).now_or_never();
@@ -160,7 +160,7 @@ async fn a_part_is_read_behind_what_is_there() {
     let _driver = driven(driver);
     let file = tempfile::tempfile().unwrap();
     file.write_all_at(b"abcdef", 0).unwrap();
-    let target: Target = Arc::new(file);
+    let target: ReadTarget = Arc::new(file);
     let (bytes, len) = ring.read(target, 2, b"........".to_vec(), 3).await.unwrap();
     assert_eq!((bytes.as_slice(), len.unwrap()), (b"...cdef.".as_slice(), 4));
 }

@@ -14,7 +14,7 @@ const HALF: u64 = 0x7777_7777_7777_7777;
 
 /// A key as the sketch sees it: two hashes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Key {
+pub(super) struct SketchKey {
     /// Chooses the block.
     block: u32,
     /// Chooses the counters, by a byte for each.
@@ -46,21 +46,21 @@ impl Sketch {
 
     /// What a key of this fingerprint is counted under.
     #[inline]
-    pub(super) const fn key(fingerprint: u64) -> Key {
+    pub(super) const fn key(fingerprint: u64) -> SketchKey {
         let spread = fingerprint.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let places = (spread ^ (spread >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32;
-        Key { block: (spread >> 32) as u32, places: places as u32 }
+        SketchKey { block: (spread >> 32) as u32, places: places as u32 }
     }
 
     /// The index of a key's block.
     #[inline]
-    fn block(&self, key: Key) -> usize {
+    fn block(&self, key: SketchKey) -> usize {
         key.block as usize & (self.blocks.len() - 1)
     }
 
     /// How often a key was used lately, 15 at most; too much rather than too little.
     #[inline]
-    pub(super) fn estimate(&self, key: Key) -> u32 {
+    pub(super) fn estimate(&self, key: SketchKey) -> u32 {
         let block = &self.blocks[self.block(key)];
         let mut least = 15;
         for row in 0..ROWS {
@@ -72,7 +72,7 @@ impl Sketch {
 
     /// Counts a use. All counters are halved after eight uses per entry of the cache.
     #[inline]
-    pub(super) fn add(&mut self, key: Key) {
+    pub(super) fn add(&mut self, key: SketchKey) {
         let block = self.block(key);
         let block = &mut self.blocks[block];
         for row in 0..ROWS {

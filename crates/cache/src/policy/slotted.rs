@@ -8,7 +8,7 @@
 //! another key that left, which costs a policy nothing.
 
 use super::{Algorithm, Policy};
-use crate::index::{Index, MOST_SLOTS};
+use crate::index::{FingerprintIndex, MOST_SLOTS};
 
 /// A policy over slots.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Slotted<A> {
     names: Vec<u32>,
     free: Vec<u32>,
     /// The ids of what is remembered, by name.
-    remembered: Index,
+    remembered: FingerprintIndex,
     /// How many they are.
     count: usize,
 }
@@ -44,7 +44,7 @@ impl<A: Algorithm> Slotted<A> {
             held: Vec::new(),
             names: Vec::new(),
             free: Vec::new(),
-            remembered: Index::new(if A::REMEMBERS { entries as usize } else { 0 }),
+            remembered: FingerprintIndex::new(if A::REMEMBERS { entries as usize } else { 0 }),
             count: 0,
         }
     }

@@ -6,7 +6,7 @@
 
 use super::parameters::{Tunable, part};
 use super::queues::{NOWHERE, Queues};
-use super::sketch::{Key, Sketch};
+use super::sketch::{Sketch, SketchKey};
 use super::{Algorithm, Ratio, Room};
 use block::Result;
 
@@ -49,7 +49,7 @@ impl Tunable for WTinyLfuParameters {
 pub struct WTinyLfu {
     parameters: WTinyLfuParameters,
     /// With what each id is counted under.
-    queues: Queues<3, Key>,
+    queues: Queues<3, SketchKey>,
     sketch: Sketch,
     full: usize,
     /// Entries of the window when the cache is full.

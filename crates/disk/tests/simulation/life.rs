@@ -2,7 +2,7 @@
 
 use crate::model::{Content, Disk as Known, Model, There};
 use block::conformance::Sequence;
-use block::fs::simulated::{Faults, Machine, Nature, Simulated};
+use block::fs::simulated::{Faults, Machine, Nature, SimulatedFs};
 use block::{Error, FsPath, Result};
 use cache::{Cache, Config, PolicyKind};
 use disk::{Attachment, Disk, Disks};
@@ -199,7 +199,7 @@ impl Life {
         lived
     }
 
-    pub(crate) async fn home(&mut self, fs: &Arc<Simulated>) -> Result<Home> {
+    pub(crate) async fn home(&mut self, fs: &Arc<SimulatedFs>) -> Result<Home> {
         let at = |path: &str| FsPath::on(Arc::clone(fs) as _, path);
         let mut home = Home(Vec::new());
         for own in HOMES {
@@ -214,7 +214,7 @@ impl Life {
         Ok(home)
     }
 
-    async fn live(&mut self, fs: &Arc<Simulated>) -> Result<(), Wrong> {
+    async fn live(&mut self, fs: &Arc<SimulatedFs>) -> Result<(), Wrong> {
         let mut home = match self.home(fs).await {
             Ok(home) => home,
             Err(e) => return self.may_fail("opening the store", &e),

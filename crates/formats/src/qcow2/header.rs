@@ -17,7 +17,7 @@ const MOST_L1_ENTRIES: u32 = 4 << 20;
 
 /// What the header says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct Qcow2Header {
     pub(super) version: u32,
     pub(super) cluster_bits: u32,
     pub(super) size: u64,
@@ -32,14 +32,14 @@ pub(super) struct Header {
 
 /// How a file is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reader {
+pub(super) enum ReadMethod {
     Library,
     /// By conversion, because of what the text names.
     Convert(&'static str),
 }
 
 /// Parses the first 104 bytes of a file; version 2 needs only 72 of them.
-pub(super) fn parse(bytes: &[u8]) -> Result<(Header, Reader)> {
+pub(super) fn parse(bytes: &[u8]) -> Result<(Qcow2Header, ReadMethod)> {
     let corrupt = |what: &str| Err(Error::corrupt(format!("not a valid qcow2 image: {what}")));
     if bytes.len() < 72 {
         return corrupt("the file ends in the header; fetch it again");
@@ -56,7 +56,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Header, Reader)> {
     if version == 3 && bytes.len() < 104 {
         return corrupt("the file ends in the header; fetch it again");
     }
-    let header = Header {
+    let header = Qcow2Header {
         version,
         cluster_bits: be32(bytes, 20),
         size: be64(bytes, 24),
@@ -94,7 +94,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Header, Reader)> {
     Ok((header, reader(header.features)?))
 }
 
-fn reader(features: u64) -> Result<Reader> {
+fn reader(features: u64) -> Result<ReadMethod> {
     if features & feature::CORRUPT != 0 {
         return Err(Error::corrupt(
             "is marked as corrupt; repair a copy of it with qemu-img check -r all",
@@ -118,8 +118,8 @@ fn reader(features: u64) -> Result<Reader> {
         )));
     }
     Ok(match () {
-        () if features & feature::EXTENDED_L2 != 0 => Reader::Convert("extended L2 entries"),
-        () if features & feature::COMPRESSION != 0 => Reader::Convert("zstd compression"),
-        () => Reader::Library,
+        () if features & feature::EXTENDED_L2 != 0 => ReadMethod::Convert("extended L2 entries"),
+        () if features & feature::COMPRESSION != 0 => ReadMethod::Convert("zstd compression"),
+        () => ReadMethod::Library,
     })
 }

@@ -10,10 +10,10 @@ mod header;
 mod refcounts;
 mod tables;
 
-use self::header::{Header, Reader};
+use self::header::{Qcow2Header, ReadMethod};
 use self::tables::Tables;
 use crate::convert::{self, Tool};
-use crate::driver::{self, Driver, Traits};
+use crate::driver::{self, ImageDriver, Traits};
 use crate::file::read_up_to;
 use block::{Device, Error, Result, offload};
 use imago::StorageOpenOptions;
@@ -34,11 +34,11 @@ pub(crate) async fn open(path: &Path, read_only: bool, scratch: &Path) -> Result
         let file = crate::file::open(path, read_only)?;
         let (header, reader) = check(&file, path, read_only)?;
         match reader {
-            Reader::Library => {
+            ReadMethod::Library => {
                 let device = open_with_library(file, path, read_only, header, &runtime)?;
                 Ok(Ok(Arc::new(device) as Arc<dyn Device>))
             }
-            Reader::Convert(why) => Ok(Err(why)),
+            ReadMethod::Convert(why) => Ok(Err(why)),
         }
     })
     .await?;
@@ -72,7 +72,7 @@ pub(crate) async fn create(path: &Path, size: u64) -> Result<Arc<dyn Device>> {
         match made.and_then(|made| made.map_err(|e| driver::error(&path, e))) {
             Ok(image) => {
                 let traits = Traits { read_only: false, unit: 64 << 10, zero_marks: true };
-                Ok(Arc::new(Driver::new(FormatAccess::new(image), &path, traits)) as _)
+                Ok(Arc::new(ImageDriver::new(FormatAccess::new(image), &path, traits)) as _)
             }
             Err(e) => {
                 // Nothing is lost: it was not there before, and has no data.
@@ -92,9 +92,9 @@ fn open_with_library(
     file: File,
     path: &Path,
     read_only: bool,
-    header: Header,
+    header: Qcow2Header,
     runtime: &Handle,
-) -> Result<Driver> {
+) -> Result<ImageDriver> {
     let image = driver::guard(path, || {
         runtime.block_on(async {
             let file = ImagoFile::from_open_file(file, options(path, read_only))?;
@@ -107,11 +107,11 @@ fn open_with_library(
     .map_err(|e| driver::error(path, e))?;
     let traits =
         Traits { read_only, unit: 1 << header.cluster_bits, zero_marks: header.version >= 3 };
-    Ok(Driver::new(FormatAccess::new(image), path, traits))
+    Ok(ImageDriver::new(FormatAccess::new(image), path, traits))
 }
 
 /// Checks the header and walks the tables; for writing, the reference counts too.
-fn check(file: &File, path: &Path, read_only: bool) -> Result<(Header, Reader)> {
+fn check(file: &File, path: &Path, read_only: bool) -> Result<(Qcow2Header, ReadMethod)> {
     let len = crate::file::len(file, path)?;
     let bytes = read_up_to(file, path, 0, 104)?;
     let (header, reader) = header::parse(&bytes).map_err(|e| e.context(path.display()))?;

@@ -4,7 +4,7 @@
 //! are in use, and the disk is lost; the library also follows gaps in the counts without end. So
 //! everything that is in use must be counted, tables must overlap nothing, and there are no gaps.
 
-use super::tables::{Tables, Use, numbers};
+use super::tables::{RangeUse, Tables, numbers};
 use block::{Error, Result};
 
 /// The most clusters that are checked: 32 MiB of marks, a file of 16 TiB with usual clusters.
@@ -46,26 +46,26 @@ pub(super) fn check(tables: &Tables<'_>) -> Result<()> {
     let counted = counted(tables, clusters)?;
     let mut taken = Marks::new(clusters); // by tables
     let mut used = Marks::new(clusters); // by data
-    let mut visit = |kind: Use, offset: u64, len: u64| {
+    let mut visit = |kind: RangeUse, offset: u64, len: u64| {
         for index in offset / cluster..(offset + len).div_ceil(cluster) {
             if !counted.has(index) {
                 return Err(tables.corrupt(&format!("cluster {index} is in use and not counted")));
             }
-            if taken.has(index) || kind == Use::Table && used.has(index) {
+            if taken.has(index) || kind == RangeUse::Table && used.has(index) {
                 return Err(tables.corrupt(&format!("a table overlaps cluster {index}")));
             }
             match kind {
-                Use::Table => taken.add(index),
-                Use::Data => used.add(index),
+                RangeUse::Table => taken.add(index),
+                RangeUse::Data => used.add(index),
             }
         }
         Ok(())
     };
-    visit(Use::Table, 0, cluster)?; // the header
+    visit(RangeUse::Table, 0, cluster)?; // the header
     let table_len = u64::from(tables.header.refcount_clusters) * cluster;
-    visit(Use::Table, tables.header.refcount_offset, table_len)?;
+    visit(RangeUse::Table, tables.header.refcount_offset, table_len)?;
     for block in blocks(tables)?.into_iter().filter(|offset| *offset != 0) {
-        visit(Use::Table, block, cluster)?;
+        visit(RangeUse::Table, block, cluster)?;
     }
     tables.walk(&mut visit)
 }

@@ -1,6 +1,6 @@
 //! The two levels of tables that map the disk's clusters into a qcow2 file.
 
-use super::header::{Header, feature};
+use super::header::{Qcow2Header, feature};
 use crate::file::read_up_to;
 use block::{Error, Result};
 use std::fs::File;
@@ -13,7 +13,7 @@ const ZERO: u64 = 1;
 
 /// What a range of the file is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum RangeUse {
     /// A table; nothing else may be there.
     Table,
     /// Data, or room for it; compressed clusters may share one.
@@ -21,7 +21,7 @@ pub(super) enum Use {
 }
 
 /// Told of every range of the file that the tables use: what for, offset, length.
-pub(super) type Visit<'a> = dyn FnMut(Use, u64, u64) -> Result<()> + 'a;
+pub(super) type Visit<'a> = dyn FnMut(RangeUse, u64, u64) -> Result<()> + 'a;
 
 /// A qcow2 file whose header was checked.
 pub(super) struct Tables<'a> {
@@ -29,7 +29,7 @@ pub(super) struct Tables<'a> {
     pub(super) path: &'a Path,
     /// The length of the file in bytes.
     pub(super) len: u64,
-    pub(super) header: Header,
+    pub(super) header: Qcow2Header,
 }
 
 impl Tables<'_> {
@@ -83,11 +83,11 @@ impl Tables<'_> {
     pub(super) fn walk(&self, visit: &mut Visit<'_>) -> Result<()> {
         let len = u64::from(self.header.l1_entries) * 8;
         let l1 = self.read("the L1 table", self.header.l1_offset, len)?;
-        visit(Use::Table, self.header.l1_offset, len)?;
+        visit(RangeUse::Table, self.header.l1_offset, len)?;
         let offsets = numbers(&l1).map(|entry| entry & OFFSET).filter(|offset| *offset != 0);
         for offset in self.distinct("L2 table", offsets.collect())? {
             let l2 = self.read("an L2 table", offset, self.cluster())?;
-            visit(Use::Table, offset, self.cluster())?;
+            visit(RangeUse::Table, offset, self.cluster())?;
             let words = if self.header.features & feature::EXTENDED_L2 != 0 { 2 } else { 1 };
             numbers(&l2).step_by(words).try_for_each(|entry| self.entry(entry, visit))?;
         }
@@ -104,7 +104,7 @@ impl Tables<'_> {
             if !self.holds(offset.max(last)) {
                 return Err(self.truncated("compressed data", offset));
             }
-            return visit(Use::Data, offset, last + 1 - offset.min(last));
+            return visit(RangeUse::Data, offset, last + 1 - offset.min(last));
         }
         let offset = entry & OFFSET;
         if offset == 0 {
@@ -114,7 +114,7 @@ impl Tables<'_> {
             return Err(self.truncated("data", offset));
         }
         if self.holds(offset) {
-            visit(Use::Data, offset, self.cluster())?;
+            visit(RangeUse::Data, offset, self.cluster())?;
         }
         Ok(())
     }

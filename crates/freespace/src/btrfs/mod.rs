@@ -15,7 +15,8 @@ use crate::bytes::le64;
 use crate::reader::SuspendedIn;
 use crate::refusal::refuse;
 use crate::{
-    FileSystem, FileSystemReader, FreeList, FreeSpace, Level, Options, Refusal, Stamp, Window,
+    FileSystem, FileSystemReader, FreeList, FreeSpace, FreeSpaceOptions, Level, Refusal, Stamp,
+    Window,
 };
 use block::Span;
 use chunk::{Chunk, Chunks};
@@ -50,7 +51,7 @@ pub(crate) const READER: FileSystemReader = FileSystemReader {
 };
 
 /// Reads what is free.
-fn read(window: &Window<'_>, options: &Options) -> Result<FreeSpace, Refusal> {
+fn read(window: &Window<'_>, options: &FreeSpaceOptions) -> Result<FreeSpace, Refusal> {
     if !options.btrfs {
         refuse!(
             NeedsConsent,

@@ -12,8 +12,8 @@ use crate::fat::table::FatTable;
 use crate::reader::SuspendedIn;
 use crate::refusal::refuse;
 use crate::{
-    FileSystem, FileSystemReader, FreeList, FreeSpace, Level, Options, Refusal, Stamp, Volume,
-    Window,
+    FileSystem, FileSystemReader, FreeList, FreeSpace, FreeSpaceOptions, Level, Refusal, Stamp,
+    Volume, Window,
 };
 use block::Span;
 use boot::ExfatBoot;
@@ -49,7 +49,7 @@ pub(crate) const READER: FileSystemReader = FileSystemReader {
 };
 
 /// Reads what is free.
-fn read(window: &Window<'_>, options: &Options) -> Result<FreeSpace, Refusal> {
+fn read(window: &Window<'_>, options: &FreeSpaceOptions) -> Result<FreeSpace, Refusal> {
     let boot = boot::read(window)?;
     let level = options.level.unwrap_or(Level::Deep);
     let mut fat = FatTable::new(window, boot.fat, 4, boot.clusters + FIRST);

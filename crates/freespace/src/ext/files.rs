@@ -32,13 +32,13 @@ enum Led {
 }
 
 /// A file system whose files can be looked at.
-pub(crate) struct Files<'a> {
+pub(crate) struct ExtFiles<'a> {
     window: &'a Window<'a>,
     sb: ExtSuperblock,
     groups: Groups,
 }
 
-impl<'a> Files<'a> {
+impl<'a> ExtFiles<'a> {
     /// The files of a file system in any state.
     ///
     /// # Errors

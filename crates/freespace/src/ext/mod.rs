@@ -17,12 +17,14 @@ mod superblock;
 use crate::bytes::le16;
 use crate::reader::SuspendedIn;
 use crate::refusal::refuse;
-use crate::{FileSystem, FileSystemReader, FreeSpace, Level, Options, Refusal, Stamp, Window};
+use crate::{
+    FileSystem, FileSystemReader, FreeSpace, FreeSpaceOptions, Level, Refusal, Stamp, Window,
+};
 use block::Span;
 use groups::Groups;
 use superblock::{Checksums, ExtSuperblock};
 
-pub(crate) use files::Files;
+pub(crate) use files::ExtFiles;
 
 impl FileSystem {
     /// Ext without a journal.
@@ -47,7 +49,7 @@ pub(crate) const READER: FileSystemReader = FileSystemReader {
 };
 
 /// Reads what is free.
-fn read(window: &Window<'_>, options: &Options) -> Result<FreeSpace, Refusal> {
+fn read(window: &Window<'_>, options: &FreeSpaceOptions) -> Result<FreeSpace, Refusal> {
     let sb = ExtSuperblock::read(window)?;
     groups::mount_protection(window, &sb)?;
     let groups = Groups::read(window, &sb)?;

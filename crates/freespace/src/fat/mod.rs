@@ -17,7 +17,8 @@ use crate::head::PartHead;
 use crate::reader::SuspendedIn;
 use crate::refusal::refuse;
 use crate::{
-    FileSystem, FileSystemReader, FreeList, FreeSpace, Level, Options, Refusal, Stamp, Window,
+    FileSystem, FileSystemReader, FreeList, FreeSpace, FreeSpaceOptions, Level, Refusal, Stamp,
+    Window,
 };
 use block::Span;
 use boot::{FIRST, FatBoot, RootDirectory};
@@ -121,7 +122,7 @@ fn recognize(head: &PartHead) -> Option<FileSystem> {
 }
 
 /// Reads what is free.
-fn read(window: &Window<'_>, options: &Options) -> Result<FreeSpace, Refusal> {
+fn read(window: &Window<'_>, options: &FreeSpaceOptions) -> Result<FreeSpace, Refusal> {
     let boot = boot::read(window)?;
     state(window, &boot)?;
     let level = options.level.unwrap_or(Level::Deep);

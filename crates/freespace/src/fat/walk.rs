@@ -24,7 +24,7 @@ mod attribute {
 
 /// A directory and the one that holds it; 0 is the root.
 #[derive(Debug, Clone, Copy)]
-struct Directory {
+struct FatDirectory {
     first: u32,
     parent: u32,
 }
@@ -34,7 +34,7 @@ struct FatWalk<'a, 'm> {
     boot: &'m FatBoot,
     map: &'m mut FatMap,
     fat: FatTable<'a>,
-    waiting: Vec<Directory>,
+    waiting: Vec<FatDirectory>,
     /// Clusters that the files and directories seen so far need.
     needed: u64,
 }
@@ -125,7 +125,7 @@ impl FatWalk<'_, '_> {
     }
 
     /// Reads the entries of one directory; the root has no entries for itself and its parent.
-    fn scan(&mut self, pieces: &[Span], directory: Option<Directory>) -> Result<(), Refusal> {
+    fn scan(&mut self, pieces: &[Span], directory: Option<FatDirectory>) -> Result<(), Refusal> {
         let mut index = 0;
         for piece in pieces.iter().flat_map(|piece| piece.pieces(256 << 10)) {
             let bytes = self.window.bytes(piece.offset(), piece.len() as usize)?;
@@ -151,7 +151,7 @@ impl FatWalk<'_, '_> {
     }
 
     /// The first two entries of a directory: `.` leads to itself, `..` to the one that holds it.
-    fn own_entry(&self, entry: &[u8], index: u64, directory: Directory) -> Result<(), Refusal> {
+    fn own_entry(&self, entry: &[u8], index: u64, directory: FatDirectory) -> Result<(), Refusal> {
         let (name, leads_to) = match index {
             0 => (b".          ", directory.first),
             _ => (b"..         ", directory.parent),
@@ -190,7 +190,7 @@ impl FatWalk<'_, '_> {
             if self.waiting.len() >= MAX_WAITING {
                 refuse!(TooMuchWork, "it has more than {MAX_WAITING} directories side by side");
             }
-            self.waiting.push(Directory { first, parent: own });
+            self.waiting.push(FatDirectory { first, parent: own });
             return Ok(());
         }
         if (first == 0) != (size == 0) {

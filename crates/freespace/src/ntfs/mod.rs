@@ -14,8 +14,8 @@ use crate::clusters::Clusters;
 use crate::reader::SuspendedIn;
 use crate::refusal::refuse;
 use crate::{
-    Code, FileSystem, FileSystemReader, FreeList, FreeSpace, Level, Options, Refusal, Stamp,
-    Volume, Window,
+    Code, FileSystem, FileSystemReader, FreeList, FreeSpace, FreeSpaceOptions, Level, Refusal,
+    Stamp, Volume, Window,
 };
 use block::Span;
 use record::{FileRecord, kind};
@@ -55,7 +55,7 @@ pub(crate) const READER: FileSystemReader = FileSystemReader {
 };
 
 /// Reads what is free.
-fn read(window: &Window<'_>, options: &Options) -> Result<FreeSpace, Refusal> {
+fn read(window: &Window<'_>, options: &FreeSpaceOptions) -> Result<FreeSpace, Refusal> {
     let volume = Ntfs::open(window, boot::read(window)?)?;
     prove(&volume, options).or_else(|refusal| {
         if refusal.code == Code::Hibernated {
@@ -77,7 +77,7 @@ fn read(window: &Window<'_>, options: &Options) -> Result<FreeSpace, Refusal> {
 }
 
 /// Reads what is free in a volume whose file table is known.
-fn prove(volume: &Ntfs<'_>, options: &Options) -> Result<FreeSpace, Refusal> {
+fn prove(volume: &Ntfs<'_>, options: &FreeSpaceOptions) -> Result<FreeSpace, Refusal> {
     let window = volume.window;
     if !options.shadow_copies {
         state::shadow_copies(window)?;

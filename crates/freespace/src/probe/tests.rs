@@ -90,8 +90,9 @@ fn a_fat12_is_left_to_its_reader_which_does_not_read_it() {
     boot[510..].copy_from_slice(&[0x55, 0xAA]);
     let disk = with(1 << 20, &[(0, &boot)]);
     assert_eq!(code(&disk), Ok(FileSystem::FAT16));
-    let refusal = crate::read(FileSystem::FAT16, &Window::whole(&disk), &crate::Options::default())
-        .unwrap_err();
+    let refusal =
+        crate::read(FileSystem::FAT16, &Window::whole(&disk), &crate::FreeSpaceOptions::default())
+            .unwrap_err();
     assert_eq!(refusal.code, Code::UnsupportedFeature);
     assert!(refusal.sentence.contains("FAT12"), "{refusal}");
 }

@@ -10,7 +10,8 @@ mod tree;
 
 use crate::reader::SuspendedIn;
 use crate::{
-    FileSystem, FileSystemReader, FreeList, FreeSpace, Level, Options, Refusal, Stamp, Window,
+    FileSystem, FileSystemReader, FreeList, FreeSpace, FreeSpaceOptions, Level, Refusal, Stamp,
+    Window,
 };
 use block::Span;
 
@@ -32,7 +33,7 @@ pub(crate) const READER: FileSystemReader = FileSystemReader {
 };
 
 /// Reads what is free.
-fn read(window: &Window<'_>, _options: &Options) -> Result<FreeSpace, Refusal> {
+fn read(window: &Window<'_>, _options: &FreeSpaceOptions) -> Result<FreeSpace, Refusal> {
     let superblock = superblock::read(window)?;
     let head_of_log = log::check(window, &superblock)?;
     let mut list = FreeList::new();

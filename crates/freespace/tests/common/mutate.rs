@@ -3,7 +3,7 @@
 
 use super::sparse::{Changed, Recording, Sparse};
 use block::Span;
-use freespace::{FileSystem, FreeSpace, Options, Source, Window};
+use freespace::{FileSystem, FreeSpace, FreeSpaceOptions, Source, Window};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::ScopedJoinHandle;
@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(crate) struct Seam {
     pub(crate) name: &'static str,
     pub(crate) kind: FileSystem,
-    pub(crate) options: Options,
+    pub(crate) options: FreeSpaceOptions,
     pub(crate) image: Sparse,
     /// What the image yields, confirmed by somebody else's tool.
     pub(crate) free: Vec<Span>,

@@ -2,9 +2,9 @@
 
 use super::selection::Selection;
 use block::{ByteSize, Error, ErrorKind, Result, Span};
-use freespace::{Code, Options, Refusal};
+use freespace::{Code, FreeSpaceOptions, Refusal};
 use std::path::Path;
-use transient::{Loan, Plan, Policy, Scan, ScanOptions};
+use transient::{BorrowPolicy, Loan, Plan, Scan, ScanOptions};
 
 /// How many bytes are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Amount {
 /// [`ErrorKind::NoSpace`] when there is less; when nothing at all, the first reason.
 pub async fn plan(selection: &Selection, amount: Amount) -> Result<(Plan, u64)> {
     let scan = selection.scan().await?;
-    let loans = scan.loans(&Policy { want: amount.most, ..selection.policy });
+    let loans = scan.loans(&BorrowPolicy { want: amount.most, ..selection.policy });
     if loans.is_empty()
         && let Some((name, refusal)) = reasons(&scan).next()
     {
@@ -76,10 +76,11 @@ fn refused(name: &str, refusal: &Refusal) -> Error {
 /// # Errors
 /// When the disk, or the file system that a range belongs to, is refused now.
 pub(crate) fn again(path: &Path, spans: &[Span]) -> Result<Vec<Loan>> {
-    let reader = Options { level: None, btrfs: true, shadow_copies: true };
+    let reader = FreeSpaceOptions { level: None, btrfs: true, shadow_copies: true };
     let options = ScanOptions { reader, nothing_hidden: true };
     let scan = Scan::run(&[path.to_owned()], &options);
-    let mut loans = scan.loans(&Policy { floor: Some(0), most: usize::MAX, ..Policy::default() });
+    let mut loans =
+        scan.loans(&BorrowPolicy { floor: Some(0), most: usize::MAX, ..BorrowPolicy::default() });
     let mut placed = 0;
     for loan in &mut loans {
         let claim = &loan.claim;

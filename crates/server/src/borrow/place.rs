@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use transient::{GiveBack, Key, Layout, Lent, Live, Loan, Member, Plan, Stitched, Watch};
+use transient::{DiskKey, GiveBack, Layout, Lent, Live, Loan, Member, Plan, Stitched, Watch};
 
 /// How often a running host's free space is looked at, and how long a look at the file systems that
 /// lend allows writes to them.
@@ -33,9 +33,9 @@ enum From {
 ///
 /// # Errors
 /// Those of locking memory.
-pub(crate) fn key() -> Result<Key> {
+pub(crate) fn key() -> Result<DiskKey> {
     let entropy = engine::world::system().entropy;
-    Key::generate(|bytes| entropy.fill(bytes))
+    DiskKey::generate(|bytes| entropy.fill(bytes))
 }
 
 /// Keeps core dumps away: what is in the memory of this process is private.

@@ -1,9 +1,9 @@
 //! Which disks are borrowed from, and by which policy.
 
 use block::{ByteSize, Error, Result, offload};
-use freespace::Options;
+use freespace::FreeSpaceOptions;
 use std::path::PathBuf;
-use transient::{Policy, Scan, ScanOptions};
+use transient::{BorrowPolicy, Scan, ScanOptions};
 
 /// Disks, consent and policy.
 #[derive(Debug, Clone)]
@@ -11,7 +11,7 @@ pub struct Selection {
     /// Disks, partitions or image files; all disks of this machine when there are none.
     pub targets: Vec<PathBuf>,
     /// How much is taken, and of what.
-    pub policy: Policy,
+    pub policy: BorrowPolicy,
     /// How thoroughly is looked, and what the owner agrees to.
     pub options: ScanOptions,
 }
@@ -19,10 +19,10 @@ pub struct Selection {
 impl Selection {
     /// `size` bytes of these disks, with the usual policy.
     pub(crate) fn of(targets: &[PathBuf], size: ByteSize, nothing_suspended: bool) -> Self {
-        let reader = Options { level: None, btrfs: false, shadow_copies: false };
+        let reader = FreeSpaceOptions { level: None, btrfs: false, shadow_copies: false };
         Self {
             targets: targets.to_vec(),
-            policy: Policy {
+            policy: BorrowPolicy {
                 want: Some(size.0),
                 floor: None,
                 most: transient::policy::MOST,

@@ -11,7 +11,7 @@ mod ioctl;
 pub use ioctl::MapTarget;
 
 use crate::sys::{self, KernelKey};
-use crate::{Key, Lent, Plan};
+use crate::{DiskKey, Lent, Plan};
 use block::{Error, ErrorKind, Result, Span};
 use ioctl::{MapCommand, Message, SECURE_DATA, STATUS_TABLE};
 use rustix::fs::{FileType, Mode};
@@ -124,7 +124,7 @@ impl Mapper {
     /// [`Unsupported`](ErrorKind::Unsupported) for image files, [`Conflict`](ErrorKind::Conflict)
     /// when the name is taken or a file system has changed; those of the kernel. Nothing is left
     /// behind.
-    pub fn create(&self, name: &str, plan: Plan, size: u64, key: &Key) -> Result<Mapped> {
+    pub fn create(&self, name: &str, plan: Plan, size: u64, key: &DiskKey) -> Result<Mapped> {
         let table = linear(&plan, size)?;
         let below = format!("{name}{BELOW}");
         self.make(&below)?;
@@ -143,7 +143,7 @@ impl Mapper {
         table: &[MapTarget],
         plan: Plan,
         size: u64,
-        key: &Key,
+        key: &DiskKey,
     ) -> Result<Mapped> {
         // The kernel takes the disks for itself: until it has, nobody holds them. So the stamps are
         // read again after that, and before anything can be written.

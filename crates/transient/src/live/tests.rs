@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Key, Layout, Lent, Stitched};
+use crate::{DiskKey, Layout, Lent, Stitched};
 use block::BLOCK;
 use block::conformance;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ fn host(policy: GiveBack) -> (tempfile::TempDir, Arc<Live>, Arc<AtomicU64>) {
 
 fn stitched(live: &Arc<Live>) -> Stitched {
     let layout = Layout::new(&[Lent { member: 0, span: Span::whole(SIZE) }], &[SIZE]).unwrap();
-    let key = Key::generate(|bytes| {
+    let key = DiskKey::generate(|bytes| {
         bytes[0] = 1;
         Ok(())
     });

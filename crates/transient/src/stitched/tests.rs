@@ -10,9 +10,9 @@ const MEMBERS: usize = 3;
 /// Bytes of each member.
 const MEMBER: u64 = 3 << 20;
 
-fn key(seed: u64) -> Key {
+fn key(seed: u64) -> DiskKey {
     let mut random = Sequence::new(seed);
-    Key::generate(|bytes| {
+    DiskKey::generate(|bytes| {
         bytes.fill_with(|| random.number() as u8);
         Ok(())
     })
@@ -52,7 +52,7 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(size: u64, seed: u64, key: Option<&Key>) -> Self {
+    fn new(size: u64, seed: u64, key: Option<&DiskKey>) -> Self {
         let members: Vec<_> = (0..MEMBERS).map(|m| Arc::new(Memory::from(owned(m)))).collect();
         let ranges = ranges(size, seed);
         let disk = disk(members.iter().map(|m| Arc::clone(m) as _).collect(), &ranges, size, key);
@@ -83,7 +83,7 @@ fn disk(
     members: Vec<Arc<dyn Device>>,
     ranges: &[Lent],
     size: u64,
-    key: Option<&Key>,
+    key: Option<&DiskKey>,
 ) -> Arc<Stitched> {
     let layout = Layout::new(ranges, &[MEMBER; MEMBERS]).unwrap();
     Arc::new(Stitched::new(members, layout, size, key).unwrap())

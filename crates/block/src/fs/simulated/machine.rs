@@ -1,10 +1,10 @@
 //! A machine: memory, a disk, what goes wrong with them, and when.
 
 use super::bytes::Bytes;
-use super::names::{Key, Names, Nature, Node};
-use super::process::Simulated;
+use super::names::{DirectoryNames, NameKey, Nature, Node};
+use super::process::SimulatedFs;
 use crate::conformance::Sequence;
-use crate::fs::{Kind, Metadata};
+use crate::fs::{FileType, Metadata};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -33,7 +33,7 @@ pub struct Faults {
 
 /// A machine with one simulated file system. Clones are the same machine.
 #[derive(Clone)]
-pub struct Machine(Arc<Mutex<State>>);
+pub struct Machine(Arc<Mutex<MachineState>>);
 
 impl fmt::Debug for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -45,9 +45,9 @@ impl Machine {
     /// One with an empty file system of a nature. The seed decides what survives, and what fails.
     pub fn new(nature: Nature, seed: u64) -> Self {
         let directory = Inode { bytes: None, handles: 0, modified: Duration::ZERO, counted: true };
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(MachineState {
             random: Sequence::new(seed),
-            names: Names::new(nature),
+            names: DirectoryNames::new(nature),
             inodes: BTreeMap::from([(ROOT, directory)]),
             next: ROOT + 1,
             locks: BTreeMap::new(),
@@ -65,14 +65,14 @@ impl Machine {
         })))
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, MachineState> {
         self.0.lock()
     }
 
     /// The file system as a process sees it that starts now. What began before has been killed.
-    pub fn start(&self) -> Simulated {
+    pub fn start(&self) -> SimulatedFs {
         self.kill();
-        Simulated::new(self.clone(), self.state().process)
+        SimulatedFs::new(self.clone(), self.state().process)
     }
 
     /// Kills the process: what it still calls fails and changes nothing. What it wrote stays visible.
@@ -100,7 +100,7 @@ impl Machine {
     pub fn lose_power(&self) {
         self.kill();
         let mut state = self.state();
-        let State { random, names, inodes, .. } = &mut *state;
+        let MachineState { random, names, inodes, .. } = &mut *state;
         names.lose_power(random);
         inodes.values_mut().filter_map(|node| node.bytes.as_mut()).for_each(|bytes| {
             bytes.lose_power(random);
@@ -176,9 +176,9 @@ pub(super) struct Lock {
     pub(super) shared: BTreeSet<u64>,
 }
 
-pub(super) struct State {
+pub(super) struct MachineState {
     pub(super) random: Sequence,
-    pub(super) names: Names,
+    pub(super) names: DirectoryNames,
     inodes: BTreeMap<Node, Inode>,
     next: Node,
     pub(super) locks: BTreeMap<Node, Lock>,
@@ -197,7 +197,7 @@ pub(super) struct State {
     now: u64,
 }
 
-impl State {
+impl MachineState {
     /// A process calls.
     pub(super) fn enter(&mut self, process: u64, what: &str) -> io::Result<()> {
         let dead = || Err(io::Error::other("the process was killed"));
@@ -276,7 +276,7 @@ impl State {
     pub(super) fn metadata(&self, node: Node) -> io::Result<Metadata> {
         let inode = self.inodes.get(&node).ok_or(io::ErrorKind::NotFound)?;
         Ok(Metadata {
-            kind: if inode.bytes.is_some() { Kind::File } else { Kind::Directory },
+            kind: if inode.bytes.is_some() { FileType::File } else { FileType::Directory },
             len: inode.bytes.as_ref().map_or(0, Bytes::len),
             room: inode.pages() * crate::BLOCK,
             identity: (1, node),
@@ -299,7 +299,7 @@ impl State {
     }
 
     /// Changes names, all at once.
-    pub(super) fn change_names(&mut self, sets: Vec<(Key, Option<Node>)>) {
+    pub(super) fn change_names(&mut self, sets: Vec<(NameKey, Option<Node>)>) {
         let now = self.time();
         for ((directory, _), _) in &sets {
             if let Some(inode) = self.inodes.get_mut(directory) {
@@ -394,7 +394,7 @@ impl State {
     }
 
     /// The directory and the name at the end of a path.
-    pub(super) fn place(&self, path: &Path) -> io::Result<Key> {
+    pub(super) fn place(&self, path: &Path) -> io::Result<NameKey> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let parent = self.find(path.parent().unwrap_or(Path::new("")))?;
         match self.is_directory(parent) {

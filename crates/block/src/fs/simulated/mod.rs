@@ -1,7 +1,7 @@
 //! A file system in memory that crashes, for tests.
 //!
 //! It tells what is *visible*, what a process reads, from what is *durable*, what a power cut leaves. A
-//! [`Machine`] has the one memory and the one disk; a [`Simulated`] is the file system as one process on
+//! [`Machine`] has the one memory and the one disk; a [`SimulatedFs`] is the file system as one process on
 //! it sees it. Processes are [killed](Machine::kill), which leaves what is visible, and the power
 //! [fails](Machine::lose_power), which leaves what is durable and any part of the rest that the
 //! [`Nature`] of the file system allows. A seed decides everything, and takes the same course each time.
@@ -11,7 +11,7 @@
 //! | `bytes` | the content of a file: pages, sectors, what a failed sync leaves |
 //! | `names` | directories: which changes of names survive, by [`Nature`] |
 //! | `machine` | [`Machine`]: memory, disk, faults, kills and power cuts |
-//! | `process` | [`Simulated`], the file system of one process |
+//! | `process` | [`SimulatedFs`], the file system of one process |
 
 mod bytes;
 mod machine;
@@ -22,4 +22,4 @@ mod tests;
 
 pub use machine::{Faults, Machine};
 pub use names::Nature;
-pub use process::Simulated;
+pub use process::SimulatedFs;

@@ -10,7 +10,7 @@ use std::ffi::OsString;
 /// A file or directory, by number.
 pub(super) type Node = u64;
 /// A name in a directory.
-pub(super) type Key = (Node, OsString);
+pub(super) type NameKey = (Node, OsString);
 
 /// How a file system orders changes of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,14 +37,14 @@ impl Nature {
 
 /// One change, which survives as a whole or not at all.
 #[derive(Debug)]
-struct Change {
+struct DirectoryChange {
     /// What names mean from then on; nothing when they are gone.
-    sets: Vec<(Key, Option<Node>)>,
+    sets: Vec<(NameKey, Option<Node>)>,
     /// A failed sync did not write it, and calls it clean.
     clean: bool,
 }
 
-impl Change {
+impl DirectoryChange {
     fn is_in(&self, directory: Node) -> bool {
         self.sets.iter().any(|((at, _), _)| *at == directory)
     }
@@ -61,21 +61,21 @@ impl Change {
 
 /// The names of a file system.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(super) struct DirectoryNames {
     nature: Nature,
-    visible: BTreeMap<Key, Node>,
-    durable: BTreeMap<Key, Node>,
+    visible: BTreeMap<NameKey, Node>,
+    durable: BTreeMap<NameKey, Node>,
     /// Changes that are not durable, in order.
-    waiting: Vec<Change>,
+    waiting: Vec<DirectoryChange>,
 }
 
-impl Names {
+impl DirectoryNames {
     pub(super) fn new(nature: Nature) -> Self {
         let (visible, durable) = (BTreeMap::new(), BTreeMap::new());
         Self { nature, visible, durable, waiting: Vec::new() }
     }
 
-    pub(super) fn get(&self, key: &Key) -> Option<Node> {
+    pub(super) fn get(&self, key: &NameKey) -> Option<Node> {
         self.visible.get(key).copied()
     }
 
@@ -98,7 +98,7 @@ impl Names {
     }
 
     /// Changes names, all at once.
-    pub(super) fn change(&mut self, sets: Vec<(Key, Option<Node>)>) {
+    pub(super) fn change(&mut self, sets: Vec<(NameKey, Option<Node>)>) {
         for (key, node) in &sets {
             set(&mut self.visible, key, *node);
             // Its block is written whole.
@@ -106,7 +106,7 @@ impl Names {
                 change.clean = false;
             }
         }
-        self.waiting.push(Change { sets, clean: false });
+        self.waiting.push(DirectoryChange { sets, clean: false });
     }
 
     /// A file is synced, `whole` or its bytes alone.
@@ -234,7 +234,7 @@ impl Names {
         self.keep(|at, _| keep[at]);
     }
 
-    fn keep(&mut self, kept: impl Fn(usize, &Change) -> bool) {
+    fn keep(&mut self, kept: impl Fn(usize, &DirectoryChange) -> bool) {
         for (at, change) in std::mem::take(&mut self.waiting).into_iter().enumerate() {
             if kept(at, &change) {
                 for (key, node) in &change.sets {
@@ -247,7 +247,7 @@ impl Names {
     }
 }
 
-fn set(names: &mut BTreeMap<Key, Node>, key: &Key, node: Option<Node>) {
+fn set(names: &mut BTreeMap<NameKey, Node>, key: &NameKey, node: Option<Node>) {
     match node {
         Some(node) => drop(names.insert(key.clone(), node)),
         None => drop(names.remove(key)),

@@ -1,9 +1,9 @@
 //! The file system as one process sees it.
 
 use super::bytes::PAGE;
-use super::machine::{Machine, State, absolute};
+use super::machine::{Machine, MachineState, absolute};
 use super::names::Node;
-use crate::fs::{Creation, Entry, File, FileSystem, Kind, Metadata, Open, OpenFile};
+use crate::fs::{Creation, DirectoryEntry, File, FileSystem, FileType, Metadata, Open, OpenFile};
 use crate::page_cache::PageCacheId;
 use parking_lot::MutexGuard;
 use std::io;
@@ -12,39 +12,39 @@ use std::sync::Arc;
 
 /// The file system of a [`Machine`] as one process sees it, until it is killed.
 #[derive(Debug, Clone)]
-pub struct Simulated {
+pub struct SimulatedFs {
     machine: Machine,
     process: u64,
 }
 
 /// An open file.
 #[derive(Debug)]
-struct Handle {
-    fs: Simulated,
+struct SimulatedFile {
+    fs: SimulatedFs,
     node: Node,
     number: u64,
     write: bool,
 }
 
-impl Simulated {
+impl SimulatedFs {
     pub(super) fn new(machine: Machine, process: u64) -> Self {
         Self { machine, process }
     }
 
-    fn enter(&self, what: &str) -> io::Result<MutexGuard<'_, State>> {
+    fn enter(&self, what: &str) -> io::Result<MutexGuard<'_, MachineState>> {
         let mut state = self.machine.state();
         state.enter(self.process, what)?;
         Ok(state)
     }
 
-    fn enter_changing(&self, what: &str) -> io::Result<MutexGuard<'_, State>> {
+    fn enter_changing(&self, what: &str) -> io::Result<MutexGuard<'_, MachineState>> {
         let mut state = self.machine.state();
         state.enter_changing(self.process, what)?;
         Ok(state)
     }
 }
 
-impl FileSystem for Simulated {
+impl FileSystem for SimulatedFs {
     fn open(&self, path: &Path, how: Open) -> io::Result<File> {
         let makes = how.creation != Creation::Never;
         let mut state = match makes {
@@ -76,18 +76,23 @@ impl FileSystem for Simulated {
         state.hold(node);
         let number = state.number();
         drop(state);
-        Ok(File::other(Arc::new(Handle { fs: self.clone(), node, number, write: how.write })))
+        Ok(File::other(Arc::new(SimulatedFile {
+            fs: self.clone(),
+            node,
+            number,
+            write: how.write,
+        })))
     }
 
-    fn read_dir(&self, path: &Path) -> io::Result<Vec<Entry>> {
+    fn read_dir(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>> {
         let state = self.enter("read_dir")?;
         let node = state.find(path)?;
         if !state.is_directory(node) {
             return Err(io::ErrorKind::NotADirectory.into());
         }
-        let entry = |(name, node): (&std::ffi::OsString, Node)| Entry {
+        let entry = |(name, node): (&std::ffi::OsString, Node)| DirectoryEntry {
             name: name.clone(),
-            kind: if state.is_directory(node) { Kind::Directory } else { Kind::File },
+            kind: if state.is_directory(node) { FileType::Directory } else { FileType::File },
         };
         Ok(state.names.within(node).map(entry).collect())
     }
@@ -195,7 +200,7 @@ impl FileSystem for Simulated {
             state.names.sync_directory(node);
             return Ok(());
         }
-        let State { names, random, .. } = &mut *state;
+        let MachineState { names, random, .. } = &mut *state;
         if names.fail_to_sync_directory(node, random) {
             state.end();
         }
@@ -209,8 +214,8 @@ impl FileSystem for Simulated {
     }
 }
 
-impl Handle {
-    fn changing(&self, what: &str) -> io::Result<MutexGuard<'_, State>> {
+impl SimulatedFile {
+    fn changing(&self, what: &str) -> io::Result<MutexGuard<'_, MachineState>> {
         if !self.write {
             return Err(io::Error::from_raw_os_error(rustix::io::Errno::BADF.raw_os_error()));
         }
@@ -218,7 +223,7 @@ impl Handle {
     }
 }
 
-impl OpenFile for Handle {
+impl OpenFile for SimulatedFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let state = self.fs.enter("read")?;
         Ok(state.bytes(self.node)?.read(buf, offset))
@@ -315,7 +320,7 @@ impl OpenFile for Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for SimulatedFile {
     fn drop(&mut self) {
         self.fs.machine.state().let_go(self.fs.process, self.node, self.number);
     }

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
-use transient::{Accepted, Part, Scan};
+use transient::{Accepted, PartitionReport, Scan};
 
 /// Arguments of `sojourn borrow scan`.
 #[derive(Debug, clap::Args)]
@@ -257,7 +257,11 @@ impl View {
 }
 
 impl PartView {
-    fn new<'l>(part: &Part, lists: &mut impl Iterator<Item = &'l Vec<Span>>, ranges: bool) -> Self {
+    fn new<'l>(
+        part: &PartitionReport,
+        lists: &mut impl Iterator<Item = &'l Vec<Span>>,
+        ranges: bool,
+    ) -> Self {
         let verdict = match &part.verdict {
             Ok(accepted) => {
                 let lent = lists.next().map(Vec::as_slice).unwrap_or_default();

@@ -1,10 +1,10 @@
 //! Which disks are borrowed from and how much: what `scan` and `up` have in common.
 
 use block::{ByteSize, Error, Result};
-use freespace::{Level, Options};
+use freespace::{FreeSpaceOptions, Level};
 use std::path::PathBuf;
 use std::str::FromStr;
-use transient::{Policy, ScanOptions};
+use transient::{BorrowPolicy, ScanOptions};
 
 /// How much is read to prove that a block is free.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -81,7 +81,7 @@ pub(crate) struct Selection {
 impl Selection {
     /// The same for the server.
     pub(crate) fn plain(&self) -> server::borrow::selection::Selection {
-        let reader = Options {
+        let reader = FreeSpaceOptions {
             level: self.proof.map(|proof| match proof {
                 Proof::Fast => Level::Fast,
                 Proof::Deep => Level::Deep,
@@ -91,7 +91,7 @@ impl Selection {
         };
         server::borrow::selection::Selection {
             targets: self.targets.clone(),
-            policy: Policy {
+            policy: BorrowPolicy {
                 want: self.size.and_then(Wanted::bytes),
                 floor: self.min_extent.map(u64::from),
                 most: self.max_extents,
