@@ -2,21 +2,21 @@
 
 use async_trait::async_trait;
 use block::{Device, Error, Memory, Result};
-use nbd::{Ending, ExportSummary, Exports, Limits, Peer, Purpose, Session};
+use nbd::{ExportSummary, Exports, Peer, Purpose, ServerLimits, Session, SessionEnding};
 use std::sync::Arc;
 
 /// The size of the disk, in bytes.
 const SIZE: u64 = 64 << 10;
 
 /// Limits that an input can reach.
-pub fn limits() -> Limits {
-    Limits { in_flight_bytes: 1 << 20, max_request: 1 << 20, ..Limits::default() }
+pub fn limits() -> ServerLimits {
+    ServerLimits { in_flight_bytes: 1 << 20, max_request: 1 << 20, ..ServerLimits::default() }
 }
 
 /// The export `disk`, which is the default one.
 pub struct One;
 
-struct Open(Arc<dyn Device>);
+struct OpenExport(Arc<dyn Device>);
 
 #[async_trait]
 impl Exports for One {
@@ -26,19 +26,19 @@ impl Exports for One {
 
     async fn open(&self, name: &str, _: &Peer, _: Purpose) -> Result<Box<dyn Session>> {
         match name {
-            "" | "disk" => Ok(Box::new(Open(Arc::new(Memory::new(SIZE))))),
+            "" | "disk" => Ok(Box::new(OpenExport(Arc::new(Memory::new(SIZE))))),
             _ => Err(Error::not_found("there is no such export")),
         }
     }
 }
 
 #[async_trait]
-impl Session for Open {
+impl Session for OpenExport {
     fn device(&self) -> &Arc<dyn Device> {
         &self.0
     }
     fn name(&self) -> &str {
         "disk"
     }
-    async fn close(self: Box<Self>, _: Ending) {}
+    async fn close(self: Box<Self>, _: SessionEnding) {}
 }

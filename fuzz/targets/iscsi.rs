@@ -2,7 +2,7 @@
 //! without digests, logins with and without secrets, text keys, CDBs.
 #![no_main]
 
-use iscsi::codec::{Cut, Digests, HEADER, Request, cut, text};
+use iscsi::codec::{Digests, HEADER, PduCut, RequestPdu, cut, text};
 use iscsi::login::Login;
 use iscsi::scsi::Command;
 use iscsi::{Secrets, chap::CHALLENGE};
@@ -25,13 +25,13 @@ fuzz_target!(|data: &[u8]| {
     let digests = Digests { header: how & 1 != 0, data: how & 2 != 0 };
     let known = (how & 4 != 0).then(|| Arc::clone(secrets));
     let mut login = Some(Login::new(known, [3; CHALLENGE + 1]));
-    while let Ok(Cut::Whole(pdu, length)) = cut(stream, digests, LONGEST) {
+    while let Ok(PduCut::Whole(pdu, length)) = cut(stream, digests, LONGEST) {
         assert!(length >= HEADER + pdu.data.len() && length <= stream.len());
         stream = &stream[length..];
-        let request = Request::decode(pdu.header);
-        assert_eq!(Request::decode(&request.encode()), request);
+        let request = RequestPdu::decode(pdu.header);
+        assert_eq!(RequestPdu::decode(&request.encode()), request);
         match &request {
-            Request::Login(request) => {
+            RequestPdu::Login(request) => {
                 let Some(mut at) = login.take() else { return };
                 match at.receive(request, pdu.data) {
                     Ok(answer) if answer.done => drop(at.agreed()),
@@ -42,7 +42,7 @@ fuzz_target!(|data: &[u8]| {
                     Err(_) => return,
                 }
             }
-            Request::Command(command) => {
+            RequestPdu::Command(command) => {
                 if let Ok(command) = Command::decode(&command.cdb) {
                     let _ = (command.data_out(512), command.data_in(512));
                     let _ = (command.data_out(4096), command.data_in(4096));

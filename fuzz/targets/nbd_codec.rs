@@ -7,7 +7,7 @@ use nbd::codec::option::{
     ClientFlags, OptionHeader, OptionReply, OptionReplyHeader, OptionRequest,
 };
 use nbd::codec::reply::{self, ReplyHeader};
-use nbd::codec::request::Request;
+use nbd::codec::request::RequestHeader;
 use nbd::codec::{Parsed, ReplyStyle, option};
 
 fn within<T>(parsed: block::Result<Parsed<T>>, len: usize) {
@@ -29,7 +29,7 @@ fuzz_target!(|data: &[u8]| {
         1 => within(ClientFlags::parse(rest), rest.len()),
         2 => within(OptionHeader::parse(rest), rest.len()),
         3 => within(OptionReplyHeader::parse(rest), rest.len()),
-        4 => within(Request::parse(style, rest), rest.len()),
+        4 => within(RequestHeader::parse(style, rest), rest.len()),
         5 => within(ReplyHeader::parse(style, rest), rest.len()),
         6 => {
             if let Ok(request) = OptionRequest::parse(code, body) {

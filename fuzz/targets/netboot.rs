@@ -6,15 +6,15 @@ use async_trait::async_trait;
 use block::Error;
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use netboot::dhcp::address::Network;
+use netboot::dhcp::address::NetworkSettings;
 use netboot::dhcp::server::Addresses;
 use netboot::dhcp::{DhcpServer, Here, Leases, Message};
 use netboot::identity::Claim;
 use netboot::kernel::BootFile;
 use netboot::script::Script;
 use netboot::tftp::Transfer;
-use netboot::tftp::packet::{ReadRequest, Request};
-use netboot::{Machines, Registry, Verdict};
+use netboot::tftp::packet::{ClientPacket, ReadRequest};
+use netboot::{BootDecision, Machines, Registry};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ struct All;
 
 #[async_trait]
 impl Machines for All {
-    fn judge(&self, _: &Claim) -> Verdict {
-        Verdict::Boot
+    fn judge(&self, _: &Claim) -> BootDecision {
+        BootDecision::Boot
     }
 
     async fn script(&self, _: &Claim) -> Option<Script> {
@@ -39,7 +39,7 @@ impl Machines for All {
 fn server(alone: bool) -> DhcpServer {
     let here = Here { address: Ipv4Addr::new(10, 0, 0, 1), http: 8067 };
     let addresses = alone.then(|| Addresses {
-        network: Network {
+        network: NetworkSettings {
             mask: Ipv4Addr::new(255, 255, 255, 0),
             router: None,
             name_servers: Vec::new(),
@@ -73,7 +73,7 @@ fuzz_target!(|data: &[u8]| {
         let _ = server.boot_answer(data);
     }
     let mut transfer = Transfer::new(vec![1; 5000].into(), &ReadRequest::default());
-    if let Some(Request::Read(request)) = Request::decode(data) {
+    if let Some(ClientPacket::Read(request)) = ClientPacket::decode(data) {
         transfer = Transfer::new(vec![1; 5000].into(), &request);
         let _ = transfer.begin();
     }

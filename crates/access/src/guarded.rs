@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::Rule;
     use block::{ErrorKind, Memory};
-    use nbd::{Ending, Session};
+    use nbd::{Session, SessionEnding};
     use std::sync::Mutex;
     use tracing::{Metadata, field, span};
 
@@ -122,7 +122,7 @@ mod tests {
         fn name(&self) -> &str {
             &self.1
         }
-        async fn close(self: Box<Self>, _: Ending) {}
+        async fn close(self: Box<Self>, _: SessionEnding) {}
     }
 
     fn alice() -> Peer {

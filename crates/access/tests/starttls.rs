@@ -12,8 +12,8 @@ use nbd::codec::option::{
     ClientFlags, GREETING, InfoRequest, MetaRequest, OptionReplyHeader, OptionRequest, REPLY_HEADER,
 };
 use nbd::{
-    Address, ClientOptions, Credentials, Ending, ExportSummary, Exports, Limits, Listener, Peer,
-    Purpose, Remote, Server, Session, Tls, Uri, UriTls,
+    Address, ClientOptions, Credentials, ExportSummary, Exports, Listener, Peer, Purpose, Remote,
+    Server, ServerLimits, Session, SessionEnding, Tls, Uri, UriTls,
 };
 use rustls::crypto::{CryptoProvider, aws_lc_rs, ring};
 use rustls::pki_types::pem::PemObject;
@@ -56,7 +56,7 @@ impl Session for Open {
     fn name(&self) -> &str {
         "d"
     }
-    async fn close(self: Box<Self>, _: Ending) {}
+    async fn close(self: Box<Self>, _: SessionEnding) {}
 }
 
 fn now() -> u64 {
@@ -79,7 +79,8 @@ async fn with_server(
     required: bool,
     work: impl AsyncFnOnce(&Path, &ServerCredentials),
 ) {
-    let limits = Limits { handshake_deadline: Duration::from_secs(2), ..Limits::default() };
+    let limits =
+        ServerLimits { handshake_deadline: Duration::from_secs(2), ..ServerLimits::default() };
     with_limits(dir, required, limits, work).await;
 }
 
@@ -87,7 +88,7 @@ async fn with_server(
 async fn with_limits(
     dir: &Path,
     required: bool,
-    limits: Limits,
+    limits: ServerLimits,
     work: impl AsyncFnOnce(&Path, &ServerCredentials),
 ) {
     let credentials = Arc::new(ServerCredentials::load(dir).unwrap());
@@ -246,7 +247,7 @@ async fn connections_are_counted_by_certificate_as_soon_as_it_is_shown() {
     Authority::open(dir.path(), now()).unwrap().client("bob", 10).unwrap();
     let known = |name: &str| connector(dir.path(), Some(&dir.path().join("clients").join(name)));
     let (alice, bob) = (known("alice"), known("bob"));
-    let limits = Limits { client_connections: 2, ..Limits::default() };
+    let limits = ServerLimits { client_connections: 2, ..ServerLimits::default() };
     with_limits(dir.path(), true, limits, async |socket, _| {
         let enter = async |with: &TlsConnector| {
             let mut stream = encrypt(connect(socket).await, with).await?;
@@ -510,7 +511,7 @@ async fn our_own_client_encrypts_and_trusts_whom_it_is_told_to_trust() {
     // A server without TLS is not spoken to in plain text.
     let socket = other.path().join("plain");
     let listener = Listener::bind(&Address::unix(&socket).unwrap(), 16).await.unwrap();
-    let server = Server::new(Arc::new(One), Limits::default());
+    let server = Server::new(Arc::new(One), ServerLimits::default());
     let asked = async {
         let error = our_client(&socket, &alice, None).await.err().unwrap();
         assert!(error.message().contains("does not encrypt"), "{error}");

@@ -26,5 +26,5 @@ pub mod server;
 pub mod targets;
 
 pub use chap::Secrets;
-pub use server::{Counters, Limits, Server};
-pub use targets::{Attachment, Client, Ending, Targets};
+pub use server::{InitiatorCounters, InitiatorLimits, Server};
+pub use targets::{Attachment, Initiator, SessionEnding, Targets};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// An initiator that logs in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Client {
+pub struct Initiator {
     /// The other end of its connection.
     pub address: SocketAddr,
     /// The iSCSI name that it gives itself, which proves nothing.
@@ -19,7 +19,7 @@ pub struct Client {
     pub user: Option<String>,
 }
 
-impl fmt::Display for Client {
+impl fmt::Display for Initiator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.user {
             Some(user) => write!(f, "chap:{user}@{} ({})", self.address, self.initiator),
@@ -30,7 +30,7 @@ impl fmt::Display for Client {
 
 /// How a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
+pub enum SessionEnding {
     /// The initiator logged out.
     Clean,
     /// The connection was lost or reinstated, broke the protocol, or was closed by the server.
@@ -45,7 +45,7 @@ pub trait Targets: Send + Sync {
     ///
     /// # Errors
     /// When they cannot be listed.
-    async fn list(&self, client: &Client) -> Result<Vec<String>>;
+    async fn list(&self, client: &Initiator) -> Result<Vec<String>>;
 
     /// Attaches the export `name` for one session. The call may be cancelled while it waits, and must
     /// then leave nothing behind.
@@ -53,7 +53,7 @@ pub trait Targets: Send + Sync {
     /// # Errors
     /// [`NotFound`](block::ErrorKind::NotFound), [`Denied`](block::ErrorKind::Denied),
     /// [`Conflict`](block::ErrorKind::Conflict) when another client holds it.
-    async fn attach(&self, name: &str, client: &Client) -> Result<Box<dyn Attachment>>;
+    async fn attach(&self, name: &str, client: &Initiator) -> Result<Box<dyn Attachment>>;
 
     /// The reservations that were last kept of the export of this identity (as [`Attachment::identity`] says
     /// it), at most [`LONGEST`](crate::scsi::reservations::LONGEST) bytes.
@@ -100,5 +100,5 @@ pub trait Attachment: Send + Sync {
 
     /// Ends it. None of its requests is in flight any more. A graceful stop flushes before it; other
     /// ends do not.
-    async fn close(self: Box<Self>, ending: Ending);
+    async fn close(self: Box<Self>, ending: SessionEnding);
 }

@@ -74,7 +74,7 @@ pub trait Dial: Send + Sync {
 
 /// One export at one or several addresses: a server, and those that take over from it.
 #[derive(Debug)]
-pub struct Servers {
+pub struct ExportServers {
     name: String,
     /// Never empty.
     addresses: Vec<(Uri, ClientOptions)>,
@@ -82,7 +82,7 @@ pub struct Servers {
     first: usize,
 }
 
-impl Servers {
+impl ExportServers {
     /// The servers of one export, in the order in which they are tried. `name` is what the device is
     /// known by: the same for whoever takes it up again.
     ///
@@ -97,7 +97,7 @@ impl Servers {
 }
 
 #[async_trait]
-impl Dial for Servers {
+impl Dial for ExportServers {
     async fn dial(&mut self, reinstates: Option<Reinstatement>) -> Result<HandedSocket> {
         let mut failure = None;
         for turn in 0..self.addresses.len() {
@@ -129,7 +129,7 @@ pub struct Keeper<D, S> {
     connections: usize,
     settings: DeviceSettings,
     terms: Terms,
-    line: Option<Line>,
+    line: Option<ConnectionSeries>,
     pauses: Pauses,
     /// What carries encrypted connections.
     relays: JoinSet<()>,
@@ -161,7 +161,7 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
         let known = known.filter(|known| known.server == backend.server);
         let taken_up = known.is_some();
         backend.id = known.map_or(backend.id, |known| known.id);
-        let new_line = || Some(Line { id: backend.id, number: options.number });
+        let new_line = || Some(ConnectionSeries { id: backend.id, number: options.number });
         let mut line = if options.connections == 1 { new_line() } else { None };
         let mut first = servers.dial(next_of(&mut line)).await?;
         if line.is_none() && !first.terms.has(export_flags::CAN_MULTI_CONN) {
@@ -316,13 +316,13 @@ impl<D: Driver, S: Dial> Keeper<D, S> {
 
 /// Connections of which each takes the place of those before.
 #[derive(Debug)]
-struct Line {
+struct ConnectionSeries {
     id: [u8; 16],
     number: u64,
 }
 
 /// What the next connection takes the place of.
-fn next_of(line: &mut Option<Line>) -> Option<Reinstatement> {
+fn next_of(line: &mut Option<ConnectionSeries>) -> Option<Reinstatement> {
     let line = line.as_mut()?;
     line.number += 1;
     Some(Reinstatement { id: line.id, number: line.number })

@@ -18,7 +18,7 @@ const VERSION: u8 = 1;
 /// What is asked, or told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Command {
+pub(crate) enum NetlinkCommand {
     Connect = 1,
     Disconnect = 2,
     Reconfigure = 3,
@@ -26,7 +26,7 @@ pub(crate) enum Command {
     Status = 5,
 }
 
-impl Command {
+impl NetlinkCommand {
     fn of(number: u8) -> Option<Self> {
         [Self::Connect, Self::Disconnect, Self::Reconfigure, Self::LinkDead, Self::Status]
             .into_iter()
@@ -142,7 +142,7 @@ impl Nla for Attribute {
 /// A message of the family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NbdMessage {
-    pub(crate) command: Command,
+    pub(crate) command: NetlinkCommand,
     pub(crate) attributes: Vec<Attribute>,
 }
 
@@ -182,7 +182,7 @@ impl Emitable for NbdMessage {
 
 impl ParseableParametrized<[u8], GenlHeader> for NbdMessage {
     fn parse_with_param(body: &[u8], header: GenlHeader) -> Result<Self, DecodeError> {
-        let command = Command::of(header.cmd)
+        let command = NetlinkCommand::of(header.cmd)
             .ok_or_else(|| DecodeError::from(format!("unknown NBD command {}", header.cmd)))?;
         let attributes = NlasIterator::new(body)
             .map(|attribute| attribute.and_then(|a| Attribute::parse(a.kind(), a.value())))
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn sockets_are_nested_as_the_driver_parses_them() {
         let message = NbdMessage {
-            command: Command::Reconfigure,
+            command: NetlinkCommand::Reconfigure,
             attributes: vec![Attribute::Index(3), Attribute::Sockets(vec![7, 9])],
         };
         let expected: Vec<u8> = [
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn a_backend_ends_with_a_zero_and_is_padded() {
         let attributes = vec![Attribute::Backend("nbd".into()), Attribute::Index(1)];
-        let bytes = emitted(&NbdMessage { command: Command::Connect, attributes });
+        let bytes = emitted(&NbdMessage { command: NetlinkCommand::Connect, attributes });
         assert_eq!(&bytes[..8], [&8u16.to_ne_bytes()[..], &10u16.to_ne_bytes(), b"nbd\0"].concat());
         assert_eq!(bytes.len(), 16);
     }
@@ -233,7 +233,7 @@ mod tests {
         #[test]
         fn numbers_come_back(index: u32, size: u64, block: u64, times: (u64, u64), flags: u64) {
             let message = NbdMessage {
-                command: Command::Connect,
+                command: NetlinkCommand::Connect,
                 attributes: vec![
                     Attribute::Index(index),
                     Attribute::SizeBytes(size),

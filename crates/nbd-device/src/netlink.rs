@@ -2,7 +2,7 @@
 //! connections on another one, so that no answer is lost between reports.
 
 use crate::driver::{DeviceSettings, Driver};
-use crate::message::{Attribute, Command, FAMILY, GROUP, NbdMessage};
+use crate::message::{Attribute, FAMILY, GROUP, NbdMessage, NetlinkCommand};
 use crate::sysfs;
 use async_trait::async_trait;
 use block::{Error, ErrorKind, Result};
@@ -63,9 +63,9 @@ impl Netlink {
 
     async fn ask(
         &mut self,
-        command: Command,
+        command: NetlinkCommand,
         attributes: Vec<Attribute>,
-    ) -> std::result::Result<Option<NbdMessage>, Refusal> {
+    ) -> std::result::Result<Option<NbdMessage>, CommandFailure> {
         let message = GenlMessage::from_payload(NbdMessage { command, attributes });
         self.commands.ask(message, self.family).await
     }
@@ -85,7 +85,7 @@ async fn resolve(commands: &mut Channel) -> Result<(u16, u32)> {
     let answer = match answer {
         Ok(Some(answer)) => answer,
         Ok(None) => return Err(missing()),
-        Err(Refusal::Errno(errno::NO_ENTRY)) => return Err(missing()),
+        Err(CommandFailure::Errno(errno::NO_ENTRY)) => return Err(missing()),
         Err(refusal) => return Err(refusal.error("looking for the NBD driver")),
     };
     let (mut family, mut group) = (None, None);
@@ -132,13 +132,14 @@ impl Driver for Netlink {
         let descriptors = sockets.iter().map(AsRawFd::as_raw_fd).collect();
         attributes.push(Attribute::Sockets(descriptors));
         let name = index.map_or("an NBD device".to_owned(), |index| format!("/dev/nbd{index}"));
-        let answer =
-            self.ask(Command::Connect, attributes).await.map_err(|refusal| match refusal {
-                Refusal::Errno(errno::BUSY) => Error::conflict(format!(
+        let answer = self.ask(NetlinkCommand::Connect, attributes).await.map_err(|refusal| {
+            match refusal {
+                CommandFailure::Errno(errno::BUSY) => Error::conflict(format!(
                     "{name} is in use; take another one, or end it with `sojourn device disconnect`"
                 )),
                 other => other.error(&format!("connecting {name}")),
-            })?;
+            }
+        })?;
         // Which one it took is in the answer.
         answer.and_then(|answer| answer.index()).or(index).ok_or_else(|| {
             Error::unavailable("the NBD driver does not say which device it made; name one")
@@ -154,10 +155,10 @@ impl Driver for Netlink {
         let mut attributes = common(settings);
         attributes.push(Attribute::Index(index));
         attributes.push(Attribute::Sockets(vec![socket.as_raw_fd()]));
-        match self.ask(Command::Reconfigure, attributes).await {
+        match self.ask(NetlinkCommand::Reconfigure, attributes).await {
             Ok(_) => Ok(true),
-            Err(Refusal::Errno(errno::NO_SPACE)) => Ok(false),
-            Err(Refusal::Errno(errno::INVALID)) => {
+            Err(CommandFailure::Errno(errno::NO_SPACE)) => Ok(false),
+            Err(CommandFailure::Errno(errno::INVALID)) => {
                 let name = format!("/dev/nbd{index}");
                 // It says the same when nobody has the device and when somebody else has.
                 Err(match sysfs::backend(index)? {
@@ -172,9 +173,9 @@ impl Driver for Netlink {
     }
 
     async fn disconnect(&mut self, index: u32) -> Result<()> {
-        let asked = self.ask(Command::Disconnect, vec![Attribute::Index(index)]).await;
+        let asked = self.ask(NetlinkCommand::Disconnect, vec![Attribute::Index(index)]).await;
         asked.map(|_| ()).map_err(|refusal| match refusal {
-            Refusal::Errno(errno::INVALID) => {
+            CommandFailure::Errno(errno::INVALID) => {
                 Error::not_found(format!("/dev/nbd{index} is not connected"))
             }
             other => other.error(&format!("disconnecting /dev/nbd{index}")),
@@ -203,7 +204,7 @@ impl Driver for Netlink {
             };
             for message in messages::<GenlMessage<NbdMessage>>(&datagram) {
                 let NetlinkPayload::InnerMessage(message) = message.payload else { continue };
-                let is_ours = message.payload.command == Command::LinkDead;
+                let is_ours = message.payload.command == NetlinkCommand::LinkDead;
                 self.dead.extend(message.payload.index().filter(|_| is_ours));
             }
         }
@@ -212,14 +213,14 @@ impl Driver for Netlink {
 
 /// Why a command was not carried out.
 #[derive(Debug)]
-enum Refusal {
+enum CommandFailure {
     /// The kernel's error number, above zero.
     Errno(i32),
     /// Netlink itself failed.
     Failed(io::Error),
 }
 
-impl Refusal {
+impl CommandFailure {
     fn error(self, what: &str) -> Error {
         match self {
             Self::Errno(errno::PERMISSION | errno::ACCESS) => {
@@ -261,7 +262,7 @@ impl Channel {
         &mut self,
         mut message: GenlMessage<F>,
         family: u16,
-    ) -> std::result::Result<Option<F>, Refusal>
+    ) -> std::result::Result<Option<F>, CommandFailure>
     where
         GenlMessage<F>: NetlinkSerializable + NetlinkDeserializable,
         F: std::fmt::Debug,
@@ -275,11 +276,11 @@ impl Channel {
         packet.finalize();
         let mut bytes = vec![0; packet.buffer_len()];
         packet.serialize(&mut bytes);
-        self.socket.send(&bytes).await.map_err(Refusal::Failed)?;
+        self.socket.send(&bytes).await.map_err(CommandFailure::Failed)?;
         let verdict = async {
             let mut answer = None;
             loop {
-                let datagram = self.receive().await.map_err(Refusal::Failed)?;
+                let datagram = self.receive().await.map_err(CommandFailure::Failed)?;
                 for message in messages::<GenlMessage<F>>(&datagram) {
                     if message.header.sequence_number != self.sequence {
                         continue; // of a command that was given up
@@ -288,7 +289,7 @@ impl Channel {
                         NetlinkPayload::InnerMessage(inner) => answer = Some(inner.payload),
                         NetlinkPayload::Error(error) => match error.raw_code() {
                             0 => return Ok(answer),
-                            number => return Err(Refusal::Errno(number.wrapping_neg())),
+                            number => return Err(CommandFailure::Errno(number.wrapping_neg())),
                         },
                         _ => {}
                     }
@@ -297,7 +298,7 @@ impl Channel {
         };
         match tokio::time::timeout(PATIENCE, verdict).await {
             Ok(verdict) => verdict,
-            Err(_) => Err(Refusal::Failed(io::ErrorKind::TimedOut.into())),
+            Err(_) => Err(CommandFailure::Failed(io::ErrorKind::TimedOut.into())),
         }
     }
 

@@ -9,7 +9,9 @@
 
 use async_trait::async_trait;
 use block::{ByteSize, Device, Error, Memory, Result};
-use nbd::{Ending, ExportSummary, Exports, Limits, Listener, Peer, Purpose, Server, Session};
+use nbd::{
+    ExportSummary, Exports, Listener, Peer, Purpose, Server, ServerLimits, Session, SessionEnding,
+};
 use std::sync::Arc;
 
 /// One device, under the name `memory` and as the default export.
@@ -43,7 +45,7 @@ impl Session for Open {
     fn description(&self) -> Option<&str> {
         Some("bytes in memory")
     }
-    async fn close(self: Box<Self>, _: Ending) {}
+    async fn close(self: Box<Self>, _: SessionEnding) {}
 }
 
 #[tokio::main]
@@ -52,7 +54,7 @@ async fn main() -> Result<()> {
     let address = words.next().unwrap_or_else(|| "unix:/tmp/memory.sock".to_owned()).parse()?;
     let size: ByteSize = words.next().unwrap_or_else(|| "64M".to_owned()).parse()?;
     let device = Arc::new(Memory::new(size.0));
-    let server = Server::new(Arc::new(OneDevice(device)), Limits::default());
+    let server = Server::new(Arc::new(OneDevice(device)), ServerLimits::default());
     let listener = Listener::bind(&address, nbd::server::DEFAULT_BACKLOG).await?;
     eprintln!("serving {size} at {}", listener.address());
     let stop = async {

@@ -26,8 +26,8 @@ pub use client::{
     list_exports, negotiate,
 };
 pub use server::{
-    Counters, Credentials, Ending, ExportSummary, Exports, Layered, Limits, Listener, Peer,
-    Purpose, Server, Session, Tls, Traffic, Transport,
+    Counters, Credentials, ExportSummary, Exports, Layered, Listener, Peer, Purpose, Server,
+    ServerLimits, Session, SessionEnding, Tls, Traffic, Transport,
 };
 pub use uri::{Uri, UriTls};
 

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 
 /// Files that firmware may fetch, by name.
-pub type Files = BTreeMap<&'static str, Bytes>;
+pub type FirmwareFiles = BTreeMap<&'static str, Bytes>;
 
 /// Each file, and the architectures that start it (IANA, Processor Architecture Types).
 const TABLE: [(&str, &[u16]); 3] =

@@ -1,6 +1,6 @@
 //! What machines fetch over HTTP: scripts, kernels, firmware. A router without a socket.
 
-use crate::firmware::Files;
+use crate::firmware::FirmwareFiles;
 use crate::identity::Claim;
 use crate::kernel::BootFile;
 use crate::machines::Machines;
@@ -32,14 +32,14 @@ const GUESS: u32 = 64;
 /// What the routes need.
 struct Site {
     machines: Arc<dyn Machines>,
-    firmware: Files,
+    firmware: FirmwareFiles,
     /// Where machines reach this: `http://10.0.0.1:8067`.
     address: String,
     memory: Arc<Semaphore>,
 }
 
 /// The routes, reached by machines at `address`, such as `http://10.0.0.1:8067`.
-pub fn router(machines: Arc<dyn Machines>, firmware: Files, address: String) -> Router {
+pub fn router(machines: Arc<dyn Machines>, firmware: FirmwareFiles, address: String) -> Router {
     let memory = Arc::new(Semaphore::new(MEMORY));
     Router::new()
         .route("/boot.ipxe", get(send_script))
@@ -51,7 +51,7 @@ pub fn router(machines: Arc<dyn Machines>, firmware: Files, address: String) -> 
 
 /// Who asks for a script.
 #[derive(Deserialize)]
-struct Asked {
+struct ScriptQuery {
     mac: String,
     #[serde(flatten)]
     board: Board,
@@ -72,7 +72,7 @@ impl Board {
     }
 }
 
-async fn send_script(State(site): State<Arc<Site>>, Query(asked): Query<Asked>) -> Response {
+async fn send_script(State(site): State<Arc<Site>>, Query(asked): Query<ScriptQuery>) -> Response {
     let claim = match asked.board.with(&asked.mac) {
         Ok(claim) => claim,
         Err(e) => return problem(&e),

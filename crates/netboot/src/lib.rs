@@ -33,5 +33,5 @@ pub mod tftp;
 
 pub use datagram::Datagrams;
 pub use identity::{MacAddress, MachineUuid};
-pub use machines::{Machines, Verdict};
+pub use machines::{BootDecision, Machines};
 pub use registry::Registry;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 /// Whether a machine gets an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum BootDecision {
     /// It is not ours: nothing is sent.
     Ignore,
     /// It is to start from here.
@@ -20,7 +20,7 @@ pub enum Verdict {
 #[async_trait]
 pub trait Machines: Send + Sync {
     /// Whether a machine that wants to boot is answered. Called for every request: it must not wait.
-    fn judge(&self, machine: &Claim) -> Verdict;
+    fn judge(&self, machine: &Claim) -> BootDecision;
 
     /// What iPXE is to do on a machine; `None` when the machine is not to be answered. What goes
     /// wrong is a script, too, so that the machine's screen tells it.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use netboot::identity::Claim;
 use netboot::kernel::BootFile;
 use netboot::script::Script;
-use netboot::{Machines, Verdict, http};
+use netboot::{BootDecision, Machines, http};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,18 +20,18 @@ const MINE: &str = "52:54:00:00:00:01";
 
 #[async_trait]
 impl Machines for One {
-    fn judge(&self, machine: &Claim) -> Verdict {
-        if machine.mac.to_string() == MINE { Verdict::Boot } else { Verdict::Ignore }
+    fn judge(&self, machine: &Claim) -> BootDecision {
+        if machine.mac.to_string() == MINE { BootDecision::Boot } else { BootDecision::Ignore }
     }
 
     async fn script(&self, machine: &Claim) -> Option<Script> {
-        (self.judge(machine) == Verdict::Boot).then_some(Script::Wait)
+        (self.judge(machine) == BootDecision::Boot).then_some(Script::Wait)
     }
 
     async fn file(&self, machine: &Claim, which: BootFile) -> Result<Bytes> {
         match (self.judge(machine), which) {
-            (Verdict::Boot, BootFile::Kernel) => Ok(vec![5; 3_000_000].into()),
-            (Verdict::Boot, BootFile::Initrd) => Err(Error::conflict("in use")),
+            (BootDecision::Boot, BootFile::Kernel) => Ok(vec![5; 3_000_000].into()),
+            (BootDecision::Boot, BootFile::Initrd) => Err(Error::conflict("in use")),
             _ => Err(Error::not_found("not one of ours")),
         }
     }

@@ -6,7 +6,9 @@ use async_trait::async_trait;
 use block::{
     Attempt, Device, Durability, Error, ErrorKind, Extent, Limits, Memory, Result, Span, ZeroMode,
 };
-use nbd::{Address, Ending, ExportSummary, Exports, Listener, Peer, Purpose, Server, Session, Uri};
+use nbd::{
+    Address, ExportSummary, Exports, Listener, Peer, Purpose, Server, Session, SessionEnding, Uri,
+};
 use replay::{Hub, Pace, Plan, Report, Script, Selection};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -133,7 +135,7 @@ impl Session for Open {
     fn description(&self) -> Option<&str> {
         None
     }
-    async fn close(self: Box<Self>, _: Ending) {}
+    async fn close(self: Box<Self>, _: SessionEnding) {}
 }
 
 /// A server with these disks, and a directory for its socket.
@@ -186,7 +188,7 @@ impl Lab {
         let address = Address::unix(self.socket()).unwrap();
         let listener = Listener::bind(&address, nbd::server::DEFAULT_BACKLOG).await?;
         let exports = Arc::new(Disks(self.disks.clone()));
-        let server = Server::new(exports, nbd::Limits::default());
+        let server = Server::new(exports, nbd::ServerLimits::default());
         let hub = Hub::default();
         let (ended, end) = tokio::sync::oneshot::channel::<()>();
         let served = server.serve(listener, async {

@@ -7,7 +7,9 @@ use super::spare;
 use block::{Error, Result};
 use engine::config::place::TlsMode;
 use nbd::server::DEFAULT_BACKLOG;
-use nbd::{Address, Ending, Exports, Limits, Listener, Peer, Purpose, Server, Tls, Uri};
+use nbd::{
+    Address, Exports, Listener, Peer, Purpose, Server, ServerLimits, SessionEnding, Tls, Uri,
+};
 use rustix::net::AddressFamily;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
@@ -62,7 +64,7 @@ impl Single {
     pub(crate) async fn serve(
         self,
         exports: Arc<dyn Exports>,
-        limits: Limits,
+        limits: ServerLimits,
         security: &Security,
     ) -> Result<ExitCode> {
         let mut signals = Signals::listen()?;
@@ -147,14 +149,18 @@ fn stdin_socket() -> Result<Option<Way>> {
 /// When the export cannot be opened, or the socket or the command cannot be made.
 pub(crate) async fn run(
     exports: Arc<dyn Exports>,
-    limits: Limits,
+    limits: ServerLimits,
     command: &str,
     export: &str,
 ) -> Result<ExitCode> {
     let mut signals = Signals::listen()?;
     // A command that never looks at the export would hide that it is not there.
     if !export.is_empty() {
-        exports.open(export, &Peer::stdio(), Purpose::Info).await?.close(Ending::Clean).await;
+        exports
+            .open(export, &Peer::stdio(), Purpose::Info)
+            .await?
+            .close(SessionEnding::Clean)
+            .await;
     }
     let dir = tempfile::Builder::new()
         .prefix("sojourn-")
@@ -167,7 +173,7 @@ pub(crate) async fn run(
     std::fs::create_dir(&shared).map_err(|e| Error::io(shared.display(), e))?;
     let bounds = super::limits::of_virtqueues(&limits);
     let server = Server::new(Arc::clone(&exports), limits);
-    let machines = vhost_user::Server::new(exports, bounds, server.processors());
+    let machines = vhost_user::VhostUserServer::new(exports, bounds, server.processors());
     let stop = Switch::new();
     let mut beside = JoinSet::new(); // ends with this
     beside.spawn(spare::follow(server.processors(), stop.clone()));

@@ -9,7 +9,7 @@ use block::{ByteSize, Device, Error, ErrorKind, Result};
 use disk::Attachment;
 use engine::Engine;
 use engine::open::Held;
-use nbd::{Ending, ExportSummary, Exports, Peer, Purpose, Session};
+use nbd::{ExportSummary, Exports, Peer, Purpose, Session, SessionEnding};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{ImageName, images};
@@ -189,11 +189,11 @@ impl Session for DiskSession {
         format!("disk {:032x}", u128::from_be_bytes(self.uuid))
     }
 
-    async fn close(mut self: Box<Self>, ending: Ending) {
+    async fn close(mut self: Box<Self>, ending: SessionEnding) {
         let Some(attachment) = self.attachment.take() else { return };
         let how = match ending {
-            Ending::Clean => disk::Ending::Clean,
-            Ending::Lost => disk::Ending::Lost,
+            SessionEnding::Clean => disk::Ending::Clean,
+            SessionEnding::Lost => disk::Ending::Lost,
         };
         if let Err(e) = attachment.detach(how).await {
             tracing::error!(export = self.name, error = e.message(), "cannot reset the disk");
@@ -231,5 +231,5 @@ impl Session for ImageSession {
         format!("image {} {}", self.name, self.manifest)
     }
 
-    async fn close(self: Box<Self>, _ending: Ending) {}
+    async fn close(self: Box<Self>, _ending: SessionEnding) {}
 }

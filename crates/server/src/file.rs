@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use block::{Device, Error, Result};
-use nbd::{Ending, ExportSummary, Exports, Peer, Purpose, Session};
+use nbd::{ExportSummary, Exports, Peer, Purpose, Session, SessionEnding};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -58,5 +58,5 @@ impl Session for FileSession {
         &self.name
     }
 
-    async fn close(self: Box<Self>, _ending: Ending) {}
+    async fn close(self: Box<Self>, _ending: SessionEnding) {}
 }

@@ -7,7 +7,9 @@ use super::recordings::Place;
 use async_trait::async_trait;
 use block::{Device, Result};
 use engine::Config;
-use nbd::{ClientOptions, Ending, ExportSummary, Exports, Peer, Purpose, Remote, Session, Uri};
+use nbd::{
+    ClientOptions, ExportSummary, Exports, Peer, Purpose, Remote, Session, SessionEnding, Uri,
+};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -57,7 +59,7 @@ impl Session for ForwardSession {
         &self.name
     }
 
-    async fn close(self: Box<Self>, _ending: Ending) {
+    async fn close(self: Box<Self>, _ending: SessionEnding) {
         let Self { device, remote, .. } = *self;
         drop(device);
         // Others may still hold the device for a moment; then the connection just ends.

@@ -3,7 +3,7 @@
 
 use engine::Engine;
 use model::head_room::{self, HeadRoom, Limit, Limits, Seen};
-use nbd::server::Operation;
+use nbd::server::TimedOperation;
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -54,7 +54,7 @@ struct Moment {
 
 impl Moment {
     fn now(engine: &Engine, counters: &nbd::Counters) -> Self {
-        let all = Operation::ALL.into_iter().map(|operation| counters.latencies.of(operation));
+        let all = TimedOperation::ALL.into_iter().map(|operation| counters.latencies.of(operation));
         let (mut requests, mut response_nanos) = (0, 0u64);
         for latency in all {
             requests += latency.count();

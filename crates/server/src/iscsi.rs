@@ -8,7 +8,7 @@ use super::signals::Switch;
 use async_trait::async_trait;
 use block::{Device, Error, Observer, Result};
 use engine::config::Config;
-use iscsi::{Attachment, Client, Counters, Ending, Secrets, Server, Targets};
+use iscsi::{Attachment, Initiator, InitiatorCounters, Secrets, Server, SessionEnding, Targets};
 use nbd::server::ClientPace;
 use nbd::{Exports, Peer, Purpose, Session};
 use reservations::ReservationFiles;
@@ -39,7 +39,7 @@ pub(crate) struct Front {
 pub(crate) struct Plan {
     places: Vec<String>,
     secrets: Option<Arc<Secrets>>,
-    limits: iscsi::Limits,
+    limits: iscsi::InitiatorLimits,
     reservations: ReservationFiles,
 }
 
@@ -62,12 +62,12 @@ impl Plan {
             listen::check_iscsi(place, secrets.is_some(), asked.insecure).await?;
         }
         let nbd = limits(config);
-        let limits = iscsi::Limits {
-            connections: nbd.connections.min(iscsi::Limits::default().connections),
+        let limits = iscsi::InitiatorLimits {
+            connections: nbd.connections.min(iscsi::InitiatorLimits::default().connections),
             login_deadline: nbd.handshake_deadline,
             busy_poll: nbd.busy_poll,
             stop_deadline: Duration::from_secs(config.serve.stop_seconds),
-            ..iscsi::Limits::default()
+            ..iscsi::InitiatorLimits::default()
         };
         let reservations = ReservationFiles::of(home);
         Ok(Some(Self { places: places.clone(), secrets, limits, reservations }))
@@ -199,7 +199,7 @@ struct ExportTargets {
 }
 
 /// The client as exports and access rules know it.
-fn peer(client: &Client) -> Peer {
+fn peer(client: &Initiator) -> Peer {
     let peer = Peer::tcp(client.address);
     match &client.user {
         Some(user) => peer.proven(user.clone()),
@@ -209,12 +209,12 @@ fn peer(client: &Client) -> Peer {
 
 #[async_trait]
 impl Targets for ExportTargets {
-    async fn list(&self, client: &Client) -> Result<Vec<String>> {
+    async fn list(&self, client: &Initiator) -> Result<Vec<String>> {
         let list = self.exports.list(&peer(client)).await?;
         Ok(list.into_iter().map(|export| export.name).collect())
     }
 
-    async fn attach(&self, name: &str, client: &Client) -> Result<Box<dyn Attachment>> {
+    async fn attach(&self, name: &str, client: &Initiator) -> Result<Box<dyn Attachment>> {
         let peer = peer(client);
         let session = self.exports.open(name, &peer, Purpose::Use).await?;
         Ok(Box::new(Attached { session, pace: self.nbd.pace(&peer) }))
@@ -261,10 +261,10 @@ impl Attachment for Attached {
         Some(self.pace.clone())
     }
 
-    async fn close(self: Box<Self>, ending: Ending) {
+    async fn close(self: Box<Self>, ending: SessionEnding) {
         let ending = match ending {
-            Ending::Clean => nbd::server::Ending::Clean,
-            Ending::Lost => nbd::server::Ending::Lost,
+            SessionEnding::Clean => nbd::server::SessionEnding::Clean,
+            SessionEnding::Lost => nbd::server::SessionEnding::Lost,
         };
         self.session.close(ending).await;
     }
@@ -294,7 +294,7 @@ pub struct IscsiView {
 
 impl IscsiView {
     /// That of a server which listens there.
-    pub(crate) fn of(listeners: Vec<String>, counters: &Counters) -> Self {
+    pub(crate) fn of(listeners: Vec<String>, counters: &InitiatorCounters) -> Self {
         Self {
             listeners,
             connections: counters.connections,

@@ -1,7 +1,7 @@
 //! How long requests took, as the status tells it. Field names are documented in docs/cli.md and do
 //! not change.
 
-use nbd::server::{Latencies, Latency, Operation};
+use nbd::server::{Latencies, Latency, TimedOperation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -72,7 +72,7 @@ impl From<&Latency> for LatencyView {
 
 /// By kind of request; kinds that nobody asked for are left out.
 pub(crate) fn by_kind(latencies: &Latencies) -> BTreeMap<String, LatencyView> {
-    Operation::ALL
+    TimedOperation::ALL
         .into_iter()
         .filter(|operation| latencies.of(*operation).count() > 0)
         .map(|operation| (operation.name().to_owned(), latencies.of(operation).into()))

@@ -5,7 +5,7 @@ use engine::Config;
 use std::time::Duration;
 
 /// The configuration's limits as the NBD server takes them.
-pub(crate) fn limits(config: &Config) -> nbd::Limits {
+pub(crate) fn limits(config: &Config) -> nbd::ServerLimits {
     let (wanted, possible) = (config.limits.connections as usize, descriptors::connections());
     if wanted > possible {
         tracing::info!(
@@ -15,7 +15,7 @@ pub(crate) fn limits(config: &Config) -> nbd::Limits {
              (RLIMIT_NOFILE; LimitNOFILE= in a systemd unit)"
         );
     }
-    nbd::Limits {
+    nbd::ServerLimits {
         connections: wanted.min(possible),
         client_connections: config.limits.client_connections as usize,
         client_rates: nbd::server::Rates {
@@ -32,14 +32,14 @@ pub(crate) fn limits(config: &Config) -> nbd::Limits {
             Some(us) => nbd::server::BusyPoll::Always(Duration::from_micros(us)),
         },
         stop_deadline: Duration::from_secs(config.serve.stop_seconds),
-        ..nbd::Limits::default()
+        ..nbd::ServerLimits::default()
     }
 }
 
 /// Those of vhost-user beside these of NBD.
-pub(crate) fn of_virtqueues(limits: &nbd::Limits) -> vhost_user::Limits {
-    vhost_user::Limits {
-        connections: limits.connections.min(vhost_user::Limits::default().connections),
+pub(crate) fn of_virtqueues(limits: &nbd::ServerLimits) -> vhost_user::FrontEndLimits {
+    vhost_user::FrontEndLimits {
+        connections: limits.connections.min(vhost_user::FrontEndLimits::default().connections),
         busy_poll: limits.busy_poll,
         stop_deadline: limits.stop_deadline,
     }

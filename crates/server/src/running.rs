@@ -28,7 +28,7 @@ pub(crate) struct Running {
     /// When it serves iSCSI, too.
     pub(crate) iscsi: Option<iscsi::Server>,
     /// When it serves vhost-user, too.
-    pub(crate) vhost_user: Option<vhost_user::Server>,
+    pub(crate) vhost_user: Option<vhost_user::VhostUserServer>,
     /// When its store is open to others.
     pub(crate) gateway: Option<Arc<Gateway>>,
     pub(crate) places: Mutex<Places>,

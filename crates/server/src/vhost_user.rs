@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
-use vhost_user::{Counters, Server};
+use vhost_user::{FrontEndCounters, VhostUserServer};
 
 /// How often it is looked whether disks have come or gone.
 const LOOK: Duration = Duration::from_millis(100);
@@ -25,7 +25,7 @@ const SETTLES: Duration = Duration::from_millis(500);
 /// The vhost-user sockets of a server. Connections do not go over to a successor: front ends connect again,
 /// and what was in flight is done there.
 pub(crate) struct Front {
-    server: Server,
+    server: VhostUserServer,
     dir: PathBuf,
     disks: Arc<Disks>,
     /// Where the disks are.
@@ -50,7 +50,7 @@ impl Front {
     ) -> Result<Self> {
         let limits = of_virtqueues(&limits(config));
         let mut front = Self {
-            server: Server::new(exports, limits, processors),
+            server: VhostUserServer::new(exports, limits, processors),
             dir,
             disks: Arc::clone(disks),
             home,
@@ -113,7 +113,7 @@ impl Front {
     }
 
     /// The server, which tells what it counted.
-    pub(crate) fn server(&self) -> Server {
+    pub(crate) fn server(&self) -> VhostUserServer {
         self.server.clone()
     }
 }
@@ -193,7 +193,7 @@ pub struct VhostUserView {
 
 impl VhostUserView {
     /// That of a server with sockets in `dir`.
-    pub(crate) fn of(dir: &str, counters: &Counters) -> Self {
+    pub(crate) fn of(dir: &str, counters: &FrontEndCounters) -> Self {
         Self {
             dir: dir.to_owned(),
             connections: counters.connections,

@@ -7,7 +7,7 @@ use crate::counters::LiveCounters;
 use crate::inflight::Inflight;
 use crate::memory::{GuestRam, REGIONS, RamPart, SharedRam};
 use crate::request;
-use crate::ring::{Running, Setup};
+use crate::ring::{RingSetup, RunningRing};
 use block::{Device, Durability, Error, Observer, Result};
 use nbd::server::{BusyPoll, Processors};
 use std::fs::File;
@@ -26,10 +26,10 @@ const MOST_RINGS: u64 = 4096;
 
 /// What the refusal of a message is called in the protocol: the front end gets a number at best, so the
 /// reason is in the log.
-type Answer<T> = std::result::Result<T, Refusal>;
+type BackendResult<T> = std::result::Result<T, Refusal>;
 
 /// What a connection serves.
-pub(crate) struct Terms {
+pub(crate) struct BackendSetup {
     pub(crate) name: String,
     pub(crate) device: Arc<dyn Device>,
     /// What tells the disk from all others.
@@ -43,7 +43,7 @@ pub(crate) struct Terms {
 
 /// A connection's state.
 pub(crate) struct Backend {
-    terms: Terms,
+    terms: BackendSetup,
     offered: u64,
     features: u64,
     memory: GuestRam,
@@ -60,7 +60,7 @@ struct Vring {
     kick: Option<File>,
     enabled: bool,
     mailbox: Arc<Mailbox>,
-    running: Option<Running>,
+    running: Option<RunningRing>,
 }
 
 impl Vring {
@@ -79,7 +79,7 @@ impl Vring {
 
 impl Backend {
     /// Nothing negotiated yet.
-    pub(crate) fn new(terms: Terms) -> Self {
+    pub(crate) fn new(terms: BackendSetup) -> Self {
         let offered = config::features(terms.device.read_only());
         let (memory, inflight, rings) = (GuestRam::default(), None, Vec::new());
         Self { terms, offered, features: 0, memory, inflight, rings }
@@ -103,7 +103,7 @@ impl Backend {
     }
 
     /// Ends a ring; it stands where it stands.
-    fn stop_ring(&mut self, index: usize) -> Answer<()> {
+    fn stop_ring(&mut self, index: usize) -> BackendResult<()> {
         let ring = &mut self.rings[index];
         let Some(running) = ring.running.take() else { return Ok(()) };
         self.terms.counts.rings.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
@@ -133,7 +133,7 @@ impl Backend {
     }
 
     /// A ring that the front end speaks of.
-    fn ring(&mut self, index: u32) -> Answer<usize> {
+    fn ring(&mut self, index: u32) -> BackendResult<usize> {
         let index = usize::try_from(index).map_err(|_| Refusal::InvalidParam)?;
         if index >= usize::from(QUEUES) {
             return Err(Refusal::InvalidParam);
@@ -146,7 +146,7 @@ impl Backend {
     }
 
     /// A ring that is to be changed, which it is not while it is served.
-    fn still(&mut self, index: u32) -> Answer<&mut Vring> {
+    fn still(&mut self, index: u32) -> BackendResult<&mut Vring> {
         let index = self.ring(index)?;
         if self.rings[index].running.is_some() {
             let why = Error::invalid("a virtqueue that is being served is not to be changed");
@@ -156,7 +156,7 @@ impl Backend {
     }
 
     /// Serves a ring if all is known of it that it takes.
-    fn start_ring(&mut self, index: usize) -> Answer<()> {
+    fn start_ring(&mut self, index: usize) -> BackendResult<()> {
         let ring = &self.rings[index];
         let (Some(addresses), Some(kick)) = (ring.addresses, &ring.kick) else { return Ok(()) };
         if ring.running.is_some() || !ring.enabled || ring.size == 0 {
@@ -173,7 +173,7 @@ impl Backend {
         Ok(())
     }
 
-    fn serve(&self, index: u16, addresses: [u64; 3], kick: &File) -> Result<Running> {
+    fn serve(&self, index: u16, addresses: [u64; 3], kick: &File) -> Result<RunningRing> {
         let ring = &self.rings[usize::from(index)];
         let outside = || Error::invalid("a virtqueue does not lie in the memory that is shared");
         let [descriptors, available, used] =
@@ -190,7 +190,7 @@ impl Backend {
         let inflight = self.inflight.as_ref().and_then(|inflight| inflight.ring(index, ring.size));
         let kick = kick.try_clone().map_err(|e| Error::io("a virtqueue's kick", e))?;
         let flushes = self.features & feature::FLUSH != 0;
-        Running::start(Setup {
+        RunningRing::start(RingSetup {
             name: self.terms.name.clone(),
             index,
             queue,
@@ -211,7 +211,7 @@ impl Backend {
     }
 
     /// Goes on with other memory.
-    fn change_memory(&mut self, memory: GuestRam) -> Answer<()> {
+    fn change_memory(&mut self, memory: GuestRam) -> BackendResult<()> {
         let running: Vec<usize> =
             (0..self.rings.len()).filter(|index| self.rings[*index].running.is_some()).collect();
         running.iter().try_for_each(|index| self.stop_ring(*index))?;
@@ -230,26 +230,26 @@ fn part(region: &VhostUserMemoryRegion) -> RamPart {
 }
 
 impl VhostUserBackendReqHandlerMut for Backend {
-    fn set_owner(&mut self) -> Answer<()> {
+    fn set_owner(&mut self) -> BackendResult<()> {
         Ok(())
     }
 
-    fn reset_owner(&mut self) -> Answer<()> {
+    fn reset_owner(&mut self) -> BackendResult<()> {
         self.reset_device()
     }
 
-    fn reset_device(&mut self) -> Answer<()> {
+    fn reset_device(&mut self) -> BackendResult<()> {
         self.stop();
         self.rings.clear();
         self.features = 0;
         Ok(())
     }
 
-    fn get_features(&mut self) -> Answer<u64> {
+    fn get_features(&mut self) -> BackendResult<u64> {
         Ok(self.offered)
     }
 
-    fn set_features(&mut self, features: u64) -> Answer<()> {
+    fn set_features(&mut self, features: u64) -> BackendResult<()> {
         if features & !self.offered != 0 {
             let more = features & !self.offered;
             let why = format!("the front end takes features that are not offered: {more:#x}");
@@ -271,7 +271,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         regions: &[VhostUserMemoryRegion],
         files: Vec<File>,
         _postcopy: Option<bool>,
-    ) -> Answer<Option<Vec<u64>>> {
+    ) -> BackendResult<Option<Vec<u64>>> {
         let mut memory = GuestRam::default();
         for (region, file) in regions.iter().zip(files) {
             memory = memory.with(part(region), file).map_err(|e| self.refuse(&e))?;
@@ -279,7 +279,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         self.change_memory(memory).map(|()| None)
     }
 
-    fn set_vring_num(&mut self, index: u32, num: u32) -> Answer<()> {
+    fn set_vring_num(&mut self, index: u32, num: u32) -> BackendResult<()> {
         let size = u16::try_from(num).ok().filter(|size| size.is_power_of_two());
         let size = size.filter(|size| *size <= QUEUE_SIZE).ok_or(Refusal::InvalidParam)?;
         self.still(index)?.size = size;
@@ -294,18 +294,18 @@ impl VhostUserBackendReqHandlerMut for Backend {
         used: u64,
         available: u64,
         _log: u64,
-    ) -> Answer<()> {
+    ) -> BackendResult<()> {
         self.still(index)?.addresses = Some([descriptor, available, used]);
         Ok(())
     }
 
-    fn set_vring_base(&mut self, index: u32, base: u32) -> Answer<()> {
+    fn set_vring_base(&mut self, index: u32, base: u32) -> BackendResult<()> {
         let base = u16::try_from(base).map_err(|_| Refusal::InvalidParam)?;
         self.still(index)?.base = base;
         Ok(())
     }
 
-    fn get_vring_base(&mut self, index: u32) -> Answer<VhostUserVringState> {
+    fn get_vring_base(&mut self, index: u32) -> BackendResult<VhostUserVringState> {
         let at = self.ring(index)?;
         self.stop_ring(at)?;
         // It begins again with the next one.
@@ -313,7 +313,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         Ok(VhostUserVringState::new(index, u32::from(self.rings[at].base)))
     }
 
-    fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Answer<()> {
+    fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> BackendResult<()> {
         let all_enabled = self.features & feature::PROTOCOL_FEATURES == 0;
         let Some(kick) = fd else {
             let why = "a virtqueue that is polled, not kicked, is not served";
@@ -325,19 +325,19 @@ impl VhostUserBackendReqHandlerMut for Backend {
         self.start_ring(usize::from(index))
     }
 
-    fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Answer<()> {
+    fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> BackendResult<()> {
         let at = self.ring(u32::from(index))?;
         self.rings[at].mailbox.set_call(fd.map(Into::into));
         Ok(())
     }
 
-    fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Answer<()> {
+    fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> BackendResult<()> {
         let at = self.ring(u32::from(index))?;
         self.rings[at].mailbox.set_fault(fd.map(Into::into));
         Ok(())
     }
 
-    fn get_protocol_features(&mut self) -> Answer<VhostUserProtocolFeatures> {
+    fn get_protocol_features(&mut self) -> BackendResult<VhostUserProtocolFeatures> {
         Ok(VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::REPLY_ACK
@@ -346,15 +346,15 @@ impl VhostUserBackendReqHandlerMut for Backend {
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
     }
 
-    fn set_protocol_features(&mut self, _features: u64) -> Answer<()> {
+    fn set_protocol_features(&mut self, _features: u64) -> BackendResult<()> {
         Ok(())
     }
 
-    fn get_queue_num(&mut self) -> Answer<u64> {
+    fn get_queue_num(&mut self) -> BackendResult<u64> {
         Ok(u64::from(QUEUES))
     }
 
-    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Answer<()> {
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> BackendResult<()> {
         let at = self.ring(index)?;
         self.rings[at].enabled = enable;
         match enable {
@@ -368,24 +368,27 @@ impl VhostUserBackendReqHandlerMut for Backend {
         offset: u32,
         size: u32,
         _flags: VhostUserConfigFlags,
-    ) -> Answer<Vec<u8>> {
+    ) -> BackendResult<Vec<u8>> {
         Ok(config::read(&*self.terms.device, offset, size))
     }
 
-    fn set_config(&mut self, _: u32, _: &[u8], _: VhostUserConfigFlags) -> Answer<()> {
+    fn set_config(&mut self, _: u32, _: &[u8], _: VhostUserConfigFlags) -> BackendResult<()> {
         // The one field that a driver may write is not offered.
         Err(Refusal::InvalidParam)
     }
 
-    fn set_gpu_socket(&mut self, _: GpuBackend) -> Answer<()> {
+    fn set_gpu_socket(&mut self, _: GpuBackend) -> BackendResult<()> {
         Err(Refusal::InvalidOperation("a disk has no display"))
     }
 
-    fn get_shared_object(&mut self, _: VhostUserSharedMsg) -> Answer<File> {
+    fn get_shared_object(&mut self, _: VhostUserSharedMsg) -> BackendResult<File> {
         Err(Refusal::InvalidOperation("a disk shares no objects"))
     }
 
-    fn get_inflight_fd(&mut self, wanted: &VhostUserInflight) -> Answer<(VhostUserInflight, File)> {
+    fn get_inflight_fd(
+        &mut self,
+        wanted: &VhostUserInflight,
+    ) -> BackendResult<(VhostUserInflight, File)> {
         let (queues, size) = (wanted.num_queues, wanted.queue_size);
         if queues > QUEUES || size > QUEUE_SIZE || self.is_serving() {
             return Err(Refusal::InvalidParam);
@@ -395,7 +398,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         Ok((VhostUserInflight::new(len, 0, queues, size), file))
     }
 
-    fn set_inflight_fd(&mut self, of: &VhostUserInflight, file: File) -> Answer<()> {
+    fn set_inflight_fd(&mut self, of: &VhostUserInflight, file: File) -> BackendResult<()> {
         if of.num_queues > QUEUES || of.queue_size > QUEUE_SIZE || self.is_serving() {
             return Err(Refusal::InvalidParam);
         }
@@ -405,7 +408,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         Ok(())
     }
 
-    fn get_max_mem_slots(&mut self) -> Answer<u64> {
+    fn get_max_mem_slots(&mut self) -> BackendResult<u64> {
         Ok(REGIONS as u64)
     }
 
@@ -414,12 +417,12 @@ impl VhostUserBackendReqHandlerMut for Backend {
         region: &VhostUserSingleMemoryRegion,
         fd: File,
         _postcopy: Option<bool>,
-    ) -> Answer<Option<u64>> {
+    ) -> BackendResult<Option<u64>> {
         let memory = self.memory.with(part(region), fd).map_err(|e| self.refuse(&e))?;
         self.change_memory(memory).map(|()| None)
     }
 
-    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Answer<()> {
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> BackendResult<()> {
         let RamPart { guest, user, len, .. } = part(region);
         let memory = self.memory.without(guest, user, len).map_err(|e| self.refuse(&e))?;
         self.change_memory(memory)
@@ -430,19 +433,19 @@ impl VhostUserBackendReqHandlerMut for Backend {
         _: VhostTransferStateDirection,
         _: VhostTransferStatePhase,
         _: File,
-    ) -> Answer<Option<File>> {
+    ) -> BackendResult<Option<File>> {
         Err(Refusal::InvalidOperation("a disk's state is not transferred"))
     }
 
-    fn check_device_state(&mut self) -> Answer<()> {
+    fn check_device_state(&mut self) -> BackendResult<()> {
         Err(Refusal::InvalidOperation("a disk's state is not transferred"))
     }
 
-    fn get_shmem_config(&mut self) -> Answer<VhostUserShMemConfig> {
+    fn get_shmem_config(&mut self) -> BackendResult<VhostUserShMemConfig> {
         Err(Refusal::InvalidOperation("a disk has no memory of its own"))
     }
 
-    fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Answer<()> {
+    fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> BackendResult<()> {
         Err(Refusal::InvalidOperation("dirty memory is not logged"))
     }
 }

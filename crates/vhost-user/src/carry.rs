@@ -16,7 +16,7 @@ const EFFECT: u64 = 256 << 20;
 
 /// What a request waits for.
 #[derive(Debug)]
-pub(crate) enum Work {
+pub(crate) enum AwaitedOperation {
     /// Fill the buffer, which is as long as the span.
     Read(Span, Vec<u8>),
     Write(Span, Vec<u8>, Durability),
@@ -25,7 +25,7 @@ pub(crate) enum Work {
     Zero(Vec<DiscardRange>, Durability),
 }
 
-impl Work {
+impl AwaitedOperation {
     async fn run(&mut self, device: &dyn Device) -> Result<()> {
         match self {
             Self::Read(span, buf) => {
@@ -65,7 +65,7 @@ fn piece(device: &dyn Device) -> u64 {
 pub(crate) struct Completion {
     pub(crate) head: u16,
     /// `None` when it was given up, as the process ends: whoever comes after this one does it again.
-    pub(crate) outcome: Option<(Work, Result<()>)>,
+    pub(crate) outcome: Option<(AwaitedOperation, Result<()>)>,
 }
 
 /// Where a ring's thread is told of things.
@@ -180,7 +180,7 @@ pub(crate) fn carry_out(
     device: Arc<dyn Device>,
     mailbox: Arc<Mailbox>,
     head: u16,
-    mut work: Work,
+    mut work: AwaitedOperation,
 ) -> impl Future<Output = ()> + Send {
     let mut ticket = Ticket { mailbox, done: Some(Completion { head, outcome: None }) };
     async move {
@@ -200,8 +200,8 @@ mod tests {
     async fn a_request_that_is_dropped_is_told_as_given_up() {
         let mailbox = Arc::new(Mailbox::new().unwrap());
         let device = Arc::new(Memory::new(1 << 20));
-        drop(carry_out(Arc::clone(&device) as _, Arc::clone(&mailbox), 7, Work::Flush));
-        carry_out(device, Arc::clone(&mailbox), 8, Work::Flush).await;
+        drop(carry_out(Arc::clone(&device) as _, Arc::clone(&mailbox), 7, AwaitedOperation::Flush));
+        carry_out(device, Arc::clone(&mailbox), 8, AwaitedOperation::Flush).await;
         let mut done = Vec::new();
         mailbox.take_done(&mut done);
         let told: Vec<_> = done.iter().map(|done| (done.head, done.outcome.is_some())).collect();
@@ -216,7 +216,8 @@ mod tests {
             _ => Fault::None,
         };
         let device = Faulty::new(Memory::new(1 << 20), full);
-        let work = Work::Write(Span::between(0, 4096), vec![1; 4096], Durability::Buffered);
+        let work =
+            AwaitedOperation::Write(Span::between(0, 4096), vec![1; 4096], Durability::Buffered);
         carry_out(Arc::new(device), Arc::clone(&mailbox), 1, work).await;
         let mut done = Vec::new();
         mailbox.take_done(&mut done);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What was counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct FrontEndCounters {
     /// Connections now.
     pub connections: u64,
     /// Virtqueues that are served now.
@@ -35,8 +35,8 @@ pub(crate) struct LiveCounters {
 
 impl LiveCounters {
     /// What was counted so far.
-    pub(crate) fn read(&self) -> Counters {
-        Counters {
+    pub(crate) fn read(&self) -> FrontEndCounters {
+        FrontEndCounters {
             connections: self.connections.load(Relaxed),
             rings: self.rings.load(Relaxed),
             refused: self.refused.load(Relaxed),

@@ -83,9 +83,9 @@ impl Inflight {
     }
 
     /// The part of a ring of so many descriptors; `None` when it has none.
-    pub(crate) fn ring(&self, index: u16, size: u16) -> Option<Ring> {
+    pub(crate) fn ring(&self, index: u16, size: u16) -> Option<RingInflight> {
         let fits = index < self.queues && size <= self.queue_size;
-        fits.then(|| Ring {
+        fits.then(|| RingInflight {
             region: Arc::clone(&self.region),
             start: self.start + part_len(self.queue_size) * usize::from(index),
             size,
@@ -96,7 +96,7 @@ impl Inflight {
 
 /// The part of one ring. Its memory is only to be touched where it is guarded.
 #[derive(Debug)]
-pub(crate) struct Ring {
+pub(crate) struct RingInflight {
     region: Arc<MmapRegion>,
     start: usize,
     size: u16,
@@ -104,7 +104,7 @@ pub(crate) struct Ring {
     counter: u64,
 }
 
-impl Ring {
+impl RingInflight {
     fn load<T: vm_memory::AtomicAccess + Default>(&self, at: usize) -> T {
         let slice = self.region.as_volatile_slice();
         slice.load(self.start + at, Ordering::Acquire).unwrap_or_default()
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn ring() -> (Inflight, Ring) {
+    fn ring() -> (Inflight, RingInflight) {
         let (inflight, _, _) = Inflight::create(2, 64).unwrap();
         let ring = inflight.ring(1, 64).unwrap();
         (inflight, ring)

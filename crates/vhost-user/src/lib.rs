@@ -6,7 +6,7 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | [`server`] | [`Server`]: a socket for each export, connections, their end |
+//! | [`server`] | [`VhostUserServer`]: a socket for each export, connections, their end |
 //! | `backend` | one connection: what is negotiated, which rings run |
 //! | `ring` | one virtqueue, served by a thread of its own |
 //! | `request` | descriptor chains as requests: pure, on guest memory |
@@ -31,5 +31,5 @@ mod ring;
 pub mod server;
 mod sink;
 
-pub use counters::Counters;
-pub use server::{Limits, Server, is_socket_name};
+pub use counters::FrontEndCounters;
+pub use server::{FrontEndLimits, VhostUserServer, is_socket_name};

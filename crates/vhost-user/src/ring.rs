@@ -5,7 +5,7 @@
 //! a kick takes one system call; before, it looks for the next request for a while, as an NBD connection
 //! does, and is not kicked then.
 
-use crate::carry::{Completion, Mailbox, Work, carry_out};
+use crate::carry::{AwaitedOperation, Completion, Mailbox, carry_out};
 use crate::counters::LiveCounters;
 use crate::inflight;
 use crate::memory::SharedRam;
@@ -34,7 +34,7 @@ const MOST_HELD: u64 = 64 << 20;
 const LOGGED: u32 = 16;
 
 /// What a ring works with.
-pub(crate) struct Setup {
+pub(crate) struct RingSetup {
     pub(crate) name: String,
     pub(crate) index: u16,
     /// Its size, its addresses, and whether it has event indices.
@@ -42,7 +42,7 @@ pub(crate) struct Setup {
     /// The first request that is new, where nothing is known of those in flight.
     pub(crate) base: u16,
     pub(crate) memory: SharedRam,
-    pub(crate) inflight: Option<inflight::Ring>,
+    pub(crate) inflight: Option<inflight::RingInflight>,
     pub(crate) kick: OwnedFd,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) device: Arc<dyn Device>,
@@ -58,18 +58,18 @@ pub(crate) struct Setup {
 
 /// A ring that is being served.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningRing {
     mailbox: Arc<Mailbox>,
     thread: JoinHandle<u16>,
 }
 
-impl Running {
+impl RunningRing {
     /// Serves a ring.
     ///
     /// # Errors
     /// When there are too many open files or threads; [`Invalid`](block::ErrorKind::Invalid) for a kick
     /// that cannot be waited for.
-    pub(crate) fn start(setup: Setup) -> Result<Self> {
+    pub(crate) fn start(setup: RingSetup) -> Result<Self> {
         let mailbox = Arc::clone(&setup.mailbox);
         let ring = Ring::new(setup)?;
         let thread = std::thread::Builder::new()
@@ -96,7 +96,7 @@ struct Begun {
 
 /// What to do next.
 #[derive(PartialEq, Eq)]
-enum Next {
+enum RingStep {
     /// There may be more to do.
     GoOn,
     /// Sleep until somebody wakes the thread.
@@ -109,7 +109,7 @@ struct Ring {
     queue: Queue,
     base: u16,
     memory: Arc<SharedRam>,
-    inflight: Option<inflight::Ring>,
+    inflight: Option<inflight::RingInflight>,
     /// Kept open for as long as it is waited for.
     _kick: OwnedFd,
     poll: OwnedFd,
@@ -145,8 +145,8 @@ struct Ring {
 }
 
 impl Ring {
-    fn new(setup: Setup) -> Result<Self> {
-        let Setup { kick, mailbox, queue, device, .. } = setup;
+    fn new(setup: RingSetup) -> Result<Self> {
+        let RingSetup { kick, mailbox, queue, device, .. } = setup;
         let failed = |e: Errno| Error::io("waiting for a virtqueue", e.into());
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -200,7 +200,7 @@ impl Ring {
             if self.mailbox.is_stopped() && self.waiting == 0 {
                 return self.queue.next_avail();
             }
-            if next == Next::Sleep {
+            if next == RingStep::Sleep {
                 self.sleep();
             }
         }
@@ -246,7 +246,7 @@ impl Ring {
     }
 
     /// Answers what is done and takes what is new, for one batch.
-    fn turn(&mut self, memory: &GuestMemoryMmap) -> Next {
+    fn turn(&mut self, memory: &GuestMemoryMmap) -> RingStep {
         self.finish_done(memory);
         let stopped = self.mailbox.is_stopped();
         let mut taken = 0;
@@ -268,17 +268,17 @@ impl Ring {
             }
         }
         if self.broken || stopped || self.held >= MOST_HELD {
-            return Next::Sleep;
+            return RingStep::Sleep;
         }
         if taken == BATCH || !self.again.is_empty() || self.look(memory) {
-            return Next::GoOn;
+            return RingStep::GoOn;
         }
         match self.queue.enable_notification(memory) {
-            Ok(true) => Next::GoOn,
-            Ok(false) => Next::Sleep,
+            Ok(true) => RingStep::GoOn,
+            Ok(false) => RingStep::Sleep,
             Err(_) => {
                 self.breaks("its rings are not in the guest's memory");
-                Next::Sleep
+                RingStep::Sleep
             }
         }
     }
@@ -360,7 +360,7 @@ impl Ring {
         memory: &GuestMemoryMmap,
         chain: &Chain,
         head: u16,
-    ) -> Result<Option<(Work, Option<Instant>)>, Broken> {
+    ) -> Result<Option<(AwaitedOperation, Option<Instant>)>, Broken> {
         let began = self.observer.is_some().then(Instant::now);
         let size = self.device.size();
         let operation = match chain.operation(size, self.grain) {
@@ -373,16 +373,16 @@ impl Ring {
                     let what = (span, Action::Read);
                     return self.end(memory, chain, head, what, result, began).map(|()| None);
                 }
-                None => Work::Read(span, vec![0; span.len() as usize]),
+                None => AwaitedOperation::Read(span, vec![0; span.len() as usize]),
             },
             Operation::Write(span) => match self.try_write(memory, chain, span)? {
                 Ok(result) => {
                     let what = (span, Action::Write);
                     return self.end(memory, chain, head, what, result, began).map(|()| None);
                 }
-                Err(data) => Work::Write(span, data, self.durability),
+                Err(data) => AwaitedOperation::Write(span, data, self.durability),
             },
-            Operation::Flush => Work::Flush,
+            Operation::Flush => AwaitedOperation::Flush,
             Operation::Discard | Operation::Zero => {
                 let zero = operation == Operation::Zero;
                 let ranges = match chain.ranges(memory, size, zero) {
@@ -390,8 +390,8 @@ impl Ring {
                     ranges => ranges,
                 };
                 match ranges {
-                    Ok(ranges) if zero => Work::Zero(ranges, self.durability),
-                    Ok(ranges) => Work::Discard(ranges, self.durability),
+                    Ok(ranges) if zero => AwaitedOperation::Zero(ranges, self.durability),
+                    Ok(ranges) => AwaitedOperation::Discard(ranges, self.durability),
                     Err(status) => {
                         return self.answer(memory, chain, head, status, 0).map(|()| None);
                     }
@@ -447,10 +447,12 @@ impl Ring {
     }
 
     /// Has a request wait for the device.
-    fn wait(&mut self, head: u16, chain: Chain, work: Work, began: Option<Instant>) {
+    fn wait(&mut self, head: u16, chain: Chain, work: AwaitedOperation, began: Option<Instant>) {
         let held = match &work {
-            Work::Read(span, _) | Work::Write(span, ..) => span.len(),
-            Work::Flush | Work::Discard(..) | Work::Zero(..) => 0,
+            AwaitedOperation::Read(span, _) | AwaitedOperation::Write(span, ..) => span.len(),
+            AwaitedOperation::Flush
+            | AwaitedOperation::Discard(..)
+            | AwaitedOperation::Zero(..) => 0,
         };
         self.pending[usize::from(head)] = Some(Begun { chain, began, held });
         self.waiting += 1;
@@ -489,7 +491,7 @@ impl Ring {
         memory: &GuestMemoryMmap,
         chain: &Chain,
         head: u16,
-        work: &Work,
+        work: &AwaitedOperation,
         result: Result<()>,
         began: Option<Instant>,
     ) -> Result<(), Broken> {
@@ -498,19 +500,19 @@ impl Ring {
             self.observe(spans, action, result.is_err(), began);
         };
         let what = match work {
-            Work::Read(span, data) => {
+            AwaitedOperation::Read(span, data) => {
                 if result.is_ok() {
                     chain.scatter(memory, 0, data)?;
                 }
                 (*span, Action::Read)
             }
-            Work::Write(span, ..) => (*span, Action::Write),
-            Work::Flush => (Span::whole(0), Action::Flush),
-            Work::Discard(ranges, _) => {
+            AwaitedOperation::Write(span, ..) => (*span, Action::Write),
+            AwaitedOperation::Flush => (Span::whole(0), Action::Flush),
+            AwaitedOperation::Discard(ranges, _) => {
                 of_many(ranges, Action::Trim);
                 return self.settle(memory, chain, head, result, 0);
             }
-            Work::Zero(ranges, _) => {
+            AwaitedOperation::Zero(ranges, _) => {
                 of_many(ranges, Action::Zero);
                 return self.settle(memory, chain, head, result, 0);
             }

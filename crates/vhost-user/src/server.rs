@@ -1,10 +1,10 @@
 //! The server: a socket for each export, connections, their end.
 
-use crate::backend::{Backend, Terms};
-use crate::counters::{Counters, LiveCounters, WhileThere};
+use crate::backend::{Backend, BackendSetup};
+use crate::counters::{FrontEndCounters, LiveCounters, WhileThere};
 use block::{Error, Result};
 use nbd::server::{BusyPoll, Processors};
-use nbd::{Address, Ending, Exports, Listener, Peer, Purpose};
+use nbd::{Address, Exports, Listener, Peer, Purpose, SessionEnding};
 use std::collections::{BTreeSet, HashMap};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
@@ -25,7 +25,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bounds on what front ends may take from a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
+pub struct FrontEndLimits {
     /// Connections at a time; more are closed at once. Each takes a thread, and one more for each of its
     /// virtqueues: 128 at most, and 4,096 of all together.
     pub connections: usize,
@@ -36,7 +36,7 @@ pub struct Limits {
     pub stop_deadline: Duration,
 }
 
-impl Default for Limits {
+impl Default for FrontEndLimits {
     fn default() -> Self {
         Self {
             connections: 1024,
@@ -48,32 +48,32 @@ impl Default for Limits {
 
 /// A server of some exports. Cheap to clone.
 #[derive(Clone)]
-pub struct Server {
+pub struct VhostUserServer {
     inner: Arc<Inner>,
 }
 
 struct Inner {
     exports: Arc<dyn Exports>,
-    limits: Limits,
+    limits: FrontEndLimits,
     processors: Processors,
     counts: Arc<LiveCounters>,
 }
 
-impl Server {
+impl VhostUserServer {
     /// A server of `exports`, which takes of these processors in order to look for requests.
-    pub fn new(exports: Arc<dyn Exports>, limits: Limits, processors: Processors) -> Self {
+    pub fn new(exports: Arc<dyn Exports>, limits: FrontEndLimits, processors: Processors) -> Self {
         let counts = Arc::default();
         Self { inner: Arc::new(Inner { exports, limits, processors, counts }) }
     }
 
     /// What was counted so far.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> FrontEndCounters {
         self.inner.counts.read()
     }
 
     /// Serves at a socket `DIR/NAME` for each of `names`, as they come and go, until `stop` is ready; then
-    /// finishes what is in flight and closes all connections, within [`Limits::stop_deadline`]. A connection
-    /// outlives its name. `opened` is called when the first sockets are there.
+    /// finishes what is in flight and closes all connections, within [`FrontEndLimits::stop_deadline`]. A
+    /// connection outlives its name. `opened` is called when the first sockets are there.
     ///
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) when requests were left in flight by the deadline.
@@ -224,7 +224,7 @@ async fn connection(
     let failed = |e| Error::io("a vhost-user connection", e);
     let peer = Peer::at_socket(&stream).map_err(failed)?;
     let session = inner.exports.open(name, &peer, Purpose::Use).await?;
-    let terms = Terms {
+    let terms = BackendSetup {
         name: name.to_owned(),
         device: Arc::clone(session.device()),
         identity: session.identity(),
@@ -243,7 +243,7 @@ async fn connection(
         let _ = ended.send(serve(stream, terms));
     });
     if let Err(e) = spawned {
-        session.close(Ending::Lost).await;
+        session.close(SessionEnding::Lost).await;
         return Err(Error::io("a thread for a vhost-user connection", e));
     }
     // Cut off by its deadline, a stop leaves the thread to its requests.
@@ -256,7 +256,7 @@ async fn connection(
             ending.await
         }
     };
-    session.close(ending.unwrap_or(Ending::Lost)).await;
+    session.close(ending.unwrap_or(SessionEnding::Lost)).await;
     Ok(())
 }
 
@@ -269,7 +269,7 @@ impl Drop for HangUp {
 }
 
 /// Answers a front end until it hangs up, then ends its rings.
-fn serve(stream: std::os::unix::net::UnixStream, terms: Terms) -> Ending {
+fn serve(stream: std::os::unix::net::UnixStream, terms: BackendSetup) -> SessionEnding {
     let name = terms.name.clone();
     let backend = Arc::new(Mutex::new(Backend::new(terms)));
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&backend));
@@ -281,7 +281,7 @@ fn serve(stream: std::os::unix::net::UnixStream, terms: Terms) -> Ending {
     };
     let mut backend = backend.lock().unwrap_or_else(PoisonError::into_inner);
     // A guest that was shut down has its rings stopped before.
-    let ending = if backend.is_serving() { Ending::Lost } else { Ending::Clean };
+    let ending = if backend.is_serving() { SessionEnding::Lost } else { SessionEnding::Clean };
     backend.stop();
     tracing::debug!(export = name, %why, ?ending, "vhost-user: disconnected");
     ending

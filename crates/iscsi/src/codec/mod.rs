@@ -11,7 +11,7 @@ pub mod request;
 pub mod response;
 pub mod text;
 
-pub use request::Request;
+pub use request::RequestPdu;
 
 use std::fmt;
 
@@ -41,7 +41,7 @@ pub struct Pdu<'a> {
 
 /// What is wrong with a stream. Only [`DataDigest`](Self::DataDigest) leaves it in step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum StreamFault {
     /// A header's digest does not match.
     HeaderDigest,
     /// The digest of a data segment does not match.
@@ -50,7 +50,7 @@ pub enum Fault {
     TooLong(usize),
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for StreamFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::HeaderDigest => f.write_str("the digest of a header does not match"),
@@ -83,14 +83,14 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 /// bytes must be there before there is more to say.
 ///
 /// # Errors
-/// A [`Fault`] of the stream. A data segment may be `longest` bytes long.
-pub fn cut(stream: &[u8], digests: Digests, longest: usize) -> Result<Cut<'_>, Fault> {
+/// A [`StreamFault`] of the stream. A data segment may be `longest` bytes long.
+pub fn cut(stream: &[u8], digests: Digests, longest: usize) -> Result<PduCut<'_>, StreamFault> {
     let Some(header) = stream.first_chunk::<HEADER>() else {
-        return Ok(Cut::Short(HEADER));
+        return Ok(PduCut::Short(HEADER));
     };
     let length = u24_at(header, 5) as usize;
     if length > longest {
-        return Err(Fault::TooLong(length));
+        return Err(StreamFault::TooLong(length));
     }
     let digest = |wanted: bool| if wanted { 4 } else { 0 };
     let headers = HEADER + 4 * usize::from(header[4]);
@@ -98,24 +98,24 @@ pub fn cut(stream: &[u8], digests: Digests, longest: usize) -> Result<Cut<'_>, F
     let padded = length.next_multiple_of(4);
     let end = data + padded + if length > 0 { digest(digests.data) } else { 0 };
     if stream.len() < end {
-        return Ok(Cut::Short(end));
+        return Ok(PduCut::Short(end));
     }
     let matches = |covered: &[u8], at: usize| {
         stream.get(at..at + 4).and_then(|sum| sum.try_into().ok()).map(u32::from_le_bytes)
             == Some(crc32c::crc32c(covered))
     };
     if digests.header && !matches(&stream[..headers], headers) {
-        return Err(Fault::HeaderDigest);
+        return Err(StreamFault::HeaderDigest);
     }
     if digests.data && length > 0 && !matches(&stream[data..data + padded], data + padded) {
-        return Err(Fault::DataDigest);
+        return Err(StreamFault::DataDigest);
     }
-    Ok(Cut::Whole(Pdu { header, data: &stream[data..data + length] }, end))
+    Ok(PduCut::Whole(Pdu { header, data: &stream[data..data + length] }, end))
 }
 
 /// What [`cut`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cut<'a> {
+pub enum PduCut<'a> {
     /// A PDU, and how many bytes it takes.
     Whole(Pdu<'a>, usize),
     /// So many bytes are needed.
@@ -145,10 +145,10 @@ mod tests {
             output.put(bhs, &data);
             let bytes = output.unsent().to_vec();
             for short in 0..bytes.len() {
-                let needs = matches!(cut(&bytes[..short], digests, 300), Ok(Cut::Short(n)) if n > short);
+                let needs = matches!(cut(&bytes[..short], digests, 300), Ok(PduCut::Short(n)) if n > short);
                 prop_assert!(needs);
             }
-            let Ok(Cut::Whole(pdu, length)) = cut(&bytes, digests, 300) else { panic!("not whole") };
+            let Ok(PduCut::Whole(pdu, length)) = cut(&bytes, digests, 300) else { panic!("not whole") };
             prop_assert_eq!(length, bytes.len());
             prop_assert_eq!(pdu.data, data.as_slice());
             prop_assert_eq!(&pdu.header[16..], &bhs[16..]);
@@ -166,14 +166,14 @@ mod tests {
             let bit = bit.index(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
             let cut_out = cut(&bytes, digests, 64);
-            prop_assert!(!matches!(cut_out, Ok(Cut::Whole(..))), "{:?}", cut_out);
+            prop_assert!(!matches!(cut_out, Ok(PduCut::Whole(..))), "{:?}", cut_out);
         }
 
         #[test]
         fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..400), d in digests()) {
-            if let Ok(Cut::Whole(pdu, length)) = cut(&bytes, d, 256) {
+            if let Ok(PduCut::Whole(pdu, length)) = cut(&bytes, d, 256) {
                 prop_assert!(length <= bytes.len() && pdu.data.len() <= 256);
-                let _ = Request::decode(pdu.header);
+                let _ = RequestPdu::decode(pdu.header);
             }
         }
     }
@@ -182,6 +182,6 @@ mod tests {
     fn a_segment_that_is_too_long_is_refused_before_it_is_there() {
         let mut header = [0; HEADER];
         header[5..8].copy_from_slice(&[0xff; 3]);
-        assert_eq!(cut(&header, Digests::default(), 8192), Err(Fault::TooLong(0xff_ffff)));
+        assert_eq!(cut(&header, Digests::default(), 8192), Err(StreamFault::TooLong(0xff_ffff)));
     }
 }

@@ -4,7 +4,7 @@ use super::{HEADER, u16_at, u32_at};
 
 /// A login request's fields (RFC 7143, 11.12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Login {
+pub struct LoginPdu {
     /// The initiator is ready to go to the next stage.
     pub transit: bool,
     /// The text goes on in the next request.
@@ -29,7 +29,7 @@ pub struct Login {
 
 /// A command's fields (11.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Command {
+pub struct CommandPdu {
     /// Not counted by the window.
     pub immediate: bool,
     /// No unsolicited data follows.
@@ -103,15 +103,15 @@ pub struct Simple {
 
 /// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Request {
+pub enum RequestPdu {
     /// A ping, or the answer to one.
     NopOut(Simple),
     /// A SCSI command.
-    Command(Command),
+    Command(CommandPdu),
     /// A task management function.
     Manage(Manage),
     /// A step of the login.
-    Login(Login),
+    Login(LoginPdu),
     /// Keys and values.
     Text(Simple),
     /// Data of a command.
@@ -128,7 +128,7 @@ fn lun(header: &[u8; HEADER]) -> [u8; 8] {
     lun
 }
 
-impl Request {
+impl RequestPdu {
     /// Decodes a header. Every header is a request of some kind.
     pub fn decode(header: &[u8; HEADER]) -> Self {
         let (immediate, flags) = (header[0] & 0x40 != 0, header[1]);
@@ -146,7 +146,7 @@ impl Request {
             0x01 => {
                 let mut cdb = [0; 16];
                 cdb.copy_from_slice(&header[32..]);
-                Self::Command(Command {
+                Self::Command(CommandPdu {
                     immediate,
                     last: flags & 0x80 != 0,
                     reads: flags & 0x40 != 0,
@@ -170,7 +170,7 @@ impl Request {
             0x03 => {
                 let mut isid = [0; 6];
                 isid.copy_from_slice(&header[8..14]);
-                Self::Login(Login {
+                Self::Login(LoginPdu {
                     transit: flags & 0x80 != 0,
                     more: flags & 0x40 != 0,
                     stage: flags >> 2 & 3,
@@ -269,8 +269,8 @@ mod tests {
             let mut header = [0; HEADER];
             header[0] = opcode | if immediate { 0x40 } else { 0 };
             header[1..].copy_from_slice(&rest);
-            let request = Request::decode(&header);
-            prop_assert_eq!(Request::decode(&request.encode()), request);
+            let request = RequestPdu::decode(&header);
+            prop_assert_eq!(RequestPdu::decode(&request.encode()), request);
         }
     }
 }

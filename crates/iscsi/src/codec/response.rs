@@ -15,9 +15,9 @@ pub struct Counts {
 
 /// A header being filled.
 #[derive(Debug, Clone, Copy)]
-struct Fields([u8; HEADER]);
+struct HeaderFields([u8; HEADER]);
 
-impl Fields {
+impl HeaderFields {
     fn new(opcode: u8, flags: u8, tag: u32, counts: Counts) -> Self {
         let mut header = [0; HEADER];
         (header[0], header[1]) = (opcode, flags);
@@ -80,7 +80,7 @@ pub fn command(
     counts: Counts,
 ) -> [u8; HEADER] {
     let (flags, count) = residual.fields();
-    let fields = Fields::new(0x21, 0x80 | flags, tag, counts).bytes(3, &[status]);
+    let fields = HeaderFields::new(0x21, 0x80 | flags, tag, counts).bytes(3, &[status]);
     fields.u32(36, exp_data_sn).u32(44, count).0
 }
 
@@ -103,7 +103,7 @@ pub fn data_in(
         }
         None => counts.stat_sn = 0,
     }
-    let fields = Fields::new(0x25, flags, tag, counts).bytes(3, &[code]).u32(20, NO_TAG);
+    let fields = HeaderFields::new(0x25, flags, tag, counts).bytes(3, &[code]).u32(20, NO_TAG);
     fields.u32(36, data_sn).u32(40, offset).u32(44, count).0
 }
 
@@ -117,13 +117,13 @@ pub fn ready_to_transfer(
     length: u32,
     counts: Counts,
 ) -> [u8; HEADER] {
-    let fields = Fields::new(0x31, 0x80, tag, counts).bytes(8, &lun).u32(20, transfer);
+    let fields = HeaderFields::new(0x31, 0x80, tag, counts).bytes(8, &lun).u32(20, transfer);
     fields.u32(36, r2t_sn).u32(40, offset).u32(44, length).0
 }
 
 /// The answer to a task management request (11.6).
 pub fn manage(tag: u32, response: u8, counts: Counts) -> [u8; HEADER] {
-    Fields::new(0x22, 0x80, tag, counts).bytes(2, &[response]).0
+    HeaderFields::new(0x22, 0x80, tag, counts).bytes(2, &[response]).0
 }
 
 /// The answer to a step of the login (11.13).
@@ -135,36 +135,36 @@ pub fn login(
     status: (u8, u8),
     counts: Counts,
 ) -> [u8; HEADER] {
-    let fields = Fields::new(0x23, flags, tag, counts).bytes(8, &isid);
+    let fields = HeaderFields::new(0x23, flags, tag, counts).bytes(8, &isid);
     fields.bytes(14, &tsih.to_be_bytes()).bytes(36, &[status.0, status.1]).0
 }
 
 /// The answer to a text request (11.11); with `transfer` there is more to come.
 pub fn text(lun: [u8; 8], tag: u32, transfer: Option<u32>, counts: Counts) -> [u8; HEADER] {
     let flags = if transfer.is_some() { 0x40 } else { 0x80 };
-    let fields = Fields::new(0x24, flags, tag, counts).bytes(8, &lun);
+    let fields = HeaderFields::new(0x24, flags, tag, counts).bytes(8, &lun);
     fields.u32(20, transfer.unwrap_or(NO_TAG)).0
 }
 
 /// The answer to a logout (11.15).
 pub fn logout(tag: u32, response: u8, counts: Counts) -> [u8; HEADER] {
-    Fields::new(0x26, 0x80, tag, counts).bytes(2, &[response]).0
+    HeaderFields::new(0x26, 0x80, tag, counts).bytes(2, &[response]).0
 }
 
 /// The answer to a ping (11.19).
 pub fn nop_in(lun: [u8; 8], tag: u32, counts: Counts) -> [u8; HEADER] {
-    Fields::new(0x20, 0x80, tag, counts).bytes(8, &lun).u32(20, NO_TAG).0
+    HeaderFields::new(0x20, 0x80, tag, counts).bytes(8, &lun).u32(20, NO_TAG).0
 }
 
 /// A request to log out within so many seconds (11.9).
 pub fn please_log_out(seconds: u16, counts: Counts) -> [u8; HEADER] {
-    let fields = Fields::new(0x32, 0x80, NO_TAG, counts).bytes(36, &[1]);
+    let fields = HeaderFields::new(0x32, 0x80, NO_TAG, counts).bytes(36, &[1]);
     fields.bytes(42, &seconds.to_be_bytes()).0
 }
 
 /// Says that a PDU was refused (11.17); its header goes along as data.
 pub fn reject(reason: u8, counts: Counts) -> [u8; HEADER] {
-    Fields::new(0x3f, 0x80, NO_TAG, counts).bytes(2, &[reason]).0
+    HeaderFields::new(0x3f, 0x80, NO_TAG, counts).bytes(2, &[reason]).0
 }
 
 /// PDUs on their way to the initiator.

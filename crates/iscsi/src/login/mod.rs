@@ -6,7 +6,7 @@ mod parameters;
 pub use parameters::{FIRST_BURST, Parameters, RECEIVE};
 
 use crate::chap::{self, Algorithm, CHALLENGE, Secrets};
-use crate::codec::request::Login as Request;
+use crate::codec::request::LoginPdu;
 use crate::codec::text;
 use std::sync::Arc;
 
@@ -24,14 +24,14 @@ const FULL_FEATURE: u8 = 3;
 
 /// Why a login ends (status class and detail; RFC 7143, 11.13.5).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct LoginRefusal {
     /// Class and detail.
     pub status: (u8, u8),
     /// Why, for the log.
     pub why: String,
 }
 
-impl Refusal {
+impl LoginRefusal {
     fn new(detail: u8, why: impl Into<String>) -> Self {
         Self { status: (2, detail), why: why.into() }
     }
@@ -67,7 +67,7 @@ impl Refusal {
 
 /// What the initiator wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Session {
+pub enum SessionType {
     /// To be told of targets.
     Discovery,
     /// To use the target of this name.
@@ -86,14 +86,14 @@ pub struct Agreed {
     /// The CHAP user.
     pub user: Option<String>,
     /// What it wants.
-    pub session: Session,
+    pub session: SessionType,
     /// What was negotiated.
     pub parameters: Parameters,
 }
 
 /// What to send as the answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct LoginReply {
     /// The flags of the response.
     pub flags: u8,
     /// Its text.
@@ -165,22 +165,22 @@ impl Login {
     /// Takes a request.
     ///
     /// # Errors
-    /// A [`Refusal`], with which the login ends.
-    pub fn receive(&mut self, request: &Request, data: &[u8]) -> Result<Answer, Refusal> {
+    /// A [`LoginRefusal`], with which the login ends.
+    pub fn receive(&mut self, request: &LoginPdu, data: &[u8]) -> Result<LoginReply, LoginRefusal> {
         self.requests += 1;
         if self.requests > MOST_REQUESTS {
-            return Err(Refusal::broken("a login of too many requests"));
+            return Err(LoginRefusal::broken("a login of too many requests"));
         }
         self.check(request)?;
         if self.partial.len() + data.len() > LONGEST_TEXT {
-            return Err(Refusal::broken("a login with more than 64 KiB of text"));
+            return Err(LoginRefusal::broken("a login with more than 64 KiB of text"));
         }
         self.partial.extend_from_slice(data);
         if request.more {
-            return Ok(Answer { flags: request.stage << 2, text: Vec::new(), done: false });
+            return Ok(LoginReply { flags: request.stage << 2, text: Vec::new(), done: false });
         }
         let all = std::mem::take(&mut self.partial);
-        let pairs = text::parse(&all).map_err(Refusal::broken)?;
+        let pairs = text::parse(&all).map_err(LoginRefusal::broken)?;
         let mut answers = Vec::new();
         let first = self.initiator.is_none();
         if first {
@@ -205,8 +205,8 @@ impl Login {
     pub fn agreed(mut self) -> Option<Agreed> {
         self.parameters.settle();
         let session = match (self.discovery, self.target) {
-            (true, _) => Session::Discovery,
-            (false, Some(target)) => Session::Normal(target),
+            (true, _) => SessionType::Discovery,
+            (false, Some(target)) => SessionType::Normal(target),
             (false, None) => return None,
         };
         Some(Agreed {
@@ -219,49 +219,53 @@ impl Login {
         })
     }
 
-    fn check(&mut self, request: &Request) -> Result<(), Refusal> {
+    fn check(&mut self, request: &LoginPdu) -> Result<(), LoginRefusal> {
         if request.version != 0 {
-            return Err(Refusal::new(0x05, "a version of the protocol that is not 0"));
+            return Err(LoginRefusal::new(0x05, "a version of the protocol that is not 0"));
         }
         let Some(stage) = self.stage else {
             if request.tsih != 0 {
-                return Err(Refusal::new(
+                return Err(LoginRefusal::new(
                     0x0a,
                     "a further connection of a session; each session has one here",
                 ));
             }
             if !matches!(request.stage, SECURITY | OPERATIONAL) {
-                return Err(Refusal::broken("a login that begins at a stage that is none"));
+                return Err(LoginRefusal::broken("a login that begins at a stage that is none"));
             }
             (self.stage, self.tag) = (Some(request.stage), request.tag);
             (self.isid, self.cid) = (request.isid, request.cid);
             return self.check_transit(request);
         };
         if request.stage != stage || request.tag != self.tag || request.isid != self.isid {
-            return Err(Refusal::broken("a request that does not belong to this login's stage"));
+            return Err(LoginRefusal::broken(
+                "a request that does not belong to this login's stage",
+            ));
         }
         self.check_transit(request)
     }
 
-    fn check_transit(&self, request: &Request) -> Result<(), Refusal> {
+    fn check_transit(&self, request: &LoginPdu) -> Result<(), LoginRefusal> {
         if request.transit && request.more {
-            return Err(Refusal::broken("a request that goes on and is the last of its stage"));
+            return Err(LoginRefusal::broken(
+                "a request that goes on and is the last of its stage",
+            ));
         }
         let next = request.next;
         if request.transit && !(matches!(next, OPERATIONAL | FULL_FEATURE) && next > request.stage)
         {
-            return Err(Refusal::broken("a step to a stage that does not follow"));
+            return Err(LoginRefusal::broken("a step to a stage that does not follow"));
         }
         Ok(())
     }
 
     /// The keys of the first request.
-    fn introduce(&mut self, pairs: &[(&str, &str)]) -> Result<(), Refusal> {
+    fn introduce(&mut self, pairs: &[(&str, &str)]) -> Result<(), LoginRefusal> {
         let value = |key: &str| pairs.iter().find(|(name, _)| *name == key).map(|(_, v)| *v);
-        let missing = |why| Refusal::new(0x07, why);
+        let missing = |why| LoginRefusal::new(0x07, why);
         let initiator = value("InitiatorName").ok_or(missing("no InitiatorName"))?;
         if !crate::name::is_initiator(initiator) {
-            return Err(Refusal::broken("an initiator name that is none"));
+            return Err(LoginRefusal::broken("an initiator name that is none"));
         }
         match value("SessionType") {
             Some("Discovery") => self.discovery = true,
@@ -269,23 +273,23 @@ impl Login {
                 let target = value("TargetName").ok_or(missing("no TargetName"))?;
                 self.target = Some(target.to_owned());
             }
-            Some(_) => return Err(Refusal::new(0x09, "a type of session that is not known")),
+            Some(_) => return Err(LoginRefusal::new(0x09, "a type of session that is not known")),
         }
         self.initiator = Some(initiator.to_owned());
         Ok(())
     }
 
-    fn authenticated(&self) -> Result<(), Refusal> {
+    fn authenticated(&self) -> Result<(), LoginRefusal> {
         if self.secrets.is_none() || self.proof == Proof::Given {
             return Ok(());
         }
-        Err(Refusal::not_authenticated("it shows no CHAP secret, and one is asked for"))
+        Err(LoginRefusal::not_authenticated("it shows no CHAP secret, and one is asked for"))
     }
 
     /// The security stage: the method, and CHAP.
-    fn prove(&mut self, pairs: &[(&str, &str)], answers: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn prove(&mut self, pairs: &[(&str, &str)], answers: &mut Vec<u8>) -> Result<(), LoginRefusal> {
         let value = |key: &str| pairs.iter().find(|(name, _)| *name == key).map(|(_, v)| *v);
-        let broken = Refusal::not_authenticated;
+        let broken = LoginRefusal::not_authenticated;
         let Some(secrets) = self.secrets.clone() else {
             if let Some(methods) = value("AuthMethod") {
                 if !methods.split(',').any(|method| method == "None") {
@@ -359,34 +363,35 @@ impl Login {
         key: &str,
         value: &str,
         answers: &mut Vec<u8>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), LoginRefusal> {
         match key {
             "InitiatorName" | "InitiatorAlias" | "TargetName" | "SessionType" => return Ok(()),
             "AuthMethod" | "CHAP_A" | "CHAP_N" | "CHAP_R" | "CHAP_I" | "CHAP_C" => {
                 if stage == SECURITY {
                     return Ok(());
                 }
-                return Err(Refusal::broken(format!("{key} outside of the security stage")));
+                return Err(LoginRefusal::broken(format!("{key} outside of the security stage")));
             }
             _ => {}
         }
         let known = self.parameters.offer(key, value, answers);
-        if !known.map_err(|why| Refusal::broken(format!("{key}: {why}")))? && !is_answer(value) {
+        if !known.map_err(|why| LoginRefusal::broken(format!("{key}: {why}")))? && !is_answer(value)
+        {
             let key: String = key.chars().take(63).collect();
             text::push(answers, &key, "NotUnderstood");
         }
         Ok(())
     }
 
-    fn answer(&mut self, request: &Request, text: Vec<u8>) -> Answer {
-        let stay = Answer { flags: request.stage << 2, text, done: false };
+    fn answer(&mut self, request: &LoginPdu, text: Vec<u8>) -> LoginReply {
+        let stay = LoginReply { flags: request.stage << 2, text, done: false };
         let ready = request.stage != SECURITY || self.authenticated().is_ok();
         if !request.transit || !ready {
             return stay;
         }
         self.stage = Some(request.next);
         let flags = 0x80 | request.stage << 2 | request.next;
-        Answer { flags, done: request.next == FULL_FEATURE, ..stay }
+        LoginReply { flags, done: request.next == FULL_FEATURE, ..stay }
     }
 }
 

@@ -3,8 +3,8 @@ use proptest::prelude::*;
 
 const NAME: &str = "iqn.2026-11.test:one";
 
-fn request(stage: u8, next: Option<u8>) -> Request {
-    Request {
+fn request(stage: u8, next: Option<u8>) -> LoginPdu {
+    LoginPdu {
         transit: next.is_some(),
         more: false,
         stage,
@@ -24,7 +24,7 @@ fn text(pairs: &[(&str, &str)]) -> Vec<u8> {
     bytes
 }
 
-fn value<'a>(answer: &'a Answer, key: &str) -> Option<&'a str> {
+fn value<'a>(answer: &'a LoginReply, key: &str) -> Option<&'a str> {
     let pairs = text::parse(&answer.text).unwrap();
     pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
 }
@@ -50,7 +50,7 @@ fn one_step_is_enough_where_nobody_is_asked_who_he_is() {
     assert_eq!(value(&answer, "TargetPortalGroupTag"), Some("1"));
     assert_eq!(value(&answer, "MaxRecvDataSegmentLength"), Some("262144"));
     let agreed = login.agreed().unwrap();
-    assert_eq!(agreed.session, Session::Normal("t".into()));
+    assert_eq!(agreed.session, SessionType::Normal("t".into()));
     assert_eq!(agreed.initiator, NAME);
 }
 
@@ -58,7 +58,7 @@ fn one_step_is_enough_where_nobody_is_asked_who_he_is() {
 fn a_text_may_come_in_pieces() {
     let mut login = open();
     let bytes = text(&INTRODUCTION);
-    let more = Request { more: true, transit: false, ..request(1, None) };
+    let more = LoginPdu { more: true, transit: false, ..request(1, None) };
     for byte in &bytes[..20] {
         let answer = login.receive(&more, &[*byte]).unwrap();
         assert!(answer.text.is_empty() && !answer.done);
@@ -82,7 +82,7 @@ fn chap(
     user: &str,
     secret: &str,
     more: &[(&str, &str)],
-) -> Result<Answer, Refusal> {
+) -> Result<LoginReply, LoginRefusal> {
     let mut pairs = INTRODUCTION.to_vec();
     pairs.push(("AuthMethod", "CHAP,None"));
     let answer = login.receive(&request(0, Some(1)), &text(&pairs))?;
@@ -144,9 +144,9 @@ fn the_target_proves_itself_to_who_asks() {
 fn wrong_order_ends_the_login() {
     let introduced = text(&INTRODUCTION);
     for first in [
-        Request { version: 1, ..request(1, Some(3)) },
-        Request { tsih: 5, ..request(1, Some(3)) },
-        Request { more: true, ..request(1, Some(3)) },
+        LoginPdu { version: 1, ..request(1, Some(3)) },
+        LoginPdu { tsih: 5, ..request(1, Some(3)) },
+        LoginPdu { more: true, ..request(1, Some(3)) },
         request(2, None),
         request(3, None),
         request(1, Some(1)),
@@ -157,8 +157,8 @@ fn wrong_order_ends_the_login() {
     }
     for second in [
         request(0, None),
-        Request { tag: 8, ..request(1, None) },
-        Request { isid: [2; 6], ..request(1, None) },
+        LoginPdu { tag: 8, ..request(1, None) },
+        LoginPdu { isid: [2; 6], ..request(1, None) },
     ] {
         let mut login = open();
         login.receive(&request(1, None), &introduced).unwrap();
@@ -172,7 +172,7 @@ fn wrong_order_ends_the_login() {
 #[test]
 fn a_login_is_bounded() {
     let mut login = open();
-    let more = Request { more: true, ..request(1, None) };
+    let more = LoginPdu { more: true, ..request(1, None) };
     let steps = (0..100).take_while(|_| login.receive(&more, &[b'x'; 8000]).is_ok()).count();
     assert_eq!(steps, 8, "64 KiB of text");
     let mut login = open();
@@ -199,7 +199,7 @@ proptest! {
     ) {
         let mut login = guarded();
         for (stage, next, (transit, more), pairs) in steps {
-            let request = Request { stage, next, transit, more, ..request(0, None) };
+            let request = LoginPdu { stage, next, transit, more, ..request(0, None) };
             match login.receive(&request, &text(&pairs)) {
                 Ok(answer) => prop_assert!(!answer.done),
                 Err(_) => break,

@@ -5,7 +5,7 @@ use crate::codec::{u16_at, u24_at, u32_at, u64_at};
 
 /// Blocks that a command is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Blocks {
+pub struct BlockRange {
     /// The first one.
     pub first: u64,
     /// How many.
@@ -43,26 +43,26 @@ pub enum Command {
     /// The size, and more.
     ReadCapacity16 { room: u32 },
     /// Reads.
-    Read { blocks: Blocks },
+    Read { blocks: BlockRange },
     /// Writes; durably when it is `forced`.
-    Write { blocks: Blocks, forced: bool },
+    Write { blocks: BlockRange, forced: bool },
     /// Writes, and verifies.
-    WriteAndVerify { blocks: Blocks, compare: Compare },
+    WriteAndVerify { blocks: BlockRange, compare: Compare },
     /// Verifies.
-    Verify { blocks: Blocks, compare: Compare },
+    Verify { blocks: BlockRange, compare: Compare },
     /// Reads ahead.
-    Prefetch { blocks: Blocks },
+    Prefetch { blocks: BlockRange },
     /// Makes what was written durable.
-    SynchronizeCache { blocks: Blocks },
+    SynchronizeCache { blocks: BlockRange },
     /// Gives room back.
     Unmap { anchor: bool, length: u32 },
     /// Writes one block everywhere; `unmap` allows to give the room of zeroes back, `no_data` means
     /// zeroes.
-    WriteSame { blocks: Blocks, unmap: bool, anchor: bool, no_data: bool },
+    WriteSame { blocks: BlockRange, unmap: bool, anchor: bool, no_data: bool },
     /// Writes what comes second when what is there is what comes first.
-    CompareAndWrite { blocks: Blocks, forced: bool },
+    CompareAndWrite { blocks: BlockRange, forced: bool },
     /// Sets the bits that are set in the data.
-    OrWrite { blocks: Blocks, forced: bool },
+    OrWrite { blocks: BlockRange, forced: bool },
     /// The logical units.
     ReportLuns { select: u8, room: u32 },
     /// Which commands there are.
@@ -112,11 +112,11 @@ impl Command {
         let unprotected = || if cdb[1] & 0xe0 == 0 { Ok(()) } else { Err(Sense::field(1)) };
         let six = || {
             let count = if cdb[4] == 0 { 256 } else { u32::from(cdb[4]) };
-            Blocks { first: u64::from(u24_at(cdb, 1) & 0x1f_ffff), count }
+            BlockRange { first: u64::from(u24_at(cdb, 1) & 0x1f_ffff), count }
         };
-        let ten = || Blocks { first: u32_at(cdb, 2).into(), count: u16_at(cdb, 7).into() };
-        let twelve = || Blocks { first: u32_at(cdb, 2).into(), count: u32_at(cdb, 6) };
-        let sixteen = || Blocks { first: u64_at(cdb, 2), count: u32_at(cdb, 10) };
+        let ten = || BlockRange { first: u32_at(cdb, 2).into(), count: u16_at(cdb, 7).into() };
+        let twelve = || BlockRange { first: u32_at(cdb, 2).into(), count: u32_at(cdb, 6) };
+        let sixteen = || BlockRange { first: u64_at(cdb, 2), count: u32_at(cdb, 10) };
         let compare = || match cdb[1] >> 1 & 3 {
             0 => Ok(Compare::Nothing),
             1 => Ok(Compare::All),
@@ -168,7 +168,7 @@ impl Command {
             0x93 => write_same(sixteen(), cdb[1] & 1 != 0)?,
             0x89 => {
                 unprotected()?;
-                let blocks = Blocks { first: u64_at(cdb, 2), count: cdb[13].into() };
+                let blocks = BlockRange { first: u64_at(cdb, 2), count: cdb[13].into() };
                 Self::CompareAndWrite { blocks, forced }
             }
             0x8b => {
@@ -248,7 +248,7 @@ impl Command {
 
     /// How many bytes an initiator sends with it, on a unit with blocks of so many bytes.
     pub fn data_out(&self, block: u32) -> u64 {
-        let of = |blocks: &Blocks| u64::from(blocks.count) * u64::from(block);
+        let of = |blocks: &BlockRange| u64::from(blocks.count) * u64::from(block);
         match self {
             Self::Write { blocks, .. }
             | Self::OrWrite { blocks, .. }
@@ -317,7 +317,7 @@ mod tests {
             cdb[..bytes.len()].copy_from_slice(bytes);
             Command::decode(&cdb)
         };
-        let blocks = |first, count| Blocks { first, count };
+        let blocks = |first, count| BlockRange { first, count };
         assert_eq!(
             cdb(&[0x08, 0xff, 1, 2, 0]),
             Ok(Command::Read { blocks: blocks(0x1f_0102, 256) })

@@ -2,10 +2,10 @@
 
 use super::cdb::Command;
 use super::identity::Identity;
-use super::mode::{self, Question, State};
+use super::mode::{self, ModeSense, UnitModes};
 use super::reservations::{Access, Refused};
 use super::unit::Nexus;
-use super::{Outcome, Sense, opcodes};
+use super::{CommandOutcome, Sense, opcodes};
 use block::{Extent, ExtentKind, Span};
 
 /// Extents of one GET LBA STATUS at the most.
@@ -13,7 +13,7 @@ const MOST_EXTENTS: usize = 1024;
 
 impl Nexus {
     /// Carries out a command with the data that came with it.
-    pub async fn execute(&self, command: Result<Command, Sense>, data: &[u8]) -> Outcome {
+    pub async fn execute(&self, command: Result<Command, Sense>, data: &[u8]) -> CommandOutcome {
         if !matches!(
             command,
             Ok(Command::Inquiry { .. } | Command::ReportLuns { .. } | Command::RequestSense { .. })
@@ -26,14 +26,14 @@ impl Nexus {
             Err(sense) => return sense.into(),
         };
         if self.unit.is_reserved() && !self.may(&command) {
-            return Outcome::Conflict;
+            return CommandOutcome::Conflict;
         }
         match command {
-            Command::TestUnitReady | Command::PreventRemoval => Outcome::Good(Vec::new()),
-            Command::StartStop { .. } => Outcome::Good(Vec::new()),
+            Command::TestUnitReady | Command::PreventRemoval => CommandOutcome::Good(Vec::new()),
+            Command::StartStop { .. } => CommandOutcome::Good(Vec::new()),
             Command::RequestSense { descriptors, room } => {
                 let sense = self.attention().unwrap_or(Sense::NONE);
-                Outcome::Good(sense_data(&sense, descriptors, room))
+                CommandOutcome::Good(sense_data(&sense, descriptors, room))
             }
             Command::Inquiry { page: None, room } => cut(Ok(Identity::standard()), room),
             Command::Inquiry { page: Some(page), room } => {
@@ -41,8 +41,8 @@ impl Nexus {
                 cut(self.unit.identity.page(page, self.block, preferred), room)
             }
             Command::ModeSense { long, no_descriptor, control, page, subpage, room } => {
-                let question = Question { long, no_descriptor, control, page, subpage };
-                let state = State {
+                let question = ModeSense { long, no_descriptor, control, page, subpage };
+                let state = UnitModes {
                     read_only: self.device.read_only(),
                     blocks: self.blocks(),
                     block: self.block,
@@ -52,7 +52,7 @@ impl Nexus {
             Command::ModeSelect { long, save, .. } => {
                 mode::select(long, save, data).map(|()| Vec::new()).into()
             }
-            Command::ReadCapacity10 => Outcome::Good(self.capacity10()),
+            Command::ReadCapacity10 => CommandOutcome::Good(self.capacity10()),
             Command::ReadCapacity16 { room } => cut(Ok(self.capacity16()), room),
             Command::ReportLuns { select, room } => report_luns(select, room).into(),
             Command::ReportOpcodes { timeouts, options, opcode, action, room } => {
@@ -83,9 +83,9 @@ impl Nexus {
                             // What the one that was preempted had begun is over.
                             drop(self.unit.changes.write().await);
                         }
-                        Outcome::Good(Vec::new())
+                        CommandOutcome::Good(Vec::new())
                     }
-                    Err(Refused::Conflict) => Outcome::Conflict,
+                    Err(Refused::Conflict) => CommandOutcome::Conflict,
                     Err(Refused::Sense(sense)) => sense.into(),
                 }
             }
@@ -187,12 +187,12 @@ fn runs(extents: &[Extent], span: Span, block: u64) -> Vec<(u64, u64, bool)> {
     runs
 }
 
-fn granted(granted: bool) -> Outcome {
-    if granted { Outcome::Good(Vec::new()) } else { Outcome::Conflict }
+fn granted(granted: bool) -> CommandOutcome {
+    if granted { CommandOutcome::Good(Vec::new()) } else { CommandOutcome::Conflict }
 }
 
 /// What an initiator has room for.
-fn cut(data: Result<Vec<u8>, Sense>, room: u32) -> Outcome {
+fn cut(data: Result<Vec<u8>, Sense>, room: u32) -> CommandOutcome {
     data.map(|mut data| {
         data.truncate(room as usize);
         data

@@ -53,7 +53,7 @@ impl Status {
 
 /// How a command ended.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum CommandOutcome {
     /// Done, with this data for the initiator.
     Good(Vec<u8>),
     /// Failed.
@@ -62,13 +62,13 @@ pub enum Outcome {
     Conflict,
 }
 
-impl From<Sense> for Outcome {
+impl From<Sense> for CommandOutcome {
     fn from(sense: Sense) -> Self {
         Self::Failed(sense)
     }
 }
 
-impl From<Result<Vec<u8>, Sense>> for Outcome {
+impl From<Result<Vec<u8>, Sense>> for CommandOutcome {
     fn from(result: Result<Vec<u8>, Sense>) -> Self {
         result.map_or_else(Self::Failed, Self::Good)
     }

@@ -20,7 +20,7 @@ const PAGES: [&[u8]; 2] = [&CACHING, &CONTROL];
 
 /// What MODE SENSE asks for.
 #[derive(Debug, Clone, Copy)]
-pub struct Question {
+pub struct ModeSense {
     /// In ten bytes.
     pub long: bool,
     /// No block descriptor is wanted.
@@ -35,7 +35,7 @@ pub struct Question {
 
 /// The unit as mode data tells of it.
 #[derive(Debug, Clone, Copy)]
-pub struct State {
+pub struct UnitModes {
     /// Writes are refused.
     pub read_only: bool,
     /// How many blocks there are.
@@ -48,7 +48,7 @@ pub struct State {
 ///
 /// # Errors
 /// Sense data for a page that there is not.
-pub fn sense(question: Question, state: State) -> Result<Vec<u8>, Sense> {
+pub fn sense(question: ModeSense, state: UnitModes) -> Result<Vec<u8>, Sense> {
     if question.control == 3 {
         return Err(Sense::NOT_SAVED);
     }
@@ -130,10 +130,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const STATE: State = State { read_only: false, blocks: 100, block: 512 };
+    const STATE: UnitModes = UnitModes { read_only: false, blocks: 100, block: 512 };
 
     fn ask(page: u8, control: u8) -> Result<Vec<u8>, Sense> {
-        let question = Question { long: false, no_descriptor: true, control, page, subpage: 0 };
+        let question = ModeSense { long: false, no_descriptor: true, control, page, subpage: 0 };
         sense(question, STATE)
     }
 
@@ -149,7 +149,7 @@ mod tests {
     fn only_what_changes_nothing_may_be_selected() {
         for long in [false, true] {
             let question =
-                Question { long, no_descriptor: false, control: 0, page: 0x3f, subpage: 0 };
+                ModeSense { long, no_descriptor: false, control: 0, page: 0x3f, subpage: 0 };
             let mut pages = sense(question, STATE).unwrap();
             assert_eq!(select(long, false, &pages), Ok(()));
             assert!(select(long, true, &pages).is_err());

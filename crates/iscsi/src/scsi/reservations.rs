@@ -24,9 +24,9 @@ pub enum Access {
 
 /// A persistent reservation's type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kind(u8);
+pub struct ReservationType(u8);
 
-impl Kind {
+impl ReservationType {
     /// Of its code.
     pub fn new(code: u8) -> Option<Self> {
         matches!(code, 1 | 3 | 5..=8).then_some(Self(code))
@@ -55,7 +55,7 @@ struct Registration {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Reservation {
-    kind: Kind,
+    kind: ReservationType,
     /// Its holder, and with which key; any registrant holds one that is of all.
     nexus: String,
     key: u64,
@@ -275,10 +275,10 @@ impl Reservations {
         }
         match action {
             0 | 6 => self.register(nexus, own, new, data[20] & 0x01 != 0),
-            1 => self.hold(nexus, key, Kind::new(kind).ok_or(Sense::field(2))?),
+            1 => self.hold(nexus, key, ReservationType::new(kind).ok_or(Sense::field(2))?),
             2 => self.give_up(nexus, kind),
             3 => Ok(self.clear(nexus)),
-            _ => self.preempt(nexus, key, new, Kind::new(kind)),
+            _ => self.preempt(nexus, key, new, ReservationType::new(kind)),
         }
     }
 
@@ -338,7 +338,12 @@ impl Reservations {
         others.map(|one| (one.nexus.clone(), sense)).collect()
     }
 
-    fn hold(&mut self, nexus: &str, key: u64, kind: Kind) -> Result<Vec<Notice>, Refused> {
+    fn hold(
+        &mut self,
+        nexus: &str,
+        key: u64,
+        kind: ReservationType,
+    ) -> Result<Vec<Notice>, Refused> {
         if let Some(reservation) = &self.persistent {
             let same = self.holds(nexus) && reservation.kind == kind;
             return if same { Ok(Vec::new()) } else { Err(Refused::Conflict) };
@@ -374,7 +379,7 @@ impl Reservations {
         nexus: &str,
         own: u64,
         victim: u64,
-        kind: Option<Kind>,
+        kind: Option<ReservationType>,
     ) -> Result<Vec<Notice>, Refused> {
         let held = self.persistent.as_ref().map(|r| (r.kind, r.key));
         let takes = match held {

@@ -1,9 +1,9 @@
 //! Commands that move blocks.
 
-use super::cdb::{Blocks, Command, Compare};
+use super::cdb::{BlockRange, Command, Compare};
 use super::identity::{RANGES, SAME, TRANSFER};
 use super::unit::Nexus;
-use super::{Outcome, Sense};
+use super::{CommandOutcome, Sense};
 use crate::codec::{u16_at, u32_at, u64_at};
 use block::{Attempt, Durability, Error, Span, ZeroMode};
 
@@ -30,7 +30,7 @@ impl Nexus {
     ///
     /// # Errors
     /// Sense data for blocks beyond the end.
-    fn span(&self, blocks: Blocks) -> Result<Span, Sense> {
+    fn span(&self, blocks: BlockRange) -> Result<Span, Sense> {
         let end = blocks.first.checked_add(blocks.count.into());
         if end.is_none_or(|end| end > self.blocks()) {
             return Err(Sense::OUT_OF_RANGE);
@@ -40,7 +40,7 @@ impl Nexus {
     }
 
     /// The same for a transfer of no more than is allowed.
-    fn transfer_span(&self, blocks: Blocks) -> Result<Span, Sense> {
+    fn transfer_span(&self, blocks: BlockRange) -> Result<Span, Sense> {
         let span = self.span(blocks)?;
         if span.len() > TRANSFER.into() { Err(Sense::INVALID_FIELD) } else { Ok(span) }
     }
@@ -69,7 +69,7 @@ impl Nexus {
     }
 
     /// Carries out a command that moves blocks.
-    pub(super) async fn transfer(&self, command: Command, data: &[u8]) -> Outcome {
+    pub(super) async fn transfer(&self, command: Command, data: &[u8]) -> CommandOutcome {
         if command.changes() && self.device.read_only() {
             return Sense::WRITE_PROTECTED.into();
         }
@@ -181,7 +181,7 @@ impl Nexus {
         Ok(span)
     }
 
-    async fn verify(&self, blocks: Blocks, compare: Compare, data: &[u8]) -> Result<(), Sense> {
+    async fn verify(&self, blocks: BlockRange, compare: Compare, data: &[u8]) -> Result<(), Sense> {
         let span = self.span(blocks)?;
         match compare {
             Compare::Nothing => {
@@ -266,7 +266,7 @@ impl Nexus {
         }
         let spans: Vec<Span> = ranges[..listed]
             .chunks_exact(16)
-            .map(|range| self.span(Blocks { first: u64_at(range, 0), count: u32_at(range, 8) }))
+            .map(|range| self.span(BlockRange { first: u64_at(range, 0), count: u32_at(range, 8) }))
             .collect::<Result<_, _>>()?;
         for span in spans.into_iter().filter(|span| !span.is_empty()) {
             // Not `discard`: what is unmapped reads as zeroes (LBPRZ).

@@ -2,7 +2,7 @@
 
 use super::identity::Identity;
 use super::reservations::{Notice, Refused, Reservations};
-use super::{Outcome, Sense};
+use super::{CommandOutcome, Sense};
 use async_trait::async_trait;
 use block::{Device, Result};
 use parking_lot::Mutex;
@@ -221,22 +221,22 @@ impl Nexus {
     }
 
     /// What a command to a unit that is not there is answered.
-    pub fn absent(command: std::result::Result<super::Command, Sense>) -> Outcome {
+    pub fn absent(command: std::result::Result<super::Command, Sense>) -> CommandOutcome {
         use super::Command;
         match command {
             Ok(Command::Inquiry { page: None, room }) => {
                 let mut data = Identity::standard();
                 data[0] = 0x7f;
                 data.truncate(room as usize);
-                Outcome::Good(data)
+                CommandOutcome::Good(data)
             }
             Ok(Command::RequestSense { descriptors, room }) => {
-                Outcome::Good(super::execute::sense_data(&Sense::NO_UNIT, descriptors, room))
+                CommandOutcome::Good(super::execute::sense_data(&Sense::NO_UNIT, descriptors, room))
             }
             Ok(Command::ReportLuns { select, room }) => {
                 super::execute::report_luns(select, room).into()
             }
-            _ => Outcome::Failed(Sense::NO_UNIT),
+            _ => CommandOutcome::Failed(Sense::NO_UNIT),
         }
     }
 }

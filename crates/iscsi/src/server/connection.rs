@@ -1,18 +1,18 @@
 //! One connection from its login to its end.
 
-use super::input::Input;
-use super::registry::{Key, Order};
-use super::session::{Phase, Session};
+use super::input::PduBuffer;
+use super::registry::{SessionKey, SessionOrder};
+use super::session::{FullFeatureSession, Phase};
 use super::{Counted, Inner};
 use crate::chap::CHALLENGE;
 use crate::codec::response::{self, Counts, Output};
-use crate::codec::{Cut, Digests, Request, cut};
-use crate::login::{Agreed, Login, Refusal, Session as Wanted};
+use crate::codec::{Digests, PduCut, RequestPdu, cut};
+use crate::login::{Agreed, Login, LoginRefusal, SessionType};
 use crate::scsi::Unit;
-use crate::targets::{Attachment, Client, Ending};
+use crate::targets::{Attachment, Initiator, SessionEnding};
 use crate::{codec, name};
 use block::{Error, ErrorKind, Result};
-use nbd::server::Stream;
+use nbd::server::ConnectedSocket;
 use rustix::net::sockopt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -59,10 +59,10 @@ pub(super) async fn serve(
     inner: &Arc<Inner>,
     mut stream: TcpStream,
     peer: SocketAddr,
-    stop: watch::Receiver<Order>,
+    stop: watch::Receiver<SessionOrder>,
 ) -> Result<()> {
     prepare(inner, &stream).map_err(|e| Error::io("the connection", e))?;
-    let mut input = Input::new();
+    let mut input = PduBuffer::new();
     let deadline = tokio::time::Instant::now() + inner.limits.login_deadline;
     let late = || Error::unavailable("the login took too long");
     let mut answering = Answering { tag: 0, isid: [0; 6], counts: Counts::default() };
@@ -72,7 +72,7 @@ pub(super) async fn serve(
         let login = log_in(inner, &mut stream, &mut input, &mut answering);
         tokio::select! {
             biased;
-            _ = stopped.wait_for(|order| *order != Order::Go) => return Ok(()),
+            _ = stopped.wait_for(|order| *order != SessionOrder::Go) => return Ok(()),
             () = place.lost() => {
                 inner.counts.refused.fetch_add(1, Relaxed);
                 return Err(Error::unavailable("too many connections were in their login"));
@@ -84,27 +84,28 @@ pub(super) async fn serve(
         Ok(done) => done,
         Err(refusal) => return refuse(inner, &mut stream, &mut answering, peer, refusal).await,
     };
-    let client = Client {
+    let client = Initiator {
         address: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
         initiator: agreed.initiator.clone(),
         user: agreed.user.clone(),
     };
     let local = stream.local_addr().map_err(|e| Error::io("the connection", e))?;
     let mut stream = stream_of(stream)?;
-    let Wanted::Normal(target) = &agreed.session else {
+    let SessionType::Normal(target) = &agreed.session else {
         answering.send(&mut stream, flags, inner.registry.handle(), (0, 0), &text).await?;
         let phase = Phase::Discovery;
-        let mut session = Session::new(inner, &agreed, client, local, answering.counts, phase);
+        let mut session =
+            FullFeatureSession::new(inner, &agreed, client, local, answering.counts, phase);
         let ended = session.run(&mut stream, &mut input, stop, None).await;
         return ended.map(drop);
     };
     let Some(export) = name::to_export(target) else {
-        let refusal = Refusal::not_found("no target of this name");
+        let refusal = LoginRefusal::not_found("no target of this name");
         return refuse(inner, &mut stream, &mut answering, peer, refusal).await;
     };
     let target = target.to_ascii_lowercase();
     let attach = async {
-        let key = Key {
+        let key = SessionKey {
             client: match &client.user {
                 Some(user) => format!("chap:{user}"),
                 None => client.address.ip().to_string(),
@@ -138,7 +139,8 @@ pub(super) async fn serve(
     let (observer, pace) = (attachment.observer(), attachment.pace());
     let phase = Phase::Normal { nexus: Arc::clone(&nexus), observer, pace };
     let shown = client.to_string();
-    let mut session = Session::new(inner, &agreed, client, local, answering.counts, phase);
+    let mut session =
+        FullFeatureSession::new(inner, &agreed, client, local, answering.counts, phase);
     let ended = match answered {
         Ok(()) => session.run(&mut stream, &mut input, stop, Some(place.orders.clone())).await,
         Err(error) => Err(error),
@@ -159,23 +161,23 @@ async fn unit_of(
     inner: &Inner,
     target: &str,
     attachment: Box<dyn Attachment>,
-) -> std::result::Result<(Box<dyn Attachment>, Arc<Unit>), Refusal> {
+) -> std::result::Result<(Box<dyn Attachment>, Arc<Unit>), LoginRefusal> {
     let smallest = attachment.device().limits().minimum.max(512);
     let refusal = if attachment.device().size() < smallest.into() {
-        Refusal::unavailable("it is smaller than a block")
+        LoginRefusal::unavailable("it is smaller than a block")
     } else {
         match inner.registry.unit(target, attachment.identity(), &inner.targets).await {
             Ok(unit) => return Ok((attachment, unit)),
             Err(error) => refusal_of(&error),
         }
     };
-    attachment.close(Ending::Clean).await;
+    attachment.close(SessionEnding::Clean).await;
     Err(refusal)
 }
 
 /// How a session came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum SessionEnd {
     /// The initiator logged out.
     LoggedOut,
     /// It closed its connection.
@@ -186,14 +188,23 @@ pub(super) enum End {
     Stopped,
 }
 
-async fn close(attachment: Box<dyn Attachment>, ended: &Result<End>, client: &str, target: &str) {
-    if matches!(ended, Ok(End::Stopped))
+async fn close(
+    attachment: Box<dyn Attachment>,
+    ended: &Result<SessionEnd>,
+    client: &str,
+    target: &str,
+) {
+    if matches!(ended, Ok(SessionEnd::Stopped))
         && !attachment.device().read_only()
         && let Err(error) = attachment.device().flush().await
     {
         tracing::error!(target, %error, "cannot flush");
     }
-    let ending = if matches!(ended, Ok(End::LoggedOut)) { Ending::Clean } else { Ending::Lost };
+    let ending = if matches!(ended, Ok(SessionEnd::LoggedOut)) {
+        SessionEnding::Clean
+    } else {
+        SessionEnding::Lost
+    };
     attachment.close(ending).await;
     match ended {
         Ok(end) => tracing::info!(client, target, ?end, "iSCSI session ended"),
@@ -204,9 +215,9 @@ async fn close(attachment: Box<dyn Attachment>, ended: &Result<End>, client: &st
 }
 
 /// The connection for the full feature phase: it wakes for what is waited for, and can be looked into.
-fn stream_of(stream: TcpStream) -> Result<Stream> {
+fn stream_of(stream: TcpStream) -> Result<ConnectedSocket> {
     let socket = stream.into_std().map_err(|e| Error::io("the connection", e))?;
-    Ok(Stream::new(socket.into()))
+    Ok(ConnectedSocket::new(socket.into()))
 }
 
 /// The name of an initiator port, by which reservations know it.
@@ -227,13 +238,13 @@ fn prepare(inner: &Inner, stream: &TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-fn refusal_of(error: &Error) -> Refusal {
+fn refusal_of(error: &Error) -> LoginRefusal {
     let why = error.message();
     match error.kind() {
-        ErrorKind::NotFound | ErrorKind::Invalid => Refusal::not_found(why),
-        ErrorKind::Denied => Refusal::denied(why),
-        ErrorKind::NoSpace => Refusal::out_of_resources(why),
-        _ => Refusal::unavailable(why),
+        ErrorKind::NotFound | ErrorKind::Invalid => LoginRefusal::not_found(why),
+        ErrorKind::Denied => LoginRefusal::denied(why),
+        ErrorKind::NoSpace => LoginRefusal::out_of_resources(why),
+        _ => LoginRefusal::unavailable(why),
     }
 }
 
@@ -242,7 +253,7 @@ async fn refuse(
     stream: &mut (impl AsyncWrite + Unpin),
     answering: &mut Answering,
     peer: SocketAddr,
-    refusal: Refusal,
+    refusal: LoginRefusal,
 ) -> Result<()> {
     inner.counts.refused.fetch_add(1, Relaxed);
     let why: String = refusal.why.chars().take(300).collect();
@@ -260,9 +271,9 @@ async fn refuse(
 async fn log_in(
     inner: &Inner,
     stream: &mut TcpStream,
-    input: &mut Input,
+    input: &mut PduBuffer,
     answering: &mut Answering,
-) -> Result<std::result::Result<(Agreed, u8, Vec<u8>), Refusal>> {
+) -> Result<std::result::Result<(Agreed, u8, Vec<u8>), LoginRefusal>> {
     let broken = |e| Error::io("the connection", e);
     let mut random = [0; CHALLENGE + 1];
     inner.targets.random(&mut random)?;
@@ -270,7 +281,7 @@ async fn log_in(
     let mut first = true;
     loop {
         let step = match cut(input.bytes(), Digests::default(), LOGIN_SEGMENT) {
-            Ok(Cut::Short(whole)) => {
+            Ok(PduCut::Short(whole)) => {
                 input.make_room(whole);
                 let count = stream.read(input.room()).await.map_err(broken)?;
                 if count == 0 {
@@ -279,8 +290,8 @@ async fn log_in(
                 input.came(count);
                 continue;
             }
-            Ok(Cut::Whole(pdu, length)) => match Request::decode(pdu.header) {
-                Request::Login(request) => (request, login.receive(&request, pdu.data), length),
+            Ok(PduCut::Whole(pdu, length)) => match RequestPdu::decode(pdu.header) {
+                RequestPdu::Login(request) => (request, login.receive(&request, pdu.data), length),
                 _ => return Err(Error::invalid("something else than a login comes first")),
             },
             Err(fault) => return Err(Error::invalid(fault.to_string())),
@@ -297,7 +308,7 @@ async fn log_in(
         match received {
             Err(refusal) => return Ok(Err(refusal)),
             Ok(answer) if answer.done => {
-                let nothing = || Refusal::not_found("no target is named");
+                let nothing = || LoginRefusal::not_found("no target is named");
                 return Ok(login
                     .agreed()
                     .ok_or_else(nothing)

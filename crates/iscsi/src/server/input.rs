@@ -5,13 +5,13 @@ const ROOM: usize = 16 << 10;
 
 /// A buffer that grows to the PDU that is expected.
 #[derive(Debug)]
-pub(super) struct Input {
+pub(super) struct PduBuffer {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-impl Input {
+impl PduBuffer {
     pub(super) fn new() -> Self {
         Self { bytes: vec![0; ROOM], start: 0, end: 0 }
     }

@@ -2,7 +2,7 @@
 //! ([`nbd::server::BusyPoll`]): after the answer of a single one, as long as its initiator's waits of late suggest.
 
 use super::Inner;
-use nbd::server::{BusyPoll, Looker, Order, Processors, Waits, Watch};
+use nbd::server::{BusyPoll, Looker, Processors, TurnOrder, Waits, Watch};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -18,7 +18,7 @@ pub(super) struct Looking<'a> {
     when: BusyPoll,
     watch: Watch,
     waits: Waits,
-    order: Order,
+    order: TurnOrder,
     /// Commands that were taken since something was received.
     taken: u32,
     /// When the answer of a single command was sent, until the next one comes.
@@ -40,7 +40,7 @@ impl<'a> Looking<'a> {
             when,
             watch,
             waits: Waits::new(when.most()),
-            order: Order::new(),
+            order: TurnOrder::new(),
             taken: 0,
             answered: None,
             fresh: false,

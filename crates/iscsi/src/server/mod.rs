@@ -27,7 +27,7 @@ use crate::Targets;
 use block::{Error, Result};
 use logins::Logins;
 use nbd::server::{BusyPoll, Processors};
-use registry::{Order, Registry};
+use registry::{SessionOrder, SessionRegistry};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ const TELL_AGAIN: Duration = Duration::from_secs(1);
 /// at a time with 256 KiB of unsolicited data each, and 16 MiB of data that was asked for or is on its
 /// way back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
+pub struct InitiatorLimits {
     /// Connections at a time; more are closed at once. A quarter of them may be in their login: when there are
     /// more, the oldest of them is closed of the address that has the most.
     pub connections: usize,
@@ -61,7 +61,7 @@ pub struct Limits {
     pub stop_deadline: Duration,
 }
 
-impl Default for Limits {
+impl Default for InitiatorLimits {
     fn default() -> Self {
         Self {
             connections: 1024,
@@ -75,7 +75,7 @@ impl Default for Limits {
 
 /// What was counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct InitiatorCounters {
     /// Connections now.
     pub connections: u64,
     /// Sessions now that use a target.
@@ -111,8 +111,8 @@ pub struct Server {
 
 struct Inner {
     targets: Arc<dyn Targets>,
-    limits: Limits,
-    registry: Registry,
+    limits: InitiatorLimits,
+    registry: SessionRegistry,
     logins: Logins,
     processors: Processors,
     counts: Counts,
@@ -120,16 +120,16 @@ struct Inner {
 
 impl Server {
     /// A server of `targets`, which takes of these processors in order to look for commands.
-    pub fn new(targets: Arc<dyn Targets>, limits: Limits, processors: Processors) -> Self {
-        let (registry, counts) = (Registry::default(), Counts::default());
+    pub fn new(targets: Arc<dyn Targets>, limits: InitiatorLimits, processors: Processors) -> Self {
+        let (registry, counts) = (SessionRegistry::default(), Counts::default());
         let logins = Logins::new(limits.connections / 4);
         Self { inner: Arc::new(Inner { targets, limits, registry, logins, processors, counts }) }
     }
 
     /// What was counted so far.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> InitiatorCounters {
         let counts = &self.inner.counts;
-        Counters {
+        InitiatorCounters {
             connections: counts.connections.load(Relaxed),
             sessions: counts.sessions.load(Relaxed),
             refused: counts.refused.load(Relaxed),
@@ -142,12 +142,12 @@ impl Server {
 
     /// Serves every initiator that connects to `listener` until `stop` is ready; then asks all to log
     /// out, finishes what they have begun, flushes, and closes their sessions, within
-    /// [`Limits::stop_deadline`].
+    /// [`InitiatorLimits::stop_deadline`].
     ///
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) when sessions were cut off by the deadline.
     pub async fn serve(&self, listener: TcpListener, stop: impl Future<Output = ()>) -> Result<()> {
-        let (order, orders) = watch::channel(Order::Go);
+        let (order, orders) = watch::channel(SessionOrder::Go);
         let mut clients = JoinSet::new();
         let mut told = None;
         let mut stop = std::pin::pin!(stop);
@@ -168,7 +168,7 @@ impl Server {
             }
         }
         drop(listener);
-        order.send_replace(Order::LogOut);
+        order.send_replace(SessionOrder::LogOut);
         let all = async {
             while let Some(ended) = clients.join_next().await {
                 note_panic(&ended);
@@ -187,7 +187,7 @@ impl Server {
         &self,
         stream: TcpStream,
         peer: SocketAddr,
-        orders: &watch::Receiver<Order>,
+        orders: &watch::Receiver<SessionOrder>,
         clients: &mut JoinSet<()>,
         told: &mut Option<Instant>,
     ) {

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 /// What a session is told to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum SessionOrder {
     /// Go on.
     Go,
     /// Ask the initiator to log out, and end.
@@ -25,7 +25,7 @@ pub(super) enum Order {
 
 /// Which session it is (RFC 7143, 6.3.5), and of which client: nobody ends a session of another one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct SessionKey {
     pub(super) client: String,
     pub(super) initiator: String,
     pub(super) isid: [u8; 6],
@@ -33,15 +33,15 @@ pub(super) struct Key {
 }
 
 #[derive(Debug)]
-struct Handle {
+struct SessionHandle {
     number: u64,
-    order: watch::Sender<Order>,
+    order: watch::Sender<SessionOrder>,
     ended: watch::Receiver<bool>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Registry {
-    sessions: Mutex<(u64, HashMap<Key, Handle>)>,
+pub(super) struct SessionRegistry {
+    sessions: Mutex<(u64, HashMap<SessionKey, SessionHandle>)>,
     /// By target and identity: another disk may get the name.
     units: Mutex<HashMap<(String, String), Arc<Unit>>>,
     /// Held by whoever makes a unit of what was kept.
@@ -49,25 +49,31 @@ pub(super) struct Registry {
     handles: AtomicU16,
 }
 
-impl Registry {
+impl SessionRegistry {
     /// Ends the session of this key, if there is one, waits for its end, and takes its place. May be
     /// cancelled.
-    pub(super) async fn take_place(&self, key: Key) -> Place<'_> {
+    pub(super) async fn take_place(&self, key: SessionKey) -> RegisteredSession<'_> {
         loop {
             let mut ended = {
                 let (count, sessions) = &mut *self.sessions.lock();
                 match sessions.get(&key) {
                     Some(handle) => {
-                        handle.order.send_replace(Order::End);
+                        handle.order.send_replace(SessionOrder::End);
                         handle.ended.clone()
                     }
                     None => {
                         *count += 1;
-                        let (order, orders) = watch::channel(Order::Go);
+                        let (order, orders) = watch::channel(SessionOrder::Go);
                         let (end, ended) = watch::channel(false);
                         let number = *count;
-                        sessions.insert(key.clone(), Handle { number, order, ended });
-                        return Place { registry: self, key, number, orders, _end: end };
+                        sessions.insert(key.clone(), SessionHandle { number, order, ended });
+                        return RegisteredSession {
+                            registry: self,
+                            key,
+                            number,
+                            orders,
+                            _end: end,
+                        };
                     }
                 }
             };
@@ -119,17 +125,17 @@ impl Registry {
 }
 
 /// A session's place; free again when it is dropped.
-pub(super) struct Place<'a> {
-    registry: &'a Registry,
-    key: Key,
+pub(super) struct RegisteredSession<'a> {
+    registry: &'a SessionRegistry,
+    key: SessionKey,
     number: u64,
     /// What it is told to do.
-    pub(super) orders: watch::Receiver<Order>,
+    pub(super) orders: watch::Receiver<SessionOrder>,
     /// Closed when it has ended.
     _end: watch::Sender<bool>,
 }
 
-impl Drop for Place<'_> {
+impl Drop for RegisteredSession<'_> {
     fn drop(&mut self) {
         let (_, sessions) = &mut *self.registry.sessions.lock();
         if sessions.get(&self.key).is_some_and(|handle| handle.number == self.number) {

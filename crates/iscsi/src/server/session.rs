@@ -6,17 +6,17 @@ mod management;
 mod observed;
 
 use super::Inner;
-use super::connection::{End, NO_TAG, SEGMENT};
-use super::input::Input;
+use super::connection::{NO_TAG, SEGMENT, SessionEnd};
+use super::input::PduBuffer;
 use super::looking::Looking;
-use super::tasks::{Next, Task};
+use super::tasks::{Task, TaskStep};
 use super::text::Answers;
-use crate::codec::request::{Command as Wire, DataOut, Simple};
+use crate::codec::request::{CommandPdu, DataOut, Simple};
 use crate::codec::response::{self, Counts, Output, Residual};
-use crate::codec::{Cut, Fault, HEADER, Pdu, Request, cut};
+use crate::codec::{HEADER, Pdu, PduCut, RequestPdu, StreamFault, cut};
 use crate::login::{Agreed, Parameters};
-use crate::scsi::{Command, Nexus, Outcome, Sense, Status};
-use crate::targets::Client;
+use crate::scsi::{Command, CommandOutcome, Nexus, Sense, Status};
+use crate::targets::Initiator;
 use block::{Error, Observer, Result};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -65,8 +65,8 @@ pub(super) enum Phase {
 }
 
 /// A command that is carried out.
-struct Running {
-    wire: Wire,
+struct RunningCommand {
+    wire: CommandPdu,
     command: std::result::Result<Command, Sense>,
     began: Instant,
     /// What it holds of [`IN_FLIGHT`] for the data that it reads.
@@ -78,14 +78,14 @@ struct Running {
 }
 
 /// What was waited for.
-enum Done {
-    Command(u32, Outcome),
+enum SessionEvent {
+    Command(u32, CommandOutcome),
     /// The unit was reset, for the request of this tag.
     Reset(u32),
 }
 
 /// A session in its full feature phase.
-pub(super) struct Session<'a> {
+pub(super) struct FullFeatureSession<'a> {
     inner: &'a Inner,
     phase: Phase,
     agreed: Parameters,
@@ -102,28 +102,28 @@ pub(super) struct Session<'a> {
     asked_bytes: usize,
     next_transfer: u32,
     queue: VecDeque<Task>,
-    running: HashMap<u32, Running>,
+    running: HashMap<u32, RunningCommand>,
     running_bytes: usize,
     /// An ordered command is carried out: nothing else may be.
     ordered: bool,
-    futures: FuturesUnordered<BoxFuture<'static, Done>>,
+    futures: FuturesUnordered<BoxFuture<'static, SessionEvent>>,
     aborting: Vec<Aborting>,
     answers: Answers,
-    end: Option<End>,
+    end: Option<SessionEnd>,
 }
 
-impl<'a> Session<'a> {
+impl<'a> FullFeatureSession<'a> {
     pub(super) fn new(
         inner: &'a Inner,
         agreed: &Agreed,
-        client: Client,
+        client: Initiator,
         local: SocketAddr,
         counts: Counts,
         phase: Phase,
     ) -> Self {
         let target = match &agreed.session {
-            crate::login::Session::Normal(target) => Some(target.clone()),
-            crate::login::Session::Discovery => None,
+            crate::login::SessionType::Normal(target) => Some(target.clone()),
+            crate::login::SessionType::Discovery => None,
         };
         Self {
             inner,
@@ -177,23 +177,23 @@ impl<'a> Session<'a> {
     }
 
     /// Takes the PDUs that are there; `false` when the initiator has to take answers before the rest of them.
-    async fn take(&mut self, input: &mut Input, looking: &mut Looking<'_>) -> Result<bool> {
+    async fn take(&mut self, input: &mut PduBuffer, looking: &mut Looking<'_>) -> Result<bool> {
         while self.end.is_none() {
             if self.output.unsent().len() > UNSENT {
                 return Ok(false);
             }
             let length = match cut(input.bytes(), self.agreed.digests, SEGMENT) {
-                Ok(Cut::Short(whole)) => {
+                Ok(PduCut::Short(whole)) => {
                     input.make_room(whole);
                     return Ok(true);
                 }
-                Ok(Cut::Whole(pdu, length)) => {
+                Ok(PduCut::Whole(pdu, length)) => {
                     looking.take();
                     self.receive(pdu).await?;
                     length
                 }
                 Err(fault) => {
-                    if fault == Fault::DataDigest
+                    if fault == StreamFault::DataDigest
                         && let Some(header) = input.bytes().first_chunk::<HEADER>()
                     {
                         self.reject(reason::DATA_DIGEST, header);
@@ -225,19 +225,21 @@ impl<'a> Session<'a> {
 
     async fn receive(&mut self, pdu: Pdu<'_>) -> Result<()> {
         let discovery = matches!(self.phase, Phase::Discovery);
-        match Request::decode(pdu.header) {
-            Request::NopOut(ping) => self.ping(&ping, pdu.data),
-            Request::Text(text) => self.text(&text, pdu).await,
-            Request::Logout(logout) => self.logout(&logout),
-            Request::Command(_) | Request::Manage(_) | Request::DataOut(_) if discovery => {
+        match RequestPdu::decode(pdu.header) {
+            RequestPdu::NopOut(ping) => self.ping(&ping, pdu.data),
+            RequestPdu::Text(text) => self.text(&text, pdu).await,
+            RequestPdu::Logout(logout) => self.logout(&logout),
+            RequestPdu::Command(_) | RequestPdu::Manage(_) | RequestPdu::DataOut(_)
+                if discovery =>
+            {
                 self.reject(reason::PROTOCOL, pdu.header);
             }
-            Request::Command(wire) => self.command(wire, pdu),
-            Request::Manage(manage) => self.manage(&manage),
-            Request::DataOut(header) => self.data_out(&header, pdu.data),
-            Request::Login(_) => return Err(Error::invalid("a login within a session")),
-            Request::Other(0x10) => self.reject(reason::SNACK, pdu.header),
-            Request::Other(_) => self.reject(reason::NOT_SUPPORTED, pdu.header),
+            RequestPdu::Command(wire) => self.command(wire, pdu),
+            RequestPdu::Manage(manage) => self.manage(&manage),
+            RequestPdu::DataOut(header) => self.data_out(&header, pdu.data),
+            RequestPdu::Login(_) => return Err(Error::invalid("a login within a session")),
+            RequestPdu::Other(0x10) => self.reject(reason::SNACK, pdu.header),
+            RequestPdu::Other(_) => self.reject(reason::NOT_SUPPORTED, pdu.header),
         }
         Ok(())
     }
@@ -283,11 +285,11 @@ impl<'a> Session<'a> {
         let counts = self.counts();
         self.output.put(response::logout(logout.tag, response, counts), &[]);
         if response == 0 {
-            self.end = Some(End::LoggedOut);
+            self.end = Some(SessionEnd::LoggedOut);
         }
     }
 
-    fn command(&mut self, wire: Wire, pdu: Pdu<'_>) {
+    fn command(&mut self, wire: CommandPdu, pdu: Pdu<'_>) {
         if !self.is_next(wire.immediate, wire.cmd_sn) {
             return;
         }
@@ -317,16 +319,16 @@ impl<'a> Session<'a> {
     /// Goes on with a task whose data came or did not.
     fn advance(&mut self, mut task: Task) {
         match task.next() {
-            Next::Ready => {
+            TaskStep::Ready => {
                 if task.failed().is_some() {
                     task.data = Vec::new();
                 }
                 self.queue.push_back(task);
             }
-            Next::Wait => {
+            TaskStep::Wait => {
                 self.collecting.insert(task.wire.tag, task);
             }
-            Next::Ask => {
+            TaskStep::Ask => {
                 self.asking.push_back(task.wire.tag);
                 self.collecting.insert(task.wire.tag, task);
                 self.ask();
@@ -399,7 +401,7 @@ impl<'a> Session<'a> {
             let (command, wire, tag) = (task.command(), task.wire, task.wire.tag);
             let (began, holds) = (Instant::now(), given);
             let asked = task.holds;
-            let running = Running { wire, command, began, holds, asked, aborted: false };
+            let running = RunningCommand { wire, command, began, holds, asked, aborted: false };
             self.running.insert(tag, running);
             let data = task.data;
             let first = is_first(&wire.lun);
@@ -410,7 +412,7 @@ impl<'a> Session<'a> {
                     } else {
                         Nexus::absent(command)
                     };
-                    Done::Command(tag, outcome)
+                    SessionEvent::Command(tag, outcome)
                 }
                 .boxed(),
             );
@@ -418,10 +420,10 @@ impl<'a> Session<'a> {
         None
     }
 
-    fn done(&mut self, done: Done) {
+    fn done(&mut self, done: SessionEvent) {
         match done {
-            Done::Reset(tag) => self.managed(tag, 0),
-            Done::Command(tag, outcome) => {
+            SessionEvent::Reset(tag) => self.managed(tag, 0),
+            SessionEvent::Command(tag, outcome) => {
                 let Some(running) = self.running.remove(&tag) else { return };
                 self.release(&running.wire, running.asked);
                 self.running_bytes -= running.holds;
@@ -445,7 +447,7 @@ impl<'a> Session<'a> {
     }
 
     /// Gives back what a task held of the window, and of the data that is asked for.
-    fn release(&mut self, wire: &Wire, asked: usize) {
+    fn release(&mut self, wire: &CommandPdu, asked: usize) {
         match wire.immediate {
             true => self.immediate -= 1,
             false => self.windowed -= 1,
@@ -453,17 +455,17 @@ impl<'a> Session<'a> {
         self.asked_bytes -= asked;
     }
 
-    fn answer(&mut self, running: &Running, outcome: Outcome) {
+    fn answer(&mut self, running: &RunningCommand, outcome: CommandOutcome) {
         let Phase::Normal { nexus, observer, .. } = &self.phase else { return };
         let (wire, tag) = (&running.wire, running.wire.tag);
-        let failed = !matches!(outcome, Outcome::Good(_));
+        let failed = !matches!(outcome, CommandOutcome::Good(_));
         if let (Some(observer), Ok(command)) = (observer, running.command) {
             tell(observer.as_ref(), running.began, command, span(&command, nexus), failed);
         }
         self.inner.counts.commands.fetch_add(1, Relaxed);
         let block = nexus.block;
         match outcome {
-            Outcome::Good(data) if wire.reads && !data.is_empty() => {
+            CommandOutcome::Good(data) if wire.reads && !data.is_empty() => {
                 let sent = (wire.expected as usize).min(data.len());
                 let residual = Residual::of(wire.expected, data.len() as u64);
                 if sent == 0 {
@@ -477,13 +479,13 @@ impl<'a> Session<'a> {
                 // Copying does not fail.
                 let _ = self.data_in(tag, sent as u64, residual, read);
             }
-            Outcome::Good(data) => {
+            CommandOutcome::Good(data) => {
                 let needs = running.command.map_or(0, |command| command.data_out(block));
                 let moved = if data.is_empty() { needs } else { data.len() as u64 };
                 let expected = if wire.reads || wire.writes { wire.expected } else { 0 };
                 self.status(tag, Status::Good, Residual::of(expected, moved), &[]);
             }
-            Outcome::Failed(sense) => {
+            CommandOutcome::Failed(sense) => {
                 tracing::debug!(?sense, command = ?running.command, "an iSCSI command failed");
                 let mut data = vec![0, 18];
                 data.extend_from_slice(&sense.fixed());
@@ -493,7 +495,7 @@ impl<'a> Session<'a> {
                 };
                 self.status(tag, Status::CheckCondition, residual, &data);
             }
-            Outcome::Conflict => {
+            CommandOutcome::Conflict => {
                 self.status(tag, Status::ReservationConflict, Residual::None, &[]);
             }
         }

@@ -2,7 +2,7 @@
 //! should not. Pure.
 
 use crate::codec::NO_TAG;
-use crate::codec::request::{Command as Wire, DataOut};
+use crate::codec::request::{CommandPdu, DataOut};
 use crate::login::Parameters;
 use crate::scsi::identity::TRANSFER;
 use crate::scsi::{Command, Sense};
@@ -11,7 +11,7 @@ use crate::scsi::{Command, Sense};
 #[derive(Debug)]
 pub(super) struct Task {
     /// As it came.
-    pub(super) wire: Wire,
+    pub(super) wire: CommandPdu,
     /// What it is.
     pub(super) command: Result<Command, Sense>,
     /// The data that it needs, as far as it came.
@@ -42,7 +42,7 @@ pub(super) struct Transfer {
 
 /// What a task does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum TaskStep {
     /// It waits for data that is on its way.
     Wait,
     /// It has to ask for more.
@@ -54,7 +54,7 @@ pub(super) enum Next {
 impl Task {
     /// A command with its immediate data.
     pub(super) fn new(
-        wire: Wire,
+        wire: CommandPdu,
         command: Result<Command, Sense>,
         block: u32,
         immediate: &[u8],
@@ -104,11 +104,15 @@ impl Task {
     }
 
     /// What it does next; a task that failed is ready when no data is on its way.
-    pub(super) fn next(&self) -> Next {
+    pub(super) fn next(&self) -> TaskStep {
         if self.unsolicited || self.transfer.is_some() {
-            return Next::Wait;
+            return TaskStep::Wait;
         }
-        if self.failed.is_some() || self.received >= self.want { Next::Ready } else { Next::Ask }
+        if self.failed.is_some() || self.received >= self.want {
+            TaskStep::Ready
+        } else {
+            TaskStep::Ask
+        }
     }
 
     /// Whether it has asked for nothing yet.
@@ -182,10 +186,10 @@ mod tests {
         Parameters { initial_r2t, first_burst: 1024, max_burst: 2048, ..Parameters::default() }
     }
 
-    fn write(blocks: u8, expected: u32, last: bool) -> Wire {
+    fn write(blocks: u8, expected: u32, last: bool) -> CommandPdu {
         let mut cdb = [0; 16];
         (cdb[0], cdb[8]) = (0x2a, blocks);
-        Wire {
+        CommandPdu {
             immediate: false,
             last,
             reads: false,
@@ -199,7 +203,7 @@ mod tests {
         }
     }
 
-    fn task(wire: Wire, immediate: &[u8], agreed: &Parameters) -> Task {
+    fn task(wire: CommandPdu, immediate: &[u8], agreed: &Parameters) -> Task {
         Task::new(wire, Command::decode(&wire.cdb), 512, immediate, agreed)
     }
 
@@ -211,17 +215,17 @@ mod tests {
     fn data_comes_with_the_command_then_unasked_then_as_it_is_asked_for() {
         let agreed = agreed(false);
         let mut task = task(write(8, 4096, false), &[1; 512], &agreed);
-        assert_eq!(task.next(), Next::Wait);
+        assert_eq!(task.next(), TaskStep::Wait);
         task.receive(&piece(NO_TAG, 0, 512, true), &[2; 512], &agreed);
-        assert_eq!(task.next(), Next::Ask);
+        assert_eq!(task.next(), TaskStep::Ask);
         let transfer = task.ask(7, &agreed);
         assert_eq!(transfer, Transfer { tag: 7, number: 0, offset: 1024, end: 3072 });
         task.receive(&piece(7, 0, 1024, false), &[3; 1024], &agreed);
         task.receive(&piece(7, 1, 2048, true), &[4; 1024], &agreed);
-        assert_eq!(task.next(), Next::Ask);
+        assert_eq!(task.next(), TaskStep::Ask);
         assert_eq!(task.ask(8, &agreed), Transfer { tag: 8, number: 1, offset: 3072, end: 4096 });
         task.receive(&piece(8, 0, 3072, true), &[5; 1024], &agreed);
-        assert_eq!((task.next(), task.data.len()), (Next::Ready, 4096));
+        assert_eq!((task.next(), task.data.len()), (TaskStep::Ready, 4096));
         assert!(task.command().is_ok());
     }
 
@@ -229,7 +233,7 @@ mod tests {
     fn more_than_the_command_needs_is_not_kept() {
         let agreed = agreed(false);
         let task = task(write(1, 1024, true), &[1; 1024], &agreed);
-        assert_eq!((task.next(), task.data.len()), (Next::Ready, 512));
+        assert_eq!((task.next(), task.data.len()), (TaskStep::Ready, 512));
     }
 
     #[test]
@@ -246,7 +250,7 @@ mod tests {
             let mut task = task(write(2, 1024, true), &[], &agreed);
             task.ask(7, &agreed);
             task.receive(&wrong, &[1; 512], &agreed);
-            assert_eq!((task.next(), task.failed()), (Next::Ready, Some(sense)), "{wrong:?}");
+            assert_eq!((task.next(), task.failed()), (TaskStep::Ready, Some(sense)), "{wrong:?}");
             assert!(task.data.is_empty());
         }
     }
@@ -277,7 +281,7 @@ mod tests {
         wire.cdb = [0xff; 16];
         (wire.cdb[0], wire.cdb[1], wire.cdb[11]) = (0xaa, 0, 0);
         let task = task(wire, &[], &agreed(true));
-        assert_eq!((task.next(), task.want), (Next::Ready, 0));
+        assert_eq!((task.next(), task.want), (TaskStep::Ready, 0));
     }
 
     proptest! {
@@ -292,7 +296,7 @@ mod tests {
             let agreed = agreed(false);
             let mut task = task(write(blocks, expected, last), &vec![1; immediate], &agreed);
             for (transfer, data_sn, offset, last, length) in pieces {
-                if task.next() == Next::Ask {
+                if task.next() == TaskStep::Ask {
                     task.ask(1, &agreed);
                 }
                 let transfer = if transfer == 0 { NO_TAG } else { transfer };
@@ -300,7 +304,7 @@ mod tests {
             }
             prop_assert!(task.data.len() <= usize::from(blocks) * 512);
             prop_assert!(task.data.len() <= expected as usize);
-            if task.next() == Next::Ready && task.failed().is_none() {
+            if task.next() == TaskStep::Ready && task.failed().is_none() {
                 prop_assert_eq!(task.data.len(), task.want as usize);
             }
         }

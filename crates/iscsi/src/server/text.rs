@@ -4,7 +4,7 @@ use crate::codec::request::Simple;
 use crate::codec::{NO_TAG, text};
 use crate::login::{PORTAL_GROUP, Parameters};
 use crate::name;
-use crate::targets::{Client, Targets};
+use crate::targets::{Initiator, Targets};
 use std::net::SocketAddr;
 
 /// The longest list of targets, in bytes.
@@ -12,7 +12,7 @@ const LONGEST: usize = 16 << 20;
 
 /// What a session answers to text requests.
 pub(super) struct Answers {
-    client: Client,
+    client: Initiator,
     /// Where the initiator reached this server.
     local: SocketAddr,
     /// The target of the session.
@@ -22,7 +22,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    pub(super) fn new(client: Client, local: SocketAddr, target: Option<String>) -> Self {
+    pub(super) fn new(client: Initiator, local: SocketAddr, target: Option<String>) -> Self {
         let local = SocketAddr::new(local.ip().to_canonical(), local.port());
         Self { client, local, target, rest: Vec::new(), next: 0 }
     }

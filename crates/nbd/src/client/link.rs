@@ -4,7 +4,7 @@
 //! one-shot channels. When the connection is lost, what is in the table is sent again.
 
 use super::negotiate::{Terms, negotiate};
-use super::table::{Order, Table};
+use super::table::{QueuedRequest, Table};
 use super::{ClientOptions, Stream};
 use crate::codec::constants::{chunk, command};
 use crate::codec::reply::{self, ReplyHeader};
@@ -98,7 +98,7 @@ fn unreachable(error: io::Error) -> Error {
 }
 
 /// How a connection ended.
-enum End {
+enum LinkEnd {
     /// The client is done.
     Closed,
     Lost(Error),
@@ -109,7 +109,7 @@ pub(super) async fn drive(
     uri: Uri,
     options: ClientOptions,
     link: Link,
-    mut orders: mpsc::UnboundedReceiver<Order>,
+    mut orders: mpsc::UnboundedReceiver<QueuedRequest>,
 ) {
     let agreed = link.terms.clone();
     let mut link = Some(link);
@@ -119,8 +119,8 @@ pub(super) async fn drive(
         let answered = lock(&table).answered();
         let error = match link.take() {
             Some(link) => match run(link, &table, &mut orders).await {
-                End::Closed => return,
-                End::Lost(error) => error.context(&uri),
+                LinkEnd::Closed => return,
+                LinkEnd::Lost(error) => error.context(&uri),
             },
             None => {
                 // The last attempts failed: the next request starts new ones.
@@ -214,14 +214,18 @@ fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
 }
 
 /// Serves requests over one connection.
-async fn run(link: Link, table: &Mutex<Table>, orders: &mut mpsc::UnboundedReceiver<Order>) -> End {
+async fn run(
+    link: Link,
+    table: &Mutex<Table>,
+    orders: &mut mpsc::UnboundedReceiver<QueuedRequest>,
+) -> LinkEnd {
     let Link { stream, terms } = link;
     let (reader, writer) = tokio::io::split(stream);
     tokio::select! {
-        error = receive(reader, &terms, table) => End::Lost(error),
+        error = receive(reader, &terms, table) => LinkEnd::Lost(error),
         sent = send(writer, terms.style, table, orders) => match sent {
-            Ok(()) => End::Closed,
-            Err(e) => End::Lost(Error::unavailable(format!("sending requests: {e}")).with_source(e)),
+            Ok(()) => LinkEnd::Closed,
+            Err(e) => LinkEnd::Lost(Error::unavailable(format!("sending requests: {e}")).with_source(e)),
         },
     }
 }
@@ -231,7 +235,7 @@ async fn send(
     mut writer: WriteHalf<Box<dyn Stream>>,
     style: ReplyStyle,
     table: &Mutex<Table>,
-    orders: &mut mpsc::UnboundedReceiver<Order>,
+    orders: &mut mpsc::UnboundedReceiver<QueuedRequest>,
 ) -> io::Result<()> {
     let mut out = Vec::new();
     let left = lock(table).cookies();
@@ -299,16 +303,16 @@ async fn receive(reader: ReadHalf<Box<dyn Stream>>, terms: &Terms, table: &Mutex
     }
 }
 
-type Reader = BufReader<ReadHalf<Box<dyn Stream>>>;
+type LinkReader = BufReader<ReadHalf<Box<dyn Stream>>>;
 
-async fn read_exact(reader: &mut Reader, buf: &mut [u8]) -> Result<()> {
+async fn read_exact(reader: &mut LinkReader, buf: &mut [u8]) -> Result<()> {
     reader.read_exact(buf).await.map(|_| ()).map_err(|e| match e.kind() {
         io::ErrorKind::UnexpectedEof => Error::unavailable("the server closed the connection"),
         _ => Error::unavailable(format!("receiving replies: {e}")).with_source(e),
     })
 }
 
-async fn receive_one(reader: &mut Reader, terms: &Terms, table: &Mutex<Table>) -> Result<()> {
+async fn receive_one(reader: &mut LinkReader, terms: &Terms, table: &Mutex<Table>) -> Result<()> {
     let mut bytes = [0; reply::EXTENDED];
     let mut have = 4;
     read_exact(reader, &mut bytes[..have]).await?;
@@ -354,7 +358,7 @@ fn refusal(number: u32, text: &str) -> Error {
 }
 
 async fn one_chunk(
-    reader: &mut Reader,
+    reader: &mut LinkReader,
     terms: &Terms,
     table: &Mutex<Table>,
     request: &Request,
@@ -410,7 +414,7 @@ async fn one_chunk(
 
 /// Receives a part of a read's data.
 async fn data(
-    reader: &mut Reader,
+    reader: &mut LinkReader,
     table: &Mutex<Table>,
     cookie: u64,
     offset: u64,

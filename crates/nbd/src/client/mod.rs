@@ -30,7 +30,7 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use std::sync::Arc;
 use std::time::Duration;
-use table::{Answer, Order};
+use table::{Answer, QueuedRequest};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -95,7 +95,7 @@ impl Default for ClientOptions {
 pub struct Remote {
     uri: Uri,
     terms: Terms,
-    orders: mpsc::UnboundedSender<Order>,
+    orders: mpsc::UnboundedSender<QueuedRequest>,
     window: Arc<Semaphore>,
     driver: JoinSet<()>,
 }
@@ -148,7 +148,7 @@ impl Remote {
         };
         let (answer, answered) = oneshot::channel();
         let gone = || Error::internal(format!("{}: the client ended by a fault", self.uri));
-        let order = Order { request, payload, answer, share };
+        let order = QueuedRequest { request, payload, answer, share };
         self.orders.send(order).map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?.map_err(|e| e.context(&self.uri))
     }

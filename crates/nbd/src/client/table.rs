@@ -24,7 +24,7 @@ pub(super) enum Answer {
 
 /// A request on its way to the server. Its cookie is given by the table.
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct QueuedRequest {
     pub(super) request: Request,
     pub(super) payload: Bytes,
     pub(super) answer: oneshot::Sender<Result<Answer>>,
@@ -35,7 +35,7 @@ pub(super) struct Order {
 /// A request that waits for its answer, and what came of it so far.
 #[derive(Debug)]
 pub(super) struct Pending {
-    pub(super) order: Order,
+    pub(super) order: QueuedRequest,
     /// Writes that were acknowledged before this request was taken.
     acknowledged: u64,
     pub(super) data: Vec<u8>,
@@ -118,7 +118,7 @@ pub(super) struct Table {
 
 impl Table {
     /// Takes a request; `None` when it was answered without the server.
-    pub(super) fn insert(&mut self, mut order: Order) -> Option<&Pending> {
+    pub(super) fn insert(&mut self, mut order: QueuedRequest) -> Option<&Pending> {
         if order.request.command == command::FLUSH && self.doubtful {
             self.answer_doubtful(order);
             return None;
@@ -139,7 +139,7 @@ impl Table {
     }
 
     /// A flush cannot vouch for what another connection acknowledged: the server may have crashed.
-    fn answer_doubtful(&mut self, order: Order) {
+    fn answer_doubtful(&mut self, order: QueuedRequest) {
         self.doubtful = false;
         self.flushed = self.acknowledged;
         let _ = order.answer.send(Err(Error::unavailable(

@@ -5,7 +5,7 @@ use crate::codec::reply::{self, Mark};
 use crate::codec::request::Request;
 use crate::codec::{Parsed, ReplyStyle};
 use crate::server::{
-    Ending, ExportSummary, Exports, Limits, Listener, Peer, Purpose, Server, Session,
+    ExportSummary, Exports, Listener, Peer, Purpose, Server, ServerLimits, Session, SessionEnding,
 };
 use crate::{Address, Uri};
 use async_trait::async_trait;
@@ -45,7 +45,7 @@ impl Session for One {
     fn name(&self) -> &str {
         "disk"
     }
-    async fn close(self: Box<Self>, _: Ending) {}
+    async fn close(self: Box<Self>, _: SessionEnding) {}
 }
 
 /// A server that runs until it is stopped or dropped.
@@ -57,7 +57,7 @@ struct Running {
 
 impl Running {
     async fn start(address: &Address, device: Arc<dyn Device>) -> Self {
-        let server = Server::new(Arc::new(One(device)), Limits::default());
+        let server = Server::new(Arc::new(One(device)), ServerLimits::default());
         let listener = Listener::bind(address, 64).await.unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let mut tasks = JoinSet::new();

@@ -42,12 +42,12 @@ pub enum ReplyStyle {
 
 /// Reads fields off the front of a body.
 #[derive(Debug, Clone, Copy)]
-struct Fields<'a> {
+struct FieldReader<'a> {
     rest: &'a [u8],
     what: &'static str,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> FieldReader<'a> {
     fn new(what: &'static str, rest: &'a [u8]) -> Self {
         Self { rest, what }
     }

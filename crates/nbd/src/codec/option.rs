@@ -4,7 +4,7 @@ use super::constants::{
     FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, INIT_MAGIC, MAX_STRING, OPTION_MAGIC, OPTION_REPLY_MAGIC,
     info, option, option_reply,
 };
-use super::{Fields, Parsed, clip, put_counted_text};
+use super::{FieldReader, Parsed, clip, put_counted_text};
 use block::{Error, Result};
 
 /// Length of the server's greeting, in bytes.
@@ -33,7 +33,7 @@ pub fn parse_greeting(bytes: &[u8]) -> Result<Parsed<u16>> {
     if bytes.len() < GREETING {
         return Ok(Parsed::Incomplete(GREETING));
     }
-    let mut fields = Fields::new("greeting", bytes);
+    let mut fields = FieldReader::new("greeting", bytes);
     if fields.u64()? != INIT_MAGIC {
         return Err(Error::invalid("the peer is not an NBD server"));
     }
@@ -65,7 +65,7 @@ impl ClientFlags {
         if bytes.len() < CLIENT_FLAGS {
             return Ok(Parsed::Incomplete(CLIENT_FLAGS));
         }
-        let flags = Fields::new("client flags", bytes).u32()?;
+        let flags = FieldReader::new("client flags", bytes).u32()?;
         let known = u32::from(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
         if flags & !known != 0 {
             return Err(Error::invalid(format!("unknown client flags {:#x}", flags & !known)));
@@ -108,7 +108,7 @@ impl OptionHeader {
         if bytes.len() < OPTION_HEADER {
             return Ok(Parsed::Incomplete(OPTION_HEADER));
         }
-        let mut fields = Fields::new("option header", bytes);
+        let mut fields = FieldReader::new("option header", bytes);
         let magic = fields.u64()?;
         if magic != OPTION_MAGIC {
             return Err(Error::invalid(format!("wrong magic number {magic:#x} of an option")));
@@ -164,7 +164,7 @@ impl Reinstatement {
     }
 
     fn parse(body: &[u8]) -> Result<Self> {
-        let mut fields = Fields::new("REINSTATE", body);
+        let mut fields = FieldReader::new("REINSTATE", body);
         let mut id = [0; 16];
         id.copy_from_slice(fields.bytes(16)?);
         let number = fields.u64()?;
@@ -202,10 +202,10 @@ impl<'a> OptionRequest<'a> {
     /// # Errors
     /// When the lengths in it do not add up, or a text is too long or not UTF-8.
     pub fn parse(code: u32, body: &'a [u8]) -> Result<Self> {
-        let plain = |what, request| Fields::new(what, body).end().map(|()| request);
+        let plain = |what, request| FieldReader::new(what, body).end().map(|()| request);
         match code {
             option::EXPORT_NAME => {
-                Fields::new("EXPORT_NAME", body).text(body.len()).map(Self::ExportName)
+                FieldReader::new("EXPORT_NAME", body).text(body.len()).map(Self::ExportName)
             }
             option::ABORT => Ok(Self::Abort), // whatever it carries
             option::LIST => plain("LIST", Self::List),
@@ -259,10 +259,10 @@ impl<'a> OptionRequest<'a> {
 
 impl<'a> InfoRequest<'a> {
     fn parse(what: &'static str, body: &'a [u8]) -> Result<Self> {
-        let mut fields = Fields::new(what, body);
+        let mut fields = FieldReader::new(what, body);
         let name = fields.counted_text()?;
         let count = fields.u16()?;
-        let mut kinds = Fields::new(what, fields.bytes(usize::from(count) * 2)?);
+        let mut kinds = FieldReader::new(what, fields.bytes(usize::from(count) * 2)?);
         fields.end()?;
         let mut wanted = Vec::with_capacity(usize::from(count));
         for _ in 0..count {
@@ -282,7 +282,7 @@ impl<'a> InfoRequest<'a> {
 
 impl<'a> MetaRequest<'a> {
     fn parse(what: &'static str, body: &'a [u8]) -> Result<Self> {
-        let mut fields = Fields::new(what, body);
+        let mut fields = FieldReader::new(what, body);
         let name = fields.counted_text()?;
         let count = fields.u32()?;
         let mut queries = Vec::new();
@@ -322,7 +322,7 @@ impl OptionReplyHeader {
         if bytes.len() < REPLY_HEADER {
             return Ok(Parsed::Incomplete(REPLY_HEADER));
         }
-        let mut fields = Fields::new("option reply header", bytes);
+        let mut fields = FieldReader::new("option reply header", bytes);
         let magic = fields.u64()?;
         if magic != OPTION_REPLY_MAGIC {
             return Err(Error::invalid(format!("wrong magic number {magic:#x} of a reply")));
@@ -398,16 +398,16 @@ impl<'a> OptionReply<'a> {
     /// When the lengths in it do not add up, or a text is too long or not UTF-8.
     pub fn parse(kind: u32, body: &'a [u8]) -> Result<Self> {
         match kind {
-            option_reply::ACK => Fields::new("ACK", body).end().map(|()| Self::Ack),
+            option_reply::ACK => FieldReader::new("ACK", body).end().map(|()| Self::Ack),
             option_reply::SERVER => {
-                let mut fields = Fields::new("SERVER reply", body);
+                let mut fields = FieldReader::new("SERVER reply", body);
                 let name = fields.counted_text()?;
                 let description = fields.text(fields.rest.len())?;
                 Ok(Self::Server { name, description })
             }
             option_reply::INFO => Info::parse(body).map(Self::Info),
             option_reply::META_CONTEXT => {
-                let mut fields = Fields::new("META_CONTEXT reply", body);
+                let mut fields = FieldReader::new("META_CONTEXT reply", body);
                 let id = fields.u32()?;
                 Ok(Self::MetaContext { id, name: fields.text(fields.rest.len())? })
             }
@@ -455,7 +455,7 @@ impl<'a> OptionReply<'a> {
 
 impl<'a> Info<'a> {
     fn parse(body: &'a [u8]) -> Result<Self> {
-        let mut fields = Fields::new("INFO reply", body);
+        let mut fields = FieldReader::new("INFO reply", body);
         let value = match fields.u16()? {
             info::EXPORT => Self::Export { size: fields.u64()?, flags: fields.u16()? },
             info::NAME => return fields.text(fields.rest.len()).map(Self::Name),

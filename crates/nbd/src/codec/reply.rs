@@ -3,7 +3,7 @@
 use super::constants::{
     EXTENDED_REPLY_MAGIC, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, allocation, chunk,
 };
-use super::{Fields, Parsed, ReplyStyle, clip};
+use super::{FieldReader, Parsed, ReplyStyle, clip};
 use block::{Error, Extent, ExtentKind, Result, Span};
 
 /// Length of a simple reply's header, in bytes.
@@ -168,7 +168,7 @@ impl ReplyHeader {
         if bytes.len() < 4 {
             return Ok(Parsed::Incomplete(SIMPLE));
         }
-        let mut fields = Fields::new("reply header", bytes);
+        let mut fields = FieldReader::new("reply header", bytes);
         let magic = fields.u32()?;
         let header = match (magic, style) {
             (SIMPLE_REPLY_MAGIC, ReplyStyle::Simple | ReplyStyle::Structured) => SIMPLE,
@@ -202,7 +202,7 @@ impl ReplyHeader {
 /// # Errors
 /// When it has not the right length.
 pub fn parse_hole(payload: &[u8]) -> Result<(u64, u32)> {
-    let mut fields = Fields::new("hole chunk", payload);
+    let mut fields = FieldReader::new("hole chunk", payload);
     let hole = (fields.u64()?, fields.u32()?);
     fields.end()?;
     Ok(hole)
@@ -213,7 +213,7 @@ pub fn parse_hole(payload: &[u8]) -> Result<(u64, u32)> {
 /// # Errors
 /// When the lengths do not add up.
 pub fn parse_error(payload: &[u8]) -> Result<(u32, String)> {
-    let mut fields = Fields::new("error chunk", payload);
+    let mut fields = FieldReader::new("error chunk", payload);
     let error = fields.u32()?;
     let len = fields.u16()?;
     let message = fields.bytes(usize::from(len))?; // an offset may follow
@@ -226,7 +226,7 @@ pub fn parse_error(payload: &[u8]) -> Result<(u32, String)> {
 /// # Errors
 /// When the lengths do not add up, an extent is empty, or there is none.
 pub fn parse_extents(style: ReplyStyle, span: Span, payload: &[u8]) -> Result<(u32, Vec<Extent>)> {
-    let mut fields = Fields::new("block status chunk", payload);
+    let mut fields = FieldReader::new("block status chunk", payload);
     let context = fields.u32()?;
     let wide = style == ReplyStyle::Extended;
     let entry = if wide { 16 } else { 8 };

@@ -26,12 +26,12 @@ use tokio::sync::{Notify, watch};
 /// The connections of one server that may change their export, by the export's name, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Attachments {
-    by_export: Mutex<HashMap<String, Vec<Arc<Attachment>>>>,
+    by_export: Mutex<HashMap<String, Vec<Arc<AttachedConnection>>>>,
 }
 
 /// One connection as newer ones see it.
 #[derive(Debug)]
-pub(super) struct Attachment {
+pub(super) struct AttachedConnection {
     client: String,
     reinstates: Option<Reinstatement>,
     watch: Option<Watch>,
@@ -44,7 +44,7 @@ pub(super) struct Attachment {
     met: watch::Sender<u64>,
 }
 
-impl Attachment {
+impl AttachedConnection {
     /// Whether a connection of `client` takes its place.
     fn is_replaced_by(&self, client: &str, by: Option<Reinstatement>) -> bool {
         let Some((old, new)) = self.reinstates.zip(by) else { return false };
@@ -65,12 +65,12 @@ impl Attachment {
 
 /// That a connection settle, as a newer one asks.
 #[derive(Debug)]
-pub(super) struct Demand {
-    of: Arc<Attachment>,
+pub(super) struct SettleRequest {
+    of: Arc<AttachedConnection>,
     number: u64,
 }
 
-impl Demand {
+impl SettleRequest {
     /// Whether the newer one takes the place of the connection: then it takes nothing more.
     pub(super) fn is_to_end(&self) -> bool {
         self.of.replaced.load(Relaxed)
@@ -83,18 +83,18 @@ impl Demand {
 }
 
 /// Waits until a newer connection asks this one to settle.
-pub(super) async fn demand(attached: Option<&Attached>) -> Demand {
+pub(super) async fn demand(attached: Option<&Attached>) -> SettleRequest {
     match attached {
         None => std::future::pending().await,
         Some(Attached { own, .. }) => {
             own.asks.notified().await;
-            Demand { of: Arc::clone(own), number: own.asked.load(Relaxed) }
+            SettleRequest { of: Arc::clone(own), number: own.asked.load(Relaxed) }
         }
     }
 }
 
 impl Attachments {
-    fn by_export(&self) -> MutexGuard<'_, HashMap<String, Vec<Arc<Attachment>>>> {
+    fn by_export(&self) -> MutexGuard<'_, HashMap<String, Vec<Arc<AttachedConnection>>>> {
         self.by_export.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,11 +109,11 @@ impl Attachments {
     ) -> (Attached, Option<BoxFuture<'static, ()>>) {
         let mut by_export = self.by_export();
         let older = by_export.entry(export.to_owned()).or_default();
-        let follows = |older: &&Arc<Attachment>| {
+        let follows = |older: &&Arc<AttachedConnection>| {
             let hangup = older.watch.as_ref().map_or(Hangup::Nothing, Watch::hangup);
             older.client == client || hangup != Hangup::Nothing
         };
-        let ask = |older: &Arc<Attachment>| {
+        let ask = |older: &Arc<AttachedConnection>| {
             if older.is_replaced_by(client, reinstates) {
                 older.replaced.store(true, Relaxed); // the demand is made behind it
             }
@@ -125,7 +125,7 @@ impl Attachments {
             let mine = reinstates.zip(other.reinstates);
             other.client == client && mine.is_some_and(|(own, other)| own.is_before(&other))
         });
-        let own = Arc::new(Attachment {
+        let own = Arc::new(AttachedConnection {
             client: client.to_owned(),
             reinstates,
             watch,
@@ -157,7 +157,7 @@ impl Attachments {
 pub(super) struct Attached {
     all: Arc<Attachments>,
     export: String,
-    own: Arc<Attachment>,
+    own: Arc<AttachedConnection>,
 }
 
 impl Drop for Attached {

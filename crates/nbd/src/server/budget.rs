@@ -87,7 +87,7 @@ fn signed(bytes: u64) -> i64 {
 
 /// What one connection holds of the budget.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct BudgetHold {
     budget: Arc<Budget>,
     id: u64,
     taken: u64,
@@ -95,7 +95,7 @@ pub(super) struct Held {
     missing: u64,
 }
 
-impl Held {
+impl BudgetHold {
     /// Nothing yet.
     pub(super) fn new(budget: &Arc<Budget>) -> Self {
         let id = budget.next.fetch_add(1, SeqCst);
@@ -148,30 +148,30 @@ impl Held {
 
 /// What one connection holds of its client's part and of the whole.
 #[derive(Debug)]
-pub(super) struct Holding {
-    part: Held,
-    whole: Held,
+pub(super) struct ConnectionHolds {
+    part: BudgetHold,
+    whole: BudgetHold,
 }
 
-impl Holding {
+impl ConnectionHolds {
     /// Nothing yet, of the `part` of a client and of the `whole` of all.
     pub(super) fn new(part: &Arc<Budget>, whole: &Arc<Budget>) -> Self {
-        Self { part: Held::new(part), whole: Held::new(whole) }
+        Self { part: BudgetHold::new(part), whole: BudgetHold::new(whole) }
     }
 
-    /// As [`Held::covers`].
+    /// As [`BudgetHold::covers`].
     #[inline]
     pub(super) fn covers(&mut self, bytes: u64) -> bool {
         self.part.covers(bytes) && self.whole.covers(bytes)
     }
 
-    /// As [`Held::owe`].
+    /// As [`BudgetHold::owe`].
     pub(super) fn owe(&mut self, bytes: u64) {
         self.part.owe(bytes);
         self.whole.owe(bytes);
     }
 
-    /// As [`Held::settle`].
+    /// As [`BudgetHold::settle`].
     pub(super) fn settle(&mut self, bytes: u64, waker: &Waker) {
         self.part.settle(bytes, waker);
         self.whole.settle(bytes, waker);
@@ -188,7 +188,7 @@ impl Holding {
     }
 }
 
-impl Drop for Held {
+impl Drop for BudgetHold {
     fn drop(&mut self) {
         self.budget.waiting().remove(&self.id);
         if self.taken > 0 {
@@ -219,7 +219,7 @@ mod tests {
         ) {
             let total = 48 << 20;
             let budget = Budget::new(total);
-            let mut all: Vec<_> = (0..4).map(|_| (Held::new(&budget), 0u64)).collect();
+            let mut all: Vec<_> = (0..4).map(|_| (BudgetHold::new(&budget), 0u64)).collect();
             let mut owed = false;
             for (who, bytes, owes) in steps {
                 let (held, holds) = &mut all[who];
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn who_waits_is_woken_when_another_gives_back() {
         let budget = Budget::new(4 << 20);
-        let (mut one, mut two) = (Held::new(&budget), Held::new(&budget));
+        let (mut one, mut two) = (BudgetHold::new(&budget), BudgetHold::new(&budget));
         let flag = Arc::new(Woken(AtomicBool::new(false)));
         assert!(one.covers(4 << 20));
         assert!(two.covers(FREE), "small requests need nobody's leave");
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn what_is_owed_is_held_beyond_the_budget_and_others_wait_until_it_is_given_back() {
         let budget = Budget::new(4 << 20);
-        let (mut one, mut two) = (Held::new(&budget), Held::new(&budget));
+        let (mut one, mut two) = (BudgetHold::new(&budget), BudgetHold::new(&budget));
         one.owe(FREE);
         assert!(one.taken == 0, "small answers need nobody's leave");
         one.owe(FREE + (6 << 20));
@@ -279,8 +279,8 @@ mod tests {
     #[test]
     fn a_client_has_its_part_and_others_have_the_rest() {
         let (part, whole) = (Budget::new(2 << 20), Budget::new(4 << 20));
-        let [mut one, mut two] = [(); 2].map(|()| Holding::new(&part, &whole));
-        let mut other = Holding::new(&Budget::new(2 << 20), &whole);
+        let [mut one, mut two] = [(); 2].map(|()| ConnectionHolds::new(&part, &whole));
+        let mut other = ConnectionHolds::new(&Budget::new(2 << 20), &whole);
         assert!(one.covers(FREE + (2 << 20)) && !two.covers(FREE + 1));
         let flag = Arc::new(Woken(AtomicBool::new(false)));
         two.settle(0, &waker(Arc::clone(&flag)));
@@ -290,7 +290,7 @@ mod tests {
         assert!(flag.0.load(SeqCst) && one.bytes() == 0);
         assert!(two.covers(FREE + (2 << 20)));
         // What the whole does not have is not kept of the part.
-        let (mut third, mut last) = (Holding::new(&Budget::new(1 << 20), &whole), two);
+        let (mut third, mut last) = (ConnectionHolds::new(&Budget::new(1 << 20), &whole), two);
         assert!(!third.covers(FREE + (1 << 20)));
         third.settle(0, Waker::noop());
         assert!(third.part.taken == 0 && last.is_in_the_way());
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn a_budget_that_is_made_smaller_is_short_until_enough_came_back() {
         let budget = Budget::new(8 << 20);
-        let (mut one, mut two) = (Held::new(&budget), Held::new(&budget));
+        let (mut one, mut two) = (BudgetHold::new(&budget), BudgetHold::new(&budget));
         assert!(one.covers(6 << 20));
         budget.resize(4 << 20);
         assert!(one.covers(6 << 20) && !two.covers(1 << 20));

@@ -19,10 +19,10 @@ mod tests;
 
 use super::busy_poll::{Processors, Waits};
 use super::counters::Share;
-use super::engine::{Engine, Terms, Work};
-use super::input::Input;
+use super::engine::{CheckedRequest, Engine, EngineSetup};
+use super::input::ReceiveBuffer;
 use super::limits::BusyPoll;
-use super::order::Order;
+use super::order::TurnOrder;
 use super::passing::Rest;
 use super::stream::Watch;
 use crate::codec::constants::{command, command_flags, errno};
@@ -30,7 +30,7 @@ use crate::codec::names::command_name;
 use crate::codec::request::Request;
 use crate::codec::{Parsed, ReplyStyle};
 use block::{Error, Result};
-use doubt::Doubt;
+use doubt::Supersession;
 use futures::future::BoxFuture;
 use std::io;
 use std::pin::Pin;
@@ -57,7 +57,7 @@ const ATTENTION: Duration = Duration::from_micros(200);
 
 /// How a connection ended.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum ConnectionEnd {
     /// The client said that it is done.
     Done,
     /// The client closed the connection without saying so.
@@ -81,13 +81,13 @@ enum Receiving {
     /// Inside a payload that is to be skipped.
     Skip { left: u64 },
     /// Inside a payload that has its own buffer.
-    Payload { request: Request, work: Work, buffer: Vec<u8>, filled: usize },
+    Payload { request: Request, work: CheckedRequest, buffer: Vec<u8>, filled: usize },
     /// Nothing more is taken.
     Closed,
 }
 
 /// Why the requests received so far were not all taken.
-enum Taken {
+enum ReceiveStop {
     /// They were: the rest is not a whole request.
     NeedMore,
     /// Replies have to go out, or requests in flight to end, first.
@@ -104,11 +104,11 @@ enum Taken {
 
 pub(super) struct Connection<'a, S> {
     stream: &'a mut S,
-    input: Input,
+    input: ReceiveBuffer,
     engine: Engine,
     receiving: Receiving,
     share: &'a Share,
-    end: Option<End>,
+    end: Option<ConnectionEnd>,
     quiet: Option<Pin<Box<Sleep>>>,
     /// Something was received since `quiet` was set.
     active: bool,
@@ -130,12 +130,12 @@ pub(super) struct Connection<'a, S> {
     /// Ready when the older connections that this one follows have settled.
     older: Option<BoxFuture<'static, ()>>,
     /// Whether a newer one follows this one.
-    doubt: Doubt,
+    doubt: Supersession,
     /// There was nothing more to receive.
     drained: bool,
     /// When the client was seen to have closed its side while it is held back.
     side_closed: Option<Instant>,
-    order: Order,
+    order: TurnOrder,
     /// Requests that were taken since something was received.
     taken: u32,
     /// Work that was taken since the connection was polled.
@@ -155,7 +155,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     /// left of it.
     pub(super) fn new(
         stream: &'a mut S,
-        terms: Terms,
+        terms: EngineSetup,
         stall_deadline: Duration,
         share: &'a Share,
         rest: Rest,
@@ -164,7 +164,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         engine.owe(&rest.unsent);
         Self {
             stream,
-            input: Input::new(&rest.received),
+            input: ReceiveBuffer::new(&rest.received),
             engine,
             receiving: match rest.skip {
                 0 => Receiving::Header,
@@ -184,10 +184,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             leaving: false,
             watch: None,
             older: None,
-            doubt: Doubt::None,
+            doubt: Supersession::None,
             drained: false,
             side_closed: None,
-            order: Order::new(),
+            order: TurnOrder::new(),
             taken: 0,
             work: 0,
             waits: Waits::new(Duration::ZERO),
@@ -236,7 +236,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
 
     /// Runs until the connection ends. No request is in flight then, and the replies were handed
     /// to the system if the client took them.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
         let waker = self.order.waker(cx);
         if self.order.steps_aside() {
             return Poll::Pending;
@@ -261,7 +261,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         ended
     }
 
-    fn turns(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+    fn turns(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
         for _ in 0..TURNS {
             let waited = self.engine.poll_waiting(cx);
             self.work += waited.unwrap_or(0);
@@ -269,12 +269,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             let before = self.engine.in_flight();
             self.drained = false;
             self.drop_what_a_lost_client_left();
-            let taken = if self.is_held(cx) { Taken::Held } else { self.take() };
+            let taken = if self.is_held(cx) { ReceiveStop::Held } else { self.take() };
             progress |= self.engine.in_flight() > before; // new ones want their first poll
             match self.engine.replies.poll_send(cx, self.stream, &mut self.engine.spare) {
                 Ok(sent) => {
                     self.moved += sent as u64;
-                    progress |= sent > 0 && matches!(taken, Taken::Full);
+                    progress |= sent > 0 && matches!(taken, ReceiveStop::Full);
                     if sent > 0 {
                         self.note_sent_in_doubt();
                     }
@@ -283,7 +283,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             }
             self.engine.answered();
             self.note_answered();
-            if let Taken::Paced(wait) = taken {
+            if let ReceiveStop::Paced(wait) = taken {
                 progress |= self.pause(cx, wait);
             } else if self.paced {
                 (self.paced, self.pause) = (false, None);
@@ -292,19 +292,19 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 && self.engine.in_flight() == 0
                 && let Some(rest) = self.take_rest()
             {
-                return Poll::Ready(End::Interrupted(rest));
+                return Poll::Ready(ConnectionEnd::Interrupted(rest));
             }
             if matches!(self.receiving, Receiving::Closed) {
                 self.drop_replies_nobody_reads();
                 if self.engine.in_flight() == 0 && self.engine.replies.is_empty() {
-                    return Poll::Ready(self.end.take().unwrap_or(End::Vanished));
+                    return Poll::Ready(self.end.take().unwrap_or(ConnectionEnd::Vanished));
                 }
-            } else if matches!(taken, Taken::NeedMore) {
+            } else if matches!(taken, ReceiveStop::NeedMore) {
                 if self.engine.stopping
                     && self.engine.in_flight() == 0
                     && self.engine.replies.is_empty()
                 {
-                    return Poll::Ready(End::Stopped);
+                    return Poll::Ready(ConnectionEnd::Stopped);
                 }
                 if self.looks() && self.polled.elapsed() >= ATTENTION {
                     looking::yield_now(cx);
@@ -318,7 +318,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                         self.moved += n as u64;
                         self.note_received_in_doubt();
                         if n == 0 {
-                            self.close(End::Vanished); // its replies are still delivered
+                            self.close(ConnectionEnd::Vanished); // its replies are still delivered
                         }
                     }
                     Poll::Ready(Err(e)) => {
@@ -354,12 +354,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                     return None;
                 }
                 match self.end {
-                    Some(End::Done) => {
+                    Some(ConnectionEnd::Done) => {
                         let command = command::DISCONNECT;
                         let bye = Request { flags: 0, command, cookie: 0, offset: 0, len: 0 };
                         bye.put(self.engine.style(), &mut received);
                     }
-                    Some(End::Vanished) => {} // the other one will see it, too
+                    Some(ConnectionEnd::Vanished) => {} // the other one will see it, too
                     _ => return None,
                 }
             }
@@ -368,7 +368,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         Some(Rest { received, unsent: self.engine.replies.take_rest(), skip })
     }
 
-    fn close(&mut self, end: End) {
+    fn close(&mut self, end: ConnectionEnd) {
         if let Receiving::Payload { buffer, .. } = &self.receiving {
             self.engine.discharge(buffer.len());
         }
@@ -381,38 +381,38 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     /// The connection is of no use any more. What is in flight is finished all the same: it may
     /// not land after somebody else opened the export.
     fn lose(&mut self, error: Error) {
-        self.close(End::Broken(error));
+        self.close(ConnectionEnd::Broken(error));
         self.engine.replies.clear();
     }
 
     fn drop_replies_nobody_reads(&mut self) {
-        if matches!(self.end, Some(End::Broken(_) | End::Violation(_))) {
+        if matches!(self.end, Some(ConnectionEnd::Broken(_) | ConnectionEnd::Violation(_))) {
             self.engine.replies.clear();
         }
     }
 
     /// Takes every whole request that was received.
-    fn take(&mut self) -> Taken {
+    fn take(&mut self) -> ReceiveStop {
         match self.try_take() {
             Ok(taken) => taken,
             Err(violation) => {
-                self.close(End::Violation(violation));
-                Taken::Closed
+                self.close(ConnectionEnd::Violation(violation));
+                ReceiveStop::Closed
             }
         }
     }
 
-    fn try_take(&mut self) -> Result<Taken> {
+    fn try_take(&mut self) -> Result<ReceiveStop> {
         loop {
             match &mut self.receiving {
-                Receiving::Closed => return Ok(Taken::Closed),
-                _ if self.leaving => return Ok(Taken::Left),
+                Receiving::Closed => return Ok(ReceiveStop::Closed),
+                _ if self.leaving => return Ok(ReceiveStop::Left),
                 Receiving::Skip { left } => {
                     let part = (*left).min(self.input.data().len() as u64);
                     self.input.consume(part as usize);
                     *left -= part;
                     if *left > 0 {
-                        return Ok(Taken::NeedMore);
+                        return Ok(ReceiveStop::NeedMore);
                     }
                     self.receiving = Receiving::Header;
                 }
@@ -422,7 +422,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                     self.input.consume(part);
                     *filled += part;
                     if *filled < buffer.len() {
-                        return Ok(Taken::NeedMore);
+                        return Ok(ReceiveStop::NeedMore);
                     }
                     let (work, buffer) = (*work, std::mem::take(buffer));
                     self.receiving = Receiving::Header;
@@ -431,18 +431,18 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 }
                 Receiving::Header => {
                     if self.engine.replies.unsent() >= SEND_FIRST {
-                        return Ok(Taken::Full);
+                        return Ok(ReceiveStop::Full);
                     }
                     let data = self.input.data();
                     let (request, header) = match Request::parse(self.engine.style(), data)? {
                         Parsed::Complete(request, header) => (request, header),
                         Parsed::Incomplete(needed) => {
                             self.input.reserve(needed);
-                            return Ok(Taken::NeedMore);
+                            return Ok(ReceiveStop::NeedMore);
                         }
                     };
                     if let Some(wait) = self.held_back() {
-                        return Ok(Taken::Paced(wait));
+                        return Ok(ReceiveStop::Paced(wait));
                     }
                     if let Some(stopped_at) = self.request(&request, header)? {
                         return Ok(stopped_at);
@@ -478,17 +478,17 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
 
     /// Takes one request whose header is at the front of the input; says why when it cannot.
     #[inline]
-    fn request(&mut self, request: &Request, header: usize) -> Result<Option<Taken>> {
+    fn request(&mut self, request: &Request, header: usize) -> Result<Option<ReceiveStop>> {
         let payload = self.payload(request);
         if !self.engine.has_room(request, payload) {
-            return Ok(Some(Taken::Full));
+            return Ok(Some(ReceiveStop::Full));
         }
         if request.command == command::WRITE {
             return self.write(request, header, payload);
         }
         self.input.consume(header);
         match request.command {
-            command::DISCONNECT => self.close(End::Done),
+            command::DISCONNECT => self.close(ConnectionEnd::Done),
             _ if payload > 0 => {
                 let why = format!(
                     "{} takes no payload, and PAYLOAD_LEN announces one",
@@ -503,7 +503,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 
     #[inline]
-    fn write(&mut self, request: &Request, header: usize, payload: u64) -> Result<Option<Taken>> {
+    fn write(
+        &mut self,
+        request: &Request,
+        header: usize,
+        payload: u64,
+    ) -> Result<Option<ReceiveStop>> {
         let Some(work) = self.engine.admit(request) else {
             self.input.consume(header);
             self.skip(request, payload)?;
@@ -515,7 +520,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             self.input.consume(header + len);
         } else if payload <= OWN_BUFFER {
             self.input.reserve(header + len);
-            return Ok(Some(Taken::NeedMore));
+            return Ok(Some(ReceiveStop::NeedMore));
         } else {
             self.input.consume(header);
             let buffer = self.engine.spare.take(len);

@@ -4,7 +4,7 @@
 //! requests, so that counting costs nothing on the way of a request.
 
 use super::latency::{Latencies, Meter};
-use super::pace::{Pace, Rates};
+use super::pace::{ClientBuckets, Rates};
 use std::collections::BTreeMap;
 use std::sync::atomic::{
     AtomicU64,
@@ -118,14 +118,14 @@ pub struct ClientCounters {
 
 /// The live counters of a server.
 #[derive(Debug)]
-pub(crate) struct Registry {
+pub(crate) struct CounterRegistry {
     pub(crate) connections: AtomicU64,
     pub(crate) accepted: AtomicU64,
     pub(crate) refused: AtomicU64,
     pub(crate) failed_handshakes: AtomicU64,
     pub(crate) protocol_errors: AtomicU64,
     pub(crate) panics: AtomicU64,
-    exports: Mutex<Known>,
+    exports: Mutex<ExportTable>,
     clients: Mutex<Clients>,
     /// Where the clients' buckets count their time from.
     epoch: Instant,
@@ -133,25 +133,25 @@ pub(crate) struct Registry {
 
 /// Exports that were used.
 #[derive(Debug, Default)]
-struct Known {
-    by_name: BTreeMap<String, Arc<Export>>,
+struct ExportTable {
+    by_name: BTreeMap<String, Arc<ExportRecord>>,
     /// What was counted for those that were forgotten.
     forgotten: ExportCounters,
 }
 
 /// The live counters of one export.
 #[derive(Debug, Default)]
-pub(crate) struct Export {
+pub(crate) struct ExportRecord {
     connections: AtomicU64,
     /// When the last connection left, in nanoseconds since the registry was made.
     left: AtomicU64,
     traffic: Atomics,
-    latencies: Mutex<Times>,
+    latencies: Mutex<ExportLatencies>,
 }
 
 /// Times of an export's requests.
 #[derive(Debug, Default)]
-struct Times {
+struct ExportLatencies {
     /// Those of connections that are gone.
     past: Latencies,
     /// Those of connections that are there.
@@ -162,15 +162,15 @@ struct Times {
 struct Clients {
     rates: Rates,
     /// Those with a connection, and those that left while they owed: who comes back owes still.
-    by_identity: BTreeMap<String, Arc<Client>>,
+    by_identity: BTreeMap<String, Arc<ClientRecord>>,
 }
 
 /// One client.
 #[derive(Debug, Default)]
-struct Client {
+struct ClientRecord {
     exports: Mutex<BTreeMap<String, u64>>,
     traffic: Atomics,
-    pace: Pace,
+    pace: ClientBuckets,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -180,8 +180,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A connection's share in the counters of its export and its client.
 #[derive(Debug)]
 pub(crate) struct Share {
-    export: Arc<Export>,
-    client: Arc<Client>,
+    export: Arc<ExportRecord>,
+    client: Arc<ClientRecord>,
     name: String,
     pub(crate) meter: Arc<Meter>,
     epoch: Instant,
@@ -199,7 +199,7 @@ impl Share {
 
     /// The client's buckets, and the time as they count it.
     #[inline]
-    pub(crate) fn pace(&self, now: Instant) -> (&Pace, u64) {
+    pub(crate) fn pace(&self, now: Instant) -> (&ClientBuckets, u64) {
         (&self.client.pace, nanos(now - self.epoch))
     }
 }
@@ -207,7 +207,7 @@ impl Share {
 /// How fast a client may go, for another front end: what it takes there and here counts as one.
 #[derive(Debug, Clone)]
 pub struct ClientPace {
-    client: Arc<Client>,
+    client: Arc<ClientRecord>,
     epoch: Instant,
 }
 
@@ -246,7 +246,7 @@ impl Drop for Share {
     }
 }
 
-impl Registry {
+impl CounterRegistry {
     /// Nothing was counted yet; clients go at these rates.
     pub(crate) fn new(rates: Rates) -> Self {
         let by_identity = BTreeMap::new();
@@ -284,13 +284,13 @@ impl Registry {
         ClientPace { client: self.known(identity), epoch: self.epoch }
     }
 
-    fn client(&self, identity: &str, export: &str) -> Arc<Client> {
+    fn client(&self, identity: &str, export: &str) -> Arc<ClientRecord> {
         let client = self.known(identity);
         *lock(&client.exports).entry(export.to_owned()).or_default() += 1;
         client
     }
 
-    fn known(&self, identity: &str) -> Arc<Client> {
+    fn known(&self, identity: &str) -> Arc<ClientRecord> {
         let now = nanos(Instant::now() - self.epoch);
         let mut clients = lock(&self.clients);
         // Who is in use by another front end has a second owner.
@@ -299,7 +299,7 @@ impl Registry {
             .retain(|_, client| Arc::strong_count(client) > 1 || !client.pace.is_even(now));
         let rates = clients.rates;
         let client = clients.by_identity.entry(identity.to_owned()).or_insert_with(|| {
-            let client = Client::default();
+            let client = ClientRecord::default();
             client.pace.set(rates);
             Arc::new(client)
         });
@@ -364,9 +364,9 @@ impl Registry {
     }
 }
 
-impl Known {
+impl ExportTable {
     /// Counts one more connection to the export.
-    fn join(&mut self, name: &str) -> Arc<Export> {
+    fn join(&mut self, name: &str) -> Arc<ExportRecord> {
         if !self.by_name.contains_key(name) && self.by_name.len() >= EXPORTS {
             self.forget_one();
         }
@@ -380,7 +380,7 @@ impl Known {
 
     /// Forgets the export that was left first, unless all are in use.
     fn forget_one(&mut self) {
-        let unused = |live: &Arc<Export>| live.connections.load(Acquire) == 0;
+        let unused = |live: &Arc<ExportRecord>| live.connections.load(Acquire) == 0;
         let unused = self.by_name.iter().filter(|(_, live)| unused(live));
         let first = unused.min_by_key(|(_, live)| live.left.load(Relaxed));
         let Some(name) = first.map(|(name, _)| name.clone()) else { return };
@@ -392,7 +392,7 @@ impl Known {
     }
 }
 
-impl Export {
+impl ExportRecord {
     fn snapshot(&self) -> ExportCounters {
         let mut latencies = Latencies::default();
         self.add_latencies(&mut latencies);
@@ -413,7 +413,7 @@ impl Export {
     }
 }
 
-impl Client {
+impl ClientRecord {
     fn is_present(&self) -> bool {
         !lock(&self.exports).is_empty()
     }
@@ -428,11 +428,11 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::latency::{Operation, Timer};
+    use crate::server::latency::{TimedOperation, Timer};
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_owes_finds_its_debt_when_it_comes_back() {
-        let registry = Registry::new(Rates { requests: 1, bytes: 0 });
+        let registry = CounterRegistry::new(Rates { requests: 1, bytes: 0 });
         let wait = |share: &Share| {
             let (pace, now) = share.pace(Instant::now());
             pace.wait(now)
@@ -458,7 +458,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_a_client_takes_by_another_front_end_is_paid_for_here() {
-        let registry = Registry::new(Rates { requests: 1, bytes: 0 });
+        let registry = CounterRegistry::new(Rates { requests: 1, bytes: 0 });
         let elsewhere = registry.pace("one");
         registry.join("disk", "two"); // nobody forgets who is in use elsewhere
         for _ in 0..10 {
@@ -476,7 +476,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn exports_that_come_and_go_do_not_pile_up_and_stay_in_the_sum() {
-        let registry = Registry::new(Rates::default());
+        let registry = CounterRegistry::new(Rates::default());
         let used = registry.join("used", "one");
         let most = EXPORTS as u64;
         for number in 0..2 * most {
@@ -491,7 +491,7 @@ mod tests {
         assert_eq!(counters.exports.len(), EXPORTS);
         assert_eq!(counters.exports["used"].traffic.writes, 1, "nobody forgets what is in use");
         assert_eq!((counters.total.reads, counters.total.writes), (2 * most, 1));
-        assert_eq!(counters.latencies.of(Operation::Read).count(), 2 * most);
+        assert_eq!(counters.latencies.of(TimedOperation::Read).count(), 2 * most);
         let totals = registry.totals();
         assert_eq!((totals.total, &totals.latencies), (counters.total, &counters.latencies));
         assert!(totals.exports.iter().all(|(name, export)| {

@@ -1,11 +1,11 @@
 //! From requests to the device and back: checks, the fast path, and what waits.
 
-use super::budget::{Budget, Holding};
+use super::budget::{Budget, ConnectionHolds};
 use super::counters::Traffic;
 use super::handshake::ALLOCATION_ID;
-use super::latency::{Meter, Operation, Timer};
+use super::latency::{Meter, TimedOperation, Timer};
 use super::observing::Observing;
-use super::replies::{Replies, Spare};
+use super::replies::{Replies, SpareBuffers};
 use crate::codec::constants::{command, command_flags as flag, errno};
 use crate::codec::names::{command_name, flag_names};
 use crate::codec::reply::{self, Mark};
@@ -56,7 +56,7 @@ const ANSWERS: u64 = 128;
 const LOGGED_FAULTS: u32 = 16;
 
 /// What the engine works for.
-pub(super) struct Terms {
+pub(super) struct EngineSetup {
     pub(super) device: Arc<dyn Device>,
     pub(super) export: String,
     pub(super) style: ReplyStyle,
@@ -72,12 +72,12 @@ pub(super) struct Terms {
 
 /// The requests of one connection.
 pub(super) struct Engine {
-    terms: Terms,
+    terms: EngineSetup,
     longest: u64,
     minimum: u64,
     read_only: bool,
     pub(super) replies: Replies,
-    pub(super) spare: Spare,
+    pub(super) spare: SpareBuffers,
     pub(super) tally: Traffic,
     pub(super) timer: Timer,
     observing: Observing,
@@ -86,7 +86,7 @@ pub(super) struct Engine {
     /// Who may survey.
     surveys: Arc<Semaphore>,
     charged: usize,
-    held: Holding,
+    held: ConnectionHolds,
     faults: u32,
     /// New requests are refused.
     pub(super) stopping: bool,
@@ -94,7 +94,7 @@ pub(super) struct Engine {
 
 /// A request that was answered by waiting.
 struct Completion {
-    work: Work,
+    work: CheckedRequest,
     /// When it was put in flight.
     since: Instant,
     charge: usize,
@@ -110,31 +110,31 @@ enum Answer {
 }
 
 /// Why a request is refused before the device sees it.
-struct Refusal {
+struct RequestRefusal {
     number: u32,
     message: String,
 }
 
 /// A request that was found to be right.
 #[derive(Clone, Copy)]
-pub(super) struct Work {
+pub(super) struct CheckedRequest {
     mark: Mark,
     span: Span,
     durability: Durability,
-    kind: Kind,
+    kind: RequestKind,
 }
 
-impl Work {
+impl CheckedRequest {
     /// As an observer is told of it; nothing that moves no data, and nothing about no byte.
     #[inline]
     pub(super) fn answered(&self, failed: bool) -> Option<Answered> {
         let action = match self.kind {
-            Kind::Read => Action::Read,
-            Kind::Write => Action::Write,
-            Kind::Flush => Action::Flush,
-            Kind::Trim => Action::Trim,
-            Kind::Zero(_) => Action::Zero,
-            Kind::Cache | Kind::Status { .. } => return None,
+            RequestKind::Read => Action::Read,
+            RequestKind::Write => Action::Write,
+            RequestKind::Flush => Action::Flush,
+            RequestKind::Trim => Action::Trim,
+            RequestKind::Zero(_) => Action::Zero,
+            RequestKind::Cache | RequestKind::Status { .. } => return None,
         };
         let durable = self.durability == Durability::Durable;
         Some(Answered { span: self.span, action, durable, failed })
@@ -142,17 +142,17 @@ impl Work {
 
     /// Whether the device goes through its maps for it.
     fn is_survey(&self) -> bool {
-        matches!(self.kind, Kind::Cache | Kind::Status { .. })
+        matches!(self.kind, RequestKind::Cache | RequestKind::Status { .. })
     }
 
     /// Whether it is about no byte: the device is not bothered then.
     fn is_nothing(&self) -> bool {
-        self.span.is_empty() && !matches!(self.kind, Kind::Flush)
+        self.span.is_empty() && !matches!(self.kind, RequestKind::Flush)
     }
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum RequestKind {
     Read,
     Write,
     Flush,
@@ -162,29 +162,29 @@ enum Kind {
     Status { one: bool },
 }
 
-impl Kind {
+impl RequestKind {
     /// Under what it is timed, if it is.
-    fn operation(self) -> Option<Operation> {
+    fn operation(self) -> Option<TimedOperation> {
         match self {
-            Self::Read => Some(Operation::Read),
-            Self::Write => Some(Operation::Write),
-            Self::Flush => Some(Operation::Flush),
-            Self::Trim => Some(Operation::Trim),
-            Self::Zero(_) => Some(Operation::Zero),
+            Self::Read => Some(TimedOperation::Read),
+            Self::Write => Some(TimedOperation::Write),
+            Self::Flush => Some(TimedOperation::Flush),
+            Self::Trim => Some(TimedOperation::Trim),
+            Self::Zero(_) => Some(TimedOperation::Zero),
             Self::Cache | Self::Status { .. } => None,
         }
     }
 }
 
 impl Engine {
-    pub(super) fn new(terms: Terms) -> Self {
+    pub(super) fn new(terms: EngineSetup) -> Self {
         Self {
             longest: u64::from(terms.device.limits().maximum),
             minimum: u64::from(terms.device.limits().minimum),
             read_only: terms.device.read_only(),
-            held: Holding::new(&terms.part, &terms.budget),
+            held: ConnectionHolds::new(&terms.part, &terms.budget),
             observing: Observing::new(terms.observer.clone()),
-            spare: Spare::of(terms.budget.spare()),
+            spare: SpareBuffers::of(terms.budget.spare()),
             terms,
             replies: Replies::new(),
             tally: Traffic::default(),
@@ -278,7 +278,7 @@ impl Engine {
         match self.check(request) {
             Ok(work) if work.is_nothing() => self.done(work),
             Ok(work) => match work.kind {
-                Kind::Read => self.read(work),
+                RequestKind::Read => self.read(work),
                 _ => self.wait(work, None),
             },
             Err(refusal) => self.refuse(request, &refusal),
@@ -288,7 +288,7 @@ impl Engine {
     /// Looks at a write before its payload is there; `None` when it was refused, so that its
     /// payload is to be skipped.
     #[inline]
-    pub(super) fn admit(&mut self, request: &Request) -> Option<Work> {
+    pub(super) fn admit(&mut self, request: &Request) -> Option<CheckedRequest> {
         match self.check(request) {
             Ok(work) => Some(work),
             Err(refusal) => {
@@ -300,7 +300,7 @@ impl Engine {
 
     /// Answers a write whose payload lies in the receive buffer, or puts it in flight with a copy.
     #[inline]
-    pub(super) fn write(&mut self, work: Work, payload: &[u8]) {
+    pub(super) fn write(&mut self, work: CheckedRequest, payload: &[u8]) {
         if work.is_nothing() {
             self.done(work);
         } else if !self.tried(work, payload) {
@@ -311,7 +311,7 @@ impl Engine {
     }
 
     /// Answers a write whose payload has its own buffer, or puts it in flight.
-    pub(super) fn write_owned(&mut self, work: Work, payload: Vec<u8>) {
+    pub(super) fn write_owned(&mut self, work: CheckedRequest, payload: Vec<u8>) {
         if self.tried(work, &payload) {
             self.spare.give(payload);
         } else {
@@ -321,11 +321,11 @@ impl Engine {
 
     /// Refuses a request outright.
     pub(super) fn reject(&mut self, request: &Request, number: u32, message: String) {
-        self.refuse(request, &Refusal { number, message });
+        self.refuse(request, &RequestRefusal { number, message });
     }
 
-    fn check(&self, request: &Request) -> Result<Work, Refusal> {
-        let refuse = |number, message: String| Err(Refusal { number, message });
+    fn check(&self, request: &Request) -> Result<CheckedRequest, RequestRefusal> {
+        let refuse = |number, message: String| Err(RequestRefusal { number, message });
         let structured = self.terms.style != ReplyStyle::Simple;
         let mut legal = flag::FUA; // valid with every command, even where it means nothing
         match request.command {
@@ -339,16 +339,18 @@ impl Engine {
         let changes =
             matches!(request.command, command::WRITE | command::TRIM | command::WRITE_ZEROES);
         let kind = match request.command {
-            command::READ => Kind::Read,
-            command::WRITE => Kind::Write,
-            command::FLUSH => Kind::Flush,
-            command::TRIM => Kind::Trim,
-            command::CACHE => Kind::Cache,
-            command::WRITE_ZEROES => Kind::Zero(ZeroMode {
+            command::READ => RequestKind::Read,
+            command::WRITE => RequestKind::Write,
+            command::FLUSH => RequestKind::Flush,
+            command::TRIM => RequestKind::Trim,
+            command::CACHE => RequestKind::Cache,
+            command::WRITE_ZEROES => RequestKind::Zero(ZeroMode {
                 may_punch: request.flags & flag::NO_HOLE == 0,
                 only_if_fast: request.flags & flag::FAST_ZERO != 0,
             }),
-            command::BLOCK_STATUS => Kind::Status { one: request.flags & flag::REQ_ONE != 0 },
+            command::BLOCK_STATUS => {
+                RequestKind::Status { one: request.flags & flag::REQ_ONE != 0 }
+            }
             other => {
                 return refuse(errno::EINVAL, format!("{} is not known", command_name(other)));
             }
@@ -375,10 +377,12 @@ impl Engine {
             0 => Durability::Buffered,
             _ => Durability::Durable,
         };
-        if matches!(kind, Kind::Flush) {
-            return Ok(Work { mark, span: Span::whole(0), durability, kind });
+        if matches!(kind, RequestKind::Flush) {
+            return Ok(CheckedRequest { mark, span: Span::whole(0), durability, kind });
         }
-        if matches!(kind, Kind::Read | Kind::Write) && request.len > self.max_payload() {
+        if matches!(kind, RequestKind::Read | RequestKind::Write)
+            && request.len > self.max_payload()
+        {
             return refuse(
                 errno::EINVAL,
                 format!(
@@ -389,7 +393,7 @@ impl Engine {
                 ),
             );
         }
-        if let Kind::Status { .. } = kind {
+        if let RequestKind::Status { .. } = kind {
             if !self.terms.allocation {
                 return refuse(
                     errno::EINVAL,
@@ -405,7 +409,7 @@ impl Engine {
             Ok(span) => span,
             Err(e) => {
                 let overflows = request.offset.checked_add(request.len).is_none();
-                let full = matches!(kind, Kind::Write | Kind::Zero(_)) && !overflows;
+                let full = matches!(kind, RequestKind::Write | RequestKind::Zero(_)) && !overflows;
                 let number = if full { errno::ENOSPC } else { errno::EINVAL };
                 return refuse(number, e.message().to_owned());
             }
@@ -416,11 +420,11 @@ impl Engine {
                 format!("offset and length must be multiples of {} bytes", self.minimum),
             );
         }
-        Ok(Work { mark, span, durability, kind })
+        Ok(CheckedRequest { mark, span, durability, kind })
     }
 
     #[inline]
-    fn read(&mut self, work: Work) {
+    fn read(&mut self, work: CheckedRequest) {
         let len = work.span.len();
         self.head.clear();
         reply::put_read_head(self.terms.style, work.mark, len as u32, &mut self.head);
@@ -454,7 +458,7 @@ impl Engine {
 
     /// Tries a write on the spot; false when it has to wait.
     #[inline]
-    fn tried(&mut self, work: Work, payload: &[u8]) -> bool {
+    fn tried(&mut self, work: CheckedRequest, payload: &[u8]) -> bool {
         if work.durability == Durability::Durable || work.span.len() > self.longest.min(PIECE) {
             return false;
         }
@@ -473,13 +477,13 @@ impl Engine {
     }
 
     /// Puts a request in flight.
-    fn wait(&mut self, work: Work, payload: Option<Vec<u8>>) {
+    fn wait(&mut self, work: CheckedRequest, payload: Option<Vec<u8>>) {
         let data = match (payload, work.kind) {
             (Some(payload), _) => payload,
-            (None, Kind::Read) => self.spare.take(work.span.len() as usize),
+            (None, RequestKind::Read) => self.spare.take(work.span.len() as usize),
             (None, _) => Vec::new(),
         };
-        let reply = if matches!(work.kind, Kind::Status { .. }) { STATUS_REPLY } else { 0 };
+        let reply = if matches!(work.kind, RequestKind::Status { .. }) { STATUS_REPLY } else { 0 };
         let charge = OVERHEAD + data.len() + reply;
         self.charged += charge;
         self.tally.waited += 1;
@@ -550,7 +554,7 @@ impl Engine {
     }
 
     #[inline]
-    fn done(&mut self, work: Work) {
+    fn done(&mut self, work: CheckedRequest) {
         self.head.clear();
         reply::put_done(self.terms.style, work.mark, &mut self.head);
         self.replies.push(&self.head);
@@ -558,34 +562,34 @@ impl Engine {
     }
 
     #[inline]
-    fn count(&mut self, work: Work) {
+    fn count(&mut self, work: CheckedRequest) {
         let (tally, bytes) = (&mut self.tally, work.span.len());
         match work.kind {
-            Kind::Read => {
+            RequestKind::Read => {
                 tally.reads += 1;
                 tally.read_bytes += bytes;
             }
-            Kind::Write => {
+            RequestKind::Write => {
                 tally.writes += 1;
                 tally.written_bytes += bytes;
             }
-            Kind::Flush => tally.flushes += 1,
-            Kind::Trim => {
+            RequestKind::Flush => tally.flushes += 1,
+            RequestKind::Trim => {
                 tally.trims += 1;
                 tally.trimmed_bytes += bytes;
             }
-            Kind::Zero(_) => {
+            RequestKind::Zero(_) => {
                 tally.zeroes += 1;
                 tally.zeroed_bytes += bytes;
             }
-            Kind::Cache => tally.prefetches += 1,
-            Kind::Status { .. } => tally.block_statuses += 1,
+            RequestKind::Cache => tally.prefetches += 1,
+            RequestKind::Status { .. } => tally.block_statuses += 1,
         }
     }
 
     /// Answers with a device's error.
     #[cold]
-    fn fail(&mut self, work: Work, error: &Error) {
+    fn fail(&mut self, work: CheckedRequest, error: &Error) {
         let expected = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported);
         if !expected && self.faults < LOGGED_FAULTS {
             self.faults += 1;
@@ -599,7 +603,7 @@ impl Engine {
     }
 
     #[cold]
-    fn refuse(&mut self, request: &Request, refusal: &Refusal) {
+    fn refuse(&mut self, request: &Request, refusal: &RequestRefusal) {
         tracing::debug!(export = %self.terms.export, message = refusal.message, "refused");
         let mark = Mark { cookie: request.cookie, offset: request.offset };
         self.error(mark, refusal.number, &refusal.message);
@@ -617,13 +621,13 @@ impl Engine {
 /// Does a request by waiting. Gives the answer, and the payload buffer when it is free again.
 async fn run(
     device: &dyn Device,
-    work: Work,
+    work: CheckedRequest,
     mut data: Vec<u8>,
     longest: u64,
 ) -> (Result<Answer>, Option<Vec<u8>>) {
-    let Work { span, durability, .. } = work;
+    let CheckedRequest { span, durability, .. } = work;
     let result = match work.kind {
-        Kind::Read => {
+        RequestKind::Read => {
             for piece in span.pieces(longest.min(PIECE)) {
                 if piece.offset() > span.offset() {
                     tokio::task::yield_now().await;
@@ -634,7 +638,7 @@ async fn run(
             }
             return (Ok(Answer::Data(data)), None);
         }
-        Kind::Write => {
+        RequestKind::Write => {
             // A durable write is not torn further: every piece waits for the disk.
             let most = if durability == Durability::Durable { longest } else { longest.min(PIECE) };
             for piece in span.pieces(most) {
@@ -648,14 +652,14 @@ async fn run(
             }
             return (Ok(Answer::Done), Some(data));
         }
-        Kind::Flush => device.flush().await,
-        Kind::Trim | Kind::Zero(_) => {
+        RequestKind::Flush => device.flush().await,
+        RequestKind::Trim | RequestKind::Zero(_) => {
             for piece in span.pieces(EFFECT) {
                 if piece.offset() > span.offset() {
                     tokio::task::yield_now().await;
                 }
                 let done = match work.kind {
-                    Kind::Zero(mode) => device.zero(piece, mode, durability).await,
+                    RequestKind::Zero(mode) => device.zero(piece, mode, durability).await,
                     _ => device.discard(piece, durability).await,
                 };
                 if let Err(e) = done {
@@ -664,8 +668,8 @@ async fn run(
             }
             Ok(())
         }
-        Kind::Cache => read_ahead(device, span).await,
-        Kind::Status { one } => {
+        RequestKind::Cache => read_ahead(device, span).await,
+        RequestKind::Status { one } => {
             let limit = if one { 1 } else { EXTENTS };
             return (extents(device, span, limit).await.map(Answer::Extents), None);
         }

@@ -41,23 +41,23 @@ pub struct Peer {
     pub certificate: Option<String>,
     /// The user whose secret it proved to know, where it came by a protocol that asks for one.
     pub user: Option<String>,
-    asked: Asked,
+    asked: RequestedName,
 }
 
 /// By which name a client asked for what it uses. It does not say who the client is, so any two are
 /// equal.
 #[derive(Clone, Default)]
-struct Asked(Arc<Mutex<Option<String>>>);
+struct RequestedName(Arc<Mutex<Option<String>>>);
 
-impl PartialEq for Asked {
+impl PartialEq for RequestedName {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Asked {}
+impl Eq for RequestedName {}
 
-impl fmt::Debug for Asked {
+impl fmt::Debug for RequestedName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -65,7 +65,7 @@ impl fmt::Debug for Asked {
 
 impl Peer {
     fn new(transport: Transport, identity: String) -> Self {
-        Self { transport, identity, certificate: None, user: None, asked: Asked::default() }
+        Self { transport, identity, certificate: None, user: None, asked: RequestedName::default() }
     }
 
     /// A client on a unix socket. Where its process is not known (a `pid` of 0 is none) it is another
@@ -111,7 +111,7 @@ impl Peer {
         certificate: Option<String>,
         asked: Option<String>,
     ) -> Self {
-        let asked = Asked(Arc::new(Mutex::new(asked)));
+        let asked = RequestedName(Arc::new(Mutex::new(asked)));
         Self { transport, identity, certificate, user: None, asked }
     }
 
@@ -218,7 +218,7 @@ pub enum Purpose {
 
 /// How a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
+pub enum SessionEnding {
     /// The client said that it is done.
     Clean,
     /// The connection was lost, broke the protocol, or was closed by the server.
@@ -286,7 +286,7 @@ pub trait Session: Send + Sync {
 
     /// Ends the session. None of its requests is in flight any more. A graceful stop flushes before
     /// it; other ends do not.
-    async fn close(self: Box<Self>, ending: Ending);
+    async fn close(self: Box<Self>, ending: SessionEnding);
 }
 
 /// A session with a layer above its device, or whose requests somebody is told of: all else is the
@@ -337,7 +337,7 @@ impl Session for Layered {
         self.observer.clone()
     }
 
-    async fn close(self: Box<Self>, ending: Ending) {
+    async fn close(self: Box<Self>, ending: SessionEnding) {
         // The layers go first, so that the session's own device is its alone again.
         let Self { inner, device, observer } = *self;
         drop((device, observer));

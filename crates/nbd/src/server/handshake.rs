@@ -3,8 +3,8 @@
 //! Every option is answered in step: its body is taken whole off the stream before the next one is
 //! looked at, whatever is wrong with it.
 
-use super::exports::{Ending, Exports, Peer, Purpose, Session};
-use super::limits::Limits;
+use super::exports::{Exports, Peer, Purpose, Session, SessionEnding};
+use super::limits::ServerLimits;
 use super::passing::Rest;
 use crate::codec::constants::{
     BASE_ALLOCATION, export_flags, info, option, option_reply as error_code,
@@ -24,7 +24,7 @@ pub(super) const ALLOCATION_ID: u32 = 1;
 const RECEIVE: usize = 4096;
 
 /// How a negotiation ended without an error.
-pub(super) enum Outcome {
+pub(super) enum NegotiationOutcome {
     /// The client uses an export.
     Use(Box<Agreed>),
     /// The client left in good order.
@@ -65,7 +65,7 @@ pub(super) struct Agreed {
 struct Handshake<'a, S> {
     stream: &'a mut S,
     exports: &'a dyn Exports,
-    limits: &'a Limits,
+    limits: &'a ServerLimits,
     peer: &'a Peer,
     channel: Channel,
     received: Vec<u8>,
@@ -86,10 +86,10 @@ struct Handshake<'a, S> {
 pub(super) async fn negotiate<S>(
     stream: &mut S,
     exports: &dyn Exports,
-    limits: &Limits,
+    limits: &ServerLimits,
     peer: &Peer,
     channel: Channel,
-) -> Result<Outcome>
+) -> Result<NegotiationOutcome>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -111,7 +111,7 @@ where
 }
 
 /// What an option led to.
-enum Next {
+enum OptionOutcome {
     Continue,
     Leave,
     Encrypt,
@@ -123,7 +123,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
         self.keeper.as_ref().unwrap_or(self.peer)
     }
 
-    async fn run(&mut self) -> Result<Outcome> {
+    async fn run(&mut self) -> Result<NegotiationOutcome> {
         self.flags = match self.channel {
             Channel::Encrypted(flags) => flags,
             _ => {
@@ -134,28 +134,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
         };
         loop {
             if self.received.is_empty() && !self.receives_more().await? {
-                return Ok(Outcome::Left); // many clients just close when they know enough
+                return Ok(NegotiationOutcome::Left); // many clients just close when they know enough
             }
             let header = self.receive(OptionHeader::parse).await?;
             let Some(body) = self.body(header).await? else { continue };
             match self.option(header.code, &body).await? {
-                Next::Continue => self.send().await?,
-                Next::Leave => {
+                OptionOutcome::Continue => self.send().await?,
+                OptionOutcome::Leave => {
                     self.send().await?;
-                    return Ok(Outcome::Left);
+                    return Ok(NegotiationOutcome::Left);
                 }
-                Next::Encrypt => {
+                OptionOutcome::Encrypt => {
                     // Whoever is in between could have put it there, to be taken for encrypted.
                     if !self.received.is_empty() {
                         let why = "the client sent more behind STARTTLS before it was answered";
                         return Err(Error::invalid(why));
                     }
                     self.send().await?;
-                    return Ok(Outcome::StartTls(self.flags));
+                    return Ok(NegotiationOutcome::StartTls(self.flags));
                 }
-                Next::Use(session) => {
+                OptionOutcome::Use(session) => {
                     let name = self.allocation.take();
-                    return Ok(Outcome::Use(Box::new(Agreed {
+                    return Ok(NegotiationOutcome::Use(Box::new(Agreed {
                         session,
                         style: self.style,
                         allocation: name.is_some(),
@@ -241,7 +241,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
         self.reply(option, &OptionReply::Error { code, message });
     }
 
-    async fn option(&mut self, code: u32, body: &[u8]) -> Result<Next> {
+    async fn option(&mut self, code: u32, body: &[u8]) -> Result<OptionOutcome> {
         if matches!(self.channel, Channel::MustEncrypt)
             && !matches!(code, option::STARTTLS | option::ABORT)
         {
@@ -250,7 +250,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
                 return Err(Error::denied(why)); // this option has no error reply
             }
             self.refuse(code, error_code::ERR_TLS_REQD, why);
-            return Ok(Next::Continue);
+            return Ok(OptionOutcome::Continue);
         }
         let request = match OptionRequest::parse(code, body) {
             Ok(request) => request,
@@ -258,7 +258,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
             Err(e) if code == option::EXPORT_NAME => return Err(e),
             Err(e) => {
                 self.refuse(code, error_code::ERR_INVALID, e.message());
-                return Ok(Next::Continue);
+                return Ok(OptionOutcome::Continue);
             }
         };
         match request {
@@ -266,11 +266,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
             OptionRequest::Go(request) => return Ok(self.go(&request).await),
             OptionRequest::Abort => {
                 self.reply(code, &OptionReply::Ack);
-                return Ok(Next::Leave);
+                return Ok(OptionOutcome::Leave);
             }
             OptionRequest::Info(request) => {
                 if let Some(session) = self.open(code, &request, Purpose::Info).await {
-                    session.close(Ending::Clean).await;
+                    session.close(SessionEnding::Clean).await;
                 }
             }
             OptionRequest::List => self.list().await,
@@ -293,7 +293,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
             OptionRequest::StartTls => match self.channel {
                 Channel::MayEncrypt | Channel::MustEncrypt => {
                     self.reply(code, &OptionReply::Ack);
-                    return Ok(Next::Encrypt);
+                    return Ok(OptionOutcome::Encrypt);
                 }
                 Channel::Plain => {
                     self.refuse(code, error_code::ERR_POLICY, "TLS is not offered here");
@@ -313,26 +313,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
                 self.refuse(code, error_code::ERR_UNSUP, &why);
             }
         }
-        Ok(Next::Continue)
+        Ok(OptionOutcome::Continue)
     }
 
-    async fn export_name(&mut self, name: &str) -> Result<Next> {
+    async fn export_name(&mut self, name: &str) -> Result<OptionOutcome> {
         let session = self.exports.open(name, self.peer(), Purpose::Use).await?;
         put_export(session.device().size(), flags(&**session.device(), self.style), &mut self.out);
         if !self.flags.no_zeroes {
             self.out.extend_from_slice(&[0; EXPORT_NAME_PADDING]);
         }
         self.keep_allocation_of(name);
-        Ok(Next::Use(session))
+        Ok(OptionOutcome::Use(session))
     }
 
-    async fn go(&mut self, request: &InfoRequest<'_>) -> Next {
+    async fn go(&mut self, request: &InfoRequest<'_>) -> OptionOutcome {
         match self.open(option::GO, request, Purpose::Use).await {
             Some(session) => {
                 self.keep_allocation_of(request.name);
-                Next::Use(session)
+                OptionOutcome::Use(session)
             }
-            None => Next::Continue,
+            None => OptionOutcome::Continue,
         }
     }
 
@@ -360,7 +360,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
         if limits.minimum > 512 && !request.wanted.contains(&info::BLOCK_SIZE) {
             let why = format!("the export takes only multiples of {} bytes", limits.minimum);
             self.refuse(code, error_code::ERR_BLOCK_SIZE_REQD, &why);
-            session.close(Ending::Clean).await;
+            session.close(SessionEnding::Clean).await;
             return None;
         }
         let (size, flags) = (device.size(), flags(device, self.style));
@@ -406,7 +406,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Handshake<'_, S> {
             return self.refuse(code, error_code::ERR_INVALID, why);
         }
         match self.exports.open(request.name, self.peer(), Purpose::Info).await {
-            Ok(session) => session.close(Ending::Clean).await,
+            Ok(session) => session.close(SessionEnding::Clean).await,
             Err(e) => return self.refuse(code, fault::option_number(e.kind()), e.message()),
         }
         let queries = &request.queries;

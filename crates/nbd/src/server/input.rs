@@ -13,14 +13,14 @@ const LARGEST: usize = 256 << 10;
 /// Bytes received and not yet used. Each receive takes all that is there; the buffer grows while
 /// receives fill it.
 #[derive(Debug)]
-pub(super) struct Input {
+pub(super) struct ReceiveBuffer {
     /// Always initialised to its full length.
     bytes: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-impl Input {
+impl ReceiveBuffer {
     /// A buffer that starts with these bytes.
     pub(super) fn new(received: &[u8]) -> Self {
         let mut bytes = vec![0; SMALLEST.max(received.len())];

@@ -26,7 +26,7 @@ const BUCKETS: usize = SUB * (POWERS + 1);
 
 /// What is timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Operation {
+pub enum TimedOperation {
     /// Reads.
     Read,
     /// Writes.
@@ -39,7 +39,7 @@ pub enum Operation {
     Zero,
 }
 
-impl Operation {
+impl TimedOperation {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Flush, Self::Trim, Self::Zero];
 
@@ -102,13 +102,13 @@ impl Latency {
     }
 }
 
-/// The times of one export's requests by [`Operation`], in the order of [`Operation::ALL`].
+/// The times of one export's requests by [`TimedOperation`], in the order of [`TimedOperation::ALL`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Latencies([Latency; Operation::ALL.len()]);
+pub struct Latencies([Latency; TimedOperation::ALL.len()]);
 
 impl Latencies {
     /// Those of one kind.
-    pub fn of(&self, operation: Operation) -> &Latency {
+    pub fn of(&self, operation: TimedOperation) -> &Latency {
         &self.0[operation as usize]
     }
 
@@ -121,7 +121,7 @@ impl Latencies {
 /// The cells of one connection, made when the first request of a kind is timed. One thread at a
 /// time writes, any may read.
 #[derive(Debug, Default)]
-pub(crate) struct Meter([OnceLock<Box<Cells>>; Operation::ALL.len()]);
+pub(crate) struct Meter([OnceLock<Box<Cells>>; TimedOperation::ALL.len()]);
 
 #[derive(Debug)]
 struct Cells {
@@ -130,7 +130,7 @@ struct Cells {
 }
 
 impl Meter {
-    fn note(&self, operation: Operation, nanos: u64, requests: u64) {
+    fn note(&self, operation: TimedOperation, nanos: u64, requests: u64) {
         let cells = self.0[operation as usize].get_or_init(|| {
             Box::new(Cells {
                 counts: [const { AtomicU64::new(0) }; BUCKETS],
@@ -162,7 +162,7 @@ pub(crate) struct Timer {
     /// When the batch was taken up.
     began: Instant,
     /// Requests that were timed already, of those that are not settled yet.
-    noted: [u64; Operation::ALL.len()],
+    noted: [u64; TimedOperation::ALL.len()],
 }
 
 impl Timer {
@@ -190,7 +190,7 @@ impl Timer {
     pub(crate) fn waited(
         &mut self,
         meter: &Meter,
-        operation: Operation,
+        operation: TimedOperation,
         since: Instant,
     ) -> Duration {
         self.noted[operation as usize] += 1;
@@ -203,15 +203,15 @@ impl Timer {
     /// Another batch begins. Gives the time that the batch took, when it was one.
     #[inline]
     pub(crate) fn answered(&mut self, meter: &Meter, tally: &Traffic) -> Option<Duration> {
-        let fresh = |timer: &Self, operation: Operation| {
+        let fresh = |timer: &Self, operation: TimedOperation| {
             operation.count(tally).saturating_sub(timer.noted[operation as usize])
         };
-        if Operation::ALL.iter().all(|operation| fresh(self, *operation) == 0) {
+        if TimedOperation::ALL.iter().all(|operation| fresh(self, *operation) == 0) {
             return None;
         }
         let now = Instant::now();
         let took = now - self.began;
-        for operation in Operation::ALL {
+        for operation in TimedOperation::ALL {
             let requests = fresh(self, operation);
             if requests > 0 {
                 meter.note(operation, nanos(took), requests);
@@ -269,8 +269,8 @@ mod tests {
     fn a_stall_is_not_lost() {
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
         let meter = Meter::default();
-        meter.note(Operation::Flush, u64::MAX, 1);
-        assert_eq!(meter.snapshot().of(Operation::Flush).count(), 1);
+        meter.note(TimedOperation::Flush, u64::MAX, 1);
+        assert_eq!(meter.snapshot().of(TimedOperation::Flush).count(), 1);
     }
 
     #[tokio::test(start_paused = true)]
@@ -280,22 +280,22 @@ mod tests {
         tokio::time::advance(Duration::from_millis(1)).await;
         timer.begin();
         tokio::time::advance(Duration::from_micros(10)).await;
-        timer.waited(&meter, Operation::Read, since);
+        timer.waited(&meter, TimedOperation::Read, since);
         let tally = Traffic { reads: 5, writes: 2, ..Traffic::default() };
         timer.answered(&meter, &tally);
         tokio::time::advance(Duration::from_micros(10)).await;
         timer.answered(&meter, &tally); // nothing new
         let times = meter.snapshot();
-        let reads: Vec<_> = times.of(Operation::Read).buckets().collect();
+        let reads: Vec<_> = times.of(TimedOperation::Read).buckets().collect();
         assert_eq!(reads.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [4, 1]);
         assert!((10_000..11_250).contains(&reads[0].0), "{reads:?}");
         assert!((1_010_000..1_140_000).contains(&reads[1].0), "{reads:?}");
-        assert_eq!(times.of(Operation::Write).count(), 2);
-        assert_eq!(times.of(Operation::Write).nanos(), 20_000);
-        assert_eq!(times.of(Operation::Trim).count(), 0);
+        assert_eq!(times.of(TimedOperation::Write).count(), 2);
+        assert_eq!(times.of(TimedOperation::Write).nanos(), 20_000);
+        assert_eq!(times.of(TimedOperation::Trim).count(), 0);
         let mut sum = times.clone();
         sum.add(&times);
         sum.add(&Latencies::default());
-        assert_eq!(sum.of(Operation::Read).count(), 10);
+        assert_eq!(sum.of(TimedOperation::Read).count(), 10);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Bounds on what clients may take from a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Connections at a time; more are closed at once, unless one that keeps the server waiting in its
     /// negotiation, for a tenth of its deadline at least, leaves its place to a new one.
     pub connections: usize,
@@ -66,7 +66,7 @@ impl BusyPoll {
     }
 }
 
-impl Limits {
+impl ServerLimits {
     /// The bytes that all connections together may hold, in effect.
     pub(super) fn budget(&self) -> u64 {
         self.total_bytes.max(self.max_request.into())
@@ -78,7 +78,7 @@ impl Limits {
     }
 }
 
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             connections: 4096,

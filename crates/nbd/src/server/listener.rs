@@ -1,6 +1,6 @@
 //! Listening sockets.
 
-use super::stream::Stream;
+use super::stream::ConnectedSocket;
 use super::{Peer, Tls};
 use crate::{Address, socket};
 use block::fs::FsPath;
@@ -42,7 +42,7 @@ enum Listening {
 
 /// A connection that was accepted.
 pub(super) struct Accepted {
-    pub(super) stream: Stream,
+    pub(super) stream: ConnectedSocket,
     pub(super) peer: Peer,
 }
 
@@ -217,12 +217,12 @@ impl Listener {
                 let (stream, _) = listener.accept().await?;
                 let peer = Peer::at_socket(&stream)?;
                 socket::widen(&stream);
-                Ok(Accepted { stream: Stream::new(stream.into_std()?.into()), peer })
+                Ok(Accepted { stream: ConnectedSocket::new(stream.into_std()?.into()), peer })
             }
             Listening::Tcp(listener) => {
                 let (stream, from) = listener.accept().await?;
                 socket::tune(&stream, keepalive);
-                let stream = Stream::new(stream.into_std()?.into());
+                let stream = ConnectedSocket::new(stream.into_std()?.into());
                 Ok(Accepted { stream, peer: Peer::tcp(from) })
             }
         }
@@ -245,7 +245,7 @@ impl Accepted {
         rustix::io::ioctl_fionbio(&fd, true).map_err(|e| fail(e.into()))?;
         match sockopt::socket_domain(&fd).map_err(|e| fail(e.into()))? {
             AddressFamily::UNIX | AddressFamily::INET | AddressFamily::INET6 => {
-                Ok(Self { stream: Stream::new(fd), peer })
+                Ok(Self { stream: ConnectedSocket::new(fd), peer })
             }
             _ => {
                 Err(Error::invalid(format!("the passed connection of {peer} is of no known kind")))

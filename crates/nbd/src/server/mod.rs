@@ -49,25 +49,27 @@ mod tests;
 
 pub use busy_poll::{Looker, Processors, Waits};
 pub use counters::{ClientCounters, ClientPace, Counters, ExportCounters, Traffic};
-pub use exports::{Ending, ExportSummary, Exports, Layered, Peer, Purpose, Session, Transport};
-pub use latency::{Latencies, Latency, Operation};
-pub use limits::{BusyPoll, Limits};
+pub use exports::{
+    ExportSummary, Exports, Layered, Peer, Purpose, Session, SessionEnding, Transport,
+};
+pub use latency::{Latencies, Latency, TimedOperation};
+pub use limits::{BusyPoll, ServerLimits};
 pub use listener::{DEFAULT_BACKLOG, Listener};
-pub use order::Order;
+pub use order::TurnOrder;
 pub use pace::Rates;
 pub use passing::{Carrier, Interrupted, Passed, Passing, Phase, Rest};
-pub use stream::{Stream, Watch};
+pub use stream::{ConnectedSocket, Watch};
 pub use tls::{Credentials, Tls};
 
 use attachments::{Attached, Attachments};
 use block::{Device, Error, Result};
 use budget::Budget;
 use complaints::Complaints;
-use connection::{Connection, End};
-use counters::Registry;
-use engine::Terms;
+use connection::{Connection, ConnectionEnd};
+use counters::CounterRegistry;
+use engine::EngineSetup;
 use futures::FutureExt;
-use handshake::{Agreed, Channel, Outcome};
+use handshake::{Agreed, Channel, NegotiationOutcome};
 use listener::Accepted;
 use negotiations::{Attended, Negotiation, Negotiations};
 use passing::Told;
@@ -98,22 +100,22 @@ pub struct Server {
 struct Inner {
     exports: Arc<dyn Exports>,
     /// Each connection keeps those it began with.
-    limits: Mutex<Arc<Limits>>,
-    registry: Registry,
+    limits: Mutex<Arc<ServerLimits>>,
+    registry: CounterRegistry,
     budget: Arc<Budget>,
     processors: Processors,
     negotiations: Negotiations,
     attachments: Arc<Attachments>,
     complaints: Complaints,
     /// The clients that have a connection.
-    callers: Mutex<HashMap<String, Caller>>,
+    callers: Mutex<HashMap<String, ConnectedClient>>,
 }
 
 impl Server {
     /// A server of `exports`.
-    pub fn new(exports: Arc<dyn Exports>, limits: Limits) -> Self {
+    pub fn new(exports: Arc<dyn Exports>, limits: ServerLimits) -> Self {
         let budget = Budget::new(limits.budget());
-        let registry = Registry::new(limits.client_rates);
+        let registry = CounterRegistry::new(limits.client_rates);
         let limits = Mutex::new(Arc::new(limits));
         let (callers, negotiations) = (Mutex::default(), Negotiations::default());
         let attachments = Arc::default();
@@ -133,9 +135,9 @@ impl Server {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Changes the limits. [`Limits::client_rates`] and [`Limits::total_bytes`] hold for all clients
-    /// at once, the rest for those who connect from now on.
-    pub fn set_limits(&self, limits: Limits) {
+    /// Changes the limits. [`ServerLimits::client_rates`] and [`ServerLimits::total_bytes`] hold for all
+    /// clients at once, the rest for those who connect from now on.
+    pub fn set_limits(&self, limits: ServerLimits) {
         self.inner.budget.resize(limits.budget());
         self.inner.registry.set_rates(limits.client_rates);
         let part = limits.client_budget();
@@ -167,7 +169,7 @@ impl Server {
 
     /// Serves every client that connects to `listener`, until `stop` is ready; then closes the
     /// listener, finishes the requests in flight, flushes, and closes all sessions, for at most
-    /// [`Limits::stop_deadline`]. May be called for several listeners at a time.
+    /// [`ServerLimits::stop_deadline`]. May be called for several listeners at a time.
     ///
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) when sessions were cut off by the deadline.
@@ -259,7 +261,7 @@ impl Server {
         logged: &mut Option<Instant>,
     ) {
         let Accepted { stream, peer } = accepted;
-        let place = match Place::take(&self.inner, &peer) {
+        let place = match ConnectionSeat::take(&self.inner, &peer) {
             Ok(place) => place,
             Err(error) => {
                 let now = Instant::now();
@@ -348,7 +350,7 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let mut place = Place::take(&self.inner, &peer)?;
+        let mut place = ConnectionSeat::take(&self.inner, &peer)?;
         place.watch = watch;
         let (phase, phases) = watch::channel(Phase::Serving);
         let mut told = Told::new(phases, None);
@@ -371,7 +373,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Inner {
-    fn limits(&self) -> Arc<Limits> {
+    fn limits(&self) -> Arc<ServerLimits> {
         Arc::clone(&lock(&self.limits))
     }
 
@@ -384,10 +386,10 @@ impl Inner {
 }
 
 /// One connection's place among those that are allowed.
-struct Place {
+struct ConnectionSeat {
     inner: Arc<Inner>,
-    limits: Arc<Limits>,
-    seat: Mutex<Option<Seat>>,
+    limits: Arc<ServerLimits>,
+    seat: Mutex<Option<ClientSeat>>,
     /// It is counted as accepted or refused.
     counted: AtomicBool,
     /// It is another connection's.
@@ -397,20 +399,20 @@ struct Place {
 }
 
 /// A client that has a connection.
-struct Caller {
+struct ConnectedClient {
     connections: usize,
     /// What all of them may hold.
     part: Arc<Budget>,
 }
 
 /// A connection's place among those of its client.
-struct Seat {
+struct ClientSeat {
     inner: Arc<Inner>,
     caller: String,
     part: Arc<Budget>,
 }
 
-impl Place {
+impl ConnectionSeat {
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) when there are too many connections, of all
     /// or of this client.
@@ -447,7 +449,7 @@ impl Place {
     /// # Errors
     /// [`Unavailable`](block::ErrorKind::Unavailable) when the client has too many.
     fn sit_down(&self, peer: &Peer) -> Result<()> {
-        let (seat, connections) = Seat::take(&self.inner, &peer.identity);
+        let (seat, connections) = ClientSeat::take(&self.inner, &peer.identity);
         let most = self.limits.client_connections;
         if most > 0 && connections > most {
             self.count_once(|registry| &registry.refused);
@@ -466,13 +468,13 @@ impl Place {
     }
 
     /// Counts the connection as refused, or as accepted, which it is when no limit can refuse it any more.
-    fn count_once(&self, what: impl Fn(&Registry) -> &AtomicU64) {
+    fn count_once(&self, what: impl Fn(&CounterRegistry) -> &AtomicU64) {
         if !self.counted.swap(true, Relaxed) {
             self.count(what);
         }
     }
 
-    fn count(&self, what: impl Fn(&Registry) -> &AtomicU64) {
+    fn count(&self, what: impl Fn(&CounterRegistry) -> &AtomicU64) {
         what(&self.inner.registry).fetch_add(1, Relaxed);
     }
 
@@ -500,11 +502,11 @@ impl Place {
         let negotiated = self.negotiate(&mut stream, peer, channel, &step);
         let outcome = self.in_time(negotiated, deadline, peer, &step, told).await?;
         match (outcome, tls) {
-            (Some(Outcome::Use(agreed)), _) => {
+            (Some(NegotiationOutcome::Use(agreed)), _) => {
                 let agreed = self.keep(step, peer, *agreed).await?;
                 self.session(stream, peer, agreed, told).await
             }
-            (Some(Outcome::StartTls(flags)), Some(tls)) => {
+            (Some(NegotiationOutcome::StartTls(flags)), Some(tls)) => {
                 // In a box: what it takes is not to be paid for by connections without TLS.
                 let encrypted = async {
                     let accepted = tls.accept(stream, peer);
@@ -514,7 +516,7 @@ impl Place {
                     let channel = Channel::Encrypted(flags);
                     let negotiated = self.negotiate(&mut stream, &peer, channel, &step);
                     match self.in_time(negotiated, deadline, &peer, &step, told).await? {
-                        Some(Outcome::Use(agreed)) => {
+                        Some(NegotiationOutcome::Use(agreed)) => {
                             let agreed = self.keep(step, &peer, *agreed).await?;
                             match self.session(stream, &peer, agreed, told).await? {
                                 Some((stream, session)) => {
@@ -539,7 +541,7 @@ impl Place {
         peer: &Peer,
         channel: Channel,
         negotiation: &Negotiation<'_>,
-    ) -> Result<Outcome>
+    ) -> Result<NegotiationOutcome>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -560,7 +562,7 @@ impl Place {
         if negotiation.ends() {
             return Ok(agreed);
         }
-        agreed.session.close(Ending::Lost).await;
+        agreed.session.close(SessionEnding::Lost).await;
         Err(self.gives_up(peer))
     }
 
@@ -605,7 +607,7 @@ impl Place {
     }
 
     /// Closes a connection that came to nothing; one that was told to leave, in good order.
-    async fn part<S>(&self, mut stream: S, outcome: Option<Outcome>) -> Result<()>
+    async fn part<S>(&self, mut stream: S, outcome: Option<NegotiationOutcome>) -> Result<()>
     where
         S: AsyncWrite + Unpin,
     {
@@ -646,7 +648,7 @@ impl Place {
                 (Some(attached), older)
             }
         };
-        let terms = Terms {
+        let terms = EngineSetup {
             device: Arc::clone(&device),
             export: export.clone(),
             style,
@@ -669,16 +671,18 @@ impl Place {
         let end = AssertUnwindSafe(work).catch_unwind().await;
         drop(attached); // nothing is in flight: who follows goes on
         let (ending, result) = match end {
-            Ok(End::Done) => (Ending::Clean, Ok(())),
-            Ok(End::Vanished | End::Replaced) => (Ending::Lost, Ok(())),
-            Ok(End::Stopped) => {
+            Ok(ConnectionEnd::Done) => (SessionEnding::Clean, Ok(())),
+            Ok(ConnectionEnd::Vanished | ConnectionEnd::Replaced) => (SessionEnding::Lost, Ok(())),
+            Ok(ConnectionEnd::Stopped) => {
                 flush(&*device, &export).await;
-                (Ending::Lost, Ok(()))
+                (SessionEnding::Lost, Ok(()))
             }
             // Whoever goes on would flush without what is lost here: the client must know.
-            Ok(End::Interrupted(_)) if !flush(&*device, &export).await => (Ending::Lost, Ok(())),
-            Ok(End::Interrupted(rest)) => {
-                session.close(Ending::Lost).await; // the client is known again when it goes on
+            Ok(ConnectionEnd::Interrupted(_)) if !flush(&*device, &export).await => {
+                (SessionEnding::Lost, Ok(()))
+            }
+            Ok(ConnectionEnd::Interrupted(rest)) => {
+                session.close(SessionEnding::Lost).await; // the client is known again when it goes on
                 tracing::info!(%peer, export, "session interrupted, to be passed on");
                 let session = Interrupted {
                     peer: peer.clone(),
@@ -692,20 +696,20 @@ impl Place {
                 };
                 return Ok(Some((stream, session)));
             }
-            Ok(End::Broken(e)) => (Ending::Lost, Err(e.context(peer))),
-            Ok(End::Violation(e)) => {
+            Ok(ConnectionEnd::Broken(e)) => (SessionEnding::Lost, Err(e.context(peer))),
+            Ok(ConnectionEnd::Violation(e)) => {
                 self.count(|r| &r.protocol_errors);
                 if self.inner.complaints.admits(&peer.identity, Instant::now()) {
                     tracing::warn!(
                         %peer, export, error = %e, "closed: the client broke the protocol"
                     );
                 }
-                (Ending::Lost, Err(e.context(peer)))
+                (SessionEnding::Lost, Err(e.context(peer)))
             }
             Err(_) => {
                 self.count(|r| &r.panics);
                 tracing::error!(%peer, export, "session lost by a fault of the program");
-                (Ending::Lost, Err(Error::internal(format!("{peer}: a request panicked"))))
+                (SessionEnding::Lost, Err(Error::internal(format!("{peer}: a request panicked"))))
             }
         };
         session.close(ending).await;
@@ -722,7 +726,7 @@ async fn drive<S>(
     mut connection: Connection<'_, S>,
     told: &mut Told,
     attached: Option<&Attached>,
-) -> End
+) -> ConnectionEnd
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -758,7 +762,7 @@ async fn flush(device: &dyn Device, export: &str) -> bool {
     flushed.is_ok()
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSeat {
     fn drop(&mut self) {
         self.count_once(|registry| &registry.accepted); // no limit has refused it
         if !self.gave_up.load(Relaxed) {
@@ -767,12 +771,12 @@ impl Drop for Place {
     }
 }
 
-impl Seat {
+impl ClientSeat {
     /// Counts one connection more of the client; gives how many it has now.
     fn take(inner: &Arc<Inner>, identity: &str) -> (Self, usize) {
         let mut callers = lock(&inner.callers);
         // The limits are read while nobody can change this client's part after them.
-        let caller = callers.entry(identity.to_owned()).or_insert_with(|| Caller {
+        let caller = callers.entry(identity.to_owned()).or_insert_with(|| ConnectedClient {
             connections: 0,
             part: Budget::new(inner.limits().client_budget()),
         });
@@ -782,7 +786,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ClientSeat {
     fn drop(&mut self) {
         let mut callers = lock(&self.inner.callers);
         if let Some(caller) = callers.get_mut(&self.caller) {

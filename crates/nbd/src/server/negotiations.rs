@@ -24,11 +24,11 @@ const LOOKS: usize = 16;
 /// Those of one server, in the order in which they came.
 #[derive(Debug, Default)]
 pub(super) struct Negotiations {
-    by_age: Mutex<(u64, BTreeMap<u64, Arc<State>>)>,
+    by_age: Mutex<(u64, BTreeMap<u64, Arc<NegotiationState>>)>,
 }
 
 #[derive(Debug)]
-struct State {
+struct NegotiationState {
     began: Instant,
     watch: Watch,
     /// The server is at work for it.
@@ -38,7 +38,7 @@ struct State {
     leaves: Notify,
 }
 
-impl State {
+impl NegotiationState {
     /// Whether the next step is the client's, for `patience` at least.
     fn is_waited_for(&self, patience: Duration) -> bool {
         self.began.elapsed() >= patience && !self.served.load(Relaxed) && self.watch.is_waited_for()
@@ -46,7 +46,7 @@ impl State {
 }
 
 impl Negotiations {
-    fn by_age(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, Arc<State>>)> {
+    fn by_age(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, Arc<NegotiationState>>)> {
         self.by_age.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -56,7 +56,7 @@ impl Negotiations {
         let entry = watch.map(|watch| {
             let (began, served) = (Instant::now(), AtomicBool::new(false));
             let (gave_up, leaves) = (Arc::clone(gave_up), Notify::new());
-            let state = Arc::new(State { began, watch, served, gave_up, leaves });
+            let state = Arc::new(NegotiationState { began, watch, served, gave_up, leaves });
             let mut by_age = self.by_age();
             by_age.0 += 1;
             let number = by_age.0;
@@ -94,7 +94,7 @@ impl Negotiations {
 #[derive(Debug)]
 pub(super) struct Negotiation<'a> {
     all: &'a Negotiations,
-    entry: Option<(u64, Arc<State>)>,
+    entry: Option<(u64, Arc<NegotiationState>)>,
 }
 
 impl Negotiation<'_> {

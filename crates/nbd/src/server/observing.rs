@@ -1,7 +1,7 @@
 //! What a session's observer is told: the requests of a batch in one call, with the times that were
 //! taken for the histograms anyway.
 
-use super::engine::Work;
+use super::engine::CheckedRequest;
 use block::{Answered, Observer};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ impl Observing {
 
     /// A request was answered on the spot.
     #[inline]
-    pub(super) fn note(&mut self, work: Work, failed: bool) {
+    pub(super) fn note(&mut self, work: CheckedRequest, failed: bool) {
         if self.observer.is_some()
             && let Some(answered) = work.answered(failed)
         {
@@ -43,7 +43,13 @@ impl Observing {
 
     /// A request that was put in flight at `since` was answered after `took`, when that was
     /// measured.
-    pub(super) fn waited(&self, since: Instant, took: Option<Duration>, work: Work, failed: bool) {
+    pub(super) fn waited(
+        &self,
+        since: Instant,
+        took: Option<Duration>,
+        work: CheckedRequest,
+        failed: bool,
+    ) {
         if let Some(observer) = &self.observer
             && let Some(answered) = work.answered(failed)
         {

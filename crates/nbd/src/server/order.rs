@@ -58,12 +58,12 @@ impl Here {
 /// when there were more threads than slots, and then some step aside in vain. Below zero for a moment
 /// when one is polled before the thread that woke it has counted it. A cache line.
 #[repr(align(64))]
-struct Waiting(AtomicIsize);
+struct WokenCount(AtomicIsize);
 
 /// In tests every thread has its own.
 const SLOTS: usize = if cfg!(test) { 4096 } else { 64 };
 
-static WAITING: [Waiting; SLOTS] = [const { Waiting(AtomicIsize::new(0)) }; SLOTS];
+static WAITING: [WokenCount; SLOTS] = [const { WokenCount(AtomicIsize::new(0)) }; SLOTS];
 
 /// Counts so many more where `state` is a slot.
 fn count(state: usize, more: isize) {
@@ -78,7 +78,7 @@ const QUEUED: usize = usize::MAX - 1;
 const CLOSED: usize = usize::MAX - 2;
 
 /// Wakes a connection's task, and counts it until it is polled if it has little to do.
-struct Place {
+struct ConnectionWaker {
     task: Waker,
     /// Idle; woken and not polled since, counted in a slot or not; or out of use.
     state: AtomicUsize,
@@ -86,7 +86,7 @@ struct Place {
     light: AtomicBool,
 }
 
-impl Place {
+impl ConnectionWaker {
     fn new(task: Waker, light: bool) -> Self {
         Self { task, state: AtomicUsize::new(IDLE), light: AtomicBool::new(light) }
     }
@@ -113,7 +113,7 @@ impl Place {
     }
 }
 
-impl Wake for Place {
+impl Wake for ConnectionWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -125,16 +125,16 @@ impl Wake for Place {
 }
 
 /// One connection's part in the order.
-pub struct Order {
+pub struct TurnOrder {
     /// Tells those that are there apart.
     number: u64,
-    place: Option<(Arc<Place>, Waker)>,
+    place: Option<(Arc<ConnectionWaker>, Waker)>,
     /// What it had to do each time of late, in sixteenths of a unit.
     usual: u64,
     steps: u32,
 }
 
-impl Order {
+impl TurnOrder {
     /// That of a new connection, which counts as one with little to do.
     #[allow(clippy::new_without_default, reason = "each one is another connection's")]
     pub fn new() -> Self {
@@ -150,7 +150,7 @@ impl Order {
             return waker.clone();
         }
         self.leave();
-        let place = Arc::new(Place::new(cx.waker().clone(), self.is_light()));
+        let place = Arc::new(ConnectionWaker::new(cx.waker().clone(), self.is_light()));
         let waker = Waker::from(Arc::clone(&place));
         self.place = Some((place, waker.clone()));
         waker
@@ -208,7 +208,7 @@ impl Order {
     }
 }
 
-impl Drop for Order {
+impl Drop for TurnOrder {
     fn drop(&mut self) {
         self.leave();
     }

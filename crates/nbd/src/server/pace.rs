@@ -58,12 +58,12 @@ impl Bucket {
 
 /// The buckets of one client.
 #[derive(Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct ClientBuckets {
     requests: Bucket,
     bytes: Bucket,
 }
 
-impl Pace {
+impl ClientBuckets {
     /// Changes the rates.
     pub(crate) fn set(&self, rates: Rates) {
         self.requests.set(rates.requests);
@@ -100,7 +100,7 @@ mod tests {
         fn a_greedy_client_gets_its_rate_and_no_more(
             rate in 1u64..1_000_000_000, sizes in prop::collection::vec(1u64..1 << 25, 1..50),
         ) {
-            let pace = Pace::default();
+            let pace = ClientBuckets::default();
             pace.set(Rates { requests: 0, bytes: rate });
             let (mut now, mut sent) = (7u64, 0u64);
             let last = sizes[sizes.len() - 1];
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn without_a_rate_nothing_waits_and_a_change_forgets_what_was_owed() {
-        let pace = Pace::default();
+        let pace = ClientBuckets::default();
         pace.charge(0, u64::MAX);
         assert!(pace.wait(0).is_none() && pace.is_even(0));
         pace.set(Rates { requests: 1, bytes: 0 });

@@ -9,11 +9,11 @@
 
 mod carrier;
 
-use super::budget::Held;
+use super::budget::BudgetHold;
 use super::handshake::Agreed;
 use super::listener::Accepted;
-use super::stream::Stream;
-use super::{Ending, Peer, Place, Purpose, Server, Tls};
+use super::stream::ConnectedSocket;
+use super::{ConnectionSeat, Peer, Purpose, Server, SessionEnding, Tls};
 use crate::codec::ReplyStyle;
 use crate::codec::option::Reinstatement;
 use block::{Error, Result};
@@ -149,7 +149,7 @@ impl Told {
     }
 
     /// Passes a connection itself.
-    pub(super) fn pass_socket(mut self, stream: Stream, session: Interrupted) {
+    pub(super) fn pass_socket(mut self, stream: ConnectedSocket, session: Interrupted) {
         match stream.into_fd() {
             Ok(stream) => self.pass(Passed { stream, session, carrier: None }),
             Err(e) => tracing::warn!(peer = %session.peer, error = %e, "a connection is lost"),
@@ -207,7 +207,7 @@ impl Server {
                 clients.spawn(carrier);
             }
             let peer = session.peer.clone();
-            let place = match Place::take(&self.inner, &peer) {
+            let place = match ConnectionSeat::take(&self.inner, &peer) {
                 Ok(place) => place,
                 Err(error) => {
                     tracing::warn!(%peer, error = error.message(), "a passed connection is closed");
@@ -233,7 +233,7 @@ impl Server {
     }
 }
 
-impl Place {
+impl ConnectionSeat {
     /// `opening` is dropped when the export is open.
     async fn resume(
         mut self,
@@ -243,14 +243,14 @@ impl Place {
         opening: mpsc::Sender<Infallible>,
     ) -> Result<()> {
         // Until the connection holds it itself.
-        let mut held = Held::new(&self.inner.budget);
+        let mut held = BudgetHold::new(&self.inner.budget);
         held.owe((was.rest.received.len() + was.rest.unsent.len()) as u64);
         let session = self.inner.exports.open(&was.export, &was.peer, Purpose::Resume).await?;
         drop(opening);
         let device = session.device();
         if device.size() < was.size || (device.read_only() && !was.read_only) {
             let why = format!("{} is not what it was when its client connected", was.export);
-            session.close(Ending::Lost).await;
+            session.close(SessionEnding::Lost).await;
             return Err(Error::conflict(why));
         }
         let agreed = Agreed {
@@ -274,7 +274,7 @@ impl Place {
     /// Serves a client from its connection to the end, or until it is passed on.
     pub(super) async fn serve(
         mut self,
-        stream: Stream,
+        stream: ConnectedSocket,
         peer: &Peer,
         tls: Option<Tls>,
         mut told: Told,

@@ -41,19 +41,19 @@ impl SpareOfAll {
 
 /// Buffers for requests that wait, kept so that a steady load allocates and clears none.
 #[derive(Debug, Default)]
-pub(super) struct Spare {
+pub(super) struct SpareBuffers {
     buffers: Vec<Vec<u8>>,
     bytes: usize,
     of_all: Arc<SpareOfAll>,
 }
 
-impl Drop for Spare {
+impl Drop for SpareBuffers {
     fn drop(&mut self) {
         self.of_all.let_go(self.bytes);
     }
 }
 
-impl Spare {
+impl SpareBuffers {
     /// Those of one connection of a server.
     pub(super) fn of(of_all: &Arc<SpareOfAll>) -> Self {
         Self { buffers: Vec::new(), bytes: 0, of_all: Arc::clone(of_all) }
@@ -244,7 +244,7 @@ impl Replies {
         &mut self,
         cx: &mut Context<'_>,
         stream: &mut (impl AsyncWrite + Unpin),
-        spare: &mut Spare,
+        spare: &mut SpareBuffers,
     ) -> io::Result<usize> {
         let mut total = 0;
         while self.unsent > 0 {
@@ -276,7 +276,7 @@ impl Replies {
     }
 
     /// Lets short shared bytes go that the peer does not take now.
-    fn own_the_short(&mut self, spare: &mut Spare) {
+    fn own_the_short(&mut self, spare: &mut SpareBuffers) {
         for long in &mut self.long {
             if let Payload::Shared { bytes, whole } = &long.bytes
                 && (bytes.len() - long.sent < KEPT || bytes.len() - long.sent < whole / 2)
@@ -311,7 +311,7 @@ impl Replies {
         count
     }
 
-    fn sent(&mut self, mut n: usize, spare: &mut Spare) {
+    fn sent(&mut self, mut n: usize, spare: &mut SpareBuffers) {
         self.unsent -= n;
         while n > 0 {
             let before = self.long.front().map_or(self.end, |long| long.at) - self.start;
@@ -349,7 +349,7 @@ impl Replies {
     }
 }
 
-impl Spare {
+impl SpareBuffers {
     /// Gives all buffers back.
     pub(super) fn shrink(&mut self) {
         self.of_all.let_go(std::mem::take(&mut self.bytes));
@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn a_peer_that_takes_nothing_keeps_no_short_piece_of_shared_memory() {
         let mut picky = Picky { taken: Vec::new(), appetite: vec![5000], vectored: true };
-        let (mut replies, mut spare) = (Replies::new(), Spare::default());
+        let (mut replies, mut spare) = (Replies::new(), SpareBuffers::default());
         let (chunk, whole) = (Bytes::from(vec![7; 256 << 10]), Bytes::from(vec![8; KEPT]));
         replies.share(chunk.slice(..4096), chunk.len());
         replies.share(chunk.slice(4096..8192), chunk.len());
@@ -432,8 +432,8 @@ mod tests {
     #[test]
     fn what_connections_keep_for_reuse_is_bounded_for_all_of_them_together() {
         let of_all = Arc::new(SpareOfAll::default());
-        let mut all: Vec<_> = (0..100).map(|_| Spare::of(&of_all)).collect();
-        let kept = |all: &[Spare]| all.iter().map(|spare| spare.bytes).sum::<usize>();
+        let mut all: Vec<_> = (0..100).map(|_| SpareBuffers::of(&of_all)).collect();
+        let kept = |all: &[SpareBuffers]| all.iter().map(|spare| spare.bytes).sum::<usize>();
         for spare in &mut all {
             (0..20).for_each(|_| spare.give(Vec::with_capacity(128 << 10)));
             assert!(spare.bytes <= SPARE);
@@ -452,7 +452,7 @@ mod tests {
     #[test]
     fn a_peer_that_takes_nothing_keeps_at_most_twice_what_it_is_counted_for() {
         let mut picky = Picky { taken: Vec::new(), appetite: vec![], vectored: true };
-        let (mut replies, mut spare) = (Replies::new(), Spare::default());
+        let (mut replies, mut spare) = (Replies::new(), SpareBuffers::default());
         let chunks: Vec<_> = (0..8).map(|i| Bytes::from(vec![i; 256 << 10])).collect();
         for (i, chunk) in chunks.iter().enumerate() {
             replies.share(chunk.slice(..(i + 1) * (32 << 10)), chunk.len());
@@ -476,7 +476,7 @@ mod tests {
             steps in prop::collection::vec((0u8..5, 0usize..20_000), 1..60), vectored: bool,
         ) {
             let mut picky = Picky { taken: Vec::new(), appetite: Vec::new(), vectored };
-            let (mut replies, mut spare) = (Replies::new(), Spare::default());
+            let (mut replies, mut spare) = (Replies::new(), SpareBuffers::default());
             let (mut expected, mut mark) = (Vec::new(), 0u8);
             let mut cx = Context::from_waker(std::task::Waker::noop());
             for (what, size) in steps {

@@ -49,7 +49,7 @@ const LOOKS: u32 = 8;
 
 /// A connected stream socket, unix or TCP.
 #[derive(Debug)]
-pub struct Stream {
+pub struct ConnectedSocket {
     socket: Arc<OwnedFd>,
     /// While its task sleeps until something comes, or room is asked for.
     registration: Option<Registration>,
@@ -57,12 +57,12 @@ pub struct Stream {
     look: Arc<AtomicU64>,
     /// Reads in a row that found something by looking.
     found: u32,
-    seen: Seen,
+    seen: PeekedBytes,
 }
 
 /// Bytes that were looked at, and are still to be taken out of the socket.
 #[derive(Debug)]
-struct Seen {
+struct PeekedBytes {
     socket: Arc<OwnedFd>,
     bytes: usize,
     /// The next ones are looked at: those before were short, and several requests.
@@ -71,7 +71,7 @@ struct Seen {
     is_unix: bool,
 }
 
-impl Seen {
+impl PeekedBytes {
     /// Receives what is there, by looking at it or by taking it.
     fn receive(&mut self, room: &mut [u8]) -> rustix::io::Result<usize> {
         self.take()?;
@@ -127,7 +127,7 @@ impl Seen {
     }
 }
 
-impl Drop for Seen {
+impl Drop for PeekedBytes {
     /// A unix socket that is closed with something left in it resets its peer.
     fn drop(&mut self) {
         let _ = self.take();
@@ -205,12 +205,12 @@ impl Watch {
     }
 }
 
-impl Stream {
+impl ConnectedSocket {
     /// Uses `socket`, which is connected and does not block.
     pub fn new(socket: OwnedFd) -> Self {
         let is_unix = sockopt::socket_domain(&socket).is_ok_and(|f| f == AddressFamily::UNIX);
         let socket = Arc::new(socket);
-        let seen = Seen { socket: Arc::clone(&socket), bytes: 0, looks: false, is_unix };
+        let seen = PeekedBytes { socket: Arc::clone(&socket), bytes: 0, looks: false, is_unix };
         Self { socket, registration: None, look: Arc::default(), found: 0, seen }
     }
 
@@ -296,7 +296,7 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for ConnectedSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -349,7 +349,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for ConnectedSocket {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

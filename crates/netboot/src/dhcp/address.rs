@@ -3,12 +3,12 @@
 use super::answer::beside_address;
 use super::client::BootClient;
 use super::leases::Leases;
-use super::{Here, Kind, Message, option};
+use super::{Here, Message, MessageType, option};
 use std::net::Ipv4Addr;
 
 /// What clients are told of the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Network {
+pub struct NetworkSettings {
     /// Its mask.
     pub mask: Ipv4Addr,
     /// The way out, if there is one.
@@ -17,7 +17,7 @@ pub struct Network {
     pub name_servers: Vec<Ipv4Addr>,
 }
 
-impl Network {
+impl NetworkSettings {
     fn holds(&self, address: Ipv4Addr, here: Here) -> bool {
         let net = |address: Ipv4Addr| u32::from(address) & u32::from(self.mask);
         net(address) == net(here.address)
@@ -28,7 +28,7 @@ impl Network {
 pub fn answer(
     request: &Message,
     boots: Option<&BootClient>,
-    (leases, network, here): (&mut Leases, &Network, Here),
+    (leases, network, here): (&mut Leases, &NetworkSettings, Here),
     now: u64,
 ) -> Option<Message> {
     if !request.request || !request.mac.is_unicast() {
@@ -42,11 +42,11 @@ pub fn answer(
         granted(answer, boots, network, here)
     };
     match request.kind()? {
-        Kind::Discover => {
+        MessageType::Discover => {
             let address = leases.offer(mac, wish, now)?;
-            Some(lasting(grant(Kind::Offer, address), leases.lasts()))
+            Some(lasting(grant(MessageType::Offer, address), leases.lasts()))
         }
-        Kind::Request => {
+        MessageType::Request => {
             let server = request.address(option::SERVER);
             if server.is_some_and(|server| server != here.address) {
                 return None; // it took another server's offer
@@ -56,22 +56,22 @@ pub fn answer(
                 return None;
             }
             if leases.take(mac, address, now) {
-                let mut ack = lasting(grant(Kind::Ack, address), leases.lasts());
+                let mut ack = lasting(grant(MessageType::Ack, address), leases.lasts());
                 ack.client = request.client;
                 return Some(ack);
             }
             Some(refused(request, network.holds(address, here), here))
         }
-        Kind::Inform if !request.client.is_unspecified() => {
-            let mut ack = grant(Kind::Ack, Ipv4Addr::UNSPECIFIED);
+        MessageType::Inform if !request.client.is_unspecified() => {
+            let mut ack = grant(MessageType::Ack, Ipv4Addr::UNSPECIFIED);
             ack.client = request.client;
             Some(ack)
         }
-        Kind::Release => {
+        MessageType::Release => {
             leases.release(mac, request.client);
             None
         }
-        Kind::Decline => {
+        MessageType::Decline => {
             leases.decline(mac, wish?, now);
             None
         }
@@ -79,7 +79,12 @@ pub fn answer(
     }
 }
 
-fn granted(answer: Message, boots: Option<&BootClient>, network: &Network, here: Here) -> Message {
+fn granted(
+    answer: Message,
+    boots: Option<&BootClient>,
+    network: &NetworkSettings,
+    here: Here,
+) -> Message {
     let mut answer = answer
         .with(option::SERVER, here.address.octets())
         .with(option::MASK, network.mask.octets());
@@ -103,7 +108,7 @@ fn lasting(answer: Message, seconds: u64) -> Message {
 
 fn refused(request: &Message, ours: bool, here: Here) -> Message {
     let why = if ours { "the address is not free" } else { "the address is of another network" };
-    let mut nak = Message::answer(request, Kind::Nak);
+    let mut nak = Message::answer(request, MessageType::Nak);
     nak.broadcast = true;
     nak.with(option::SERVER, here.address.octets()).with(option::MESSAGE, why)
 }
@@ -115,12 +120,12 @@ mod tests {
 
     const HERE: Here = Here { address: Ipv4Addr::new(10, 0, 0, 1), http: 8067 };
 
-    struct Site(Leases, Network);
+    struct Site(Leases, NetworkSettings);
 
     impl Site {
         fn new() -> Self {
             let range = "10.0.0.10-10.0.0.20".parse().unwrap();
-            let network = Network {
+            let network = NetworkSettings {
                 mask: Ipv4Addr::new(255, 255, 255, 0),
                 router: Some(Ipv4Addr::new(10, 0, 0, 254)),
                 name_servers: vec![Ipv4Addr::new(10, 0, 0, 2), Ipv4Addr::new(10, 0, 0, 3)],
@@ -134,7 +139,7 @@ mod tests {
         }
     }
 
-    fn request(kind: Kind) -> Message {
+    fn request(kind: MessageType) -> Message {
         let blank = Message::decode(&{
             let mut bytes = vec![0; 236];
             (bytes[0], bytes[1], bytes[2]) = (1, 1, 6);
@@ -148,21 +153,21 @@ mod tests {
     #[test]
     fn a_client_gets_an_address_and_may_keep_it() {
         let mut site = Site::new();
-        let offer = site.ask(&request(Kind::Discover)).unwrap();
-        assert_eq!(offer.kind(), Some(Kind::Offer));
+        let offer = site.ask(&request(MessageType::Discover)).unwrap();
+        assert_eq!(offer.kind(), Some(MessageType::Offer));
         assert_eq!(offer.option(option::LEASE_TIME), Some(&3600u32.to_be_bytes()[..]));
         assert_eq!(offer.option(option::NAME_SERVERS), Some(&[10, 0, 0, 2, 10, 0, 0, 3][..]));
         assert!(offer.file.is_empty(), "it does not boot");
-        let take = request(Kind::Request)
+        let take = request(MessageType::Request)
             .with(option::SERVER, HERE.address.octets())
             .with(option::REQUESTED_ADDRESS, offer.yours.octets());
         let ack = site.ask(&take).unwrap();
-        assert_eq!((ack.kind(), ack.yours), (Some(Kind::Ack), offer.yours));
-        let mut renew = request(Kind::Request);
+        assert_eq!((ack.kind(), ack.yours), (Some(MessageType::Ack), offer.yours));
+        let mut renew = request(MessageType::Request);
         renew.client = offer.yours;
-        assert_eq!(site.ask(&renew).unwrap().kind(), Some(Kind::Ack));
+        assert_eq!(site.ask(&renew).unwrap().kind(), Some(MessageType::Ack));
         assert_eq!(site.0.list().len(), 1);
-        let mut release = request(Kind::Release);
+        let mut release = request(MessageType::Release);
         release.client = offer.yours;
         assert_eq!(site.ask(&release), None);
         assert!(site.0.list().is_empty());
@@ -171,19 +176,21 @@ mod tests {
     #[test]
     fn what_is_not_free_is_refused_and_other_servers_are_left_alone() {
         let mut site = Site::new();
-        let foreign = request(Kind::Request).with(option::REQUESTED_ADDRESS, [192, 168, 1, 1]);
-        assert_eq!(site.ask(&foreign).unwrap().kind(), Some(Kind::Nak));
+        let foreign =
+            request(MessageType::Request).with(option::REQUESTED_ADDRESS, [192, 168, 1, 1]);
+        assert_eq!(site.ask(&foreign).unwrap().kind(), Some(MessageType::Nak));
         let other = foreign.with(option::SERVER, [10, 0, 0, 77]);
         assert_eq!(site.ask(&other), None);
         site.0.take(MacAddress([2; 6]), Ipv4Addr::new(10, 0, 0, 12), 100);
-        let taken = request(Kind::Request).with(option::REQUESTED_ADDRESS, [10, 0, 0, 12]);
-        assert_eq!(site.ask(&taken).unwrap().kind(), Some(Kind::Nak));
+        let taken = request(MessageType::Request).with(option::REQUESTED_ADDRESS, [10, 0, 0, 12]);
+        assert_eq!(site.ask(&taken).unwrap().kind(), Some(MessageType::Nak));
     }
 
     #[test]
     fn a_machine_that_boots_gets_both_in_one_answer() {
         let mut site = Site::new();
-        let boots = request(Kind::Discover).with(option::VENDOR_CLASS, *b"PXEClient:Arch:00007");
+        let boots =
+            request(MessageType::Discover).with(option::VENDOR_CLASS, *b"PXEClient:Arch:00007");
         let boots = boots.with(option::ARCHITECTURE, [0, 7]);
         let offer = site.ask(&boots).unwrap();
         assert_eq!(offer.file, b"snponly.efi");

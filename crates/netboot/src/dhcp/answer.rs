@@ -6,7 +6,7 @@
 //! names a file.
 
 use super::client::{BootClient, FirmwareKind};
-use super::{Here, Kind, Message, option};
+use super::{Here, Message, MessageType, option};
 use crate::firmware;
 
 /// PXE's vendor options: do not look for further boot servers, use the file that is named (PXE 2.1,
@@ -15,10 +15,10 @@ const USE_THE_FILE: [u8; 4] = [6, 1, 8, option::END];
 
 /// The answer to a request at port 67, where another server hands out addresses.
 pub fn proxy(request: &Message, client: &BootClient, here: Here) -> Option<Message> {
-    if request.kind() != Some(Kind::Discover) {
+    if request.kind() != Some(MessageType::Discover) {
         return None;
     }
-    let offer = named(Message::answer(request, Kind::Offer), client, here);
+    let offer = named(Message::answer(request, MessageType::Offer), client, here);
     match (client.firmware, client.architecture) {
         (FirmwareKind::Pxe, 1..) => firmware::file(client.architecture).map(|_| offer),
         (FirmwareKind::Pxe, _) => {
@@ -30,10 +30,10 @@ pub fn proxy(request: &Message, client: &BootClient, here: Here) -> Option<Messa
 
 /// The answer to a request at port 4011.
 pub fn boot_server(request: &Message, client: &BootClient, here: Here) -> Option<Message> {
-    if !matches!(request.kind(), Some(Kind::Request | Kind::Inform)) {
+    if !matches!(request.kind(), Some(MessageType::Request | MessageType::Inform)) {
         return None;
     }
-    let mut ack = named(Message::answer(request, Kind::Ack), client, here);
+    let mut ack = named(Message::answer(request, MessageType::Ack), client, here);
     ack.client = request.client;
     if client.firmware == FirmwareKind::Pxe {
         ack = ack.with(option::VENDOR_OPTIONS, USE_THE_FILE);
@@ -90,7 +90,7 @@ mod tests {
 
     const HERE: Here = Here { address: Ipv4Addr::new(10, 0, 0, 1), http: 8067 };
 
-    fn request(kind: Kind, class: &[u8], architecture: u16) -> Message {
+    fn request(kind: MessageType, class: &[u8], architecture: u16) -> Message {
         let mut message = Message::decode(&{
             let mut bytes = vec![0; 236];
             (bytes[0], bytes[1], bytes[2]) = (1, 1, 6);
@@ -115,11 +115,14 @@ mod tests {
 
     #[test]
     fn a_proxy_offers_a_file_and_never_an_address() {
-        let bios = request(Kind::Discover, b"PXEClient:Arch:00000:UNDI:002001", 0);
+        let bios = request(MessageType::Discover, b"PXEClient:Arch:00000:UNDI:002001", 0);
         let offer = offered(&bios).unwrap();
         assert_eq!(offer.file, b"undionly.kpxe");
         assert_eq!((offer.next_server, offer.yours), (HERE.address, Ipv4Addr::UNSPECIFIED));
-        assert_eq!((offer.kind(), offer.transaction, offer.request), (Some(Kind::Offer), 7, false));
+        assert_eq!(
+            (offer.kind(), offer.transaction, offer.request),
+            (Some(MessageType::Offer), 7, false)
+        );
         assert_eq!(offer.option(option::VENDOR_CLASS), Some(&b"PXEClient"[..]));
         assert_eq!(offer.option(option::MACHINE).map(<[u8]>::len), Some(17));
         for number in [option::MASK, option::ROUTER, option::LEASE_TIME] {
@@ -129,17 +132,17 @@ mod tests {
 
     #[test]
     fn uefi_is_sent_to_the_boot_port_and_gets_its_program_there() {
-        let uefi = request(Kind::Discover, b"PXEClient:Arch:00007:UNDI:003001", 7);
+        let uefi = request(MessageType::Discover, b"PXEClient:Arch:00007:UNDI:003001", 7);
         assert!(offered(&uefi).unwrap().file.is_empty());
-        let again = request(Kind::Request, b"PXEClient:Arch:00007:UNDI:003001", 7);
+        let again = request(MessageType::Request, b"PXEClient:Arch:00007:UNDI:003001", 7);
         let client = BootClient::of(&again).unwrap();
         assert_eq!(boot_server(&again, &client, HERE).unwrap().file, b"snponly.efi");
     }
 
     #[test]
     fn ipxe_gets_a_script_whatever_started_it() {
-        let ipxe =
-            request(Kind::Discover, b"PXEClient:Arch:00007", 7).with(option::USER_CLASS, *b"iPXE");
+        let ipxe = request(MessageType::Discover, b"PXEClient:Arch:00007", 7)
+            .with(option::USER_CLASS, *b"iPXE");
         let client = BootClient::of(&ipxe).unwrap();
         assert_eq!(client.machine.uuid, Some(MachineUuid([9; 16])));
         assert_eq!(client.machine.mac, MacAddress([0x52, 0x54, 0, 1, 2, 3]));
@@ -153,7 +156,7 @@ mod tests {
 
     #[test]
     fn http_boot_gets_an_address_of_the_program() {
-        let http = request(Kind::Discover, b"HTTPClient:Arch:00016:UNDI:003001", 16);
+        let http = request(MessageType::Discover, b"HTTPClient:Arch:00016:UNDI:003001", 16);
         let offer = offered(&http).unwrap();
         assert_eq!(offer.option(option::VENDOR_CLASS), Some(&b"HTTPClient"[..]));
         assert_eq!(
@@ -164,19 +167,19 @@ mod tests {
 
     #[test]
     fn nobody_else_is_answered() {
-        assert_eq!(offered(&request(Kind::Discover, b"MSFT 5.0", 0)), None);
-        assert_eq!(offered(&request(Kind::Discover, b"", 0)), None);
+        assert_eq!(offered(&request(MessageType::Discover, b"MSFT 5.0", 0)), None);
+        assert_eq!(offered(&request(MessageType::Discover, b"", 0)), None);
         assert_eq!(
-            offered(&request(Kind::Request, b"PXEClient", 0)),
+            offered(&request(MessageType::Request, b"PXEClient", 0)),
             None,
             "it asks the other server"
         );
         assert_eq!(
-            offered(&request(Kind::Discover, b"PXEClient", 2)),
+            offered(&request(MessageType::Discover, b"PXEClient", 2)),
             None,
             "a processor without firmware"
         );
-        let mut answer = request(Kind::Discover, b"PXEClient", 0);
+        let mut answer = request(MessageType::Discover, b"PXEClient", 0);
         answer.request = false;
         assert_eq!(offered(&answer), None);
     }

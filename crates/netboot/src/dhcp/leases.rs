@@ -83,7 +83,7 @@ pub struct Lease {
 
 /// Who an address is kept from others for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Held {
+struct ReservedAddress {
     mac: MacAddress,
     until: u64,
     /// The client took it, and was not only offered it.
@@ -98,7 +98,7 @@ pub struct Leases {
     own: Ipv4Addr,
     /// Seconds that a lease lasts.
     lasts: u64,
-    held: BTreeMap<u32, Held>,
+    held: BTreeMap<u32, ReservedAddress>,
     by_mac: HashMap<MacAddress, u32>,
 }
 
@@ -112,7 +112,8 @@ impl Leases {
             let key = u32::from(lease.address);
             let free = !leases.held.contains_key(&key) && !leases.by_mac.contains_key(&lease.mac);
             if free && leases.may_lend(lease.address) {
-                leases.hold(key, Held { mac: lease.mac, until: lease.until, taken: true });
+                leases
+                    .hold(key, ReservedAddress { mac: lease.mac, until: lease.until, taken: true });
             }
         }
         leases
@@ -146,7 +147,7 @@ impl Leases {
         }
         let wished = wish.filter(|wish| self.may_lend(*wish)).map(u32::from);
         let key = wished.filter(|key| self.is_free(*key, now)).or_else(|| self.find(mac, now))?;
-        self.hold(key, Held { mac, until: now + OFFERED, taken: false });
+        self.hold(key, ReservedAddress { mac, until: now + OFFERED, taken: false });
         Some(key.into())
     }
 
@@ -157,7 +158,7 @@ impl Leases {
         if !own && (!self.may_lend(address) || !self.is_free(key, now)) {
             return false;
         }
-        self.hold(key, Held { mac, until: now + self.lasts, taken: true });
+        self.hold(key, ReservedAddress { mac, until: now + self.lasts, taken: true });
         true
     }
 
@@ -176,7 +177,7 @@ impl Leases {
         if self.held.get(&key).is_some_and(|held| held.mac == mac) {
             self.by_mac.remove(&mac);
             let nobody = MacAddress([0; 6]);
-            self.held.insert(key, Held { mac: nobody, until: now + REST, taken: false });
+            self.held.insert(key, ReservedAddress { mac: nobody, until: now + REST, taken: false });
         }
     }
 
@@ -188,7 +189,7 @@ impl Leases {
         self.held.get(&key).is_none_or(|held| held.until <= now)
     }
 
-    fn hold(&mut self, key: u32, held: Held) {
+    fn hold(&mut self, key: u32, held: ReservedAddress) {
         if let Some(earlier) = self.held.insert(key, held) {
             self.by_mac.remove(&earlier.mac);
         }

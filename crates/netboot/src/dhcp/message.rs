@@ -3,7 +3,7 @@
 //! Why not a crate: the one that is kept well brings a DNS library with it, and what is needed here
 //! is one structure and a list of options.
 
-use super::{Kind, option};
+use super::{MessageType, option};
 use crate::MacAddress;
 use std::net::Ipv4Addr;
 
@@ -44,7 +44,7 @@ pub struct Message {
 
 impl Message {
     /// An answer to `question`, of this kind.
-    pub fn answer(question: &Self, kind: Kind) -> Self {
+    pub fn answer(question: &Self, kind: MessageType) -> Self {
         Self {
             request: false,
             transaction: question.transaction,
@@ -138,9 +138,9 @@ impl Message {
     }
 
     /// Its kind; `None` for one of BOOTP, the protocol before DHCP.
-    pub fn kind(&self) -> Option<Kind> {
+    pub fn kind(&self) -> Option<MessageType> {
         match self.option(option::KIND)? {
-            [number] => Kind::of(*number),
+            [number] => MessageType::of(*number),
             _ => None,
         }
     }
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn options_in_the_file_field_are_read() {
-        let message = Message::answer(&question(), Kind::Ack).with(option::OVERLOAD, [1]);
+        let message = Message::answer(&question(), MessageType::Ack).with(option::OVERLOAD, [1]);
         let mut bytes = message.encode();
         bytes[108..113].copy_from_slice(&[option::USER_CLASS, 3, b'a', b'b', b'c']);
         let read = Message::decode(&bytes).unwrap();
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn other_networks_and_cut_options_are_no_messages() {
-        let bytes = Message::answer(&question(), Kind::Ack).with(60, vec![1; 80]).encode();
+        let bytes = Message::answer(&question(), MessageType::Ack).with(60, vec![1; 80]).encode();
         for (at, value) in [(0, 3), (1, 6), (2, 16), (236, 0)] {
             let mut bytes = bytes.clone();
             bytes[at] = value;

@@ -65,7 +65,7 @@ pub(crate) mod option {
 /// The kinds of message (RFC 2132, 9.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum MessageType {
     /// A client looks for servers.
     Discover = 1,
     /// A server offers.
@@ -84,10 +84,10 @@ pub enum Kind {
     Inform = 8,
 }
 
-impl Kind {
+impl MessageType {
     /// The kind of this number.
     pub fn of(number: u8) -> Option<Self> {
-        use Kind::*;
+        use MessageType::*;
         [Discover, Offer, Request, Decline, Ack, Nak, Release, Inform]
             .into_iter()
             .find(|kind| *kind as u8 == number)

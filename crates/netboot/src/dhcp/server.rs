@@ -1,11 +1,11 @@
 //! The server: both ports, who is answered how often, leases that are kept.
 
-use super::address::{self, Network};
+use super::address::{self, NetworkSettings};
 use super::client::BootClient;
 use super::leases::{Lease, Leases};
-use super::{CLIENT_PORT, Here, Kind, Message, answer};
+use super::{CLIENT_PORT, Here, Message, MessageType, answer};
 use crate::datagram::LONGEST;
-use crate::{Datagrams, MacAddress, Machines, Verdict};
+use crate::{BootDecision, Datagrams, MacAddress, Machines};
 use parking_lot::Mutex;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
@@ -20,12 +20,12 @@ const ANSWERS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Unix seconds now.
-pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+pub type UnixClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// What hands out addresses, where this is the only DHCP server.
 pub struct Addresses {
     /// What is told of the network.
-    pub network: Network,
+    pub network: NetworkSettings,
     /// Who has what.
     pub leases: Leases,
 }
@@ -35,14 +35,14 @@ pub struct DhcpServer {
     here: Here,
     machines: Arc<dyn Machines>,
     addresses: Option<Mutex<Addresses>>,
-    clock: Clock,
+    clock: UnixClock,
     slots: Mutex<Box<[(u64, u32)]>>,
-    counters: Counters,
+    counters: DhcpCounters,
 }
 
 /// What a server counted.
 #[derive(Debug, Default)]
-struct Counters {
+struct DhcpCounters {
     answered: AtomicU64,
     ignored: AtomicU64,
     held_back: AtomicU64,
@@ -54,11 +54,11 @@ impl DhcpServer {
         here: Here,
         machines: Arc<dyn Machines>,
         addresses: Option<Addresses>,
-        clock: Clock,
+        clock: UnixClock,
     ) -> Self {
         let slots = Mutex::new(vec![(0, 0); SLOTS].into_boxed_slice());
         let addresses = addresses.map(Mutex::new);
-        Self { here, machines, addresses, clock, slots, counters: Counters::default() }
+        Self { here, machines, addresses, clock, slots, counters: DhcpCounters::default() }
     }
 
     /// Answers at port 67 until the future is dropped.
@@ -73,7 +73,7 @@ impl DhcpServer {
 
     /// Answers that were sent, requests that were nobody's business, and answers that were held back.
     pub fn counters(&self) -> (u64, u64, u64) {
-        let Counters { answered, ignored, held_back } = &self.counters;
+        let DhcpCounters { answered, ignored, held_back } = &self.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (get(answered), get(ignored), get(held_back))
     }
@@ -123,7 +123,7 @@ impl DhcpServer {
     /// Who asks, if it is a machine that is to start from here.
     fn ours(&self, request: &Message) -> Option<BootClient> {
         let client = BootClient::of(request)?;
-        let ours = self.machines.judge(&client.machine) == Verdict::Boot;
+        let ours = self.machines.judge(&client.machine) == BootDecision::Boot;
         if !ours {
             self.counters.ignored.fetch_add(1, Ordering::Relaxed);
         }
@@ -183,7 +183,7 @@ fn slot_of(mac: MacAddress) -> usize {
 /// Where an answer goes (RFC 2131, 4.1): to the client's address if it has one, else to all, as a
 /// client without one hears nothing else from an ordinary socket.
 fn destination(request: &Message, answer: &Message, from: SocketAddrV4) -> SocketAddrV4 {
-    let refused = answer.kind() == Some(Kind::Nak);
+    let refused = answer.kind() == Some(MessageType::Nak);
     let proven = request.client == *from.ip() && !request.client.is_unspecified();
     match proven && !refused {
         true => SocketAddrV4::new(request.client, from.port()),
@@ -205,8 +205,8 @@ mod tests {
 
     #[async_trait]
     impl Machines for Only {
-        fn judge(&self, machine: &Claim) -> Verdict {
-            if machine.mac == self.0 { Verdict::Boot } else { Verdict::Ignore }
+        fn judge(&self, machine: &Claim) -> BootDecision {
+            if machine.mac == self.0 { BootDecision::Boot } else { BootDecision::Ignore }
         }
 
         async fn script(&self, _: &Claim) -> Option<Script> {
@@ -225,7 +225,7 @@ mod tests {
         let time = Arc::new(AtomicU64::new(1000));
         let clock = Arc::clone(&time);
         let here = Here { address: Ipv4Addr::new(10, 0, 0, 1), http: 80 };
-        let clock: Clock = Arc::new(move || clock.load(Ordering::Relaxed));
+        let clock: UnixClock = Arc::new(move || clock.load(Ordering::Relaxed));
         (DhcpServer::new(here, Arc::new(Only(MINE)), addresses, clock), time)
     }
 
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn foreign_machines_get_addresses_and_no_boot_file_where_this_is_the_only_server() {
         let range = "10.0.0.10-10.0.0.20".parse().unwrap();
-        let network = Network {
+        let network = NetworkSettings {
             mask: Ipv4Addr::new(255, 255, 255, 0),
             router: None,
             name_servers: Vec::new(),

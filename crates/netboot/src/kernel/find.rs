@@ -109,10 +109,10 @@ pub async fn find(device: Arc<dyn Device>) -> Result<BootFiles> {
     block::offload(move || find_on(&DiskBytes::new(device, runtime))).await
 }
 
-type Part = (DiskPart, Box<dyn FileTree>);
+type ReadablePart = (DiskPart, Box<dyn FileTree>);
 
 fn find_on(disk: &DiskBytes) -> Result<BootFiles> {
-    let mut trees: Vec<Part> = Vec::new();
+    let mut trees: Vec<ReadablePart> = Vec::new();
     for part in partitions::read(disk)? {
         if let Some(tree) = tree::open(disk, &part)? {
             trees.push((part, tree));
@@ -184,7 +184,7 @@ fn text(tree: &dyn FileTree, path: &str) -> Result<Option<String>> {
 }
 
 /// The part with the root file system: what the parameter `root=` names, or else the first that has `/etc`.
-fn root_of(trees: &[Part], kernel: u32, arguments: &[String]) -> Result<u32> {
+fn root_of(trees: &[ReadablePart], kernel: u32, arguments: &[String]) -> Result<u32> {
     // The last one counts.
     let named = arguments.iter().rev().find_map(|word| word.strip_prefix("root="));
     let Some(named) = named else {
@@ -193,7 +193,7 @@ fn root_of(trees: &[Part], kernel: u32, arguments: &[String]) -> Result<u32> {
         let (part, _) = any.ok_or_else(|| unsupported("its root file system was not found"))?;
         return Ok(part.number);
     };
-    let is = |(part, tree): &&Part| match named.split_once('=') {
+    let is = |(part, tree): &&ReadablePart| match named.split_once('=') {
         Some(("PARTUUID", uuid)) => {
             part.uuid.as_deref() == Some(uuid.to_ascii_lowercase().as_str())
         }

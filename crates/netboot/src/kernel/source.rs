@@ -17,10 +17,10 @@ const PIECE: u64 = 64 << 10;
 pub struct DiskBytes {
     device: Arc<dyn Device>,
     runtime: Handle,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ReadState>>,
 }
 
-struct State {
+struct ReadState {
     bytes: u64,
     reads: u64,
     /// The piece read last.
@@ -31,7 +31,7 @@ struct State {
 impl DiskBytes {
     /// Those of `device`, whose reads go on on `runtime`.
     pub fn new(device: Arc<dyn Device>, runtime: Handle) -> Self {
-        let state = State { bytes: 0, reads: 0, at: 0, piece: Vec::new() };
+        let state = ReadState { bytes: 0, reads: 0, at: 0, piece: Vec::new() };
         Self { device, runtime, state: Arc::new(Mutex::new(state)) }
     }
 
@@ -64,7 +64,7 @@ impl DiskBytes {
     }
 }
 
-impl State {
+impl ReadState {
     /// Makes the piece that holds the byte `at` the one at hand.
     fn fetch(&mut self, at: u64, disk: &DiskBytes) -> Result<()> {
         if (self.at..self.at + self.piece.len() as u64).contains(&at) {

@@ -7,7 +7,7 @@ const MOST_OPTIONS: usize = 8;
 
 /// What a client sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request<'a> {
+pub enum ClientPacket<'a> {
     /// Send this file.
     Read(ReadRequest<'a>),
     /// Take a file: never done.
@@ -35,7 +35,7 @@ pub struct ReadRequest<'a> {
     pub window: Option<u64>,
 }
 
-impl<'a> Request<'a> {
+impl<'a> ClientPacket<'a> {
     /// Reads a packet.
     pub fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first_chunk::<2>()?;
@@ -108,7 +108,7 @@ mod tests {
         #[test]
         fn no_bytes_panic(kind in 0..8u8, bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             let bytes = [&[0, kind][..], &bytes].concat();
-            let _ = Request::decode(&bytes);
+            let _ = ClientPacket::decode(&bytes);
         }
     }
 
@@ -116,11 +116,13 @@ mod tests {
     fn a_request_says_what_is_wished() {
         let bytes =
             b"\0\x01snponly.efi\0OCTET\0tsize\x000\0blksize\x001468\0windowsize\x004\0x\0y\0";
-        let Some(Request::Read(request)) = Request::decode(bytes) else { panic!("no request") };
+        let Some(ClientPacket::Read(request)) = ClientPacket::decode(bytes) else {
+            panic!("no request")
+        };
         assert_eq!((request.name, request.binary), ("snponly.efi", true));
         assert_eq!((request.block_size, request.window), (Some(1468), Some(4)));
         assert!(request.wants_size);
-        assert_eq!(Request::decode(b"\0\x01name\0octet"), None, "no zero at the end");
-        assert_eq!(Request::decode(b"\0\x01name\0"), None, "no mode");
+        assert_eq!(ClientPacket::decode(b"\0\x01name\0octet"), None, "no zero at the end");
+        assert_eq!(ClientPacket::decode(b"\0\x01name\0"), None, "no mode");
     }
 }

@@ -1,10 +1,10 @@
 //! The server.
 
-use super::packet::{self, ReadRequest, Request};
-use super::transfer::{Step, Transfer};
+use super::packet::{self, ClientPacket, ReadRequest};
+use super::transfer::{Transfer, TransferStep};
 use crate::Datagrams;
 use crate::datagram::{LONGEST, Ports};
-use crate::firmware::Files;
+use crate::firmware::FirmwareFiles;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -25,17 +25,17 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A TFTP server of a table of files.
 #[derive(Debug)]
 pub struct TftpServer {
-    files: Files,
+    files: FirmwareFiles,
     running: Arc<Mutex<HashMap<Ipv4Addr, usize>>>,
 }
 
 /// A place among the transfers of an address.
-struct Place {
+struct TransferSlot {
     running: Arc<Mutex<HashMap<Ipv4Addr, usize>>>,
     address: Ipv4Addr,
 }
 
-impl Drop for Place {
+impl Drop for TransferSlot {
     fn drop(&mut self) {
         let mut running = self.running.lock();
         if let Some(count) = running.get_mut(&self.address) {
@@ -49,7 +49,7 @@ impl Drop for Place {
 
 impl TftpServer {
     /// A server of these files.
-    pub fn new(files: Files) -> Self {
+    pub fn new(files: FirmwareFiles) -> Self {
         Self { files, running: Arc::default() }
     }
 
@@ -67,15 +67,15 @@ impl TftpServer {
                 }
             };
             while transfers.try_join_next().is_some() {}
-            let refusal = match Request::decode(&buffer[..length]) {
-                Some(Request::Read(request)) => match self.begin(&request, from) {
+            let refusal = match ClientPacket::decode(&buffer[..length]) {
+                Some(ClientPacket::Read(request)) => match self.begin(&request, from) {
                     Ok((transfer, place)) => {
                         transfers.spawn(run(transfer, place, from, Arc::clone(&ports)));
                         None
                     }
                     Err(refusal) => refusal,
                 },
-                Some(Request::Write) => Some(packet::error(2, "nothing can be written here")),
+                Some(ClientPacket::Write) => Some(packet::error(2, "nothing can be written here")),
                 _ => None,
             };
             if let Some(refusal) = refusal {
@@ -89,7 +89,7 @@ impl TftpServer {
         &self,
         request: &ReadRequest<'_>,
         from: SocketAddrV4,
-    ) -> Result<(Transfer, Place), Option<Vec<u8>>> {
+    ) -> Result<(Transfer, TransferSlot), Option<Vec<u8>>> {
         let name = request.name.trim_start_matches('/');
         let Some(file) = self.files.get(name) else {
             tracing::info!(peer = %from, "TFTP: a file that is not there");
@@ -105,12 +105,17 @@ impl TftpServer {
             return Err(None); // it asks again
         }
         running.insert(*from.ip(), own + 1);
-        let place = Place { running: Arc::clone(&self.running), address: *from.ip() };
+        let place = TransferSlot { running: Arc::clone(&self.running), address: *from.ip() };
         Ok((Transfer::new(file.clone(), request), place))
     }
 }
 
-async fn run(mut transfer: Transfer, _place: Place, client: SocketAddrV4, ports: Arc<dyn Ports>) {
+async fn run(
+    mut transfer: Transfer,
+    _place: TransferSlot,
+    client: SocketAddrV4,
+    ports: Arc<dyn Ports>,
+) {
     let socket = match ports.open().await {
         Ok(socket) => socket,
         Err(error) => return tracing::warn!(%error, "no port for a TFTP transfer"),
@@ -127,21 +132,21 @@ async fn run(mut transfer: Transfer, _place: Place, client: SocketAddrV4, ports:
             let Ok(received) = timeout_at(deadline, socket.receive(&mut buffer)).await else {
                 break transfer.timed_out();
             };
-            let Ok((length, from)) = received else { break Step::GivenUp };
+            let Ok((length, from)) = received else { break TransferStep::GivenUp };
             if from != client {
                 continue; // RFC 1350, 4: it is another transfer's
             }
-            match Request::decode(&buffer[..length]) {
-                Some(Request::Ack(block)) => match transfer.acknowledged(block) {
-                    Step::Wait => {}
+            match ClientPacket::decode(&buffer[..length]) {
+                Some(ClientPacket::Ack(block)) => match transfer.acknowledged(block) {
+                    TransferStep::Wait => {}
                     step => break step,
                 },
-                Some(Request::Error) => break Step::GivenUp,
+                Some(ClientPacket::Error) => break TransferStep::GivenUp,
                 _ => {}
             }
         };
         match step {
-            Step::Send(next) if Instant::now() < end => packets = next,
+            TransferStep::Send(next) if Instant::now() < end => packets = next,
             _ => return,
         }
     }
@@ -174,7 +179,7 @@ mod tests {
     async fn with_server<F: Future<Output = ()>>(test: impl FnOnce(SocketAddrV4) -> F) {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let std::net::SocketAddr::V4(address) = socket.local_addr().unwrap() else { panic!() };
-        let server = TftpServer::new(Files::from([("snponly.efi", vec![7; 3000].into())]));
+        let server = TftpServer::new(FirmwareFiles::from([("snponly.efi", vec![7; 3000].into())]));
         tokio::select! {
             () = server.serve(&socket, Arc::new(Loopback)) => panic!("it ended"),
             done = tokio::time::timeout(Duration::from_secs(60), test(address)) => done.unwrap(),

@@ -32,7 +32,7 @@ pub struct Transfer {
 
 /// What to do.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum TransferStep {
     /// Send these packets, and wait.
     Send(Vec<Vec<u8>>),
     /// Wait on.
@@ -89,10 +89,10 @@ impl Transfer {
     }
 
     /// The client has everything up to a block.
-    pub fn acknowledged(&mut self, block: u16) -> Step {
+    pub fn acknowledged(&mut self, block: u16) -> TransferStep {
         if self.granted.is_some() {
             if block != 0 {
-                return Step::Wait;
+                return TransferStep::Wait;
             }
             self.granted = None;
         } else {
@@ -100,23 +100,23 @@ impl Transfer {
             let ahead = u64::from(block.wrapping_sub(self.acked as u16));
             let expected = self.sent().end - self.acked;
             if ahead == 0 || ahead > expected {
-                return Step::Wait; // sending again for every old one would double them for ever
+                return TransferStep::Wait; // sending again for every old one would double them for ever
             }
             self.acked += ahead;
         }
         self.tries = 0;
         match self.acked == self.blocks() {
-            true => Step::Done,
-            false => Step::Send(self.under_way()),
+            true => TransferStep::Done,
+            false => TransferStep::Send(self.under_way()),
         }
     }
 
     /// Nothing came in time.
-    pub fn timed_out(&mut self) -> Step {
+    pub fn timed_out(&mut self) -> TransferStep {
         self.tries += 1;
         match self.tries > TRIES {
-            true => Step::GivenUp,
-            false => Step::Send(self.begin()),
+            true => TransferStep::GivenUp,
+            false => TransferStep::Send(self.begin()),
         }
     }
 
@@ -186,16 +186,16 @@ mod tests {
             }
             if acks.is_empty() {
                 match transfer.timed_out() {
-                    Step::Send(packets) => queue = packets,
+                    TransferStep::Send(packets) => queue = packets,
                     other => panic!("{other:?}"),
                 }
             }
             for ack in acks.iter().flat_map(|ack| [*ack, *ack]) {
                 match transfer.acknowledged(ack) {
-                    Step::Send(packets) => queue = packets,
-                    Step::Wait => {}
-                    Step::Done => return got,
-                    Step::GivenUp => panic!("given up"),
+                    TransferStep::Send(packets) => queue = packets,
+                    TransferStep::Wait => {}
+                    TransferStep::Done => return got,
+                    TransferStep::GivenUp => panic!("given up"),
                 }
             }
         }
@@ -226,7 +226,7 @@ mod tests {
         let mut transfer = Transfer::new(vec![0; 100_000].into(), &request(None, None));
         let mut sent = transfer.begin().len();
         let mut waited = transfer.patience();
-        while let Step::Send(packets) = transfer.timed_out() {
+        while let TransferStep::Send(packets) = transfer.timed_out() {
             sent += packets.len();
             waited += transfer.patience();
         }
@@ -244,8 +244,8 @@ mod tests {
     #[test]
     fn old_acknowledgements_send_nothing() {
         let mut transfer = Transfer::new(vec![0; 5000].into(), &request(None, None));
-        assert!(matches!(transfer.acknowledged(1), Step::Send(_)));
-        assert_eq!(transfer.acknowledged(1), Step::Wait);
-        assert_eq!(transfer.acknowledged(9), Step::Wait);
+        assert!(matches!(transfer.acknowledged(1), TransferStep::Send(_)));
+        assert_eq!(transfer.acknowledged(1), TransferStep::Wait);
+        assert_eq!(transfer.acknowledged(9), TransferStep::Wait);
     }
 }

@@ -4,7 +4,7 @@ use super::views::{BusyClient, KindTimes, LivePoint, LiveRow, PointTimes};
 use crate::latency::LatencyView;
 use crate::running::Running;
 use crate::strain::Ongoing;
-use nbd::server::Operation;
+use nbd::server::TimedOperation;
 use nbd::{Counters, Traffic};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -32,12 +32,12 @@ impl CounterReading {
     pub(super) fn at(running: &Running) -> Self {
         let counters = running.nbd.totals();
         let mut kinds = BTreeMap::new();
-        for operation in [Operation::Read, Operation::Write, Operation::Flush] {
+        for operation in [TimedOperation::Read, TimedOperation::Write, TimedOperation::Flush] {
             let times = LatencyView::from(counters.latencies.of(operation));
             kinds.insert(operation.name(), times);
         }
-        let mut both = counters.latencies.of(Operation::Read).clone();
-        both.add(counters.latencies.of(Operation::Write));
+        let mut both = counters.latencies.of(TimedOperation::Read).clone();
+        both.add(counters.latencies.of(TimedOperation::Write));
         let (cache, store) = (running.engine.cache.stats(), running.engine.store.counters());
         Self {
             at: Instant::now(),

@@ -5,13 +5,13 @@ use async_trait::async_trait;
 use block::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use engine::Home;
-use netboot::dhcp::server::Clock;
+use netboot::dhcp::server::UnixClock;
 use netboot::identity::Claim;
 use netboot::kernel::{BootFile, BootFiles};
 use netboot::registry::{Designation, Machine, Method};
 use netboot::script::{KernelBoot, Sanboot, Script};
 use netboot::sightings::{Sighting, Sightings};
-use netboot::{MacAddress, Machines, Registry, Verdict};
+use netboot::{BootDecision, MacAddress, Machines, Registry};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -45,7 +45,7 @@ pub(super) struct HomeMachines {
     home: Home,
     here: Ipv4Addr,
     unknown: Unknown,
-    clock: Clock,
+    clock: UnixClock,
     registry: Mutex<Arc<Registry>>,
     sightings: Mutex<Sightings>,
     /// What was found for the script of a machine, until its files are fetched: export and files.
@@ -63,7 +63,7 @@ impl HomeMachines {
         home: &Home,
         here: Ipv4Addr,
         unknown: Unknown,
-        clock: Clock,
+        clock: UnixClock,
     ) -> Result<Arc<Self>> {
         let registry = list::load(home).await?;
         let sightings = Sightings::of(super::sightings(home).await?);
@@ -201,14 +201,14 @@ impl HomeMachines {
 
 #[async_trait]
 impl Machines for HomeMachines {
-    fn judge(&self, claim: &Claim) -> Verdict {
+    fn judge(&self, claim: &Claim) -> BootDecision {
         if self.registry.lock().find(claim).is_some() {
-            return Verdict::Boot;
+            return BootDecision::Boot;
         }
         self.sightings.lock().note(claim, (self.clock)());
         match self.unknown {
-            Unknown::Ignore => Verdict::Ignore,
-            Unknown::Wait | Unknown::Enrol(_) => Verdict::Boot,
+            Unknown::Ignore => BootDecision::Ignore,
+            Unknown::Wait | Unknown::Enrol(_) => BootDecision::Boot,
         }
     }
 

@@ -29,11 +29,11 @@ use bytes::Bytes;
 use engine::Home;
 use engine::world;
 use home_machines::HomeMachines;
-use netboot::dhcp::address::Network;
+use netboot::dhcp::address::NetworkSettings;
 use netboot::dhcp::leases::AddressRange;
-use netboot::dhcp::server::{Addresses, Clock};
+use netboot::dhcp::server::{Addresses, UnixClock};
 use netboot::dhcp::{BOOT_PORT, DhcpServer, Here, Leases, SERVER_PORT};
-use netboot::firmware::{self, Files};
+use netboot::firmware::{self, FirmwareFiles};
 use netboot::tftp::TftpServer;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -105,7 +105,7 @@ pub async fn run(home: &Home, options: Options) -> Result<()> {
     let http_port = listener.local_addr().map_err(|e| Error::io(web, e))?.port();
 
     let here = Here { address, http: http_port };
-    let clock: Clock = Arc::new(|| world::system().clock.now());
+    let clock: UnixClock = Arc::new(|| world::system().clock.now());
     let machines =
         HomeMachines::open(home, address, options.unknown.clone(), Arc::clone(&clock)).await?;
     let addresses = match options.dhcp {
@@ -152,16 +152,20 @@ async fn addresses(home: &Home, handing: Handing, here: Here, mask: Ipv4Addr) ->
     }
     let earlier = keep::leases(home).await?;
     Ok(Addresses {
-        network: Network { mask, router: handing.router, name_servers: handing.name_servers },
+        network: NetworkSettings {
+            mask,
+            router: handing.router,
+            name_servers: handing.name_servers,
+        },
         leases: Leases::new(handing.range, here.address, handing.lasts, earlier),
     })
 }
 
 /// What there is of iPXE. Machines whose cards have iPXE need none.
-async fn load_firmware(dir: Option<&Path>) -> Result<Files> {
+async fn load_firmware(dir: Option<&Path>) -> Result<FirmwareFiles> {
     let (dir, asked) = (dir.unwrap_or(Path::new(FIRMWARE)).to_owned(), dir.is_some());
     block::offload(move || {
-        let mut files = Files::new();
+        let mut files = FirmwareFiles::new();
         for name in firmware::names() {
             let path = dir.join(name);
             match std::fs::metadata(&path) {

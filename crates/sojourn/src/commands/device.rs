@@ -7,7 +7,7 @@ use crate::remote;
 use block::{ByteSize, Error, Result};
 use engine::config::time::duration;
 use nbd::Uri;
-use nbd_device::keeper::Servers;
+use nbd_device::keeper::ExportServers;
 use nbd_device::{Backend, Driver, Keeper, KeeperOptions, Netlink, resident, sysfs};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -148,7 +148,7 @@ async fn connect(args: &Connect, output: Output) -> Result<()> {
         id,
         number: (booted.tv_sec as u64) * 1000 + booted.tv_nsec as u64 / 1_000_000,
     };
-    let servers = Servers::new(args.servers[0].to_string(), servers)?;
+    let servers = ExportServers::new(args.servers[0].to_string(), servers)?;
     let mut keeper = Keeper::connect(Netlink::open().await?, servers, &options).await?;
     resident::stay()?;
     let view = DeviceView {

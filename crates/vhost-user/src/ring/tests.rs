@@ -40,7 +40,7 @@ impl Driver {
         Self { file, memory, kick, available: 0, seen: 0 }
     }
 
-    fn serve(&self, device: Arc<dyn Device>, inflight: Option<&Inflight>) -> Running {
+    fn serve(&self, device: Arc<dyn Device>, inflight: Option<&Inflight>) -> RunningRing {
         self.serve_so(device, inflight, BusyPoll::Never, Arc::default())
     }
 
@@ -50,13 +50,13 @@ impl Driver {
         inflight: Option<&Inflight>,
         busy_poll: BusyPoll,
         counts: Arc<LiveCounters>,
-    ) -> Running {
+    ) -> RunningRing {
         let mut queue = Queue::new(SIZE).unwrap();
         queue.try_set_desc_table_address(GuestAddress(DESCRIPTORS)).unwrap();
         queue.try_set_avail_ring_address(GuestAddress(AVAILABLE)).unwrap();
         queue.try_set_used_ring_address(GuestAddress(USED)).unwrap();
         let beside = inflight.map(|inflight| Arc::clone(inflight.region()));
-        Running::start(Setup {
+        RunningRing::start(RingSetup {
             name: "test".into(),
             index: 0,
             queue,
@@ -140,7 +140,7 @@ impl Driver {
 }
 
 /// Ends a ring away from the runtime's thread, on which its requests may wait.
-async fn stop(running: Running) -> Option<u16> {
+async fn stop(running: RunningRing) -> Option<u16> {
     block::offload(move || Ok(running.stop())).await.unwrap()
 }
 

@@ -10,7 +10,7 @@
 //!
 //! Keys are hexadecimal; a reservation has its type in front, and a reservation of all registrants whoever made it.
 
-use super::{Kind, MOST, Registration, Reservation, Reservations};
+use super::{MOST, Registration, Reservation, ReservationType, Reservations};
 use block::{Error, Result};
 use std::fmt::Write;
 
@@ -85,7 +85,7 @@ impl Reservations {
             "reservation" if self.persistent.is_none() => {
                 let (kind, rest) = rest.split_once(' ')?;
                 let (key, nexus) = parse(rest)?;
-                let kind = Kind::new(kind.parse().ok()?)?;
+                let kind = ReservationType::new(kind.parse().ok()?)?;
                 self.persistent = Some(Reservation { kind, nexus, key });
             }
             _ => return None,

@@ -1,8 +1,8 @@
 //! Commands that are answered in the connection's own task.
 
 use super::observed::tell;
-use super::{Phase, Session, is_first};
-use crate::codec::request::Command as Wire;
+use super::{FullFeatureSession, Phase, is_first};
+use crate::codec::request::CommandPdu;
 use crate::codec::response::{self, Residual};
 use crate::scsi::{Command, Sense, Status};
 use block::Span;
@@ -14,11 +14,11 @@ use tokio::time::Instant;
 /// The longest read that is answered at once, in bytes.
 const AT_ONCE: u64 = 256 << 10;
 
-impl Session<'_> {
+impl FullFeatureSession<'_> {
     /// Answers a command in the connection's own task, if that needs no waiting.
     pub(super) fn at_once(
         &mut self,
-        wire: &Wire,
+        wire: &CommandPdu,
         command: &std::result::Result<Command, Sense>,
         data: &[u8],
     ) -> bool {

@@ -1,15 +1,15 @@
 //! What a session waits for, and what it does next.
 
-use super::{Phase, Session, UNSENT};
+use super::{FullFeatureSession, Phase, UNSENT};
 use crate::codec::response::{self, Output};
-use crate::server::connection::{End, leave_seconds};
-use crate::server::input::Input;
+use crate::server::connection::{SessionEnd, leave_seconds};
+use crate::server::input::PduBuffer;
 use crate::server::looking::Looking;
-use crate::server::registry::Order;
+use crate::server::registry::SessionOrder;
 use block::{Error, Result};
 use futures::stream::StreamExt;
 use futures::{FutureExt, future};
-use nbd::server::Stream;
+use nbd::server::ConnectedSocket;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
@@ -20,18 +20,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-impl Session<'_> {
+impl FullFeatureSession<'_> {
     /// Serves the initiator until the session ends. Commands may be under way still.
     ///
     /// # Errors
     /// When the connection or the protocol is broken.
     pub(in crate::server) async fn run(
         &mut self,
-        stream: &mut Stream,
-        input: &mut Input,
-        mut stop: watch::Receiver<Order>,
-        orders: Option<watch::Receiver<Order>>,
-    ) -> Result<End> {
+        stream: &mut ConnectedSocket,
+        input: &mut PduBuffer,
+        mut stop: watch::Receiver<SessionOrder>,
+        orders: Option<watch::Receiver<SessionOrder>>,
+    ) -> Result<SessionEnd> {
         let broken = |e| Error::io("the connection", e);
         let nexus = match &self.phase {
             Phase::Normal { nexus, .. } => Some(Arc::clone(nexus)),
@@ -45,8 +45,8 @@ impl Session<'_> {
         };
         // These are made once and not for every command.
         let mut orders = orders.unwrap_or_else(|| stop.clone());
-        let mut ended = pin!(orders.wait_for(|order| *order == Order::End));
-        let mut stopped = pin!(stop.wait_for(|order| *order != Order::Go));
+        let mut ended = pin!(orders.wait_for(|order| *order == SessionOrder::End));
+        let mut stopped = pin!(stop.wait_for(|order| *order != SessionOrder::Go));
         let mut reset_by_others = pin!(reset());
         let mut patience = pin!(tokio::time::sleep(Duration::ZERO));
         let mut pause = pin!(tokio::time::sleep(Duration::ZERO));
@@ -97,7 +97,7 @@ impl Session<'_> {
                 }
                 ended = &mut ended => {
                     // An error says that the server has gone.
-                    return Ok(if ended.is_ok() { End::Reinstated } else { End::Stopped });
+                    return Ok(if ended.is_ok() { SessionEnd::Reinstated } else { SessionEnd::Stopped });
                 }
                 _ = &mut stopped, if !leaving => {
                     let seconds = leave_seconds();
@@ -106,15 +106,15 @@ impl Session<'_> {
                     patience.as_mut().reset(Instant::now() + Duration::from_secs(seconds.into()));
                     leaving = true;
                 }
-                () = &mut patience, if leaving => return Ok(End::Stopped),
+                () = &mut patience, if leaving => return Ok(SessionEnd::Stopped),
                 () = &mut pause, if held_back.is_some() => {}
                 () = &mut reset_by_others => {
                     let _ = self.abort(|_, _| true);
                     reset_by_others.set(reset());
                 }
                 moved = moved => match moved.map_err(broken)? {
-                    SocketStep::Received(0) if leaving => return Ok(End::Stopped),
-                    SocketStep::Received(0) => return Ok(End::Closed),
+                    SocketStep::Received(0) if leaving => return Ok(SessionEnd::Stopped),
+                    SocketStep::Received(0) => return Ok(SessionEnd::Closed),
                     SocketStep::Received(count) => input.came(count),
                     SocketStep::Sent => {}
                 },
@@ -135,7 +135,7 @@ enum SocketStep {
 }
 
 /// Sends what the socket takes now.
-async fn send(output: &mut Output, stream: &mut Stream) -> io::Result<()> {
+async fn send(output: &mut Output, stream: &mut ConnectedSocket) -> io::Result<()> {
     poll_fn(|cx| {
         while !output.unsent().is_empty() {
             match Pin::new(&mut *stream).poll_write(cx, output.unsent())? {
@@ -151,7 +151,7 @@ async fn send(output: &mut Output, stream: &mut Stream) -> io::Result<()> {
 /// Sends more of what is to be sent, or receives into `room`, if there is any.
 fn poll_move(
     output: &mut Output,
-    stream: &mut Stream,
+    stream: &mut ConnectedSocket,
     room: Option<&mut [u8]>,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<SocketStep>> {

@@ -1,6 +1,6 @@
 //! Task management (RFC 7143, 11.5): aborts and resets.
 
-use super::{Done, Phase, Session, is_first};
+use super::{FullFeatureSession, Phase, SessionEvent, is_first};
 use crate::codec::request::Manage;
 use crate::codec::response;
 use crate::server::tasks::Task;
@@ -13,7 +13,7 @@ pub(super) struct Aborting {
     pub(super) waits: Vec<u32>,
 }
 
-impl Session<'_> {
+impl FullFeatureSession<'_> {
     pub(super) fn managed(&mut self, tag: u32, response: u8) {
         let counts = self.counts();
         self.output.put(response::manage(tag, response, counts), &[]);
@@ -47,7 +47,7 @@ impl Session<'_> {
                 let _ = self.abort(|_, _| true);
                 let reset = async move {
                     nexus.unit.reset(&nexus).await;
-                    Done::Reset(tag)
+                    SessionEvent::Reset(tag)
                 };
                 self.futures.push(reset.boxed());
             }

@@ -1,7 +1,7 @@
 //! Header and data digests on the way.
 
 use super::rig::{Initiator, Rig, read, write};
-use crate::codec::Request;
+use crate::codec::RequestPdu;
 
 const BOTH: [(&str, &str); 2] = [("HeaderDigest", "CRC32C"), ("DataDigest", "CRC32C")];
 
@@ -23,7 +23,7 @@ async fn data_with_a_wrong_digest_is_rejected_and_never_written() {
     let rig = Rig::new().await;
     let mut initiator = Initiator::log_in(&rig, "a", 1, &BOTH).await;
     let command = initiator.command(write(0, 1), 0, &[1; 512]);
-    let mut bytes = initiator.bytes(Request::Command(command), &[1; 512]);
+    let mut bytes = initiator.bytes(RequestPdu::Command(command), &[1; 512]);
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     initiator.send_bytes(&bytes).await;
@@ -40,7 +40,7 @@ async fn a_header_with_a_wrong_digest_ends_the_session_and_is_not_obeyed() {
     let rig = Rig::new().await;
     let mut initiator = Initiator::log_in(&rig, "a", 1, &BOTH).await;
     let command = initiator.command(write(0, 1), 0, &[1; 512]);
-    let mut bytes = initiator.bytes(Request::Command(command), &[1; 512]);
+    let mut bytes = initiator.bytes(RequestPdu::Command(command), &[1; 512]);
     bytes[35] ^= 1; // its first block
     initiator.send_bytes(&bytes).await;
     assert!(initiator.receive().await.is_none());

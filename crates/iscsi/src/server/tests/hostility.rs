@@ -1,9 +1,9 @@
 //! Initiators that break the protocol, or take what is others'.
 
 use super::rig::{Gated, Initiator, READY, Rig, read, write};
-use crate::Limits;
-use crate::codec::Request;
-use crate::codec::request::{Login, Simple};
+use crate::InitiatorLimits;
+use crate::codec::RequestPdu;
+use crate::codec::request::{LoginPdu, Simple};
 use std::sync::Arc;
 
 const REJECTED: u8 = 0x3f;
@@ -16,7 +16,7 @@ async fn commands_out_of_order_are_ignored_and_the_next_one_is_served() {
         let next = initiator.cmd_sn;
         let mut command = initiator.command(READY, 0, &[]);
         (command.cmd_sn, initiator.cmd_sn) = (cmd_sn, next);
-        initiator.send(Request::Command(command), &[]).await;
+        initiator.send(RequestPdu::Command(command), &[]).await;
     }
     assert_eq!(initiator.ask(READY, 0, &[]).await.status(), 0);
 }
@@ -24,7 +24,7 @@ async fn commands_out_of_order_are_ignored_and_the_next_one_is_served() {
 #[tokio::test]
 async fn more_commands_than_the_window_has_are_not_taken() {
     let gated = Gated::new();
-    let rig = Rig::of(Arc::clone(&gated) as _, Limits::default(), None).await;
+    let rig = Rig::of(Arc::clone(&gated) as _, InitiatorLimits::default(), None).await;
     let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
     let window = super::super::session::WINDOW;
     for block in 0..window + 10 {
@@ -51,14 +51,14 @@ async fn what_has_no_meaning_is_rejected_and_the_session_goes_on() {
     let rig = Rig::new().await;
     let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
     for (opcode, reason) in [(0x10, 3), (0x1c, 5), (0x3f, 5)] {
-        initiator.send(Request::Other(opcode), &[]).await;
+        initiator.send(RequestPdu::Other(opcode), &[]).await;
         let answer = initiator.receive().await.expect("a rejection");
         assert_eq!((answer.opcode(), answer.reason()), (REJECTED, reason), "{opcode:#x}");
     }
     // Both directions at once, which no command of ours has.
     let mut command = initiator.command(read(0, 1), 512, &[]);
     command.writes = true;
-    initiator.send(Request::Command(command), &[]).await;
+    initiator.send(RequestPdu::Command(command), &[]).await;
     assert_eq!(initiator.receive().await.expect("a rejection").opcode(), REJECTED);
     assert_eq!(initiator.ask(READY, 0, &[]).await.status(), 0);
 }
@@ -66,13 +66,13 @@ async fn what_has_no_meaning_is_rejected_and_the_session_goes_on() {
 #[tokio::test]
 async fn two_commands_of_one_tag_are_not_both_taken() {
     let gated = Gated::new();
-    let rig = Rig::of(Arc::clone(&gated) as _, Limits::default(), None).await;
+    let rig = Rig::of(Arc::clone(&gated) as _, InitiatorLimits::default(), None).await;
     let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
     let tag = initiator.begin(write(0, 1), 0, &[1; 512]).await;
     gated.await_writes(1).await;
     let mut second = initiator.command(write(1, 1), 0, &[2; 512]);
     second.tag = tag;
-    initiator.send(Request::Command(second), &[2; 512]).await;
+    initiator.send(RequestPdu::Command(second), &[2; 512]).await;
     assert_eq!(initiator.receive().await.expect("a rejection").opcode(), REJECTED);
     gated.gate.add_permits(1);
     assert_eq!(initiator.receive().await.expect("an answer").tag(), tag);
@@ -84,7 +84,7 @@ async fn a_segment_that_is_longer_than_was_agreed_ends_the_session_before_it_cam
     let rig = Rig::new().await;
     let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
     let command = initiator.command(write(0, 1), 0, &[1; 512]);
-    let mut bytes = initiator.bytes(Request::Command(command), &[]);
+    let mut bytes = initiator.bytes(RequestPdu::Command(command), &[]);
     bytes[5..8].copy_from_slice(&[0xff; 3]);
     initiator.send_bytes(&bytes).await;
     assert!(initiator.receive().await.is_none());
@@ -102,9 +102,9 @@ async fn a_login_within_a_session_ends_it() {
 async fn whatever_comes_instead_of_a_login_ends_the_connection() {
     let rig = Rig::new().await;
     let requests = [
-        Request::Command(Initiator::connect(&rig).await.command(READY, 0, &[])),
-        Request::Other(0x15),
-        Request::NopOut(Simple {
+        RequestPdu::Command(Initiator::connect(&rig).await.command(READY, 0, &[])),
+        RequestPdu::Other(0x15),
+        RequestPdu::NopOut(Simple {
             immediate: true,
             flags: 0x80,
             lun: [0; 8],
@@ -128,7 +128,7 @@ async fn whatever_comes_instead_of_a_login_ends_the_connection() {
 async fn a_login_that_asks_for_more_again_and_again_is_refused() {
     let rig = Rig::new().await;
     let mut initiator = Initiator::connect(&rig).await;
-    let login = Login {
+    let login = LoginPdu {
         transit: false,
         more: true,
         stage: 1,
@@ -142,7 +142,7 @@ async fn a_login_that_asks_for_more_again_and_again_is_refused() {
     };
     let mut refused = None;
     while refused.is_none() {
-        initiator.send(Request::Login(login), &[b'x'; 4096]).await;
+        initiator.send(RequestPdu::Login(login), &[b'x'; 4096]).await;
         let answer = initiator.receive().await.expect("an answer");
         refused = Some((answer.header[36], answer.header[37])).filter(|status| *status != (0, 0));
     }
@@ -153,7 +153,7 @@ async fn a_login_that_asks_for_more_again_and_again_is_refused() {
 
 #[tokio::test]
 async fn logins_that_are_never_finished_keep_nobody_out() {
-    let limits = Limits { connections: 40, ..Limits::default() };
+    let limits = InitiatorLimits { connections: 40, ..InitiatorLimits::default() };
     let rig = Rig::of(Arc::new(block::Memory::new(super::rig::SIZE)), limits, None).await;
     let mut session = Initiator::log_in(&rig, "a", 1, &[]).await;
     let mut half_open = Vec::new();

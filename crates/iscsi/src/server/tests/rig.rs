@@ -1,9 +1,9 @@
 //! The server under test, devices that wait, and an initiator that sends whatever it is told to.
 
-use crate::codec::request::{Command, Login, Manage, Simple};
+use crate::codec::request::{CommandPdu, LoginPdu, Manage, Simple};
 use crate::codec::response::Output;
-use crate::codec::{Cut, Digests, HEADER, Request, cut, text, u32_at};
-use crate::{Attachment, Client, Ending, Limits, Secrets, Server, Targets};
+use crate::codec::{Digests, HEADER, PduCut, RequestPdu, cut, text, u32_at};
+use crate::{Attachment, InitiatorLimits, Secrets, Server, SessionEnding, Targets};
 use async_trait::async_trait;
 use block::{Attempt, Device, Durability, Memory, Result, Sink, Span};
 use nbd::server::Processors;
@@ -77,23 +77,23 @@ impl block::Layer for Gated {
 pub(super) struct Shelf {
     device: Arc<dyn Device>,
     secrets: Option<Arc<Secrets>>,
-    endings: Arc<Mutex<Vec<Ending>>>,
+    endings: Arc<Mutex<Vec<SessionEnding>>>,
     /// The record of its reservations.
     kept: Mutex<Option<String>>,
 }
 
 struct Open {
     device: Arc<dyn Device>,
-    endings: Arc<Mutex<Vec<Ending>>>,
+    endings: Arc<Mutex<Vec<SessionEnding>>>,
 }
 
 #[async_trait]
 impl Targets for Shelf {
-    async fn list(&self, _: &Client) -> Result<Vec<String>> {
+    async fn list(&self, _: &crate::Initiator) -> Result<Vec<String>> {
         Ok(vec!["disk".to_owned()])
     }
 
-    async fn attach(&self, name: &str, _: &Client) -> Result<Box<dyn Attachment>> {
+    async fn attach(&self, name: &str, _: &crate::Initiator) -> Result<Box<dyn Attachment>> {
         assert_eq!(name, "disk");
         let (device, endings) = (Arc::clone(&self.device), Arc::clone(&self.endings));
         Ok(Box::new(Open { device, endings }))
@@ -130,7 +130,7 @@ impl Attachment for Open {
         IDENTITY.to_owned()
     }
 
-    async fn close(self: Box<Self>, ending: Ending) {
+    async fn close(self: Box<Self>, ending: SessionEnding) {
         self.endings.lock().unwrap().push(ending);
     }
 }
@@ -139,7 +139,7 @@ impl Attachment for Open {
 pub(super) struct Rig {
     pub(super) server: Server,
     pub(super) address: SocketAddr,
-    endings: Arc<Mutex<Vec<Ending>>>,
+    endings: Arc<Mutex<Vec<SessionEnding>>>,
     stop: Option<oneshot::Sender<()>>,
     serving: JoinSet<Result<()>>,
 }
@@ -147,10 +147,14 @@ pub(super) struct Rig {
 impl Rig {
     /// A server of a disk in memory.
     pub(super) async fn new() -> Self {
-        Self::of(Arc::new(Memory::new(SIZE)), Limits::default(), None).await
+        Self::of(Arc::new(Memory::new(SIZE)), InitiatorLimits::default(), None).await
     }
 
-    pub(super) async fn of(device: Arc<dyn Device>, limits: Limits, secrets: Option<&str>) -> Self {
+    pub(super) async fn of(
+        device: Arc<dyn Device>,
+        limits: InitiatorLimits,
+        secrets: Option<&str>,
+    ) -> Self {
         let endings = Arc::default();
         let secrets = secrets.map(|text| Arc::new(Secrets::parse(text).unwrap()));
         let shelf =
@@ -178,7 +182,7 @@ impl Rig {
     }
 
     /// Waits until so many sessions have ended, and tells how.
-    pub(super) async fn endings(&self, count: usize) -> Vec<Ending> {
+    pub(super) async fn endings(&self, count: usize) -> Vec<SessionEnding> {
         let all = async {
             loop {
                 let endings = self.endings.lock().unwrap().clone();
@@ -264,7 +268,7 @@ impl Initiator {
 
     /// A login's only request, by the initiator `name` with the session number `isid`.
     pub(super) async fn offer(&mut self, name: &str, isid: u8, keys: &[(&str, &str)]) {
-        let login = Login {
+        let login = LoginPdu {
             transit: true,
             more: false,
             stage: 1,
@@ -280,7 +284,7 @@ impl Initiator {
         text::push(&mut data, "InitiatorName", format_args!("iqn.2026-11.test:{name}"));
         text::push(&mut data, "TargetName", "iqn.2026-11.io.sojourn:disk");
         keys.iter().for_each(|(key, value)| text::push(&mut data, key, value));
-        self.send(Request::Login(login), &data).await;
+        self.send(RequestPdu::Login(login), &data).await;
         for (key, value) in keys {
             match *key {
                 "HeaderDigest" => self.digests.header = *value == "CRC32C",
@@ -311,14 +315,14 @@ impl Initiator {
     }
 
     /// Sends a request with its data, with the digests that were agreed on unless it is a login.
-    pub(super) async fn send(&mut self, request: Request, data: &[u8]) {
+    pub(super) async fn send(&mut self, request: RequestPdu, data: &[u8]) {
         let bytes = self.bytes(request, data);
         self.send_bytes(&bytes).await;
     }
 
     /// The bytes of a request.
-    pub(super) fn bytes(&self, request: Request, data: &[u8]) -> Vec<u8> {
-        let login = matches!(request, Request::Login(_));
+    pub(super) fn bytes(&self, request: RequestPdu, data: &[u8]) -> Vec<u8> {
+        let login = matches!(request, RequestPdu::Login(_));
         let mut output = Output::new(if login { Digests::default() } else { self.digests });
         output.put(request.encode(), data);
         output.unsent().to_vec()
@@ -332,7 +336,7 @@ impl Initiator {
     /// The next PDU; `None` when the connection is at its end.
     pub(super) async fn receive(&mut self) -> Option<Answer> {
         loop {
-            if let Cut::Whole(pdu, length) = cut(&self.input, self.digests, SEGMENT).unwrap() {
+            if let PduCut::Whole(pdu, length) = cut(&self.input, self.digests, SEGMENT).unwrap() {
                 let answer = Answer { header: *pdu.header, data: pdu.data.to_vec() };
                 self.input.drain(..length);
                 return Some(answer);
@@ -348,12 +352,12 @@ impl Initiator {
     }
 
     /// A command of the next number and tag, which expects `expected` bytes or sends `data` with it.
-    pub(super) fn command(&mut self, cdb: [u8; 16], expected: u32, data: &[u8]) -> Command {
+    pub(super) fn command(&mut self, cdb: [u8; 16], expected: u32, data: &[u8]) -> CommandPdu {
         self.tag += 1;
         let cmd_sn = self.cmd_sn;
         self.cmd_sn += 1;
         let sent = u32::try_from(data.len()).unwrap();
-        Command {
+        CommandPdu {
             immediate: false,
             last: true,
             reads: expected > 0,
@@ -370,7 +374,7 @@ impl Initiator {
     /// Sends a command; its tag.
     pub(super) async fn begin(&mut self, cdb: [u8; 16], expected: u32, data: &[u8]) -> u32 {
         let command = self.command(cdb, expected, data);
-        self.send(Request::Command(command), data).await;
+        self.send(RequestPdu::Command(command), data).await;
         command.tag
     }
 
@@ -388,21 +392,21 @@ impl Initiator {
         let (tag, cmd_sn) = (self.tag, self.cmd_sn);
         let lun = [0; 8];
         let manage = Manage { immediate: true, function, lun, tag, referenced, cmd_sn };
-        self.send(Request::Manage(manage), &[]).await;
+        self.send(RequestPdu::Manage(manage), &[]).await;
         tag
     }
 
     /// An immediate ping: what is answered before its answer was asked for before it.
     pub(super) async fn ping(&mut self) -> u32 {
         let simple = self.simple(0x80);
-        self.send(Request::NopOut(simple), &[]).await;
+        self.send(RequestPdu::NopOut(simple), &[]).await;
         simple.tag
     }
 
     /// Asks for the end of the session.
     pub(super) async fn log_out(&mut self) -> u32 {
         let simple = self.simple(0x80);
-        self.send(Request::Logout(simple), &[]).await;
+        self.send(RequestPdu::Logout(simple), &[]).await;
         simple.tag
     }
 

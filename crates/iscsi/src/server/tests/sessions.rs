@@ -1,13 +1,13 @@
 //! Sessions that begin anew, that end, and that are asked to.
 
 use super::rig::{Gated, Initiator, READY, Rig, read, write};
-use crate::{Ending, Limits};
+use crate::{InitiatorLimits, SessionEnding};
 use std::sync::Arc;
 
 #[tokio::test]
 async fn a_login_of_the_same_initiator_and_isid_ends_the_old_session_and_waits_for_its_writes() {
     let gated = Gated::new();
-    let rig = Rig::of(Arc::clone(&gated) as _, Limits::default(), None).await;
+    let rig = Rig::of(Arc::clone(&gated) as _, InitiatorLimits::default(), None).await;
     let mut old = Initiator::log_in(&rig, "a", 1, &[]).await;
     old.begin(write(0, 1), 0, &[1; 512]).await;
     gated.await_writes(1).await;
@@ -17,7 +17,7 @@ async fn a_login_of_the_same_initiator_and_isid_ends_the_old_session_and_waits_f
     gated.gate.add_permits(1);
     assert_eq!(new.offered().await, (0, 0));
     // The old session has ended with its write: nothing of it lands behind the first one of the new session.
-    assert_eq!(rig.endings(1).await, [Ending::Lost]);
+    assert_eq!(rig.endings(1).await, [SessionEnding::Lost]);
     while old.receive().await.is_some() {}
     assert_eq!(new.ask(READY, 0, &[]).await.sense(), (6, 0x29, 0));
     assert_eq!(new.ask(read(0, 1), 512, &[]).await.data, [1; 512]);
@@ -44,9 +44,9 @@ async fn who_logs_out_ends_cleanly_and_who_vanishes_does_not() {
     let answer = initiator.receive().await.expect("an answer");
     assert_eq!((answer.opcode(), answer.tag(), answer.reason()), (0x26, tag, 0));
     assert!(initiator.receive().await.is_none());
-    assert_eq!(rig.endings(1).await, [Ending::Clean]);
+    assert_eq!(rig.endings(1).await, [SessionEnding::Clean]);
     drop(Initiator::log_in(&rig, "a", 1, &[]).await);
-    assert_eq!(rig.endings(2).await, [Ending::Clean, Ending::Lost]);
+    assert_eq!(rig.endings(2).await, [SessionEnding::Clean, SessionEnding::Lost]);
 }
 
 #[tokio::test]
@@ -62,13 +62,13 @@ async fn a_server_that_stops_asks_initiators_to_log_out_and_serves_them_until_th
     initiator.log_out().await;
     assert_eq!(initiator.receive().await.expect("an answer").opcode(), 0x26);
     rig.ended().await.unwrap();
-    assert_eq!(rig.endings(1).await, [Ending::Clean]);
+    assert_eq!(rig.endings(1).await, [SessionEnding::Clean]);
 }
 
 #[tokio::test]
 async fn who_does_not_log_out_is_cut_off_when_what_it_has_begun_is_done() {
     let gated = Gated::new();
-    let mut rig = Rig::of(Arc::clone(&gated) as _, Limits::default(), None).await;
+    let mut rig = Rig::of(Arc::clone(&gated) as _, InitiatorLimits::default(), None).await;
     let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
     initiator.begin(write(0, 1), 0, &[1; 512]).await;
     gated.await_writes(1).await;
@@ -78,5 +78,5 @@ async fn who_does_not_log_out_is_cut_off_when_what_it_has_begun_is_done() {
     assert_eq!(initiator.receive().await.expect("an answer").status(), 0);
     assert!(initiator.receive().await.is_none());
     rig.ended().await.unwrap();
-    assert_eq!(rig.endings(1).await, [Ending::Lost]);
+    assert_eq!(rig.endings(1).await, [SessionEnding::Lost]);
 }

@@ -1,9 +1,9 @@
 //! Task management, and the data of commands.
 
 use super::rig::{Gated, Initiator, READY, Rig, read, write};
-use crate::Limits;
+use crate::InitiatorLimits;
 use crate::codec::request::DataOut;
-use crate::codec::{NO_TAG, Request, u32_at};
+use crate::codec::{NO_TAG, RequestPdu, u32_at};
 use std::sync::Arc;
 
 const ABORT_TASK: u8 = 1;
@@ -16,7 +16,7 @@ const NO_SUCH_UNIT: u8 = 2;
 
 async fn gated() -> (Rig, Arc<Gated>) {
     let gated = Gated::new();
-    (Rig::of(Arc::clone(&gated) as _, Limits::default(), None).await, gated)
+    (Rig::of(Arc::clone(&gated) as _, InitiatorLimits::default(), None).await, gated)
 }
 
 #[tokio::test]
@@ -51,14 +51,14 @@ async fn an_aborted_write_that_waits_for_its_data_ignores_what_is_on_its_way() {
     let mut initiator = Initiator::log_in(&rig, "a", 1, &[]).await;
     let mut command = initiator.command(write(0, 8), 0, &[1; 4096]);
     command.expected = 4096;
-    initiator.send(Request::Command(command), &[1; 512]).await;
+    initiator.send(RequestPdu::Command(command), &[1; 512]).await;
     let asks = initiator.receive().await.expect("a request to transfer");
     assert_eq!((asks.opcode(), u32_at(&asks.header, 40)), (0x31, 512));
     initiator.manage(ABORT_TASK, command.tag).await;
     assert_eq!(initiator.receive().await.expect("an answer").reason(), COMPLETE);
     let transfer = u32_at(&asks.header, 20);
     let late = DataOut { last: true, tag: command.tag, transfer, data_sn: 0, offset: 512 };
-    initiator.send(Request::DataOut(late), &[1; 4096 - 512]).await;
+    initiator.send(RequestPdu::DataOut(late), &[1; 4096 - 512]).await;
     assert_eq!(initiator.ask(read(0, 8), 4096, &[]).await.data, [0; 4096]);
 }
 
@@ -111,7 +111,7 @@ async fn task_management_of_a_unit_that_is_not_there_is_refused() {
         referenced: NO_TAG,
         cmd_sn: initiator.cmd_sn,
     };
-    initiator.send(Request::Manage(manage), &[]).await;
+    initiator.send(RequestPdu::Manage(manage), &[]).await;
     assert_eq!(initiator.receive().await.expect("an answer").reason(), NO_SUCH_UNIT);
 }
 
@@ -135,7 +135,7 @@ async fn writes_up_to_256_kib_are_never_asked_for_and_longer_ones_in_whole_burst
     let data: Vec<u8> = (0..1280 * KIB).map(|at| (at / 512) as u8).collect();
     let mut command = initiator.command(write(0, 2560), 0, &data);
     command.expected = data.len() as u32;
-    initiator.send(Request::Command(command), &data[..256 * KIB]).await;
+    initiator.send(RequestPdu::Command(command), &data[..256 * KIB]).await;
     let asks = initiator.receive().await.expect("a request to transfer");
     let (offset, length) = (u32_at(&asks.header, 40), u32_at(&asks.header, 44));
     assert_eq!((asks.opcode(), offset, length), (0x31, 256 << 10, 1 << 20));
@@ -144,7 +144,7 @@ async fn writes_up_to_256_kib_are_never_asked_for_and_longer_ones_in_whole_burst
         let (data_sn, last) = (data_sn as u32, data_sn == 3);
         let offset = (256 << 10) * (data_sn + 1);
         let header = DataOut { last, tag: command.tag, transfer, data_sn, offset };
-        initiator.send(Request::DataOut(header), piece).await;
+        initiator.send(RequestPdu::DataOut(header), piece).await;
     }
     assert_eq!(initiator.receive().await.expect("an answer").status(), 0);
     for at in [0, 600 * KIB, 1279 * KIB] {

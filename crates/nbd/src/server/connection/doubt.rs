@@ -10,8 +10,8 @@
 //! nothing for [`SILENCE`], is dropped with all that was not answered. So is one at once whose place the
 //! newer one takes.
 
-use super::{Connection, End, Receiving};
-use crate::server::attachments::Demand;
+use super::{Connection, ConnectionEnd, Receiving};
+use crate::server::attachments::SettleRequest;
 use crate::server::stream::{Hangup, Watch};
 use std::future::Future;
 use std::pin::Pin;
@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Whether the client still uses a connection after it attached anew.
 #[derive(Default)]
-pub(super) enum Doubt {
+pub(super) enum Supersession {
     /// It has not attached anew, or was seen to use both.
     #[default]
     None,
@@ -35,11 +35,11 @@ pub(super) enum Doubt {
     /// for once more before it is taken.
     Settled,
     /// It is not known yet.
-    Open(Box<Open>),
+    Open(Box<OpenQuestion>),
 }
 
-pub(super) struct Open {
-    demand: Demand,
+pub(super) struct OpenQuestion {
+    demand: SettleRequest,
     /// Since when the client is silent where it could say something.
     silent: Option<Instant>,
     answered: Option<LastAnswer>,
@@ -56,7 +56,7 @@ struct LastAnswer {
     drained: bool,
 }
 
-impl Open {
+impl OpenQuestion {
     /// Bytes were received; whether they show that the client is alive.
     fn received(&mut self) -> bool {
         match &mut self.answered {
@@ -74,11 +74,11 @@ impl Open {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// Its client has attached anew, and waits until this connection has settled.
-    pub(in crate::server) fn doubt(&mut self, demand: Demand) {
+    pub(in crate::server) fn doubt(&mut self, demand: SettleRequest) {
         if demand.is_to_end() && !matches!(self.receiving, Receiving::Closed) {
             self.drop_what_is_left();
         }
-        self.doubt = Doubt::Open(Box::new(Open {
+        self.doubt = Supersession::Open(Box::new(OpenQuestion {
             demand,
             silent: None,
             answered: None,
@@ -90,9 +90,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     #[inline]
     pub(super) fn drop_what_a_lost_client_left(&mut self) {
         let looks = match self.doubt {
-            Doubt::None => false,
-            Doubt::Settled => !self.input.data().is_empty(),
-            Doubt::Open(_) => true,
+            Supersession::None => false,
+            Supersession::Settled => !self.input.data().is_empty(),
+            Supersession::Open(_) => true,
         };
         if looks && !matches!(self.receiving, Receiving::Closed) && self.has_hung_up() {
             self.drop_what_is_left();
@@ -111,7 +111,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     fn drop_what_is_left(&mut self) {
         let export = self.engine.export();
         tracing::info!(export, "its client has attached anew: what was not answered is dropped");
-        self.close(End::Replaced);
+        self.close(ConnectionEnd::Replaced);
         // It may not go on elsewhere either.
         self.input.consume(self.input.data().len());
     }
@@ -120,39 +120,39 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     #[inline]
     pub(super) fn note_sent_in_doubt(&mut self) {
         match self.doubt {
-            Doubt::None => return,
-            Doubt::Settled => return self.doubt = Doubt::None,
-            Doubt::Open(_) => {}
+            Supersession::None => return,
+            Supersession::Settled => return self.doubt = Supersession::None,
+            Supersession::Open(_) => {}
         }
         let more = self.has_sent_more();
         let unread = self.unread();
-        if let Doubt::Open(open) = &mut self.doubt {
+        if let Supersession::Open(open) = &mut self.doubt {
             open.answered = Some(LastAnswer { unread, received: false, drained: false });
             open.silent.get_or_insert_with(Instant::now);
         }
         if more {
-            self.end_doubt(Doubt::None);
+            self.end_doubt(Supersession::None);
         }
     }
 
     /// Whether the client has sent more since its last answer, to stay unread.
     fn has_sent_more(&self) -> bool {
-        let Doubt::Open(open) = &self.doubt else { return false };
+        let Supersession::Open(open) = &self.doubt else { return false };
         open.answered.as_ref().is_some_and(|last| !last.received && self.unread() > last.unread)
     }
 
     /// Bytes of the client were received.
     #[inline]
     pub(super) fn note_received_in_doubt(&mut self) {
-        if let Doubt::Open(open) = &mut self.doubt
+        if let Supersession::Open(open) = &mut self.doubt
             && open.received()
         {
-            self.end_doubt(Doubt::None);
+            self.end_doubt(Supersession::None);
         }
     }
 
-    fn end_doubt(&mut self, now: Doubt) {
-        if let Doubt::Open(open) = std::mem::replace(&mut self.doubt, now) {
+    fn end_doubt(&mut self, now: Supersession) {
+        if let Supersession::Open(open) = std::mem::replace(&mut self.doubt, now) {
             open.demand.meet();
         }
     }
@@ -161,7 +161,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// too long. Has the task woken to look again.
     #[inline]
     pub(super) fn settle(&mut self, cx: &mut Context<'_>) {
-        if matches!(self.doubt, Doubt::Open(_)) {
+        if matches!(self.doubt, Supersession::Open(_)) {
             self.settle_in_doubt(cx);
         }
     }
@@ -173,16 +173,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             matches!(self.receiving, Receiving::Header) && self.input.data().is_empty();
         let nothing_unread = || at_a_request && self.drained && self.unread() == 0;
         if !in_flight && (closed || nothing_unread()) {
-            return self.end_doubt(Doubt::Settled);
+            return self.end_doubt(Supersession::Settled);
         }
         if self.has_sent_more() {
-            return self.end_doubt(Doubt::None);
+            return self.end_doubt(Supersession::None);
         }
         // While the device, its limits or an older connection hold it, the client cannot say anything.
         let owes = self.drained || self.engine.replies.unsent() > 0;
         let may_speak = owes && !in_flight && !self.paced;
         let drained = self.drained;
-        let Doubt::Open(open) = &mut self.doubt else { return };
+        let Supersession::Open(open) = &mut self.doubt else { return };
         if let Some(last) = &mut open.answered {
             last.drained |= drained;
         }

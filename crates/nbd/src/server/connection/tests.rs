@@ -3,9 +3,9 @@
 use super::*;
 use crate::codec::ReplyStyle;
 use crate::server::budget::Budget;
-use crate::server::counters::{Registry, Share};
+use crate::server::counters::{CounterRegistry, Share};
 use crate::server::pace::Rates;
-use crate::server::stream::Stream;
+use crate::server::stream::ConnectedSocket;
 use async_trait::async_trait;
 use block::{Attempt, Device, Durability, Extent, Memory, Span, ZeroMode};
 use std::io::{Read, Write};
@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::task::Waker;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-fn terms(device: impl Device + 'static) -> Terms {
-    Terms {
+fn terms(device: impl Device + 'static) -> EngineSetup {
+    EngineSetup {
         device: Arc::new(device),
         export: "disk".to_owned(),
         style: ReplyStyle::Simple,
@@ -44,7 +44,7 @@ fn read_request(cookie: u64) -> Vec<u8> {
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_falls_quiet_gives_its_buffers_back() {
     let (mut client, mut stream) = tokio::io::duplex(1 << 20);
-    let share = Registry::new(Rates::default()).join("disk", "client");
+    let share = CounterRegistry::new(Rates::default()).join("disk", "client");
     let terms = terms(Memory::new(1 << 20));
     let mut connection = Connection::new(&mut stream, terms, STALL, &share, Rest::default());
     let out: Vec<u8> = (0..3000).flat_map(read_request).collect();
@@ -105,13 +105,13 @@ struct Client {
 }
 
 /// Both sides, and what the server's needs.
-fn pair() -> (Client, Stream, Quick) {
+fn pair() -> (Client, ConnectedSocket, Quick) {
     let (socket, theirs) = UnixStream::pair().unwrap();
     socket.set_nonblocking(true).unwrap();
     theirs.set_nonblocking(true).unwrap();
     let quick = Arc::new(AtomicBool::new(false));
     let device = Quick { client: socket.try_clone().unwrap(), quick: Arc::clone(&quick) };
-    (Client { socket, quick }, Stream::new(theirs.into()), device)
+    (Client { socket, quick }, ConnectedSocket::new(theirs.into()), device)
 }
 
 impl Client {
@@ -129,10 +129,10 @@ impl Client {
     }
 }
 
-type Served<'a> = Connection<'a, Stream>;
+type Served<'a> = Connection<'a, ConnectedSocket>;
 
 fn served<'a>(
-    stream: &'a mut Stream,
+    stream: &'a mut ConnectedSocket,
     device: Quick,
     share: &'a Share,
     processors: &'a Processors,
@@ -145,7 +145,7 @@ fn served<'a>(
 }
 
 /// Polls it once; gives the end, if it has come.
-async fn poll_once(connection: &mut Served<'_>) -> Option<End> {
+async fn poll_once(connection: &mut Served<'_>) -> Option<ConnectionEnd> {
     std::future::poll_fn(|cx| match connection.poll(cx) {
         Poll::Ready(end) => Poll::Ready(Some(end)),
         Poll::Pending => Poll::Ready(None),
@@ -172,14 +172,14 @@ async fn warm_up(connection: &mut Served<'_>, client: &Client) {
     }
 }
 
-fn found(registry: &Registry) -> u64 {
+fn found(registry: &CounterRegistry) -> u64 {
     registry.snapshot().total.busy_polled
 }
 
 // The clock stands, so that every wait is short.
 #[tokio::test(start_paused = true)]
 async fn the_next_request_is_found_by_looking_and_no_poll_takes_more_than_its_turns() {
-    let (registry, processors) = (Registry::new(Rates::default()), Processors::new(2));
+    let (registry, processors) = (CounterRegistry::new(Rates::default()), Processors::new(2));
     let share = registry.join("disk", "client");
     let (client, mut stream, device) = pair();
     let mut connection = served(&mut stream, device, &share, &processors);
@@ -196,12 +196,12 @@ async fn the_next_request_is_found_by_looking_and_no_poll_takes_more_than_its_tu
     assert!(found(&registry) >= all - 10, "{} of {all}", found(&registry));
 
     connection.stop();
-    assert!(matches!(poll_once(&mut connection).await, Some(End::Stopped)), "at once");
+    assert!(matches!(poll_once(&mut connection).await, Some(ConnectionEnd::Stopped)), "at once");
 }
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_looked_for_beside_a_busy_neighbour_or_enough_that_look() {
-    let (registry, processors) = (Registry::new(Rates::default()), Processors::new(2));
+    let (registry, processors) = (CounterRegistry::new(Rates::default()), Processors::new(2));
     let share = registry.join("disk", "client");
     let (client, mut stream, device) = pair();
     let mut connection = served(&mut stream, device, &share, &processors);
@@ -231,7 +231,7 @@ async fn nothing_is_looked_for_beside_a_busy_neighbour_or_enough_that_look() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_looked_for_until_there_are_processors_to_spare() {
-    let (registry, processors) = (Registry::new(Rates::default()), Processors::new(2));
+    let (registry, processors) = (CounterRegistry::new(Rates::default()), Processors::new(2));
     let share = registry.join("disk", "client");
     let (client, mut stream, device) = pair();
     let mut connection = served(&mut stream, device, &share, &processors);
@@ -258,7 +258,7 @@ async fn nothing_is_looked_for_until_there_are_processors_to_spare() {
 
 #[tokio::test]
 async fn a_client_that_was_looked_for_is_heard_when_it_comes_back_late() {
-    let (registry, processors) = (Registry::new(Rates::default()), Processors::new(2));
+    let (registry, processors) = (CounterRegistry::new(Rates::default()), Processors::new(2));
     let share = registry.join("disk", "client");
     let (client, mut stream, device) = pair();
     let mut connection = served(&mut stream, device, &share, &processors);
@@ -284,7 +284,7 @@ async fn a_client_that_was_looked_for_is_heard_when_it_comes_back_late() {
 #[tokio::test]
 async fn a_client_on_another_thread_is_found_and_answered() {
     const REQUESTS: u64 = 5000;
-    let (registry, processors) = (Registry::new(Rates::default()), Processors::new(2));
+    let (registry, processors) = (CounterRegistry::new(Rates::default()), Processors::new(2));
     let share = registry.join("disk", "client");
     let (client, mut stream, device) = pair();
     let mut connection = served(&mut stream, device, &share, &processors);
@@ -304,7 +304,7 @@ async fn a_client_on_another_thread_is_found_and_answered() {
     let serving = std::future::poll_fn(|cx| connection.poll(cx));
     let (end, asked) = tokio::join!(serving, asking);
     asked.unwrap();
-    assert!(matches!(end, End::Vanished));
+    assert!(matches!(end, ConnectionEnd::Vanished));
     assert!(found(&registry) > 0);
     assert_eq!(registry.snapshot().total.reads, REQUESTS);
 }
@@ -335,7 +335,7 @@ async fn answers_of_a_poll(
 #[tokio::test(start_paused = true)]
 async fn a_connection_with_much_to_do_answers_nothing_while_one_with_little_waits() {
     const MANY: usize = 32;
-    let share = Registry::new(Rates::default()).join("disk", "client");
+    let share = CounterRegistry::new(Rates::default()).join("disk", "client");
     let start = |stream| {
         let terms = terms(Memory::new(1 << 20));
         Connection::new(stream, terms, STALL, &share, Rest::default())
@@ -426,14 +426,14 @@ async fn most_asked_in_a_poll(
 #[tokio::test(start_paused = true)]
 async fn a_burst_of_requests_that_go_through_the_map_is_answered_in_many_small_turns() {
     const BURST: u64 = 200;
-    let share = Registry::new(Rates::default()).join("disk", "client");
+    let share = CounterRegistry::new(Rates::default()).join("disk", "client");
     // One piece each, and several.
     for len in [1 << 20, 3 * (256 << 20)] {
         for (command, reply) in [(command::CACHE, 20), (command::BLOCK_STATUS, 32)] {
             let asked = Arc::new(AtomicUsize::new(0));
             let device = Fine { bytes: Memory::new(1 << 30), asked: Arc::clone(&asked) };
             let style = ReplyStyle::Structured;
-            let terms = Terms { style, allocation: true, ..terms(device) };
+            let terms = EngineSetup { style, allocation: true, ..terms(device) };
             let (mut client, mut stream) = tokio::io::duplex(1 << 20);
             let mut connection =
                 Connection::new(&mut stream, terms, STALL, &share, Rest::default());

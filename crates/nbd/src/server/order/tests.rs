@@ -51,7 +51,7 @@ impl Wake for Task {
 
 /// A connection, and what its task is woken by.
 struct Member {
-    order: Order,
+    order: TurnOrder,
     task: Waker,
 }
 
@@ -86,7 +86,7 @@ impl Thread {
     }
 
     fn member(&self, number: usize) -> Member {
-        Member { order: Order::new(), task: self.task(number) }
+        Member { order: TurnOrder::new(), task: self.task(number) }
     }
 
     fn task(&self, number: usize) -> Waker {
@@ -265,8 +265,9 @@ fn no_count_is_left_by_wakes_that_race_with_polls_and_the_end() {
     const ROUNDS: usize = 2000;
     const TIMES: usize = 100;
     let tasks = [(); 2].map(|()| Waker::from(Arc::new(Busy)).clone());
-    let waker = |order: &mut Order, task: usize| order.waker(&Context::from_waker(&tasks[task]));
-    let mut order = Order::new();
+    let waker =
+        |order: &mut TurnOrder, task: usize| order.waker(&Context::from_waker(&tasks[task]));
+    let mut order = TurnOrder::new();
     let shown = Mutex::new(waker(&mut order, 0));
     let slots = std::thread::scope(|scope| {
         let wakes = || {
@@ -280,7 +281,7 @@ fn no_count_is_left_by_wakes_that_race_with_polls_and_the_end() {
         let threads = [scope.spawn(wakes), scope.spawn(wakes)];
         for round in 0..ROUNDS {
             if round % 5 == 0 {
-                order = Order::new();
+                order = TurnOrder::new();
             }
             *shown.lock().unwrap() = waker(&mut order, round % 2); // another task polls it
             for _ in 0..TIMES {
@@ -298,7 +299,7 @@ fn no_count_is_left_by_wakes_that_race_with_polls_and_the_end() {
 
 #[test]
 fn a_single_small_batch_does_not_make_a_connection_light() {
-    let mut order = Order::new();
+    let mut order = TurnOrder::new();
     assert!(order.is_light(), "a new one");
     (0..4).for_each(|_| order.worked(HEAVY));
     assert!(!order.is_light());
@@ -311,7 +312,7 @@ fn a_single_small_batch_does_not_make_a_connection_light() {
 
 #[test]
 fn who_receives_alone_is_alone_until_another_one_does() {
-    let (one, two) = (Order::new(), Order::new());
+    let (one, two) = (TurnOrder::new(), TurnOrder::new());
     for _ in 0..2 {
         (1..ALONE).for_each(|_| one.received());
         assert!(!one.is_alone());

@@ -7,13 +7,13 @@ use std::path::Path;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-fn pair() -> (UnixStream, Stream) {
+fn pair() -> (UnixStream, ConnectedSocket) {
     let (peer, socket) = UnixStream::pair().unwrap();
-    (peer, Stream::new(socket.into_std().unwrap().into()))
+    (peer, ConnectedSocket::new(socket.into_std().unwrap().into()))
 }
 
 /// What the system was asked to report of the socket, as epoll's masks.
-fn asked(socket: &Stream) -> Vec<u32> {
+fn asked(socket: &ConnectedSocket) -> Vec<u32> {
     let mut masks = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten() {
         let info = std::fs::read_to_string(entry.path()).unwrap_or_default();
@@ -60,7 +60,7 @@ async fn room_is_asked_for_only_while_it_is_missing() {
 }
 
 /// How many descriptors the process has of the socket.
-fn descriptors(stream: &Stream) -> usize {
+fn descriptors(stream: &ConnectedSocket) -> usize {
     let is = |name: &Path| std::fs::read_link(name).ok();
     let own = is(&Path::new("/proc/self/fd").join(stream.socket.as_raw_fd().to_string()));
     assert!(own.is_some());
@@ -69,7 +69,7 @@ fn descriptors(stream: &Stream) -> usize {
 }
 
 /// Writes until there is no room.
-async fn fill(stream: &mut Stream) {
+async fn fill(stream: &mut ConnectedSocket) {
     std::future::poll_fn(|cx| {
         while Pin::new(&mut *stream).poll_write(cx, &[7; 4096]).is_ready() {}
         Poll::Ready(())
@@ -118,7 +118,7 @@ async fn who_waits_for_something_to_read_hears_of_it_although_room_was_asked_for
 }
 
 /// Reads once, without the runtime being asked what has come.
-async fn read_now(stream: &mut Stream, len: usize) -> Option<usize> {
+async fn read_now(stream: &mut ConnectedSocket, len: usize) -> Option<usize> {
     let mut bytes = vec![0; len];
     std::future::poll_fn(|cx| {
         let mut buf = ReadBuf::new(&mut bytes);

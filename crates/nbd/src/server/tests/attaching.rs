@@ -5,7 +5,7 @@ use crate::Address;
 use crate::codec::ReplyStyle;
 use crate::codec::constants::command;
 use crate::codec::option::{InfoRequest, OptionRequest, Reinstatement};
-use crate::server::{Limits, Rates};
+use crate::server::{Rates, ServerLimits};
 use async_trait::async_trait;
 use block::{Device, Durability, Extent, Memory, Result, Span, ZeroMode};
 use std::sync::Arc;
@@ -51,8 +51,8 @@ async fn attach_in_place(daemon: &Daemon, number: u64) -> Prober<Box<dyn Socket>
     prober
 }
 
-fn slow() -> Limits {
-    Limits { client_rates: Rates { requests: 40, bytes: 0 }, ..Limits::default() }
+fn slow() -> ServerLimits {
+    ServerLimits { client_rates: Rates { requests: 40, bytes: 0 }, ..ServerLimits::default() }
 }
 
 /// Writes `byte` to every block.
@@ -118,7 +118,7 @@ async fn the_rest_of_a_request_that_comes_after_newer_writes_is_not_taken() {
     const LEN: usize = 300_000;
     for (tcp, sent) in [(false, 10), (false, 100_000), (true, 1000), (true, LEN - 1)] {
         let device = Arc::new(Memory::new(SIZE));
-        let daemon = Daemon::of(tcp, Limits::default(), Arc::clone(&device)).await;
+        let daemon = Daemon::of(tcp, ServerLimits::default(), Arc::clone(&device)).await;
         let mut old = attach(&daemon).await;
         let mut bytes = Vec::new();
         request(command::WRITE, 0, 0, LEN as u64).put(ReplyStyle::Simple, &mut bytes);
@@ -138,7 +138,7 @@ async fn the_rest_of_a_request_that_comes_after_newer_writes_is_not_taken() {
 #[tokio::test]
 async fn what_the_network_brings_late_of_a_replaced_connection_is_not_taken() {
     let device = Arc::new(Memory::new(SIZE));
-    let daemon = Daemon::of(true, Limits::default(), Arc::clone(&device)).await;
+    let daemon = Daemon::of(true, ServerLimits::default(), Arc::clone(&device)).await;
     // Everything that it sent was answered: to the server it looks like one of two in use.
     let mut old = attach_in_place(&daemon, 1).await;
     write_and_flush(&mut old, 1).await;
@@ -189,7 +189,7 @@ async fn a_new_connection_waits_for_what_the_device_still_does_for_a_lost_one() 
     for tcp in [false, true] {
         let (device, gate) = (Arc::new(Memory::new(SIZE)), Arc::new(Semaphore::new(0)));
         let gated = Gated(Arc::clone(&device), Arc::clone(&gate));
-        let daemon = Daemon::of(tcp, Limits::default(), gated).await;
+        let daemon = Daemon::of(tcp, ServerLimits::default(), gated).await;
         let mut old = attach(&daemon).await;
         old.post(&request(command::WRITE, 0, 0, SIZE / 2), &[1; SIZE as usize / 2]).await;
         while daemon.server.counters().total.waited == 0 {

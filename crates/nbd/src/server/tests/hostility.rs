@@ -1,7 +1,9 @@
 use super::rig::{Daemon, Prober, Rig, Shelf, request};
 use crate::codec::ReplyStyle;
 use crate::codec::constants::{command, errno};
-use crate::server::{Ending, ExportSummary, Exports, Limits, Peer, Purpose, Rates, Session};
+use crate::server::{
+    ExportSummary, Exports, Peer, Purpose, Rates, ServerLimits, Session, SessionEnding,
+};
 use crate::{Address, ClientOptions, Remote, Uri};
 use async_trait::async_trait;
 use block::{Device, Durability, Extent, Fault, Faulty, Memory, Operation, Result, Span, ZeroMode};
@@ -73,7 +75,7 @@ async fn a_bad_magic_closes_and_is_counted() {
         assert!(prober.is_closed().await);
         assert!(rig.ended().await.is_err());
         assert_eq!(rig.server.counters().protocol_errors, 1);
-        assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), Ending::Lost)]);
+        assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), SessionEnding::Lost)]);
     }
 }
 
@@ -86,7 +88,7 @@ async fn a_client_that_vanishes_in_a_write_changes_nothing() {
         prober.post(&request(command::WRITE, 0, 0, 200_001), &vec![9; sent]).await;
         drop(prober);
         rig.ended().await.unwrap();
-        assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), Ending::Lost)]);
+        assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), SessionEnding::Lost)]);
     }
     assert!(device.to_vec().iter().all(|b| *b == 0));
 }
@@ -116,7 +118,7 @@ fn counting(reads: &Arc<AtomicU64>) -> impl Device + use<> {
 #[tokio::test]
 async fn a_client_that_never_reads_its_replies_is_not_served_beyond_its_limit() {
     let reads = Arc::new(AtomicU64::new(0));
-    let limits = Limits { in_flight_bytes: 1 << 20, ..Limits::default() };
+    let limits = ServerLimits { in_flight_bytes: 1 << 20, ..ServerLimits::default() };
     let mut rig = Rig::with(counting(&reads), limits);
     let (mut prober, _stop) = rig.connect_with(64 << 10);
     prober.attach(ReplyStyle::Simple).await;
@@ -152,7 +154,10 @@ async fn closed_with_replies_due(rig: &mut Rig, reads: u64) -> Prober {
 async fn a_client_that_takes_no_replies_is_dropped_after_a_while() {
     for (reads, periods) in [(1, 1), (8, 10)] {
         let stall_deadline = Duration::from_millis(500);
-        let mut rig = Rig::with(Memory::new(SIZE), Limits { stall_deadline, ..Limits::default() });
+        let mut rig = Rig::with(
+            Memory::new(SIZE),
+            ServerLimits { stall_deadline, ..ServerLimits::default() },
+        );
         let start = tokio::time::Instant::now();
         let prober = closed_with_replies_due(&mut rig, reads).await;
         let _ = rig.ended().await;
@@ -166,7 +171,8 @@ async fn a_client_that_takes_no_replies_is_dropped_after_a_while() {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_closed_its_side_and_is_slow_gets_all_its_replies() {
     let stall_deadline = Duration::from_secs(3);
-    let mut rig = Rig::with(Memory::new(SIZE), Limits { stall_deadline, ..Limits::default() });
+    let mut rig =
+        Rig::with(Memory::new(SIZE), ServerLimits { stall_deadline, ..ServerLimits::default() });
     let mut prober = closed_with_replies_due(&mut rig, 8).await;
     for _ in 0..8 {
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -181,11 +187,11 @@ fn another_client() -> Peer {
 
 #[tokio::test(start_paused = true)]
 async fn clients_that_hold_all_memory_and_take_no_replies_give_way_to_others() {
-    let limits = Limits {
+    let limits = ServerLimits {
         total_bytes: 4 << 20,
         max_request: 1 << 20,
         stall_deadline: Duration::from_secs(1),
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let reads = Arc::new(AtomicU64::new(0));
     let mut rig = Rig::with(counting(&reads), limits);
@@ -219,11 +225,11 @@ async fn clients_that_hold_all_memory_and_take_no_replies_give_way_to_others() {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_holds_much_memory_and_sends_little_gives_way_to_others() {
     const LARGE: u64 = 4 << 20;
-    let limits = Limits {
+    let limits = ServerLimits {
         total_bytes: LARGE,
         max_request: LARGE as u32,
         stall_deadline: Duration::from_secs(1),
-        ..Limits::default()
+        ..ServerLimits::default()
     };
     let mut rig = Rig::with(Memory::new(LARGE), limits);
     let mut rude = rig.attach(ReplyStyle::Simple).await;
@@ -250,7 +256,8 @@ async fn a_client_that_holds_much_memory_and_sends_little_gives_way_to_others() 
 #[tokio::test(start_paused = true)]
 async fn one_client_leaves_half_of_the_memory_to_others_at_once() {
     let peer = |host| Peer::tcp(([10, 0, 0, host], 1).into());
-    let limits = Limits { total_bytes: 4 << 20, max_request: 1 << 20, ..Limits::default() };
+    let limits =
+        ServerLimits { total_bytes: 4 << 20, max_request: 1 << 20, ..ServerLimits::default() };
     let mut rig = Rig::with(Memory::new(SIZE), limits.clone());
     let mut rude = Vec::new();
     for _ in 0..4 {
@@ -268,7 +275,7 @@ async fn one_client_leaves_half_of_the_memory_to_others_at_once() {
     assert_eq!(good.ask(&read, &[]).await.error, 0);
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     // Half of more is more, also for those that are there.
-    rig.server.set_limits(Limits { total_bytes: 8 << 20, ..limits });
+    rig.server.set_limits(ServerLimits { total_bytes: 8 << 20, ..limits });
     for (prober, _stop) in rude.iter_mut().rev() {
         prober.send(&vec![7; SIZE as usize]).await;
         assert_eq!(prober.reply(0).await.error, 0);
@@ -320,7 +327,7 @@ async fn one_client_has_a_bounded_number_of_requests_at_the_device() {
 
 #[tokio::test]
 async fn many_payloads_at_once_stay_within_the_limit_and_all_arrive() {
-    let limits = Limits { in_flight_bytes: 256 << 10, ..Limits::default() };
+    let limits = ServerLimits { in_flight_bytes: 256 << 10, ..ServerLimits::default() };
     let device = Arc::new(Memory::new(8 << 20));
     let most = Arc::new(AtomicU64::new(0));
     let (now, peak) = (Arc::new(AtomicU64::new(0)), Arc::clone(&most));
@@ -377,7 +384,7 @@ async fn many_payloads_at_once_stay_within_the_limit_and_all_arrive() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_hundred_clients_that_come_at_once_are_all_served() {
     for tcp in [true, false] {
-        let mut daemon = Daemon::start(tcp, Limits::default()).await;
+        let mut daemon = Daemon::start(tcp, ServerLimits::default()).await;
         let mut clients = JoinSet::new();
         for _ in 0..500 {
             let uri = Uri::new(daemon.address.clone(), "disk");
@@ -401,7 +408,7 @@ async fn five_hundred_clients_that_come_at_once_are_all_served() {
 
 #[tokio::test]
 async fn clients_beyond_the_limit_are_closed_at_once_and_counted() {
-    let limits = Limits { connections: 2, ..Limits::default() };
+    let limits = ServerLimits { connections: 2, ..ServerLimits::default() };
     let mut daemon = Daemon::start(true, limits).await;
     let first = daemon.remote().await.unwrap();
     let second = daemon.remote().await.unwrap();
@@ -442,7 +449,8 @@ async fn pass(time: Duration) {
 
 #[tokio::test]
 async fn who_is_silent_in_its_negotiation_gives_its_place_to_a_newcomer_and_nobody_else_does() {
-    let limits = Limits { connections: 3, handshake_deadline: HOUR, ..Limits::default() };
+    let limits =
+        ServerLimits { connections: 3, handshake_deadline: HOUR, ..ServerLimits::default() };
     let mut daemon = Daemon::start(true, limits).await;
     let Address::Tcp(_, port) = daemon.address.clone() else { panic!() };
     let mut old = says(port, b"").await;
@@ -481,7 +489,8 @@ impl Exports for Slow {
 
 #[tokio::test]
 async fn who_waits_for_the_server_in_its_negotiation_keeps_its_place() {
-    let limits = Limits { connections: 1, handshake_deadline: HOUR, ..Limits::default() };
+    let limits =
+        ServerLimits { connections: 1, handshake_deadline: HOUR, ..ServerLimits::default() };
     let mut daemon = Daemon::serve(true, limits, Slow(Shelf::default())).await;
     let Address::Tcp(_, port) = daemon.address.clone() else { panic!() };
     let mut patient = says(port, b"\0\0\0\x03IHAVEOPT\0\0\0\x06\0\0\0\x06\0\0\0\0\0\0").await;
@@ -504,7 +513,7 @@ async fn a_client_that_leaves_while_its_limits_hold_it_back_is_not_waited_for() 
     let client_rates = Rates { requests: 0, bytes: 1 };
     let stall_deadline = Duration::from_millis(1500);
     for tcp in [true, false] {
-        let limits = Limits { client_rates, stall_deadline, ..Limits::default() };
+        let limits = ServerLimits { client_rates, stall_deadline, ..ServerLimits::default() };
         let mut daemon = Daemon::start(tcp, limits).await;
         let remote = daemon.remote().await.unwrap();
         let mut buf = vec![0; 4096];
@@ -525,7 +534,7 @@ async fn a_client_that_leaves_while_its_limits_hold_it_back_is_not_waited_for() 
 
 #[tokio::test]
 async fn a_stop_closes_the_listener_and_every_client_even_in_the_negotiation() {
-    let mut daemon = Daemon::start(false, Limits::default()).await;
+    let mut daemon = Daemon::start(false, ServerLimits::default()).await;
     let Address::Unix(path) = daemon.address.clone() else { panic!() };
     let remote = daemon.remote().await.unwrap();
     let mut silent = UnixStream::connect(&path).await.unwrap();
@@ -539,7 +548,7 @@ async fn a_stop_closes_the_listener_and_every_client_even_in_the_negotiation() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundreds_of_rude_clients_leave_a_good_one_undisturbed() {
-    let mut daemon = Daemon::start(true, Limits::default()).await;
+    let mut daemon = Daemon::start(true, ServerLimits::default()).await;
     let Address::Tcp(_, port) = daemon.address.clone() else { panic!() };
     let good = daemon.remote().await.unwrap();
     let mut rude = JoinSet::new();

@@ -4,7 +4,7 @@
 use super::rig::{Prober, Rig, request};
 use crate::codec::ReplyStyle;
 use crate::codec::constants::{command, errno};
-use crate::server::{Limits, Operation, Peer, Place, Rates};
+use crate::server::{ConnectionSeat, Peer, Rates, ServerLimits, TimedOperation};
 use block::Memory;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -13,7 +13,7 @@ const SIZE: u64 = 1 << 20;
 
 fn rig(requests: u64, bytes: u64) -> Rig {
     let client_rates = Rates { requests, bytes };
-    Rig::with(Memory::new(SIZE), Limits { client_rates, ..Limits::default() })
+    Rig::with(Memory::new(SIZE), ServerLimits { client_rates, ..ServerLimits::default() })
 }
 
 /// Sends so many reads at once, and takes the answers.
@@ -61,11 +61,11 @@ async fn rates_change_while_clients_are_there() {
     let mut prober = rig.attach(ReplyStyle::Simple).await;
     reads(&mut prober, 2, 512).await;
     let began = Instant::now();
-    rig.server.set_limits(Limits::default());
+    rig.server.set_limits(ServerLimits::default());
     reads(&mut prober, 1000, 512).await;
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     let client_rates = Rates { requests: 10, bytes: 0 };
-    rig.server.set_limits(Limits { client_rates, ..Limits::default() });
+    rig.server.set_limits(ServerLimits { client_rates, ..ServerLimits::default() });
     let began = Instant::now();
     reads(&mut prober, 50, 512).await;
     assert!(began.elapsed() > Duration::from_secs(4), "{:?}", began.elapsed());
@@ -81,7 +81,7 @@ async fn a_client_that_waits_for_its_turn_learns_of_higher_rates() {
     assert_eq!(rig.server.counters().total.paced, 1, "it is held back once, for an hour");
     let began = Instant::now();
     let client_rates = Rates { requests: 0, bytes: 1 << 20 };
-    rig.server.set_limits(Limits { client_rates, ..Limits::default() });
+    rig.server.set_limits(ServerLimits { client_rates, ..ServerLimits::default() });
     assert_eq!(prober.reply(4096).await.error, 0);
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
 }
@@ -105,7 +105,7 @@ async fn a_stop_does_not_wait_for_requests_that_are_held_back() {
 
 #[tokio::test]
 async fn connections_of_one_client_beyond_its_limit_are_closed_and_counted() {
-    let limits = Limits { client_connections: 2, ..Limits::default() };
+    let limits = ServerLimits { client_connections: 2, ..ServerLimits::default() };
     let mut rig = Rig::with(Memory::new(SIZE), limits);
     let mut one = rig.attach(ReplyStyle::Simple).await;
     let two = rig.attach(ReplyStyle::Simple).await;
@@ -133,7 +133,7 @@ async fn every_request_that_succeeded_is_timed_once() {
     let counts = |rig: &Rig| {
         let counters = rig.server.counters();
         let times = &counters.exports["disk"].latencies;
-        Operation::ALL.map(|operation| times.of(operation).count())
+        TimedOperation::ALL.map(|operation| times.of(operation).count())
     };
     prober.is_in_step().await;
     assert_eq!(counts(&rig), [51, 20, 1, 1, 1]);
@@ -141,17 +141,17 @@ async fn every_request_that_succeeded_is_timed_once() {
     rig.ended().await.unwrap();
     assert_eq!(counts(&rig), [51, 20, 1, 1, 1], "what is gone stays counted");
     let times = rig.server.counters().exports["disk"].latencies.clone();
-    let sum: u64 = times.of(Operation::Read).buckets().map(|(most, count)| most * count).sum();
-    assert!(sum >= times.of(Operation::Read).nanos());
+    let sum: u64 = times.of(TimedOperation::Read).buckets().map(|(most, count)| most * count).sum();
+    assert!(sum >= times.of(TimedOperation::Read).nanos());
 }
 
 #[tokio::test]
 async fn a_connection_that_is_refused_behind_its_certificate_does_not_count_as_accepted() {
-    let limits = Limits { client_connections: 1, ..Limits::default() };
+    let limits = ServerLimits { client_connections: 1, ..ServerLimits::default() };
     let rig = Rig::with(Memory::new(SIZE), limits);
     let counted = || (rig.server.counters().accepted, rig.server.counters().refused);
     let peer = Peer::tcp(([10, 0, 0, 1], 1).into());
-    let place = || Place::take(&rig.server.inner, &peer).unwrap();
+    let place = || ConnectionSeat::take(&rig.server.inner, &peer).unwrap();
     let first = place();
     first.sit_down(&peer.clone().certified("a".to_owned())).unwrap();
     let second = place();

@@ -2,7 +2,7 @@ use super::rig::{Prober, Rig};
 use crate::codec::ReplyStyle;
 use crate::codec::constants::{export_flags, option, option_reply as rep};
 use crate::codec::option::{Info, InfoRequest, MetaRequest, OptionReply, OptionRequest};
-use crate::server::Ending;
+use crate::server::SessionEnding;
 use block::Memory;
 use tokio::io::AsyncWriteExt;
 
@@ -189,7 +189,7 @@ async fn export_name_answers_with_or_without_padding_and_closes_on_an_unknown_na
         prober.is_in_step().await;
         prober.disconnect().await;
         rig.ended().await.unwrap();
-        assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), Ending::Clean)]);
+        assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), SessionEnding::Clean)]);
     }
     let (mut rig, mut prober) = greeted().await;
     prober.send(b"IHAVEOPT\0\0\0\x01\0\0\0\x04nope").await;

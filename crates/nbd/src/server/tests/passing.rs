@@ -3,9 +3,10 @@
 use super::rig::{Prober, request};
 use crate::codec::ReplyStyle;
 use crate::codec::constants::{command, errno};
-use crate::server::budget::{FREE, Held};
+use crate::server::budget::{BudgetHold, FREE};
 use crate::server::{
-    Ending, ExportSummary, Exports, Limits, Listener, Passed, Peer, Phase, Purpose, Server, Session,
+    ExportSummary, Exports, Listener, Passed, Peer, Phase, Purpose, Server, ServerLimits, Session,
+    SessionEnding,
 };
 use crate::{Address, ClientOptions, Remote, Uri};
 use async_trait::async_trait;
@@ -41,7 +42,7 @@ impl Session for One {
     fn name(&self) -> &str {
         "disk"
     }
-    async fn close(self: Box<Self>, _: Ending) {}
+    async fn close(self: Box<Self>, _: SessionEnding) {}
 }
 
 /// A server with its tasks, and a handle on its listener for the next one.
@@ -55,7 +56,7 @@ struct Running {
 
 impl Running {
     fn start(device: &Arc<dyn Device>, listener: Listener, clients: Vec<Passed>) -> Self {
-        let server = Server::new(Arc::new(One(Arc::clone(device))), Limits::default());
+        let server = Server::new(Arc::new(One(Arc::clone(device))), ServerLimits::default());
         let (phase, phases) = watch::channel(Phase::Serving);
         let (passing, passed) = mpsc::unbounded_channel();
         let mut tasks = JoinSet::new();
@@ -331,12 +332,13 @@ async fn what_a_passed_client_does_not_take_is_a_part_of_the_memory_that_all_may
     let unsent = passed[0].session.rest.unsent.len() as u64;
     assert!(unsent > 4 * MIB, "{unsent}");
 
-    let limits = Limits { total_bytes: 16 * MIB, max_request: 16 << 20, ..Limits::default() };
+    let limits =
+        ServerLimits { total_bytes: 16 * MIB, max_request: 16 << 20, ..ServerLimits::default() };
     let server = Server::new(Arc::new(One(lab.device)), limits);
     let (_phase, phases) = watch::channel(Phase::Serving);
     let mut tasks = JoinSet::new();
     tasks.spawn(server.serve_passed(passed, phases, None, || {}));
-    let is_free = |bytes: u64| Held::new(&server.inner.budget).covers(FREE + bytes);
+    let is_free = |bytes: u64| BudgetHold::new(&server.inner.budget).covers(FREE + bytes);
     let until = async |bytes: u64, free: bool| {
         let changed = async {
             while is_free(bytes) != free {
@@ -386,7 +388,7 @@ async fn it_is_told_when_every_passed_client_has_its_export_again() {
     client.attach(ReplyStyle::Simple).await;
     let (_listener, passed) = lab.running.unwrap().pass().await;
     let (open, opens) = watch::channel(false);
-    let server = Server::new(Arc::new(Late(lab.device, opens)), Limits::default());
+    let server = Server::new(Arc::new(Late(lab.device, opens)), ServerLimits::default());
     let (phase, phases) = watch::channel(Phase::Serving);
     let (attached, mut heard) = oneshot::channel();
     let mut tasks = JoinSet::new();

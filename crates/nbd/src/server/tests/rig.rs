@@ -8,7 +8,7 @@ use crate::codec::reply::ReplyHeader;
 use crate::codec::request::Request;
 use crate::codec::{Parsed, ReplyStyle, reply};
 use crate::server::{
-    Ending, ExportSummary, Exports, Limits, Listener, Peer, Purpose, Server, Session,
+    ExportSummary, Exports, Listener, Peer, Purpose, Server, ServerLimits, Session, SessionEnding,
 };
 use crate::{Address, ClientOptions, Remote, Uri};
 use async_trait::async_trait;
@@ -24,14 +24,14 @@ use tokio::task::JoinSet;
 #[derive(Default)]
 pub(crate) struct Shelf {
     pub(crate) devices: BTreeMap<String, Arc<dyn Device>>,
-    pub(crate) endings: Arc<Mutex<Vec<(String, Ending)>>>,
+    pub(crate) endings: Arc<Mutex<Vec<(String, SessionEnding)>>>,
 }
 
 struct Open {
     name: String,
     device: Arc<dyn Device>,
     purpose: Purpose,
-    endings: Arc<Mutex<Vec<(String, Ending)>>>,
+    endings: Arc<Mutex<Vec<(String, SessionEnding)>>>,
 }
 
 #[async_trait]
@@ -69,7 +69,7 @@ impl Session for Open {
     fn description(&self) -> Option<&str> {
         Some("a test device")
     }
-    async fn close(self: Box<Self>, ending: Ending) {
+    async fn close(self: Box<Self>, ending: SessionEnding) {
         if self.purpose == Purpose::Use {
             self.endings.lock().unwrap().push((self.name, ending));
         }
@@ -78,17 +78,17 @@ impl Session for Open {
 
 pub(crate) struct Rig {
     pub(crate) server: Server,
-    pub(crate) endings: Arc<Mutex<Vec<(String, Ending)>>>,
+    pub(crate) endings: Arc<Mutex<Vec<(String, SessionEnding)>>>,
     pub(crate) clients: JoinSet<Result<()>>,
 }
 
 impl Rig {
     /// A server of one device, called `disk`.
     pub(crate) fn new(device: impl Device + 'static) -> Self {
-        Self::with(device, Limits::default())
+        Self::with(device, ServerLimits::default())
     }
 
-    pub(crate) fn with(device: impl Device + 'static, limits: Limits) -> Self {
+    pub(crate) fn with(device: impl Device + 'static, limits: ServerLimits) -> Self {
         let mut shelf = Shelf::default();
         shelf.devices.insert("disk".to_owned(), Arc::new(device));
         let endings = Arc::clone(&shelf.endings);
@@ -144,18 +144,22 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    pub(crate) async fn start(tcp: bool, limits: Limits) -> Self {
+    pub(crate) async fn start(tcp: bool, limits: ServerLimits) -> Self {
         Self::of(tcp, limits, Memory::from(vec![3; 1 << 20])).await
     }
 
     /// A server of one device, called `disk`.
-    pub(crate) async fn of(tcp: bool, limits: Limits, device: impl Device + 'static) -> Self {
+    pub(crate) async fn of(tcp: bool, limits: ServerLimits, device: impl Device + 'static) -> Self {
         let mut shelf = Shelf::default();
         shelf.devices.insert("disk".into(), Arc::new(device));
         Self::serve(tcp, limits, shelf).await
     }
 
-    pub(crate) async fn serve(tcp: bool, limits: Limits, exports: impl Exports + 'static) -> Self {
+    pub(crate) async fn serve(
+        tcp: bool,
+        limits: ServerLimits,
+        exports: impl Exports + 'static,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let address = match tcp {
             true => Address::Tcp("127.0.0.1".into(), 0),

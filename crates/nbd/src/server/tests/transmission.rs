@@ -2,7 +2,7 @@ use super::rig::{Rig, request};
 use crate::codec::ReplyStyle;
 use crate::codec::constants::{chunk, command, command_flags as flag, errno};
 use crate::codec::reply;
-use crate::server::Ending;
+use crate::server::SessionEnding;
 use async_trait::async_trait;
 use block::{
     Attempt, Device, Durability, ErrorKind, Extent, ExtentKind, Fault, Faulty, Memory, Operation,
@@ -72,7 +72,7 @@ async fn what_is_written_is_read_in_every_style_aligned_or_not() {
         prober.disconnect().await;
         assert!(prober.is_closed().await);
         rig.ended().await.unwrap();
-        assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), Ending::Clean)]);
+        assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), SessionEnding::Clean)]);
         let counters = rig.server.counters();
         assert_eq!((counters.total.reads, counters.total.writes), (5, 5));
         assert_eq!(counters.total.read_bytes, 304_100);
@@ -480,7 +480,7 @@ async fn replies_in_flight_are_delivered_to_a_half_closed_client() {
     }
     assert!(prober.is_closed().await);
     rig.ended().await.unwrap();
-    assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), Ending::Lost)]);
+    assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), SessionEnding::Lost)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -508,5 +508,5 @@ async fn a_stop_finishes_what_is_in_flight_refuses_the_rest_and_flushes() {
     assert!(prober.is_closed().await);
     rig.ended().await.unwrap();
     assert_eq!(flushes.load(std::sync::atomic::Ordering::Relaxed), 1);
-    assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), Ending::Lost)]);
+    assert_eq!(*rig.endings.lock().unwrap(), [("disk".to_owned(), SessionEnding::Lost)]);
 }
